@@ -1,0 +1,49 @@
+"""Errors that LocalSpec raises on purpose.
+
+LocalSpecError
+├── UserError          a person can put it right: one line, what, where and what to do; exit code 2
+│   ├── ModelFileError     a model file is missing, broken or of the wrong kind
+│   ├── PairingError       this draft cannot serve this target
+│   └── ContextFullError   the text does not fit the context
+├── EngineError        llama.cpp or the machine failed; exit code 1
+└── Cancelled          somebody asked to stop; not a failure
+"""
+
+
+class LocalSpecError(Exception):
+    """Base of every error that LocalSpec raises on purpose."""
+
+
+class UserError(LocalSpecError):
+    """A mistake that the person at the keyboard can put right.
+
+    `message` says in one line what is wrong and where; `hint` says what to do about it.
+    """
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message}; {self.hint}" if self.hint else self.message
+
+
+class ModelFileError(UserError):
+    """A model file is missing, broken or of a kind that cannot chat."""
+
+
+class PairingError(UserError):
+    """The draft model cannot serve the target model."""
+
+
+class ContextFullError(UserError):
+    """The text does not fit the context of a model."""
+
+
+class EngineError(LocalSpecError):
+    """Native code or the machine failed."""
+
+
+class Cancelled(LocalSpecError):
+    """A running computation was stopped on request; all state is clean."""

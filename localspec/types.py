@@ -1,0 +1,261 @@
+"""Values that cross borders: frozen, slotted, picklable; no native pointers, no input or output.
+
+Sizes are in bytes, times in seconds (`_s`), token ids plain `int`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:  # numpy costs 0.1 s at start-up, and this module is imported by `--help`
+    import numpy as np
+    from numpy.typing import NDArray
+
+Mode = Literal["off", "ngram", "sd", "ssd"]
+Acceptance = Literal["match", "rejection"]
+FanOutShape = Literal["uniform", "geometric", "best-first"]
+Fallback = Literal["just-in-time", "ngram"]
+SplitMode = Literal["none", "layer", "row"]
+KvType = Literal["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0"]
+FinishReason = Literal["stop", "length", "context", "cancelled"]
+
+
+class DraftOrigin(Enum):
+    """Who wrote a draft."""
+
+    NONE = "none"  # nobody: plain decoding
+    FRESH = "fresh"  # the draft model, while the target waited
+    AHEAD = "ahead"  # the draft model, while the target verified the round before
+    NGRAM = "ngram"  # a repetition in the text
+
+
+class Provenance(Enum):
+    """Where an emitted token comes from."""
+
+    TARGET = "target"  # the target's own: plain decoding, or the correction of a rejected draft token
+    ACCEPTED = "accepted"  # drafted while the target waited, accepted
+    PREPARED = "prepared"  # drafted ahead of time, accepted
+    BONUS = "bonus"  # the target's own after a draft that was accepted in full
+
+
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    """A next-token distribution on its support.
+
+    `ids` int64 (n,) or None, which means the whole vocabulary in order; `probs` float64 (n,), sums to 1.
+    """
+
+    ids: NDArray[np.int64] | None
+    probs: NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """Tokens proposed for the target to judge; the empty draft is plain decoding.
+
+    `q` holds, for each token, the very distribution that it was drawn from;
+    None says that the proposals were deterministic (q is one-hot).
+    """
+
+    tokens: tuple[int, ...] = ()
+    q: tuple[Distribution, ...] | None = field(default=None, compare=False, repr=False)
+    origin: DraftOrigin = DraftOrigin.NONE
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyOutcome:
+    """How many draft tokens were accepted, and the token that the target put after them.
+
+    Hashable: it is the key under which prepared drafts wait.
+    """
+
+    accepted: int
+    bonus: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How the next token is chosen; temperature 0 is greedy.
+
+    The order is llama.cpp's: penalties, top-k, top-p, min-p, temperature.
+    `top_k` 0, `top_p` 1, `min_p` 0, and penalties 1, 0, 0 switch their step off;
+    penalties look at the last `penalty_window` tokens of the text.
+    """
+
+    temperature: float = 0.8
+    top_k: int = 40
+    top_p: float = 0.95
+    min_p: float = 0.05
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    penalty_window: int = 64
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSettings:
+    """How to speculate: exactly the search space of the tuner.
+
+    `min_confidence` None lets measured costs decide when a draft ends;
+    a number ends it where the draft model's confidence falls below it.
+    """
+
+    mode: Mode = "ssd"
+    draft_length: int = 8
+    fan_out_budget: int = 16
+    fan_out_shape: FanOutShape = "best-first"
+    draft_temperature: float = 1.0
+    saguaro_c: float = 1.0
+    acceptance: Acceptance = "rejection"
+    min_confidence: float | None = None
+    fallback: Fallback = "just-in-time"
+
+
+@dataclass(frozen=True, slots=True)
+class RoundStats:
+    """What one round of draft, verify and commit did and cost."""
+
+    drafted: int
+    accepted: int
+    origin: DraftOrigin
+    verify_s: float  # native time of the target
+    draft_s: float  # native time of the draft model while the target waited
+    wait_s: float  # other time that the target waited for the drafter
+    python_s: float  # the rest
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What one answer did and cost."""
+
+    prompt_tokens: int = 0
+    cached_tokens: int = 0  # of the prompt, found in the KV cache
+    tokens: int = 0
+    rounds: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    accepted_at: tuple[int, ...] = ()  # per draft position: how often accepted
+    drafted_at: tuple[int, ...] = ()  # per draft position: how often judged
+    hits: int = 0  # rounds whose draft was prepared
+    misses: int = 0  # rounds whose draft could have been prepared and was not
+    prompt_s: float = 0.0
+    first_token_s: float = 0.0
+    decode_s: float = 0.0
+    verify_s: float = 0.0
+    draft_s: float = 0.0
+    wait_s: float = 0.0
+    python_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class PromptProgress:
+    """So many of the prompt's new tokens have been read."""
+
+    done: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class TextPiece:
+    """Some text whose tokens share one provenance."""
+
+    text: str
+    provenance: Provenance
+
+
+@dataclass(frozen=True, slots=True)
+class TextDelta:
+    """New text of the answer."""
+
+    pieces: tuple[TextPiece, ...]
+
+    @property
+    def text(self) -> str:
+        """Return the text without its provenance."""
+        return "".join(piece.text for piece in self.pieces)
+
+
+@dataclass(frozen=True, slots=True)
+class RoundDone:
+    """One round ended."""
+
+    stats: RoundStats
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The answer is complete: why, and what it cost."""
+
+    reason: FinishReason
+    summary: Summary
+
+
+GenerationEvent = PromptProgress | TextDelta | RoundDone | Finished
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One turn of a conversation."""
+
+    role: Literal["system", "user", "assistant"]
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One answer to generate: from a conversation, or from a bare text that the model continues.
+
+    `max_tokens` None goes on until the model ends its turn or the context is full; `seed` None draws one.
+    `template_variables` are passed to the model's chat template (`enable_thinking`, ...).
+    """
+
+    prompt: tuple[Message, ...] | str
+    sampling: Sampling = field(default_factory=Sampling)
+    settings: EngineSettings = field(default_factory=EngineSettings)
+    max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+    seed: int | None = None
+    template_variables: tuple[tuple[str, bool | int | float | str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """What an open model is."""
+
+    path: Path
+    name: str
+    architecture: str
+    parameters: int
+    file_bytes: int
+    context: int  # tokens that one conversation can hold
+    training_context: int
+    vocabulary: int
+    devices: tuple[str, ...]  # where the weights sit, in words
+
+
+@dataclass(frozen=True, slots=True)
+class ModelOptions:
+    """Which GGUF to open, where, and with which context.
+
+    `context` 0 takes the model's own training length; `threads` 0 all physical cores;
+    `gpu_layers` None offloads every layer that there are devices for.
+    `devices` names ggml devices ("CUDA0"); an empty tuple is the CPU alone, None lets llama.cpp choose.
+    """
+
+    path: Path
+    context: int = 0
+    gpu_layers: int | None = None
+    devices: tuple[str, ...] | None = None
+    tensor_split: tuple[float, ...] = ()
+    split_mode: SplitMode = "layer"
+    main_gpu: int = 0
+    kv_type_k: KvType = "f16"
+    kv_type_v: KvType = "f16"
+    flash_attention: bool | None = None
+    batch: int = 2048
+    micro_batch: int = 512
+    threads: int = 0
+    mmap: bool = True

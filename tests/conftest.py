@@ -1,0 +1,82 @@
+"""No test reaches the network or the home folder unasked; the bundled pair is at hand."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from localspec.demo import bundled_pair
+
+QUANTIZE = """
+import sys, llama_cpp
+params = llama_cpp.llama_model_quantize_default_params()
+params.ftype = llama_cpp.LLAMA_FTYPE_MOSTLY_Q8_0
+params.nthread = 1
+sys.exit(llama_cpp.llama_model_quantize(sys.argv[1].encode(), sys.argv[2].encode(), params))
+"""
+
+
+def is_local(address: object) -> bool:
+    if not isinstance(address, tuple):
+        return True  # the path of a Unix socket
+    host = str(address[0])
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+@pytest.fixture(autouse=True)
+def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    def guarded(connect: Callable[..., object]) -> Callable[..., object]:
+        def call(self: socket.socket, address: object) -> object:
+            if not is_local(address):
+                raise RuntimeError(f"a test wants to reach {address!r}; the network is shut out")
+            return connect(self, address)
+
+        return call
+
+    for name in ("connect", "connect_ex"):
+        monkeypatch.setattr(socket.socket, name, guarded(getattr(socket.socket, name)))
+
+
+@pytest.fixture(autouse=True)
+def empty_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Put the home folder and everything that is derived from it into an empty folder."""
+    home = tmp_path_factory.mktemp("home")
+    for name in os.environ:
+        if name.startswith(("LOCALSPEC_", "HF_", "HUGGINGFACE_", "LLAMA_CACHE", "XDG_")):
+            monkeypatch.delenv(name)
+    for name in ("HOME", "USERPROFILE", "APPDATA", "LOCALAPPDATA"):
+        monkeypatch.setenv(name, str(home))
+    for kind in ("CACHE", "CONFIG", "DATA", "STATE"):
+        monkeypatch.setenv(f"XDG_{kind}_HOME", str(home / kind.lower()))
+    return home
+
+
+@pytest.fixture(scope="session")
+def demo_target() -> Path:
+    return bundled_pair()[0]
+
+
+@pytest.fixture(scope="session")
+def demo_draft() -> Path:
+    return bundled_pair()[1]
+
+
+@pytest.fixture(scope="session")
+def demo_target_q8(demo_target: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The bundled target in Q8_0, whose kernels give the same bits at every batch width."""
+    path = tmp_path_factory.mktemp("models") / "demo-target-q8_0.gguf"
+    # In a process of its own: llama.cpp must not be touched before localspec.llama has set it up.
+    subprocess.run(
+        [sys.executable, "-c", QUANTIZE, str(demo_target), str(path)], check=True, capture_output=True
+    )
+    return path
