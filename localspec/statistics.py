@@ -1,0 +1,135 @@
+"""Tests of whether samples follow a distribution."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import exp, lgamma, log, pi, sqrt
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from localspec.types import Distribution
+
+_FEWEST_EXPECTED = 5.0
+_PRECISION = 1e-12
+
+
+def randomised_pit(p: Distribution, token: int, uniform: float) -> float:
+    """Return a value that is uniform on [0, 1] if `token` was drawn from `p`.
+
+    It is the probability of what precedes the token in the support, plus `uniform` times its own.
+    A token outside the support gives 1.
+    """
+    if p.ids is None:
+        place = token
+    else:
+        places = np.flatnonzero(p.ids == token)
+        if not len(places):
+            return 1.0
+        place = int(places[0])
+    return min(1.0, float(p.probs[:place].sum() + uniform * p.probs[place]))
+
+
+def ks_uniform_p_value(values: Sequence[float]) -> float:
+    """Return the p-value of the Kolmogorov-Smirnov test that `values` are uniform on [0, 1].
+
+    Kolmogorov's limit with Stephens' correction for finite samples.
+    """
+    ordered = np.sort(np.asarray(values, dtype=np.float64))
+    count = len(ordered)
+    if count == 0:
+        return 1.0
+    steps = np.arange(count + 1) / count
+    distance = float(max((steps[1:] - ordered).max(), (ordered - steps[:-1]).max()))
+    root = sqrt(count)
+    return _kolmogorov_survival(distance * (root + 0.12 + 0.11 / root))
+
+
+def _kolmogorov_survival(t: float) -> float:
+    """Return the chance that Kolmogorov's statistic exceeds t, by the series that converges fast there."""
+    if t <= 0:
+        return 1.0
+    if t < 1:
+        head = sum(exp(-(odd**2) * pi**2 / (8 * t * t)) for odd in (1, 3, 5, 7))
+        return 1.0 - sqrt(2 * pi) / t * head
+    tail = sum(sign * exp(-2 * k**2 * t * t) for k, sign in ((1, 1), (2, -1), (3, 1), (4, -1)))
+    return min(1.0, max(0.0, 2 * tail))
+
+
+def chi_square_p_value(observed: ArrayLike, expected: ArrayLike) -> float:
+    """Return the p-value of Pearson's test that the counts `observed` follow `expected`.
+
+    `expected` (counts or probabilities) is scaled to the sum of `observed`;
+    cells that expect fewer than 5 are pooled. An observation in a cell that expects none gives 0.
+    """
+    counts = np.asarray(observed, dtype=np.float64).ravel()
+    shares = np.asarray(expected, dtype=np.float64).ravel()
+    if bool(((shares <= 0) & (counts > 0)).any()):
+        return 0.0
+    if counts.sum() == 0:
+        return 1.0
+    wanted = shares * (counts.sum() / shares.sum())
+    counts, wanted = _pooled(counts, wanted)
+    statistic = float(((counts - wanted) ** 2 / wanted).sum())
+    freedom = len(counts) - 1
+    return _upper_gamma(freedom / 2, statistic / 2) if freedom else 1.0
+
+
+def _pooled(
+    counts: NDArray[np.float64], wanted: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Merge the cells that expect least until every cell expects enough."""
+    order = wanted.argsort()
+    counts, wanted = counts[order], wanted[order]
+    small = int((wanted < _FEWEST_EXPECTED).sum())
+    while 0 < small < len(wanted) and wanted[:small].sum() < _FEWEST_EXPECTED:
+        small += 1
+    if small == 0:
+        return counts, wanted
+    return (
+        np.concatenate(([counts[:small].sum()], counts[small:])),
+        np.concatenate(([wanted[:small].sum()], wanted[small:])),
+    )
+
+
+def _upper_gamma(a: float, x: float) -> float:
+    """Return the regularised upper incomplete gamma function Q(a, x)."""
+    if x <= 0:
+        return 1.0
+    front = exp(a * log(x) - x - lgamma(a))
+    if x < a + 1:
+        return max(0.0, 1.0 - front * _gamma_series(a, x))
+    return front * _gamma_fraction(a, x)
+
+
+def _gamma_series(a: float, x: float) -> float:
+    """Sum x^n / (a (a+1) ... (a+n)), which times the front factor is P(a, x)."""
+    term = total = 1.0 / a
+    divisor = a
+    while abs(term) > abs(total) * _PRECISION:
+        divisor += 1
+        term *= x / divisor
+        total += term
+    return total
+
+
+def _gamma_fraction(a: float, x: float) -> float:
+    """Evaluate the continued fraction of Q(a, x) by Lentz's method."""
+    tiny = 1e-300
+    b = x + 1 - a
+    c = 1 / tiny
+    d = 1 / b
+    value = d
+    step = 0
+    change = 0.0
+    while abs(change - 1) > _PRECISION:
+        step += 1
+        numerator = -step * (step - a)
+        b += 2
+        d = numerator * d + b
+        d = 1 / (d if abs(d) > tiny else tiny)
+        c = b + numerator / c
+        c = c if abs(c) > tiny else tiny
+        change = d * c
+        value *= change
+    return value
