@@ -1,0 +1,46 @@
+"""llama.cpp behind a small face; nothing native is loaded before first use."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from localspec.llama.backends import BackendDevice as BackendDevice
+    from localspec.llama.backends import devices as devices
+    from localspec.llama.context import Context as Context
+    from localspec.llama.header import Header as Header
+    from localspec.llama.kind import check_model_file as check_model_file
+    from localspec.llama.library import physical_cores as physical_cores
+    from localspec.llama.rewind import Rewind as Rewind
+    from localspec.llama.rewind import probe as probe
+    from localspec.llama.template import ChatTemplate as ChatTemplate
+    from localspec.llama.vocabulary import Detokenizer as Detokenizer
+    from localspec.llama.vocabulary import Vocabulary as Vocabulary
+    from localspec.llama.vocabulary import compare_vocabularies as compare_vocabularies
+    from localspec.llama.weights import Model as Model
+
+_HOMES = {
+    "BackendDevice": "backends",
+    "ChatTemplate": "template",
+    "Context": "context",
+    "Detokenizer": "vocabulary",
+    "Header": "header",
+    "Model": "weights",
+    "Rewind": "rewind",
+    "Vocabulary": "vocabulary",
+    "check_model_file": "kind",
+    "compare_vocabularies": "vocabulary",
+    "devices": "backends",
+    "physical_cores": "library",
+    "probe": "rewind",
+}
+
+__all__ = list(_HOMES)
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value: object = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return value

@@ -1,0 +1,113 @@
+"""The devices that this build of llama.cpp can compute on, from ggml's registry."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import psutil
+
+from localspec.errors import UserError
+from localspec.llama.library import Native, native
+
+DeviceKind = Literal["cpu", "gpu", "igpu", "accel"]
+_KINDS: tuple[DeviceKind, ...] = ("cpu", "gpu", "igpu", "accel")  # ggml-backend.h, in this order
+
+
+@dataclass(frozen=True, slots=True)
+class BackendDevice:
+    """One of ggml's devices; `bus_id` is its PCI address ("0000:c1:00.0") or empty."""
+
+    name: str
+    description: str
+    kind: DeviceKind
+    memory_total: int
+    memory_free: int
+    bus_id: str = ""
+
+
+class _Props(ctypes.Structure):
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("description", ctypes.c_char_p),
+        ("memory_free", ctypes.c_size_t),
+        ("memory_total", ctypes.c_size_t),
+        ("type", ctypes.c_int),
+        ("device_id", ctypes.c_char_p),
+        ("caps", ctypes.c_bool * 5),
+    )
+
+
+def devices() -> tuple[BackendDevice, ...]:
+    """Return every device, in ggml's order, with its memory as of now."""
+    read = _function("ggml_backend_dev_get_props", None, ctypes.c_void_p, ctypes.c_void_p)
+    available = psutil.virtual_memory().available  # ggml calls all of the CPU's memory free
+    found = []
+    for handle in _handles():
+        props = _Props()
+        read(handle, ctypes.byref(props))
+        if props.type < len(_KINDS):
+            found.append(
+                BackendDevice(
+                    name=_text(props.name),
+                    description=_text(props.description),
+                    kind=_KINDS[props.type],
+                    memory_total=props.memory_total,
+                    memory_free=available if props.type == 0 else props.memory_free,
+                    bus_id=_text(props.device_id),
+                )
+            )
+    return tuple(found)
+
+
+def graphics() -> tuple[BackendDevice, ...]:
+    """Return the devices that llama.cpp offloads to by default: graphics cards, else integrated graphics."""
+    every = devices()
+    cards = tuple(device for device in every if device.kind == "gpu")
+    return cards or tuple(device for device in every if device.kind == "igpu")[:1]
+
+
+def device_array(names: tuple[str, ...]) -> Native:
+    """Return ggml's handles of the named devices, NULL-terminated; no name is the CPU alone."""
+    offloadable = {device.name: device for device in devices() if device.kind != "cpu"}
+    name_of = _function("ggml_backend_dev_name", ctypes.c_char_p, ctypes.c_void_p)
+    by_name = {_text(name_of(handle)): handle for handle in _handles()}
+    chosen = [name for name in names if name.upper() != "CPU"]
+    for name in chosen:
+        if name not in offloadable:
+            there = ", ".join(offloadable) or "none: this build of llama.cpp computes on the CPU only"
+            raise UserError(f"no device is called {name!r}", f"devices: {there}")
+    if len(set(chosen)) != len(chosen):
+        raise UserError(f"a device is named twice: {', '.join(chosen)}", "name each device once")
+    return (ctypes.c_void_p * (len(chosen) + 1))(*[by_name[name] for name in chosen], None)
+
+
+def _handles() -> list[int]:
+    count = _function("ggml_backend_dev_count", ctypes.c_size_t)()
+    get = _function("ggml_backend_dev_get", ctypes.c_void_p, ctypes.c_size_t)
+    return [get(index) for index in range(count)]
+
+
+def _function(name: str, result: Native, *arguments: Native) -> Native:
+    api = native()
+    # POSIX looks a symbol up through dependencies, Windows only in the very library
+    for library in (api._lib, *_ggml_libraries(Path(api._base_path))):  # noqa: SLF001
+        if hasattr(library, name):
+            function = library[name]  # a fresh object: declaring its types changes nobody else's
+            function.restype, function.argtypes = result, list(arguments)
+            return function
+    raise UserError(f"this build of llama.cpp lacks {name}", "install llama-cpp-python as LocalSpec pins it")
+
+
+def _ggml_libraries(folder: Path) -> list[ctypes.CDLL]:
+    if os.name != "nt":
+        return []
+    paths = (folder / f"{name}.dll" for name in ("ggml", "ggml-base", "ggml-cpu"))
+    return [ctypes.CDLL(str(path)) for path in paths if path.exists()]
+
+
+def _text(raw: bytes | None) -> str:
+    return (raw or b"").decode("utf-8", "replace")

@@ -1,0 +1,277 @@
+"""A model's KV cache and the calls that fill it: the engines' `LanguageModel` on llama.cpp."""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from time import perf_counter
+
+import numpy as np
+from numpy.typing import NDArray
+
+from localspec.errors import Cancelled, ContextFullError, EngineError
+from localspec.llama import log
+from localspec.llama.batch import Batch
+from localspec.llama.library import Native, abort_flag, native
+from localspec.llama.settings import context_parameters, creation_error, plan
+from localspec.llama.weights import Model
+from localspec.types import ModelOptions
+
+Rows = NDArray[np.float32]
+
+_OK, _NO_CELL, _ABORTED = 0, 1, 2
+_SET, _CLEAR = b"\1", b"\0"
+_RECURRENT = "it keeps a running state, not tokens"
+
+
+class Context:
+    """The state of one model: sequence 0 is the trunk, the others are branches.
+
+    One thread at a time; only `cancel` may be called from another.
+    On the CPU it stops native code within one graph node, elsewhere between micro-batches.
+    `rows` bounds the rows of logits of one call: memory for so many vocabularies is set aside.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        options: ModelOptions,
+        *,
+        sequences: int = 1,
+        threads: int | None = None,
+        rows: int = 128,
+    ) -> None:
+        api = native()
+        sizes = plan(model, options, sequences, rows)
+        self.model = model
+        self._flag, self._abort = abort_flag(api)
+        parameters = context_parameters(options, sizes, threads)
+        parameters.abort_callback = self._abort
+        parameters.abort_callback_data = ctypes.addressof(self._flag)
+        with log.problems_of_this_thread() as problems:
+            pointer: int | None = api.llama_init_from_model(model.pointer, parameters)
+        if not pointer:
+            raise creation_error(model, options, sizes, problems)
+        self._pointer: int | None = pointer
+        self._free = weakref.finalize(self, _free, pointer, model, self._flag)
+        model.adopt(self)
+        self._memory = api.llama_get_memory(pointer)
+        self._decode, self._synchronize = api.llama_decode, api.llama_synchronize
+        self._remove, self._copy, self._logits = (
+            api.llama_memory_seq_rm,
+            api.llama_memory_seq_cp,
+            api.llama_get_logits,
+        )
+        self._sizes = sizes
+        self._vocabulary_size = model.vocabulary.size
+        self._batch = Batch(sizes.batch, sequences, sizes.context)
+        self._lengths = [0] * sequences
+        self._busy_s = 0.0
+        self._view: tuple[int, int, Rows] = (0, 0, np.empty((0, self._vocabulary_size), np.float32))
+
+    @property
+    def vocabulary_size(self) -> int:
+        """Return the number of token ids."""
+        return self._vocabulary_size
+
+    @property
+    def context_size(self) -> int:
+        """Return how many tokens one sequence can hold."""
+        return self._sizes.context
+
+    @property
+    def max_sequences(self) -> int:
+        """Return how many sequences there are, the trunk included."""
+        return self._sizes.sequences
+
+    @property
+    def max_rows(self) -> int:
+        """Return how many rows of logits one call can give."""
+        return self._sizes.rows
+
+    @property
+    def busy_s(self) -> float:
+        """Return the seconds spent in native code since the context was opened."""
+        return self._busy_s
+
+    def length(self, sequence: int = 0) -> int:
+        """Return how many tokens a sequence holds."""
+        return self._lengths[self._checked(sequence)]
+
+    def evaluate(
+        self, tokens: Sequence[int], logits: int = 1, on_progress: Callable[[int, int], None] | None = None
+    ) -> Rows:
+        """Append tokens to the trunk and return the logits after the last `logits` of them.
+
+        `on_progress(done, total)` is called after each micro-batch. Raises `Cancelled` with the whole
+        micro-batches so far in place, `ContextFullError` before anything is read.
+        """
+        total = len(tokens)
+        if not total:
+            raise ValueError("there are no tokens to evaluate")
+        if not 0 <= logits <= min(total, self.max_rows):
+            raise ValueError(f"{logits} rows of logits from {total} tokens; the most is {self.max_rows}")
+        self._check_room(self._lengths[0] + total, 0)
+        done = 0
+        while done < total:
+            count = self._chunk(total - done, logits)
+            rows = logits if done + count == total else 0
+            self._batch.fill_run(tokens[done : done + count], self._lengths[0], rows)
+            self._run((0,))
+            self._lengths[0] += count
+            done += count
+            if on_progress is not None:
+                on_progress(done, total)
+        return self._rows(logits)
+
+    def step(self, tokens: Sequence[int], sequences: Sequence[int]) -> Rows:
+        """Append `tokens[i]` to `sequences[i]` in one pass and return one row of logits for each.
+
+        A sequence may be named more than once: its tokens then follow each other.
+        """
+        count = len(tokens)
+        if count != len(sequences) or not 0 < count <= self.max_rows:
+            raise ValueError(f"{count} tokens for {len(sequences)} sequences; the most is {self.max_rows}")
+        grown: dict[int, int] = {}
+        positions = []
+        for sequence in sequences:
+            position = grown.get(sequence)
+            if position is None:
+                position = self._lengths[self._checked(sequence)]
+            positions.append(position)
+            grown[sequence] = position + 1
+        for sequence, length in grown.items():
+            self._check_room(length, sequence)
+        self._batch.fill_fan(tokens, sequences, positions)
+        self._run(grown)
+        for sequence, length in grown.items():
+            self._lengths[sequence] = length
+        return self._rows(count)
+
+    def truncate(self, length: int, sequence: int = 0) -> None:
+        """Forget everything of a sequence from position `length` on.
+
+        Raises `EngineError`, with the sequence as it was, for a model that cannot rewind; 0 always works.
+        """
+        held = self._lengths[self._checked(sequence)]
+        if not 0 <= length <= held:
+            raise ValueError(f"sequence {sequence} holds {held} tokens and cannot be cut to {length}")
+        if length == held:
+            return
+        self._check_open()
+        if not self._remove(self._memory, sequence, length or -1, -1):
+            raise EngineError(f"{self.model.name} cannot go back to token {length} of {held}: {_RECURRENT}")
+        self._lengths[sequence] = length
+
+    def share(self, source: int, target: int, end: int) -> None:
+        """Let `target` share what `source` holds from `target`'s own end up to position `end` (exclusive)."""
+        held, start = self._lengths[self._checked(source)], self._lengths[self._checked(target)]
+        if not start <= end <= held:
+            raise ValueError(f"{end} is outside {start} to {held}, the ends of {target} and {source}")
+        if start == end or source == target:
+            return
+        if self.model.recurrent and end != held:  # its state has no positions: only the whole can be copied
+            raise EngineError(f"{self.model.name} cannot branch at token {end} of {held}: {_RECURRENT}")
+        self._check_open()
+        self._copy(self._memory, source, target, start, end)
+        self._lengths[target] = end
+
+    def cancel(self) -> None:
+        """Stop the running or the next call with `Cancelled`; callable from any thread."""
+        self._flag[0] = _SET
+
+    def resume(self) -> None:
+        """Take back a `cancel` that no call has noticed."""
+        self._flag[0] = _CLEAR
+
+    def set_threads(self, threads: int) -> None:
+        """Compute with so many processor threads from the next call on."""
+        if threads < 1:
+            raise ValueError(f"{threads} threads cannot compute")
+        self._check_open()
+        native().llama_set_n_threads(self._pointer, threads, threads)
+
+    def close(self) -> None:
+        """Free the KV cache; a second call does nothing."""
+        self._pointer = None
+        self._view = (0, 0, np.empty((0, self._vocabulary_size), np.float32))
+        self._free()
+
+    def _check_open(self) -> None:
+        if self._pointer is None:
+            raise EngineError(f"the context of {self.model.name} is closed")
+
+    def _checked(self, sequence: int) -> int:
+        if not 0 <= sequence < len(self._lengths):
+            raise ValueError(f"there is no sequence {sequence} among {len(self._lengths)}")
+        return sequence
+
+    def _check_room(self, length: int, sequence: int) -> None:
+        if length > self._sizes.context:
+            place = "the conversation" if sequence == 0 else f"branch {sequence}"
+            raise ContextFullError(
+                f"{place} would be {length:,} tokens long; {self.model.name} holds {self.context_size:,}",
+                "shorten the text or open the model with a larger context",
+            )
+
+    def _chunk(self, left: int, rows: int) -> int:
+        """Return how many tokens to read next: a micro-batch, but all rows come from one last call."""
+        if left <= max(self._sizes.micro_batch, rows):
+            return left
+        return min(self._sizes.micro_batch, left - max(rows, 1))
+
+    def _run(self, touched: Iterable[int]) -> None:
+        self._check_open()
+        if self._flag.raw[:1] != _CLEAR:
+            self._notice_cancel()
+        start = perf_counter()
+        code = self._decode(self._pointer, self._batch.native)
+        if code == _OK:
+            self._synchronize(self._pointer)
+        self._busy_s += perf_counter() - start
+        if code != _OK:
+            self._recover(code, touched)
+
+    def _recover(self, code: int, touched: Iterable[int]) -> None:
+        """Undo what a failed call has left behind, and raise what it means."""
+        if code == _NO_CELL:  # llama.cpp has changed nothing
+            raise ContextFullError(
+                f"the memory of {self.model.name} has no room for another token",
+                "open the model with a larger context",
+            )
+        if code != -1:  # -1 refuses the whole batch; other codes leave cells that were never computed
+            for sequence in touched:
+                self._restore(sequence)
+        if code == _ABORTED:
+            self._notice_cancel()
+        raise EngineError(f"llama.cpp failed to decode (code {code}); its log says why")
+
+    def _restore(self, sequence: int) -> None:
+        length = self._lengths[sequence]
+        if not self._remove(self._memory, sequence, length, -1):
+            self._remove(self._memory, sequence, -1, -1)  # a recurrent state cannot be mended, only dropped
+            self._lengths[sequence] = 0
+
+    def _notice_cancel(self) -> None:
+        self._flag[0] = _CLEAR
+        raise Cancelled("the computation was stopped")
+
+    def _rows(self, count: int) -> Rows:
+        if not count:
+            return np.empty((0, self._vocabulary_size), np.float32)
+        address = ctypes.cast(self._logits(self._pointer), ctypes.c_void_p).value
+        if not address:
+            raise EngineError("llama.cpp gave no logits")
+        seen, rows, view = self._view
+        if (seen, rows) != (address, count):
+            width = self._vocabulary_size
+            floats = (ctypes.c_float * (count * width)).from_address(address)
+            view = np.ctypeslib.as_array(floats).reshape(count, width)
+            self._view = (address, count, view)
+        return view
+
+
+def _free(pointer: int, _model: Model, _flag: Native) -> None:
+    """Free a context; its model and the flag that it polls live as long as it does."""
+    native().llama_free(pointer)

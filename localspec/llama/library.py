@@ -1,0 +1,103 @@
+"""llama.cpp itself: loaded on first use, in one place, with its environment, log and version check."""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import logging
+import os
+import threading
+from typing import Any, TypeAlias
+
+import psutil
+
+from localspec.errors import EngineError
+from localspec.llama import log
+
+VERSION = "0.3.36"
+MAX_SEQUENCES = 256  # llama-cparams.h, LLAMA_MAX_SEQ
+
+Native: TypeAlias = Any
+"""Something that only ctypes knows the type of."""
+
+_lock = threading.Lock()
+_api: Native = None
+_kept_alive: list[object] = []  # callbacks that native code holds
+
+
+def native() -> Native:
+    """Return llama-cpp-python's low-level binding, initialised; raise `EngineError` where it cannot serve."""
+    global _api  # noqa: PLW0603 - the library can be started only once in a process
+    if _api is None:
+        with _lock:
+            if _api is None:
+                _api = _start()
+    return _api
+
+
+def _start() -> Native:
+    _set_environment()
+    logging.getLogger("llama-cpp-python").setLevel(logging.CRITICAL + 1)
+    try:
+        import llama_cpp
+        import llama_cpp.llama_cpp as api
+    except (ImportError, OSError, RuntimeError) as error:
+        raise EngineError(f"llama-cpp-python cannot be loaded: {error}") from error
+    _check(api, llama_cpp.__version__)
+    _redirect_log(api)
+    api.llama_backend_init()
+    return api
+
+
+def _set_environment() -> None:
+    # libgomp's unbounded spinning slows decoding ten to ninety times when any other process wants a core
+    os.environ.setdefault("GOMP_SPINCOUNT", "20000")
+    os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+    os.environ["GGML_NO_BACKTRACE"] = "1"
+
+
+def _check(api: Native, version: str) -> None:
+    """Refuse a library whose structs are laid out differently: it would read garbage."""
+    model_fields = {name for name, *_ in api.llama_model_params._fields_}
+    context_fields = {name for name, *_ in api.llama_context_params._fields_}
+    known = {"load_mode", "no_alloc"} <= model_fields and {"kv_unified", "n_outputs_max"} <= context_fields
+    if known:
+        model, context = api.llama_model_default_params(), api.llama_context_default_params()
+        defaults = (model.load_mode, context.n_batch, context.n_seq_max, context.swa_full, context.kv_unified)
+        known = defaults == (-1, 2048, 1, True, False)
+    if not known:
+        raise EngineError(
+            f"llama-cpp-python {version} does not fit: LocalSpec needs {VERSION} with its own llama.cpp"
+        )
+
+
+def _redirect_log(api: Native) -> None:
+    receive = api.llama_log_callback(log.receive)
+    # a call into a Python that has ended would crash; C's abs() takes the same call and does nothing
+    silence = ctypes.cast(_c_library().abs, api.llama_log_callback)
+    _kept_alive.extend((receive, silence))
+    api.llama_log_set(receive, None)
+    atexit.register(api.llama_log_set, silence, None)
+
+
+def _c_library() -> ctypes.CDLL:
+    return ctypes.CDLL("msvcrt" if os.name == "nt" else None)
+
+
+def abort_flag(api: Native) -> tuple[Native, Native]:
+    """Return a 2-byte flag, and a native abort callback that reads it without taking the GIL.
+
+    The callback is C's strlen: non-zero as soon as the flag's first byte is.
+    """
+    flag = ctypes.create_string_buffer(2)
+    return flag, ctypes.cast(_c_library().strlen, api.ggml_abort_callback)
+
+
+def physical_cores() -> int:
+    """Return how many physical processor cores this process may use."""
+    physical = psutil.cpu_count(logical=False) or 0
+    logical = psutil.cpu_count(logical=True) or 1
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else logical
+    if not physical or allowed == logical:
+        return max(1, physical or allowed)
+    return max(1, min(physical, allowed))

@@ -1,0 +1,159 @@
+"""A model's own chat template: a conversation to tokens, as llama.cpp's common/chat.cpp does it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from localspec.errors import UserError
+from localspec.llama.vocabulary import Vocabulary
+from localspec.types import Message
+
+if TYPE_CHECKING:
+    from jinja2 import Environment, Template
+    from jinja2.nodes import Node
+    from jinja2.parser import Parser
+
+_CHATML = (
+    "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+_PLAIN = (
+    "{% for message in messages %}{% if message.role == 'system' %}{{ message.content }}\n\n"
+    "{% else %}{{ message.role | capitalize }}: {{ message.content }}\n{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}Assistant:{% endif %}"
+)
+_PRIVATE_USE = range(0xF0000, 0xFFFFD)
+
+Variables = Mapping[str, bool | int | float | str]
+
+
+class ChatTemplate:
+    """How one model wants a conversation written; `note` says what stands in for a missing template."""
+
+    def __init__(self, vocabulary: Vocabulary, source: str | None) -> None:
+        self._vocabulary = vocabulary
+        self.note = ""
+        if not source:
+            source, self.note = _stand_in(vocabulary)
+        self.source = source
+        self._compiled: Template | None = None
+        texts = {vocabulary.decode([token], special=True) for token in vocabulary.control_tokens} - {""}
+        self._single = frozenset(text for text in texts if len(text) == 1)
+        longest_first = sorted(texts - self._single, key=lambda text: (-len(text), text))
+        self._control = re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
+
+    def encode_chat(self, messages: Sequence[Message], variables: Variables | None = None) -> list[int]:
+        """Return the tokens of a conversation, up to where the assistant writes.
+
+        A last message of the assistant is continued. Texts of control tokens inside messages stay text.
+        Raises `UserError` with the template's own words where it refuses the conversation.
+        """
+        mark = _unused_character([self.source, *(message.content for message in messages)])
+        guarded = [Message(message.role, self._guard(message.content, mark)) for message in messages]
+        rendered = self._render(guarded, variables or {})
+        vocabulary = self._vocabulary
+        bos = vocabulary.decode([vocabulary.bos], special=True) if vocabulary.bos is not None else ""
+        if vocabulary.adds_bos and bos:
+            rendered = rendered.removeprefix(bos)
+        first, *others = rendered.split(mark)
+        tokens = vocabulary.tokenize(first, special=True, add_special=True)
+        for part in others:
+            tokens += vocabulary.tokenize(part, special=part not in self._single)
+        return tokens
+
+    def render(self, messages: Sequence[Message], variables: Variables | None = None) -> str:
+        """Return the text of a conversation, up to where the assistant writes."""
+        return self._render(messages, variables or {})
+
+    def _guard(self, content: str, mark: str) -> str:
+        """Break every control token's text with the mark, at which the rendering is cut before tokenising."""
+        while self._control is not None and (found := self._control.search(content)):
+            inside = found.start() + 1
+            content = content[:inside] + mark + content[inside:]
+        for text in self._single:  # one character cannot be broken: it becomes a part of its own
+            content = content.replace(text, mark + text + mark)
+        return content
+
+    def _render(self, messages: Sequence[Message], variables: Variables) -> str:
+        if messages and messages[-1].role == "assistant":
+            return self._render(messages[:-1], variables) + messages[-1].content
+        try:
+            return self._run(messages, variables)
+        except UserError:
+            # like llama.cpp, for templates that know no system message
+            if len(messages) < 2 or messages[0].role != "system":
+                raise
+            merged = Message(messages[1].role, f"{messages[0].content}\n{messages[1].content}")
+            return self._run([merged, *messages[2:]], variables)
+
+    def _run(self, messages: Sequence[Message], variables: Variables) -> str:
+        import jinja2
+
+        vocabulary = self._vocabulary
+        special = {
+            f"{name}_token": vocabulary.decode([token], special=True) if token is not None else ""
+            for name, token in (("bos", vocabulary.bos), ("eos", vocabulary.eos))
+        }
+        try:
+            if self._compiled is None:
+                self._compiled = _environment().from_string(self.source)
+            text = self._compiled.render(
+                {"enable_thinking": True, **special, **variables},
+                messages=[{"role": message.role, "content": message.content} for message in messages],
+                add_generation_prompt=True,
+            )
+        except (jinja2.TemplateError, ArithmeticError, LookupError, TypeError, ValueError) as error:
+            raise UserError(
+                f"the model's chat template refuses the conversation: {error}",
+                "mend the conversation, or choose a model whose template allows it",
+            ) from error
+        return str(text)
+
+
+def _stand_in(vocabulary: Vocabulary) -> tuple[str, str]:
+    marks = [vocabulary.tokenize(text, special=True) for text in ("<|im_start|>", "<|im_end|>")]
+    if all(len(tokens) == 1 for tokens in marks):
+        return _CHATML, "the model brings no chat template; ChatML stands in, whose tokens it knows"
+    return _PLAIN, "the model brings no chat template and may not know conversation; plain text stands in"
+
+
+def _unused_character(texts: Sequence[str]) -> str:
+    used = set("".join(texts))
+    return next(mark for mark in map(chr, _PRIVATE_USE) if mark not in used)
+
+
+def _environment() -> Environment:
+    from jinja2.ext import Extension, loopcontrols
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    class GenerationTag(Extension):
+        """Lets `{% generation %}`, which marks training targets, pass its body through."""
+
+        tags = {"generation"}  # noqa: RUF012 - jinja2 declares it so
+
+        def parse(self, parser: Parser) -> Node | list[Node]:
+            next(parser.stream)
+            return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, GenerationTag]
+    )
+    environment.filters["tojson"] = _to_json
+    environment.globals["raise_exception"] = _raise
+    environment.globals["strftime_now"] = lambda form: datetime.now().astimezone().strftime(form)
+    return environment
+
+
+def _to_json(value: object, indent: int | None = None, ensure_ascii: bool = False, **options: object) -> str:
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, **options)  # type: ignore[arg-type]
+
+
+def _raise(message: str) -> None:
+    from jinja2 import TemplateError
+
+    raise TemplateError(message)

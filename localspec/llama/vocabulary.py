@@ -1,0 +1,150 @@
+"""A model's vocabulary: text to tokens, tokens to bytes, bytes to text."""
+
+from __future__ import annotations
+
+import codecs
+import ctypes
+from collections.abc import Sequence
+
+from localspec.errors import EngineError, PairingError
+from localspec.llama.library import native
+
+# llama.cpp common/speculative.cpp: paddings may differ by so much, and the first ids are not compared
+_PADDING_ALLOWED = 128
+_FIRST_COMPARED = 5
+
+_TYPE_NAMES = {1: "SPM", 2: "BPE", 3: "WPM", 4: "UGM", 5: "RWKV", 6: "PLaMo-2"}
+
+
+class Vocabulary:
+    """The vocabulary of an open model; it ends with the model."""
+
+    def __init__(self, pointer: int) -> None:
+        api = native()
+        self._pointer: int | None = pointer
+        self._pieces: dict[tuple[int, bool], bytes] = {}
+        self._texts: tuple[bytes, ...] | None = None
+        self.size: int = api.llama_vocab_n_tokens(pointer)
+        self.type: int = api.llama_vocab_type(pointer)
+        self.bos: int | None = _token(api.llama_vocab_bos(pointer))
+        self.eos: int | None = _token(api.llama_vocab_eos(pointer))
+        self.adds_bos: bool = api.llama_vocab_get_add_bos(pointer)
+        self.adds_eos: bool = api.llama_vocab_get_add_eos(pointer)
+        ids = range(self.size)
+        is_end, attributes = api.llama_vocab_is_eog, api.llama_vocab_get_attr
+        self.end_tokens: frozenset[int] = frozenset(token for token in ids if is_end(pointer, token))
+        # exactly the tokens that llama.cpp recognises in a text only when asked to parse special ones
+        hidden = api.LLAMA_TOKEN_ATTR_CONTROL | api.LLAMA_TOKEN_ATTR_UNKNOWN
+        self.control_tokens: frozenset[int] = frozenset(
+            token for token in ids if attributes(pointer, token) & hidden
+        )
+
+    def close(self) -> None:
+        """Forget the native vocabulary, which its model is about to free."""
+        self._pointer = None
+
+    def tokenize(self, text: str, *, special: bool = False, add_special: bool = False) -> list[int]:
+        """Return the tokens of a text.
+
+        `special` reads the texts of control tokens as those tokens;
+        `add_special` puts BOS in front where the vocabulary asks for it (never EOS: it would end the prompt).
+        """
+        raw = text.encode("utf-8", "replace")
+        room = len(raw) + 8
+        while True:
+            tokens = (ctypes.c_int32 * room)()
+            count = native().llama_tokenize(self._open, raw, len(raw), tokens, room, False, special)
+            if count >= 0:
+                break
+            if -count <= room:
+                raise EngineError(f"llama.cpp cannot tokenise a text of {len(raw):,} bytes")
+            room = -count
+        front = [self.bos] if add_special and self.adds_bos and self.bos is not None else []
+        return [*front, *tokens[:count]]
+
+    def piece(self, token: int, *, special: bool = False) -> bytes:
+        """Return the bytes that a token stands for; control tokens are empty unless `special`."""
+        piece = self._pieces.get((token, special))
+        if piece is None:
+            piece = self._pieces[token, special] = self._read_piece(token, special)
+        return piece
+
+    def pieces(self, tokens: Sequence[int], *, special: bool = False) -> list[bytes]:
+        """Return the bytes of each token."""
+        return [self.piece(token, special=special) for token in tokens]
+
+    def decode(self, tokens: Sequence[int], *, special: bool = False) -> str:
+        """Return the text of a complete run of tokens."""
+        return b"".join(self.pieces(tokens, special=special)).decode("utf-8", "replace")
+
+    def texts(self) -> tuple[bytes, ...]:
+        """Return every token's text as the vocabulary spells it, read once."""
+        if self._texts is None:
+            read, pointer = native().llama_vocab_get_text, self._open
+            self._texts = tuple(read(pointer, token) or b"" for token in range(self.size))
+        return self._texts
+
+    def _read_piece(self, token: int, special: bool) -> bytes:
+        if not 0 <= token < self.size:
+            raise ValueError(f"token {token} is outside the vocabulary of {self.size}")
+        room = 64
+        while True:
+            buffer = ctypes.create_string_buffer(room)
+            count: int = native().llama_token_to_piece(self._open, token, buffer, room, 0, special)
+            if count >= 0:
+                return buffer.raw[:count]
+            room = -count
+
+    @property
+    def _open(self) -> int:
+        if self._pointer is None:
+            raise EngineError("the model of this vocabulary is closed")
+        return self._pointer
+
+
+class Detokenizer:
+    """Turns a stream of tokens into text; a character split over tokens appears when it is complete."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._vocabulary = vocabulary
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def feed(self, token: int) -> str:
+        """Take a token and return the text that is complete with it."""
+        return self._decoder.decode(self._vocabulary.piece(token))
+
+    def flush(self) -> str:
+        """Return what is left, a cut character as U+FFFD, and start anew."""
+        return self._decoder.decode(b"", final=True)
+
+
+def compare_vocabularies(target: Vocabulary, draft: Vocabulary) -> None:
+    """Raise `PairingError` unless the draft's tokens mean the target's; the rules are llama.cpp's.
+
+    Sizes may differ by some padding; then only the ids that both have can be drafted.
+    """
+    hint = "choose a draft model of the target's own family"
+    if target.type != draft.type:
+        names = [_TYPE_NAMES.get(side.type, f"type {side.type}") for side in (target, draft)]
+        raise PairingError(f"the target's vocabulary is {names[0]}, the draft's is {names[1]}", hint)
+    for what, one, other in (
+        ("begin", (target.adds_bos, target.bos), (draft.adds_bos, draft.bos)),
+        ("end", (target.adds_eos, target.eos), (draft.adds_eos, draft.eos)),
+    ):
+        if one[0] != other[0] or (one[0] and one[1] != other[1]):
+            target_says, draft_says = (f"token {side[1]}" if side[0] else "none" for side in (one, other))
+            raise PairingError(
+                f"the token at the {what} of a text differs: target {target_says}, draft {draft_says}", hint
+            )
+    if abs(target.size - draft.size) > _PADDING_ALLOWED:
+        raise PairingError(f"the target has {target.size:,} tokens, the draft {draft.size:,}", hint)
+    for token, (one_text, other_text) in enumerate(zip(target.texts(), draft.texts(), strict=False)):
+        if token >= _FIRST_COMPARED and one_text != other_text:
+            shown = [raw.decode("utf-8", "replace") for raw in (one_text, other_text)]
+            raise PairingError(
+                f"token {token} is {shown[0]!r} in the target, {shown[1]!r} in the draft", hint
+            )
+
+
+def _token(token: int) -> int | None:
+    return token if token >= 0 else None

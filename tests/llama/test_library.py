@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from localspec.errors import EngineError
+from localspec.llama import library, log
+
+
+def run_fresh(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run code in an interpreter that has imported nothing yet."""
+    root = Path(library.__file__).parents[2]
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        env={"PYTHONPATH": str(root), **environment},
+        check=False,
+    )
+
+
+def test_importing_the_package_loads_nothing_heavy() -> None:
+    code = "import sys, localspec.llama; print({'numpy', 'llama_cpp', 'jinja2', 'psutil'} & {*sys.modules})"
+    assert run_fresh(code).stdout.strip() == "set()"
+
+
+def test_the_environment_is_set_before_the_library_is_loaded() -> None:
+    code = (
+        "from os import environ as e; from localspec.llama import devices; devices();"
+        "print(e['GOMP_SPINCOUNT'], e['CUDA_DEVICE_ORDER'], e['GGML_NO_BACKTRACE'])"
+    )
+    assert run_fresh(code).stdout.split() == ["20000", "PCI_BUS_ID", "1"]
+    chosen = run_fresh(code, GOMP_SPINCOUNT="7", CUDA_DEVICE_ORDER="FASTEST_FIRST")
+    assert chosen.stdout.split() == ["7", "FASTEST_FIRST", "1"]
+
+
+def test_a_process_that_forgets_to_close_ends_quietly(tiny_llama: Path) -> None:
+    code = (
+        "from pathlib import Path; from localspec.llama import Context, Model;"
+        "from localspec.types import ModelOptions;"
+        f"model = Model.open(ModelOptions(path=Path({str(tiny_llama)!r})));"
+        "context = Context(model, model.options); context.evaluate([1])"
+    )
+    done = run_fresh(code)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_a_library_of_another_shape_is_refused() -> None:
+    foreign = SimpleNamespace(
+        llama_model_params=SimpleNamespace(_fields_=[("use_mmap", bool)]),
+        llama_context_params=SimpleNamespace(_fields_=[]),
+    )
+    with pytest.raises(EngineError, match=r"llama-cpp-python 0\.2\.1 does not fit: LocalSpec needs 0\.3\.36"):
+        library._check(foreign, "0.2.1")
+
+
+def test_there_is_a_core() -> None:
+    assert library.physical_cores() >= 1
+
+
+@pytest.fixture
+def heard(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+    caplog.set_level(logging.DEBUG, logger="localspec.llama.cpp")
+    return caplog
+
+
+def test_levels_are_those_of_ggml(heard: pytest.LogCaptureFixture) -> None:
+    for level in (1, 2, 3, 4):
+        log.receive(level, b"text\n")
+    assert [record.levelno for record in heard.records] == [10, 20, 30, 40]
+
+
+def test_continued_lines_are_put_together(heard: pytest.LogCaptureFixture) -> None:
+    log.receive(3, b"loading ")
+    log.receive(5, b"half of")
+    log.receive(5, b" it\nnext")
+    log.receive(2, b"other: %s 100%\n")
+    assert [(record.levelno, record.getMessage()) for record in heard.records] == [
+        (30, "loading half of it"),
+        (30, "next"),
+        (20, "other: %s 100%"),
+    ]
+
+
+def test_bytes_that_are_no_text_do_no_harm(heard: pytest.LogCaptureFixture) -> None:
+    log.receive(4, b"bad \xff\n")
+    log.receive(4, None)
+    assert [record.getMessage() for record in heard.records] == ["bad \ufffd"]
+
+
+def test_problems_are_collected_for_their_own_thread() -> None:
+    with log.problems_of_this_thread() as outer, log.problems_of_this_thread() as inner:
+        log.receive(2, b"fine\n")
+        log.receive(4, b"error: broken\n")
+        other = threading.Thread(target=log.receive, args=(4, b"error: elsewhere\n"))
+        other.start()
+        other.join()
+    log.receive(4, b"later\n")
+    assert inner == outer == ["error: broken"]
+
+
+def test_the_telling_problem_is_chosen() -> None:
+    lines = ["a warning", "error loading model: no such tensor", "llama: failed to load model 'x'"]
+    assert log.last_problem(lines) == "error loading model: no such tensor"
+    assert log.last_problem(["failed to load model 'x'"]) == "failed to load model 'x'"
+    assert log.last_problem(["only this"]) == "only this"
+    assert log.last_problem([]) == "llama.cpp gives no reason"
