@@ -1,0 +1,70 @@
+"""One target, at most one draft model, and every way to decode with them."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+
+import numpy as np
+
+from localspec.engines.ahead import AheadDrafter
+from localspec.engines.costs import Calibrations, Experience, Pace
+from localspec.engines.drafters import Drafter, ModelDrafter, NgramDrafter, NoDrafter
+from localspec.engines.loop import Decoder, Round, Task
+from localspec.engines.model import LanguageModel
+from localspec.engines.ngram import SuffixIndex
+from localspec.engines.propose import Proposer
+from localspec.engines.trunk import Trunk
+from localspec.types import EngineSettings, PromptProgress
+
+
+class Engine:
+    """What outlives answers: both caches, the repetitions in the text, and how often drafts were accepted."""
+
+    def __init__(self, target: LanguageModel, draft: LanguageModel | None = None) -> None:
+        self._decoder = Decoder(target)
+        self._trunk = None if draft is None else Trunk(draft)
+        self._index = SuffixIndex()
+        self._calibrations = Calibrations()
+
+    def cached(self, prompt: Sequence[int]) -> int:
+        """Return how many tokens of a prompt the target need not read again."""
+        return self._decoder.cached(prompt)
+
+    def forget(self) -> None:
+        """Empty both caches."""
+        self._decoder.forget()
+        if self._trunk is not None:
+            self._trunk.begin([])
+
+    def rounds(
+        self,
+        prompt: Sequence[int],
+        settings: EngineSettings,
+        task: Task,
+        experience: Experience,
+        seed: int | None = None,
+    ) -> Generator[PromptProgress | Round, None, None]:
+        """Decode an answer to a prompt; drafts and verdicts draw from independent random streams."""
+        for_target, for_draft = map(np.random.default_rng, np.random.SeedSequence(seed).spawn(2))
+        proposer = Proposer(task.sampling, settings, for_draft)
+        known = self._calibrations
+        pace = Pace(experience, known.chosen, settings, deterministic=True)
+        repeats = Pace(experience, known.repeated, settings, deterministic=True)
+        if settings.mode == "ngram":
+            pace = repeats
+        elif not proposer.deterministic:
+            pace = Pace(experience, known.drawn, settings, deterministic=False)
+        drafter = self._drafter(settings, pace, proposer, repeats)
+        return self._decoder.rounds(prompt, drafter, pace, task, for_target)
+
+    def _drafter(self, settings: EngineSettings, pace: Pace, proposer: Proposer, repeats: Pace) -> Drafter:
+        if settings.mode == "off":
+            return NoDrafter()
+        if settings.mode == "ngram":
+            return NgramDrafter(pace, self._index)
+        if self._trunk is None:
+            raise ValueError(f"mode {settings.mode} needs a draft model")
+        if settings.mode == "sd":
+            return ModelDrafter(self._trunk, pace, proposer)
+        fallback = (self._index, repeats) if settings.fallback == "ngram" else None
+        return AheadDrafter(self._trunk, pace, proposer, settings, fallback)

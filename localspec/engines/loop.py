@@ -1,0 +1,170 @@
+"""The decoding loop: draft, verify, commit."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from localspec.engines.costs import Pace
+from localspec.engines.drafters import Drafter
+from localspec.engines.model import LanguageModel, Rows
+from localspec.engines.trunk import common_prefix
+from localspec.engines.verify import verify
+from localspec.sampling import distribution
+from localspec.types import (
+    Acceptance,
+    Distribution,
+    Draft,
+    DraftOrigin,
+    PromptProgress,
+    Provenance,
+    RoundStats,
+    Sampling,
+    VerifyOutcome,
+)
+
+READ_CHUNK = 512  # tokens of a prompt between two reports
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """What one round emitted and cost."""
+
+    tokens: tuple[int, ...]
+    provenance: tuple[Provenance, ...]
+    stats: RoundStats
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One answer to decode: how to choose tokens, and where to stop."""
+
+    sampling: Sampling
+    acceptance: Acceptance
+    draft_length: int
+    max_tokens: int
+    end_tokens: frozenset[int]
+
+
+class Decoder:
+    """A target model with the text that its cache holds; it outlives answers."""
+
+    def __init__(self, target: LanguageModel) -> None:
+        self._target = target
+        self._held: list[int] = []
+
+    def forget(self) -> None:
+        """Empty the cache."""
+        self._forget(0)
+
+    def cached(self, prompt: Sequence[int]) -> int:
+        """Return how many tokens of a prompt need not be read again; the last always is, for its logits."""
+        return min(common_prefix(self._held, prompt), len(prompt) - 1)
+
+    def rounds(
+        self, prompt: Sequence[int], drafter: Drafter, pace: Pace, task: Task, random: np.random.Generator
+    ) -> Generator[PromptProgress | Round, None, None]:
+        """Decode after a prompt until an end token, `task.max_tokens` or the end of the context.
+
+        The first round verifies an empty draft, so that the first token waits for nobody.
+        """
+        text, draft, emitted = list(prompt), Draft(), 0
+        drafter.begin(text)
+        try:
+            clock = _Clock(self._target, drafter)
+            rows = yield from self._read(text)
+            while True:
+                outcome = self._judge(draft, rows, text, task, random)
+                tokens = _cut([*draft.tokens[: outcome.accepted], outcome.bonus], task, emitted)
+                accepted = min(outcome.accepted, len(tokens))
+                self._forget(len(text) + accepted)
+                text += tokens
+                emitted += len(tokens)
+                stats = clock.lap(draft, accepted)
+                if emitted > len(tokens):  # the first round read the prompt: it says nothing about the pace
+                    pace.observe(stats, len(tokens))
+                yield Round(tuple(tokens), _provenance(draft, outcome)[: len(tokens)], stats)
+                clock.restart()
+                room = min(task.max_tokens - emitted, self._target.context_size - len(text))
+                if tokens[-1] in task.end_tokens or room <= 0:
+                    return
+                drafter.commit(outcome)
+                draft = drafter.draft(min(task.draft_length, room - 1))
+                rows = self._evaluate([text[-1], *draft.tokens], len(draft.tokens) + 1)
+        finally:
+            drafter.end()
+
+    def _read(self, prompt: Sequence[int]) -> Generator[PromptProgress, None, Rows]:
+        """Read what the cache lacks of a prompt."""
+        cached = self.cached(prompt)
+        self._forget(cached)
+        total = len(prompt) - cached
+        done = 0
+        while total - done > READ_CHUNK:
+            self._evaluate(prompt[cached + done : cached + done + READ_CHUNK], 0)
+            done += READ_CHUNK
+            yield PromptProgress(done, total)
+        return self._evaluate(prompt[cached + done :], 1)
+
+    def _evaluate(self, tokens: Sequence[int], logits: int) -> Rows:
+        """Evaluate tokens, with `_held` right even if it is interrupted."""
+        self._held += tokens
+        try:
+            return self._target.evaluate(tokens, logits)
+        finally:
+            del self._held[self._target.length() :]
+
+    def _forget(self, length: int) -> None:
+        del self._held[length:]
+        self._target.truncate(length)
+
+    def _judge(
+        self, draft: Draft, rows: Rows, text: list[int], task: Task, random: np.random.Generator
+    ) -> VerifyOutcome:
+        history = text[-task.sampling.penalty_window :] if task.sampling.penalty_window else []
+
+        def target(accepted: int) -> Distribution:
+            return distribution(rows[accepted], task.sampling, [*history, *draft.tokens[:accepted]])
+
+        return verify(draft, target, task.acceptance, random)
+
+
+def _cut(tokens: list[int], task: Task, emitted: int) -> list[int]:
+    """Return the tokens up to the first end token or the limit."""
+    for position, token in enumerate(tokens):
+        if token in task.end_tokens:
+            tokens = tokens[: position + 1]
+            break
+    return tokens[: task.max_tokens - emitted]
+
+
+def _provenance(draft: Draft, outcome: VerifyOutcome) -> tuple[Provenance, ...]:
+    """Return where each token of a round comes from."""
+    drafted = Provenance.PREPARED if draft.origin is DraftOrigin.AHEAD else Provenance.ACCEPTED
+    whole = draft.tokens and outcome.accepted == len(draft.tokens)
+    return (*[drafted] * outcome.accepted, Provenance.BONUS if whole else Provenance.TARGET)
+
+
+class _Clock:
+    """Split a round's time among the target, the draft model, waiting and Python."""
+
+    def __init__(self, target: LanguageModel, drafter: Drafter) -> None:
+        self._target = target
+        self._drafter = drafter
+        self._last = (target.busy_s, drafter.busy_s, drafter.wait_s)
+        self._started = time.perf_counter()
+
+    def restart(self) -> None:
+        """Leave out the time that the reader of the rounds took."""
+        self._started = time.perf_counter()
+
+    def lap(self, draft: Draft, accepted: int) -> RoundStats:
+        """End a round."""
+        now = (self._target.busy_s, self._drafter.busy_s, self._drafter.wait_s)
+        verify_s, draft_s, wait_s = (new - old for new, old in zip(now, self._last, strict=True))
+        self._last = now
+        python_s = time.perf_counter() - self._started - verify_s - draft_s - wait_s
+        return RoundStats(len(draft.tokens), accepted, draft.origin, verify_s, draft_s, wait_s, python_s)

@@ -1,0 +1,62 @@
+"""Which way of decoding should be fastest here, from measured costs; pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from localspec.engines.costs import Experience
+from localspec.types import Mode
+
+ACCEPTANCE = 0.7  # of a draft token, before anything is known about this pair
+HIT_RATE = 0.7  # of prepared outcomes, likewise
+BRANCHES = 4  # of a draft call that prepares outcomes
+LEAST_GAIN = 1.05  # below it speculation is not worth its memory and its noise
+LENGTHS = range(1, 9)
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """The expected speed of one way of decoding, in tokens per second, at its best draft length."""
+
+    mode: Mode
+    tokens_per_s: float
+    draft_length: int
+
+
+def predict(alone: Experience, together: Experience | None) -> list[Prediction]:
+    """Rank plain, speculative and ahead-of-time decoding, the fastest first.
+
+    `alone` are the costs when one model works at a time, `together` when both do at once
+    (Saguaro's Theorem 7, with measured times).
+    """
+    plain = Prediction("off", 1.0 / alone.verify(1), 0)
+    found = [plain, max((_waiting(alone, length) for length in LENGTHS), key=_speed)]
+    if together is not None:
+        found.append(max((_ahead(together, length) for length in LENGTHS), key=_speed))
+    found.sort(key=_speed, reverse=True)
+    if found[0].tokens_per_s < LEAST_GAIN * plain.tokens_per_s:
+        found.remove(plain)
+        found.insert(0, plain)
+    return found
+
+
+def _speed(prediction: Prediction) -> float:
+    return prediction.tokens_per_s
+
+
+def _tokens(length: int) -> float:
+    """Return the tokens of a round: the accepted ones and the target's own."""
+    return (1.0 - ACCEPTANCE ** (length + 1)) / (1.0 - ACCEPTANCE)
+
+
+def _waiting(costs: Experience, length: int) -> Prediction:
+    seconds = costs.verify(length + 1) + length * costs.step(1)
+    return Prediction("sd", _tokens(length) / seconds, length)
+
+
+def _ahead(costs: Experience, length: int) -> Prediction:
+    verify_s = costs.verify(length + 1)
+    hit_s = max(verify_s, length * costs.step(BRANCHES))
+    miss_s = verify_s + length * costs.step(1)
+    seconds = HIT_RATE * hit_s + (1.0 - HIT_RATE) * miss_s
+    return Prediction("ssd", _tokens(length) / seconds, length)

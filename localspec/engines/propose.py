@@ -1,0 +1,85 @@
+"""From rows of draft logits to proposed tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from localspec.engines.model import Rows
+from localspec.sampling import draft_distribution, draw, top_candidates
+from localspec.types import Distribution, EngineSettings, Sampling
+
+CANDIDATES = 16  # a draft distribution over so many tokens loses next to nothing (prototype: top 12 to 16)
+GUESSES = 12  # bonus tokens worth considering at one position
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """A drafted token, and what the draft model thought before it was chosen.
+
+    `confidence` is the draft model's chance for its best token, `guesses` its best tokens with their
+    chances; `q` is the distribution that the token was drawn from, None if it was chosen without chance.
+    """
+
+    token: int
+    confidence: float
+    guesses: tuple[tuple[int, float], ...]
+    q: Distribution | None
+
+
+class Proposer:
+    """Choose draft tokens as they will be judged: the best for greedy and `match`, else drawn from q."""
+
+    def __init__(self, sampling: Sampling, settings: EngineSettings, random: np.random.Generator) -> None:
+        self.deterministic = sampling.temperature <= 0 or settings.acceptance == "match"
+        self._penalised = (
+            sampling.repetition_penalty != 1.0
+            or sampling.presence_penalty != 0.0
+            or sampling.frequency_penalty != 0.0
+        )
+        # A greedy target has no temperature of its own: the draft's plain softmax ranks the guesses.
+        self._sampling = sampling if sampling.temperature > 0 else Sampling(1.0, 0, 1.0, 0.0)
+        self._window = sampling.penalty_window
+        self._settings = settings
+        self._random = random
+
+    @property
+    def needs_history(self) -> bool:
+        """Tell whether proposals depend on the text before them beyond the logits."""
+        return self._penalised
+
+    def propose(self, rows: Rows, histories: Sequence[Sequence[int]] | None = None) -> list[Proposal]:
+        """Return one proposal for each row; `histories` are needed with penalties only."""
+        ids, logits = top_candidates(rows, min(CANDIDATES, rows.shape[1]))
+        if self._penalised or not self.deterministic:
+            return [
+                self._drawn(ids[row], logits[row], histories[row] if histories else ())
+                for row in range(len(ids))
+            ]
+        scaled = np.exp((logits - logits[:, :1]) * np.float32(1.0 / self._sampling.temperature))
+        scaled /= scaled.sum(axis=1, keepdims=True)
+        token_lists, chances = ids[:, :GUESSES].tolist(), scaled[:, :GUESSES].tolist()
+        return [
+            Proposal(tokens[0], weights[0], tuple(zip(tokens, weights, strict=True)), None)
+            for tokens, weights in zip(token_lists, chances, strict=True)
+        ]
+
+    def _drawn(self, ids: np.ndarray, logits: np.ndarray, history: Sequence[int]) -> Proposal:
+        settings = self._settings
+        q = draft_distribution(
+            ids,
+            logits,
+            self._sampling,
+            draft_temperature=settings.draft_temperature,
+            saguaro_c=settings.saguaro_c,
+            saguaro_top=max(1, settings.fan_out_budget // (settings.draft_length + 1)) + 1,
+            history=history[-self._window :] if self._window else (),
+        )
+        assert q.ids is not None
+        tokens, weights = q.ids[:GUESSES].tolist(), q.probs[:GUESSES].tolist()
+        guesses = tuple(zip(tokens, weights, strict=True))
+        if self.deterministic:
+            return Proposal(tokens[0], weights[0], guesses, None)
+        return Proposal(draw(q, self._random.random()), weights[0], guesses, q)

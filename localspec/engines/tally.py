@@ -1,0 +1,65 @@
+"""Add up what the rounds of an answer did."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from localspec.types import DraftOrigin, Mode, RoundStats, Summary
+
+
+class Tally:
+    """The running sums of one answer; times are of work, not of waiting for the reader."""
+
+    def __init__(self, prompt_tokens: int, cached_tokens: int, mode: Mode) -> None:
+        self._prompt = (prompt_tokens, cached_tokens)
+        self._could_prepare = mode == "ssd"
+        self._stats: list[RoundStats] = []
+        self._tokens = 0
+        self._first_token_s = 0.0
+        self._last_s = 0.0
+
+    @property
+    def tokens(self) -> int:
+        """Return how many tokens were emitted."""
+        return self._tokens
+
+    def add(self, stats: RoundStats, tokens: int, now_s: float) -> None:
+        """Add a round that ended `now_s` seconds after the start of the answer; the first read the prompt."""
+        if not self._tokens:
+            self._first_token_s = now_s
+        else:
+            self._stats.append(stats)
+        self._tokens += tokens
+        self._last_s = now_s
+
+    def summary(self) -> Summary:
+        """Return the sums."""
+        stats = self._stats
+        judged: Counter[int] = Counter()
+        accepted: Counter[int] = Counter()
+        for round_ in stats:
+            judged.update(range(min(round_.accepted + 1, round_.drafted)))
+            accepted.update(range(round_.accepted))
+        hits = sum(round_.origin is DraftOrigin.AHEAD for round_ in stats)
+        decode_s = self._last_s - self._first_token_s
+        verify_s, draft_s = sum(round_.verify_s for round_ in stats), sum(round_.draft_s for round_ in stats)
+        wait_s = sum(round_.wait_s for round_ in stats)
+        return Summary(
+            prompt_tokens=self._prompt[0],
+            cached_tokens=self._prompt[1],
+            tokens=self._tokens,
+            rounds=len(stats),
+            drafted=sum(round_.drafted for round_ in stats),
+            accepted=sum(round_.accepted for round_ in stats),
+            accepted_at=tuple(accepted[position] for position in range(len(judged))),
+            drafted_at=tuple(judged[position] for position in range(len(judged))),
+            hits=hits,
+            misses=len(stats) - hits if self._could_prepare else 0,
+            prompt_s=self._first_token_s,
+            first_token_s=self._first_token_s,
+            decode_s=decode_s,
+            verify_s=verify_s,
+            draft_s=draft_s,
+            wait_s=wait_s,
+            python_s=decode_s - verify_s - draft_s - wait_s,
+        )

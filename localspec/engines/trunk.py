@@ -1,0 +1,88 @@
+"""The draft model's own copy of the text, drafted one token at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from localspec.engines.costs import Pace
+from localspec.engines.model import LanguageModel
+from localspec.engines.propose import Proposal, Proposer
+from localspec.types import VerifyOutcome
+
+
+def common_prefix(left: Sequence[int], right: Sequence[int]) -> int:
+    """Return how many leading tokens two texts share."""
+    for index, (a, b) in enumerate(zip(left, right, strict=False)):
+        if a != b:
+            return index
+    return min(len(left), len(right))
+
+
+class Trunk:
+    """Sequence 0 of a draft model: the committed text, and proposals that follow it; it outlives answers.
+
+    `text` ends with the token that the target has not read yet; `proposals[i]` follows it and i proposals.
+    The cache holds a prefix of it all, usually all but the last proposal.
+    """
+
+    def __init__(self, model: LanguageModel) -> None:
+        self.model = model
+        self.text: list[int] = []
+        self.proposals: list[Proposal] = []
+
+    def begin(self, text: Sequence[int]) -> None:
+        """Start from a new text; what the caches hold of it stays, in every sequence."""
+        held = self.whole()[: self.model.length()]
+        kept = min(common_prefix(held, text), max(len(text) - 1, 0))
+        for sequence in range(self.model.max_sequences):
+            if self.model.length(sequence) > kept:
+                self.model.truncate(kept, sequence)
+        self.text, self.proposals = list(text), []
+
+    def whole(self) -> list[int]:
+        """Return the text with the proposals."""
+        return self.text + [proposal.token for proposal in self.proposals]
+
+    def confidences(self) -> list[float]:
+        """Return the confidence of each proposal."""
+        return [proposal.confidence for proposal in self.proposals]
+
+    def extend(self, pace: Pace, proposer: Proposer) -> None:
+        """Draft one more token."""
+        whole = self.whole()
+        missing = whole[self.model.length() :]
+        before = self.model.busy_s
+        rows = self.model.evaluate(missing)
+        if len(missing) == 1:
+            pace.step.observe(1, self.model.busy_s - before)
+        self.proposals += proposer.propose(rows, [whole] if proposer.needs_history else None)
+
+    def extend_while_worth(self, pace: Pace, proposer: Proposer, limit: int) -> None:
+        """Draft until the next token would cost more than it is expected to earn."""
+        while len(self.proposals) < limit and pace.worth_drafting(self.confidences()):
+            self.extend(pace, proposer)
+
+    def adopt(self, tokens: Sequence[int], proposer: Proposer) -> None:
+        """Take somebody else's draft as the proposals, and look beyond its end."""
+        whole = self.text + list(tokens)
+        start = len(self.text)
+        rows = self.model.evaluate(whole[self.model.length() :], logits=len(tokens) + 1)
+        histories = [whole[: start + index] for index in range(len(tokens) + 1)]
+        own = proposer.propose(rows, histories if proposer.needs_history else None)
+        judged = [
+            Proposal(token, proposal.confidence, proposal.guesses, None)
+            for token, proposal in zip(tokens, own, strict=False)
+        ]
+        self.proposals = [*judged, own[-1]]
+
+    def settle(self, outcome: VerifyOutcome) -> None:
+        """Commit the verdict; proposals behind it stay if the bonus token was proposed too."""
+        accepted, bonus = outcome.accepted, outcome.bonus
+        proposals = self.proposals
+        self.text += [proposal.token for proposal in proposals[:accepted]]
+        self.text.append(bonus)
+        if accepted < len(proposals) and proposals[accepted].token == bonus:
+            self.proposals = proposals[accepted + 1 :]
+        else:
+            self.proposals = []
+            self.model.truncate(min(self.model.length(), len(self.text) - 1))

@@ -1,0 +1,209 @@
+"""What every way of decoding must keep: subclass `EngineContract`, set `settings`, and pytest runs it all."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pytest
+
+from localspec.engines.costs import CostCurve, Experience
+from localspec.engines.engine import Engine
+from localspec.engines.loop import Round, Task
+from localspec.errors import Cancelled
+from localspec.sampling import distribution
+from localspec.statistics import chi_square_p_value, ks_uniform_p_value, randomised_pit
+from localspec.testing.fake import FakeModel
+from localspec.testing.paced import PacedModel, Pacing
+from localspec.types import Distribution, DraftOrigin, EngineSettings, Mode, Sampling
+
+GREEDY = Sampling(temperature=0.0)
+PLAIN = Sampling(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
+OFF = EngineSettings(mode="off")
+SIGNIFICANT = 1e-4
+"""A correct engine fails a test once in so many runs; seeds are fixed, so in fact never."""
+NO_END: frozenset[int] = frozenset()
+
+
+def experience() -> Experience:
+    """Return costs under which long drafts pay."""
+    return Experience(CostCurve({1: 1.0, 9: 1.1}), CostCurve({1: 0.02, 17: 0.03}))
+
+
+@dataclass
+class Toy:
+    """A pair of fake models on paced devices, so that a drafter has time to work ahead, and its engine."""
+
+    vocabulary: int = 16
+    noise: float = 1.0
+    sharpness: float = 1.5
+    context: int = 4096
+    target: FakeModel = field(init=False)
+    draft: FakeModel = field(init=False)
+    engine: Engine = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Make the models."""
+        size, sharpness, context = self.vocabulary, self.sharpness, self.context
+        self.target = FakeModel(size, sharpness=sharpness, context=context)
+        self.draft = FakeModel(size, sharpness=sharpness, context=context, noise=self.noise, sequences=18)
+        slow, fast = Pacing(4e-4, 0.0), Pacing(2e-5, 0.0)
+        self.engine = Engine(PacedModel(self.target, slow), PacedModel(self.draft, fast))
+
+    def rounds(
+        self,
+        prompt: Sequence[int],
+        settings: EngineSettings,
+        sampling: Sampling,
+        tokens: int,
+        seed: int = 0,
+        end_tokens: frozenset[int] = NO_END,
+    ) -> Generator[Round, None, None]:
+        """Decode an answer."""
+        task = Task(sampling, settings.acceptance, settings.draft_length, tokens, end_tokens)
+        for event in self.engine.rounds(prompt, settings, task, experience(), seed):
+            if isinstance(event, Round):
+                yield event
+
+    def answer(
+        self, prompt: Sequence[int], settings: EngineSettings, sampling: Sampling, tokens: int, seed: int = 0
+    ) -> list[int]:
+        """Return the tokens of an answer."""
+        return [
+            token
+            for round_ in self.rounds(prompt, settings, sampling, tokens, seed)
+            for token in round_.tokens
+        ]
+
+    def exact(self, text: Sequence[int], sampling: Sampling) -> Distribution:
+        """Return the exact distribution of the token after a text."""
+        return distribution(self.target.logits_after(text), sampling, text)
+
+    def by_disagreement(self, text: Sequence[int], sampling: Sampling) -> Distribution:
+        """Return the exact distribution, sorted by how much the target prefers a token to the draft.
+
+        Mistakes of speculative decoding favour one end of that order, where the test then sees them.
+        """
+        p = self.exact(text, sampling)
+        ids = np.arange(self.vocabulary) if p.ids is None else p.ids
+        order = np.argsort(np.log(p.probs) - self.draft.logits_after(text)[ids])
+        return Distribution(ids[order], p.probs[order])
+
+
+class EngineContract:
+    """The contract; `settings` say how to decode, and `sampling` how the sampled tests draw."""
+
+    settings: EngineSettings
+    sampling = PLAIN
+
+    def test_greedy_text_is_that_of_plain_decoding(self) -> None:
+        for seed in range(6):
+            prompt = random.Random(seed).choices(range(16), k=5 + 7 * seed)
+            expected = Toy().answer(prompt, OFF, GREEDY, 80)
+            assert Toy().answer(prompt, self.settings, GREEDY, 80) == expected
+
+    def test_first_tokens_follow_the_exact_distribution(self) -> None:
+        toy, prompt, length, answers = Toy(vocabulary=5), [1, 2, 3], 3, 1500
+        texts = list(itertools.product(range(5), repeat=length))
+        expected = []
+        for text in texts:
+            chance = 1.0
+            for position, token in enumerate(text):
+                chance *= _chance(toy.exact([*prompt, *text[:position]], self.sampling), token)
+            expected.append(chance)
+        counts = dict.fromkeys(texts, 0)
+        for seed in range(answers):
+            counts[tuple(toy.answer(prompt, self.settings, self.sampling, length, seed))] += 1
+        assert chi_square_p_value(list(counts.values()), expected) > SIGNIFICANT
+
+    def test_every_sampled_token_follows_the_target(self) -> None:
+        values = self.uniform_values(tokens=6000)
+        for origin, found in values.items():
+            assert ks_uniform_p_value(found) > SIGNIFICANT, (
+                f"rounds of origin {origin.value}: {len(found)} tokens"
+            )
+        assert ks_uniform_p_value([value for found in values.values() for value in found]) > SIGNIFICANT
+
+    def uniform_values(self, tokens: int) -> dict[DraftOrigin, list[float]]:
+        """Return for each origin of a round's draft the randomised PIT of its tokens: uniform if exact."""
+        toy, uniforms = Toy(), np.random.default_rng(99)
+        found: dict[DraftOrigin, list[float]] = {}
+        for seed in range(-(-tokens // 400)):
+            text = [seed % 16, 1, 2]
+            for round_ in toy.rounds(text[:], self.settings, self.sampling, 400, seed):
+                for token in round_.tokens:
+                    p = toy.by_disagreement(text, self.sampling)
+                    value = randomised_pit(p, token, uniforms.random())
+                    found.setdefault(round_.stats.origin, []).append(value)
+                    text.append(token)
+        return found
+
+    def test_answers_keep_their_limit(self) -> None:
+        for tokens in (1, 2, 3, 7):
+            assert len(Toy().answer([1, 2], self.settings, self.sampling, tokens)) == tokens
+
+    def test_an_answer_ends_at_its_end_token_and_not_later(self) -> None:
+        text = Toy().answer([3, 1], OFF, GREEDY, 60)
+        end = text[20]
+        rounds = Toy().rounds([3, 1], self.settings, GREEDY, 60, 0, frozenset([end]))
+        assert [token for round_ in rounds for token in round_.tokens] == text[: text.index(end) + 1]
+
+    def test_an_answer_ends_with_the_context(self) -> None:
+        toy = Toy(context=40)
+        assert len(toy.answer([1] * 10, self.settings, self.sampling, 100)) == 30
+
+    def test_a_later_turn_reads_only_what_changed(self) -> None:
+        toy = Toy()
+        prompt = [index % 16 for index in range(200)]
+        answer = toy.answer(prompt, self.settings, GREEDY, 30)
+        follow_up = [*prompt, *answer, 5, 6, 7]
+        assert toy.engine.cached(follow_up) >= len(prompt) + len(answer) - 1
+        edited = [*prompt[:150], 3, 3, *prompt[152:]]
+        assert toy.engine.cached(edited) == 150
+        for text in (follow_up, edited, follow_up):
+            toy.target.calls.clear()
+            toy.draft.calls.clear()
+            assert toy.answer(text, self.settings, GREEDY, 20) == Toy().answer(text, OFF, GREEDY, 20)
+            assert max(toy.target.calls) <= len(text) - 150
+            assert max(toy.draft.calls, default=0) <= len(text) - 150 + 20
+
+    def test_a_cancel_leaves_the_engine_clean(self) -> None:
+        toy, prompt = Toy(), [1, 2, 3, 4]
+        expected = Toy().answer(prompt, OFF, GREEDY, 60)
+        for after in (1, 3, 8):
+            found: list[int] = []
+            rounds = toy.rounds(prompt, self.settings, GREEDY, 60)
+            while len(found) < after:
+                found += next(rounds).tokens
+            toy.target.cancel()
+            with pytest.raises(Cancelled):
+                next(rounds)
+            assert found == expected[: len(found)]
+        assert toy.answer(prompt, self.settings, GREEDY, 60) == expected
+
+    def test_an_abandoned_answer_leaves_the_engine_clean(self) -> None:
+        toy, prompt = Toy(), [1, 2, 3, 4]
+        for _ in range(3):
+            rounds = toy.rounds(prompt, self.settings, self.sampling, 60)
+            next(rounds)
+            next(rounds)
+            rounds.close()
+        assert toy.answer(prompt, self.settings, GREEDY, 60) == Toy().answer(prompt, OFF, GREEDY, 60)
+
+    def test_other_modes_may_take_turns_with_it(self) -> None:
+        toy = Toy()
+        modes: tuple[Mode, ...] = ("sd", "ssd", "ngram", "off", "ssd", "sd")
+        for turn, mode in enumerate(modes):
+            prompt = [turn, *range(turn, 12)]
+            assert toy.answer(prompt, replace(self.settings, mode=mode), GREEDY, 25) == toy.answer(
+                prompt, self.settings, GREEDY, 25
+            )
+
+
+def _chance(p: Distribution, token: int) -> float:
+    if p.ids is None:
+        return float(p.probs[token])
+    return float(p.probs[p.ids == token].sum())

@@ -1,0 +1,127 @@
+"""A toy language model that keeps the `LanguageModel` protocol in a few microseconds, and checks its use."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from localspec.engines.model import Rows
+from localspec.errors import Cancelled, ContextFullError
+
+
+class FakeModel:
+    """A Markov model of order two over a small vocabulary.
+
+    Two models with one `seed` agree the better the smaller the `noise` of the second is.
+    """
+
+    def __init__(  # noqa: PLR0913  each is a property of the toy
+        self,
+        vocabulary: int = 16,
+        *,
+        seed: int = 0,
+        noise: float = 0.0,
+        sharpness: float = 2.0,
+        context: int = 4096,
+        sequences: int = 1,
+        delay: Callable[[], None] | None = None,
+    ) -> None:
+        shared, own = np.random.default_rng(seed), np.random.default_rng(seed + 1)
+        last = shared.normal(size=(vocabulary, vocabulary)) * sharpness
+        before = shared.normal(size=(vocabulary, vocabulary)) * sharpness / 2
+        last += own.normal(size=last.shape) * noise
+        self._last: NDArray[np.float32] = last.astype(np.float32)
+        self._before: NDArray[np.float32] = before.astype(np.float32)
+        self._sequences: list[list[int]] = [[] for _ in range(sequences)]
+        self._context = context
+        self._delay = delay
+        self._cancelled = threading.Event()
+        self._in_use = threading.Lock()
+        self.calls: list[int] = []
+
+    @property
+    def vocabulary_size(self) -> int:
+        """Return the number of token ids."""
+        return len(self._last)
+
+    @property
+    def context_size(self) -> int:
+        """Return how many tokens one sequence can hold."""
+        return self._context
+
+    @property
+    def max_sequences(self) -> int:
+        """Return how many sequences there are."""
+        return len(self._sequences)
+
+    @property
+    def busy_s(self) -> float:
+        """Return a time that grows by one millisecond with every call."""
+        return len(self.calls) * 1e-3
+
+    def length(self, sequence: int = 0) -> int:
+        """Return how many tokens a sequence holds."""
+        return len(self._sequences[sequence])
+
+    def tokens(self, sequence: int = 0) -> list[int]:
+        """Return what a sequence holds."""
+        return list(self._sequences[sequence])
+
+    def logits_after(self, text: Sequence[int]) -> NDArray[np.float32]:
+        """Return the logits after a text, as every path through the model must give them."""
+        before = self._before[text[-2]] if len(text) > 1 else 0.0
+        return np.asarray(self._last[text[-1]] + before, dtype=np.float32)
+
+    def evaluate(self, tokens: Sequence[int], logits: int = 1) -> Rows:
+        """Append tokens to the trunk and return the logits after the last `logits` of them."""
+        assert tokens
+        assert 0 <= logits <= len(tokens)
+        return self._append([(token, 0) for token in tokens])[len(tokens) - logits :]
+
+    def step(self, tokens: Sequence[int], sequences: Sequence[int]) -> Rows:
+        """Append each token to its sequence and return one row for each."""
+        return self._append(list(zip(tokens, sequences, strict=True)))
+
+    def _append(self, entries: list[tuple[int, int]]) -> Rows:
+        assert self._in_use.acquire(blocking=False), "two threads use one model"
+        try:
+            if self._cancelled.is_set():
+                self._cancelled.clear()
+                raise Cancelled
+            if max(self.length(sequence) for _, sequence in entries) + 1 > self._context:
+                raise ContextFullError("the context is full")
+            self.calls.append(len(entries))
+            if self._delay is not None:
+                self._delay()
+            rows = []
+            for token, sequence in entries:
+                self._sequences[sequence].append(token)
+                rows.append(self.logits_after(self._sequences[sequence]))
+            return np.stack(rows)
+        finally:
+            self._in_use.release()
+
+    def truncate(self, length: int, sequence: int = 0) -> None:
+        """Forget everything of a sequence from position `length` on."""
+        assert 0 <= length <= self.length(sequence)
+        del self._sequences[sequence][length:]
+
+    def share(self, source: int, target: int, end: int) -> None:
+        """Let `target` share what `source` holds up to position `end`."""
+        start = self.length(target)
+        assert start <= end <= self.length(source)
+        assert self._sequences[target] == self._sequences[source][:start], (
+            "sequences that differ cannot share"
+        )
+        self._sequences[target] += self._sequences[source][start:end]
+
+    def cancel(self) -> None:
+        """Stop the next call with `Cancelled`."""
+        self._cancelled.set()
+
+    def resume(self) -> None:
+        """Take back a cancel."""
+        self._cancelled.clear()

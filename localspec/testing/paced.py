@@ -1,0 +1,97 @@
+"""Devices that are not here: a real model whose calls take the time they would take there."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from localspec.engines.model import LanguageModel, Rows
+
+
+@dataclass(frozen=True, slots=True)
+class Pacing:
+    """The cost of a call: `first_s` for one token, `further` of that more for every further one."""
+
+    first_s: float
+    further: float
+
+    def __call__(self, size: int) -> float:
+        """Return the seconds of a call with `size` tokens."""
+        return self.first_s * (1.0 + self.further * (size - 1))
+
+
+class PacedModel:
+    """Let a real model compute, then hold each call until its cost has passed, without the interpreter lock.
+
+    Two of them behave like two graphics cards with memories of their own. Figures from them are "paced".
+    A prompt is read at the price of one call for each `chunk` tokens.
+    """
+
+    def __init__(self, model: LanguageModel, cost: Callable[[int], float], chunk: int = 512) -> None:
+        self._model = model
+        self._cost = cost
+        self._chunk = chunk
+        self._held_s = 0.0
+
+    @property
+    def vocabulary_size(self) -> int:
+        """Return the number of token ids."""
+        return self._model.vocabulary_size
+
+    @property
+    def context_size(self) -> int:
+        """Return how many tokens one sequence can hold."""
+        return self._model.context_size
+
+    @property
+    def max_sequences(self) -> int:
+        """Return how many sequences there are."""
+        return self._model.max_sequences
+
+    @property
+    def busy_s(self) -> float:
+        """Return the seconds that calls have taken, the holding included."""
+        return self._model.busy_s + self._held_s
+
+    def length(self, sequence: int = 0) -> int:
+        """Return how many tokens a sequence holds."""
+        return self._model.length(sequence)
+
+    def evaluate(self, tokens: Sequence[int], logits: int = 1) -> Rows:
+        """Append tokens to the trunk and return the logits after the last `logits` of them."""
+        started = time.perf_counter()
+        rows = self._model.evaluate(tokens, logits)
+        whole, rest = divmod(len(tokens), self._chunk)
+        self._hold(started, whole * self._cost(self._chunk) + (self._cost(rest) if rest else 0.0))
+        return rows
+
+    def step(self, tokens: Sequence[int], sequences: Sequence[int]) -> Rows:
+        """Append each token to its sequence and return one row for each."""
+        started = time.perf_counter()
+        rows = self._model.step(tokens, sequences)
+        self._hold(started, self._cost(len(tokens)))
+        return rows
+
+    def _hold(self, started: float, cost_s: float) -> None:
+        before = time.perf_counter()
+        left = started + cost_s - before
+        if left > 0:
+            time.sleep(left)
+            self._held_s += time.perf_counter() - before
+
+    def truncate(self, length: int, sequence: int = 0) -> None:
+        """Forget everything of a sequence from position `length` on."""
+        self._model.truncate(length, sequence)
+
+    def share(self, source: int, target: int, end: int) -> None:
+        """Let `target` share what `source` holds up to position `end`."""
+        self._model.share(source, target, end)
+
+    def cancel(self) -> None:
+        """Stop the running or the next call."""
+        self._model.cancel()
+
+    def resume(self) -> None:
+        """Take back a cancel."""
+        self._model.resume()
