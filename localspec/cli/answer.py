@@ -1,0 +1,51 @@
+"""Write one answer to standard output while it comes."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import closing
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from localspec.cli.console import StatusLine, show
+from localspec.cli.streaming import stream
+from localspec.types import Finished, PromptProgress, Request, TextDelta
+
+if TYPE_CHECKING:
+    from localspec.runtime import Runtime
+
+LONG_PROMPT = 512  # tokens; reading fewer is not worth a progress line
+
+
+@dataclass(slots=True)
+class Answer:
+    """What has come of an answer so far."""
+
+    pieces: list[str] = field(default_factory=list)
+    finished: Finished | None = None
+
+    @property
+    def text(self) -> str:
+        """Return the answer as far as it has come."""
+        return "".join(self.pieces)
+
+
+def write_answer(runtime: Runtime, request: Request, *, silent: bool, colours: bool) -> Answer:
+    """Print the answer while it comes, unless `silent`, and return it."""
+    answer, status = Answer(), StatusLine()
+    with closing(stream(runtime, request)) as events:
+        for event in events:
+            if isinstance(event, PromptProgress):
+                if event.total >= LONG_PROMPT:
+                    status.update(f"reading the prompt: {event.done / event.total:.0%}")
+                continue
+            status.clear()
+            if isinstance(event, TextDelta):
+                answer.pieces.append(event.text)
+                if not silent:
+                    show(event, colours=colours)
+            elif isinstance(event, Finished):
+                answer.finished = event
+    if not silent and answer.text and not answer.text.endswith("\n"):
+        sys.stdout.write("\n")
+    return answer

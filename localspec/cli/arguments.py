@@ -1,0 +1,193 @@
+"""The flags that verbs share, in llama.cpp's spellings where it has them."""
+
+from __future__ import annotations
+
+import argparse
+from typing import NoReturn, get_args
+
+from localspec.cli import values
+from localspec.errors import UserError
+from localspec.types import Acceptance, EngineSettings, Fallback, FanOutShape, KvType, Sampling, SplitMode
+
+MODES = ("auto", "off", "ngram", "sd", "ssd")
+MAX_DRAFT_LENGTH = 256
+MAX_FAN_OUT = 64
+_SAMPLING = Sampling()
+_SETTINGS = EngineSettings()
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose complaints are `UserError`s."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise a UserError instead of leaving the process."""
+        raise UserError(message.removeprefix("argument "), f"see `{self.prog} --help`")
+
+
+def verb_parser(verb: str, description: str) -> Parser:
+    """Return an empty parser for one verb."""
+    return Parser(
+        prog=f"localspec {verb}",
+        description=description,
+        allow_abbrev=False,  # `--temp` must not mean something else when a longer flag appears
+        formatter_class=lambda prog: argparse.HelpFormatter(prog, max_help_position=34, width=100),
+    )
+
+
+def add_model_flags(parser: Parser) -> None:
+    """Add what opens a target and a draft model."""
+    group = parser.add_argument_group("models (without -m: the bundled pair)")
+    add = group.add_argument
+    add("-m", "--model", metavar="FILE", help="GGUF file of the target model")
+    add("-md", "--model-draft", "--spec-draft-model", metavar="FILE", help="GGUF file of the draft model")
+    add("-c", "--ctx-size", type=values.context_size, default=0, metavar="N", help="context in tokens")
+    add(
+        "-t",
+        "--threads",
+        type=values.whole(0, 1024),
+        default=0,
+        metavar="N",
+        help="CPU threads (0: all cores)",
+    )
+    add(
+        "-td",
+        "--threads-draft",
+        type=values.whole(1, 1024),
+        metavar="N",
+        help="CPU threads of the draft model",
+    )
+    add("-b", "--batch-size", type=values.whole(1, 65536), default=2048, metavar="N", help="tokens per batch")
+    add("-ub", "--ubatch-size", type=values.whole(1, 65536), metavar="N", help="tokens computed at once")
+    add("-fa", "--flash-attn", type=values.on_off_auto, metavar="on|off|auto", help="flash attention")
+    kinds = get_args(KvType)
+    add("-ctk", "--cache-type-k", choices=kinds, default="f16", metavar="TYPE", help="type of the K cache")
+    add("-ctv", "--cache-type-v", choices=kinds, default="f16", metavar="TYPE", help="type of the V cache")
+    add("-ctkd", "--cache-type-k-draft", choices=kinds, metavar="TYPE", help="the same for the draft model")
+    add("-ctvd", "--cache-type-v-draft", choices=kinds, metavar="TYPE", help="the same for the draft model")
+    add("--no-mmap", action="store_true", help="read model files into memory instead of mapping them")
+
+
+def add_device_flags(parser: Parser) -> None:
+    """Add what places models on devices."""
+    group = parser.add_argument_group("devices")
+    add = group.add_argument
+    layers = "N|auto|all"
+    add(
+        "-ngl", "--gpu-layers", "--n-gpu-layers", dest="gpu_layers", type=values.gpu_layers, metavar=layers,
+        default=argparse.SUPPRESS, help="layers of the target on the GPU",
+    )  # fmt: skip
+    add(
+        "-ngld", "--gpu-layers-draft", "--n-gpu-layers-draft", dest="gpu_layers_draft",
+        type=values.gpu_layers, default=argparse.SUPPRESS, metavar=layers, help="layers of the draft",
+    )  # fmt: skip
+    add(
+        "-ts", "--tensor-split", type=values.tensor_split, default=(), metavar="3,1", help="shares per device"
+    )
+    add("-sm", "--split-mode", choices=get_args(SplitMode), default="layer", help="how to split the target")
+    add("-mg", "--main-gpu", type=values.whole(0, 63), default=0, metavar="N", help="device when not split")
+    add("-dev", "--device", type=values.device_names, metavar="NAMES", help="devices of the target, or none")
+    add(
+        "-devd",
+        "--device-draft",
+        type=values.device_names,
+        metavar="NAMES",
+        help="devices of the draft model",
+    )
+    add("--list-devices", action="store_true", help="list the devices and leave")
+
+
+def add_sampling_flags(parser: Parser) -> None:
+    """Add what chooses the next token and ends an answer."""
+    group = parser.add_argument_group("sampling")
+    add, s = group.add_argument, _SAMPLING
+    number, weight = values.whole(0, 1_000_000), values.decimal(-10, 10)
+    add(
+        "--temp", "--temperature", dest="temp", type=values.decimal(0, 100), default=s.temperature,
+        metavar="X", help=f"temperature, 0 is greedy ({s.temperature})",
+    )  # fmt: skip
+    add("--top-k", type=number, default=s.top_k, metavar="N", help=f"0 is off ({s.top_k})")
+    add("--top-p", type=values.decimal(0, 1), default=s.top_p, metavar="X", help=f"1 is off ({s.top_p})")
+    add("--min-p", type=values.decimal(0, 1), default=s.min_p, metavar="X", help=f"0 is off ({s.min_p})")
+    add("--repeat-penalty", type=values.decimal(0.01, 10), default=1.0, metavar="X", help="1 is off (1)")
+    add("--presence-penalty", type=weight, default=0.0, metavar="X", help="0 is off (0)")
+    add("--frequency-penalty", type=weight, default=0.0, metavar="X", help="0 is off (0)")
+    add(
+        "--repeat-last-n",
+        type=number,
+        default=s.penalty_window,
+        metavar="N",
+        help="tokens that penalties see",
+    )
+    add("-s", "--seed", type=values.seed, metavar="N", help="seed, -1 draws one (-1)")
+    add("-n", "--predict", "--n-predict", type=values.token_limit, metavar="N", help="most tokens to write")
+    add(
+        "--stop",
+        action="append",
+        default=[],
+        metavar="TEXT",
+        help="end the answer before this text; repeatable",
+    )
+
+
+def add_prompt_flags(parser: Parser) -> None:
+    """Add what surrounds the question."""
+    group = parser.add_argument_group("prompt")
+    add = group.add_argument
+    add("-sys", "--system-prompt", metavar="TEXT", help="system prompt")
+    add("-sysf", "--system-prompt-file", metavar="FILE", help="file that holds the system prompt")
+    add(
+        "--chat-template-kwargs", type=values.template_variables, default=(), metavar="JSON",
+        help='variables of the chat template, such as {"enable_thinking": false}',
+    )  # fmt: skip
+
+
+def add_speculation_flags(parser: Parser) -> None:
+    """Add how to speculate."""
+    group = parser.add_argument_group("speculation")
+    add, s = group.add_argument, _SETTINGS
+    add("--mode", choices=MODES, default="auto", help="decoding mode; auto takes what pays here (auto)")
+    length = values.whole(1, MAX_DRAFT_LENGTH)
+    add(
+        "--draft-length", "--spec-draft-n-max", dest="draft_length", type=length, default=s.draft_length,
+        metavar="N", help=f"most tokens in a draft ({s.draft_length})",
+    )  # fmt: skip
+    for alias in ("--draft-max", "--draft"):
+        add(alias, dest="draft_length", type=length, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
+    add(
+        "--fan-out", type=values.whole(1, MAX_FAN_OUT), default=s.fan_out_budget, metavar="N",
+        help=f"outcomes to prepare in mode ssd ({s.fan_out_budget})",
+    )  # fmt: skip
+    add("--fan-out-shape", choices=get_args(FanOutShape), default=s.fan_out_shape, help="which outcomes")
+    add(
+        "--draft-temperature",
+        type=values.decimal(0, 10),
+        default=1.0,
+        metavar="X",
+        help="tempers the draft (1)",
+    )
+    add(
+        "--saguaro-c",
+        type=values.decimal(0, 1),
+        default=1.0,
+        metavar="X",
+        help="weight of likely draft tokens (1)",
+    )
+    add("--acceptance", choices=get_args(Acceptance), default=s.acceptance, help="how drafts are judged")
+    add(
+        "--min-confidence", "--spec-draft-p-min", dest="min_confidence", type=values.decimal(0, 1),
+        metavar="X", help="end a draft below this confidence (default: measured costs decide)",
+    )  # fmt: skip
+    add("--fallback", choices=get_args(Fallback), default=s.fallback, help="what to do on a miss")
+
+
+def add_output_flags(parser: Parser) -> None:
+    """Add what is printed besides the answer."""
+    group = parser.add_argument_group("output")
+    add = group.add_argument
+    add("--stats", action="store_true", help="print figures to standard error at the end")
+    add("--json", action="store_true", help="print one JSON object instead of text")
+    add(
+        "--color", action=argparse.BooleanOptionalAction, default=None,
+        help="mark tokens by origin; NO_COLOR is honoured",
+    )  # fmt: skip
+    add("-v", "--verbose", action="store_true", help="print log and tracebacks to standard error")

@@ -1,0 +1,68 @@
+"""`localspec chat`: talk line by line."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from localspec.chat.conversation import Conversation
+from localspec.cli import opening
+from localspec.cli.arguments import (
+    Parser,
+    add_device_flags,
+    add_model_flags,
+    add_output_flags,
+    add_prompt_flags,
+    add_sampling_flags,
+    add_speculation_flags,
+    verb_parser,
+)
+from localspec.cli.console import say
+from localspec.cli.dialogue import Dialogue
+from localspec.cli.lines import line_reader
+from localspec.cli.logs import set_up_logging
+from localspec.cli.options import AnswerOptions, Decoding, PairOptions, answer_options, decoding, pair_options
+from localspec.errors import UserError
+
+
+def parser() -> Parser:
+    """Return the parser of `localspec chat`."""
+    result = verb_parser("chat", "Talk line by line; /help lists the commands. Lines may be piped in.")
+    result.add_argument("--plain", action="store_true", help="line by line, for simple terminals")
+    for add in (add_model_flags, add_device_flags, add_sampling_flags, add_prompt_flags):
+        add(result)
+    add_speculation_flags(result)
+    add_output_flags(result)
+    return result
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the verb and return its exit code."""
+    args = parser().parse_args(argv)
+    if args.list_devices:
+        return opening.list_devices()
+    if args.json:
+        raise UserError("--json does not go with a chat", "use `localspec run --json` for one answer")
+    options, pair, how = answer_options(args), pair_options(args), decoding(args)
+    if sys.stdin is None or sys.stdin.closed:
+        raise UserError("there is no standard input to talk through", "use `localspec run` for one answer")
+    set_up_logging(verbose=args.verbose)
+    return _talk(args, options, pair, how)
+
+
+def _talk(args: argparse.Namespace, options: AnswerOptions, pair: PairOptions, how: Decoding) -> int:
+    with opening.open_runtime(pair) as runtime, line_reader() as reader:
+        opening.tell_notes(runtime, pair)
+        settings, reason = opening.settle(runtime, how)
+        names = runtime.target.name + (f" with draft {runtime.draft.name}" if runtime.draft else "")
+        say(f"{names}; mode {settings.mode}: {reason}. /help lists the commands.")
+        dialogue = Dialogue(
+            runtime,
+            Conversation(options.system),
+            options,
+            (settings, reason),
+            shows_stats=args.stats,
+            colours=bool(args.color),
+        )
+        return dialogue.talk(reader)

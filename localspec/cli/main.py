@@ -1,0 +1,89 @@
+"""Find the verb in the arguments and run it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from difflib import get_close_matches
+from importlib import import_module
+
+import localspec
+from localspec.cli.console import is_terminal
+from localspec.cli.report import exit_code
+from localspec.errors import UserError
+
+USAGE = """\
+usage: localspec [VERB] [FLAGS] ["QUESTION"]
+
+A local chat assistant that lets a small model guess ahead of a large one, without changing what it says.
+
+verbs:
+  run       answer one question and leave; the question may be piped in
+  chat      talk line by line
+  verify    check on your own models that speculation changes nothing
+
+Without a verb: a question is answered as by `run`; without a question a chat begins.
+
+  localspec
+  localspec "Why is the sky blue?"
+  cat notes.txt | localspec run "Summarise this:"
+  localspec chat -m large.gguf -md small.gguf
+
+  --list-devices    list the devices that models can sit on
+  --version         print the version
+  -h, --help        print this; `localspec VERB --help` lists the flags of a verb
+"""
+
+VERBS = ("run", "chat", "verify")
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command line and return its exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):  # a terminal that lacks a character shows `?` instead of failing
+            stream.reconfigure(errors="replace")
+    return exit_code(lambda: _dispatch(argv), argv)
+
+
+def _dispatch(argv: Sequence[str]) -> int:
+    first = argv[0] if argv else ""
+    if first in ("-h", "--help", "help"):
+        sys.stdout.write(USAGE)
+        return 0
+    if first == "--version":
+        sys.stdout.write(f"localspec {localspec.__version__}\n")
+        return 0
+    if first == "--list-devices":
+        from localspec.cli.opening import list_devices
+
+        return list_devices()
+    if first in VERBS:
+        return _verb(first)(argv[1:])
+    if first and not first.startswith("-"):
+        _refuse_misspelt_verb(first)
+        return _verb("run")(argv)
+    return _verb("chat" if _wants_to_talk(argv) else "run")(argv)
+
+
+def _verb(name: str) -> Callable[[Sequence[str]], int]:
+    verb: Callable[[Sequence[str]], int] = import_module(f"localspec.cli.{name}").main  # `--help` needs none
+    return verb
+
+
+def _refuse_misspelt_verb(word: str) -> None:
+    close = get_close_matches(word.lower(), VERBS, n=1, cutoff=0.6)
+    if close and " " not in word:
+        raise UserError(
+            f"there is no verb `{word}`; did you mean `{close[0]}`?",
+            f'to ask the model this very word, write `localspec run "{word}"`',
+        )
+
+
+def _wants_to_talk(argv: Sequence[str]) -> bool:
+    """Tell whether flags without a verb mean a chat: somebody sits there, and has not asked anything yet."""
+    if not is_terminal(sys.stdin) or "--plain" in argv:
+        return "--plain" in argv
+    from localspec.cli.run import parser
+
+    args = parser().parse_intermixed_args(argv)
+    return not args.prompt and args.flag_prompt is None

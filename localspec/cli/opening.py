@@ -1,0 +1,73 @@
+"""Open the models that the arguments name: the one seam between the command line and native code."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from localspec.cli.console import StatusLine, on_interrupt, say
+from localspec.cli.options import Decoding, PairOptions
+from localspec.types import EngineSettings
+
+if TYPE_CHECKING:
+    from localspec.llama import BackendDevice
+    from localspec.runtime import Runtime
+
+_QUIET_S = 0.5  # a load that takes less needs no progress line
+
+
+def open_runtime(options: PairOptions) -> Runtime:
+    """Open the models, with progress on a terminal; Ctrl+C raises Cancelled."""
+    from localspec.runtime import Runtime  # numpy and llama.cpp: 0.3 s
+
+    status, started, wanted = StatusLine(), time.monotonic(), [True]
+
+    def on_progress(fraction: float) -> bool:
+        if time.monotonic() - started > _QUIET_S:
+            status.update(f"loading {options.target.path.name}: {fraction:.0%}")
+        return wanted[0]
+
+    with on_interrupt(lambda: wanted.__setitem__(0, False)):
+        try:
+            runtime = Runtime.open(
+                options.target,
+                options.draft,
+                max_fan_out=options.max_fan_out,
+                draft_threads=options.draft_threads,
+                on_progress=on_progress,
+            )
+        finally:
+            status.clear()
+    if not wanted[0]:  # asked too late for the loader to notice
+        runtime.close()
+        raise KeyboardInterrupt
+    return runtime
+
+
+def settle(runtime: Runtime, decoding: Decoding) -> tuple[EngineSettings, str]:
+    """Return the settings to use and why: the mode asked for, or the one that pays here."""
+    if decoding.mode is None:
+        return runtime.choose_settings(decoding.settings)
+    return decoding.settings, "asked for"
+
+
+def tell_notes(runtime: Runtime, options: PairOptions) -> None:
+    """Print what the person at the keyboard should know about these models on this machine."""
+    for note in runtime.notes:
+        say(f"note: {note}")
+    if options.asked_for_gpu and all(device.kind == "cpu" for device in _devices()):
+        say("note: -ngl has no effect, because this build of llama.cpp computes on the CPU only")
+
+
+def list_devices() -> int:
+    """Print a line for each device that a model can sit on; return the exit code."""
+    for device in _devices():
+        memory = f"{device.memory_total / 2**30:.1f} GiB, {device.memory_free / 2**30:.1f} GiB free"
+        print(f"{device.name}: {device.description} ({memory})")
+    return 0
+
+
+def _devices() -> tuple[BackendDevice, ...]:
+    from localspec.llama import devices  # llama.cpp: 0.3 s
+
+    return devices()

@@ -1,0 +1,189 @@
+"""Check arguments against each other and turn them into values."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+from pathlib import Path
+
+from localspec.cli.arguments import MODES
+from localspec.cli.values import TemplateVariables
+from localspec.errors import UserError
+from localspec.types import EngineSettings, Mode, ModelOptions, Sampling
+
+DRAFT_MODES = ("sd", "ssd")
+_DRAFT_FLAGS = {
+    "threads_draft": "-td",
+    "gpu_layers_draft": "-ngld",
+    "device_draft": "-devd",
+    "cache_type_k_draft": "-ctkd",
+    "cache_type_v_draft": "-ctvd",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PairOptions:
+    """Which models to open, and how."""
+
+    target: ModelOptions
+    draft: ModelOptions | None
+    draft_threads: int | None
+    max_fan_out: int
+    asked_for_gpu: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Decoding:
+    """The mode that was asked for, None meaning the one that pays here, and the settings around it."""
+
+    mode: Mode | None
+    settings: EngineSettings
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerOptions:
+    """How each answer is written."""
+
+    system: str
+    sampling: Sampling
+    max_tokens: int | None
+    stop: tuple[str, ...]
+    seed: int | None
+    template_variables: TemplateVariables
+
+
+def pair_options(args: argparse.Namespace) -> PairOptions:
+    """Return the models that the arguments name; raises UserError for combinations without sense."""
+    if args.model_draft and not args.model:
+        raise UserError("-md names a draft model, but there is no target", "name the target too: -m FILE")
+    micro_batch = args.ubatch_size or min(512, args.batch_size)
+    if micro_batch > args.batch_size:
+        raise UserError(
+            f"-ub/--ubatch-size {micro_batch} is larger than the batch of {args.batch_size}",
+            "lower -ub or raise -b/--batch-size",
+        )
+    target_path, draft_path = _paths(args)
+    _check_draft_flags(args, has_draft=draft_path is not None)
+    return PairOptions(
+        target=_target_options(args, target_path, micro_batch),
+        draft=_draft_options(args, draft_path, micro_batch) if draft_path else None,
+        draft_threads=args.threads_draft,
+        max_fan_out=max(16, args.fan_out),
+        asked_for_gpu=bool(getattr(args, "gpu_layers", 0) or getattr(args, "gpu_layers_draft", 0)),
+    )
+
+
+def _paths(args: argparse.Namespace) -> tuple[Path, Path | None]:
+    if args.model:
+        return Path(args.model), Path(args.model_draft) if args.model_draft else None
+    from localspec.demo import bundled_pair  # only looked for when wanted
+
+    return bundled_pair()
+
+
+def _check_draft_flags(args: argparse.Namespace, *, has_draft: bool) -> None:
+    if has_draft:
+        if args.ctx_size and args.draft_length >= args.ctx_size:
+            raise UserError(
+                f"--draft-length {args.draft_length} does not fit a context of {args.ctx_size} tokens",
+                "lower --draft-length or raise -c/--ctx-size",
+            )
+        return
+    if args.mode in DRAFT_MODES:
+        raise UserError(f"--mode {args.mode} needs a draft model", "add -md FILE, or use --mode ngram")
+    for name, flag in _DRAFT_FLAGS.items():
+        if getattr(args, name, None) is not None:
+            raise UserError(f"{flag} speaks of a draft model, but there is none", "add -md FILE")
+
+
+def _target_options(args: argparse.Namespace, path: Path, micro_batch: int) -> ModelOptions:
+    return ModelOptions(
+        path=path,
+        context=args.ctx_size,
+        gpu_layers=getattr(args, "gpu_layers", None),
+        devices=args.device,
+        tensor_split=args.tensor_split,
+        split_mode=args.split_mode,
+        main_gpu=args.main_gpu,
+        kv_type_k=args.cache_type_k,
+        kv_type_v=args.cache_type_v,
+        flash_attention=args.flash_attn,
+        batch=args.batch_size,
+        micro_batch=micro_batch,
+        threads=args.threads,
+        mmap=not args.no_mmap,
+    )
+
+
+def _draft_options(args: argparse.Namespace, path: Path, micro_batch: int) -> ModelOptions:
+    return ModelOptions(
+        path=path,
+        context=args.ctx_size,
+        gpu_layers=getattr(args, "gpu_layers_draft", None),
+        devices=args.device_draft,
+        kv_type_k=args.cache_type_k_draft or "f16",
+        kv_type_v=args.cache_type_v_draft or "f16",
+        flash_attention=args.flash_attn,
+        batch=args.batch_size,
+        micro_batch=micro_batch,
+        threads=args.threads_draft or 0,
+        mmap=not args.no_mmap,
+    )
+
+
+def decoding(args: argparse.Namespace) -> Decoding:
+    """Return how the arguments want the answer to be decoded."""
+    mode: Mode | None = None if args.mode == MODES[0] else args.mode
+    settings = EngineSettings(
+        mode=mode or EngineSettings().mode,
+        draft_length=args.draft_length,
+        fan_out_budget=args.fan_out,
+        fan_out_shape=args.fan_out_shape,
+        draft_temperature=args.draft_temperature,
+        saguaro_c=args.saguaro_c,
+        acceptance=args.acceptance,
+        min_confidence=args.min_confidence,
+        fallback=args.fallback,
+    )
+    return Decoding(mode, settings)
+
+
+def answer_options(args: argparse.Namespace) -> AnswerOptions:
+    """Return how answers are to be written; raises UserError for combinations without sense."""
+    if "" in args.stop:
+        raise UserError("--stop got an empty text", "leave it out, or name the text that ends the answer")
+    sampling = Sampling(
+        temperature=args.temp,
+        top_k=args.top_k,
+        top_p=args.top_p,
+        min_p=args.min_p,
+        repetition_penalty=args.repeat_penalty,
+        presence_penalty=args.presence_penalty,
+        frequency_penalty=args.frequency_penalty,
+        penalty_window=args.repeat_last_n,
+    )
+    return AnswerOptions(
+        system=_system_prompt(args.system_prompt, args.system_prompt_file),
+        sampling=sampling,
+        max_tokens=args.predict,
+        stop=tuple(args.stop),
+        seed=args.seed,
+        template_variables=args.chat_template_kwargs,
+    )
+
+
+def _system_prompt(text: str | None, file: str | None) -> str:
+    if text is not None and file is not None:
+        raise UserError("-sys and -sysf both give a system prompt", "keep one of them")
+    if file is None:
+        return text or ""
+    try:
+        return Path(file).read_text(encoding="utf-8").rstrip("\n")
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"system prompt file `{file}` is not UTF-8 text: byte {error.object[error.start]:#04x} "
+            f"at offset {error.start}",
+            "save it as UTF-8",
+        ) from None
+    except OSError as error:
+        raise UserError(f"cannot read system prompt file `{file}`: {error.strerror}") from None

@@ -1,0 +1,52 @@
+"""Generate in a thread of its own, so that Ctrl+C is heard while native code is busy."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Generator
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING
+
+from localspec.cli.console import on_interrupt
+from localspec.types import GenerationEvent, Request
+
+if TYPE_CHECKING:
+    from localspec.runtime import Runtime
+
+_POLL_S = 0.1  # on Windows a waiting main thread hears Ctrl+C only between waits
+
+
+def stream(runtime: Runtime, request: Request) -> Generator[GenerationEvent]:
+    """Yield the events of one answer; Ctrl+C ends it with `Finished("cancelled")`, not with an exception.
+
+    Close it when leaving early: that stops the computation and waits for it.
+    """
+    events: SimpleQueue[GenerationEvent | BaseException | None] = SimpleQueue()
+
+    def generate() -> None:
+        try:
+            for event in runtime.generate(request):
+                events.put(event)
+            events.put(None)
+        except BaseException as error:  # noqa: BLE001 - the reader raises it again
+            events.put(error)
+
+    thread = threading.Thread(target=generate, name="localspec-generate", daemon=True)
+    ended = False
+    with on_interrupt(runtime.cancel):
+        thread.start()
+        try:
+            while not ended:
+                try:
+                    event = events.get(timeout=_POLL_S)
+                except Empty:
+                    continue
+                ended = event is None or isinstance(event, BaseException)
+                if isinstance(event, BaseException):
+                    raise event
+                if event is not None:
+                    yield event
+        finally:
+            if not ended:
+                runtime.cancel()
+            thread.join()

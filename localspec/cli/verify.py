@@ -1,0 +1,161 @@
+"""`localspec verify`: check on the user's own models that speculation changes nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
+from math import isfinite
+from typing import TYPE_CHECKING
+
+from localspec.cli import figures, opening
+from localspec.cli.arguments import (
+    Parser,
+    add_device_flags,
+    add_model_flags,
+    add_speculation_flags,
+    verb_parser,
+)
+from localspec.cli.console import StatusLine
+from localspec.cli.logs import set_up_logging
+from localspec.cli.options import Decoding, decoding, pair_options
+from localspec.cli.report import FAILURE, SUCCESS
+from localspec.cli.values import decimal, whole
+from localspec.errors import UserError
+
+if TYPE_CHECKING:
+    from localspec.exactness import Difference, DistributionResult, Effort, GreedyResult, Report
+    from localspec.runtime import Runtime
+
+
+def parser() -> Parser:
+    """Return the parser of `localspec verify`."""
+    result = verb_parser(
+        "verify",
+        "Check that speculation changes nothing: equal greedy answers, and at temperature 1 tokens that "
+        "follow the target's distribution. Exit code 0: exact; 1: not.",
+    )
+    add = result.add_argument
+    add("--quick", action="store_true", help="test less: seconds instead of minutes on a large model")
+    add("--tokens", type=whole(50, 1_000_000), metavar="N", help="tokens to sample for each variant")
+    add(
+        "--near-tie", type=decimal(0, 10), metavar="X",
+        help="logits below which two tokens count as equally likely (0.05)",
+    )  # fmt: skip
+    add("--json", action="store_true", help="print one JSON object instead of text")
+    add("-v", "--verbose", action="store_true", help="print log and tracebacks to standard error")
+    add_model_flags(result)
+    add_device_flags(result)
+    add_speculation_flags(result)
+    return result
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the verb and return its exit code."""
+    args = parser().parse_args(argv)
+    if args.list_devices:
+        return opening.list_devices()
+    if args.mode == "off":
+        raise UserError(
+            "--mode off does not speculate, so there is nothing to verify", "leave --mode out to test all"
+        )
+    pair, how = pair_options(args), decoding(args)
+    set_up_logging(verbose=args.verbose)
+    from localspec import exactness  # numpy: 0.1 s
+
+    effort = exactness.QUICK if args.quick else exactness.Effort()
+    if args.tokens is not None:
+        effort = replace(effort, sampled_tokens=args.tokens)
+    if args.near_tie is not None:
+        effort = replace(effort, near_tie=args.near_tie)
+    with opening.open_runtime(pair) as runtime:
+        opening.tell_notes(runtime, pair)
+        report = _check(runtime, how, effort)
+        if args.json:
+            print(json.dumps(_as_json(runtime, report)))
+        else:
+            print("\n".join(_lines(runtime, report)))
+    return SUCCESS if report.exact else FAILURE
+
+
+def _check(runtime: Runtime, how: Decoding, effort: Effort) -> Report:
+    from localspec.exactness import check, variants
+
+    status = StatusLine()
+    tested = variants(how.settings, how.mode, has_draft=runtime.draft is not None)
+    try:
+        return check(runtime, tested, effort, status.update)
+    finally:
+        status.clear()
+
+
+def _lines(runtime: Runtime, report: Report) -> Iterator[str]:
+    from localspec.exactness import FALSE_ALARM
+
+    yield f"target  {runtime.target.path}"
+    if runtime.draft:
+        yield f"draft   {runtime.draft.path}"
+    yield ""
+    yield "Greedy answers, compared with plain decoding"
+    for result in report.greedy:
+        yield from _greedy_lines(result)
+    yield ""
+    yield f"Tokens at temperature 1, compared with the target's distribution (p below {FALSE_ALARM} fails)"
+    for part in report.sampled:
+        yield _sampled_line(part)
+    yield ""
+    yield "verdict: exact" if report.exact else "verdict: NOT exact"
+
+
+def _greedy_lines(result: GreedyResult) -> Iterator[str]:
+    ties = sum(difference.near_tie for difference in result.differences)
+    wrong = len(result.differences) - ties
+    notes = [f"{ties} left at a near-tie"] * bool(ties) + [f"{wrong} DIFFERENT"] * bool(wrong)
+    equal = f"{result.answers - len(result.differences)} of {result.answers} equal"
+    counts = ", ".join([equal, *notes])
+    tokens = f"{result.tokens} tokens, {result.drafted} drafted"
+    yield f"  {_mark(result.passed)} {result.variant:<14} {counts} ({tokens})"
+    for difference in result.differences:
+        yield f"      {_difference_text(difference)}"
+
+
+def _difference_text(d: Difference) -> str:
+    name = "near-tie" if d.near_tie else "DIFFERENT"
+    gap = (
+        f"gap {d.gap:.4f} logits, later at most {d.worst_gap:.4f}"
+        if isfinite(d.gap)
+        else "one answer ends there"
+    )
+    return f"{name}: {d.kind}, token {d.position}: {d.expected!r} became {d.found!r}, {gap} ({d.prompt})"
+
+
+def _sampled_line(part: DistributionResult) -> str:
+    rounds = {"all": "all rounds", "hit": "hit rounds", "other": "other rounds"}[part.rounds]
+    verdict = "too few tokens to tell" if part.p_value is None else f"p = {part.p_value:.4f}"
+    tokens = f"{part.tokens:>6} tokens, {part.drafted:>6} drafted"
+    return f"  {_mark(part.passed)} {part.variant:<14} {rounds:<13} {tokens}  {verdict}"
+
+
+def _mark(passed: bool) -> str:
+    return "ok  " if passed else "FAIL"
+
+
+def _as_json(runtime: Runtime, report: Report) -> figures.Json:
+    return {
+        "schema": figures.SCHEMA,
+        "exact": report.exact,
+        **figures.models(runtime),
+        "greedy": [_greedy_json(result) for result in report.greedy],
+        "sampled": [asdict(part) | {"passed": part.passed} for part in report.sampled],
+    }
+
+
+def _greedy_json(result: GreedyResult) -> figures.Json:
+    differences = [
+        asdict(d) | {"gap": _finite(d.gap), "worst_gap": _finite(d.worst_gap)} for d in result.differences
+    ]
+    return asdict(result) | {"differences": differences, "passed": result.passed}
+
+
+def _finite(value: float) -> float | None:
+    return value if isfinite(value) else None  # JSON has no infinity

@@ -1,0 +1,257 @@
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from types import SimpleNamespace
+
+import pytest
+
+from localspec.cli import lines
+from localspec.errors import ContextFullError, EngineError
+from localspec.types import Finished, GenerationEvent, Provenance, Request, TextDelta, TextPiece
+from tests.cli.conftest import Invoke
+from tests.cli.fake_runtime import SUMMARY, FakeRuntime, model_info, says
+
+
+def prompts(fake: FakeRuntime) -> list[list[str]]:
+    """Return the contents of the messages of each request."""
+    return [
+        [message.content for message in request.prompt if not isinstance(message, str)]
+        for request in fake.requests
+    ]
+
+
+def test_a_piped_chat_prints_answers_only(fake: FakeRuntime, invoke: Invoke) -> None:
+    fake.scripts = [says("one"), says("two")]
+    outcome = invoke("chat", "--plain", piped=b"first\nsecond\n")
+    assert (outcome.code, outcome.out) == (0, "one\ntwo\n")
+    assert outcome.err == "big with draft small; mode sd: measured. /help lists the commands.\n"
+    assert prompts(fake) == [["first"], ["first", "one", "second"]]
+    assert fake.closed
+
+
+def test_the_system_prompt_and_flags_reach_every_turn(fake: FakeRuntime, invoke: Invoke) -> None:
+    invoke("chat", "-sys", "Be brief.", "--temp", "0", "-n", "4", "-s", "9", piped=b"a\nb\n")
+    assert [turn[0] for turn in prompts(fake)] == ["Be brief.", "Be brief."]
+    assert [request.sampling.temperature for request in fake.requests] == [0, 0]
+    assert [request.max_tokens for request in fake.requests] == [4, 4]
+    assert [request.seed for request in fake.requests] == [9, 10]
+
+
+@pytest.mark.parametrize(
+    ("typed", "asked"),
+    [
+        ("one \\\ntwo\\\nthree\n", "one \ntwo\nthree"),
+        ("ends with\\\n", "ends with\n"),
+        ('"""\none\n\ntwo\n"""\n', "one\n\ntwo"),
+        ('"""one\ntwo"""\n', "one\ntwo"),
+        ('"""one"""\n', "one"),
+        ('"""\n/exit\n"""\n', "/exit"),
+        ('"""never closed\n', "never closed"),
+        (" /exit is a word\n", " /exit is a word"),
+    ],
+)
+def test_input_of_several_lines(fake: FakeRuntime, invoke: Invoke, typed: str, asked: str) -> None:
+    assert invoke("chat", piped=typed.encode()).code == 0
+    assert prompts(fake) == [[asked.strip("\n")]]
+
+
+def test_empty_lines_are_no_questions(fake: FakeRuntime, invoke: Invoke) -> None:
+    assert invoke("chat", piped=b"\n  \n").code == 0
+    assert fake.requests == []
+
+
+def test_regenerate_undo_and_clear(fake: FakeRuntime, invoke: Invoke) -> None:
+    fake.scripts = [says(word) for word in ("1", "2", "2b", "3", "4")]
+    invoke("chat", piped=b"a\nb\n/regen\n/undo\nc\n/clear\nd\n")
+    assert prompts(fake) == [["a"], ["a", "1", "b"], ["a", "1", "b"], ["a", "1", "c"], ["d"]]
+
+
+def test_system_prompt_and_temperature_change(fake: FakeRuntime, invoke: Invoke) -> None:
+    outcome = invoke("chat", piped=b"/system Be kind.\n/temp 0.3\na\n/system -\n/clear\nb\n/system\n/temp\n")
+    assert prompts(fake) == [["Be kind.", "a"], ["b"]]
+    assert fake.requests[0].sampling.temperature == 0.3
+    assert outcome.err.endswith("system prompt: none\ntemperature 0.3\n")
+
+
+@pytest.mark.parametrize(
+    ("mode", "answer"),
+    [("off", "off: asked for"), ("ssd", "ssd: asked for"), ("auto", "sd: measured"), ("", "sd: measured")],
+)
+def test_mode(fake: FakeRuntime, invoke: Invoke, mode: str, answer: str) -> None:
+    outcome = invoke("chat", piped=f"/mode {mode}\na\n".encode())
+    assert f"\nmode {answer}\n" in outcome.err
+    assert fake.requests[0].settings.mode == answer.split(":", maxsplit=1)[0]
+
+
+def test_stats_show_the_last_answer_and_switch_the_line(fake: FakeRuntime, invoke: Invoke) -> None:
+    fake.draft = None
+    outcome = invoke("chat", "-m", "big.gguf", piped=b"a\n/stats\nb\n/stats\nc\n")
+    assert outcome.err.count("accepted length") == 2
+    assert outcome.err.count("[SD  6.0 tok/s  acc 80%  len 3.0  hit 75%") == 1
+    assert outcome.out == "Hello\nHello\nHello\n"
+
+
+@pytest.mark.usefixtures("fake")
+def test_stats_tell_the_mode_of_the_answer_not_of_the_next_one(invoke: Invoke) -> None:
+    outcome = invoke("chat", piped=b"a\n/mode off\n/stats\n")
+    assert "mode             sd (measured)\n" in outcome.err
+
+
+@pytest.mark.usefixtures("fake")
+def test_help_lists_every_command(invoke: Invoke) -> None:
+    text = invoke("chat", piped=b"/help\n").err
+    commands = ("mode", "stats", "help", "regen", "undo", "clear", "system", "temp", "color", "exit")
+    assert [name for name in commands if f"/{name}" not in text] == []
+
+
+@pytest.mark.parametrize("leave", ["/exit", "/quit"])
+def test_exit_leaves_at_once(fake: FakeRuntime, invoke: Invoke, leave: str) -> None:
+    assert invoke("chat", piped=f"{leave}\nnever asked\n".encode()).code == 0
+    assert fake.requests == []
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        ("/mdoe", "did you mean `/mode`?"),
+        ("/xyzzy", "there is no command `/xyzzy`"),
+        ("/mode fast", "there is no mode `fast`"),
+        ("/temp hot", "/temp: `hot` is not a number from 0 to 100"),
+        ("/undo", "nothing to undo"),
+        ("/regen", "no answer to write anew"),
+        ("/mode ssd", "needs a draft model"),
+    ],
+)
+def test_a_mistake_stops_a_script_but_not_a_person(
+    fake: FakeRuntime, invoke: Invoke, line: str, complaint: str
+) -> None:
+    fake.draft = None
+    piped = invoke("chat", "-m", "x.gguf", piped=f"{line}\na\n".encode())
+    assert (piped.code, piped.out) == (2, "")
+    assert complaint in piped.err
+    typed = invoke("chat", "-m", "x.gguf", typed=f"{line}\na\n")
+    assert typed.code == 0
+    assert complaint in typed.err
+    assert len(fake.requests) == 1
+
+
+def test_bad_bytes_name_their_offset_in_the_whole_input(fake: FakeRuntime, invoke: Invoke) -> None:
+    outcome = invoke("chat", piped=b"one\ntwo \xff\n")
+    assert outcome.code == 2
+    assert "byte 0xff at offset 8" in outcome.err
+    assert len(fake.requests) == 1
+
+
+def test_a_failing_turn_is_taken_back_and_the_chat_goes_on(fake: FakeRuntime, invoke: Invoke) -> None:
+    def too_long(_request: Request) -> Iterator[GenerationEvent]:
+        raise ContextFullError("the conversation is 40 tokens too long", "raise -c")
+
+    def broken(_request: Request) -> Iterator[GenerationEvent]:
+        raise EngineError("the device is gone")
+
+    fake.scripts = [says("1"), too_long, broken, says("2")]
+    outcome = invoke("chat", typed="a\nb\nc\nd\n")
+    assert outcome.code == 0
+    assert "40 tokens too long\n  hint: /undo takes back the last turn, /clear starts over" in outcome.err
+    assert "error: the device is gone" in outcome.err
+    assert prompts(fake)[-1] == ["a", "1", "d"]
+
+
+def test_a_first_question_that_is_too_long_keeps_its_own_hint(fake: FakeRuntime, invoke: Invoke) -> None:
+    def too_long(_request: Request) -> Iterator[GenerationEvent]:
+        raise ContextFullError("too long", "raise -c")
+
+    fake.scripts = [too_long]
+    assert "hint: raise -c" in invoke("chat", typed="a\n").err
+
+
+def test_a_full_context_is_told_with_what_to_do(fake: FakeRuntime, invoke: Invoke) -> None:
+    fake.scripts = [says("cut", reason="context")]
+    outcome = invoke("chat", piped=b"a\n")
+    assert "the context of 512 tokens is full: /undo" in outcome.err
+
+
+def interrupted(fake: FakeRuntime) -> None:
+    def script(_request: Request) -> Iterator[GenerationEvent]:
+        yield TextDelta((TextPiece("half", Provenance.TARGET),))
+        os.kill(os.getpid(), signal.SIGINT)
+        assert fake.cancelled.wait(timeout=20)
+        yield Finished("cancelled", SUMMARY)
+
+    fake.scripts = [script, says("whole")]
+
+
+def test_ctrl_c_stops_the_answer_and_keeps_the_chat(fake: FakeRuntime, invoke: Invoke) -> None:
+    interrupted(fake)
+    outcome = invoke("chat", typed="a\nb\n")
+    assert outcome.code == 0
+    assert prompts(fake) == [["a"], ["a", "half", "b"]]
+
+
+def test_ctrl_c_ends_a_piped_chat(fake: FakeRuntime, invoke: Invoke) -> None:
+    interrupted(fake)
+    outcome = invoke("chat", piped=b"a\nb\n")
+    assert (outcome.code, outcome.out) == (130, "half\n")
+    assert len(fake.requests) == 1
+
+
+@pytest.mark.parametrize(
+    ("keys", "answers"),
+    [
+        (["^C", "^C", "never"], 0),
+        (["^C", "a", "^C", "b", "^D"], 2),
+        (["a", "^D"], 1),
+        (['"""', "^C", "a", "^D"], 1),
+    ],
+)
+def test_ctrl_c_at_the_prompt_leaves_the_second_time(
+    fake: FakeRuntime, invoke: Invoke, monkeypatch: pytest.MonkeyPatch, keys: list[str], answers: int
+) -> None:
+    def typed(_prompt: str) -> str:
+        key = keys.pop(0)
+        if key == "^C":
+            raise KeyboardInterrupt
+        if key == "^D":
+            raise EOFError
+        return key
+
+    monkeypatch.setattr(lines, "input", typed, raising=False)
+    outcome = invoke("chat", typed="")
+    assert outcome.code == 0
+    assert len(fake.requests) == answers
+
+
+def test_a_prompt_never_mixes_with_answers_in_a_file(fake: FakeRuntime, invoke: Invoke) -> None:
+    outcome = invoke("chat", typed="a\n")
+    assert outcome.out == "Hello\n"
+    assert "> " in outcome.err
+    assert len(fake.requests) == 1
+
+
+def test_color_can_be_switched_unless_no_color_is_set(
+    fake: FakeRuntime, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake.scripts = [says("t", "a")]
+    assert invoke("chat", piped=b"/color\nx\n/color\nx\n").out == "t\x1b[32ma\x1b[0m\nta\n"
+    monkeypatch.setattr("localspec.cli.console.os", SimpleNamespace(environ={"NO_COLOR": "1"}))
+    outcome = invoke("chat", typed="/color\nx\n")
+    assert outcome.out == "ta\n"
+    assert "NO_COLOR is set" in outcome.err
+
+
+def test_one_line_at_the_start_without_a_draft(fake: FakeRuntime, invoke: Invoke) -> None:
+    fake.draft, fake.target, fake.notes = None, model_info("solo"), ("it cannot rewind",)
+    outcome = invoke("chat", "-m", "solo.gguf", "--mode", "ngram")
+    assert outcome.err.splitlines() == [
+        "note: it cannot rewind",
+        "solo; mode ngram: asked for. /help lists the commands.",
+    ]
+
+
+def test_a_chat_is_not_one_json_object(fake: FakeRuntime, invoke: Invoke) -> None:
+    outcome = invoke("chat", "--plain", "--json")
+    assert (outcome.code, outcome.out) == (2, "")
+    assert "--json does not go with a chat" in outcome.err
+    assert fake.opened == []

@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import localspec
+from tests.cli.conftest import Invoke
+from tests.cli.fake_runtime import FakeRuntime
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("arguments", [["-h"], ["--help"], ["help"]])
+def test_help_names_the_verbs(invoke: Invoke, arguments: list[str]) -> None:
+    outcome = invoke(*arguments)
+    assert outcome.code == 0
+    assert all(verb in outcome.out for verb in ("run", "chat", "verify"))
+
+
+@pytest.mark.parametrize("verb", ["run", "chat", "verify"])
+def test_help_of_a_verb_lists_its_flags_but_no_hidden_ones(invoke: Invoke, verb: str) -> None:
+    outcome = invoke(verb, "--help")
+    assert outcome.code == 0
+    assert "--draft-length" in outcome.out
+    assert "--draft-max" not in outcome.out
+
+
+def test_version(invoke: Invoke) -> None:
+    assert invoke("--version").out == f"localspec {localspec.__version__}\n"
+
+
+@pytest.mark.parametrize(("word", "verb"), [("rnu", "run"), ("chta", "chat"), ("Verifi", "verify")])
+def test_a_misspelt_verb(fake: FakeRuntime, invoke: Invoke, word: str, verb: str) -> None:
+    outcome = invoke(word)
+    assert outcome.code == 2
+    assert f"did you mean `{verb}`?" in outcome.err
+    assert f'localspec run "{word}"' in outcome.err
+    assert fake.opened == []
+
+
+@pytest.mark.parametrize(("arguments", "talks"), [([], True), (["--temp", "1"], True), (["-p", "Hi"], False)])
+def test_a_bare_command_at_a_terminal_is_a_chat(
+    fake: FakeRuntime, invoke: Invoke, arguments: list[str], talks: bool
+) -> None:
+    outcome = invoke(*arguments, typed="")
+    assert outcome.code == 0
+    assert ("/help lists the commands" in outcome.err) == talks
+    assert len(fake.opened) == 1
+
+
+def test_a_bare_command_without_terminal_and_text_is_a_mistake(fake: FakeRuntime, invoke: Invoke) -> None:
+    outcome = invoke()
+    assert outcome.code == 2
+    assert "standard input is empty" in outcome.err
+    assert fake.opened == []
+
+
+def test_checking_arguments_imports_nothing_heavy() -> None:
+    code = (
+        "import sys; from localspec.__main__ import main\n"
+        "assert main(['run', 'Hi', '--temp', '-1']) == 2\n"
+        "assert main(['verify', '--mode', 'off']) == 2\n"
+        "assert main(['chat', '--json']) == 2\n"
+        "print({'numpy', 'llama_cpp', 'localspec.runtime', 'logging'} & set(sys.modules))\n"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60
+    )
+    assert result.stdout == "set()\n"

@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+import pytest
+
+from localspec.cli import opening
+from localspec.errors import Cancelled, UserError
+from tests.cli.conftest import Invoke
+from tests.cli.fake_runtime import FakeRuntime
+
+
+@dataclass(frozen=True)
+class Device:
+    name: str
+    kind: str
+    description: str = "a device"
+    memory_total: int = 2**34
+    memory_free: int = 2**33
+
+
+Open = Callable[..., FakeRuntime]
+Progress = Callable[[float], bool]
+
+
+@pytest.fixture
+def loads(monkeypatch: pytest.MonkeyPatch) -> Callable[[Open], None]:
+    """Let the runtime open by the given function."""
+
+    def install(open_models: Open) -> None:
+        module = SimpleNamespace(Runtime=SimpleNamespace(open=open_models))
+        monkeypatch.setitem(sys.modules, "localspec.runtime", module)
+        monkeypatch.setattr(opening, "_devices", lambda: (Device("CPU", "cpu"),))
+
+    return install
+
+
+def test_models_open_with_what_was_asked(invoke: Invoke, loads: Callable[[Open], None]) -> None:
+    seen: list[object] = []
+
+    def open_models(target: object, draft: object, **options: object) -> FakeRuntime:
+        seen.extend([target, draft, options["max_fan_out"], options["draft_threads"]])
+        return FakeRuntime()
+
+    loads(open_models)
+    assert invoke("run", "Hi", "-m", "x.gguf", "-md", "y.gguf", "-td", "2").out == "Hello\n"
+    assert [getattr(item, "path", item) for item in seen][2:] == [16, 2]
+
+
+def test_ctrl_c_while_loading_cancels_the_load(invoke: Invoke, loads: Callable[[Open], None]) -> None:
+    progress: list[bool] = []
+
+    def open_models(
+        *_models: object, on_progress: Callable[[float], bool], **_options: object
+    ) -> FakeRuntime:
+        progress.append(on_progress(0.1))
+        os.kill(os.getpid(), signal.SIGINT)
+        progress.append(on_progress(0.2))
+        raise Cancelled
+
+    loads(open_models)
+    outcome = invoke("run", "Hi")
+    assert (outcome.code, outcome.out, outcome.err) == (130, "", "")
+    assert progress == [True, False]
+
+
+def test_ctrl_c_at_the_end_of_a_load_closes_the_models(invoke: Invoke, loads: Callable[[Open], None]) -> None:
+    runtime = FakeRuntime()
+
+    def open_models(*_models: object, **_options: object) -> FakeRuntime:
+        os.kill(os.getpid(), signal.SIGINT)
+        return runtime
+
+    loads(open_models)
+    assert invoke("run", "Hi").code == 130
+    assert runtime.closed
+    assert runtime.requests == []
+
+
+def test_an_error_while_loading(invoke: Invoke, loads: Callable[[Open], None]) -> None:
+    def open_models(*_models: object, **_options: object) -> FakeRuntime:
+        raise UserError("no device is called 'CUDA9'", "devices: CUDA0")
+
+    loads(open_models)
+    outcome = invoke("run", "Hi", "-dev", "CUDA9")
+    assert (outcome.code, outcome.err) == (2, "error: no device is called 'CUDA9'\n  hint: devices: CUDA0\n")
+
+
+@pytest.mark.parametrize(
+    ("kind", "layers", "noted"),
+    [("cpu", "9", True), ("cpu", "0", False), ("cpu", "auto", False), ("gpu", "9", False)],
+)
+def test_layers_on_a_gpu_that_is_not_there_are_a_note(
+    fake: FakeRuntime,
+    invoke: Invoke,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+    layers: str,
+    noted: bool,
+) -> None:
+    fake.notes = ("speculation is off",)
+    monkeypatch.setattr(opening, "_devices", lambda: (Device("X", kind),))
+    outcome = invoke("run", "Hi", "-ngl", layers)
+    assert (outcome.code, outcome.out) == (0, "Hello\n")
+    assert "note: speculation is off\n" in outcome.err
+    assert ("-ngl has no effect" in outcome.err) == noted
+
+
+@pytest.mark.parametrize("verb", [[], ["run"], ["chat"], ["verify"]])
+def test_list_devices(
+    fake: FakeRuntime, invoke: Invoke, monkeypatch: pytest.MonkeyPatch, verb: list[str]
+) -> None:
+    monkeypatch.setattr(opening, "_devices", lambda: (Device("CUDA0", "gpu"), Device("CPU", "cpu")))
+    outcome = invoke(*verb, "--list-devices")
+    assert outcome.code == 0
+    assert outcome.out.splitlines()[0] == "CUDA0: a device (16.0 GiB, 8.0 GiB free)"
+    assert fake.opened == []

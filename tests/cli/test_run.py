@@ -1,0 +1,283 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from localspec.errors import Cancelled, ContextFullError, EngineError, ModelFileError
+from localspec.types import (
+    Finished,
+    GenerationEvent,
+    Message,
+    PromptProgress,
+    Provenance,
+    Request,
+    Summary,
+    TextDelta,
+    TextPiece,
+)
+from tests.cli.conftest import Invoke
+from tests.cli.fake_runtime import SUMMARY, FakeRuntime, says
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_answer_alone_is_on_standard_output(fake: FakeRuntime, invoke: Invoke) -> None:
+    outcome = invoke("run", "Hi")
+    assert (outcome.code, outcome.out, outcome.err) == (0, "Hello\n", "")
+    assert fake.requests[0].prompt == (Message("user", "Hi"),)
+    assert fake.closed
+
+
+def test_an_answer_that_ends_its_line_gets_no_second_end(fake: FakeRuntime, invoke: Invoke) -> None:
+    fake.scripts = [says("done\n")]
+    assert invoke("run", "Hi").out == "done\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "piped", "prompt"),
+    [
+        (["run", "a", "b"], b"", "a b"),
+        (["run"], b"from a pipe\n", "from a pipe"),
+        (["run", "Explain:"], b"x = 1\n", "Explain:\n\nx = 1"),
+        (["run", "-n", "5", "Hi"], b"", "Hi"),
+        (["run", "Hi", "-n", "5", "there"], b"", "Hi there"),
+        (["run", "-p", "Hi"], b"", "Hi"),
+        (["run"], "\ufeffgrüß dich".encode(), "grüß dich"),
+        (["What is this?"], b"", "What is this?"),
+        (["-n", "5", "What is this?"], b"", "What is this?"),
+        ([], b"only a pipe", "only a pipe"),
+        (["-p", "Explain:"], b"x", "Explain:\n\nx"),
+    ],
+)
+def test_prompts(fake: FakeRuntime, invoke: Invoke, arguments: list[str], piped: bytes, prompt: str) -> None:
+    assert invoke(*arguments, piped=piped).code == 0
+    assert fake.requests[0].prompt == (Message("user", prompt),)
+
+
+@pytest.mark.parametrize(
+    ("piped", "complaint"),
+    [
+        (b"abc\xff", "not UTF-8 text: byte 0xff at offset 3"),
+        (b"ab\0c", "binary: a zero byte at offset 2"),
+        (b"", "standard input is empty"),
+        (b" \n", "standard input is empty"),
+    ],
+)
+def test_bad_standard_input(fake: FakeRuntime, invoke: Invoke, piped: bytes, complaint: str) -> None:
+    outcome = invoke("run", piped=piped)
+    assert outcome.code == 2
+    assert complaint in outcome.err
+    assert outcome.out == ""
+    assert fake.opened == []
+
+
+def test_no_prompt_at_a_terminal(fake: FakeRuntime, invoke: Invoke) -> None:
+    outcome = invoke("run", typed="")
+    assert outcome.code == 2
+    assert "there is no prompt" in outcome.err
+    assert fake.opened == []
+
+
+@pytest.mark.usefixtures("fake")
+@pytest.mark.parametrize(("words", "complaint"), [([""], "is empty"), (["\udcff"], "not valid text")])
+def test_bad_prompt_argument(invoke: Invoke, words: list[str], complaint: str) -> None:
+    outcome = invoke("run", *words)
+    assert outcome.code == 2
+    assert complaint in outcome.err
+
+
+def test_a_raw_continuation_has_no_messages(fake: FakeRuntime, invoke: Invoke) -> None:
+    invoke("run", "--no-chat", "Once upon")
+    assert fake.requests[0].prompt == "Once upon"
+
+
+def test_the_system_prompt_comes_from_a_flag_or_a_file(
+    fake: FakeRuntime, invoke: Invoke, tmp_path: Path
+) -> None:
+    file = tmp_path / "system.txt"
+    file.write_text("Be kind.\n", encoding="utf-8")
+    invoke("run", "Hi", "-sys", "Be brief.")
+    invoke("run", "Hi", "-sysf", str(file))
+    assert [r.prompt[0] for r in fake.requests] == [
+        Message("system", "Be brief."),
+        Message("system", "Be kind."),
+    ]
+
+
+def test_json_is_one_object_with_llama_cpp_names(fake: FakeRuntime, invoke: Invoke) -> None:
+    fake.notes = ("one note",)
+    outcome = invoke("run", "Hi", "--json")
+    value = json.loads(outcome.out)
+    assert value["schema"] == 1
+    assert value["text"] == "Hello"
+    assert value["finish_reason"] == "stop"
+    assert (value["mode"], value["speculation"]["reason"]) == ("sd", "measured")
+    assert value["model"]["name"] == "big"
+    assert value["draft"]["path"] == "small.gguf"
+    assert value["notes"] == ["one note"]
+    timings = value["timings"]
+    assert (timings["draft_n"], timings["draft_n_accepted"]) == (10, 8)
+    assert (timings["prompt_n"], timings["cache_n"], timings["prompt_per_second"]) == (15, 5, 30.0)
+    assert (timings["predicted_n"], timings["predicted_per_second"]) == (13, 6.0)
+    assert value["speculation"]["accepted_by_position"] == [1.0, 0.75, 0.5]
+    assert value["speculation"]["hit_rate"] == 0.75
+    assert value["speculation"]["settings"]["draft_length"] == 8
+
+
+def test_json_of_an_answer_without_a_draft_or_a_token(fake: FakeRuntime, invoke: Invoke) -> None:
+    fake.draft = None
+    fake.scripts = [lambda _request: iter([Finished("stop", Summary())])]
+    value = json.loads(invoke("run", "Hi", "--json", "-m", "x.gguf").out)
+    assert value["draft"] is None
+    assert value["text"] == ""
+    assert value["timings"]["predicted_per_second"] == 0
+
+
+@pytest.mark.usefixtures("fake")
+def test_figures_go_to_standard_error(invoke: Invoke) -> None:
+    outcome = invoke("run", "Hi", "--stats")
+    assert outcome.out == "Hello\n"
+    lines = dict(line.split("  ", 1) for line in outcome.err.splitlines())
+    table = {name.strip(): text.strip() for name, text in lines.items()}
+    assert table["mode"] == "sd (measured)"
+    assert table["answer"] == "13 tokens, 6.0 tok/s"
+    assert table["prompt"].endswith("30.0 tok/s")
+    assert table["acceptance"].startswith("80.0%")
+    assert table["accepted length"].startswith("3.00 ")
+    assert table["by position"] == "1.00 0.75 0.50"
+    assert table["hit rate"].startswith("75.0%")
+    assert table["per round"].startswith("verify 300.00 ms, draft 100.00 ms, wait 50.00 ms, Python 25.00 ms")
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "text"),
+    [
+        (ContextFullError("too long", "shorten it"), 2, "error: too long\n  hint: shorten it\n"),
+        (ModelFileError("no such file"), 2, "error: no such file\n"),
+        (EngineError("out of\nmemory"), 1, "error: out of memory\n"),
+        (Cancelled(), 130, ""),
+        (KeyboardInterrupt(), 130, ""),
+        (BrokenPipeError(), 0, ""),
+    ],
+)
+def test_every_error_has_its_line_and_code(
+    fake: FakeRuntime, invoke: Invoke, error: BaseException, code: int, text: str
+) -> None:
+    def fails(_request: Request) -> Iterator[GenerationEvent]:
+        yield TextDelta((TextPiece("so far", Provenance.TARGET),))
+        raise error
+
+    fake.scripts = [fails]
+    outcome = invoke("run", "Hi")
+    assert (outcome.code, outcome.err) == (code, text)
+    assert outcome.out.startswith("so far")
+    assert fake.closed
+
+
+@pytest.mark.parametrize("verbose", [False, True])
+def test_a_mistake_of_ours_is_one_line_and_a_traceback_on_request(
+    fake: FakeRuntime, invoke: Invoke, verbose: bool
+) -> None:
+    def fails(_request: Request) -> Iterator[GenerationEvent]:
+        raise ZeroDivisionError("oh")
+
+    fake.scripts = [fails]
+    outcome = invoke("run", "Hi", *["-v"] * verbose)
+    assert outcome.code == 1
+    assert "error: unexpected ZeroDivisionError: oh" in outcome.err
+    assert ("Traceback" in outcome.err) == verbose
+
+
+def interrupts(fake: FakeRuntime) -> None:
+    """Let the first answer press Ctrl+C after a few words."""
+
+    def script(_request: Request) -> Iterator[GenerationEvent]:
+        yield TextDelta((TextPiece("half an", Provenance.TARGET),))
+        os.kill(os.getpid(), signal.SIGINT)
+        reason = "cancelled" if fake.cancelled.wait(timeout=20) else "stop"
+        assert reason == "cancelled"
+        yield Finished("cancelled", SUMMARY)
+
+    fake.scripts.insert(0, script)
+
+
+def test_ctrl_c_prints_what_came(fake: FakeRuntime, invoke: Invoke) -> None:
+    interrupts(fake)
+    before = signal.getsignal(signal.SIGINT)
+    outcome = invoke("run", "Hi")
+    assert (outcome.code, outcome.out, outcome.err) == (130, "half an\n", "")
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_ctrl_c_leaves_valid_json(fake: FakeRuntime, invoke: Invoke) -> None:
+    interrupts(fake)
+    outcome = invoke("run", "Hi", "--json")
+    value = json.loads(outcome.out)
+    assert (outcome.code, value["text"], value["finish_reason"]) == (130, "half an", "cancelled")
+
+
+def test_a_reader_that_leaves_early_is_not_an_error() -> None:
+    code = (
+        "import sys; from localspec.__main__ import main; from localspec.cli import opening\n"
+        "from tests.cli.fake_runtime import FakeRuntime, says\n"
+        "opening.open_runtime = FakeRuntime([says(*['words and words '] * 20000)]).open\n"
+        "sys.exit(main(['run', 'Hi']))\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.read(10)
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait(timeout=30) == 0
+
+
+@pytest.mark.parametrize(("total", "shown"), [(100, False), (5000, True)])
+def test_progress_shows_for_long_prompts_on_a_terminal(
+    fake: FakeRuntime, invoke: Invoke, monkeypatch: pytest.MonkeyPatch, total: int, shown: bool
+) -> None:
+    def script(request: Request) -> Iterator[GenerationEvent]:
+        yield PromptProgress(total // 2, total)
+        yield from says("Hi")(request)
+
+    fake.scripts = [script]
+    assert "reading" not in invoke("run", "Hi").err
+    monkeypatch.setattr("localspec.cli.console.is_terminal", lambda stream: stream is sys.stderr)
+    outcome = invoke("run", "Hi")
+    assert ("reading the prompt: 50%" in outcome.err) == shown
+    assert outcome.out == "Hi\n"
+
+
+def test_a_terminal_is_not_steered_by_the_answer(
+    fake: FakeRuntime, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake.scripts = [says("a\x1b[2Jb\tc\n")]
+    assert invoke("run", "Hi").out == "a\x1b[2Jb\tc\n"
+    monkeypatch.setattr("localspec.cli.console.is_terminal", lambda _stream: True)
+    assert invoke("run", "Hi", typed="").out == "a[2Jb\tc\n"
+
+
+def test_color_marks_the_origin(fake: FakeRuntime, invoke: Invoke) -> None:
+    fake.scripts = [says("t", "a", "p")]
+    assert invoke("run", "Hi", "--color").out == "t\x1b[32ma\x1b[0m\x1b[36mp\x1b[0m\n"
+    assert invoke("run", "Hi", "--no-color").out == "tap\n"
+
+
+def test_a_full_context_is_told(fake: FakeRuntime, invoke: Invoke) -> None:
+    fake.scripts = [says("cut", reason="context")]
+    outcome = invoke("run", "Hi")
+    assert (outcome.code, outcome.out) == (0, "cut\n")
+    assert "context of 512 tokens is full" in outcome.err

@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from math import inf
+
+import pytest
+
+from localspec import exactness
+from localspec.exactness import Difference, DistributionResult, Effort, GreedyResult, Report, Variant
+from tests.cli.conftest import Invoke
+from tests.cli.fake_runtime import FakeRuntime
+
+EQUAL = GreedyResult("ngram", 12, 500, 300, ())
+TIE = Difference("code", "Write.", 3, " a", " the", 0.01, 0.02, near_tie=True)
+WRONG = Difference("story", "Tell.", 7, " fox", "", inf, inf, near_tie=False)
+FOLLOWS = DistributionResult("ssd", "hit", 900, 450, 0.4)
+STRAYS = DistributionResult("ssd", "other", 700, 70, 0.0)
+FEW = DistributionResult("sd", "all", 10, 5, None)
+
+Asked = list[tuple[tuple[str, ...], Effort]]
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Callable[[Report], Asked]:
+    """Let the check give the report, and keep what it was asked to test."""
+
+    def install(report: Report) -> Asked:
+        calls: Asked = []
+
+        def check(_runtime: object, tested: tuple[Variant, ...], effort: Effort, _progress: object) -> Report:
+            calls.append((tuple(variant.name for variant in tested), effort))
+            return report
+
+        monkeypatch.setattr(exactness, "check", check)
+        return calls
+
+    return install
+
+
+@pytest.mark.usefixtures("fake")
+def test_an_exact_pair(invoke: Invoke, asked: Callable[[Report], Asked]) -> None:
+    calls = asked(Report((EQUAL, GreedyResult("sd", 12, 500, 300, (TIE,))), (FOLLOWS, FEW)))
+    outcome = invoke("verify", "-m", "a.gguf", "-md", "b.gguf")
+    assert (outcome.code, outcome.err) == (0, "")
+    assert calls == [(("ngram", "sd", "ssd"), Effort())]
+    assert "12 of 12 equal (500 tokens, 300 drafted)" in outcome.out
+    assert "11 of 12 equal, 1 left at a near-tie" in outcome.out
+    assert "near-tie: code, token 3: ' a' became ' the', gap 0.0100 logits" in outcome.out
+    assert "too few tokens to tell" in outcome.out
+    assert outcome.out.endswith("verdict: exact\n")
+
+
+@pytest.mark.usefixtures("fake")
+@pytest.mark.parametrize(
+    ("report", "line"),
+    [
+        (Report((GreedyResult("ssd", 12, 500, 300, (WRONG,)),), (FOLLOWS,)), "1 DIFFERENT"),
+        (Report((EQUAL,), (FOLLOWS, STRAYS)), "FAIL ssd            other rounds"),
+    ],
+)
+def test_a_pair_that_is_not_exact(
+    invoke: Invoke, asked: Callable[[Report], Asked], report: Report, line: str
+) -> None:
+    asked(report)
+    outcome = invoke("verify")
+    assert outcome.code == 1
+    assert line in outcome.out
+    assert outcome.out.endswith("verdict: NOT exact\n")
+
+
+@pytest.mark.usefixtures("fake")
+def test_json(invoke: Invoke, asked: Callable[[Report], Asked]) -> None:
+    asked(Report((GreedyResult("sd", 12, 500, 300, (WRONG,)),), (FOLLOWS,)))
+    outcome = invoke("verify", "--json")
+    value = json.loads(outcome.out)
+    assert (outcome.code, value["schema"], value["exact"]) == (1, 1, False)
+    assert value["greedy"][0]["differences"][0]["gap"] is None
+    assert value["greedy"][0]["passed"] is False
+    assert (value["sampled"][0]["p_value"], value["sampled"][0]["passed"]) == (0.4, True)
+    assert value["model"]["name"] == "big"
+
+
+def test_flags_choose_what_is_tested(
+    fake: FakeRuntime, invoke: Invoke, asked: Callable[[Report], Asked]
+) -> None:
+    calls = asked(Report((), ()))
+    invoke("verify", "--quick")
+    invoke("verify", "--mode", "ssd", "--tokens", "99", "--near-tie", "0.2")
+    fake.draft = None
+    invoke("verify", "-m", "a.gguf")
+    assert calls == [
+        (("ngram", "sd", "ssd"), exactness.QUICK),
+        (("ssd",), Effort(sampled_tokens=99, near_tie=0.2)),
+        (("ngram",), Effort()),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("flags", "complaint"),
+    [(["--mode", "off"], "nothing to verify"), (["--tokens", "5"], "--tokens"), (["Hi"], "unrecognized")],
+)
+def test_mistakes(fake: FakeRuntime, invoke: Invoke, flags: list[str], complaint: str) -> None:
+    outcome = invoke("verify", *flags)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert complaint in outcome.err
+    assert fake.opened == []
