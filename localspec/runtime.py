@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import replace
 from types import TracebackType
 from typing import Self
@@ -18,7 +17,7 @@ from localspec.engines.engine import Engine
 from localspec.engines.loop import Round, Task
 from localspec.engines.measure import measure
 from localspec.engines.modes import predict
-from localspec.engines.tally import Tally
+from localspec.engines.tally import Stopwatch, Tally
 from localspec.engines.text import AnswerText
 from localspec.errors import Cancelled, ContextFullError, UserError
 from localspec.llama import Detokenizer, Model, compare_vocabularies
@@ -152,7 +151,7 @@ class Runtime:
         tally = Tally(len(prompt), self._engine.cached(prompt), request.settings.mode)
         text = AnswerText(Detokenizer(self._target_model.vocabulary), request.stop)
         reason: FinishReason = "context"
-        stopwatch = _Stopwatch()
+        stopwatch = Stopwatch()
         try:
             with closing(self._rounds(prompt, request)) as rounds:
                 for event in rounds:
@@ -221,19 +220,18 @@ class Runtime:
         self, prompt: Sequence[int], request: Request
     ) -> Generator[PromptProgress | Round, None, None]:
         settings = self._checked(request.settings)
-        experience = self._costs(together=settings.mode == "ssd") if settings.mode != "off" else _UNKNOWN
+        together = settings.mode == "ssd"
         limit = request.max_tokens if request.max_tokens is not None else self.target.context
-        task = Task(
-            request.sampling, settings.acceptance, settings.draft_length, limit, self._target_model.end_tokens
-        )
+        ends = self._target_model.end_tokens
+        task = Task(request.sampling, settings.acceptance, settings.draft_length, limit, ends)
         contexts = self._contexts
         contexts.resume()
-        together = settings.mode == "ssd"
-        contexts.share_threads(together=together)
-        if together:
-            contexts.share_draft_threads()
         self._running = True
         try:
+            experience = _UNKNOWN if settings.mode == "off" else self._costs(together=together)
+            contexts.share_threads(together=together)
+            if together:
+                contexts.share_draft_threads()
             for event in self._engine.rounds(prompt, settings, task, experience, request.seed):
                 if together and isinstance(event, Round):
                     contexts.share_target_threads()
@@ -282,23 +280,3 @@ def _part(
     if on_progress is None:
         return None
     return lambda fraction: on_progress((number + fraction) / count)
-
-
-class _Stopwatch:
-    """Measures work, without the time that the reader of the events takes."""
-
-    def __init__(self) -> None:
-        self._started = time.perf_counter()
-
-    def seconds(self) -> float:
-        """Return the seconds of work so far."""
-        return time.perf_counter() - self._started
-
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        """Leave out what happens inside."""
-        paused = time.perf_counter()
-        try:
-            yield
-        finally:
-            self._started += time.perf_counter() - paused

@@ -54,7 +54,7 @@ def is_expected(name: str) -> bool:
 def test_wheel_holds_nothing_but_the_packages(contents: dict[str, int]) -> None:
     assert [name for name in contents if not is_expected(name)] == []
     suffixes = {PurePosixPath(name).suffix for name in contents if ".dist-info/" not in name}
-    assert suffixes <= {".py", ".typed", ".gguf", ".md", ".txt", ".toml", ".tcss"}
+    assert suffixes <= {".py", ".typed", ".gguf", ".jsonl", ".md", ".txt", ".toml", ".tcss"}
 
 
 def test_wheel_holds_every_module_and_profile(contents: dict[str, int]) -> None:
@@ -67,12 +67,11 @@ def test_wheel_holds_every_module_and_profile(contents: dict[str, int]) -> None:
     assert expected - set(contents) == set()
 
 
-def test_wheel_holds_the_pair_and_its_papers(contents: dict[str, int]) -> None:
+def test_wheel_holds_the_pair_its_papers_and_prompts(contents: dict[str, int]) -> None:
     for path in bundled_pair():
         assert contents[f"localspec/demo/{path.name}"] == path.stat().st_size
-    assert {"localspec/demo/MODEL_CARD.md", "localspec/demo/ATTRIBUTION-african-storybook.txt"} <= set(
-        contents
-    )
+    papers = {"MODEL_CARD.md", "ATTRIBUTION-african-storybook.txt", "prompts.jsonl"}
+    assert {f"localspec/demo/{name}" for name in papers} <= set(contents)
     licences = {path.name for path in (ROOT / "localspec" / "demo" / "LICENSES").iterdir()}
     assert licences
     assert {f"localspec/demo/LICENSES/{name}" for name in licences} <= set(contents)
@@ -100,6 +99,7 @@ def test_wheel_works_without_the_checkout(wheel: Path, tmp_path: Path) -> None:
         "import localspec.__main__, localspec.demo, localspec_tui\n"
         "for path in localspec.demo.bundled_pair(): print(path, path.is_file())\n"
         "print(localspec_tui.__file__)\n"
+        "print(len(localspec.demo.prompts()))\n"
         "localspec.__main__.main(['--help'])\n"
     )
     environment = os.environ | {"PYTHONPATH": str(tmp_path)}
@@ -107,9 +107,10 @@ def test_wheel_works_without_the_checkout(wheel: Path, tmp_path: Path) -> None:
     result = subprocess.run(
         command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
     )
-    target, draft, screens, *help_text = result.stdout.splitlines()
+    target, draft, screens, num_prompts, *help_text = result.stdout.splitlines()
     assert target == f"{tmp_path / 'localspec' / 'demo' / 'demo-target.gguf'} True"
     assert draft == f"{tmp_path / 'localspec' / 'demo' / 'demo-draft.gguf'} True"
+    assert num_prompts == "52"
     assert screens == str(tmp_path / "localspec_tui" / "__init__.py")
     assert any("localspec" in line for line in help_text), result.stderr
 

@@ -106,7 +106,7 @@ class AheadDrafter:
         draft = self._plain(self._outcome)
         if draft is None:
             draft = self._prepared(self._outcome, limit)
-        if draft is None:
+        if draft is None and self._branch(self._outcome) is None:  # else what was drawn would decide its fate
             draft = self._repeated(self._outcome, limit)
         if draft is None:
             draft = self._asked(self._outcome, limit)
@@ -121,10 +121,15 @@ class AheadDrafter:
         self._inbox.put(_Verdict(outcome, 0))
         return Draft()
 
-    def _prepared(self, outcome: VerifyOutcome, limit: int) -> Draft | None:
+    def _branch(self, outcome: VerifyOutcome) -> Branch | None:
+        """Return the branch prepared for the last verdict, if it has a token to send."""
         ready = self._ready
         branch = ready.branches.get(outcome) if ready.number == self._round else None
-        if branch is None or not branch.proposals:
+        return branch if branch is not None and branch.proposals else None
+
+    def _prepared(self, outcome: VerifyOutcome, limit: int) -> Draft | None:
+        branch = self._branch(outcome)
+        if branch is None:
             return None  # also if its first token is being drafted: that is worth the wait
         proposals = branch.proposals[:limit]
         confidences = [proposal.confidence for proposal in proposals]

@@ -127,7 +127,8 @@ class Pace:
         known = self._experience.seconds_per_token
         seconds = round_.verify_s + round_.draft_s + round_.wait_s + round_.python_s
         per_token = min(seconds / tokens, OUTLIER * known)
-        self._experience.seconds_per_token = known + LEARNING_RATE / 2 * tokens * (per_token - known)
+        rate = 1.0 - (1.0 - LEARNING_RATE / 2) ** tokens
+        self._experience.seconds_per_token = known + rate * (per_token - known)
 
     def worth_drafting(self, confidences: Sequence[float]) -> bool:
         """Tell whether one more token is worth drafting while the target waits."""

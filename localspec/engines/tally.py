@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from localspec.types import DraftOrigin, Mode, RoundStats, Summary
 
@@ -63,3 +66,23 @@ class Tally:
             wait_s=wait_s,
             python_s=decode_s - verify_s - draft_s - wait_s,
         )
+
+
+class Stopwatch:
+    """Measures work, without the time that the reader of the events takes."""
+
+    def __init__(self) -> None:
+        self._started = time.perf_counter()
+
+    def seconds(self) -> float:
+        """Return the seconds of work so far."""
+        return time.perf_counter() - self._started
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Leave out what happens inside."""
+        paused = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._started += time.perf_counter() - paused

@@ -1,20 +1,25 @@
 """Each rule of exactness is broken on purpose, and the contract notices."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
+from localspec import sampling
 from localspec.engines import drafters, propose, verify
-from localspec.engines.propose import Proposal
+from localspec.engines.propose import Proposal, Proposer
 from localspec.engines.verify import Target, Uniforms
-from localspec.sampling import draw
-from localspec.testing.contract import SIGNIFICANT, EngineContract, ks_uniform_p_value
+from localspec.statistics import ks_uniform_p_value
+from localspec.testing.contract import SIGNIFICANT, EngineContract
 from localspec.types import Distribution, Draft, DraftOrigin, EngineSettings, VerifyOutcome
 
 SD = EngineSettings(mode="sd", draft_length=4, min_confidence=0.0)
 SSD = EngineSettings(mode="ssd", draft_length=4, fan_out_budget=8, min_confidence=0.0)
+Drawn = Callable[[Proposer, NDArray[np.int64], NDArray[np.float32], Sequence[int]], Proposal]
+
+both = pytest.mark.parametrize("settings", [SD, SSD])
 
 
 def lowest_p_value(settings: EngineSettings, tokens: int = 4000) -> float:
@@ -31,28 +36,30 @@ def test_prepared_drafts_are_really_judged() -> None:
     assert len(contract.uniform_values(tokens=2000)[DraftOrigin.AHEAD]) > 500
 
 
-@pytest.mark.parametrize("settings", [SD, SSD])
+@both
 def test_an_accept_test_with_another_q_is_noticed(
     settings: EngineSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = verify.probability
-
     def scaled(p: Distribution, token: int) -> float:
-        return whole(p, token) * (0.5 if p.ids is not None else 1.0)  # only q has a list of ids here
+        is_q = p.ids is not None  # p spans the vocabulary here
+        return sampling.probability(p, token) * (0.5 if is_q else 1.0)
 
     monkeypatch.setattr(verify, "probability", scaled)
     assert lowest_p_value(settings) < SIGNIFICANT
 
 
-@pytest.mark.parametrize("settings", [SD, SSD])
+@both
 def test_a_residual_that_is_the_target_itself_is_noticed(
     settings: EngineSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(verify, "residual", lambda p, q: p)
+    def whole(p: Distribution, _: Distribution | int) -> Distribution:
+        return p
+
+    monkeypatch.setattr(verify, "residual", whole)
     assert lowest_p_value(settings) < SIGNIFICANT
 
 
-@pytest.mark.parametrize("settings", [SD, SSD])
+@both
 def test_accepting_whatever_the_target_likes_best_is_noticed(
     settings: EngineSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -60,8 +67,9 @@ def test_accepting_whatever_the_target_likes_best_is_noticed(
         for accepted, token in enumerate(draft.tokens):
             p = target(accepted)
             if token != int(p.probs.argmax()):
-                return VerifyOutcome(accepted, draw(p, rng.random()))
-        return VerifyOutcome(len(draft.tokens), draw(target(len(draft.tokens)), rng.random()))
+                return VerifyOutcome(accepted, sampling.draw(p, rng.random()))
+        accepted = len(draft.tokens)
+        return VerifyOutcome(accepted, sampling.draw(target(accepted), rng.random()))
 
     monkeypatch.setattr(verify, "_reject", greedily)
     assert lowest_p_value(settings) < SIGNIFICANT
@@ -71,18 +79,17 @@ def test_accepting_whatever_the_target_likes_best_is_noticed(
 def test_a_q_without_its_down_weighting_is_noticed(
     settings: EngineSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = propose.draft_distribution
+    original: Drawn = propose.Proposer._drawn
 
-    def honest(ids: np.ndarray, logits: np.ndarray, sampling, **steps) -> Distribution:  # type: ignore[no-untyped-def]
-        return whole(ids, logits, sampling, **{**steps, "saguaro_c": 1.0})
+    def forgetful(
+        self: Proposer, ids: NDArray[np.int64], logits: NDArray[np.float32], history: Sequence[int]
+    ) -> Proposal:
+        told = sampling.draft_distribution(
+            ids, logits, self._sampling, draft_temperature=1.0, saguaro_c=1.0, saguaro_top=0, history=history
+        )
+        return replace(original(self, ids, logits, history), q=told)
 
-    def draw_weighted(self, ids, logits, history):  # type: ignore[no-untyped-def]
-        drawn = original(self, ids, logits, history)
-        steps = {"draft_temperature": 1.0, "saguaro_top": 2, "history": history}
-        return replace(drawn, q=honest(ids, logits, self._sampling, **steps))
-
-    original = propose.Proposer._drawn
-    monkeypatch.setattr(propose.Proposer, "_drawn", draw_weighted)
+    monkeypatch.setattr(propose.Proposer, "_drawn", forgetful)
     assert lowest_p_value(settings) < SIGNIFICANT
 
 
@@ -102,8 +109,11 @@ def test_a_draft_shortened_by_its_own_tokens_is_noticed(monkeypatch: pytest.Monk
 
 def test_one_random_stream_for_both_models_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     class Twin:
+        def __init__(self, _: int) -> None:
+            pass
+
         def spawn(self, count: int) -> list[int]:
             return [5] * count
 
-    monkeypatch.setattr(np.random, "SeedSequence", lambda seed: Twin())
+    monkeypatch.setattr(np.random, "SeedSequence", Twin)
     assert lowest_p_value(SD, tokens=16000) < SIGNIFICANT
