@@ -66,7 +66,7 @@ def _thresholds(rows: Logits, count: int) -> Logits:
 
 def greedy_token(logits: Logits, sampling: Sampling, history: Sequence[int]) -> int:
     """Return the most likely token after penalties; `logits` float32 (vocabulary,)."""
-    if _penalises(sampling) and history:
+    if penalises(sampling) and history:
         return int(_best(logits, 1, sampling, history)[0][0])
     token = int(logits.argmax())
     if logits[token] != logits[token]:
@@ -109,7 +109,7 @@ def draft_distribution(  # noqa: PLR0913 - every one of them shapes q
     tokens by `saguaro_c`. The order is that of the draft model's preference, before this down-weighting.
     """
     values = logits.astype(np.float64)
-    if _penalises(sampling) and history:
+    if penalises(sampling) and history:
         ids, values = _penalise_candidates(ids, values, sampling, history)
     temperature = sampling.temperature * draft_temperature
     if temperature <= 0:
@@ -214,7 +214,8 @@ def _without_top_k(row: Logits, sampling: Sampling) -> Distribution:
         count *= 16
 
 
-def _penalises(sampling: Sampling) -> bool:
+def penalises(sampling: Sampling) -> bool:
+    """Tell whether any penalty is on."""
     return sampling.penalty_window > 0 and (
         sampling.repetition_penalty != 1 or sampling.presence_penalty != 0 or sampling.frequency_penalty != 0
     )
@@ -235,7 +236,7 @@ def _recent(sampling: Sampling, history: Sequence[int]) -> Counter[int]:
 
 def _penalised(logits: Logits, sampling: Sampling, history: Sequence[int]) -> Logits:
     """Return the row after penalties; the row itself where there are none."""
-    if not _penalises(sampling) or not history:
+    if not penalises(sampling) or not history:
         return logits
     recent = _recent(sampling, history)
     row, tokens = logits.copy(), list(recent)
@@ -245,7 +246,7 @@ def _penalised(logits: Logits, sampling: Sampling, history: Sequence[int]) -> Lo
 
 def _best(logits: Logits, count: int, sampling: Sampling, history: Sequence[int]) -> tuple[Ids, Logits]:
     """Return the `count` best ids and logits after penalties, without copying the row."""
-    if not _penalises(sampling) or not history:
+    if not penalises(sampling) or not history:
         ids, values = top_candidates(logits[None], count)
         return ids[0], values[0]
     recent = _recent(sampling, history)

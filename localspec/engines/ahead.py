@@ -133,7 +133,7 @@ class AheadDrafter:
             return None  # also if its first token is being drafted: that is worth the wait
         proposals = branch.proposals[:limit]
         confidences = [proposal.confidence for proposal in proposals]
-        if len(proposals) < limit and self._pace.worth_drafting(confidences):
+        if self._pace.worth_drafting(confidences, limit):
             return None
         proposals = proposals[: self._pace.length_to_send(confidences, limit)]
         self._sent = proposals

@@ -14,6 +14,7 @@ EXPLORE_AFTER = 40  # rounds without a draft, before a short one tests whether t
 EXPLORE_LENGTH = 2
 BINS = 13
 PRIOR_WEIGHT = 4.0
+PRIOR_MEAN = 0.7
 
 
 class CostCurve:
@@ -22,9 +23,16 @@ class CostCurve:
     def __init__(self, points: Mapping[int, float]) -> None:
         self._sizes = sorted(points)
         self._seconds = [points[size] for size in self._sizes]
+        self._answers: dict[int, float] = {}
 
     def __call__(self, size: int) -> float:
         """Return the seconds of a call with `size` tokens, interpolated between the known sizes."""
+        answer = self._answers.get(size)
+        if answer is None:
+            answer = self._answers[size] = self._interpolated(size)
+        return answer
+
+    def _interpolated(self, size: int) -> float:
         sizes, seconds = self._sizes, self._seconds
         at = bisect_left(sizes, size)
         if at < len(sizes) and sizes[at] == size:
@@ -37,6 +45,7 @@ class CostCurve:
 
     def observe(self, size: int, seconds: float) -> None:
         """Learn from one call."""
+        self._answers.clear()
         at = bisect_left(self._sizes, size)
         if at == len(self._sizes) or self._sizes[at] != size:
             self._sizes.insert(at, size)
@@ -61,6 +70,12 @@ class Calibration:
         centres = [(index + 0.5) / BINS for index in range(BINS)]
         self._accepted = [PRIOR_WEIGHT * centre for centre in centres]
         self._judged = [PRIOR_WEIGHT] * BINS
+        self._all_accepted, self._all_judged = PRIOR_WEIGHT * PRIOR_MEAN, PRIOR_WEIGHT
+
+    @property
+    def mean(self) -> float:
+        """Return the share of all judged tokens that were accepted."""
+        return self._all_accepted / self._all_judged
 
     def chance(self, confidence: float) -> float:
         """Return the chance of acceptance at a confidence of 0 to 1."""
@@ -73,6 +88,8 @@ class Calibration:
             index = min(int(confidence * BINS), BINS - 1)
             self._judged[index] += 1.0
             self._accepted[index] += position < accepted
+            self._all_judged += 1.0
+            self._all_accepted += position < accepted
 
 
 class Calibrations:
@@ -130,37 +147,69 @@ class Pace:
         rate = 1.0 - (1.0 - LEARNING_RATE / 2) ** tokens
         self._experience.seconds_per_token = known + rate * (per_token - known)
 
-    def worth_drafting(self, confidences: Sequence[float]) -> bool:
-        """Tell whether one more token is worth drafting while the target waits."""
+    def worth_drafting(self, confidences: Sequence[float], limit: int) -> bool:
+        """Tell whether one more token is worth drafting while the target waits.
+
+        It is if some longer draft, whose further tokens have the usual chance, is worth more than any that
+        could be sent now: verification may cost a lot for the second token and little for the next ones.
+        """
+        drafted = len(confidences)
+        if drafted >= limit:
+            return False
         if self.min_confidence is not None:
             return not confidences or confidences[-1] >= self.min_confidence
-        drafted = len(confidences)
         if self.exploring:
             return drafted < EXPLORE_LENGTH
-        reach = 1.0
-        for confidence in confidences:
-            reach *= self.calibration.chance(confidence)
-        cost = self.step(1) + self.verify(drafted + 2) - self.verify(drafted + 1)
-        return reach * self.seconds_per_token > cost
+        step_s = self.step(1)
+        values, reach = self._values(confidences)
+        usual = self.calibration.mean
+        value = values[-1]
+        for length in range(drafted + 1, limit + 1):
+            reach *= usual
+            value += self._gain(reach, length) - step_s
+            if value > max(values):
+                return True
+        return False
 
     def length_to_send(self, confidences: Sequence[float], limit: int) -> int:
         """Return how many of the drafted tokens the target should judge.
 
-        The value of a token that is judged never decides: a sampled draft is cut where the chance known
-        before drawing the token no longer pays; a deterministic one may take the best length of all.
+        The value of a token that is judged never decides. A deterministic draft takes the length that is
+        worth most; a drawn one is cut by the chances that were known before the token was drawn.
         """
         confidences = confidences[:limit]
         if self.min_confidence is not None:
             return next((i for i, c in enumerate(confidences) if c < self.min_confidence), len(confidences))
         if self.exploring:
             return min(len(confidences), EXPLORE_LENGTH)
-        reach, gain, best, best_length = 1.0, 0.0, 0.0, 0
+        if self.deterministic:
+            values, _ = self._values(confidences)
+            return values.index(max(values))
+        reach = 1.0
         for length, confidence in enumerate(confidences, start=1):
             reach *= self.calibration.chance(confidence)
-            step = reach * self.seconds_per_token - (self.verify(length + 1) - self.verify(length))
-            if step <= 0 and not self.deterministic:
+            if not self._may_pay(reach, length, limit):
                 return length - 1
-            gain += step
-            if gain > best:
-                best, best_length = gain, length
-        return best_length
+        return len(confidences)
+
+    def _values(self, confidences: Sequence[float]) -> tuple[list[float], float]:
+        """Return what a draft of each length from 0 is worth, in seconds, and the chance of the longest."""
+        values, reach = [0.0], 1.0
+        for length, confidence in enumerate(confidences, start=1):
+            reach *= self.calibration.chance(confidence)
+            values.append(values[-1] + self._gain(reach, length))
+        return values, reach
+
+    def _gain(self, reach: float, length: int) -> float:
+        """Return the seconds that the last token of a draft saves, if it is accepted with chance `reach`."""
+        return reach * self.seconds_per_token - (self.verify(length + 1) - self.verify(length))
+
+    def _may_pay(self, reach: float, length: int, limit: int) -> bool:
+        """Tell whether a token pays, alone or with further ones of the usual chance."""
+        value, usual = 0.0, self.calibration.mean
+        for further in range(length, limit + 1):
+            value += self._gain(reach, further)
+            if value > 0:
+                return True
+            reach *= usual
+        return False

@@ -12,8 +12,8 @@ from localspec.engines.costs import Pace
 from localspec.engines.drafters import Drafter
 from localspec.engines.model import LanguageModel, Rows
 from localspec.engines.trunk import common_prefix
-from localspec.engines.verify import verify
-from localspec.sampling import distribution
+from localspec.engines.verify import verify, verify_greedily
+from localspec.sampling import distribution, penalises
 from localspec.types import (
     Acceptance,
     Distribution,
@@ -47,6 +47,11 @@ class Task:
     draft_length: int
     max_tokens: int
     end_tokens: frozenset[int]
+
+    @property
+    def plain_greedy(self) -> bool:
+        """Tell whether the best logit decides alone."""
+        return self.sampling.temperature <= 0 and not penalises(self.sampling)
 
 
 class Decoder:
@@ -124,6 +129,8 @@ class Decoder:
     def _judge(
         self, draft: Draft, rows: Rows, text: list[int], task: Task, random: np.random.Generator
     ) -> VerifyOutcome:
+        if task.plain_greedy and not np.isnan(rows[0, 0]):  # not a number: let `distribution` say so
+            return verify_greedily(draft, rows)
         history = text[-task.sampling.penalty_window :] if task.sampling.penalty_window else []
 
         def target(accepted: int) -> Distribution:

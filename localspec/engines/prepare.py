@@ -123,14 +123,14 @@ class Preparation:
     def step(self) -> bool:
         """Run the draft model once where it should help most; tell whether there was anything to do."""
         model = self._trunk.model
-        if self._own is None and len(self._trunk.whole()) - model.length() > 1:
+        if self._own is None and len(self._trunk.missing()) > 1:
             self._trunk.extend(self._pace, self._proposer)
             self._learn_tail()
             return True
         work = self._chosen_work()
         if not work:
             return False
-        tokens = [self._trunk.whole()[-1] if branch is None else branch.next_token() for branch in work]
+        tokens = [self._trunk.missing()[0] if branch is None else branch.next_token() for branch in work]
         sequences = [0 if branch is None else branch.sequence for branch in work]
         before = model.busy_s
         try:

@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from localspec.engines.model import Rows
 from localspec.sampling import draft_distribution, draw, top_candidates
 from localspec.types import Distribution, EngineSettings, Sampling
 
 CANDIDATES = 16  # a draft distribution over so many tokens loses next to nothing (prototype: top 12 to 16)
+SMALL_VOCABULARY = 32768  # up to it a softmax over everything beats looking for candidates
 GUESSES = 12  # bonus tokens worth considering at one position
 
 
@@ -42,6 +44,8 @@ class Proposer:
         # A greedy target has no temperature of its own: the draft's plain softmax ranks the guesses.
         self._sampling = sampling if sampling.temperature > 0 else Sampling(1.0, 0, 1.0, 0.0)
         self._window = sampling.penalty_window
+        self._sharpness = np.float32(1.0 / self._sampling.temperature)
+        self._guesses = settings.mode == "ssd"
         self._settings = settings
         self._random = random
 
@@ -52,13 +56,20 @@ class Proposer:
 
     def propose(self, rows: Rows, histories: Sequence[Sequence[int]] | None = None) -> list[Proposal]:
         """Return one proposal for each row; `histories` are needed with penalties only."""
+        if (
+            self.deterministic
+            and not self._guesses
+            and not self._penalised
+            and rows.shape[1] <= SMALL_VOCABULARY
+        ):
+            return [self._best(row) for row in rows]
         ids, logits = top_candidates(rows, min(CANDIDATES, rows.shape[1]))
         if self._penalised or not self.deterministic:
             return [
                 self._drawn(ids[row], logits[row], histories[row] if histories else ())
                 for row in range(len(ids))
             ]
-        scaled = np.exp((logits - logits[:, :1]) * np.float32(1.0 / self._sampling.temperature))
+        scaled = np.exp((logits - logits[:, :1]) * self._sharpness)
         scaled /= scaled.sum(axis=1, keepdims=True)
         token_lists, chances = ids[:, :GUESSES].tolist(), scaled[:, :GUESSES].tolist()
         return [
@@ -66,7 +77,13 @@ class Proposer:
             for tokens, weights in zip(token_lists, chances, strict=True)
         ]
 
-    def _drawn(self, ids: np.ndarray, logits: np.ndarray, history: Sequence[int]) -> Proposal:
+    def _best(self, row: NDArray[np.float32]) -> Proposal:
+        """Return the best token alone, where nobody asks what else might follow."""
+        token = int(row.argmax())
+        chance = 1.0 / float(np.exp((row - row[token]) * self._sharpness).sum())
+        return Proposal(token, chance, (), None)
+
+    def _drawn(self, ids: NDArray[np.int64], logits: NDArray[np.float32], history: Sequence[int]) -> Proposal:
         settings = self._settings
         q = draft_distribution(
             ids,

@@ -43,23 +43,28 @@ class Trunk:
         """Return the text with the proposals."""
         return self.text + [proposal.token for proposal in self.proposals]
 
+    def missing(self) -> list[int]:
+        """Return the end of the whole, which the cache does not hold yet."""
+        held = self.model.length() - len(self.text)
+        proposed = [proposal.token for proposal in self.proposals[max(held, 0) :]]
+        return proposed if held >= 0 else self.text[held:] + proposed
+
     def confidences(self) -> list[float]:
         """Return the confidence of each proposal."""
         return [proposal.confidence for proposal in self.proposals]
 
     def extend(self, pace: Pace, proposer: Proposer) -> None:
         """Draft one more token."""
-        whole = self.whole()
-        missing = whole[self.model.length() :]
+        missing = self.missing()
         before = self.model.busy_s
         rows = self.model.evaluate(missing)
         if len(missing) == 1:
             pace.step.observe(1, self.model.busy_s - before)
-        self.proposals += proposer.propose(rows, [whole] if proposer.needs_history else None)
+        self.proposals += proposer.propose(rows, [self.whole()] if proposer.needs_history else None)
 
     def extend_while_worth(self, pace: Pace, proposer: Proposer, limit: int) -> None:
         """Draft until the next token would cost more than it is expected to earn."""
-        while len(self.proposals) < limit and pace.worth_drafting(self.confidences()):
+        while pace.worth_drafting(self.confidences(), limit):
             self.extend(pace, proposer)
 
     def adopt(self, tokens: Sequence[int], proposer: Proposer) -> None:

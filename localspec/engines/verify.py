@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from localspec.sampling import draw, probability, residual
 from localspec.types import Acceptance, Distribution, Draft, VerifyOutcome
 
@@ -29,6 +32,15 @@ def verify(draft: Draft, target: Target, acceptance: Acceptance, rng: Uniforms) 
     if acceptance == "match":
         return _match(draft, target, rng)
     return _reject(draft, target, rng)
+
+
+def verify_greedily(draft: Draft, rows: NDArray[np.float32]) -> VerifyOutcome:
+    """Judge a draft by the best token of each row of logits: what `verify` does at temperature 0."""
+    best = rows.argmax(axis=1).tolist()
+    for accepted, token in enumerate(draft.tokens):
+        if token != best[accepted]:
+            return VerifyOutcome(accepted, best[accepted])
+    return VerifyOutcome(len(draft.tokens), best[-1])
 
 
 def _match(draft: Draft, target: Target, rng: Uniforms) -> VerifyOutcome:
