@@ -24,7 +24,7 @@ FinishReason = Literal["stop", "length", "context", "cancelled"]
 
 
 class DraftOrigin(Enum):
-    """Who wrote a draft."""
+    """Who wrote a draft; also of one that was not worth sending and left empty."""
 
     NONE = "none"  # nobody: plain decoding
     FRESH = "fresh"  # the draft model, while the target waited

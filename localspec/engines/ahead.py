@@ -209,7 +209,7 @@ class AheadDrafter:
             trunk.extend_while_worth(self._pace, self._proposer, verdict.limit)
             sent = self._pace.length_to_send(trunk.confidences(), verdict.limit)
             busy_s = trunk.model.busy_s - before
-            self._outbox.put(_Answer(tuple(trunk.proposals[:sent]), prepared and sent > 0, busy_s))
+            self._outbox.put(_Answer(tuple(trunk.proposals[:sent]), prepared, busy_s))
         assert sent is not None
         self._open_round(self._ready.number + 1, sent)
 

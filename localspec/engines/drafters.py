@@ -40,9 +40,7 @@ class Drafter(Protocol):
 
 
 def draft_of(proposals: Sequence[Proposal], origin: DraftOrigin) -> Draft:
-    """Return the draft that consists of some proposals."""
-    if not proposals:
-        return Draft()
+    """Return the draft that consists of some proposals, possibly none."""
     q = tuple(proposal.q for proposal in proposals if proposal.q is not None)
     return Draft(tuple(proposal.token for proposal in proposals), q or None, origin)
 

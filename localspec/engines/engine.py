@@ -30,6 +30,11 @@ class Engine:
         """Return how many tokens of a prompt the target need not read again."""
         return self._decoder.cached(prompt)
 
+    @property
+    def reused(self) -> int:
+        """Return how many tokens of the last prompt the target did not read again."""
+        return self._decoder.reused
+
     def forget(self) -> None:
         """Empty both caches."""
         self._decoder.forget()

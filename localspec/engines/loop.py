@@ -13,6 +13,7 @@ from localspec.engines.drafters import Drafter
 from localspec.engines.model import LanguageModel, Rows
 from localspec.engines.trunk import common_prefix
 from localspec.engines.verify import verify, verify_greedily
+from localspec.errors import EngineError
 from localspec.sampling import distribution, penalises
 from localspec.types import (
     Acceptance,
@@ -60,6 +61,7 @@ class Decoder:
     def __init__(self, target: LanguageModel) -> None:
         self._target = target
         self._held: list[int] = []
+        self.reused = 0  # tokens of the last prompt that were not read again
 
     def forget(self) -> None:
         """Empty the cache."""
@@ -105,7 +107,12 @@ class Decoder:
     def _read(self, prompt: Sequence[int]) -> Generator[PromptProgress, None, Rows]:
         """Read what the cache lacks of a prompt."""
         cached = self.cached(prompt)
-        self._forget(cached)
+        try:
+            self._forget(cached)
+        except EngineError:  # a model that keeps a running state instead of tokens cannot go back
+            cached = 0
+            self._forget(cached)
+        self.reused = cached
         total = len(prompt) - cached
         done = 0
         while total - done > READ_CHUNK:
