@@ -223,8 +223,9 @@ class Runtime:
         together = settings.mode == "ssd"
         limit = request.max_tokens if request.max_tokens is not None else self.target.context
         ends = self._target_model.end_tokens
-        task = Task(request.sampling, settings.acceptance, settings.draft_length, limit, ends)
         contexts = self._contexts
+        longest = min(settings.draft_length, contexts.target.max_rows - 1)  # and the bonus token
+        task = Task(request.sampling, settings.acceptance, longest, limit, ends)
         contexts.resume()
         self._running = True
         try:

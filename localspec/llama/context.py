@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from time import perf_counter
 
 import numpy as np
@@ -99,13 +99,11 @@ class Context:
         """Return how many tokens a sequence holds."""
         return self._lengths[self._checked(sequence)]
 
-    def evaluate(
-        self, tokens: Sequence[int], logits: int = 1, on_progress: Callable[[int, int], None] | None = None
-    ) -> Rows:
+    def evaluate(self, tokens: Sequence[int], logits: int = 1) -> Rows:
         """Append tokens to the trunk and return the logits after the last `logits` of them.
 
-        `on_progress(done, total)` is called after each micro-batch. Raises `Cancelled` with the whole
-        micro-batches so far in place, `ContextFullError` before anything is read.
+        Raises `Cancelled` with the whole micro-batches so far in place, `ContextFullError` before anything
+        is read.
         """
         total = len(tokens)
         if not total:
@@ -121,8 +119,6 @@ class Context:
             self._run((0,))
             self._lengths[0] += count
             done += count
-            if on_progress is not None:
-                on_progress(done, total)
         return self._rows(logits)
 
     def step(self, tokens: Sequence[int], sequences: Sequence[int]) -> Rows:

@@ -68,15 +68,21 @@ def test_cancel_from_another_thread_while_a_prompt_is_read(
         context.cancel()
         go_on.set()
 
-    def progress(done: int, _total: int) -> None:
-        if done == 16:
+    decode, calls = context._decode, []
+
+    def pausing(*arguments: object) -> int:
+        calls.append(arguments)
+        if len(calls) == 3:
             started.set()
             go_on.wait()
+        code: int = decode(*arguments)
+        return code
 
+    context._decode = pausing
     thread = threading.Thread(target=stop)
     thread.start()
     with pytest.raises(Cancelled):
-        context.evaluate(TOKENS, on_progress=progress)
+        context.evaluate(TOKENS)
     thread.join()
     assert context.length() == 16
     assert np.array_equal(context.evaluate(TOKENS[16:]), expected)
