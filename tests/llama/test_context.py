@@ -2,13 +2,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from localspec.errors import ContextFullError, EngineError
 from localspec.llama import Model
+from localspec.llama.library import Native
 from localspec.types import ModelOptions
 from tests.llama.conftest import OpenContext
 
@@ -62,7 +62,7 @@ def test_long_inputs_are_read_in_chunks(
     logits = min(logits, count)
     decode, sizes = context._decode, []
 
-    def counting(pointer: object, batch: Any) -> int:
+    def counting(pointer: object, batch: Native) -> int:
         sizes.append(batch.n_tokens)
         code: int = decode(pointer, batch)
         return code
