@@ -82,7 +82,7 @@ def _answer(
 ) -> Summary:
     settings = variant.settings
     task = Task(sampling, settings.acceptance, settings.draft_length, max_tokens, end_tokens)
-    tally = Tally(len(prompt.tokens), 0, settings.mode)
+    tally = Tally(len(prompt.tokens), settings.mode)
     started = time.perf_counter()
     for event in variant.engine.rounds(prompt.tokens, settings, task, variant.experience, seed):
         if isinstance(event, Round):

@@ -147,11 +147,11 @@ class Runtime:
 
         Raises `ContextFullError` before the first event if the prompt does not fit.
         """
+        stopwatch = Stopwatch()
         prompt = self._prompt(request)
-        tally = Tally(len(prompt), 0, request.settings.mode)
+        tally = Tally(len(prompt), self._checked(request.settings).mode)
         text = AnswerText(Detokenizer(self._target_model.vocabulary), request.stop)
         reason: FinishReason = "context"
-        stopwatch = Stopwatch()
         try:
             with closing(self._rounds(prompt, request)) as rounds:
                 for event in rounds:
@@ -169,7 +169,7 @@ class Runtime:
             reason = "cancelled"
         if pieces := text.finish():
             yield TextDelta(pieces)
-        yield Finished(reason, replace(tally.summary(), cached_tokens=self._engine.reused))
+        yield Finished(reason, tally.summary(self._engine.reused))
 
     def _take(self, round_: Round, text: AnswerText) -> bool:
         """Add a round's tokens to the text; tell whether the answer ends with them."""

@@ -141,8 +141,8 @@ class Summary:
     drafted_at: tuple[int, ...] = ()  # per draft position: how often judged
     hits: int = 0  # rounds whose draft was prepared
     misses: int = 0  # rounds whose draft could have been prepared and was not
-    prompt_s: float = 0.0
-    first_token_s: float = 0.0
+    prompt_s: float = 0.0  # native time of reading the rest
+    first_token_s: float = 0.0  # from the request to the first token
     decode_s: float = 0.0
     verify_s: float = 0.0
     draft_s: float = 0.0

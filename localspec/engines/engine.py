@@ -22,6 +22,7 @@ class Engine:
 
     def __init__(self, target: LanguageModel, draft: LanguageModel | None = None) -> None:
         self._decoder = Decoder(target)
+        self._vocabulary = target.vocabulary_size
         self._trunk = None if draft is None else Trunk(draft)
         self._index = SuffixIndex()
         self._calibrations = Calibrations()
@@ -51,7 +52,7 @@ class Engine:
     ) -> Generator[PromptProgress | Round, None, None]:
         """Decode an answer to a prompt; drafts and verdicts draw from independent random streams."""
         for_target, for_draft = map(np.random.default_rng, np.random.SeedSequence(seed).spawn(2))
-        proposer = Proposer(task.sampling, settings, for_draft)
+        proposer = Proposer(task.sampling, settings, for_draft, self._vocabulary)
         known = self._calibrations
         pace = Pace(experience, known.chosen, settings, deterministic=True)
         repeats = Pace(experience, known.repeated, settings, deterministic=True)

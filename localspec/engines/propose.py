@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localspec.engines.model import Rows
-from localspec.sampling import draft_distribution, draw, top_candidates
+from localspec.sampling import draft_distribution, draw, penalises, top_candidates
 from localspec.types import Distribution, EngineSettings, Sampling
 
 CANDIDATES = 16  # a draft distribution over so many tokens loses next to nothing (prototype: top 12 to 16)
@@ -34,13 +34,17 @@ class Proposal:
 class Proposer:
     """Choose draft tokens as they will be judged: the best for greedy and `match`, else drawn from q."""
 
-    def __init__(self, sampling: Sampling, settings: EngineSettings, random: np.random.Generator) -> None:
+    def __init__(
+        self,
+        sampling: Sampling,
+        settings: EngineSettings,
+        random: np.random.Generator,
+        vocabulary: int | None = None,
+    ) -> None:
+        """Take how the target chooses; ids from `vocabulary` on, which the target lacks, are never proposed."""
+        self._vocabulary = vocabulary
         self.deterministic = sampling.temperature <= 0 or settings.acceptance == "match"
-        self._penalised = (
-            sampling.repetition_penalty != 1.0
-            or sampling.presence_penalty != 0.0
-            or sampling.frequency_penalty != 0.0
-        )
+        self._penalised = penalises(sampling)
         # A greedy target has no temperature of its own: the draft's plain softmax ranks the guesses.
         self._sampling = sampling if sampling.temperature > 0 else Sampling(1.0, 0, 1.0, 0.0)
         self._window = sampling.penalty_window
@@ -56,6 +60,7 @@ class Proposer:
 
     def propose(self, rows: Rows, histories: Sequence[Sequence[int]] | None = None) -> list[Proposal]:
         """Return one proposal for each row; `histories` are needed with penalties only."""
+        rows = rows[:, : self._vocabulary]
         if self.deterministic and not self._guesses and not self._penalised:
             return [self._best(row) for row in rows]
         ids, logits = top_candidates(rows, min(CANDIDATES, rows.shape[1]))

@@ -13,8 +13,9 @@ from localspec.types import DraftOrigin, Mode, RoundStats, Summary
 class Tally:
     """The running sums of one answer; times are of work, not of waiting for the reader."""
 
-    def __init__(self, prompt_tokens: int, cached_tokens: int, mode: Mode) -> None:
-        self._prompt = (prompt_tokens, cached_tokens)
+    def __init__(self, prompt_tokens: int, mode: Mode) -> None:
+        self._prompt_tokens = prompt_tokens
+        self._prompt_s = 0.0
         self._could_prepare = mode == "ssd"
         self._stats: list[RoundStats] = []
         self._tokens = 0
@@ -29,14 +30,14 @@ class Tally:
     def add(self, stats: RoundStats, tokens: int, now_s: float) -> None:
         """Add a round that ended `now_s` seconds after the start of the answer; the first read the prompt."""
         if not self._tokens:
-            self._first_token_s = now_s
+            self._first_token_s, self._prompt_s = now_s, stats.verify_s
         else:
             self._stats.append(stats)
         self._tokens += tokens
         self._last_s = now_s
 
-    def summary(self) -> Summary:
-        """Return the sums."""
+    def summary(self, cached_tokens: int = 0) -> Summary:
+        """Return the sums; so many tokens of the prompt were in the cache."""
         stats = self._stats
         judged: Counter[int] = Counter()
         accepted: Counter[int] = Counter()
@@ -48,8 +49,8 @@ class Tally:
         verify_s, draft_s = sum(round_.verify_s for round_ in stats), sum(round_.draft_s for round_ in stats)
         wait_s = sum(round_.wait_s for round_ in stats)
         return Summary(
-            prompt_tokens=self._prompt[0],
-            cached_tokens=self._prompt[1],
+            prompt_tokens=self._prompt_tokens,
+            cached_tokens=cached_tokens,
             tokens=self._tokens,
             rounds=len(stats),
             drafted=sum(round_.drafted for round_ in stats),
@@ -58,7 +59,7 @@ class Tally:
             drafted_at=tuple(judged[position] for position in range(len(judged))),
             hits=hits,
             misses=len(stats) - hits if self._could_prepare else 0,
-            prompt_s=self._first_token_s,
+            prompt_s=self._prompt_s,
             first_token_s=self._first_token_s,
             decode_s=decode_s,
             verify_s=verify_s,

@@ -46,8 +46,11 @@ class Trunk:
     def missing(self) -> list[int]:
         """Return the end of the whole, which the cache does not hold yet."""
         held = self.model.length() - len(self.text)
-        proposed = [proposal.token for proposal in self.proposals[max(held, 0) :]]
-        return proposed if held >= 0 else self.text[held:] + proposed
+        missing = [proposal.token for proposal in self.proposals[max(held, 0) :]]
+        if held < 0:
+            missing = self.text[held:] + missing
+        known = self.model.vocabulary_size  # a target may have a few ids more, to fill up its matrices
+        return missing if max(missing, default=0) < known else [min(token, known - 1) for token in missing]
 
     def confidences(self) -> list[float]:
         """Return the confidence of each proposal."""
@@ -71,7 +74,8 @@ class Trunk:
         """Take somebody else's draft as the proposals, and look beyond its end."""
         whole = self.text + list(tokens)
         start = len(self.text)
-        rows = self.model.evaluate(whole[self.model.length() :], logits=len(tokens) + 1)
+        self.proposals = [Proposal(token, 0.0, (), None) for token in tokens]
+        rows = self.model.evaluate(self.missing(), logits=len(tokens) + 1)
         histories = [whole[: start + index] for index in range(len(tokens) + 1)]
         own = proposer.propose(rows, histories if proposer.needs_history else None)
         judged = [

@@ -1,0 +1,272 @@
+"""The drafter's thread and its caller; gates and queues decide who is first, never the clock."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from queue import SimpleQueue
+
+import pytest
+
+from localspec.engines.ahead import AheadDrafter
+from localspec.engines.costs import CostCurve, Experience
+from localspec.engines.ngram import SuffixIndex
+from localspec.engines.trunk import Trunk
+from localspec.errors import Cancelled, EngineError
+from localspec.testing.fake import FakeModel
+from localspec.types import DraftOrigin, EngineSettings, VerifyOutcome
+from tests.engines.toys import (
+    GREEDY,
+    PATIENCE_S,
+    Gate,
+    broken,
+    drafters,
+    greedy_text,
+    pace_of,
+    proposer_of,
+)
+
+PROMPT = [1, 2, 3]
+SETTINGS = EngineSettings(mode="ssd", draft_length=4, fan_out_budget=4)
+SEND_WHAT_IS_READY = Experience(CostCurve({1: 1.0, 2: 1.001}), CostCurve({1: 5.0, 16: 5.0}))
+
+Delay = Callable[[], None]
+
+
+class Signalling(SimpleQueue):  # type: ignore[type-arg]
+    """A queue that calls back after each message."""
+
+    def __init__(self, then: Delay) -> None:
+        super().__init__()
+        self.then = then
+
+    def put(self, item: object, block: bool = True, timeout: float | None = None) -> None:
+        super().put(item)
+        self.then()
+
+
+@pytest.fixture(autouse=True)
+def no_thread_stays() -> Iterator[None]:
+    yield
+    assert drafters() == []
+
+
+def ahead_of(
+    model: FakeModel,
+    costs: Experience | None = None,
+    settings: EngineSettings = SETTINGS,
+    *,
+    repeats: bool = False,
+) -> AheadDrafter:
+    pace = pace_of(costs, settings)
+    fallback = (SuffixIndex(), pace_of(None, settings)) if repeats else None
+    return AheadDrafter(Trunk(model), pace, proposer_of(GREEDY, settings), settings, fallback)
+
+
+def first_token(model: FakeModel, prompt: Sequence[int] = PROMPT) -> int:
+    return greedy_text(model, prompt, 1)[0]
+
+
+def test_a_prepared_draft_is_sent_while_the_drafter_is_still_at_work() -> None:
+    with Gate(free_calls=4) as gate:
+        model = FakeModel(sequences=5, delay=gate)
+        drafter = ahead_of(model, SEND_WHAT_IS_READY)
+        drafter.begin(PROMPT)
+        gate.wait_until_closed()
+        drafter.commit(VerifyOutcome(0, first_token(model)))
+        draft = drafter.draft(4)
+        assert draft.origin is DraftOrigin.AHEAD
+        assert draft.tokens
+        assert draft.tokens == tuple(greedy_text(model, PROMPT, 5)[1:])[: len(draft.tokens)]
+        assert drafter.wait_s == drafter.busy_s == 0.0
+        gate.open()
+        drafter.end()
+
+
+def test_the_limit_cuts_a_prepared_draft() -> None:
+    with Gate(free_calls=5) as gate:
+        model = FakeModel(sequences=5, delay=gate)
+        drafter = ahead_of(model, SEND_WHAT_IS_READY)
+        drafter.begin(PROMPT)
+        gate.wait_until_closed()
+        drafter.commit(VerifyOutcome(0, first_token(model)))
+        assert len(drafter.draft(2).tokens) == 2
+        gate.open()
+        drafter.end()
+
+
+def test_an_outcome_that_was_not_prepared_is_drafted_while_the_target_waits() -> None:
+    model = FakeModel(sequences=5)
+    drafter = ahead_of(model, settings=replace(SETTINGS, fan_out_budget=0))
+    with Gate(free_calls=1) as gate:
+        model._delay = gate
+        drafter.begin(PROMPT)
+        gate.wait_until_closed()
+        bonus = (first_token(model) + 1) % 16
+        gate.open()
+        drafter.commit(VerifyOutcome(0, bonus))
+        draft = drafter.draft(4)
+    assert draft.origin is DraftOrigin.FRESH
+    assert draft.tokens == tuple(greedy_text(model, [*PROMPT, bonus], 4))
+    assert drafter.busy_s > 0
+    drafter.commit(VerifyOutcome(4, 9))
+    assert drafter.draft(3).tokens == tuple(greedy_text(model, [*PROMPT, bonus, *draft.tokens, 9], 3))
+    drafter.end()
+
+
+def test_a_branch_whose_first_token_is_being_drafted_is_worth_the_wait() -> None:
+    with Gate(free_calls=1) as gate:
+        model = FakeModel(sequences=5, delay=gate)
+        drafter = ahead_of(model)
+        drafter._inbox = Signalling(gate.open)
+        drafter.begin(PROMPT)
+        gate.wait_until_closed()  # the prompt is read, the first branches are opened and hold nothing
+        assert {len(branch.proposals) for branch in drafter._ready.branches.values()} == {0}
+        drafter.commit(VerifyOutcome(0, first_token(model)))
+        draft = drafter.draft(4)
+        assert draft.origin is DraftOrigin.AHEAD
+        assert draft.tokens == tuple(greedy_text(model, PROMPT, 5)[1:])
+        drafter.end()
+
+
+def test_what_was_prepared_for_one_round_does_not_serve_the_next() -> None:
+    with Gate(free_calls=4) as gate:
+        model = FakeModel(sequences=5, delay=gate)
+        drafter = ahead_of(model)
+        drafter._inbox = inbox = Signalling(lambda: None)
+        drafter.begin(PROMPT)
+        gate.wait_until_closed()
+        bonus = first_token(model)
+        drafter.commit(VerifyOutcome(0, bonus))
+        assert drafter.draft(1).origin is DraftOrigin.AHEAD
+        inbox.then = gate.open
+        drafter.commit(VerifyOutcome(0, bonus))  # the same outcome, before the drafter has seen the first
+        assert drafter.draft(3).tokens == tuple(greedy_text(model, [*PROMPT, bonus, bonus], 3))
+        drafter.end()
+
+
+def test_a_short_prepared_draft_is_lengthened_while_that_pays() -> None:
+    with Gate(free_calls=3) as gate:
+        model = FakeModel(sequences=5, delay=gate)
+        drafter = ahead_of(model)
+        drafter._inbox = Signalling(gate.open)
+        drafter.begin(PROMPT)
+        gate.wait_until_closed()
+        drafter.commit(VerifyOutcome(0, first_token(model)))
+        draft = drafter.draft(4)
+        assert (draft.origin, len(draft.tokens)) == (DraftOrigin.AHEAD, 4)
+        drafter.end()
+
+
+def repeating(model: FakeModel) -> list[int]:
+    """Return a prompt whose next token the model is sure of, and after which the text would repeat itself."""
+    bonus = first_token(model, [4, 5])
+    return [4, 5, bonus, 7, 8, 9, 4, 5]
+
+
+@pytest.mark.parametrize("prepared", [True, False])
+def test_a_repetition_stands_in_only_where_nothing_is_prepared(prepared: bool) -> None:
+    """A drawn draft must not be dropped for what its tokens made the draft model think."""
+    with Gate(free_calls=3) as gate:
+        model = FakeModel(sequences=5, delay=gate)
+        prompt = repeating(model)
+        settings = SETTINGS if prepared else replace(SETTINGS, fan_out_budget=0)
+        drafter = ahead_of(model, settings=settings, repeats=True)
+        drafter._inbox = Signalling(gate.open)
+        drafter.begin(prompt)
+        gate.wait_until_closed()
+        bonus = first_token(model, prompt)
+        if not prepared:
+            drafter._ready = replace(drafter._ready, branches={})
+        drafter.commit(VerifyOutcome(0, bonus))
+        draft = drafter.draft(4)
+        if prepared:
+            assert draft.origin is DraftOrigin.AHEAD
+            assert draft.tokens == tuple(greedy_text(model, [*prompt, bonus], 4))
+        else:
+            assert draft.origin is DraftOrigin.NGRAM
+            assert draft.tokens == (7, 8, 9, 4)
+        drafter.end()
+
+
+def test_after_a_repetition_the_draft_model_goes_on_from_it() -> None:
+    with Gate(free_calls=1) as gate:
+        model = FakeModel(sequences=5, delay=gate)
+        prompt = repeating(model)
+        drafter = ahead_of(model, settings=replace(SETTINGS, fan_out_budget=0), repeats=True)
+        drafter.begin(prompt)
+        gate.wait_until_closed()
+    text = list(prompt)
+    outcome = VerifyOutcome(0, first_token(model, [4, 5]))
+    origins = set()
+    for _ in range(60):
+        drafter.commit(outcome)
+        text.append(outcome.bonus)
+        draft = drafter.draft(4)
+        origins.add(draft.origin)
+        if draft.origin in {DraftOrigin.FRESH, DraftOrigin.AHEAD}:
+            assert draft.tokens == tuple(greedy_text(model, text, len(draft.tokens)))
+        accepted = len(draft.tokens) // 2
+        text += draft.tokens[:accepted]
+        outcome = VerifyOutcome(accepted, (text[-1] * 3 + 1) % 5)
+    drafter.end()
+    assert DraftOrigin.NGRAM in origins
+    assert origins & {DraftOrigin.FRESH, DraftOrigin.AHEAD}
+
+
+def test_an_error_while_the_caller_waits_reaches_the_caller() -> None:
+    with Gate(free_calls=1) as gate:
+        model = FakeModel(sequences=5, delay=gate)
+        drafter = ahead_of(model)
+
+        def break_it() -> None:
+            model._delay = broken
+            gate.open()
+
+        drafter._inbox = Signalling(break_it)
+        drafter.begin(PROMPT)
+        gate.wait_until_closed()
+        drafter.commit(VerifyOutcome(0, (first_token(model) + 1) % 16))
+        with pytest.raises(EngineError, match="the card fell out"):
+            drafter.draft(4)
+        with pytest.raises(EngineError, match="the card fell out"):
+            drafter.draft(4)
+        drafter.end()
+
+
+def test_an_error_before_the_caller_asks_reaches_the_caller() -> None:
+    model = FakeModel(sequences=5, delay=broken)
+    drafter = ahead_of(model)
+    drafter.begin(PROMPT)
+    assert drafter._thread is not None
+    drafter._thread.join(PATIENCE_S)
+    drafter.commit(VerifyOutcome(0, 5))
+    with pytest.raises(EngineError, match="the card fell out"):
+        drafter.draft(4)
+    drafter.end()
+
+
+def test_ending_stops_a_draft_model_that_reads_a_long_prompt() -> None:
+    reading = threading.Event()
+    model = FakeModel(sequences=5)
+
+    def read_until_cancelled() -> None:
+        reading.set()
+        assert model._cancelled.wait(PATIENCE_S)
+        raise Cancelled
+
+    model._delay = read_until_cancelled
+    drafter = ahead_of(model)
+    drafter.begin(PROMPT)
+    assert reading.wait(PATIENCE_S)
+    drafter.end()
+    assert drafters() == []
+    assert isinstance(drafter._failure, Cancelled)
+    drafter.end()
+
+    model._delay = None
+    second = ahead_of(model)
+    second.begin(PROMPT)
+    second.commit(VerifyOutcome(0, 5))
+    second.end()

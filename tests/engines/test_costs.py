@@ -1,0 +1,171 @@
+from __future__ import annotations
+
+from collections import defaultdict
+
+import pytest
+
+from localspec.engines.costs import Calibration, CostCurve, Experience
+from localspec.engines.drafters import ModelDrafter
+from localspec.engines.trunk import Trunk
+from localspec.testing.fake import FakeModel
+from localspec.types import EngineSettings, VerifyOutcome
+from tests.engines.toys import PLAIN, experience, pace_of, proposer_of, stats
+
+
+def test_a_curve_is_linear_between_and_beyond_its_points() -> None:
+    curve = CostCurve({1: 1.0, 5: 3.0, 9: 4.0})
+    assert [curve(size) for size in (1, 3, 5, 7, 9, 13)] == [1.0, 2.0, 3.0, 3.5, 4.0, 5.0]
+
+
+def test_a_curve_that_falls_does_not_fall_below_its_cheapest_point() -> None:
+    assert CostCurve({2: 1.0, 4: 0.5})(100) == 0.5
+
+
+def test_a_curve_of_one_point_is_flat() -> None:
+    assert {CostCurve({4: 0.3})(size) for size in (1, 4, 50)} == {0.3}
+
+
+def test_a_curve_learns_new_sizes_and_follows_known_ones() -> None:
+    curve = CostCurve({1: 1.0, 9: 2.0})
+    curve.observe(3, 1.1)
+    assert curve.points() == {1: 1.0, 3: 1.1, 9: 2.0}
+    for _ in range(200):
+        curve.observe(9, 3.0)
+    assert curve(9) == pytest.approx(3.0, rel=0.01)
+    assert curve(1) == 1.0
+
+
+def test_one_disturbed_call_hardly_counts_and_a_fast_one_is_soon_believed() -> None:
+    disturbed, slower, faster = (CostCurve({1: 1.0}) for _ in range(3))
+    disturbed.observe(1, 1000.0)
+    slower.observe(1, 1.5)
+    faster.observe(1, 0.5)
+    assert disturbed(1) < 1.5
+    assert 1.0 - faster(1) > slower(1) - 1.0 > 0
+
+
+def test_an_unlearned_calibration_takes_confidence_at_its_word() -> None:
+    calibration = Calibration()
+    for percent in range(101):
+        assert calibration.chance(percent / 100) == pytest.approx(percent / 100, abs=0.05)
+
+
+def test_a_calibration_learns_where_confidence_misleads() -> None:
+    calibration = Calibration()
+    for _ in range(200):
+        calibration.observe([0.95], 0)
+        calibration.observe([0.3], 1)
+    assert calibration.chance(0.95) < 0.1
+    assert calibration.chance(0.3) > 0.9
+    assert calibration.chance(0.6) == Calibration().chance(0.6)
+
+
+def test_a_calibration_ignores_what_was_not_judged() -> None:
+    calibration, fresh = Calibration(), Calibration()
+    calibration.observe([0.9, 0.5, 0.2], 1)
+    assert calibration.chance(0.9) > fresh.chance(0.9)
+    assert calibration.chance(0.5) < fresh.chance(0.5)
+    assert calibration.chance(0.2) == fresh.chance(0.2)
+
+
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_cheap_verification_sends_everything_up_to_the_limit(deterministic: bool) -> None:
+    pace = pace_of(experience(verify_slope=1e-6, step=1e-6), deterministic=deterministic)
+    assert pace.worth_drafting([0.5] * 4, 8)
+    assert pace.length_to_send([0.5] * 8, 8) == 8
+    assert pace.length_to_send([0.5] * 8, 3) == 3
+
+
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_dear_verification_sends_nothing(deterministic: bool) -> None:
+    pace = pace_of(experience(verify_slope=1.0), deterministic=deterministic)
+    assert not pace.worth_drafting([], 8)
+    assert pace.length_to_send([0.99] * 8, 8) == 0
+
+
+def test_drafting_stops_where_the_chance_to_be_reached_no_longer_pays() -> None:
+    pace = pace_of(experience(verify_slope=0.1, step=0.1))
+    assert pace.worth_drafting([], 8)
+    assert pace.worth_drafting([0.5, 0.9], 8)
+    assert not pace.worth_drafting([0.5, 0.5, 0.5], 8)
+
+
+def test_a_dear_draft_model_is_not_asked_but_what_it_has_written_is_sent() -> None:
+    pace = pace_of(experience(step=5.0))
+    assert not pace.worth_drafting([0.9], 8)
+    assert pace.length_to_send([0.9, 0.9], 8) == 2
+
+
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_a_draft_may_pass_a_loss_that_further_tokens_make_good(deterministic: bool) -> None:
+    costs = Experience(CostCurve({1: 1.0, 2: 1.95, 9: 1.96}), CostCurve({1: 0.001}))
+    pace = pace_of(costs, deterministic=deterministic)
+    assert pace.worth_drafting([], 8)
+    assert not pace.worth_drafting([], 1)
+    assert pace.length_to_send([0.85] * 6, 8) == 6
+    assert pace.length_to_send([0.85], 1) == 0
+
+
+def test_a_chosen_draft_takes_its_best_length_of_all() -> None:
+    costs = Experience(CostCurve({1: 1.0, 2: 1.1, 3: 1.2, 4: 2.9, 5: 3.0}), CostCurve({1: 0.001}))
+    assert pace_of(costs).length_to_send([0.95, 0.95, 0.95, 0.3], 4) == 2
+
+
+def test_whether_a_drawn_token_is_sent_never_depends_on_the_token() -> None:
+    """Over many draws: after the same draft tokens, the next one is always sent, or never."""
+    decisions: defaultdict[tuple[int, ...], set[bool]] = defaultdict(set)
+    drawn: defaultdict[tuple[int, ...], set[int]] = defaultdict(set)
+    lengths = set()
+    for seed in range(300):
+        trunk = Trunk(FakeModel(8, seed=4, sharpness=1.5))
+        pace = pace_of(experience(verify_slope=0.08, step=0.02), deterministic=False)
+        drafter = ModelDrafter(trunk, pace, proposer_of(PLAIN, EngineSettings(), seed))
+        drafter.begin([1, 2])
+        drafter.commit(VerifyOutcome(0, 3))
+        sent = len(drafter.draft(6).tokens)
+        lengths.add(sent)
+        tokens = tuple(proposal.token for proposal in trunk.proposals)
+        for place, token in enumerate(tokens[: sent + 1]):
+            decisions[tokens[:place]].add(place < sent)
+            drawn[tokens[:place]].add(token)
+    assert max(len(found) for found in drawn.values()) >= 4
+    assert len(lengths) > 1
+    assert [prefix for prefix, found in decisions.items() if len(found) > 1] == []
+
+
+def test_a_fixed_confidence_replaces_the_costs() -> None:
+    pace = pace_of(experience(verify_slope=1.0, step=9.0), EngineSettings(min_confidence=0.6))
+    assert pace.worth_drafting([], 8)
+    assert pace.worth_drafting([0.9, 0.7], 8)
+    assert not pace.worth_drafting([0.9, 0.5], 8)
+    assert pace.length_to_send([0.9, 0.7, 0.5, 0.9], 8) == 2
+    assert pace.length_to_send([0.9, 0.7, 0.8], 2) == 2
+    assert pace_of(None, EngineSettings(min_confidence=0.0)).length_to_send([0.0, 0.1], 8) == 2
+
+
+def test_after_many_plain_rounds_a_short_draft_looks_again() -> None:
+    pace = pace_of(experience(verify_slope=1.0))
+    rounds = 0
+    while not pace.worth_drafting([], 8):
+        assert pace.length_to_send([0.9] * 8, 8) == 0
+        pace.observe(stats(), 1)
+        rounds += 1
+        assert rounds < 500
+    assert rounds > 10
+    explored = pace.length_to_send([0.9] * 8, 8)
+    assert 0 < explored < 8
+    assert not pace.worth_drafting([0.9] * explored, 8)
+    pace.observe(stats(drafted=explored, each_s=3.0), 1)
+    assert not pace.worth_drafting([], 8)
+
+
+def test_the_time_of_a_token_follows_the_rounds_without_overshooting() -> None:
+    pace = pace_of()
+    assert pace.seconds_per_token == 1.0
+    for _ in range(300):
+        pace.observe(stats(each_s=0.5), 4)
+    assert pace.seconds_per_token == pytest.approx(0.5, rel=0.01)
+    for tokens in (1, 20, 65):
+        before = pace.seconds_per_token
+        pace.observe(stats(each_s=1e-6), tokens)
+        assert 0 < pace.seconds_per_token < before

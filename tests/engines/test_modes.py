@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+import pytest
+
+from localspec.engines.costs import CostCurve, Experience
+from localspec.engines.modes import predict
+
+
+def costs(verify: dict[int, float], step: dict[int, float]) -> Experience:
+    return Experience(CostCurve(verify), CostCurve(step))
+
+
+FLAT = costs({1: 0.030, 9: 0.032}, {1: 0.006, 16: 0.008})
+
+
+def test_on_two_devices_with_flat_costs_drafting_ahead_is_fastest() -> None:
+    ssd, sd, off = predict(FLAT, FLAT)
+    assert (ssd.mode, sd.mode, off.mode) == ("ssd", "sd", "off")
+    assert ssd.tokens_per_s > sd.tokens_per_s > 1.5 * off.tokens_per_s
+    assert min(ssd.draft_length, sd.draft_length) > 1
+
+
+def test_where_verification_is_dear_nothing_beats_plain_decoding() -> None:
+    alone = costs({1: 0.010, 9: 0.090}, {1: 0.003, 16: 0.020})
+    together = costs({1: 0.014, 9: 0.120}, {1: 0.006, 16: 0.040})
+    assert predict(alone, together)[0].mode == "off"
+
+
+def test_a_cheap_draft_on_all_cores_beats_sharing_them() -> None:
+    alone = costs({1: 0.020, 9: 0.024}, {1: 0.0005, 16: 0.004})
+    together = costs({1: 0.030, 9: 0.036}, {1: 0.001, 16: 0.009})
+    assert [found.mode for found in predict(alone, together)] == ["sd", "ssd", "off"]
+
+
+def test_without_branches_drafting_ahead_is_not_considered() -> None:
+    assert {found.mode for found in predict(FLAT, None)} == {"off", "sd"}
+
+
+def test_a_gain_too_small_to_notice_is_no_reason_to_speculate() -> None:
+    verify = {1: 1.0, 2: 1.66}  # one draft token brings 1.7 tokens in 1.66 + 0.02
+    found = predict(costs(verify, {1: 0.02}), None)
+    assert found[0].mode == "off"
+    assert found[1].tokens_per_s > found[0].tokens_per_s
+
+
+def test_plain_decoding_is_predicted_from_its_own_cost() -> None:
+    off = next(found for found in predict(FLAT, None) if found.mode == "off")
+    assert off.tokens_per_s == pytest.approx(1 / 0.030)
+    assert off.draft_length == 0

@@ -1,0 +1,104 @@
+"""Small things that the tests of the engines are made of."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Self
+
+import numpy as np
+
+from localspec.engines.costs import Calibration, CostCurve, Experience, Pace
+from localspec.engines.propose import Proposer
+from localspec.engines.trunk import Trunk
+from localspec.errors import EngineError
+from localspec.testing.fake import FakeModel
+from localspec.types import DraftOrigin, EngineSettings, RoundStats, Sampling
+
+GREEDY = Sampling(temperature=0.0)
+PLAIN = Sampling(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
+PATIENCE_S = 30.0  # a test that waits so long has failed
+
+
+def experience(verify_slope: float = 0.001, step: float = 0.001) -> Experience:
+    """Return costs of a target that takes a second for one token."""
+    return Experience(CostCurve({1: 1.0, 2: 1.0 + verify_slope}), CostCurve({1: step, 16: 1.5 * step}))
+
+
+def pace_of(
+    costs: Experience | None = None,
+    settings: EngineSettings = EngineSettings(),  # noqa: B008  it is frozen
+    *,
+    deterministic: bool = True,
+    calibration: Calibration | None = None,
+) -> Pace:
+    """Return the stopping rules under costs that are cheap by default."""
+    return Pace(costs or experience(), calibration or Calibration(), settings, deterministic)
+
+
+def proposer_of(
+    sampling: Sampling = GREEDY, settings: EngineSettings | None = None, seed: int = 0
+) -> Proposer:
+    """Return a proposer with a random stream of its own."""
+    return Proposer(sampling, settings or EngineSettings(), np.random.default_rng(seed))
+
+
+def stats(
+    drafted: int = 0, accepted: int = 0, origin: DraftOrigin = DraftOrigin.NONE, each_s: float = 0.25
+) -> RoundStats:
+    """Return a round whose four parts took `each_s` seconds each."""
+    return RoundStats(drafted, accepted, origin, each_s, each_s, each_s, each_s)
+
+
+def greedy_text(model: FakeModel, text: Sequence[int], tokens: int) -> list[int]:
+    """Return what a model writes after a text."""
+    whole = list(text)
+    for _ in range(tokens):
+        whole.append(int(model.logits_after(whole).argmax()))
+    return whole[len(text) :]
+
+
+def assert_cache_follows(trunk: Trunk, model: FakeModel) -> None:
+    """Check that the trunk's cache holds a beginning of its text and proposals."""
+    held = model.tokens()
+    assert held == trunk.whole()[: len(held)]
+
+
+class Gate:
+    """Lets so many calls of a `FakeModel(delay=gate)` through and holds the next until it is opened."""
+
+    def __init__(self, free_calls: int) -> None:
+        self._free_calls = free_calls
+        self._closed = threading.Event()
+        self._opened = threading.Event()
+
+    def __call__(self) -> None:
+        """Be a call of the model."""
+        self._free_calls -= 1
+        if self._free_calls < 0:
+            self._closed.set()
+            assert self._opened.wait(PATIENCE_S)
+
+    def wait_until_closed(self) -> None:
+        """Wait for the first call that is held."""
+        assert self._closed.wait(PATIENCE_S)
+
+    def open(self) -> None:
+        """Let everything through from now on."""
+        self._opened.set()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.open()
+
+
+def drafters() -> list[threading.Thread]:
+    """Return the drafters that are at work."""
+    return [thread for thread in threading.enumerate() if thread.name == "drafter"]
+
+
+def broken() -> None:
+    """Be a call that fails."""
+    raise EngineError("the card fell out")
