@@ -41,7 +41,7 @@ class Proposer:
         random: np.random.Generator,
         vocabulary: int | None = None,
     ) -> None:
-        """Take how the target chooses; ids from `vocabulary` on, which the target lacks, are never proposed."""
+        """Take how the target chooses; ids from `vocabulary` on, which it lacks, are never proposed."""
         self._vocabulary = vocabulary
         self.deterministic = sampling.temperature <= 0 or settings.acceptance == "match"
         self._penalised = penalises(sampling)
