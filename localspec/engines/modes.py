@@ -12,6 +12,7 @@ HIT_RATE = 0.7  # of prepared outcomes, likewise
 BRANCHES = 4  # of a draft call that prepares outcomes
 LEAST_GAIN = 1.05  # below it speculation is not worth its memory and its noise
 LENGTHS = range(1, 9)
+PYTHON_S = 2e-4  # around each native call that the target waits for; it matters with tiny models only
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,7 @@ def predict(alone: Experience, together: Experience | None) -> list[Prediction]:
     `alone` are the costs when one model works at a time, `together` when both do at once
     (Saguaro's Theorem 7, with measured times).
     """
-    plain = Prediction("off", 1.0 / alone.verify(1), 0)
+    plain = Prediction("off", 1.0 / (alone.verify(1) + PYTHON_S), 0)
     found = [plain, max((_waiting(alone, length) for length in LENGTHS), key=_speed)]
     if together is not None:
         found.append(max((_ahead(together, length) for length in LENGTHS), key=_speed))
@@ -50,13 +51,13 @@ def _tokens(length: int) -> float:
 
 
 def _waiting(costs: Experience, length: int) -> Prediction:
-    seconds = costs.verify(length + 1) + length * costs.step(1)
+    seconds = costs.verify(length + 1) + length * costs.step(1) + (length + 1) * PYTHON_S
     return Prediction("sd", _tokens(length) / seconds, length)
 
 
 def _ahead(costs: Experience, length: int) -> Prediction:
-    verify_s = costs.verify(length + 1)
-    hit_s = max(verify_s, length * costs.step(BRANCHES))
-    miss_s = verify_s + length * costs.step(1)
+    verify_s = costs.verify(length + 1) + PYTHON_S
+    hit_s = max(verify_s, length * (costs.step(BRANCHES) + PYTHON_S))
+    miss_s = verify_s + length * (costs.step(1) + PYTHON_S)
     seconds = HIT_RATE * hit_s + (1.0 - HIT_RATE) * miss_s
     return Prediction("ssd", _tokens(length) / seconds, length)

@@ -6,6 +6,7 @@ committed text, and per round only the new part is shared (llama_memory_seq_cp o
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -132,14 +133,15 @@ class Preparation:
             return False
         tokens = [self._trunk.missing()[0] if branch is None else branch.next_token() for branch in work]
         sequences = [0 if branch is None else branch.sequence for branch in work]
-        before = model.busy_s
+        started = time.perf_counter()
         try:
             rows = model.step(tokens, sequences)
         except ContextFullError:
             return False
-        self._pace.step.observe(len(tokens), model.busy_s - before)
         histories = [self._history(branch) for branch in work] if self._proposer.needs_history else None
-        for branch, proposal in zip(work, self._proposer.propose(rows, histories), strict=True):
+        proposals = self._proposer.propose(rows, histories)
+        self._pace.step.observe(len(tokens), time.perf_counter() - started)
+        for branch, proposal in zip(work, proposals, strict=True):
             if branch is None:
                 self._trunk.proposals.append(proposal)
                 self._learn_tail()

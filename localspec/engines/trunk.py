@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 from localspec.engines.costs import Pace
@@ -59,11 +60,11 @@ class Trunk:
     def extend(self, pace: Pace, proposer: Proposer) -> None:
         """Draft one more token."""
         missing = self.missing()
-        before = self.model.busy_s
+        started = time.perf_counter()
         rows = self.model.evaluate(missing)
-        if len(missing) == 1:
-            pace.step.observe(1, self.model.busy_s - before)
         self.proposals += proposer.propose(rows, [self.whole()] if proposer.needs_history else None)
+        if len(missing) == 1:
+            pace.step.observe(1, time.perf_counter() - started)
 
     def extend_while_worth(self, pace: Pace, proposer: Proposer, limit: int) -> None:
         """Draft until the next token would cost more than it is expected to earn."""

@@ -32,6 +32,13 @@ def test_a_cheap_draft_on_all_cores_beats_sharing_them() -> None:
     assert [found.mode for found in predict(alone, together)] == ["sd", "ssd", "off"]
 
 
+def test_python_counts_where_the_models_are_tiny() -> None:
+    tiny = costs({1: 0.0005, 9: 0.0006}, {1: 0.0001, 16: 0.0002})
+    scaled = costs({1: 0.05, 9: 0.06}, {1: 0.01, 16: 0.02})
+    tiny_gain, gain = (predict(cost, None)[0].tokens_per_s * cost.verify(1) for cost in (tiny, scaled))
+    assert tiny_gain < 0.8 * gain
+
+
 def test_without_branches_drafting_ahead_is_not_considered() -> None:
     assert {found.mode for found in predict(FLAT, None)} == {"off", "sd"}
 
@@ -45,5 +52,5 @@ def test_a_gain_too_small_to_notice_is_no_reason_to_speculate() -> None:
 
 def test_plain_decoding_is_predicted_from_its_own_cost() -> None:
     off = next(found for found in predict(FLAT, None) if found.mode == "off")
-    assert off.tokens_per_s == pytest.approx(1 / 0.030)
+    assert off.tokens_per_s == pytest.approx(1 / 0.030, rel=0.01)
     assert off.draft_length == 0
