@@ -6,10 +6,11 @@ nothing but the prepared branches, which only grow, and two queues.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from queue import SimpleQueue
 
 from localspec.engines.costs import Pace
@@ -29,6 +30,7 @@ class _Verdict:
     sent: int | None  # so many prepared tokens went to the target; None asks for a draft
     limit: int = 0  # of the draft that is asked for
     foreign: tuple[int, ...] = ()  # tokens from elsewhere that went to the target instead
+    at: float = field(default_factory=time.perf_counter)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +135,8 @@ class AheadDrafter:
             return None  # also if its first token is being drafted: that is worth the wait
         proposals = branch.proposals[:limit]
         confidences = [proposal.confidence for proposal in proposals]
-        if self._pace.worth_drafting(confidences, limit):
+        delay_s = max(0.0, self._preparation.busy_until - time.perf_counter())
+        if self._pace.worth_drafting(confidences, limit, delay_s):
             return None
         proposals = proposals[: self._pace.length_to_send(confidences, limit)]
         self._sent = proposals
@@ -176,7 +179,7 @@ class AheadDrafter:
     def _run(self, text: list[int]) -> None:
         try:
             self._trunk.begin(text)
-            self._open_round(0, 0)
+            self._open_round(0, 0, math.inf)
             self._work()
         except BaseException as error:  # noqa: BLE001  whatever it is, it must reach the caller
             self._fail(error)
@@ -199,7 +202,7 @@ class AheadDrafter:
     def _follow(self, verdict: _Verdict) -> None:
         trunk = self._trunk
         prepared = self._preparation.settle(verdict.outcome)
-        sent = verdict.sent
+        sent, since = verdict.sent, verdict.at
         if verdict.foreign:
             trunk.proposals = []
             trunk.model.truncate(min(trunk.model.length(), len(trunk.text) - 1))
@@ -210,11 +213,12 @@ class AheadDrafter:
             sent = self._pace.length_to_send(trunk.confidences(), verdict.limit)
             busy_s = trunk.model.busy_s - before
             self._outbox.put(_Answer(tuple(trunk.proposals[:sent]), prepared, busy_s))
+            since = time.perf_counter()
         assert sent is not None
-        self._open_round(self._ready.number + 1, sent)
+        self._open_round(self._ready.number + 1, sent, since)
 
-    def _open_round(self, number: int, sent: int) -> None:
-        self._preparation.open_round(sent)
+    def _open_round(self, number: int, sent: int, since: float) -> None:
+        self._preparation.open_round(sent, since)
         self._ready = _Ready(number, self._preparation.branches)
 
     def _fail(self, error: BaseException) -> None:

@@ -147,11 +147,12 @@ class Pace:
         rate = 1.0 - (1.0 - LEARNING_RATE / 2) ** tokens
         self._experience.seconds_per_token = known + rate * (per_token - known)
 
-    def worth_drafting(self, confidences: Sequence[float], limit: int) -> bool:
+    def worth_drafting(self, confidences: Sequence[float], limit: int, delay_s: float = 0.0) -> bool:
         """Tell whether one more token is worth drafting while the target waits.
 
         It is if some longer draft, whose further tokens have the usual chance, is worth more than any that
         could be sent now: verification may cost a lot for the second token and little for the next ones.
+        `delay_s` passes before the draft model can begin.
         """
         drafted = len(confidences)
         if drafted >= limit:
@@ -163,7 +164,7 @@ class Pace:
         step_s = self.step(1)
         values, reach = self._values(confidences)
         usual = self.calibration.mean
-        value = values[-1]
+        value = values[-1] - delay_s
         for length in range(drafted + 1, limit + 1):
             reach *= usual
             value += self._gain(reach, length) - step_s

@@ -6,6 +6,7 @@ committed text, and per round only the new part is shared (llama_memory_seq_cp o
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -38,9 +39,9 @@ class Branch:
 class Preparation:
     """One round's prepared outcomes; belongs to the drafter's thread.
 
-    `branches` may be read by others. The trunk holds the proposals that were sent, and one more, the tail:
-    it stands for the outcome that all are accepted and the tail is the bonus token, whose branch is the
-    trunk itself.
+    `branches`, and `busy_until`, when the running call should end, may be read by others.
+    The trunk holds the proposals that were sent, and one more, the tail: it stands for the outcome that all
+    are accepted and the tail is the bonus token, whose branch is the trunk itself.
     """
 
     def __init__(self, trunk: Trunk, pace: Pace, proposer: Proposer, settings: EngineSettings) -> None:
@@ -54,11 +55,17 @@ class Preparation:
         self._exactly: list[float] = []
         self._forks: list[Forecast] = []
         self._own: Branch | None = None
+        self._verdict_at = math.inf
         self.branches: dict[VerifyOutcome, Branch] = {}
+        self.busy_until = 0.0
 
-    def open_round(self, sent: int) -> None:
-        """Forget the last round; the trunk's first `sent` proposals are being verified now."""
+    def open_round(self, sent: int, since: float = math.inf) -> None:
+        """Forget the last round; the trunk's first `sent` proposals are being verified `since` then.
+
+        The time is that of `time.perf_counter`; infinity says that the end of the verification is not known.
+        """
         trunk = self._trunk
+        self._verdict_at = since + self._pace.verify(sent + 1)
         rest = trunk.proposals[sent:]
         trunk.proposals = trunk.proposals[: sent + 1]
         self._sent = sent
@@ -134,6 +141,7 @@ class Preparation:
         tokens = [self._trunk.missing()[0] if branch is None else branch.next_token() for branch in work]
         sequences = [0 if branch is None else branch.sequence for branch in work]
         started = time.perf_counter()
+        self.busy_until = started + self._pace.step(len(tokens))
         try:
             rows = model.step(tokens, sequences)
         except ContextFullError:
@@ -177,7 +185,20 @@ class Preparation:
         if self._settings.fan_out_shape == "best-first":
             costs = [self._pace.step(width) for width in range(1, len(work) + 1)]
             work = work[: best_width([value for value, _ in work], costs)]
+        if self._hinders([value for value, _ in work]):
+            return []
         return [self._open(item) if isinstance(item, Forecast) else item for _, item in work]
+
+    def _hinders(self, values: Sequence[float]) -> bool:
+        """Tell whether a call would end so late after the verdict that it costs more than it saves.
+
+        It costs where nothing is ready for the verdict, and saves a step where its results are wanted.
+        """
+        late_s = time.perf_counter() + self._pace.step(len(values)) - self._verdict_at
+        if late_s <= 0:
+            return False
+        ready = sum(branch.chance for branch in self.branches.values() if branch.proposals)
+        return (1.0 - ready) * late_s > sum(values) * max(self._pace.step(1) - late_s, 0.0)
 
     def _value(self, branch: Branch) -> float:
         """Return the chance that the next proposal of a branch will be wanted."""

@@ -169,3 +169,9 @@ def test_the_time_of_a_token_follows_the_rounds_without_overshooting() -> None:
         before = pace.seconds_per_token
         pace.observe(stats(each_s=1e-6), tokens)
         assert 0 < pace.seconds_per_token < before
+
+
+def test_a_draft_model_that_is_still_busy_is_asked_less() -> None:
+    pace = pace_of(experience(verify_slope=0.01, step=0.01))
+    assert pace.worth_drafting([0.9, 0.9], 8)
+    assert not pace.worth_drafting([0.9, 0.9], 8, delay_s=100.0)

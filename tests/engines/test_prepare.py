@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections import Counter
 from dataclasses import dataclass, field, replace
 
@@ -263,3 +264,22 @@ def test_penalties_see_the_text_of_each_branch() -> None:
     for branch in bench.branches.values():
         whole = [*bench.text_of(branch), *(proposal.token for proposal in branch.proposals)]
         assert len(set(whole)) == len(whole)
+
+
+def test_a_call_that_would_only_delay_the_verdict_is_not_begun() -> None:
+    bench = Bench()
+    preparation, model = bench.preparation, bench.model
+    preparation.open_round(bench.sent, since=-1e6)  # the verdict is overdue, and nothing is ready for it
+    calls = len(model.calls)
+    assert not preparation.step()
+    assert len(model.calls) == calls
+    assert preparation.branches == {}
+
+
+def test_a_call_that_ends_before_the_verdict_is_begun_and_announces_its_end() -> None:
+    bench = Bench()
+    started = time.perf_counter()
+    bench.preparation.open_round(bench.sent, since=started + 1e6)
+    assert bench.preparation.step()
+    assert bench.preparation.branches
+    assert bench.preparation.busy_until > started
