@@ -56,12 +56,13 @@ class RandomCost:
         return self._random.choice((0.0, 0.0, self._random.random())) * self.most_s
 
 
-class DrawnProposer(Proposer):
-    """Draws its drafts from q although the target is greedy."""
-
-    def __init__(self, sampling: Sampling, settings: EngineSettings, random: np.random.Generator) -> None:
-        super().__init__(sampling, settings, random)
-        self.deterministic = False
+def drawing(
+    sampling: Sampling, settings: EngineSettings, random: np.random.Generator, vocabulary: int
+) -> Proposer:
+    """Return a proposer that draws its drafts from q although the target is greedy."""
+    proposer = Proposer(sampling, settings, random, vocabulary)
+    proposer.deterministic = False
+    return proposer
 
 
 def random_settings(rng: random.Random) -> EngineSettings:
@@ -129,7 +130,7 @@ class Tormentor:
         self._report.modes[settings.mode] += 1
         task = self._pair.task(settings, self._limit, self._sampling)
         drawn = rng.random() < 0.25
-        with patch("localspec.engines.engine.Proposer", DrawnProposer) if drawn else nullcontext():
+        with patch("localspec.engines.engine.Proposer", drawing) if drawn else nullcontext():
             events = self._engine.rounds(prompt, settings, task, costs(), rng.randrange(10**9))
         with closing(events):
             yield (event for event in events if isinstance(event, Round))
