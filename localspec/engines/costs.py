@@ -63,7 +63,7 @@ class CostCurve:
 class Calibration:
     """The chance that a draft token is accepted, learned from the draft model's confidence in it.
 
-    Raw confidence misleads, above all under rejection sampling (notes of the measured prototype, section 5).
+    Raw confidence misleads, above all under rejection sampling, where q(x) is not the chance that x is kept.
     """
 
     def __init__(self) -> None:
