@@ -18,11 +18,14 @@ PRIOR_MEAN = 0.7
 
 
 class CostCurve:
-    """Seconds of one native call by the number of tokens in it: measured points, refined while running."""
+    """Seconds of one native call by the number of tokens in it: measured points, refined while running.
+
+    One thread observes while others read: sizes and seconds are replaced together.
+    """
 
     def __init__(self, points: Mapping[int, float]) -> None:
-        self._sizes = sorted(points)
-        self._seconds = [points[size] for size in self._sizes]
+        sizes = sorted(points)
+        self._table = sizes, [points[size] for size in sizes]
         self._answers: dict[int, float] = {}
 
     def __call__(self, size: int) -> float:
@@ -33,7 +36,7 @@ class CostCurve:
         return answer
 
     def _interpolated(self, size: int) -> float:
-        sizes, seconds = self._sizes, self._seconds
+        sizes, seconds = self._table
         at = bisect_left(sizes, size)
         if at < len(sizes) and sizes[at] == size:
             return seconds[at]
@@ -45,19 +48,18 @@ class CostCurve:
 
     def observe(self, size: int, seconds: float) -> None:
         """Learn from one call."""
+        sizes, known = self._table
+        at = bisect_left(sizes, size)
+        if at == len(sizes) or sizes[at] != size:
+            self._table = [*sizes[:at], size, *sizes[at:]], [*known[:at], seconds, *known[at:]]
+        else:
+            rate = LEARNING_RATE if seconds > known[at] else LEARNING_RATE_DOWN
+            known[at] += rate * (min(seconds, OUTLIER * known[at]) - known[at])
         self._answers.clear()
-        at = bisect_left(self._sizes, size)
-        if at == len(self._sizes) or self._sizes[at] != size:
-            self._sizes.insert(at, size)
-            self._seconds.insert(at, seconds)
-            return
-        known = self._seconds[at]
-        rate = LEARNING_RATE if seconds > known else LEARNING_RATE_DOWN
-        self._seconds[at] = known + rate * (min(seconds, OUTLIER * known) - known)
 
     def points(self) -> dict[int, float]:
         """Return the known sizes with their seconds."""
-        return dict(zip(self._sizes, self._seconds, strict=True))
+        return dict(zip(*self._table, strict=True))
 
 
 class Calibration:
