@@ -37,7 +37,7 @@ from localspec.types import (
     TextDelta,
 )
 
-MEASURE_S = 0.4
+MEASURE_S = 0.8
 SCORE_CHUNK = 64
 
 

@@ -13,6 +13,7 @@ BRANCHES = 4  # of a draft call that prepares outcomes
 LEAST_GAIN = 1.05  # below it speculation is not worth its memory and its noise
 LENGTHS = range(1, 9)
 PYTHON_S = 2e-4  # around each native call that the target waits for; it matters with tiny models only
+HANDOFF_S = 3e-4  # per round, for two threads to take turns; likewise
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,7 @@ def _waiting(costs: Experience, length: int) -> Prediction:
 
 
 def _ahead(costs: Experience, length: int) -> Prediction:
-    verify_s = costs.verify(length + 1) + PYTHON_S
+    verify_s = costs.verify(length + 1) + PYTHON_S + HANDOFF_S
     hit_s = max(verify_s, length * (costs.step(BRANCHES) + PYTHON_S))
     miss_s = verify_s + length * (costs.step(1) + PYTHON_S)
     seconds = HIT_RATE * hit_s + (1.0 - HIT_RATE) * miss_s
