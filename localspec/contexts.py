@@ -59,20 +59,13 @@ class Contexts:
 
     def share_threads(self, *, together: bool) -> None:
         """Give each model all threads, or divide them for both to work at once."""
-        for_target, for_draft = self._threads_together if together else self._threads_alone
-        self.target.set_threads(for_target)
+        self.give_target(together=together)
         if self.draft is not None:
-            self.draft.set_threads(for_draft)
+            self.draft.set_threads((self._threads_together if together else self._threads_alone)[1])
 
-    def share_draft_threads(self) -> None:
-        """Give the draft model its share while the target still has all threads, to read a prompt."""
-        self.target.set_threads(self._threads_alone[0])
-        if self.draft is not None:
-            self.draft.set_threads(self._threads_together[1])
-
-    def share_target_threads(self) -> None:
-        """Give the target its share; the draft model, which may be at work, is left alone."""
-        self.target.set_threads(self._threads_together[0])
+    def give_target(self, *, together: bool) -> None:
+        """Give the target its threads; the draft model, which may be at work, is left alone."""
+        self.target.set_threads((self._threads_together if together else self._threads_alone)[0])
 
     def cancel(self) -> None:
         """Stop what both models do; callable from any thread."""

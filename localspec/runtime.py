@@ -41,9 +41,6 @@ MEASURE_S = 0.8
 SCORE_CHUNK = 64
 
 
-_UNKNOWN = Experience(CostCurve({1: 1.0}), CostCurve({1: 1.0}))  # plain decoding needs no costs
-
-
 class Runtime:
     """A target and at most one draft model, open; a context manager."""
 
@@ -229,14 +226,16 @@ class Runtime:
         contexts.resume()
         self._running = True
         try:
-            experience = _UNKNOWN if settings.mode == "off" else self._costs(together=together)
+            experience = _no_costs() if settings.mode == "off" else self._costs(together=together)
             contexts.share_threads(together=together)
-            if together:
-                contexts.share_draft_threads()
-            for event in self._engine.rounds(prompt, settings, task, experience, request.seed):
-                if together and isinstance(event, Round):
-                    contexts.share_target_threads()
-                yield event
+            contexts.give_target(together=False)  # the prompt is read with all threads
+            with closing(self._engine.rounds(prompt, settings, task, experience, request.seed)) as rounds:
+                for event in rounds:
+                    yield event
+                    if isinstance(event, Round):
+                        break
+                contexts.give_target(together=together)
+                yield from rounds
         finally:
             self._running = False
             contexts.resume()
@@ -281,3 +280,8 @@ def _part(
     if on_progress is None:
         return None
     return lambda fraction: on_progress((number + fraction) / count)
+
+
+def _no_costs() -> Experience:
+    """Return costs for plain decoding, which asks for none."""
+    return Experience(CostCurve({1: 1.0}), CostCurve({1: 1.0}))

@@ -180,6 +180,16 @@ def add_speculation_flags(parser: Parser) -> None:
     add("--fallback", choices=get_args(Fallback), default=s.fallback, help="what to do on a miss")
 
 
+def add_answer_flags(parser: Parser) -> None:
+    """Add every flag of a verb that writes answers."""
+    add_model_flags(parser)
+    add_device_flags(parser)
+    add_sampling_flags(parser)
+    add_prompt_flags(parser)
+    add_speculation_flags(parser)
+    add_output_flags(parser)
+
+
 def add_output_flags(parser: Parser) -> None:
     """Add what is printed besides the answer."""
     group = parser.add_argument_group("output")

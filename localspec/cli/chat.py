@@ -10,12 +10,7 @@ from localspec.chat.conversation import Conversation
 from localspec.cli import opening
 from localspec.cli.arguments import (
     Parser,
-    add_device_flags,
-    add_model_flags,
-    add_output_flags,
-    add_prompt_flags,
-    add_sampling_flags,
-    add_speculation_flags,
+    add_answer_flags,
     verb_parser,
 )
 from localspec.cli.console import say
@@ -30,10 +25,7 @@ def parser() -> Parser:
     """Return the parser of `localspec chat`."""
     result = verb_parser("chat", "Talk line by line; /help lists the commands. Lines may be piped in.")
     result.add_argument("--plain", action="store_true", help="line by line, for simple terminals")
-    for add in (add_model_flags, add_device_flags, add_sampling_flags, add_prompt_flags):
-        add(result)
-    add_speculation_flags(result)
-    add_output_flags(result)
+    add_answer_flags(result)
     return result
 
 

@@ -12,12 +12,7 @@ from localspec.cli import figures, opening
 from localspec.cli.answer import Answer, write_answer
 from localspec.cli.arguments import (
     Parser,
-    add_device_flags,
-    add_model_flags,
-    add_output_flags,
-    add_prompt_flags,
-    add_sampling_flags,
-    add_speculation_flags,
+    add_answer_flags,
     verb_parser,
 )
 from localspec.cli.console import say
@@ -42,10 +37,7 @@ def parser() -> Parser:
     result.add_argument(
         "--no-chat", action="store_true", help="continue the bare text, without a chat template"
     )
-    for add in (add_model_flags, add_device_flags, add_sampling_flags, add_prompt_flags):
-        add(result)
-    add_speculation_flags(result)
-    add_output_flags(result)
+    add_answer_flags(result)
     return result
 
 

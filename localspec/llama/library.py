@@ -51,7 +51,7 @@ def _start() -> Native:
 
 def _set_environment() -> None:
     # How long libgomp's threads spin before they sleep. While another process wants a core, a pass of two
-    # threads took 40 ms at 1000 and 340 ms at 20000 (350 MB model, 2 cores); alone 13 ms at both.
+    # threads took 40 ms at 1000 and 340 ms at 20000 (350 MB model, 2 cores); alone 13 to 16 at both.
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     os.environ["GGML_NO_BACKTRACE"] = "1"
