@@ -80,3 +80,18 @@ def test_a_cancel_ends_measuring_and_leaves_no_trace(together: bool) -> None:
         measure(target, draft, 5.0, together=together)
     assert target.tokens() == draft.tokens() == [0, 1, 2, 3, 4]
     assert "measure" not in {thread.name for thread in threading.enumerate()}
+
+
+class RebuildingModel(FakeModel):
+    """A fake model whose calls take five times as long where their size differs from the last one's."""
+
+    @property
+    def busy_s(self) -> float:
+        sizes = zip([0, *self.calls], self.calls, strict=False)
+        return sum(1.0 if size == before else 5.0 for before, size in sizes)
+
+
+def test_plain_decoding_is_measured_as_it_runs_one_size_after_the_other() -> None:
+    costs = measure(RebuildingModel(), None, 1.0, together=False)
+    assert costs.verify(1) == 1.0
+    assert costs.verify(5) == 5.0
