@@ -6,6 +6,8 @@ LocalSpecError
 │   ├── PairingError       this draft cannot serve this target
 │   └── ContextFullError   the text does not fit the context
 ├── EngineError        llama.cpp or the machine failed; exit code 1
+│   └── EngineDied         the process that holds the models has ended; it can be started again
+├── StoreError         the conversations cannot be read or written: disk full, no permission, damaged file
 └── Cancelled          somebody asked to stop; not a failure
 """
 
@@ -43,6 +45,14 @@ class ContextFullError(UserError):
 
 class EngineError(LocalSpecError):
     """Native code or the machine failed."""
+
+
+class EngineDied(EngineError):
+    """The process that holds the models has ended; what it wrote so far stands."""
+
+
+class StoreError(LocalSpecError):
+    """The conversations cannot be read or written."""
 
 
 class Cancelled(LocalSpecError):

@@ -270,7 +270,7 @@ def _events_of(event: PromptProgress | Round, text: AnswerText) -> Iterator[Gene
         return
     if pieces := text.take():
         yield TextDelta(pieces)
-    yield RoundDone(event.stats)
+    yield RoundDone(event.stats, len(event.tokens))
 
 
 def _part(

@@ -125,6 +125,7 @@ class RoundStats:
     draft_s: float  # native time of the draft model while the target waited
     wait_s: float  # other time that the target waited for the drafter
     python_s: float  # the rest
+    ahead_s: float = 0.0  # native time of the draft model while the target verified
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,9 +181,18 @@ class TextDelta:
 
 @dataclass(frozen=True, slots=True)
 class RoundDone:
-    """One round ended."""
+    """One round ended, having emitted so many tokens."""
 
     stats: RoundStats
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class ModeChanged:
+    """Decoding goes on in another mode, because the one before was losing or may pay again."""
+
+    mode: Mode
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +203,7 @@ class Finished:
     summary: Summary
 
 
-GenerationEvent = PromptProgress | TextDelta | RoundDone | Finished
+GenerationEvent = PromptProgress | TextDelta | RoundDone | ModeChanged | Finished
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +218,9 @@ class Message:
 class Request:
     """One answer to generate: from a conversation, or from a bare text that the model continues.
 
+    A conversation that ends with an assistant's message has that message continued.
+    `steps_down` leaves a mode that turns out slower than plain decoding, and tries it again later.
+
     `max_tokens` None goes on until the model ends its turn or the context is full; `seed` None draws one.
     `template_variables` are passed to the model's chat template (`enable_thinking`, ...).
     """
@@ -219,6 +232,24 @@ class Request:
     stop: tuple[str, ...] = ()
     seed: int | None = None
     template_variables: tuple[tuple[str, bool | int | float | str], ...] = ()
+    steps_down: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PlainRate:
+    """How fast plain decoding runs with `depth` tokens in the context, as measured."""
+
+    depth: int
+    tokens_per_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceMemory:
+    """What is taken of a device's memory, by anybody; of the processor's, by this program. In bytes."""
+
+    device: str
+    used: int
+    total: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,118 @@
+"""Values of kept conversations: what is stored, and what a screen or an export reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from localspec.types import EngineSettings, ModeChanged, PlainRate, Provenance, RoundStats, Sampling, Summary
+
+Role = Literal["user", "assistant"]
+State = Literal["writing", "complete", "stopped", "length", "context", "failed"]
+"""Of a message. `writing` is an answer under way; `stopped` was ended by a person, by a kill or a power cut;
+`length` and `context` ran into a limit; `failed` lost its engine. All but `complete` can be continued."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attachment:
+    """A text file that travels with a prompt, as it was when it was sent."""
+
+    name: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class StoredMessage:
+    """One message of the tree of a chat; `parent` None starts a branch at the top.
+
+    `dropped` messages stay visible and are not sent to the model.
+    """
+
+    id: int
+    chat: int
+    parent: int | None
+    role: Role
+    content: str
+    created: float  # Unix time
+    state: State = "complete"
+    attachments: tuple[Attachment, ...] = ()
+    dropped: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """So many characters of an answer share one provenance."""
+
+    length: int
+    provenance: Provenance
+
+
+@dataclass(frozen=True, slots=True)
+class RoundMark:
+    """One round of an answer, for the timeline."""
+
+    stats: RoundStats
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerRecord:
+    """How an answer came about and what it cost.
+
+    `mode` is that of the request; `changes` are the steps down and up within the answer.
+    `spans` cover the whole text. `plain` is the measured plain decoding that the ratio refers to, None where
+    nothing was measured near that depth of context.
+    """
+
+    mode: str
+    reason: str
+    settings: EngineSettings
+    sampling: Sampling
+    seed: int
+    profile: str
+    target: str
+    draft: str | None
+    summary: Summary
+    rounds: tuple[RoundMark, ...] = ()
+    spans: tuple[Span, ...] = ()
+    changes: tuple[ModeChanged, ...] = ()
+    plain: PlainRate | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ChatInfo:
+    """One line of the sidebar. `system` None takes the system prompt of the profile."""
+
+    id: int
+    title: str
+    created: float
+    updated: float
+    pinned: bool = False
+    messages: int = 0
+    profile: str = "general"
+    system: str | None = None
+    leaf: int | None = None  # the last message of the branch that is shown
+
+
+@dataclass(frozen=True, slots=True)
+class SearchHit:
+    """A place where a search found something: in a title, or in a message.
+
+    `marks` are the (start, end) of the found words in `excerpt`.
+    """
+
+    chat: ChatInfo
+    message: int | None
+    excerpt: str
+    marks: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A message as a screen shows it: number `branch` (from 1) of `branches` with the same parent."""
+
+    message: StoredMessage
+    branch: int = 1
+    branches: int = 1
+    spans: tuple[Span, ...] = field(default=(), repr=False)
+    label: str = ""  # e.g. "SSD  58.3 tok/s (x1.9)"
