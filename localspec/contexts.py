@@ -1,15 +1,24 @@
-"""The two contexts of a pair: sizes, processor threads, and what their models allow."""
+"""The two contexts of a pair and the engine on them: sizes, processor threads, costs, what models allow."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import replace
 
+from localspec.engines.costs import CostCurve, Experience
+from localspec.engines.engine import Engine
+from localspec.engines.loop import Round, Task
+from localspec.engines.measure import PREFIX, measure
+from localspec.engines.parts import Rounds
+from localspec.engines.stepdown import PlainCost
 from localspec.errors import UserError
 from localspec.llama import Context, Model, devices, physical_cores, probe
-from localspec.types import ModelOptions
+from localspec.types import EngineSettings, Mode, ModelOptions
 
 DEFAULT_CONTEXT = 8192  # models trained on 128k tokens would ask for many GiB of cache
 SMALLEST_CONTEXT = 64
+MEASURE_S = 0.8  # of calls, to learn their costs
 DRAFT_SHARE = (
     4  # where both models compute on the processor at once, the draft model takes one core in so many
 )
@@ -46,6 +55,7 @@ class Contexts:
             self.can_rewind = self.can_rewind and branching.can_rewind
             notes += [branching.reason] if branching.reason else []
         self.notes = tuple(notes)
+        self._at_work = False
         self._plan_threads(target.options, draft, draft_threads)
 
     def _plan_threads(self, target: ModelOptions, draft: Model | None, draft_threads: int | None) -> None:
@@ -67,17 +77,74 @@ class Contexts:
         """Give the target its threads; the draft model, which may be at work, is left alone."""
         self.target.set_threads((self._threads_together if together else self._threads_alone)[0])
 
-    def cancel(self) -> None:
-        """Stop what both models do; callable from any thread."""
-        self.target.cancel()
-        if self.draft is not None:
-            self.draft.cancel()
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        """Let `cancel` stop what happens inside."""
+        self._resume()
+        self._at_work = True
+        try:
+            yield
+        finally:
+            self._at_work = False
+            self._resume()
 
-    def resume(self) -> None:
+    def cancel(self) -> None:
+        """Stop what both models do, if they are at work; callable from any thread."""
+        if self._at_work:
+            self.target.cancel()
+            if self.draft is not None:
+                self.draft.cancel()
+
+    def _resume(self) -> None:
         """Take back a cancel that nobody has noticed."""
         self.target.resume()
         if self.draft is not None:
             self.draft.resume()
+
+
+class CostedEngine(Engine):
+    """The engine on a pair of contexts: it knows what its calls cost, and shares the processor out."""
+
+    def __init__(self, contexts: Contexts) -> None:
+        super().__init__(contexts.target, contexts.draft)
+        self.plain = PlainCost()
+        self._contexts = contexts
+        self._experience: dict[bool, Experience] = {}
+
+    def costs(self, *, together: bool) -> Experience:
+        """Return what calls cost, measured once per way of working."""
+        known = self._experience.get(together)
+        if known is None:
+            contexts = self._contexts
+            self.forget()  # measuring needs a few cells
+            contexts.share_threads(together=together)
+            known = measure(contexts.target, contexts.draft, MEASURE_S, together=together)
+            self._experience[together] = known
+            if not together:
+                self.plain.observe(PREFIX, known.verify(1))
+        return known
+
+    def costs_in(self, mode: Mode) -> Experience:
+        """Return what calls cost in a mode; plain decoding asks for none."""
+        if mode == "off":
+            return Experience(CostCurve({1: 1.0}), CostCurve({1: 1.0}))
+        return self.costs(together=mode == "ssd")
+
+    def part(
+        self, text: Sequence[int], settings: EngineSettings, task: Task, seed: int | None, part: int
+    ) -> Rounds:
+        """Decode one part of an answer, with the processor's threads where they are needed."""
+        together, contexts = settings.mode == "ssd", self._contexts
+        experience = self.costs_in(settings.mode)
+        contexts.share_threads(together=together)
+        contexts.give_target(together=False)  # the prompt is read with all threads
+        with closing(self.rounds(text, settings, task, experience, seed, part)) as rounds:
+            for event in rounds:
+                yield event
+                if isinstance(event, Round):
+                    break
+            contexts.give_target(together=together)
+            yield from rounds
 
 
 def _on_cpu(model: Model) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from types import TracebackType
@@ -11,33 +11,36 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from localspec.contexts import Contexts
-from localspec.engines.costs import CostCurve, Experience
-from localspec.engines.engine import Engine
+from localspec.contexts import Contexts, CostedEngine
+from localspec.engines.answer import Answer, Happenings
 from localspec.engines.loop import Round, Task
-from localspec.engines.measure import measure
-from localspec.engines.modes import predict
+from localspec.engines.modes import explain, predict
+from localspec.engines.parts import Rounds, decode_in_parts
+from localspec.engines.stepdown import Ladder
 from localspec.engines.tally import Stopwatch, Tally
 from localspec.engines.text import AnswerText
 from localspec.errors import Cancelled, ContextFullError, UserError
-from localspec.llama import Detokenizer, Model, compare_vocabularies
+from localspec.llama import Detokenizer, Model, compare_vocabularies, memory_of, trailing_spaces
 from localspec.types import (
+    DeviceMemory,
     DraftOrigin,
     EngineSettings,
-    Finished,
     FinishReason,
     GenerationEvent,
     Message,
+    Mode,
     ModelInfo,
     ModelOptions,
-    PromptProgress,
+    PlainRate,
     Provenance,
     Request,
-    RoundDone,
-    TextDelta,
+    Sampling,
 )
 
-MEASURE_S = 0.8
+PLAIN_TOKENS = 12  # to tell the speed of plain decoding
+FEWEST_PLAIN_TOKENS = 4
+PLAIN_S = 0.25  # after which the fewest will do
+PLAIN_LIMIT_S = 2.0  # after which they are not waited for
 SCORE_CHUNK = 64
 
 
@@ -48,9 +51,10 @@ class Runtime:
         self._target_model = target
         self._draft_model = draft
         self._contexts = contexts
-        self._engine = Engine(contexts.target, contexts.draft)
-        self._running = False
-        self._experience: dict[bool, Experience] = {}
+        self._engine = CostedEngine(contexts)
+        self._ladders: dict[EngineSettings, Ladder] = {}
+        self._text: list[int] = []  # of the last prompt and its answer
+        self._sampling = Sampling()
         self.notes = contexts.notes
         self.target = target.info(contexts.target.context_size)
         self.draft: ModelInfo | None = None
@@ -74,11 +78,11 @@ class Runtime:
         opened: list[Model] = []
         try:
             opened.append(
-                target_model := Model.open(target, _part(on_progress, 0, 1 if draft is None else 2))
+                target_model := Model.open(target, _share(on_progress, 0, 1 if draft is None else 2))
             )
             draft_model = None
             if draft is not None:
-                opened.append(draft_model := Model.open(draft, _part(on_progress, 1, 2)))
+                opened.append(draft_model := Model.open(draft, _share(on_progress, 1, 2)))
                 compare_vocabularies(target_model.vocabulary, draft_model.vocabulary)
             contexts = Contexts(target_model, draft_model, max_fan_out, draft_threads)
             return cls(target_model, draft_model, contexts)
@@ -102,7 +106,10 @@ class Runtime:
         self.close()
 
     def choose_settings(self, settings: EngineSettings | None = None) -> tuple[EngineSettings, str]:
-        """Return the settings whose mode should be fastest here, and the reason in a plain sentence."""
+        """Return the settings whose mode should be fastest here, and the reason in a plain sentence.
+
+        Raises `Cancelled` after `cancel`.
+        """
         settings = settings or EngineSettings()
         if not self._contexts.can_rewind:
             return replace(settings, mode="off"), "this model cannot take tokens back"
@@ -110,15 +117,11 @@ class Runtime:
             return replace(
                 settings, mode="ngram"
             ), "there is no draft model; repetitions in the text serve as drafts"
-        alone = self._costs(together=False)
-        together = self._costs(together=True) if self._contexts.can_branch else None
-        best, *others = predict(alone, together)
-        names = {"off": "plain decoding", "sd": "speculative decoding", "ssd": "drafting ahead", "ngram": ""}
-        losers = ", ".join(f"{names[other.mode]} {other.tokens_per_s:.0f}" for other in others)
-        reason = (
-            f"expected tokens/s from measured costs: {names[best.mode]} {best.tokens_per_s:.0f}, {losers}"
-        )
-        return replace(settings, mode=best.mode), reason
+        with self._contexts.at_work():
+            alone = self._engine.costs(together=False)
+            together = self._engine.costs(together=True) if self._contexts.can_branch else None
+        ranked = predict(alone, together)
+        return replace(settings, mode=ranked[0].mode), explain(ranked)
 
     def count_tokens(self, messages: Sequence[Message]) -> int:
         """Return how many tokens a conversation takes, the start of the next answer included."""
@@ -145,38 +148,30 @@ class Runtime:
         Raises `ContextFullError` before the first event if the prompt does not fit.
         """
         stopwatch = Stopwatch()
-        prompt = self._prompt(request)
-        tally = Tally(len(prompt), self._checked(request.settings).mode)
-        text = AnswerText(Detokenizer(self._target_model.vocabulary), request.stop)
-        reason: FinishReason = "context"
-        try:
-            with closing(self._rounds(prompt, request)) as rounds:
-                for event in rounds:
-                    if isinstance(event, Round):
-                        stopped = self._take(event, text)
-                        tally.add(event.stats, len(event.tokens), stopwatch.seconds())
-                    with stopwatch.paused():
-                        yield from _events_of(event, text)
-                    if isinstance(event, Round) and stopped:
-                        reason = "stop"
-                        break
-            if reason != "stop" and tally.tokens == request.max_tokens:
-                reason = "length"
-        except Cancelled:
-            reason = "cancelled"
-        if pieces := text.finish():
-            yield TextDelta(pieces)
-        yield Finished(reason, tally.summary(self._engine.reused))
-
-    def _take(self, round_: Round, text: AnswerText) -> bool:
-        """Add a round's tokens to the text; tell whether the answer ends with them."""
-        ends = self._target_model.end_tokens
-        tokens = zip(round_.tokens, round_.provenance, strict=True)
-        return any(token in ends or text.add(token, provenance) for token, provenance in tokens)
+        with self._contexts.at_work():
+            prompt = self._prompt(request)
+            tally = Tally(len(prompt), self._checked(request.settings).mode)
+            spaces = 0 if isinstance(request.prompt, str) else trailing_spaces(request.prompt)
+            text = AnswerText(Detokenizer(self._target_model.vocabulary), request.stop, spaces)
+            answer = Answer(text, tally, self._target_model.end_tokens, stopwatch)
+            reason: FinishReason = "context"
+            try:
+                with closing(self._rounds(prompt, request)) as rounds:
+                    yield from answer.events(rounds)
+                if answer.stopped:
+                    reason = "stop"
+                elif tally.tokens == request.max_tokens:
+                    reason = "length"
+            except Cancelled:
+                reason = "cancelled"
+        yield from answer.finish(reason, self._engine.reused)
 
     def generate_tokens(self, request: Request) -> Iterator[tuple[int, Provenance, bool]]:
         """Yield every token of an answer with its provenance, and whether its round's draft was prepared."""
-        with closing(self._rounds(self._prompt(request), request)) as rounds:
+        with (
+            self._contexts.at_work(),
+            closing(self._rounds(self._prompt(request), request)) as rounds,
+        ):
             for event in rounds:
                 if isinstance(event, Round):
                     hit = event.stats.origin is DraftOrigin.AHEAD
@@ -195,9 +190,52 @@ class Runtime:
             self._engine.forget()
 
     def cancel(self) -> None:
-        """End the running answer within a moment; callable from any thread."""
-        if self._running:
-            self._contexts.cancel()
+        """End the running answer or measurement within a moment; callable from any thread."""
+        self._contexts.cancel()
+
+    def measure_plain(self) -> PlainRate | None:
+        """Measure plain decoding after the text of the last answer, in a fraction of a second.
+
+        None if there is no such text in the cache, too little room behind it, the target takes seconds for
+        a few tokens, or it was cancelled.
+        """
+        end = len(self._text)
+        room = min(PLAIN_TOKENS + 1, self.target.context - end)  # the first warms up
+        is_cached = end > 0 and self._engine.cached(self._text) == end - 1
+        if room <= FEWEST_PLAIN_TOKENS or not is_cached or not self._contexts.can_rewind:
+            return None
+        tally = Tally(end, "off")
+        text = AnswerText(Detokenizer(self._target_model.vocabulary))
+        answer = Answer(text, tally, frozenset(), Stopwatch())
+        try:
+            with self._contexts.at_work(), closing(self._on_top(room)) as rounds:
+                for _ in answer.events(rounds):
+                    enough = tally.tokens > FEWEST_PLAIN_TOKENS
+                    if tally.decode_s > (PLAIN_S if enough else PLAIN_LIMIT_S):
+                        break
+        except Cancelled:
+            return None
+        finally:
+            self._engine.forget_after(end)
+        if tally.tokens <= FEWEST_PLAIN_TOKENS:
+            return None
+        return PlainRate(end, (tally.tokens - 1) / tally.decode_s)
+
+    def _on_top(self, tokens: int) -> Happenings:
+        """Go on plainly after the last answer, whatever its end."""
+        text, settings = list(self._text), EngineSettings(mode="off")
+        task = Task(self._sampling, settings.acceptance, 0, tokens, frozenset())
+        return decode_in_parts(
+            lambda _mode, part: self._engine.part(text, settings, task, None, part),
+            "off",
+            text,
+            self._engine.plain,
+        )
+
+    def memory(self) -> tuple[DeviceMemory, ...]:
+        """Return the memory of every device that holds a part of these models; the processor is the last."""
+        models = (self._target_model, self._draft_model)
+        return memory_of({name for model in models if model is not None for name in model.cards})
 
     def _prompt(self, request: Request) -> list[int]:
         """Return the prompt's tokens; raise `UserError` if they are none or too many."""
@@ -213,32 +251,26 @@ class Runtime:
             )
         return prompt
 
-    def _rounds(
-        self, prompt: Sequence[int], request: Request
-    ) -> Generator[PromptProgress | Round, None, None]:
+    def _rounds(self, prompt: Sequence[int], request: Request) -> Happenings:
         settings = self._checked(request.settings)
-        together = settings.mode == "ssd"
+        self._sampling = request.sampling
+        text = self._text = list(prompt)
+        ladder = None
+        if request.steps_down and settings.mode != "off":
+            ladder = self._ladders.setdefault(settings, Ladder(settings.mode, self._engine.plain))
+            self._engine.costs(
+                together=False
+            )  # before the prompt is in the cache; also what plain decoding costs
+            self._engine.costs_in(settings.mode)
         limit = request.max_tokens if request.max_tokens is not None else self.target.context
-        ends = self._target_model.end_tokens
-        contexts = self._contexts
-        longest = min(settings.draft_length, contexts.target.max_rows - 1)  # and the bonus token
-        task = Task(request.sampling, settings.acceptance, longest, limit, ends)
-        contexts.resume()
-        self._running = True
-        try:
-            experience = _no_costs() if settings.mode == "off" else self._costs(together=together)
-            contexts.share_threads(together=together)
-            contexts.give_target(together=False)  # the prompt is read with all threads
-            with closing(self._engine.rounds(prompt, settings, task, experience, request.seed)) as rounds:
-                for event in rounds:
-                    yield event
-                    if isinstance(event, Round):
-                        break
-                contexts.give_target(together=together)
-                yield from rounds
-        finally:
-            self._running = False
-            contexts.resume()
+        longest = min(settings.draft_length, self._contexts.target.max_rows - 1)  # and the bonus token
+
+        def decode(mode: Mode, part: int) -> Rounds:
+            left = limit - (len(text) - len(prompt))
+            task = Task(request.sampling, settings.acceptance, longest, left, self._target_model.end_tokens)
+            return self._engine.part(text, replace(settings, mode=mode), task, request.seed, part)
+
+        yield from decode_in_parts(decode, settings.mode, text, self._engine.plain, ladder)
 
     def _checked(self, settings: EngineSettings) -> EngineSettings:
         """Return the settings, or plain decoding where the models allow nothing else."""
@@ -252,36 +284,11 @@ class Runtime:
             return replace(settings, mode="sd")
         return settings
 
-    def _costs(self, *, together: bool) -> Experience:
-        """Return what calls cost, measured once per way of working."""
-        known = self._experience.get(together)
-        if known is None:
-            self._engine.forget()  # measuring needs a few cells
-            self._contexts.share_threads(together=together)
-            known = measure(self._contexts.target, self._contexts.draft, MEASURE_S, together=together)
-            self._experience[together] = known
-        return known
 
-
-def _events_of(event: PromptProgress | Round, text: AnswerText) -> Iterator[GenerationEvent]:
-    """Translate what the token layer reports."""
-    if isinstance(event, PromptProgress):
-        yield event
-        return
-    if pieces := text.take():
-        yield TextDelta(pieces)
-    yield RoundDone(event.stats, len(event.tokens))
-
-
-def _part(
+def _share(
     on_progress: Callable[[float], bool] | None, number: int, count: int
 ) -> Callable[[float], bool] | None:
     """Return the progress of one of several loads as a part of the whole."""
     if on_progress is None:
         return None
     return lambda fraction: on_progress((number + fraction) / count)
-
-
-def _no_costs() -> Experience:
-    """Return costs for plain decoding, which asks for none."""
-    return Experience(CostCurve({1: 1.0}), CostCurve({1: 1.0}))

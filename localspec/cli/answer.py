@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 from contextlib import closing
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, assert_never
 
 from localspec.cli.console import StatusLine, show
 from localspec.cli.streaming import stream
-from localspec.types import Finished, PromptProgress, Request, TextDelta
+from localspec.types import Finished, ModeChanged, PromptProgress, Request, RoundDone, TextDelta
 
 if TYPE_CHECKING:
     from localspec.runtime import Runtime
@@ -22,6 +22,7 @@ class Answer:
     """What has come of an answer so far."""
 
     pieces: list[str] = field(default_factory=list)
+    changes: list[ModeChanged] = field(default_factory=list)
     finished: Finished | None = None
 
     @property
@@ -35,17 +36,24 @@ def write_answer(runtime: Runtime, request: Request, *, silent: bool, colours: b
     answer, status = Answer(), StatusLine()
     with closing(stream(runtime, request)) as events:
         for event in events:
-            if isinstance(event, PromptProgress):
-                if event.total >= LONG_PROMPT:
-                    status.update(f"reading the prompt: {event.done / event.total:.0%}")
-                continue
-            status.clear()
-            if isinstance(event, TextDelta):
-                answer.pieces.append(event.text)
-                if not silent:
-                    show(event, colours=colours)
-            elif isinstance(event, Finished):
-                answer.finished = event
+            if not isinstance(event, PromptProgress):
+                status.clear()
+            match event:
+                case PromptProgress():
+                    if event.total >= LONG_PROMPT:
+                        status.update(f"reading the prompt: {event.done / event.total:.0%}")
+                case TextDelta():
+                    answer.pieces.append(event.text)
+                    if not silent:
+                        show(event, colours=colours)
+                case RoundDone():
+                    pass
+                case ModeChanged():
+                    answer.changes.append(event)
+                case Finished():
+                    answer.finished = event
+                case _:
+                    assert_never(event)
     if not silent and answer.text and not answer.text.endswith("\n"):
         sys.stdout.write("\n")
     return answer

@@ -46,14 +46,14 @@ def main(argv: Sequence[str]) -> int:
 def _talk(args: argparse.Namespace, options: AnswerOptions, pair: PairOptions, how: Decoding) -> int:
     with opening.open_runtime(pair) as runtime, line_reader() as reader:
         opening.tell_notes(runtime, pair)
-        settings, reason = opening.settle(runtime, how)
+        settled = opening.settle(runtime, how)
         names = runtime.target.name + (f" with draft {runtime.draft.name}" if runtime.draft else "")
-        say(f"{names}; mode {settings.mode}: {reason}. /help lists the commands.")
+        say(f"{names}; mode {settled.settings.mode}: {settled.reason}. /help lists the commands.")
         dialogue = Dialogue(
             runtime,
             Conversation(options.system),
             options,
-            (settings, reason),
+            settled,
             shows_stats=args.stats,
             colours=bool(args.color),
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, get_args
@@ -14,11 +14,12 @@ from localspec.cli.answer import write_answer
 from localspec.cli.arguments import MODES
 from localspec.cli.console import LEGEND, colours_unwanted, say
 from localspec.cli.lines import Entry, LineReader, read_entry
-from localspec.cli.options import DRAFT_MODES, AnswerOptions
+from localspec.cli.opening import Settled, settle
+from localspec.cli.options import DRAFT_MODES, AnswerOptions, Decoding
 from localspec.cli.report import INTERRUPTED, SUCCESS, tell
 from localspec.cli.values import decimal
 from localspec.errors import ContextFullError, EngineError, UserError
-from localspec.types import EngineSettings, Finished, Mode, Request
+from localspec.types import Finished, Mode, ModeChanged, Request
 
 if TYPE_CHECKING:
     from localspec.runtime import Runtime
@@ -35,7 +36,7 @@ class Dialogue:
         runtime: Runtime,
         conversation: Conversation,
         options: AnswerOptions,
-        settled: tuple[EngineSettings, str],
+        settled: Settled,
         *,
         shows_stats: bool = False,
         colours: bool = False,
@@ -43,7 +44,8 @@ class Dialogue:
         self._runtime = runtime
         self._conversation = conversation
         self._options = options
-        self._settings, self._reason = settled
+        self._settled = settled
+        self._told: ModeChanged | None = None
         self._shows_stats = shows_stats
         self._colours = colours
         self._last: Finished | None = None
@@ -106,12 +108,13 @@ class Dialogue:
         request = Request(
             prompt=conversation.messages,
             sampling=options.sampling,
-            settings=self._settings,
+            settings=self._settled.settings,
             max_tokens=options.max_tokens,
             stop=options.stop,
             # the same seed again would write the same answer again
             seed=None if options.seed is None else (options.seed + self._answers) % 2**32,
             template_variables=options.template_variables,
+            steps_down=self._settled.steps_down,
         )
         try:
             answer = write_answer(self._runtime, request, silent=False, colours=self._colours)
@@ -119,14 +122,23 @@ class Dialogue:
             has_history = len(conversation.turns) > 1
             raise ContextFullError(error.message, _MAKE_ROOM if has_history else error.hint) from None
         self._conversation = conversation.answer(answer.text) if answer.text else conversation
-        self._last, self._last_settled = answer.finished, (self._settings, self._reason)
+        self._last, self._last_settled = answer.finished, self._settled
         self._answers += 1
         if self._last is None:
             return
         if self._last.reason == "context":
             say(f"note: the context of {self._runtime.target.context} tokens is full: {_MAKE_ROOM}")
+        self._tell_changes(answer.changes)
         if self._shows_stats:
-            say(f"[{figures.summary_line(self._settings.mode, self._last.summary)}]")
+            mode = answer.changes[-1].mode if answer.changes else self._settled.settings.mode
+            say(f"[{figures.summary_line(mode, self._last.summary)}]")
+
+    def _tell_changes(self, changes: Sequence[ModeChanged]) -> None:
+        """Print the changes of mode; each answer repeats the one that still holds."""
+        for change in changes:
+            if change != self._told:
+                say(figures.note(change))
+            self._told = change
 
     def _command(self, entry: str) -> None:
         name, _, argument = entry.partition(" ")
@@ -177,16 +189,18 @@ class Dialogue:
                 f"mode {argument} needs a draft model", "start again with -md FILE, or use /mode ngram"
             )
         if argument == "auto":
-            self._settings, self._reason = self._runtime.choose_settings(self._settings)
+            self._settled = settle(self._runtime, Decoding(None, self._settled.settings))
         elif argument:
             wanted = next(mode for mode in _MODES if mode == argument)
-            self._settings, self._reason = replace(self._settings, mode=wanted), "asked for"
-        say(f"mode {self._settings.mode}: {self._reason}")
+            settings = replace(self._settled.settings, mode=wanted)
+            self._settled = settle(self._runtime, Decoding(wanted, settings))
+        say(f"mode {self._settled.settings.mode}: {self._settled.reason}")
 
     def _stats(self, _argument: str) -> None:
         self._shows_stats = not self._shows_stats
+        settled = self._last_settled
         if self._last is not None:
-            say("\n".join(figures.table(*self._last_settled, self._last.summary)))
+            say("\n".join(figures.table(settled.settings, settled.reason, self._last.summary)))
         say(f"a line of figures after each answer: {'on' if self._shows_stats else 'off'}")
 
     def _regenerate(self, _argument: str) -> None:

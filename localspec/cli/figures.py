@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from localspec.types import EngineSettings, ModelInfo, Summary
+from localspec.types import EngineSettings, ModeChanged, ModelInfo, Summary
 
 if TYPE_CHECKING:
     from localspec.runtime import Runtime
@@ -98,11 +99,19 @@ def timings(s: Summary) -> Json:
     }
 
 
-def speculation(settings: EngineSettings, reason: str, s: Summary) -> Json:
+def note(change: ModeChanged) -> str:
+    """Return a change of mode as a line."""
+    return f"note: mode {change.mode}: {change.reason}"
+
+
+def speculation(
+    settings: EngineSettings, reason: str, s: Summary, changes: Sequence[ModeChanged] = ()
+) -> Json:
     """Return how the answer was decoded, why so, and how well that went."""
     return {
         "reason": reason,
         "settings": asdict(settings),
+        "changes": [asdict(change) for change in changes],
         "rounds": s.rounds,
         "acceptance": _ratio(s.accepted, s.drafted),
         "accepted_length": _ratio(decoded_tokens(s), s.rounds),

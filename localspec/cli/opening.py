@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from localspec.cli.console import StatusLine, on_interrupt, say
@@ -44,11 +45,20 @@ def open_runtime(options: PairOptions) -> Runtime:
     return runtime
 
 
-def settle(runtime: Runtime, decoding: Decoding) -> tuple[EngineSettings, str]:
-    """Return the settings to use and why: the mode asked for, or the one that pays here."""
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """The settings to use, why, and whether answers may leave their mode where it loses."""
+
+    settings: EngineSettings
+    reason: str
+    steps_down: bool
+
+
+def settle(runtime: Runtime, decoding: Decoding) -> Settled:
+    """Return the settings to use: with the mode asked for, or the one that pays here."""
     if decoding.mode is None:
-        return runtime.choose_settings(decoding.settings)
-    return decoding.settings, "asked for"
+        return Settled(*runtime.choose_settings(decoding.settings), steps_down=True)
+    return Settled(decoding.settings, "asked for", steps_down=False)
 
 
 def tell_notes(runtime: Runtime, options: PairOptions) -> None:

@@ -21,7 +21,7 @@ from localspec.cli.options import AnswerOptions, answer_options, decoding, pair_
 from localspec.cli.prompt import read_prompt
 from localspec.cli.report import FAILURE, INTERRUPTED, SUCCESS
 from localspec.errors import UserError
-from localspec.types import EngineSettings, Finished, Message, Request
+from localspec.types import Finished, Message, Request
 
 if TYPE_CHECKING:
     from localspec.runtime import Runtime
@@ -54,18 +54,19 @@ def main(argv: Sequence[str]) -> int:
     set_up_logging(verbose=args.verbose)
     with opening.open_runtime(pair) as runtime:
         opening.tell_notes(runtime, pair)
-        settings, reason = opening.settle(runtime, how)
+        settled = opening.settle(runtime, how)
         request = Request(
             prompt=prompt,
             sampling=options.sampling,
-            settings=settings,
+            settings=settled.settings,
             max_tokens=options.max_tokens,
             stop=options.stop,
             seed=options.seed,
             template_variables=options.template_variables,
+            steps_down=settled.steps_down,
         )
         answer = write_answer(runtime, request, silent=args.json, colours=bool(args.color))
-        return _conclude(args, runtime, (settings, reason), answer)
+        return _conclude(args, runtime, settled, answer)
 
 
 def _check_combinations(args: argparse.Namespace, options: AnswerOptions) -> None:
@@ -89,33 +90,33 @@ def _prompt(args: argparse.Namespace, options: AnswerOptions) -> tuple[Message, 
     return (*system, Message("user", text))
 
 
-def _conclude(
-    args: argparse.Namespace, runtime: Runtime, settled: tuple[EngineSettings, str], answer: Answer
-) -> int:
+def _conclude(args: argparse.Namespace, runtime: Runtime, settled: opening.Settled, answer: Answer) -> int:
     finished = answer.finished
     if finished is None:
         say("error: the answer broke off")
         return FAILURE
     if args.json:
-        _print_json(runtime, settled, answer.text, finished)
+        _print_json(runtime, settled, answer, finished)
     if args.stats:
-        for line in figures.table(*settled, finished.summary):
+        for change in answer.changes:
+            say(figures.note(change))
+        for line in figures.table(settled.settings, settled.reason, finished.summary):
             say(line)
     if finished.reason == "context":
         say(f"note: the context of {runtime.target.context} tokens is full; a larger -c leaves more room")
     return INTERRUPTED if finished.reason == "cancelled" else SUCCESS
 
 
-def _print_json(runtime: Runtime, settled: tuple[EngineSettings, str], text: str, finished: Finished) -> None:
-    settings, reason = settled
+def _print_json(runtime: Runtime, settled: opening.Settled, answer: Answer, finished: Finished) -> None:
+    settings = settled.settings
     value = {
         "schema": figures.SCHEMA,
-        "text": text,
+        "text": answer.text,
         "finish_reason": finished.reason,
         "mode": settings.mode,
         **figures.models(runtime),
         "timings": figures.timings(finished.summary),
-        "speculation": figures.speculation(settings, reason, finished.summary),
+        "speculation": figures.speculation(settings, settled.reason, finished.summary, answer.changes),
         "notes": list(runtime.notes),
     }
     print(json.dumps(value))

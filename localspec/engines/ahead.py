@@ -80,8 +80,14 @@ class AheadDrafter:
         self._tokens: tuple[int, ...] = ()
         self.busy_s = 0.0
         self.wait_s = 0.0
+        self._busy_before_s = trunk.model.busy_s
 
     # The caller's side.
+
+    @property
+    def ahead_s(self) -> float:
+        """Return the native seconds of the draft model so far, while the target did not wait."""
+        return self._trunk.model.busy_s - self._busy_before_s - self.busy_s
 
     def begin(self, text: Sequence[int]) -> None:
         """Let the drafter read the prompt while the target does."""

@@ -22,6 +22,11 @@ class Drafter(Protocol):
     wait_s: float
     """Other seconds that the target waited for a draft."""
 
+    @property
+    def ahead_s(self) -> float:
+        """Return the native seconds of the draft model so far, while the target did not wait."""
+        ...
+
     def begin(self, text: Sequence[int]) -> None:
         """Take the prompt; the verdict on an empty draft follows."""
         ...
@@ -50,6 +55,7 @@ class NoDrafter:
 
     busy_s = 0.0
     wait_s = 0.0
+    ahead_s = 0.0
 
     def begin(self, text: Sequence[int]) -> None:
         """Do nothing."""
@@ -75,6 +81,7 @@ class ModelDrafter:
         self._sent: list[float] = []
         self.busy_s = 0.0
         self.wait_s = 0.0
+        self.ahead_s = 0.0
 
     def begin(self, text: Sequence[int]) -> None:
         """Take the prompt; it is read when the first draft is wanted."""
@@ -110,6 +117,7 @@ class NgramDrafter:
         self._confidences: list[float] = []
         self.busy_s = 0.0
         self.wait_s = 0.0
+        self.ahead_s = 0.0
 
     def begin(self, text: Sequence[int]) -> None:
         """Take the prompt."""

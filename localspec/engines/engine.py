@@ -26,6 +26,7 @@ class Engine:
         self._trunk = None if draft is None else Trunk(draft)
         self._index = SuffixIndex()
         self._calibrations = Calibrations()
+        self._reused: int | None = None  # of the prompt, where a later part of the answer has been decoded
 
     def cached(self, prompt: Sequence[int]) -> int:
         """Return how many tokens of a prompt the target need not read again."""
@@ -34,10 +35,15 @@ class Engine:
     @property
     def reused(self) -> int:
         """Return how many tokens of the last prompt the target did not read again."""
-        return self._decoder.reused
+        return self._decoder.reused if self._reused is None else self._reused
+
+    def forget_after(self, length: int) -> None:
+        """Cut the target's cache to so many tokens."""
+        self._decoder.forget(length)
 
     def forget(self) -> None:
         """Empty both caches."""
+        self._reused = None
         self._decoder.forget()
         if self._trunk is not None:
             self._trunk.begin([])
@@ -49,9 +55,15 @@ class Engine:
         task: Task,
         experience: Experience,
         seed: int | None = None,
+        part: int = 0,
     ) -> Generator[PromptProgress | Round, None, None]:
-        """Decode an answer to a prompt; drafts and verdicts draw from independent random streams."""
-        for_target, for_draft = map(np.random.default_rng, np.random.SeedSequence(seed).spawn(2))
+        """Decode an answer to a prompt, or a later part of an answer to the text so far.
+
+        Drafts and verdicts draw from independent random streams, in every part from others.
+        """
+        self._reused = self.reused if part else None
+        streams = np.random.SeedSequence(seed).spawn(2 * part + 2)
+        for_target, for_draft = map(np.random.default_rng, streams[-2:])
         proposer = Proposer(task.sampling, settings, for_draft, self._vocabulary)
         known = self._calibrations
         pace = Pace(experience, known.chosen, settings, deterministic=True)

@@ -32,11 +32,12 @@ READ_CHUNK = 512  # tokens of a prompt between two reports
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What one round emitted and cost."""
+    """What one round emitted and cost; nothing follows the last one."""
 
     tokens: tuple[int, ...]
     provenance: tuple[Provenance, ...]
     stats: RoundStats
+    is_last: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +64,10 @@ class Decoder:
         self._held: list[int] = []
         self.reused = 0  # tokens of the last prompt that were not read again
 
-    def forget(self) -> None:
-        """Empty the cache."""
-        self._forget(0)
+    def forget(self, length: int = 0) -> None:
+        """Empty the cache from a position on."""
+        self._forget(min(length, len(self._held)))
+        self.reused = 0
 
     def cached(self, prompt: Sequence[int]) -> int:
         """Return how many tokens of a prompt need not be read again; the last always is, for its logits."""
@@ -93,10 +95,11 @@ class Decoder:
                 stats = clock.lap(draft, accepted)
                 if emitted > len(tokens):  # the first round read the prompt: it says nothing about the pace
                     pace.observe(stats, len(tokens))
-                yield Round(tuple(tokens), _provenance(draft, outcome)[: len(tokens)], stats)
-                clock.restart()
                 room = min(task.max_tokens - emitted, self._target.context_size - len(text))
-                if tokens[-1] in task.end_tokens or room <= 0:
+                is_last = tokens[-1] in task.end_tokens or room <= 0
+                yield Round(tuple(tokens), _provenance(draft, outcome)[: len(tokens)], stats, is_last)
+                clock.restart()
+                if is_last:
                     return
                 drafter.commit(outcome)
                 draft = drafter.draft(min(task.draft_length, room - 1))
@@ -168,7 +171,7 @@ class _Clock:
     def __init__(self, target: LanguageModel, drafter: Drafter) -> None:
         self._target = target
         self._drafter = drafter
-        self._last = (target.busy_s, drafter.busy_s, drafter.wait_s)
+        self._last = self._totals()
         self._started = time.perf_counter()
 
     def restart(self) -> None:
@@ -177,8 +180,20 @@ class _Clock:
 
     def lap(self, draft: Draft, accepted: int) -> RoundStats:
         """End a round."""
-        now = (self._target.busy_s, self._drafter.busy_s, self._drafter.wait_s)
-        verify_s, draft_s, wait_s = (new - old for new, old in zip(now, self._last, strict=True))
+        now = self._totals()
+        verify_s, draft_s, wait_s, ahead_s = (new - old for new, old in zip(now, self._last, strict=True))
         self._last = now
-        python_s = time.perf_counter() - self._started - verify_s - draft_s - wait_s
-        return RoundStats(len(draft.tokens), accepted, draft.origin, verify_s, draft_s, wait_s, python_s)
+        return RoundStats(
+            drafted=len(draft.tokens),
+            accepted=accepted,
+            origin=draft.origin,
+            verify_s=verify_s,
+            draft_s=draft_s,
+            wait_s=wait_s,
+            python_s=time.perf_counter() - self._started - verify_s - draft_s - wait_s,
+            ahead_s=min(ahead_s, verify_s),  # a call counts where it ends, also one that began a round before
+        )
+
+    def _totals(self) -> tuple[float, float, float, float]:
+        drafter = self._drafter
+        return self._target.busy_s, drafter.busy_s, drafter.wait_s, drafter.ahead_s

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from localspec.engines.costs import Experience
@@ -14,6 +15,7 @@ LEAST_GAIN = 1.05  # below it speculation is not worth its memory and its noise
 LENGTHS = range(1, 9)
 PYTHON_S = 2e-4  # around each native call that the target waits for; it matters with tiny models only
 HANDOFF_S = 3e-4  # per round, for two threads to take turns; likewise
+_NAMES: dict[Mode, str] = {"off": "plain decoding", "sd": "speculative decoding", "ssd": "drafting ahead"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,12 @@ def predict(alone: Experience, together: Experience | None) -> list[Prediction]:
         found.remove(plain)
         found.insert(0, plain)
     return found
+
+
+def explain(ranked: Sequence[Prediction]) -> str:
+    """Return why the first prediction was chosen, in a plain sentence."""
+    figures = ", ".join(f"{_NAMES[found.mode]} {found.tokens_per_s:.0f}" for found in ranked)
+    return f"expected tokens/s from measured costs: {figures}"
 
 
 def _speed(prediction: Prediction) -> float:

@@ -16,8 +16,10 @@ class Tally:
     def __init__(self, prompt_tokens: int, mode: Mode) -> None:
         self._prompt_tokens = prompt_tokens
         self._prompt_s = 0.0
-        self._could_prepare = mode == "ssd"
+        self._mode = mode
+        self._misses = 0
         self._stats: list[RoundStats] = []
+        self._part_begins = True
         self._tokens = 0
         self._first_token_s = 0.0
         self._last_s = 0.0
@@ -27,14 +29,26 @@ class Tally:
         """Return how many tokens were emitted."""
         return self._tokens
 
+    @property
+    def decode_s(self) -> float:
+        """Return the seconds since the first token."""
+        return self._last_s - self._first_token_s
+
     def add(self, stats: RoundStats, tokens: int, now_s: float) -> None:
         """Add a round that ended `now_s` seconds after the start of the answer; the first read the prompt."""
         if not self._tokens:
             self._first_token_s, self._prompt_s = now_s, stats.verify_s
         else:
             self._stats.append(stats)
+            could_prepare = self._mode == "ssd" and not self._part_begins
+            self._misses += could_prepare and stats.origin is not DraftOrigin.AHEAD
+        self._part_begins = False
         self._tokens += tokens
         self._last_s = now_s
+
+    def change(self, mode: Mode) -> None:
+        """Go on in another mode, whose first round has nothing to verify yet."""
+        self._mode, self._part_begins = mode, True
 
     def summary(self, cached_tokens: int = 0) -> Summary:
         """Return the sums; so many tokens of the prompt were in the cache."""
@@ -44,8 +58,7 @@ class Tally:
         for round_ in stats:
             judged.update(range(min(round_.accepted + 1, round_.drafted)))
             accepted.update(range(round_.accepted))
-        hits = sum(round_.origin is DraftOrigin.AHEAD for round_ in stats)
-        decode_s = self._last_s - self._first_token_s
+        decode_s = self.decode_s
         verify_s, draft_s = sum(round_.verify_s for round_ in stats), sum(round_.draft_s for round_ in stats)
         wait_s = sum(round_.wait_s for round_ in stats)
         return Summary(
@@ -57,8 +70,8 @@ class Tally:
             accepted=sum(round_.accepted for round_ in stats),
             accepted_at=tuple(accepted[position] for position in range(len(judged))),
             drafted_at=tuple(judged[position] for position in range(len(judged))),
-            hits=hits,
-            misses=len(stats) - hits if self._could_prepare else 0,
+            hits=sum(round_.origin is DraftOrigin.AHEAD for round_ in stats),
+            misses=self._misses,
             prompt_s=self._prompt_s,
             first_token_s=self._first_token_s,
             decode_s=decode_s,

@@ -30,10 +30,12 @@ class AnswerText:
     the longest counts.
     """
 
-    def __init__(self, detokenizer: Detokenizer, stop: Sequence[str] = ()) -> None:
+    def __init__(self, detokenizer: Detokenizer, stop: Sequence[str] = (), known_spaces: int = 0) -> None:
+        """Start with nothing; the first `known_spaces` spaces are already before the answer."""
         if "" in stop:
             raise UserError("a stop string is empty", "leave it out, or give it at least one character")
         self._detokenizer = detokenizer
+        self._known_spaces = known_spaces
         self._stop = tuple(sorted(stop, key=len, reverse=True))
         self._ready: list[TextPiece] = []
         self._held: list[TextPiece] = []
@@ -68,6 +70,8 @@ class AnswerText:
         return self.take()
 
     def _append(self, text: str) -> None:
+        if self._known_spaces and text:
+            text = self._without_known_spaces(text)
         if not text:
             return
         self._held.append(TextPiece(text, self._last))
@@ -82,6 +86,12 @@ class AnswerText:
             self._held.clear()
         else:
             self._release(len(held) - self._undecided(held))
+
+    def _without_known_spaces(self, text: str) -> str:
+        rest = text.lstrip(" ")
+        dropped = min(self._known_spaces, len(text) - len(rest))
+        self._known_spaces = 0 if rest else self._known_spaces - dropped
+        return text[dropped:]
 
     def _stop_start(self, held: str, new: int) -> int | None:
         """Return where the stop string begins that is complete first; `held[new:]` has just arrived."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from localspec.llama.backends import BackendDevice as BackendDevice
     from localspec.llama.backends import devices as devices
+    from localspec.llama.backends import memory_of as memory_of
     from localspec.llama.context import Context as Context
     from localspec.llama.header import Header as Header
     from localspec.llama.kind import check_model_file as check_model_file
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from localspec.llama.rewind import Rewind as Rewind
     from localspec.llama.rewind import probe as probe
     from localspec.llama.template import ChatTemplate as ChatTemplate
+    from localspec.llama.template import trailing_spaces as trailing_spaces
     from localspec.llama.vocabulary import Detokenizer as Detokenizer
     from localspec.llama.vocabulary import Vocabulary as Vocabulary
     from localspec.llama.vocabulary import compare_vocabularies as compare_vocabularies
@@ -32,8 +34,10 @@ _HOMES = {
     "check_model_file": "kind",
     "compare_vocabularies": "vocabulary",
     "devices": "backends",
+    "memory_of": "backends",
     "physical_cores": "library",
     "probe": "rewind",
+    "trailing_spaces": "template",
 }
 
 __all__ = list(_HOMES)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -12,6 +13,7 @@ import psutil
 
 from localspec.errors import UserError
 from localspec.llama.library import Native, native
+from localspec.types import DeviceMemory
 
 DeviceKind = Literal["cpu", "gpu", "igpu", "accel"]
 _KINDS: tuple[DeviceKind, ...] = ("cpu", "gpu", "igpu", "accel")  # ggml-backend.h, in this order
@@ -68,6 +70,15 @@ def graphics() -> tuple[BackendDevice, ...]:
     every = devices()
     cards = tuple(device for device in every if device.kind == "gpu")
     return cards or tuple(device for device in every if device.kind == "igpu")[:1]
+
+
+def memory_of(names: Collection[str]) -> tuple[DeviceMemory, ...]:
+    """Return the memory of the named devices, and at last that of the processor."""
+    cards = [device for device in devices() if device.kind != "cpu" and device.name in names]
+    return (
+        *(DeviceMemory(card.name, card.memory_total - card.memory_free, card.memory_total) for card in cards),
+        DeviceMemory("CPU", psutil.Process().memory_info().rss, psutil.virtual_memory().total),
+    )
 
 
 def device_array(names: tuple[str, ...]) -> Native:

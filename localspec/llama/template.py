@@ -50,7 +50,8 @@ class ChatTemplate:
     def encode_chat(self, messages: Sequence[Message], variables: Variables | None = None) -> list[int]:
         """Return the tokens of a conversation, up to where the assistant writes.
 
-        A last message of the assistant is continued. Texts of control tokens inside messages stay text.
+        A last message of the assistant is continued, from before its `trailing_spaces`.
+        Texts of control tokens inside messages stay text.
         Raises `UserError` with the template's own words where it refuses the conversation.
         """
         mark = _unused_character([self.source, *(message.content for message in messages)])
@@ -81,7 +82,11 @@ class ChatTemplate:
 
     def _render(self, messages: Sequence[Message], variables: Variables) -> str:
         if messages and messages[-1].role == "assistant":
-            return self._render(messages[:-1], variables) + messages[-1].content
+            partial = messages[-1].content[: -trailing_spaces(messages) or None]
+            return self._up_to_the_answer(messages[:-1], variables) + partial
+        return self._up_to_the_answer(messages, variables)
+
+    def _up_to_the_answer(self, messages: Sequence[Message], variables: Variables) -> str:
         try:
             return self._run(messages, variables)
         except UserError:
@@ -113,6 +118,17 @@ class ChatTemplate:
                 "mend the conversation, or choose a model whose template allows it",
             ) from error
         return str(text)
+
+
+def trailing_spaces(messages: Sequence[Message]) -> int:
+    """Return how many spaces end an answer that is to be continued.
+
+    The model has to write them itself: in most vocabularies a word's token begins with the space before it.
+    """
+    if not messages or messages[-1].role != "assistant":
+        return 0
+    content = messages[-1].content
+    return len(content) - len(content.rstrip(" "))
 
 
 def _stand_in(vocabulary: Vocabulary) -> tuple[str, str]:

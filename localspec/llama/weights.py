@@ -6,6 +6,7 @@ import ctypes
 import os
 import weakref
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import psutil
@@ -28,10 +29,18 @@ _SPLIT_MODES = {"none": 0, "layer": 1, "row": 2}
 _LOAD_PLAIN, _LOAD_MMAP = 0, 1
 
 
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """Where the weights sit: in words, and ggml's names of the devices beside the processor."""
+
+    words: tuple[str, ...] = ("CPU",)
+    cards: tuple[str, ...] = ()
+
+
 class Model:
     """A model's weights in memory; open one with `Model.open`, and close it."""
 
-    def __init__(self, pointer: int, options: ModelOptions, header: Header, places: tuple[str, ...]) -> None:
+    def __init__(self, pointer: int, options: ModelOptions, header: Header, places: _Places) -> None:
         api = native()
         self._free = weakref.finalize(self, api.llama_model_free, pointer)
         self.options = options
@@ -87,8 +96,13 @@ class Model:
             context=context or self.training_context,
             training_context=self.training_context,
             vocabulary=self.vocabulary.size,
-            devices=self._places,
+            devices=self._places.words,
         )
+
+    @property
+    def cards(self) -> tuple[str, ...]:
+        """Return ggml's names of the devices beside the processor that hold a part of the model."""
+        return self._places.cards
 
     def adopt(self, context: Context) -> None:
         """Take note of a context that must be closed before the weights are freed."""
@@ -171,8 +185,8 @@ def _cards(options: ModelOptions) -> list[backends.BackendDevice]:
     ]
 
 
-def _places(options: ModelOptions, header: Header) -> tuple[str, ...]:
-    """Check the options about devices, and say in words where the weights will sit."""
+def _places(options: ModelOptions, header: Header) -> _Places:
+    """Check the options about devices, and say where the weights will sit."""
     if options.gpu_layers is not None and options.gpu_layers < 0:
         raise UserError(f"{options.gpu_layers} layers cannot be offloaded", "give 0 or more")
     cards = _cards(options)
@@ -191,13 +205,13 @@ def _places(options: ModelOptions, header: Header) -> tuple[str, ...]:
             f"there is no device number {options.main_gpu} among {len(cards)}", "counting starts at 0"
         )
     if not cards:
-        return ("CPU",)
+        return _Places()
     if options.split_mode == "none":
         cards = [cards[options.main_gpu]]
-    words = [f"{card.description} ({card.name})" for card in cards]
+    words = tuple(f"{card.description} ({card.name})" for card in cards)
     layers = header.integer("{arch}.block_count")
     partly = options.gpu_layers is not None and options.gpu_layers <= layers
-    return (*words, "CPU") if partly else tuple(words)
+    return _Places((*words, "CPU") if partly else words, tuple(card.name for card in cards))
 
 
 def _check_room(options: ModelOptions, header: Header) -> None:

@@ -11,12 +11,15 @@ from types import TracebackType
 
 from localspec.cli.options import PairOptions
 from localspec.types import (
+    DeviceMemory,
     EngineSettings,
     Finished,
     FinishReason,
     GenerationEvent,
     Message,
+    ModeChanged,
     ModelInfo,
+    PlainRate,
     Provenance,
     Request,
     Summary,
@@ -51,10 +54,11 @@ def model_info(name: str) -> ModelInfo:
     return ModelInfo(Path(f"{name}.gguf"), name, "llama", 1000, 2000, 512, 1024, 256, ("CPU",))
 
 
-def says(*pieces: str, reason: FinishReason = "stop") -> Script:
+def says(*pieces: str, reason: FinishReason = "stop", changes: Sequence[ModeChanged] = ()) -> Script:
     """Return a script whose answer consists of the given pieces, of alternating provenance."""
 
     def script(_request: Request) -> Iterator[GenerationEvent]:
+        yield from changes
         for piece, provenance in zip(pieces, list(Provenance) * len(pieces), strict=False):
             yield TextDelta((TextPiece(piece, provenance),))
         yield Finished(reason, SUMMARY)
@@ -100,6 +104,12 @@ class FakeRuntime:
 
     def choose_settings(self, settings: EngineSettings | None = None) -> tuple[EngineSettings, str]:
         return replace(settings or EngineSettings(), mode="sd"), "measured"
+
+    def measure_plain(self) -> PlainRate | None:
+        return None
+
+    def memory(self) -> tuple[DeviceMemory, ...]:
+        return ()
 
     def count_tokens(self, messages: Sequence[Message]) -> int:
         return len(messages)

@@ -33,6 +33,7 @@ class Oracle:
         self.ends = 0
         self.busy_s = 0.0
         self.wait_s = 0.0
+        self.ahead_s = 0.0
 
     def begin(self, text: Sequence[int]) -> None:
         self.text = list(text)
@@ -249,3 +250,26 @@ def test_penalties_reach_into_the_draft() -> None:
     drafted = decode(model, drafter, task)
     assert tokens_of(drafted) == plain
     assert sum(round_.stats.accepted for round_ in rounds_of(drafted)) > 0
+
+
+@pytest.mark.parametrize(("ahead_s", "told_s"), [(4e-4, 4e-4), (1.0, 1e-3)])
+def test_a_round_tells_what_the_drafter_did_meanwhile_but_no_more_than_fits(
+    ahead_s: float, told_s: float
+) -> None:
+    class Busy(Oracle):
+        def draft(self, limit: int) -> Draft:
+            self.ahead_s += ahead_s
+            return super().draft(limit)
+
+    model = FakeModel()  # each of its calls takes a millisecond
+    first, *others = rounds_of(decode(model, Busy(model)))
+    assert first.stats.ahead_s == 0
+    assert [round_.stats.ahead_s for round_ in others] == pytest.approx([told_s] * len(others))
+
+
+def test_the_last_round_says_so() -> None:
+    model = FakeModel(vocabulary=64, seed=1)
+    end = greedy_text(model, PROMPT, 9)[6]
+    for task in (TASK, replace(TASK, max_tokens=3), replace(TASK, end_tokens=frozenset([end]))):
+        flags = [round_.is_last for round_ in rounds_of(decode(FakeModel(64, seed=1), Oracle(model), task))]
+        assert flags == [False] * (len(flags) - 1) + [True]

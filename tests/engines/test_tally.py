@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from localspec.engines.tally import Tally
-from localspec.types import DraftOrigin, Summary
+from localspec.types import DraftOrigin, Mode, Summary
 from tests.engines.toys import stats
 
 
@@ -43,3 +43,18 @@ def test_only_mode_ssd_can_miss(mode: str, misses: int) -> None:
     for origin in (DraftOrigin.AHEAD, DraftOrigin.FRESH, DraftOrigin.NONE):
         tally.add(stats(1, 1, origin), 2, 2.0)
     assert (tally.summary().hits, tally.summary().misses) == (1, misses)
+
+
+def test_a_later_part_in_mode_ssd_can_miss_after_its_first_round() -> None:
+    tally = Tally(1, "sd")
+    parts: tuple[tuple[Mode, tuple[DraftOrigin, ...]], ...] = (
+        ("sd", (DraftOrigin.NONE, DraftOrigin.FRESH)),
+        ("ssd", (DraftOrigin.NONE, DraftOrigin.FRESH, DraftOrigin.AHEAD)),
+        ("off", (DraftOrigin.NONE,)),
+    )
+    for mode, origins in parts:
+        tally.change(mode)
+        for origin in origins:
+            tally.add(stats(1, 1, origin), 2, 2.0)
+    summary = tally.summary()
+    assert (summary.hits, summary.misses, summary.rounds) == (1, 1, 5)

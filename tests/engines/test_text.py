@@ -174,3 +174,30 @@ def test_any_split_keeps_the_provenance_of_each_character() -> None:
         shown = [piece.provenance for piece in pieces for _ in piece.text]
         assert shown == expected[: len(shown)]
         assert len(shown) == len(naive("".join(words), ("abab", "bbb"))[0])
+
+
+@pytest.mark.parametrize(
+    ("pieces", "known", "text"),
+    [
+        ((" a", " b"), 1, "a b"),
+        ((" ", " ", " a"), 2, " a"),
+        (("  a",), 1, " a"),
+        (("a", " b"), 1, "a b"),
+        (("\n", " b"), 1, "\n b"),
+        ((" a",), 0, " a"),
+    ],
+)
+def test_spaces_that_stand_before_the_answer_are_not_repeated(
+    pieces: tuple[str, ...], known: int, text: str
+) -> None:
+    class Pieces:
+        def feed(self, token: int) -> str:
+            return pieces[token]
+
+        def flush(self) -> str:
+            return ""
+
+    answer = AnswerText(Pieces(), ("never",), known)
+    for token in range(len(pieces)):
+        answer.add(token, Provenance.TARGET)
+    assert "".join(piece.text for piece in answer.finish()) == text

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from localspec.errors import UserError
-from localspec.llama import Model
+from localspec.llama import Model, trailing_spaces
 from localspec.types import Message, ModelOptions
 from tests.llama import tiny
 
@@ -163,3 +163,38 @@ def test_without_template_and_tokens_plain_text_stands_in(
 
 def test_a_model_with_a_template_has_no_note(target_model: Model) -> None:
     assert target_model.template.note == ""
+
+
+@pytest.mark.parametrize("partial", ["Once upon", "Once upo", "Line one.\n\n- ", "x:\n", "tail  ", ""])
+def test_a_partial_answer_ends_the_prompt_but_for_its_last_spaces(llama_model: Model, partial: str) -> None:
+    model = llama_model  # ChatML
+    tokens = model.template.encode_chat([USER, Message("assistant", partial)])
+    start = model.template.encode_chat([USER])
+    assert tokens[: len(start) - 1] == start[:-1]
+    assert text_of(model, tokens) == text_of(model, start) + partial.rstrip(" ")
+    assert trailing_spaces([USER, Message("assistant", partial)]) == len(partial) - len(partial.rstrip(" "))
+    assert trailing_spaces([Message("user", "hi  ")]) == trailing_spaces([]) == 0
+
+
+def test_only_the_last_of_two_answers_is_continued(target_model: Model) -> None:
+    answers = [Message("assistant", "One."), Message("assistant", "Two")]
+    rendered = target_model.template.render([USER, *answers])
+    assert rendered.endswith("assistant\nOne.<|im_end|>\n<|im_start|>assistant\nTwo")
+
+
+def test_a_continued_answer_stands_after_what_opens_thinking(tmp_path: Path) -> None:
+    model = open_tiny(
+        tmp_path,
+        "{{ messages[0].content }}|{% if enable_thinking %}<think>{% else %}<think></think>{% endif %}",
+    )
+    answer = [USER, Message("assistant", "hm")]
+    assert model.template.render(answer) == "hi|<think>hm"
+    assert model.template.render(answer, {"enable_thinking": False}) == "hi|<think></think>hm"
+    model.close()
+
+
+def test_a_template_that_needs_a_question_refuses_an_answer_alone(tmp_path: Path) -> None:
+    model = open_tiny(tmp_path, "{{ messages[0].content | trim }}")
+    with pytest.raises(UserError, match="chat template refuses"):
+        model.template.encode_chat([Message("assistant", "hm")])
+    model.close()

@@ -7,8 +7,8 @@ import psutil
 import pytest
 
 from localspec.errors import Cancelled, EngineError, ModelFileError, UserError
-from localspec.llama import Context, Model, devices
-from localspec.types import ModelOptions
+from localspec.llama import BackendDevice, Context, Model, backends, devices, memory_of
+from localspec.types import DeviceMemory, ModelOptions
 from tests.llama import tiny
 from tests.llama.conftest import OpenContext
 
@@ -127,3 +127,35 @@ def test_closing_twice_and_use_after_closing(tiny_llama: Path, open_context: Ope
         with pytest.raises(EngineError, match="closed"):
             use()
     context.close()
+
+
+def card(name: str, free: int = 90) -> BackendDevice:
+    return BackendDevice(name, "a card", "gpu", memory_total=100, memory_free=free)
+
+
+def test_memory_is_that_of_the_named_devices_and_of_this_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    processor = BackendDevice("CPU", "a processor", "cpu", memory_total=100, memory_free=50)
+    monkeypatch.setattr(backends, "devices", lambda: (card("CUDA0", 30), card("CUDA1"), processor))
+    found, own = memory_of({"CUDA0", "CPU"})
+    assert found == DeviceMemory("CUDA0", 70, 100)
+    assert own.device == "CPU"
+    assert 0 < own.used < own.total == psutil.virtual_memory().total
+
+
+@pytest.mark.parametrize(
+    ("changes", "held"),
+    [
+        ({}, ["CUDA0", "CUDA1"]),
+        ({"split_mode": "none", "main_gpu": 1}, ["CUDA1"]),
+        ({"gpu_layers": 1}, ["CUDA0", "CUDA1", "CPU"]),
+        ({"gpu_layers": 0}, ["CPU"]),
+    ],
+)
+def test_the_devices_that_hold_a_model_are_named(
+    tiny_llama: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, object], held: list[str]
+) -> None:
+    monkeypatch.setattr(backends, "graphics", lambda: (card("CUDA0"), card("CUDA1")))
+    model = Model.open(ModelOptions(path=tiny_llama, **changes))  # type: ignore[arg-type]
+    assert list(model.cards) == [name for name in held if name != "CPU"]
+    assert list(model.info().devices) == [name if name == "CPU" else f"a card ({name})" for name in held]
+    model.close()

@@ -1,0 +1,71 @@
+"""Turn the rounds of an answer into what its reader sees."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+
+from localspec.engines.loop import Round
+from localspec.engines.tally import Stopwatch, Tally
+from localspec.engines.text import AnswerText
+from localspec.types import (
+    Finished,
+    FinishReason,
+    GenerationEvent,
+    ModeChanged,
+    PromptProgress,
+    RoundDone,
+    TextDelta,
+)
+
+Happenings = Generator[PromptProgress | Round | ModeChanged, None, None]
+
+
+class Answer:
+    """The text and the figures of one answer."""
+
+    def __init__(
+        self, text: AnswerText, tally: Tally, end_tokens: frozenset[int], stopwatch: Stopwatch
+    ) -> None:
+        """Start with nothing; the answer ends with an end token or a stop string of the text."""
+        self._text = text
+        self._end_tokens = end_tokens
+        self._stopwatch = stopwatch
+        self.tally = tally
+        self.stopped = False
+
+    def events(self, happenings: Happenings) -> Iterator[GenerationEvent]:
+        """Translate what the token layer reports, until the answer ends itself; the caller closes it."""
+        for happening in happenings:
+            match happening:
+                case Round():
+                    self.stopped = self._take(happening)
+                    self.tally.add(happening.stats, len(happening.tokens), self._stopwatch.seconds())
+                case ModeChanged():
+                    self.tally.change(happening.mode)
+                case PromptProgress():
+                    pass
+            with self._stopwatch.paused():
+                yield from self._shown(happening)
+            if self.stopped:
+                return
+
+    def finish(self, reason: FinishReason, cached_tokens: int) -> Iterator[GenerationEvent]:
+        """Yield the rest of the text, and why the answer ended and what it cost."""
+        if pieces := self._text.finish():
+            yield TextDelta(pieces)
+        yield Finished(reason, self.tally.summary(cached_tokens))
+
+    def _take(self, round_: Round) -> bool:
+        """Add a round's tokens to the text; tell whether the answer ends with them."""
+        tokens = zip(round_.tokens, round_.provenance, strict=True)
+        return any(
+            token in self._end_tokens or self._text.add(token, provenance) for token, provenance in tokens
+        )
+
+    def _shown(self, happening: PromptProgress | Round | ModeChanged) -> Iterator[GenerationEvent]:
+        if not isinstance(happening, Round):
+            yield happening
+            return
+        if pieces := self._text.take():
+            yield TextDelta(pieces)
+        yield RoundDone(happening.stats, len(happening.tokens))

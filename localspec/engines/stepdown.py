@@ -1,0 +1,179 @@
+"""When to leave a mode that loses to plain decoding, and when to try it again; pure."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from dataclasses import dataclass
+
+from localspec.types import DraftOrigin, Mode, ModeChanged, RoundStats
+
+WINDOW_TOKENS = 64
+WINDOW_S = 0.4
+MARGIN = 0.03  # of speed: less than that is noise
+FIRST_PATIENCE = 256  # tokens in a lower mode before a higher one is tried again; doubles with every failure
+BUCKET = 256  # tokens of context that count as one depth
+LEARNING_RATE = 0.1
+OUTLIER = 3.0  # a token that takes this many times its usual seconds was disturbed
+
+_LADDERS: dict[Mode, tuple[Mode, ...]] = {
+    "ssd": ("ssd", "sd", "off"),
+    "sd": ("sd", "off"),
+    "ngram": ("ngram", "off"),
+    "off": ("off",),
+}
+_NAMES: dict[Mode, str] = {"ssd": "SSD", "sd": "SD", "ngram": "n-gram drafting", "off": "plain decoding"}
+
+
+def seconds_of(stats: RoundStats) -> float:
+    """Return all of a round's time."""
+    return stats.verify_s + stats.draft_s + stats.wait_s + stats.python_s
+
+
+class PlainCost:
+    """Seconds of a token in plain decoding by the depth of the context, as measured."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, float] = {}
+        self._count: Counter[int] = Counter()
+
+    def observe(self, depth: int, seconds: float) -> None:
+        """Learn from one token."""
+        place = depth // BUCKET
+        self._count[place] += 1
+        known = self._known.setdefault(place, seconds)
+        rate = max(LEARNING_RATE, 1.0 / self._count[place])  # first a mean, then a running one
+        self._known[place] = known + rate * (min(seconds, OUTLIER * known) - known)
+
+    def at(self, depth: int) -> float | None:
+        """Return the seconds at a depth: in proportion between two measured ones, else as at the nearest."""
+        known, place = self._known, depth // BUCKET
+        if place in known or not known:
+            return known.get(place)
+        below = max((bucket for bucket in known if bucket < place), default=None)
+        above = min((bucket for bucket in known if bucket > place), default=None)
+        if below is None or above is None:
+            return known[max(known) if above is None else min(known)]
+        share = (place - below) / (above - below)
+        return known[below] + share * (known[above] - known[below])
+
+
+class _Window:
+    """The last rounds: as few as reach both sizes."""
+
+    def __init__(self) -> None:
+        self._rounds: deque[tuple[int, float]] = deque()
+        self.tokens, self._seconds = 0, 0.0
+
+    def add(self, tokens: int, seconds: float) -> None:
+        self._rounds.append((tokens, seconds))
+        self.tokens, self._seconds = self.tokens + tokens, self._seconds + seconds
+        while True:
+            tokens, seconds = self._rounds[0]
+            if self.tokens - tokens < WINDOW_TOKENS or self._seconds - seconds < WINDOW_S:
+                return
+            self._rounds.popleft()
+            self.tokens, self._seconds = self.tokens - tokens, self._seconds - seconds
+
+    @property
+    def full(self) -> bool:
+        return self.tokens >= WINDOW_TOKENS and self._seconds >= WINDOW_S
+
+    @property
+    def rate(self) -> float:
+        return self.tokens / self._seconds
+
+
+@dataclass(frozen=True, slots=True)
+class _Trial:
+    """A higher mode at work for a window, and what it has to beat."""
+
+    interrupted: Mode
+    rate: float
+
+
+class Ladder:
+    """The mode to decode in, from the wanted one down to plain decoding; it outlives answers.
+
+    It is told the counts and times of finished rounds and nothing else, so its choice cannot favour a token.
+    """
+
+    def __init__(self, wanted: Mode, plain: PlainCost) -> None:
+        """Start in the wanted mode; `plain` is kept up to date by the caller."""
+        self.wanted = self.mode = wanted
+        self.reason = ""
+        """Why the mode is not the wanted one."""
+        self._plain = plain
+        self._window = _Window()
+        self._warm = False
+        self._delivered: dict[Mode, float] = {}
+        self._unproven = False  # whether the higher mode was left for what plain decoding promised
+        self._trial: _Trial | None = None
+        self._waited = 0
+        self._patience = FIRST_PATIENCE
+
+    def begin(self) -> None:
+        """Note that decoding starts or starts again: the first rounds say nothing of the pace."""
+        self._warm = False
+
+    def observe(self, stats: RoundStats, tokens: int, depth: int) -> ModeChanged | None:
+        """Take a finished round, `depth` tokens deep in the context; return the change that it calls for."""
+        if self.mode != self.wanted:
+            self._waited += tokens
+        if not self._warm:
+            # a draft model that still reads the text drafts nothing, and its first draft has waited for that
+            self._warm = self.mode in {"off", "ngram"} or stats.origin is not DraftOrigin.NONE
+            return None
+        self._window.add(tokens, seconds_of(stats))
+        if not self._window.full:
+            return None
+        rate = self._window.rate
+        return self._judged_trial(rate) or self._down(rate, depth) or self._up(rate)
+
+    def _judged_trial(self, rate: float) -> ModeChanged | None:
+        """End a trial with its first full window."""
+        trial, self._trial = self._trial, None
+        if trial is None:
+            return None
+        if rate >= (1.0 - MARGIN) * trial.rate:
+            self._patience = FIRST_PATIENCE
+            return None
+        self._patience *= 2
+        reason = f"{self._figure(rate)}, {_NAMES[trial.interrupted]} {trial.rate:.0f}"
+        return self._change(trial.interrupted, rate, reason)
+
+    def _down(self, rate: float, depth: int) -> ModeChanged | None:
+        plain_s = self._plain.at(depth)
+        if self.mode == "off" or plain_s is None or rate >= (1.0 - MARGIN) / plain_s:
+            return None
+        modes = _LADDERS[self.wanted]
+        reason = f"{self._figure(rate)}, plain decoding {1.0 / plain_s:.0f}"
+        change = self._change(modes[modes.index(self.mode) + 1], rate, reason)
+        self._unproven = True
+        return change
+
+    def _up(self, rate: float) -> ModeChanged | None:
+        """Return to a higher mode: plain decoding is slower than it seemed, or it is time for a trial."""
+        if self.mode == self.wanted:
+            return None
+        modes = _LADDERS[self.wanted]
+        best = max(modes[: modes.index(self.mode)], key=self._delivered.__getitem__)
+        unproven, self._unproven = self._unproven and self.mode == "off", False
+        delivered = self._delivered[best]
+        if unproven and rate < (1.0 - MARGIN) * delivered:
+            return self._change(best, rate, f"{self._figure(rate)}, {_NAMES[best]} {delivered:.0f} before")
+        if self._waited < self._patience:
+            return None
+        reason = f"{_NAMES[best]} is tried again after {self._waited} tokens"
+        interrupted = self.mode
+        change = self._change(best, rate, reason)
+        self._trial = _Trial(interrupted, rate)
+        return change
+
+    def _figure(self, rate: float) -> str:
+        return f"{_NAMES[self.mode]} {rate:.0f} tok/s over the last {self._window.tokens} tokens"
+
+    def _change(self, mode: Mode, rate: float, reason: str) -> ModeChanged:
+        self._delivered[self.mode] = rate
+        self.mode, self.reason = mode, reason
+        self._window, self._warm, self._waited = _Window(), False, 0
+        return ModeChanged(mode, reason)
