@@ -20,6 +20,7 @@ A local chat assistant that lets a small model guess ahead of a large one, witho
 verbs:
   run       answer one question and leave; the question may be piped in
   chat      talk line by line
+  history   list, search, export and import earlier chats
   verify    check on your own models that speculation changes nothing
 
 Without a verb: a question is answered as by `run`; without a question a chat begins.
@@ -34,18 +35,19 @@ Without a verb: a question is answered as by `run`; without a question a chat be
   -h, --help        print this; `localspec VERB --help` lists the flags of a verb
 """
 
-VERBS = ("run", "chat", "verify")
+Verb = Callable[[Sequence[str]], int]
+VERBS = ("run", "chat", "history", "verify")
 
 
-def main(argv: Sequence[str]) -> int:
-    """Run the command line and return its exit code."""
+def main(argv: Sequence[str], open_screen: Verb | None = None) -> int:
+    """Run the command line and return its exit code; where a chat is wanted without a verb, `open_screen`."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # a terminal that lacks a character shows `?` instead of failing
             stream.reconfigure(errors="replace")
-    return exit_code(lambda: _dispatch(argv), argv)
+    return exit_code(lambda: _dispatch(argv, open_screen or _verb("chat")), argv)
 
 
-def _dispatch(argv: Sequence[str]) -> int:
+def _dispatch(argv: Sequence[str], open_screen: Verb) -> int:
     first = argv[0] if argv else ""
     if first in ("-h", "--help", "help"):
         sys.stdout.write(USAGE)
@@ -62,11 +64,20 @@ def _dispatch(argv: Sequence[str]) -> int:
     if first and not first.startswith("-"):
         _refuse_misspelt_verb(first)
         return _verb("run")(argv)
-    return _verb("chat" if _wants_to_talk(argv) else "run")(argv)
+    return _without_verb(argv, open_screen)(argv)
 
 
-def _verb(name: str) -> Callable[[Sequence[str]], int]:
-    verb: Callable[[Sequence[str]], int] = import_module(f"localspec.cli.{name}").main  # `--help` needs none
+def _without_verb(argv: Sequence[str], open_screen: Verb) -> Verb:
+    """Return what flags alone mean: the screen or a chat if somebody sits there, else one answer."""
+    if "--plain" in argv:
+        return _verb("chat")
+    if not _wants_to_talk(argv):
+        return _verb("run")
+    return open_screen if is_terminal(sys.stdout) else _verb("chat")
+
+
+def _verb(name: str) -> Verb:
+    verb: Verb = import_module(f"localspec.cli.{name}").main  # `--help` needs none
     return verb
 
 
@@ -81,8 +92,8 @@ def _refuse_misspelt_verb(word: str) -> None:
 
 def _wants_to_talk(argv: Sequence[str]) -> bool:
     """Tell whether flags without a verb mean a chat: somebody sits there, and has not asked anything yet."""
-    if not is_terminal(sys.stdin) or "--plain" in argv:
-        return "--plain" in argv
+    if not is_terminal(sys.stdin):
+        return False
     from localspec.cli.run import parser
 
     args = parser().parse_intermixed_args(argv)

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from localspec.cli.console import say
-from localspec.errors import Cancelled, EngineError, LocalSpecError, UserError
+from localspec.errors import Cancelled, EngineError, LocalSpecError, StoreError, UserError
 
 SUCCESS, FAILURE, USAGE, INTERRUPTED = 0, 1, 2, 130
 _ONE_LINE = str.maketrans({"\n": " ", "\r": " "})
@@ -31,7 +31,7 @@ def exit_code(action: Callable[[], int], argv: Sequence[str]) -> int:
         return USAGE
     except (Cancelled, KeyboardInterrupt):
         return INTERRUPTED
-    except EngineError as error:
+    except (EngineError, StoreError) as error:
         tell(error)
         return FAILURE
     except BrokenPipeError:

@@ -1,0 +1,105 @@
+"""Where LocalSpec keeps its files, and how a file is written so that a crash leaves the old one whole."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+from localspec.errors import StoreError, UserError
+
+PRIVATE_FOLDER = 0o700
+PRIVATE_FILE = 0o600
+
+
+def config_dir() -> Path:
+    """Return the folder of configuration, profiles and themes, made where it was missing."""
+    return _own_folder("config")
+
+
+def data_dir() -> Path:
+    """Return the folder of chats and studies, made where it was missing."""
+    return _own_folder("data")
+
+
+def state_dir() -> Path:
+    """Return the folder of logs and drafts, made where it was missing."""
+    return _own_folder("state")
+
+
+def chats_file() -> Path:
+    """Return where the conversations are kept; the file itself may be missing."""
+    return data_dir() / "chats.db"
+
+
+def make_private_folder(path: Path) -> None:
+    """Make a folder that only its owner can look into, unless it exists; raises OSError."""
+    if not path.is_dir():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.mkdir(mode=PRIVATE_FOLDER, exist_ok=True)
+
+
+def write_atomically(path: Path, text: str, mode: int = PRIVATE_FILE) -> None:
+    """Write a text file in one step: whoever reads it, or loses power, finds the old text or the new one.
+
+    A symbolic link is followed. Raises StoreError and leaves the old file alone if anything fails.
+    """
+    target = Path(os.path.realpath(path))
+    try:
+        descriptor, name = tempfile.mkstemp(prefix=f".{target.name[:32]}.", suffix=".tmp", dir=target.parent)
+    except OSError as error:
+        raise _cannot_write(path, error) from error
+    temporary = Path(name)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(text.encode("utf-8", "replace"))
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.chmod(mode)
+        temporary.replace(target)
+    except OSError as error:
+        raise _cannot_write(path, error) from error
+    finally:
+        temporary.unlink(missing_ok=True)
+    _flush_folder(target.parent)
+
+
+def _own_folder(kind: str) -> Path:
+    variable = f"LOCALSPEC_{kind.upper()}_DIR"
+    wanted = os.environ.get(variable, "").strip()
+    path = Path(os.path.abspath(os.path.expanduser(wanted))) if wanted else _usual_folder(kind)  # noqa: PTH100, PTH111 - a home that cannot be found stays as written
+    try:
+        make_private_folder(path)
+    except OSError as error:
+        raise UserError(
+            f"cannot make the {kind} folder `{path}`: {error.strerror or error}",
+            f"set {variable} to a folder that you can write to",
+        ) from error
+    return path
+
+
+def _usual_folder(kind: str) -> Path:
+    import platformdirs  # 10 ms that `--help` should not cost
+
+    # Without an author, Windows would otherwise get the name twice.
+    folders = platformdirs.PlatformDirs("localspec", appauthor=False)
+    return {
+        "config": folders.user_config_path,
+        "data": folders.user_data_path,
+        "state": folders.user_state_path,
+    }[kind]
+
+
+def _cannot_write(path: Path, error: OSError) -> StoreError:
+    return StoreError(f"cannot write `{path}`: {error.strerror or error}; what was there is unchanged")
+
+
+def _flush_folder(folder: Path) -> None:
+    """Make a rename survive a power cut, where the system can do that for folders."""
+    with suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

@@ -1,0 +1,241 @@
+"""The file of the store: private, migrated, shared, and left alone when something is wrong with it."""
+
+from __future__ import annotations
+
+import signal
+import sqlite3
+import stat
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from localspec.chat import database, migrations
+from localspec.chat.search import search_text
+from localspec.chat.store import Store
+from localspec.errors import StoreError
+from tests.chat.sample_record import RECORD
+
+Breaks = Callable[[Path], object]
+WRITES_AND_WAITS = """
+import sys
+from pathlib import Path
+from localspec.chat.store import Store
+store = Store(Path(sys.argv[1]))
+chat = store.new_chat().id
+store.add(chat, None, "user", "Count!")
+answer = store.add(chat, 1, "assistant", "", state="writing")
+store.write(answer.id, "one two three", "writing")
+print("written", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "data" / "chats.db"
+
+
+def make(file: Path) -> None:
+    with Store(file) as store:
+        store.add(store.new_chat().id, None, "user", "a question " * 500)
+
+
+def change(file: Path, statement: str) -> None:
+    connection = sqlite3.connect(file)
+    connection.execute(statement)
+    connection.commit()
+    connection.close()
+
+
+def make_newer(file: Path) -> None:
+    change(file, "PRAGMA user_version = 99")
+
+
+def put_another(file: Path) -> None:
+    file.unlink()
+    change(file, "CREATE TABLE theirs (x)")
+
+
+def test_only_the_owner_can_read_it(file: Path) -> None:
+    with Store(file) as store:
+        store.new_chat()
+        made = sorted(file.parent.iterdir())
+        assert [path.name for path in made] == ["chats.db", "chats.db-shm", "chats.db-wal"]
+        assert {stat.S_IMODE(path.stat().st_mode) for path in made} == {0o600}
+        assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
+
+
+def test_a_file_that_was_readable_becomes_private(file: Path) -> None:
+    make(file)
+    file.chmod(0o644)
+    make(file)
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+
+
+def test_how_it_is_opened(file: Path) -> None:
+    with Store(file) as store, store._database.reading() as connection:
+        settings = {
+            name: connection.execute(f"PRAGMA {name}").fetchone()[0]
+            for name in ("journal_mode", "synchronous", "foreign_keys", "busy_timeout", "user_version")
+        }
+    assert settings == {
+        "journal_mode": "wal",
+        "synchronous": 1,
+        "foreign_keys": 1,
+        "busy_timeout": 5000,
+        "user_version": len(migrations.MIGRATIONS),
+    }
+
+
+@pytest.mark.parametrize("version", range(len(migrations.MIGRATIONS)))
+def test_every_earlier_schema_is_brought_up_to_date(file: Path, version: int) -> None:
+    file.parent.mkdir()
+    connection = sqlite3.connect(file, isolation_level=None)
+    connection.create_function("search_text", 1, search_text, deterministic=True)
+    migrations.migrate(connection, migrations.MIGRATIONS[:version])
+    connection.close()
+    make(file)
+    with Store(file) as store:
+        assert len(store.search("question")) == 2  # the title, and the prompt
+
+
+def test_steps_are_taken_once_each_and_in_order() -> None:
+    taken: list[str] = []
+
+    def first(connection: sqlite3.Connection) -> None:
+        connection.execute("CREATE TABLE numbers (value INTEGER)")
+        taken.append("first")
+
+    def second(connection: sqlite3.Connection) -> None:
+        connection.execute("INSERT INTO numbers VALUES (7)")
+        taken.append("second")
+
+    connection = sqlite3.connect(":memory:", isolation_level=None)
+    migrations.migrate(connection, (first,))
+    migrations.migrate(connection, (first, second))
+    migrations.migrate(connection, (first, second))
+    assert taken == ["first", "second"]
+    assert migrations.version_of(connection) == 2
+    assert connection.execute("SELECT value FROM numbers").fetchall() == [(7,)]
+    connection.close()
+
+
+def test_a_step_that_fails_changes_nothing() -> None:
+    def fails(connection: sqlite3.Connection) -> None:
+        connection.execute("CREATE TABLE half (value INTEGER)")
+        raise sqlite3.OperationalError("no such luck")
+
+    connection = sqlite3.connect(":memory:", isolation_level=None)
+    with pytest.raises(sqlite3.OperationalError, match="no such luck"):
+        migrations.migrate(connection, (fails,))
+    assert migrations.version_of(connection) == 0
+    assert connection.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,)
+    connection.close()
+
+
+@pytest.mark.parametrize(
+    ("breaks", "complaint"),
+    [
+        (make_newer, "newer LocalSpec .schema 99.*update LocalSpec"),
+        (lambda file: file.write_bytes(b"junk " * 4000), "damaged .* backup, try `sqlite3 chats.db"),
+        (lambda file: file.write_bytes(file.read_bytes()[:5000]), "damaged"),
+        (put_another, "database of another program"),
+    ],
+)
+def test_a_file_that_is_no_use_is_named_and_left_alone(file: Path, breaks: Breaks, complaint: str) -> None:
+    make(file)
+    breaks(file)
+    before = file.read_bytes()
+    with pytest.raises(StoreError, match=complaint) as caught:
+        Store(file)
+    assert str(file) in str(caught.value)
+    assert file.read_bytes() == before
+
+
+def test_damage_inside_is_found_when_it_is_met(file: Path) -> None:
+    make(file)
+    connection = sqlite3.connect(file)
+    ((page,),) = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = 'messages'").fetchall()
+    connection.close()
+    content = bytearray(file.read_bytes())
+    content[(page - 1) * 4096 : page * 4096] = b"\xff" * 4096
+    file.write_bytes(content)
+    with Store(file) as store, pytest.raises(StoreError, match=r"damaged .* left as it is"):
+        store.messages(1)
+    assert file.read_bytes() == content
+
+
+def test_a_folder_in_the_place_of_the_file(file: Path) -> None:
+    file.mkdir(parents=True)
+    with pytest.raises(StoreError, match=r"cannot .*chats\.db"):
+        Store(file)
+
+
+def test_no_folder_can_be_made(file: Path) -> None:
+    file.parent.write_text("a file")
+    with pytest.raises(StoreError, match=r"cannot open the chats"):
+        Store(file)
+
+
+def test_a_full_disk_keeps_what_there_was(file: Path) -> None:
+    make(file)
+    with Store(file) as store:
+        answer = store.add(1, 1, "assistant", "first words", state="writing")
+        with store._database.reading() as connection:
+            (pages,) = connection.execute("PRAGMA page_count").fetchone()
+            connection.execute(f"PRAGMA max_page_count = {pages}")
+        with pytest.raises(StoreError, match=r"no room left on the disk .*chats\.db"):
+            store.write(answer.id, "many more words " * 50_000, "complete", RECORD)
+        assert [message.content for message in store.messages(1)][1] == "first words"
+        assert store.record(answer.id) is None
+        store.write(answer.id, "few words", "complete")
+        assert store.messages(1)[1].content == "few words"
+
+
+def test_an_open_chat_can_be_read_where_nothing_can_be_written(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(file)
+    with Store(file) as store:
+        answer = store.add(1, 1, "assistant", "half an", state="writing")
+    monkeypatch.setattr(database, "BUSY_S", 0.01)
+    with Store(file, lambda: answer.created + 5) as early:
+        blocker = sqlite3.connect(file, isolation_level=None)
+        blocker.execute("BEGIN IMMEDIATE")
+        with Store(file, lambda: answer.created + 60) as store:
+            assert store.messages(1)[1].state == "stopped"
+            with pytest.raises(StoreError, match=r"another program has kept the chats .* busy"):
+                store.rename(1, "T")
+        blocker.execute("ROLLBACK")
+        blocker.close()
+        assert early.messages(1)[1].state == "writing"
+
+
+def test_two_programs_see_what_the_other_wrote(file: Path) -> None:
+    with Store(file) as one, Store(file) as other:
+        chat = one.new_chat().id
+        one.add(chat, None, "user", "from one")
+        other.add(chat, 1, "assistant", "from the other")
+        assert [m.content for m in one.messages(chat)] == ["from one", "from the other"]
+        assert len(one.search("other")) == 1
+
+
+def test_what_was_written_survives_a_kill(file: Path) -> None:
+    command = [sys.executable, "-c", WRITES_AND_WAITS, str(file)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as program:
+        assert program.stdout is not None
+        assert program.stdout.readline() == b"written\n"
+        program.send_signal(signal.SIGKILL)
+    with Store(file) as store:
+        assert [message.content for message in store.messages(1)] == ["Count!", "one two three"]
+
+
+def test_a_closed_store_says_so(file: Path) -> None:
+    store = Store(file)
+    store.close()
+    store.close()
+    with pytest.raises(StoreError, match="are closed"):
+        store.chats()

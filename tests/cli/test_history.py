@@ -1,0 +1,263 @@
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from localspec.chat.store import Store
+from localspec.paths import chats_file
+from tests.chat.sample_record import RECORD
+from tests.cli.conftest import Invoke
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def two_chats() -> None:
+    """Chat 1 about llamas with an answer, chat 2 about alpacas without one."""
+    with Store(chats_file()) as store:
+        store.add(store.new_chat().id, None, "user", "What is a llama?")
+        answer = store.add(1, 1, "assistant", "", state="writing").id
+        store.write(answer, "An animal\x1b[2J of the Andes.", "stopped", RECORD)
+        store.add(store.new_chat().id, None, "user", "And an alpaca?")
+
+
+pytestmark = pytest.mark.usefixtures("two_chats")
+
+
+def numbers(invoke: Invoke, *more: str) -> list[int]:
+    return [chat["id"] for chat in json.loads(invoke("history", "--json", *more).out)["chats"]]
+
+
+@pytest.mark.parametrize("arguments", [["history"], ["history", "list"]])
+def test_the_list(invoke: Invoke, arguments: list[str]) -> None:
+    outcome = invoke(*arguments)
+    assert (outcome.code, outcome.err) == (0, "")
+    assert re.fullmatch(
+        r"2  [\d-]{10} [\d:]{5}      1 message  And an alpaca\?\n"
+        r"1  [\d-]{10} [\d:]{5}     2 messages  What is a llama\?\n",
+        outcome.out,
+    )
+
+
+def test_the_list_for_programs(invoke: Invoke) -> None:
+    for arguments in (["history", "--json"], ["history", "list", "--json"], ["history", "--json", "list"]):
+        value = json.loads(invoke(*arguments).out)
+        assert value["schema"] == 1
+        assert [(chat["id"], chat["title"], chat["messages"]) for chat in value["chats"]] == [
+            (2, "And an alpaca?", 1),
+            (1, "What is a llama?", 2),
+        ]
+
+
+def test_nothing_there_yet(invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCALSPEC_DATA_DIR", str(tmp_path))
+    outcome = invoke("history")
+    assert (outcome.code, outcome.out, outcome.err) == (0, "", "no chats yet\n")
+    assert invoke("history", "export", "--all").out == ""
+
+
+def test_searching(invoke: Invoke) -> None:
+    outcome = invoke("history", "search", "and", "alp")
+    title, excerpt = outcome.out.splitlines()
+    assert title.endswith("And an alpaca?")
+    assert excerpt == "    And an alpaca?"
+    value = json.loads(invoke("history", "search", "--json", "andes").out)
+    (hit,) = value["hits"]
+    assert (value["schema"], hit["chat"]["id"], hit["message"]) == (1, 1, 2)
+    ((start, end),) = hit["marks"]
+    assert hit["excerpt"][start:end] == "Andes"
+    assert len(invoke("history", "search", "-n", "1", "a").out.splitlines()) == 1
+    outcome = invoke("history", "search", "guanaco")
+    assert (outcome.code, outcome.out, outcome.err) == (0, "", "nothing found\n")
+
+
+def test_found_words_stand_out_on_a_terminal(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    assert "of the \x1b[1mAndes\x1b[0m." in invoke("history", "search", "andes").out
+
+
+def test_showing_a_chat(invoke: Invoke) -> None:
+    outcome = invoke("history", "show", "1")
+    assert outcome.out.startswith("# What is a llama?\n")
+    assert "## Assistant (stopped)\n\nAn animal\x1b[2J of the Andes.\n" in outcome.out
+    assert json.loads(invoke("history", "show", "1", "--json").out)["chat"]["title"] == "What is a llama?"
+
+
+def test_a_terminal_is_safe_from_what_a_model_wrote(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    assert "An animal[2J of the Andes.\n" in invoke("history", "show", "1").out
+
+
+@pytest.mark.parametrize("command", ["show", "export", "delete", "restore"])
+def test_a_number_that_no_chat_has(invoke: Invoke, command: str) -> None:
+    outcome = invoke("history", command, "9")
+    assert (outcome.code, outcome.out) == (2, "")
+    assert outcome.err.startswith("error: there is no chat 9\n  hint: `localspec history` lists")
+
+
+def test_exporting_to_a_file(invoke: Invoke, tmp_path: Path) -> None:
+    file = tmp_path / "deep" / "llamas.md"
+    outcome = invoke("history", "export", "1", "-o", str(file))
+    assert (outcome.code, outcome.out) == (0, f"{file}\n")
+    assert file.read_text(encoding="utf-8").startswith("# What is a llama?")
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert invoke("history", "export", "1").out == file.read_text(encoding="utf-8")
+
+
+def test_nothing_is_written_over_unasked(invoke: Invoke, tmp_path: Path) -> None:
+    file = tmp_path / "llamas.md"
+    file.write_text("mine")
+    outcome = invoke("history", "export", "1", "-o", str(file))
+    assert outcome.code == 2
+    assert "exists already" in outcome.err
+    assert "--force" in outcome.err
+    assert file.read_text() == "mine"
+    assert invoke("history", "export", "1", "-o", str(file), "--force").code == 0
+    assert file.read_text().startswith("# What")
+    assert "is not a plain file" in invoke("history", "export", "1", "-o", os.devnull, "--force").err
+
+
+def test_exporting_everything_to_a_folder(invoke: Invoke, tmp_path: Path) -> None:
+    outcome = invoke("history", "export", "--all", "-o", str(tmp_path / "out"), "--format", "json", "--json")
+    files = [Path(file) for file in json.loads(outcome.out)["files"]]
+    assert [file.name[10:] for file in files] == ["-and-an-alpaca-2.json", "-what-is-a-llama-1.json"]
+    assert json.loads(files[1].read_text(encoding="utf-8"))["chat"]["title"] == "What is a llama?"
+    assert invoke("history", "export", "1", "-o", str(tmp_path / "out")).out.endswith("-llama-1.md\n")
+
+
+@pytest.mark.parametrize("all_in_one", [True, False])
+def test_what_was_exported_can_be_imported(invoke: Invoke, tmp_path: Path, all_in_one: bool) -> None:
+    file = tmp_path / "all.json"
+    chosen = ["--all"] if all_in_one else ["2", "1"]
+    assert invoke("history", "export", *chosen, "-o", str(file)).code == 0
+    outcome = invoke("history", "import", str(file))
+    assert (outcome.code, outcome.err) == (0, "imported 2 chats\n")
+    assert sorted(numbers(invoke)) == [1, 2, 3, 4]
+    text = invoke("history", "export", "1", "--format", "json").out
+    piped = invoke("history", "import", "-", "--json", piped=text.encode())
+    assert [chat["id"] for chat in json.loads(piped.out)["chats"]] == [5]
+    assert invoke("history", "export", "5", "--json").out != text  # other numbers
+    assert invoke("history", "show", "5").out == invoke("history", "show", "1").out
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        (b"junk", "not JSON: Expecting value: line 1 column 1"),
+        (b"", "not JSON"),
+        (b"\xff", "is not UTF-8 text, at offset 0"),
+        (b"GOOD\n{}", 'chat 2 of the file: not a chat that can be imported: "format" is not'),
+        (None, "cannot read"),
+    ],
+)
+def test_a_file_that_cannot_be_imported(
+    invoke: Invoke, tmp_path: Path, content: bytes | None, complaint: str
+) -> None:
+    file, good = tmp_path / "chats.json", invoke("history", "export", "1", "--json").out.encode()
+    if content is not None:
+        file.write_bytes(content.replace(b"GOOD", good))
+    (tmp_path / "good.json").write_bytes(good)
+    outcome = invoke("history", "import", str(tmp_path / "good.json"), str(file))
+    assert (outcome.code, outcome.out) == (2, "")
+    assert complaint in outcome.err
+    assert str(file) in outcome.err
+    assert numbers(invoke) == [2, 1]
+
+
+def test_deleting_and_restoring(invoke: Invoke) -> None:
+    outcome = invoke("history", "delete", "1", "2")
+    assert (outcome.code, outcome.out) == (0, "")
+    assert '"What is a llama?", "And an alpaca?"' in outcome.err
+    assert "`localspec history restore 1 2`" in outcome.err
+    assert numbers(invoke) == []
+    assert sorted(numbers(invoke, "--deleted")) == [1, 2]
+    assert "`localspec history restore 1` brings it back" in invoke("history", "show", "1").err
+    assert json.loads(invoke("history", "restore", "--json", "1").out) == {"schema": 1, "restored": [1]}
+    assert numbers(invoke) == [1]
+    assert json.loads(invoke("history", "delete", "1", "--json").out) == {"schema": 1, "deleted": [1]}
+
+
+def test_one_wrong_number_deletes_nothing(invoke: Invoke) -> None:
+    assert invoke("history", "delete", "1", "9").code == 2
+    assert numbers(invoke) == [2, 1]
+
+
+def test_where_the_chats_are(invoke: Invoke) -> None:
+    assert invoke("history", "path").out == f"{chats_file()}\n"
+    assert json.loads(invoke("history", "path", "--json").out)["path"] == str(chats_file())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["history", "serch", "x"], "did you mean `search`?"),
+        (["history", "of", "Rome"], 'localspec run "history of Rome"'),
+        (["histroy"], "did you mean `history`?"),
+        (["history", "show", "x"], "`x` is not a whole number"),
+        (["history", "show"], "required: ID"),
+        (["history", "export"], "give their numbers, or --all"),
+        (["history", "export", "1", "--all"], "give their numbers, or --all"),
+        (["history", "export", "--all", "-o", "x.md"], "name a folder"),
+        (["history", "list", "--colour"], "unrecognized arguments: --colour"),
+    ],
+)
+def test_mistakes(invoke: Invoke, arguments: list[str], complaint: str) -> None:
+    outcome = invoke(*arguments)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert complaint in outcome.err
+
+
+def test_help(invoke: Invoke) -> None:
+    commands = ("list", "search", "show", "export", "import", "delete", "restore", "path")
+    outcome = invoke("history", "--help")
+    assert outcome.code == 0
+    assert all(f"\n    {command} " in outcome.out for command in commands)
+    assert "--force" in invoke("history", "export", "--help").out
+
+
+@pytest.mark.parametrize(
+    "breaks",
+    [lambda file: file.write_bytes(b"junk " * 2000), lambda file: [file.unlink(), file.mkdir()]],
+)
+def test_a_store_that_is_no_use(invoke: Invoke, breaks: Callable[[Path], object]) -> None:
+    breaks(chats_file())
+    outcome = invoke("history")
+    assert (outcome.code, outcome.out) == (1, "")
+    assert outcome.err.startswith("error: ")
+    assert str(chats_file()) in outcome.err
+    assert "Traceback" not in outcome.err
+
+
+def test_a_reader_that_leaves_early_is_no_error() -> None:
+    with Store(chats_file()) as store:
+        for _ in range(300):
+            store.add(store.new_chat().id, None, "user", "one more " * 20)
+    command = [sys.executable, "-m", "localspec", "history", "search", "-n", "1000", "more"]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as program:
+        assert program.stdout is not None
+        assert program.stderr is not None
+        program.stdout.readline()
+        program.stdout.close()
+        assert program.stderr.read() == b""
+    assert program.returncode == 0
+
+
+def test_neither_help_nor_mistakes_open_a_database() -> None:
+    code = (
+        "import sys; from localspec.__main__ import main\n"
+        "assert main(['--help']) == 0\n"
+        "assert main(['history', 'serch']) == main(['history', 'show']) == 2\n"
+        "print({'sqlite3', 'numpy', 'platformdirs'} & set(sys.modules))\n"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert result.stdout.endswith("set()\n")
