@@ -7,6 +7,7 @@ from typing import NoReturn, get_args
 
 from localspec.cli import values
 from localspec.errors import UserError
+from localspec.profiles import SAMPLING_RANGES
 from localspec.types import Acceptance, EngineSettings, Fallback, FanOutShape, KvType, Sampling, SplitMode
 
 MODES = ("auto", "off", "ngram", "sd", "ssd")
@@ -100,24 +101,20 @@ def add_sampling_flags(parser: Parser) -> None:
     """Add what chooses the next token and ends an answer."""
     group = parser.add_argument_group("sampling")
     add, s = group.add_argument, _SAMPLING
-    number, weight = values.whole(0, 1_000_000), values.decimal(-10, 10)
-    add(
-        "--temp", "--temperature", dest="temp", type=values.decimal(0, 100), default=s.temperature,
-        metavar="X", help=f"temperature, 0 is greedy ({s.temperature})",
-    )  # fmt: skip
-    add("--top-k", type=number, default=s.top_k, metavar="N", help=f"0 is off ({s.top_k})")
-    add("--top-p", type=values.decimal(0, 1), default=s.top_p, metavar="X", help=f"1 is off ({s.top_p})")
-    add("--min-p", type=values.decimal(0, 1), default=s.min_p, metavar="X", help=f"0 is off ({s.min_p})")
-    add("--repeat-penalty", type=values.decimal(0.01, 10), default=1.0, metavar="X", help="1 is off (1)")
-    add("--presence-penalty", type=weight, default=0.0, metavar="X", help="0 is off (0)")
-    add("--frequency-penalty", type=weight, default=0.0, metavar="X", help="0 is off (0)")
-    add(
-        "--repeat-last-n",
-        type=number,
-        default=s.penalty_window,
-        metavar="N",
-        help="tokens that penalties see",
-    )
+    for flags, name, help_text in (
+        (("--temp", "--temperature"), "temperature", f"temperature, 0 is greedy ({s.temperature})"),
+        (("--top-k",), "top_k", f"0 is off ({s.top_k})"),
+        (("--top-p",), "top_p", f"1 is off ({s.top_p})"),
+        (("--min-p",), "min_p", f"0 is off ({s.min_p})"),
+        (("--repeat-penalty",), "repetition_penalty", "1 is off (1)"),
+        (("--presence-penalty",), "presence_penalty", "0 is off (0)"),
+        (("--frequency-penalty",), "frequency_penalty", "0 is off (0)"),
+        (("--repeat-last-n",), "penalty_window", f"tokens that penalties see ({s.penalty_window})"),
+    ):
+        low, high = SAMPLING_RANGES[name]
+        is_whole = isinstance(getattr(s, name), int)
+        read = values.whole(int(low), int(high)) if is_whole else values.decimal(low, high)
+        add(*flags, dest=name, type=read, metavar="N" if is_whole else "X", help=help_text)
     add("-s", "--seed", type=values.seed, metavar="N", help="seed, -1 draws one (-1)")
     add("-n", "--predict", "--n-predict", type=values.token_limit, metavar="N", help="most tokens to write")
     add(
@@ -135,6 +132,9 @@ def add_prompt_flags(parser: Parser) -> None:
     add = group.add_argument
     add("-sys", "--system-prompt", metavar="TEXT", help="system prompt")
     add("-sysf", "--system-prompt-file", metavar="FILE", help="file that holds the system prompt")
+    add(
+        "--profile", metavar="NAME", help="system prompt and sampling from a profile, where no flag says more"
+    )
     add(
         "--chat-template-kwargs", type=values.template_variables, default=(), metavar="JSON",
         help='variables of the chat template, such as {"enable_thinking": false}',

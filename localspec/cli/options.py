@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 from localspec.cli.arguments import MODES
 from localspec.cli.values import TemplateVariables
 from localspec.errors import UserError
+from localspec.paths import config_dir
+from localspec.profiles import Profile, profile
 from localspec.types import EngineSettings, Mode, ModelOptions, Sampling
 
 DRAFT_MODES = ("sd", "ssd")
@@ -38,6 +40,25 @@ class Decoding:
 
     mode: Mode | None
     settings: EngineSettings
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingFlags:
+    """The fields of `Sampling` that were given as flags; None for the others."""
+
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    penalty_window: int | None = None
+
+    def apply(self, sampling: Sampling) -> Sampling:
+        """Return a sampling in which what was given replaces what was there."""
+        given = {field.name: getattr(self, field.name) for field in fields(self)}
+        return replace(sampling, **{name: value for name, value in given.items() if value is not None})
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,22 +170,15 @@ def decoding(args: argparse.Namespace) -> Decoding:
 
 
 def answer_options(args: argparse.Namespace) -> AnswerOptions:
-    """Return how answers are to be written; raises UserError for combinations without sense."""
+    """Return how answers are to be written: as the flags say, then the profile; raises UserError."""
     if "" in args.stop:
         raise UserError("--stop got an empty text", "leave it out, or name the text that ends the answer")
-    sampling = Sampling(
-        temperature=args.temp,
-        top_k=args.top_k,
-        top_p=args.top_p,
-        min_p=args.min_p,
-        repetition_penalty=args.repeat_penalty,
-        presence_penalty=args.presence_penalty,
-        frequency_penalty=args.frequency_penalty,
-        penalty_window=args.repeat_last_n,
-    )
+    system, chosen = system_given(args), _profile(args.profile)
+    if system is None and chosen is not None and not getattr(args, "no_chat", False):
+        system = chosen.system_prompt
     return AnswerOptions(
-        system=_system_prompt(args.system_prompt, args.system_prompt_file),
-        sampling=sampling,
+        system=system or "",
+        sampling=sampling_given(args).apply(Sampling() if chosen is None else chosen.sampling),
         max_tokens=args.predict,
         stop=tuple(args.stop),
         seed=args.seed,
@@ -172,11 +186,25 @@ def answer_options(args: argparse.Namespace) -> AnswerOptions:
     )
 
 
-def _system_prompt(text: str | None, file: str | None) -> str:
+def sampling_given(args: argparse.Namespace) -> SamplingFlags:
+    """Return the sampling flags that were given."""
+    return SamplingFlags(**{field.name: getattr(args, field.name) for field in fields(SamplingFlags)})
+
+
+def system_given(args: argparse.Namespace) -> str | None:
+    """Return the system prompt that was given, None if none was; raises UserError."""
+    return _system_prompt(args.system_prompt, args.system_prompt_file)
+
+
+def _profile(name: str | None) -> Profile | None:
+    return None if name is None else profile(name, config_dir() / "profiles")
+
+
+def _system_prompt(text: str | None, file: str | None) -> str | None:
     if text is not None and file is not None:
         raise UserError("-sys and -sysf both give a system prompt", "keep one of them")
     if file is None:
-        return text or ""
+        return text
     try:
         return Path(file).read_text(encoding="utf-8").rstrip("\n")
     except UnicodeDecodeError as error:

@@ -6,6 +6,8 @@ import argparse
 import json
 from collections.abc import Callable
 
+from localspec.config import LARGEST_CONTEXT, SMALLEST_CONTEXT
+
 TemplateVariables = tuple[tuple[str, bool | int | float | str], ...]
 LARGEST_SEED = 2**32 - 1
 
@@ -52,9 +54,11 @@ def token_limit(text: str) -> int | None:
 
 def context_size(text: str) -> int:
     """Read a context size in tokens; 0 stands for the model's own."""
-    value = whole(0, 2**24)(text)
-    if 0 < value < 32:
-        raise argparse.ArgumentTypeError(f"`{text}` is too small: use 0 (the model's own) or 32 to {2**24}")
+    value = whole(0, LARGEST_CONTEXT)(text)
+    if 0 < value < SMALLEST_CONTEXT:
+        raise argparse.ArgumentTypeError(
+            f"`{text}` is too small: use 0 (the model's own) or {SMALLEST_CONTEXT} to {LARGEST_CONTEXT}"
+        )
     return value
 
 

@@ -1,0 +1,285 @@
+"""The slash commands of the screen: what they are called, what follows them, and how Tab completes them.
+
+Owns their grammar; what they do is up to the screen.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Literal, cast, get_args
+
+from localspec.chat.fences import code_blocks
+from localspec.errors import UserError
+from localspec.profiles import SAMPLING_RANGES
+from localspec.types import Mode
+
+Kind = Literal["mode", "fixed-mode", "profile", "theme", "branch", "code", "format", "file"]
+"""What an argument may be completed from."""
+ExportFormat = Literal["md", "json"]
+Choices = Callable[[str], Sequence[str]]
+"""Gives the names that exist of a kind: `profile` or `theme`."""
+
+_AUTO = "auto"
+_MODE_WORDS = {
+    _AUTO: "what pays on this machine",
+    "off": "plain decoding",
+    "ngram": "drafts from repetitions in the text",
+    "sd": "the draft model guesses ahead",
+    "ssd": "drafts are prepared during verification",
+}
+_FIXED_CHOICES: dict[Kind, dict[str, str]] = {
+    "mode": _MODE_WORDS,
+    "fixed-mode": {mode: words for mode, words in _MODE_WORDS.items() if mode != _AUTO},
+    "branch": {"next": "the answer after this one", "previous": "the answer before this one"},
+    "code": {"code": "the last code block alone"},
+    "format": {"md": "Markdown, the branch that is shown", "json": "everything; can be imported"},
+}
+_TO_THE_END: tuple[Kind, ...] = ("profile", "theme", "file")  # names that may hold spaces
+_MODE_ALIASES = {"ar": "off"}
+_NAME = re.compile(r"/([A-Za-z-]*)(?=\s|$)")  # `/usr/bin` and `/* comment` are text
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A command as entered; `name` without the slash, aliases resolved."""
+
+    name: str
+    argument: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CommandSpec:
+    """What a command is called and takes: `kinds` are those of its words; `repeats` lets the first go on."""
+
+    name: str
+    argument_hint: str
+    description: str
+    kinds: tuple[Kind, ...] = ()
+    aliases: tuple[str, ...] = ()
+    repeats: bool = False
+
+    @property
+    def takes_argument(self) -> bool:
+        """Tell whether anything may follow the name."""
+        return bool(self.argument_hint)
+
+    @property
+    def needs_argument(self) -> bool:
+        """Tell whether something has to follow the name."""
+        return self.takes_argument and not self.argument_hint.startswith("[")
+
+    @property
+    def usage(self) -> str:
+        """Return the command with its argument, as a help page lists it."""
+        return f"/{self.name} {self.argument_hint}".rstrip()
+
+
+@dataclass(frozen=True, slots=True)
+class Export:
+    """How to write a chat, and where to; an empty `file` leaves the name to the program."""
+
+    format: ExportFormat
+    file: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """A word of a command, from character `start` on, and what it is chosen from."""
+
+    kind: Kind
+    start: int
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """One way to go on: `insert` takes the place of the text from `start` to the cursor."""
+
+    insert: str
+    label: str
+    description: str = ""
+    start: int = 0
+
+
+COMMANDS = (
+    CommandSpec("help", "", "list keys and commands"),
+    CommandSpec("new", "", "start a new chat"),
+    CommandSpec("mode", "[MODE]", "show or change the decoding mode", ("mode",)),
+    CommandSpec("profile", "[NAME]", "show or change the profile", ("profile",)),
+    CommandSpec("system", "[TEXT]", "show or set the system prompt of this chat; - removes it"),
+    CommandSpec("temp", "[NUMBER]", "show or set the temperature"),
+    CommandSpec("regen", "[MODE]", "answer the last question again", ("mode",)),
+    CommandSpec("edit", "", "edit the last question and go on from there"),
+    CommandSpec("continue", "", "go on with the last answer"),
+    CommandSpec("branch", "[next|previous]", "show another answer to the same question", ("branch",)),
+    CommandSpec("attach", "FILE", "send a text file with the next prompt", ("file",), ("read",)),
+    CommandSpec("drop", "", "make room: choose what the model no longer reads"),
+    CommandSpec("copy", "[code]", "copy the last answer, or its last code block", ("code",)),
+    CommandSpec("export", "[md|json] [FILE]", "write this chat to a file", ("format", "file")),
+    CommandSpec("import", "FILE", "read a chat that was exported as JSON", ("file",)),
+    CommandSpec("rename", "TITLE", "give this chat another title"),
+    CommandSpec("pin", "", "keep this chat at the top, or no longer"),
+    CommandSpec("delete", "", "delete this chat; can be undone"),
+    CommandSpec("search", "[WORDS]", "search all chats"),
+    CommandSpec("stats", "", "figures of the last answer"),
+    CommandSpec("timeline", "", "show or hide the rounds of the last answer"),
+    CommandSpec("origins", "", "mark who wrote each token, or stop it"),
+    CommandSpec("compare", "[MODES]", "answer in several modes, side by side", ("fixed-mode",), repeats=True),
+    CommandSpec("thinking", "", "show or fold what the model thinks"),
+    CommandSpec("log", "", "show or hide the log"),
+    CommandSpec("theme", "[NAME]", "show or change the colours", ("theme",)),
+    CommandSpec("keys", "", "list the keys and how to change them"),
+    CommandSpec("exit", "", "leave", (), ("quit",)),
+)
+_SPECS = {name: spec for spec in COMMANDS for name in (spec.name, *spec.aliases)}
+
+
+def parse(text: str) -> Command | None:
+    """Return the command that a text is, None for a message; raises UserError for one that makes no sense."""
+    found = _NAME.match(text)
+    if found is None:
+        return None
+    spec = _SPECS.get(found[1].lower())
+    if spec is None:
+        close = get_close_matches(found[1].lower(), _SPECS, n=1)
+        meant = f"; did you mean `/{close[0]}`?" if close else ""
+        raise UserError(
+            f"there is no command `{found[0]}`{meant}", "/help lists them; a second / makes it a message"
+        )
+    argument = text[found.end() :].strip()
+    command = Command(spec.name, unquoted(argument) if spec.kinds[:1] == ("file",) else argument)
+    if spec.needs_argument and not command.argument:
+        raise UserError(f"/{found[1]} needs more: {spec.usage}")
+    if command.argument and not spec.takes_argument:
+        raise UserError(f"nothing can follow /{found[1]}", "a second / makes it a message")
+    if command.argument and spec.name in _CHECKS:
+        _CHECKS[spec.name](command.argument)
+    return command
+
+
+def as_message(text: str) -> str:
+    """Return a message without the slash or the space that kept it from being a command."""
+    return text[1:] if text.startswith(("//", " /")) else text
+
+
+def read_mode(argument: str) -> Mode | None:
+    """Return the mode that a word names, None for `auto`; raises UserError."""
+    word = argument.lower()
+    for mode in get_args(Mode):
+        if _MODE_ALIASES.get(word, word) == mode:
+            return cast("Mode", mode)
+    if word == _AUTO:
+        return None
+    raise UserError(f"there is no mode `{argument}`", f"modes: {', '.join(_MODE_WORDS)}")
+
+
+def read_modes(argument: str) -> tuple[Mode, ...]:
+    """Return the modes that an argument lists, each once; raises UserError."""
+    modes = dict.fromkeys(read_mode(word) for word in argument.replace(",", " ").split())
+    if None in modes:
+        raise UserError(
+            "`auto` cannot be compared: it stands for one of the other modes",
+            f"choose from: {', '.join(_FIXED_CHOICES['fixed-mode'])}",
+        )
+    return tuple(mode for mode in modes if mode is not None)
+
+
+def read_temperature(argument: str) -> float:
+    """Return the temperature that an argument is; raises UserError."""
+    low, high = SAMPLING_RANGES["temperature"]
+    try:
+        value = float(argument)
+    except ValueError:
+        value = low - 1
+    if not low <= value <= high:  # also when it is not a number
+        raise UserError(
+            f"`{argument}` is not a temperature", f"use a number from {low:g} to {high:g}; 0 is greedy"
+        )
+    return value
+
+
+def read_branch(argument: str) -> int:
+    """Return the step that `next` or `previous` is; raises UserError."""
+    steps = {"next": 1, "previous": -1}
+    if argument.lower() not in steps:
+        raise UserError(f"there is no branch `{argument}`", "use /branch next or /branch previous")
+    return steps[argument.lower()]
+
+
+def read_export(argument: str) -> Export:
+    """Return what `[md|json] [FILE]` asks for; a file's ending tells the format where no word does."""
+    first, _, rest = argument.partition(" ")
+    for written in get_args(ExportFormat):
+        if first.lower() == written:
+            return Export(written, unquoted(rest))
+    file = unquoted(argument)
+    return Export("json" if file.lower().endswith(".json") else "md", file)
+
+
+def unquoted(argument: str) -> str:
+    """Return a file name without the quotes around it."""
+    name = argument.strip()
+    return name[1:-1] if len(name) > 1 and name[0] == name[-1] and name[0] in "\"'" else name
+
+
+def last_code_block(answer: str) -> str | None:
+    """Return what `/copy code` copies of an answer, None if it holds no code."""
+    codes = [block.code for block in code_blocks(answer)]
+    return codes[-1] if codes else None
+
+
+def complete(text: str, choices: Choices) -> tuple[Completion, ...]:
+    """Return how a command up to the cursor can go on; nothing for a message, and for names of files."""
+    if not text.startswith("/") or "\n" in text:
+        return ()
+    if " " not in text:
+        return tuple(_names(text[1:].lower()))
+    word = word_at_end(text)
+    if word is None or word.kind == "file":
+        return ()
+    known = _FIXED_CHOICES.get(word.kind) or dict.fromkeys(choices(word.kind), "")
+    typed = text[word.start :].lower()
+    used = text[: word.start].lower().split()
+    return tuple(
+        Completion(name, name, description, word.start)
+        for name, description in known.items()
+        if name.lower().startswith(typed) and name not in used
+    )
+
+
+def word_at_end(text: str) -> Word | None:
+    """Return the word that a command ends with, None if it is not chosen from anything."""
+    name, gap, argument = text.removeprefix("/").partition(" ")
+    spec = _SPECS.get(name.lower())
+    if spec is None or not gap or not spec.kinds or "\n" in text:
+        return None
+    if spec.kinds[0] in _TO_THE_END:
+        return Word(spec.kinds[0], len(text) - len(argument.lstrip()))
+    words = argument.lstrip().split(" ")
+    start = len(text) - len(words[-1])
+    if spec.repeats:
+        return Word(spec.kinds[0], start)
+    return Word(spec.kinds[len(words) - 1], start) if len(words) <= len(spec.kinds) else None
+
+
+def _names(typed: str) -> Iterator[Completion]:
+    for spec in COMMANDS:
+        for name in (spec.name, *spec.aliases):
+            if name.startswith(typed):
+                yield Completion(
+                    f"/{name} " if spec.takes_argument else f"/{name}",
+                    f"/{name} {spec.argument_hint}".rstrip(),
+                    spec.description,
+                )
+                break  # an alias is offered only to who types it
+
+
+_CHECKS: dict[str, Callable[[str], object]] = {
+    "mode": read_mode,
+    "regen": read_mode,
+    "compare": read_modes,
+    "temp": read_temperature,
+    "branch": read_branch,
+}

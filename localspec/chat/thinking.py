@@ -1,0 +1,137 @@
+"""Tell what a model thinks from what it answers, in a whole text or in one that is still being written."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from localspec.chat.fences import code_block_at, line_end
+
+_TAGS = {
+    "<think>": "</think>",
+    "<thinking>": "</thinking>",
+    "<thought>": "</thought>",
+    "<reasoning>": "</reasoning>",
+    "[think]": "[/think]",
+    "<|begin_of_thought|>": "<|end_of_thought|>",
+}
+_ANY_CLOSING = "|".join(map(re.escape, _TAGS.values()))
+_ANYWHERE = re.IGNORECASE | re.MULTILINE
+_OPENING = re.compile(rf"[ \t]*({'|'.join(map(re.escape, _TAGS))})", re.IGNORECASE)
+_STRAY_CLOSING = re.compile(rf"(?:^[ \t]*|(?<!`)(?=(?:{_ANY_CLOSING})[ \t]*$))({_ANY_CLOSING})", _ANYWHERE)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A stretch of an answer that begins at character `start`; thinking that goes on is not `closed`."""
+
+    kind: Literal["thinking", "answer"]
+    text: str
+    closed: bool = True
+    start: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Thought:
+    """Where thinking stands: its opening tag, its own text, and the end of its closing tag, if any."""
+
+    opening: int
+    begin: int
+    end: int
+    after: int | None
+    closing: tuple[str, ...]
+
+
+def split(text: str, *, streaming: bool = False, begins_inside: bool = False) -> tuple[Part, ...]:
+    """Return the parts of an answer, without the tags between them and the blank space around those.
+
+    A tag counts at the start of a line outside of code. `streaming` says that more will come: a tag that has
+    only begun is kept back. `begins_inside` says that the prompt has opened the thinking; without it that
+    shows only when the closing tag comes.
+    """
+    parts: list[Part] = []
+    at = 0
+    thought = _thought_from(text, 0, 0, tuple(_TAGS.values())) if begins_inside else None
+    while True:
+        if thought is None:
+            thought, in_code = _next_thought(text, at, streaming=streaming, thought_before=bool(parts))
+        if thought is None:
+            waits = streaming and not in_code
+            end = len(text) - (_begun_in_answer(text, at, thought_before=bool(parts)) if waits else 0)
+            parts.append(_part("answer", text, at, end, strips=bool(parts)))
+            break
+        parts.append(_part("answer", text, at, thought.opening, strips=True))
+        end = thought.end
+        if thought.after is None and streaming:
+            end -= _begun(text, thought.begin, thought.closing)
+        parts.append(
+            _part("thinking", text, thought.begin, end, strips=True, closed=thought.after is not None)
+        )
+        if thought.after is None:
+            break
+        at, thought = thought.after, None
+    return tuple(part for part in parts if part.text or not part.closed)
+
+
+def without_thinking(text: str) -> str:
+    """Return the answer alone, as it goes back to the model."""
+    parts = split(text)
+    if parts == (Part("answer", text),):
+        return text  # with every space that it has
+    return "\n\n".join(part.text.rstrip() for part in parts if part.kind == "answer")
+
+
+def _thought_from(text: str, opening: int, begin: int, closing: tuple[str, ...]) -> _Thought:
+    found = re.compile("|".join(map(re.escape, closing)), re.IGNORECASE).search(text, begin)
+    if found is None:
+        return _Thought(opening, begin, len(text), None, closing)
+    return _Thought(opening, begin, found.start(), found.end(), closing)
+
+
+def _next_thought(
+    text: str, at: int, *, streaming: bool, thought_before: bool
+) -> tuple[_Thought | None, bool]:
+    """Return the next thinking from `at` on, and whether the text ends inside a code block."""
+    start = at
+    while start < len(text):
+        if block := code_block_at(text, start):
+            if not block.closed:
+                return None, True
+            start = block.end
+            continue
+        end = line_end(text, start)
+        if opened := _OPENING.match(text, start):
+            thought = _thought_from(text, start, opened.end(), (_TAGS[opened[1].lower()],))
+            # a tag that nothing closes is one that the answer speaks of, unless it comes first
+            if thought.after is not None or streaming or not text[at:start].strip():
+                return thought, False
+        elif not thought_before and (closed := _STRAY_CLOSING.search(text[start:end])):
+            return _Thought(at, at, start + closed.start(1), start + closed.end(1), ()), False
+        start = end
+    return None, False
+
+
+def _begun_in_answer(text: str, at: int, *, thought_before: bool) -> int:
+    """Return how many characters at the end of an answer may be the beginning of a tag that counts."""
+    last_line = text[max(at, text.rfind("\n") + 1) :].lstrip().lower()
+    if last_line and any(tag.startswith(last_line) for tag in _TAGS):
+        return len(last_line)
+    begun = 0 if thought_before else _begun(text, at, tuple(_TAGS.values()))
+    return begun if begun > 1 else 0  # a mere bracket is more often something else
+
+
+def _begun(text: str, at: int, tags: tuple[str, ...]) -> int:
+    """Return how many characters at the end of a text are the beginning of one of some tags."""
+    longest = min(len(text) - at, max(map(len, tags)) - 1)
+    return next((n for n in range(longest, 0, -1) if any(t.startswith(text[-n:].lower()) for t in tags)), 0)
+
+
+def _part(
+    kind: Literal["thinking", "answer"], text: str, begin: int, end: int, *, strips: bool, closed: bool = True
+) -> Part:
+    own = text[begin:end]
+    if strips:
+        begin += len(own) - len(own.lstrip() if kind == "thinking" else own.lstrip("\n"))
+        own = own.strip() if kind == "thinking" else own.strip("\n")
+    return Part(kind, own, closed, begin)

@@ -1,0 +1,111 @@
+"""What a profile says holds where no flag says otherwise."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from localspec.cli.arguments import Parser, add_answer_flags, verb_parser
+from localspec.cli.options import SamplingFlags, answer_options, sampling_given, system_given
+from localspec.errors import UserError
+from localspec.paths import config_dir
+from localspec.profiles import profiles
+from localspec.types import Message, Sampling
+from tests.cli.conftest import Invoke
+from tests.cli.fake_runtime import FakeRuntime
+
+CODING = profiles(Path("nowhere")).named("coding")
+
+
+@pytest.fixture
+def parser() -> Parser:
+    result = verb_parser("test", "A verb.")
+    add_answer_flags(result)
+    return result
+
+
+def test_no_flag_given_leaves_everything(parser: Parser) -> None:
+    args = parser.parse_args([])
+    assert sampling_given(args) == SamplingFlags()
+    assert system_given(args) is None
+    sampling = Sampling(0.1, 2, 0.3, 0.4, 1.5, 0.6, 0.7, 8)
+    assert sampling_given(args).apply(sampling) == sampling
+
+
+def test_what_is_given_counts_even_if_it_is_the_default(parser: Parser) -> None:
+    args = parser.parse_args(["--temp", "0.8", "--min-p", "0", "-sys", ""])
+    assert sampling_given(args) == SamplingFlags(temperature=0.8, min_p=0.0)
+    assert sampling_given(args).apply(Sampling(temperature=0.1)) == Sampling(temperature=0.8, min_p=0.0)
+    assert system_given(args) == ""
+
+
+def test_every_way_of_sampling_has_its_flag() -> None:
+    assert [field.name for field in fields(SamplingFlags)] == [field.name for field in fields(Sampling)]
+
+
+def test_a_system_prompt_file_counts_as_given(parser: Parser, tmp_path: Path) -> None:
+    file = tmp_path / "system.txt"
+    file.write_text("Be kind.\n", encoding="utf-8")
+    assert system_given(parser.parse_args(["-sysf", str(file)])) == "Be kind."
+
+
+def test_a_profile_fills_what_flags_leave_open(parser: Parser) -> None:
+    options = answer_options(parser.parse_args(["--profile", "coding", "--top-k", "7"]))
+    assert options.system == CODING.system_prompt
+    assert options.sampling == SamplingFlags(top_k=7).apply(CODING.sampling)
+
+
+@pytest.mark.parametrize("text", ["Be brief.", ""])
+def test_a_system_prompt_of_ones_own_goes_before_that_of_the_profile(parser: Parser, text: str) -> None:
+    options = answer_options(parser.parse_args(["--profile", "coding", "-sys", text]))
+    assert options.system == text
+    assert options.sampling == CODING.sampling
+
+
+def test_without_a_profile_nothing_is_added(parser: Parser) -> None:
+    options = answer_options(parser.parse_args([]))
+    assert (options.system, options.sampling) == ("", Sampling())
+
+
+def test_run_follows_a_profile(fake: FakeRuntime, invoke: Invoke) -> None:
+    assert invoke("run", "Hi", "--profile", "coding").code == 0
+    [request] = fake.requests
+    assert request.prompt == (Message("system", CODING.system_prompt), Message("user", "Hi"))
+    assert request.sampling == CODING.sampling
+
+
+def test_a_bare_text_takes_the_sampling_alone(fake: FakeRuntime, invoke: Invoke) -> None:
+    assert invoke("run", "Hi", "--profile", "coding", "--no-chat").code == 0
+    [request] = fake.requests
+    assert (request.prompt, request.sampling) == ("Hi", CODING.sampling)
+
+
+def test_chat_follows_a_profile_of_ones_own(fake: FakeRuntime, invoke: Invoke) -> None:
+    folder = config_dir() / "profiles"
+    folder.mkdir()
+    text = 'title = "Poems"\ntask = "writing"\nsystem_prompt = "Rhyme."\nsampling.temperature = 1.5'
+    (folder / "poems.toml").write_text(text, encoding="utf-8")
+    assert invoke("chat", "--profile", "poems", typed="Hi\n").code == 0
+    [request] = fake.requests
+    assert request.prompt == (Message("system", "Rhyme."), Message("user", "Hi"))
+    assert request.sampling == Sampling(temperature=1.5)
+
+
+def test_a_profile_that_is_not_there_or_broken(fake: FakeRuntime, invoke: Invoke) -> None:
+    outcome = invoke("run", "Hi", "--profile", "codng")
+    assert outcome.code == 2
+    assert "did you mean `coding`?" in outcome.err
+    folder = config_dir() / "profiles"
+    folder.mkdir()
+    (folder / "coding.toml").write_text("title = 'x'\ntask = 'x'", encoding="utf-8")
+    outcome = invoke("run", "Hi", "--profile", "coding")
+    assert outcome.code == 2
+    assert "coding.toml, line 2: `task` cannot be `x`" in outcome.err
+    assert fake.opened == []
+
+
+def test_a_profile_is_checked_before_models_open(parser: Parser) -> None:
+    with pytest.raises(UserError, match="no profile `nothing`"):
+        answer_options(parser.parse_args(["--profile", "nothing"]))
