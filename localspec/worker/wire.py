@@ -1,0 +1,91 @@
+"""What the two processes say to each other: pickled values, one after the other, over two pipes.
+
+The child greets before its first value. Replies travel in lists: what piles up is sent at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from localspec.errors import LocalSpecError
+from localspec.types import GenerationEvent, ModelInfo, ModelOptions
+
+GREETING = b"localspec engine\n"
+
+Method = Literal["open", "generate", "choose_settings", "measure_plain", "count_tokens", "memory"]
+ASIDES: frozenset[Method] = frozenset({"count_tokens", "memory"})
+"""What is answered at once, while another call is being worked on."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    """A line of a log, or of what a library printed; `level` is one of `logging`."""
+
+    level: int
+    name: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """What to open, the argument of `open`; `tells_log` asks for log lines."""
+
+    target: ModelOptions
+    draft: ModelOptions | None
+    max_fan_out: int
+    draft_threads: int | None
+    tells_log: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """What is open, the result of `open`."""
+
+    target: ModelInfo
+    draft: ModelInfo | None
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """Something to do; the replies bear the same number."""
+
+    number: int
+    method: Method
+    arguments: tuple[object, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """The call of this number is not wanted any more; it still ends with a reply."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something happened in a call that goes on: a fraction loaded, or a part of an answer."""
+
+    number: int
+    event: GenerationEvent | float
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A call has ended well."""
+
+    number: int
+    value: object
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A call has ended with an error."""
+
+    number: int
+    error: LocalSpecError
+
+
+Request = Call | Cancel
+Reply = Event | Result | Failure
