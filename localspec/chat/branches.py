@@ -1,0 +1,114 @@
+"""The tree of one chat in step with the store.
+
+Reading needs no lock and never waits: every change puts a new tree in the place of the old one.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from localspec.chat.records import AnswerRecord, Attachment, ChatInfo, Role, State, StoredMessage
+from localspec.chat.tree import Tree
+from localspec.errors import UserError
+
+if TYPE_CHECKING:
+    from localspec.chat.store import Store
+
+
+class Branches:
+    """The messages of a chat, which threads may read, move about in and add to at the same time."""
+
+    def __init__(self, store: Store, chat_id: int) -> None:
+        self._store = store
+        self._chat_id = chat_id
+        self._changing = threading.Lock()
+        self._info: ChatInfo
+        self._tree: Tree
+        self._outlines: dict[int, AnswerRecord]
+        self._written: dict[int, AnswerRecord] = {}  # here, and maybe not in a store whose disk is full
+        self.reload()
+
+    @property
+    def info(self) -> ChatInfo:
+        """Return the chat as it was when it was last read or added to."""
+        return replace(self._info, leaf=self._tree.leaf)
+
+    @property
+    def tree(self) -> Tree:
+        """Return the messages as they are at this moment."""
+        return self._tree
+
+    def reload(self) -> None:
+        """Read the chat again, after somebody else changed it in the store."""
+        with self._changing:
+            info = self._store.chat(self._chat_id)
+            self._tree = Tree.of(self._store.messages(self._chat_id), info.leaf)
+            self._info = info
+            self._outlines = self._store.outlines(self._chat_id)
+
+    def message(self, id_: int) -> StoredMessage:
+        """Return a message as it is at this moment; raises `UserError` if there is none."""
+        message = self._tree.messages.get(id_)
+        if message is None:
+            raise UserError(f"this chat has no message {id_}")
+        return message
+
+    def record(self, id_: int) -> AnswerRecord | None:
+        """Return how an answer came about, None if nothing is known."""
+        return self._written.get(id_) or self._store.record(id_)
+
+    def outline(self, id_: int) -> AnswerRecord | None:
+        """Return the same, maybe without the rounds, and never wait for the store."""
+        return self._written.get(id_) or self._outlines.get(id_)
+
+    def add(
+        self,
+        parent: int | None,
+        role: Role,
+        content: str,
+        *,
+        state: State = "complete",
+        attachments: Sequence[Attachment] = (),
+    ) -> StoredMessage:
+        """Add a message, and show the branch that it ends."""
+        with self._changing:
+            message = self._store.add(
+                self._chat_id, parent, role, content, state=state, attachments=attachments
+            )
+            self._tree = self._tree.with_messages([message]).with_leaf(message.id)
+            self._info = self._store.chat(self._chat_id)  # its first question names a chat
+            return message
+
+    def write(
+        self, id_: int, content: str, state: State, record: AnswerRecord | None = None
+    ) -> StoredMessage:
+        """Give a message other text; it is in the tree even where the store raises `StoreError`."""
+        with self._changing:
+            message = replace(self.message(id_), content=content, state=state)
+            self._tree = self._tree.with_messages([message])
+            if record is not None:
+                self._written[id_] = record
+            self._store.write(id_, content, state, record)
+            return message
+
+    def move(self, leaf: int | None) -> None:
+        """Show the branch that ends in a message."""
+        with self._changing:
+            self._store.set_leaf(self._chat_id, leaf)
+            self._tree = self._tree.with_leaf(leaf)
+
+    def give_up(self, id_: int) -> None:
+        """Take an answer of which nothing came out of the tree."""
+        with self._changing:
+            self._tree = self._tree.without(id_)
+            self._store.write(id_, "", "stopped")  # `Tree.of` leaves it out from then on
+
+    def set_dropped(self, ids: Iterable[int], *, dropped: bool) -> None:
+        """Leave messages out of what the model reads, or take them in again."""
+        with self._changing:
+            messages = [replace(self.message(id_), dropped=dropped) for id_ in ids]
+            self._store.set_dropped([message.id for message in messages], dropped)
+            self._tree = self._tree.with_messages(messages)

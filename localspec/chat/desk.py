@@ -1,0 +1,204 @@
+"""What one person works at: the open chat, the profile, the way of decoding, the prompts that wait."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from localspec.chat.gauge import PlainRates, depth
+from localspec.chat.open_chat import AnswerEvent, AnswerOptions, OpenChat, Saved
+from localspec.chat.queue import PromptQueue
+from localspec.chat.records import SearchHit
+from localspec.errors import UserError
+from localspec.interface import OpenModels
+from localspec.profiles import Profile
+from localspec.types import EngineSettings, Mode, PlainRate, Sampling
+
+if TYPE_CHECKING:
+    from localspec.chat.store import Store
+RECENT = 30  # chats that a search without words shows
+
+
+def _as_it_is(sampling: Sampling) -> Sampling:
+    return sampling
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What the command line asks for, over what the profiles say; None leaves it to them.
+
+    `mode` None is `auto`: what pays here, stepping down where it does not.
+    """
+
+    mode: Mode | None = None
+    settings: EngineSettings = EngineSettings()
+    sampling: Callable[[Sampling], Sampling] = _as_it_is
+    system: str | None = None
+    max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+    seed: int | None = None
+    template_variables: tuple[tuple[str, bool | int | float | str], ...] = ()
+
+
+class Desk:
+    """The choices of one person and the chat that they apply to."""
+
+    def __init__(
+        self, store: Store, profiles: Sequence[Profile], wishes: Wishes, profile: str = "general"
+    ) -> None:
+        """Open the last chat, or an empty one; raises `UserError` for a profile that does not exist."""
+        self._store = store
+        self._profiles = {known.name: known for known in profiles}
+        self._wishes = wishes
+        self._usual_profile = self._known(profile).name
+        self._settled: tuple[OpenModels, EngineSettings, str] | None = None
+        self._answers = 0
+        self.mode = wishes.mode
+        self.mode_in_use: Mode = "off"  # of the latest answer
+        self.temperature: float | None = None
+        self.queue = PromptQueue()
+        self.rates = PlainRates()
+        last = store.last_chat()
+        self.chat = self._opened(last) if last is not None else self._fresh()
+
+    @property
+    def store(self) -> Store:
+        """Return where chats are kept."""
+        return self._store
+
+    @property
+    def profiles(self) -> tuple[Profile, ...]:
+        """Return the profiles to choose from."""
+        return tuple(self._profiles.values())
+
+    @property
+    def profile(self) -> Profile:
+        """Return the profile of the open chat; one that is gone gives way to the usual one."""
+        name = self.chat.info.profile
+        return self._profiles.get(name, self._profiles[self._usual_profile])
+
+    @property
+    def system(self) -> str:
+        """Return the system prompt in force."""
+        own = self.chat.info.system
+        return self.chat.system if own is None else own
+
+    @property
+    def sampling(self) -> Sampling:
+        """Return how the next answer picks its tokens."""
+        sampling = self._wishes.sampling(self.profile.sampling)
+        return sampling if self.temperature is None else replace(sampling, temperature=self.temperature)
+
+    def new(self) -> None:
+        """Open an empty chat under the present profile."""
+        self.chat = self._fresh(self.chat.info.profile)
+
+    def open(self, chat_id: int) -> None:
+        """Open a chat."""
+        self.chat = self._opened(chat_id)
+
+    def choose_profile(self, name: str) -> Profile:
+        """Let the next messages of this chat, and new chats, follow a profile."""
+        profile = self._known(name)
+        self._store.set_profile(self.chat.info.id, profile.name)
+        self.chat.reload()
+        self.chat.system = self._prompt_of(profile)
+        return profile
+
+    def set_system(self, text: str | None) -> None:
+        """Give this chat a system prompt of its own; None goes back to the profile's."""
+        self._store.set_system(self.chat.info.id, text)
+        self.chat.reload()
+
+    def leave_out(self, ids: Sequence[int]) -> None:
+        """Leave just these messages of the shown branch out of what the model reads."""
+        kept = {message.id for message in self.chat.path} - set(ids)
+        self.chat.restore(kept)
+        self.chat.drop(ids)
+
+    def search(self, query: str) -> tuple[SearchHit, ...]:
+        """Find chats and messages; without a query the latest chats."""
+        if query.strip():
+            return self._store.search(query)
+        return tuple(SearchHit(chat, None, chat.title) for chat in self._store.chats()[:RECENT])
+
+    def choose_mode(self, mode: Mode | None) -> None:
+        """Decode the next answers in a mode, or in the one that pays."""
+        self.mode = mode
+
+    def answer(
+        self,
+        models: OpenModels,
+        *,
+        mode: Mode | None = None,
+        seed: int | None = None,
+        continues: int | None = None,
+    ) -> Iterator[AnswerEvent]:
+        """Answer the last question of the open chat; what is measured afterwards comes as one more `Saved`."""
+        chat, options = self.chat, self.options(models, mode=mode, seed=seed)
+        self._answers += 1
+        for event in chat.answer(models, options, continues=continues):
+            yield event
+            if isinstance(event, Saved) and (rated := self._rated(models, chat, event)) is not None:
+                yield rated
+
+    def options(
+        self, models: OpenModels, *, mode: Mode | None = None, seed: int | None = None
+    ) -> AnswerOptions:
+        """Return how to write the next answer; the first time in `auto` measures what calls cost."""
+        wishes = self._wishes
+        settings, reason = self._decoding(models, mode or self.mode)
+        self.mode_in_use = settings.mode
+        if seed is None and wishes.seed is not None:
+            seed = (wishes.seed + self._answers) % 2**32  # the same seed again would write the same again
+        return AnswerOptions(
+            settings=settings,
+            reason=reason,
+            steps_down=(mode or self.mode) is None,
+            sampling=self.sampling,
+            profile=self.profile.name,
+            seed=seed,
+            max_tokens=wishes.max_tokens,
+            stop=wishes.stop,
+            template_variables=wishes.template_variables,
+        )
+
+    def _decoding(self, models: OpenModels, mode: Mode | None) -> tuple[EngineSettings, str]:
+        if mode is not None:
+            return replace(self._wishes.settings, mode=mode), "asked for"
+        if self._settled is None or self._settled[0] is not models:
+            self._settled = (models, *models.choose_settings(self._wishes.settings))
+        return self._settled[1], self._settled[2]
+
+    def _rated(self, models: OpenModels, chat: OpenChat, saved: Saved) -> Saved | None:
+        """Return the saved answer with the plain rate that its ratio refers to, measured if need be."""
+        record = saved.record
+        if record is None or not record.summary.tokens:
+            return None
+        self.rates.learn(record)
+        if record.mode == "off":
+            return None
+        at = depth(record.summary)
+        if self.rates.at(at) is None and (measured := models.measure_plain()) is not None:
+            self.rates.add(measured)
+        rate = self.rates.at(at)
+        return None if rate is None else chat.set_plain(saved.message.id, PlainRate(at, rate))
+
+    def _fresh(self, profile: str | None = None) -> OpenChat:
+        return self._opened(self._store.new_chat(profile=profile or self._usual_profile).id)
+
+    def _opened(self, chat_id: int) -> OpenChat:
+        chat = OpenChat(self._store, chat_id)
+        profile = self._profiles.get(chat.info.profile, self._profiles[self._usual_profile])
+        chat.system = self._prompt_of(profile)
+        self._store.remember_chat(chat_id)
+        return chat
+
+    def _prompt_of(self, profile: Profile) -> str:
+        return profile.system_prompt if self._wishes.system is None else self._wishes.system
+
+    def _known(self, name: str) -> Profile:
+        if name not in self._profiles:
+            raise UserError(f"there is no profile `{name}`", f"profiles: {', '.join(self._profiles)}")
+        return self._profiles[name]

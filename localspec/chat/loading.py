@@ -1,0 +1,219 @@
+"""Open models in the background, tell how far that is, and open them again when their process has ended."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+from localspec.errors import Cancelled, EngineError, LocalSpecError, UserError
+from localspec.interface import OpenModels
+
+MAX_DEATHS = 3  # within
+DEATHS_WITHIN_S = 60.0
+CLOSING_S = 5.0  # patience with a load that is to stop
+_DEATHS = "the log says why; a shorter context or a smaller model may help"
+
+Opener = Callable[[Callable[[float], bool]], OpenModels]
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """No models are open, and none are being opened."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loading:
+    """Models are being opened; `fraction` of that is done, from 0 to 1."""
+
+    fraction: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """The models are open."""
+
+    models: OpenModels
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The models could not be opened; `can_retry` where the same attempt may succeed another time."""
+
+    message: str
+    hint: str = ""
+    can_retry: bool = True
+
+
+LoadState = Closed | Loading | Ready | Failed
+
+
+def _ignore(_state: LoadState) -> None:
+    """Tell nobody."""
+
+
+class ModelLoader:
+    """Holder of the open models; every method may be called from any thread.
+
+    `on_change` is called in whichever thread the state changed, without a lock, and must not wait for
+    anything. By then the state may have changed again: read `state` rather than remember the last call.
+    """
+
+    def __init__(
+        self,
+        open_models: Opener,
+        on_change: Callable[[LoadState], None] = _ignore,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Prepare; `open_models(on_progress)` is to stop with `Cancelled` when that returns False."""
+        self.on_change = on_change
+        self._open_models = open_models
+        self._clock = clock
+        self._changed = threading.Condition()
+        self._state: LoadState = Closed()
+        self._error: LocalSpecError | None = None  # what the state `Failed` came from
+        self._attempt: object = None  # the one load whose outcome is wanted
+        self._thread: threading.Thread | None = None  # of the latest load
+        self._deaths: deque[float] = deque(maxlen=MAX_DEATHS)
+        self._closed = False
+
+    @property
+    def state(self) -> LoadState:
+        """Return where things stand; never waits."""
+        return self._state
+
+    @property
+    def ready(self) -> OpenModels | None:
+        """Return the models if they are open; never waits."""
+        state = self._state
+        return state.models if isinstance(state, Ready) else None
+
+    def models(self, *, wait: bool = True) -> OpenModels:
+        """Return the open models, waiting for them if they are on their way.
+
+        Raises the error that opening them ended with, `Cancelled` if they are not to be opened, and
+        `UserError` if they are on their way and nobody wants to wait.
+        """
+        with self._changed:
+            while isinstance(self._state, Loading):
+                if not wait:
+                    raise UserError("the models are still being opened", "wait a moment")
+                self._changed.wait()
+            if isinstance(self._state, Ready):
+                return self._state.models
+            raise self._error or Cancelled("no models are open")
+
+    def start(self) -> None:
+        """Begin to open the models, unless they are open or on their way; after `close` does nothing."""
+        with self._changed:
+            if self._closed or isinstance(self._state, Loading | Ready):
+                return
+            self._deaths.clear()
+            self._begin()
+        self.on_change(self._state)
+
+    def reopen(self, died: OpenModels | None = None) -> None:
+        """Open the models again because their process has ended; `died` tells which, None the open ones.
+
+        Does nothing if others have taken their place already. Models that keep ending are given up.
+        """
+        with self._changed:
+            if not isinstance(self._state, Ready) or (died or self._state.models) is not self._state.models:
+                return
+            dead, now_s = self._state.models, self._clock()
+            if len(self._deaths) == MAX_DEATHS and now_s - self._deaths[0] < DEATHS_WITHIN_S:
+                self._fail(EngineError(f"the models ended {MAX_DEATHS + 1} times within a minute"), _DEATHS)
+            else:
+                self._deaths.append(now_s)
+                self._begin()
+        self.on_change(self._state)
+        _release(dead)
+
+    def cancel(self) -> None:
+        """Stop opening the models; those that are open stay."""
+        with self._changed:
+            if not isinstance(self._state, Loading):
+                return
+            self._attempt = None
+            self._set(Closed())
+        self.on_change(self._state)
+
+    def close(self) -> None:
+        """Close the models, or stop opening them, for good; a second call does nothing."""
+        with self._changed:
+            if self._closed:
+                return
+            self._closed, self._attempt = True, None
+            state = self._state
+            self._set(Closed())
+        self.on_change(self._state)
+        if isinstance(state, Ready):
+            _release(state.models)
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(CLOSING_S)
+
+    def _begin(self) -> None:
+        self._attempt = attempt = object()
+        self._thread = threading.Thread(
+            target=self._load, args=(attempt, self._thread), name="localspec-load", daemon=True
+        )
+        self._set(Loading())
+        self._thread.start()
+
+    def _set(self, state: LoadState) -> None:
+        self._state, self._error = state, None
+        self._changed.notify_all()
+
+    def _fail(self, error: LocalSpecError, hint: str = "") -> None:
+        if isinstance(error, UserError):
+            self._set(Failed(error.message, error.hint, can_retry=False))
+        else:
+            self._set(Failed(str(error), hint))
+        self._error = error
+
+    def _load(self, attempt: object, before: threading.Thread | None) -> None:
+        """Open the models in a thread, when the load before has ended: memory may not do for two."""
+        if before is not None:
+            before.join()
+        models, error = None, None
+        try:
+            if self._attempt is attempt:
+                models = self._open_models(lambda fraction: self._progress(attempt, fraction))
+        except LocalSpecError as expected:
+            error = expected
+        except Exception as unexpected:  # noqa: BLE001 - there is nobody else to tell
+            error = EngineError(f"opening the models failed: {unexpected!r}")
+        with self._changed:
+            wanted = self._attempt is attempt
+            if wanted and models is not None:
+                self._set(Ready(models))
+            elif wanted and isinstance(error, Cancelled):
+                self._set(Closed())
+            elif wanted and error is not None:
+                self._fail(error)
+        if wanted:
+            self.on_change(self._state)
+        elif models is not None:
+            _release(models)
+
+    def _progress(self, attempt: object, fraction: float) -> bool:
+        """Take in how far a load is; tell whether it is to go on."""
+        with self._changed:
+            if self._attempt is not attempt:
+                return False
+            state = Loading(round(min(max(fraction, 0.0), 1.0), 2))  # a change that nobody sees is none
+            if state == self._state:
+                return True
+            self._set(state)
+        self.on_change(state)
+        return True
+
+
+def _release(models: OpenModels) -> None:
+    """Close models of which nothing more is expected."""
+    with suppress(LocalSpecError):
+        models.close()

@@ -1,0 +1,207 @@
+"""One open chat: what is asked in it, how it is read and walked, and the answers that are written into it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from localspec.chat.answering import AnswerEvent, Answering, Saved, Started
+from localspec.chat.branches import Branches
+from localspec.chat.gauge import label
+from localspec.chat.prompting import exchanges_of, to_prompt
+from localspec.chat.records import AnswerRecord, Attachment, ChatInfo, Shown, StoredMessage
+from localspec.chat.tree import Tree
+from localspec.errors import UserError
+from localspec.interface import OpenModels
+from localspec.types import EngineSettings, Message, PlainRate, Request, Sampling, Summary
+
+if TYPE_CHECKING:
+    from localspec.chat.store import Store
+
+__all__ = ["AnswerEvent", "AnswerOptions", "OpenChat", "Saved", "Started"]
+
+TemplateVariables = tuple[tuple[str, bool | int | float | str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerOptions:
+    """How an answer is to be written; `seed` None draws one."""
+
+    settings: EngineSettings
+    reason: str
+    steps_down: bool
+    sampling: Sampling
+    profile: str
+    seed: int | None = None
+    max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+    template_variables: TemplateVariables = ()
+
+
+class OpenChat:
+    """A chat of the store; one thread may write an answer while others read it and walk its branches."""
+
+    def __init__(
+        self, store: Store, chat_id: int, system: str = "", *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Open a chat; `system` is used where the chat has no system prompt of its own."""
+        self.system = system
+        self._branches = Branches(store, chat_id)
+        self._clock = clock
+
+    @property
+    def info(self) -> ChatInfo:
+        """Return the chat as it was when it was last read or added to."""
+        return self._branches.info
+
+    @property
+    def path(self) -> tuple[StoredMessage, ...]:
+        """Return the shown branch."""
+        return self._branches.tree.path
+
+    def shown(self) -> tuple[Shown, ...]:
+        """Return the shown branch as a screen shows it."""
+        tree = self._branches.tree
+        return tuple(self._shown(tree, message) for message in tree.path)
+
+    def shown_one(self, message_id: int) -> Shown:
+        """Return one message as a screen shows it, also of a branch that is not shown."""
+        return self._shown(self._branches.tree, self._branches.message(message_id))
+
+    def _shown(self, tree: Tree, message: StoredMessage) -> Shown:
+        siblings = tree.siblings(message.id)
+        shown = Shown(message, siblings.index(message.id) + 1, len(siblings))
+        record = self._branches.outline(message.id)
+        return shown if record is None else replace(shown, spans=record.spans, label=label(record))
+
+    def record(self, message_id: int) -> AnswerRecord | None:
+        """Return how an answer came about; None of a person's own text, and while it is first written."""
+        return self._branches.record(message_id)
+
+    def prompt(self) -> tuple[Message, ...]:
+        """Return what the model reads of the shown branch, as `to_prompt` describes it."""
+        return to_prompt(self._system, self.path)
+
+    @property
+    def _system(self) -> str:
+        own = self.info.system
+        return self.system if own is None else own
+
+    def reload(self) -> None:
+        """Read the chat again, after somebody else changed it in the store."""
+        self._branches.reload()
+
+    def ask(self, text: str, attachments: Sequence[Attachment] = ()) -> StoredMessage:
+        """Add a question at the end of the shown branch; raises `UserError` if it says nothing."""
+        _check_question(text, attachments)
+        return self._branches.add(self._branches.tree.leaf, "user", text, attachments=attachments)
+
+    def edit(self, message_id: int, text: str) -> StoredMessage:
+        """Add another version of a message beside it, and show the branch that ends there."""
+        message = self._branches.message(message_id)
+        if message.role == "user":
+            _check_question(text, message.attachments)
+        return self._branches.add(message.parent, message.role, text, attachments=message.attachments)
+
+    def switch(self, message_id: int, step: int) -> None:
+        """Show the branch so many siblings further, backwards if negative, and no further than there are."""
+        tree = self._branches.tree
+        siblings = tree.siblings(self._branches.message(message_id).id)
+        place = min(max(siblings.index(message_id) + step, 0), len(siblings) - 1)
+        if siblings[place] != message_id:
+            self._branches.move(tree.leaf_below(siblings[place]))
+
+    def back_to(self, message_id: int) -> None:
+        """End the shown branch at a message; what follows it stays as a branch."""
+        self._branches.move(self._branches.message(message_id).id)
+
+    def drop(self, ids: Iterable[int]) -> None:
+        """Stop sending messages of the shown branch to the model, in whole exchanges."""
+        self._branches.set_dropped(self._whole_exchanges(ids), dropped=True)
+
+    def restore(self, ids: Iterable[int]) -> None:
+        """Send messages of the shown branch to the model again, in whole exchanges."""
+        self._branches.set_dropped(self._whole_exchanges(ids), dropped=False)
+
+    def _whole_exchanges(self, ids: Iterable[int]) -> tuple[int, ...]:
+        wanted = frozenset(ids)
+        groups = ([message.id for message in exchange] for exchange in exchanges_of(self.path))
+        return tuple(id_ for group in groups if not wanted.isdisjoint(group) for id_ in group)
+
+    def set_plain(self, message_id: int, plain: PlainRate) -> Saved:
+        """Keep with an answer the plain decoding that its ratio refers to."""
+        message, record = self._branches.message(message_id), self.record(message_id)
+        if record is None:
+            raise UserError("this message has no speed to compare", "pick an answer that a model wrote")
+        record = replace(record, plain=plain)
+        return Saved(self._branches.write(message_id, message.content, message.state, record), record)
+
+    def answer(
+        self, models: OpenModels, options: AnswerOptions, *, continues: int | None = None
+    ) -> Generator[AnswerEvent]:
+        """Answer the question that the shown branch ends in, or go on with the answer `continues`.
+
+        Where the branch ends in an answer, another one is written beside it.
+
+        Yields `Started`, what the models say, and `Saved`; an error is raised after that. What came is kept,
+        also when the iterator is closed early. An answer that ends early with nothing written leaves no
+        message, and there is no `Saved`. Text that the store cannot take stays in this chat while it is open,
+        and its `StoreError` is raised at the end.
+        """
+        place = self._answer_again(continues) if continues is not None else self._question()
+        path = self._branches.tree.path_to(place.id)
+        seed = _drawn_seed() if options.seed is None else options.seed
+        request = Request(
+            prompt=to_prompt(self._system, path, continues=continues is not None),
+            sampling=options.sampling,
+            settings=options.settings,
+            max_tokens=options.max_tokens,
+            stop=options.stop,
+            seed=seed,
+            template_variables=options.template_variables,
+            steps_down=options.steps_down,
+        )
+        record = _record(models, options, seed)
+        answering = Answering(self._branches, place, record, self._clock)
+        yield from answering.events(models, request)
+
+    def _answer_again(self, message_id: int) -> StoredMessage:
+        message = self._branches.message(message_id)
+        if message.role != "assistant":
+            raise UserError("only an answer can be continued", "pick an answer, or ask for a new one")
+        return message
+
+    def _question(self) -> StoredMessage:
+        for message in reversed(self.path):
+            if message.role == "user":
+                return message
+        raise UserError("there is no question to answer", "ask something first")
+
+
+def _drawn_seed() -> int:
+    """Return a seed that is known, so that the answer can be written again."""
+    from secrets import randbelow  # 10 ms, which the start can do without
+
+    return randbelow(2**32)
+
+
+def _check_question(text: str, attachments: Sequence[Attachment]) -> None:
+    if not text.strip() and not attachments:
+        raise UserError("the question is empty", "write something for the model to answer")
+
+
+def _record(models: OpenModels, options: AnswerOptions, seed: int) -> AnswerRecord:
+    """Return the record of an answer of which nothing has come yet."""
+    return AnswerRecord(
+        mode=options.settings.mode,
+        reason=options.reason,
+        settings=options.settings,
+        sampling=options.sampling,
+        seed=seed,
+        profile=options.profile,
+        target=models.target.name,
+        draft=models.draft.name if models.draft else None,
+        summary=Summary(),
+    )

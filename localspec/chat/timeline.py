@@ -1,0 +1,260 @@
+"""What a timeline of an answer shows, computed without a terminal.
+
+Takes rounds one by one and only ever appends, so that each view costs as much as it is wide,
+not as much as the answer is long. The round that reads the prompt says nothing about the pace:
+it is kept apart, and rounds are counted without it, as in `Summary`.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from localspec.chat.records import RoundMark
+from localspec.types import DraftOrigin, RoundStats
+
+SMOOTHING = 8  # rounds that a point of a curve looks at, at least
+SCALES_S = tuple(unit * 10.0**power for power in range(-5, 2) for unit in (1, 2, 5))
+COLUMNS_PER_ROUND = 6  # enough to see what overlaps what
+
+
+class Work(Enum):
+    """What a lane does during half a column."""
+
+    IDLE = "idle"
+    DRAFT = "draft"  # the draft model, while the target waits
+    AHEAD = "ahead"  # the draft model, while the target verifies
+    WAIT = "wait"  # the target waits for a draft
+    VERIFY = "verify"
+
+
+class Mark(Enum):
+    """How a round came by its draft."""
+
+    HIT = "hit"  # prepared while the target verified
+    MISS = "miss"  # drafted just in time
+    NGRAM = "n-gram"  # a repetition in the text
+    PLAIN = "plain"  # nothing was drafted
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedMark:
+    """The mark of a round (counted from 0) and its column."""
+
+    column: int
+    round: int
+    mark: Mark
+
+
+@dataclass(frozen=True, slots=True)
+class Lanes:
+    """A stretch of time: two halves for each column of both lanes, and the marks between them.
+
+    How long the draft model worked under a verification is known, but not when: it is drawn from its start.
+    """
+
+    draft: tuple[Work, ...]
+    verify: tuple[Work, ...]
+    marks: tuple[PlacedMark, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """How often the draft token at a position was judged, and accepted."""
+
+    judged: int
+    accepted: int
+
+    @property
+    def share(self) -> float:
+        """Return the share of accepted tokens."""
+        return self.accepted / self.judged
+
+
+@dataclass(slots=True)
+class Totals:
+    """The sums over all rounds but the one that read the prompt."""
+
+    rounds: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
+    drafted: int = 0
+    accepted: int = 0
+    hits: int = 0
+    chances: int = 0  # rounds up to the last while the draft model worked ahead
+    waited_s: float = 0.0  # of the target, for a draft
+    hidden_s: float = 0.0  # of the draft model, behind the target's work
+
+
+def mark_of(stats: RoundStats) -> Mark:
+    """Return how a round came by its draft."""
+    if stats.origin is DraftOrigin.AHEAD:
+        return Mark.HIT
+    if not stats.drafted:
+        return Mark.PLAIN
+    return Mark.NGRAM if stats.origin is DraftOrigin.NGRAM else Mark.MISS
+
+
+class History:
+    """The rounds of an answer, written or still being written."""
+
+    def __init__(self, rounds: Sequence[RoundMark] = ()) -> None:
+        self._prompt: RoundMark | None = None
+        self._rounds: list[RoundMark] = []
+        self._tokens = [0]  # before round i
+        self._seconds = [0.0]  # before round i
+        self._positions: list[list[int]] = []
+        self._totals = Totals()
+        self.add(rounds)
+
+    def __len__(self) -> int:
+        return len(self._rounds)
+
+    @property
+    def prompt(self) -> RoundMark | None:
+        """Return the round that read the prompt."""
+        return self._prompt
+
+    @property
+    def totals(self) -> Totals:
+        """Return the sums."""
+        return self._totals
+
+    def add(self, rounds: Sequence[RoundMark]) -> None:
+        """Append rounds."""
+        for round_ in rounds:
+            if self._prompt is None:
+                self._prompt = round_
+            else:
+                self._add(round_)
+
+    def _add(self, round_: RoundMark) -> None:
+        stats, totals = round_.stats, self._totals
+        before = self._rounds[-1] if self._rounds else self._prompt
+        hit = stats.origin is DraftOrigin.AHEAD
+        self._rounds.append(round_)
+        totals.rounds += 1
+        totals.tokens += round_.tokens
+        totals.seconds += stats.draft_s + stats.wait_s + stats.verify_s + stats.python_s
+        totals.drafted += stats.drafted
+        totals.accepted += stats.accepted
+        totals.hits += hit
+        if hit or stats.ahead_s > 0 or (before is not None and before.stats.ahead_s > 0):
+            totals.chances = totals.rounds
+        totals.waited_s += stats.draft_s + stats.wait_s
+        totals.hidden_s += stats.ahead_s
+        self._tokens.append(totals.tokens)
+        self._seconds.append(totals.seconds)
+        self._judge(stats)
+
+    def _judge(self, stats: RoundStats) -> None:
+        judged = min(stats.accepted + 1, stats.drafted)
+        while len(self._positions) < judged:
+            self._positions.append([0, 0])
+        for position, counts in enumerate(self._positions[:judged]):
+            counts[0] += 1
+            counts[1] += position < stats.accepted
+
+    def round(self, index: int) -> RoundMark:
+        """Return a round, counted from 0."""
+        return self._rounds[index]
+
+    def start_s(self, index: int) -> float:
+        """Return when a round began, in seconds of work since the prompt was read."""
+        return self._seconds[index]
+
+    def round_at(self, at_s: float) -> int:
+        """Return the round at a time, or the nearest."""
+        return max(0, min(bisect_right(self._seconds, at_s) - 1, len(self._rounds) - 1))
+
+    def fitting_scale(self) -> float:
+        """Return the seconds per column at which a usual round can be read."""
+        if not self._rounds:
+            return SCALES_S[6]
+        wanted = self._totals.seconds / len(self._rounds) / COLUMNS_PER_ROUND
+        return SCALES_S[min(bisect_left(SCALES_S, wanted), len(SCALES_S) - 1)]
+
+    def zoomed(self, scale_s: float, steps: int) -> float:
+        """Return a scale some steps coarser (or finer, if negative), with at most a round in a column."""
+        mean_s = self._totals.seconds / max(1, len(self._rounds))
+        coarsest = max(0, bisect_right(SCALES_S, mean_s) - 1)
+        return SCALES_S[max(0, min(bisect_left(SCALES_S, scale_s) + steps, coarsest))]
+
+    def lanes(self, start_s: float, scale_s: float, width: int) -> Lanes:
+        """Return what both models did from a time on, with so many seconds in a column."""
+        draft, verify = [Work.IDLE] * (2 * width), [Work.IDLE] * (2 * width)
+        marks: list[PlacedMark] = []
+        if self._rounds and width > 0:
+            for index in range(self.round_at(start_s), self.round_at(start_s + width * scale_s) + 1):
+                column = self._paint(index, start_s, scale_s / 2, draft, verify) // 2
+                column = max(column, marks[-1].column + 1) if marks else column
+                if 0 <= column < width:
+                    marks.append(PlacedMark(column, index, mark_of(self._rounds[index].stats)))
+        return Lanes(tuple(draft), tuple(verify), tuple(marks))
+
+    def _paint(self, index: int, start_s: float, half_s: float, draft: list[Work], verify: list[Work]) -> int:
+        """Draw a round, and return the half column where its verification begins."""
+        stats = self._rounds[index].stats
+
+        def half(after_s: float) -> int:
+            return math.floor((self._seconds[index] - start_s + after_s) / half_s + 0.5)
+
+        drafted_s = stats.draft_s
+        begin_s = drafted_s + stats.wait_s
+        begin, end = half(begin_s), half(begin_s + stats.verify_s)
+        if end - begin > 2:
+            end -= 1  # a gap, so that rounds can be told apart
+        _fill(draft, half(0.0), half(drafted_s), Work.DRAFT if drafted_s > 0 else Work.IDLE)
+        _fill(verify, half(0.0), begin, Work.WAIT)
+        _fill(verify, begin, max(end, begin + 1), Work.VERIFY)
+        if stats.ahead_s > 0:
+            _fill(draft, begin, max(begin + 1, min(half(begin_s + stats.ahead_s), end)), Work.AHEAD)
+        return begin
+
+    def speeds(self, width: int) -> tuple[float, ...]:
+        """Return the course of tokens per second over the whole answer, smoothed."""
+        return self._course(width, self.speed)
+
+    def lengths(self, width: int) -> tuple[float, ...]:
+        """Return the course of tokens per round over the whole answer, smoothed."""
+        return self._course(width, self.length)
+
+    def speed(self, first: int = 0, last: int | None = None) -> float:
+        """Return the tokens per second over some rounds, all by default."""
+        last = len(self) if last is None else last
+        seconds = self._seconds[last] - self._seconds[first]
+        return (self._tokens[last] - self._tokens[first]) / seconds if seconds > 0 else 0.0
+
+    def length(self, first: int = 0, last: int | None = None) -> float:
+        """Return the tokens per round over some rounds, all by default."""
+        last = len(self) if last is None else last
+        return (self._tokens[last] - self._tokens[first]) / max(1, last - first)
+
+    def recent(self) -> int:
+        """Return the first of the rounds that count as the present."""
+        return max(0, len(self) - SMOOTHING)
+
+    def _course(self, width: int, figure: Callable[[int, int], float]) -> tuple[float, ...]:
+        rounds = len(self)
+        if not rounds:
+            return ()
+        points = []
+        for column in range(width):
+            first, last = column * rounds // width, (column + 1) * rounds // width
+            spare = max(0, SMOOTHING - (last - first))
+            first = max(0, min(first - spare // 2, rounds - SMOOTHING))
+            points.append(figure(first, min(rounds, max(last, first + SMOOTHING))))
+        return tuple(points)
+
+    def by_position(self) -> tuple[Position, ...]:
+        """Return how the draft tokens fared, for each position in a draft."""
+        return tuple(Position(*counts) for counts in self._positions)
+
+
+def _fill(lane: list[Work], start: int, end: int, work: Work) -> None:
+    start, end = max(0, start), min(len(lane), end)
+    if work is not Work.IDLE and end > start:
+        lane[start:end] = [work] * (end - start)

@@ -1,0 +1,222 @@
+"""Open models that say what a test tells them to, round by round and as fast as they are read."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import cycle
+from pathlib import Path
+
+from localspec.errors import ContextFullError, EngineDied
+from localspec.testing.made_up import PLAIN_TOKENS_PER_S, MadeUpAnswer, words_of
+from localspec.types import (
+    DeviceMemory,
+    EngineSettings,
+    FinishReason,
+    GenerationEvent,
+    Message,
+    Mode,
+    ModeChanged,
+    ModelInfo,
+    PlainRate,
+    PromptProgress,
+    Request,
+)
+
+PATIENCE_S = 10.0  # a gate that nobody opens fails the test instead of holding it for ever
+
+MARKDOWN = """\
+## Sorting a list
+
+Python sorts in place with `list.sort`, or returns a new list:
+
+```python
+numbers = [3, 1, 2]
+print(sorted(numbers, key=lambda n: -n))
+```
+
+- **stable**: equal items keep their order
+- fast: `n log n` in the worst case
+
+| call | changes the list |
+|---|---|
+| `sort()` | yes |
+| `sorted()` | no |
+"""
+
+
+class Gate:
+    """A place in a script where the answer waits until the test opens it.
+
+    `reached` is set when the answer has come to it. A cancel gets past a closed gate.
+    """
+
+    def __init__(self) -> None:
+        self.reached = threading.Event()
+        self._open = False
+        self._changed = threading.Condition()
+
+    def open(self) -> None:
+        """Let the answer go on."""
+        self._open = True
+        self.nudge()
+
+    def nudge(self) -> None:
+        """Let a waiting answer look whether it was cancelled."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def wait(self, cancelled: threading.Event) -> None:
+        """Wait until the gate is open or the answer cancelled."""
+        self.reached.set()
+        with self._changed:
+            passed = self._changed.wait_for(lambda: self._open or cancelled.is_set(), PATIENCE_S)
+        assert passed, "nobody opened the gate"
+
+
+Step = str | Gate | BaseException | PromptProgress | ModeChanged
+"""What a script consists of: text to write, a gate to wait at, an error to raise, an event to report."""
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """One answer; `steps` are read only as far as the answer comes, so that they may be endless."""
+
+    steps: Iterable[Step]
+    reason: FinishReason = "stop"
+
+
+def says(*steps: Step, reason: FinishReason = "stop") -> Script:
+    """Return an answer made of texts and what happens between them; after an error nothing follows."""
+    return Script(steps, reason)
+
+
+def talks_on(text: str = "on and on ") -> Script:
+    """Return an answer that goes on until it is cancelled."""
+    return Script(cycle([text]))
+
+
+def model_info(name: str, context: int = 4096) -> ModelInfo:
+    """Return what an open model of that name may be."""
+    return ModelInfo(Path(f"{name}.gguf"), name, "llama", 10**9, 10**9, context, 8192, 32000, ("CPU",))
+
+
+class ScriptedModels:
+    """Fulfils `OpenModels` from scripts: one answer each, the last again and again.
+
+    Tokens are words. What rounds cost is made up and does not pass. `requests` keeps what was asked;
+    `preferred` is what `choose_settings` chooses, `plain` what plain decoding measures in tokens per second.
+    An `EngineDied` in a script ends these models for good, as it would end real ones.
+    """
+
+    def __init__(self, *scripts: Script, has_draft: bool = True, context: int = 4096) -> None:
+        self.target = model_info("large", context)
+        self.draft: ModelInfo | None = model_info("small", context) if has_draft else None
+        self.notes: tuple[str, ...] = ()
+        self.preferred: Mode = "ssd" if has_draft else "ngram"
+        self.plain: float | None = PLAIN_TOKENS_PER_S
+        self.devices: tuple[DeviceMemory, ...] = (DeviceMemory("CPU", 6 * 2**30, 16 * 2**30),)
+        self.requests: list[Request] = []
+        self.closed = False
+        self._scripts = list(scripts or (says("An answer from the script."),))
+        self._died: EngineDied | None = None
+        self._cancelled = threading.Event()
+        self._gate: Gate | None = None
+        self._in_use = threading.Lock()
+        self._depth = 0  # tokens of the last prompt and its answer
+
+    def generate(self, request: Request) -> Iterator[GenerationEvent]:
+        """Yield what the next script says."""
+        with self._busy():
+            self._cancelled.clear()
+            self.requests.append(request)
+            script = self._scripts.pop(0) if len(self._scripts) > 1 else self._scripts[0]
+            prompt_tokens = self._fitting(request)
+            answer = MadeUpAnswer(prompt_tokens, request, self.target.context)
+            try:
+                yield from self._told(script, answer)
+            finally:
+                self._depth = prompt_tokens + answer.tokens
+
+    def _told(self, script: Script, answer: MadeUpAnswer) -> Iterator[GenerationEvent]:
+        for step in script.steps:
+            match step:
+                case Gate():
+                    self._gate = step
+                    step.wait(self._cancelled)
+                case BaseException():
+                    self._died = step if isinstance(step, EngineDied) else None
+                    raise step
+                case str():
+                    for event in answer.write(step):
+                        if self._cancelled.is_set():
+                            break
+                        yield event
+                case ModeChanged():
+                    answer.change(step.mode)
+                    yield step
+                case PromptProgress():
+                    yield step
+            if self._cancelled.is_set():
+                yield answer.finished("cancelled")
+                return
+            if answer.limit is not None:
+                yield answer.finished(answer.limit)
+                return
+        yield answer.finished(script.reason)
+
+    def _fitting(self, request: Request) -> int:
+        prompt = request.prompt
+        tokens = len(words_of(prompt)) if isinstance(prompt, str) else self.count_tokens(prompt)
+        if tokens >= self.target.context:
+            raise ContextFullError(
+                f"the prompt is {tokens:,} tokens, and the context holds {self.target.context:,}",
+                "shorten it",
+            )
+        return tokens
+
+    @contextmanager
+    def _busy(self) -> Iterator[None]:
+        self._check_alive()
+        assert self._in_use.acquire(blocking=False), "two threads use the models at once"
+        try:
+            yield
+        finally:
+            self._in_use.release()
+
+    def _check_alive(self) -> None:
+        assert not self.closed, "the models are closed"
+        if self._died is not None:
+            raise EngineDied(*self._died.args)
+
+    def cancel(self) -> None:
+        """End the running answer, also one that waits at a gate."""
+        self._cancelled.set()
+        if self._gate is not None:
+            self._gate.nudge()
+
+    def choose_settings(self, settings: EngineSettings | None = None) -> tuple[EngineSettings, str]:
+        """Return the settings in the preferred mode."""
+        self._check_alive()
+        return replace(settings or EngineSettings(), mode=self.preferred), "the script prefers it"
+
+    def count_tokens(self, messages: Sequence[Message]) -> int:
+        """Return the number of words, and one more for each turn and the start of the answer."""
+        self._check_alive()
+        return 1 + sum(1 + len(words_of(message.content)) for message in messages)
+
+    def measure_plain(self) -> PlainRate | None:
+        """Return the rate of `plain` after the last answer."""
+        with self._busy():
+            return PlainRate(self._depth, self.plain) if self._depth and self.plain else None
+
+    def memory(self) -> tuple[DeviceMemory, ...]:
+        """Return `devices`."""
+        self._check_alive()
+        return self.devices
+
+    def close(self) -> None:
+        """Refuse everything from now on."""
+        self.closed = True

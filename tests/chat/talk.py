@@ -1,0 +1,55 @@
+"""What tests about open chats share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from localspec.chat.open_chat import AnswerEvent, AnswerOptions, OpenChat, Saved
+from localspec.chat.records import AnswerRecord, State, StoredMessage
+from localspec.chat.store import Store
+from localspec.testing.scripted import ScriptedModels, Step, says
+from localspec.types import EngineSettings, Mode, Sampling, Summary, TextDelta
+
+
+def options(mode: Mode = "ssd", *, seed: int | None = 7) -> AnswerOptions:
+    return AnswerOptions(EngineSettings(mode=mode), "asked for", False, Sampling(), "general", seed)
+
+
+def record(mode: Mode = "ssd", summary: Summary | None = None) -> AnswerRecord:
+    return AnswerRecord(
+        mode,
+        "asked for",
+        EngineSettings(mode=mode),
+        Sampling(),
+        7,
+        "general",
+        "large",
+        "small",
+        summary or Summary(),
+    )
+
+
+def ask(chat: OpenChat, question: str, *answer: Step) -> StoredMessage:
+    """Ask, have it answered, and return the answer."""
+    chat.ask(question)
+    return answer_again(chat, *answer)
+
+
+def answer_again(chat: OpenChat, *answer: Step) -> StoredMessage:
+    *_, saved = chat.answer(ScriptedModels(says(*answer)), options())
+    assert isinstance(saved, Saved)
+    return saved.message
+
+
+def texts(messages: Iterable[StoredMessage]) -> list[str]:
+    return [message.content for message in messages]
+
+
+def streamed(events: Iterable[AnswerEvent]) -> str:
+    return "".join(event.text for event in events if isinstance(event, TextDelta))
+
+
+def kept(chat: OpenChat, store: Store) -> tuple[str, State]:
+    """Return what the store holds of the last message."""
+    last = OpenChat(store, chat.info.id).path[-1]
+    return last.content, last.state

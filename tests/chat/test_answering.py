@@ -1,0 +1,216 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+from localspec.chat.gauge import of_record
+from localspec.chat.open_chat import AnswerEvent, OpenChat, Saved, Started
+from localspec.chat.records import RoundMark, State
+from localspec.chat.store import Store
+from localspec.errors import Cancelled, ContextFullError, EngineDied, EngineError, UserError
+from localspec.testing.scripted import MARKDOWN, ScriptedModels, says, talks_on
+from localspec.types import (
+    Finished,
+    FinishReason,
+    GenerationEvent,
+    ModeChanged,
+    Provenance,
+    Request,
+    RoundDone,
+    TextDelta,
+)
+from tests.chat.talk import answer_again, kept, options, streamed, texts
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store(tmp_path / "chats.db") as store:
+        yield store
+
+
+@pytest.fixture
+def chat(store: Store) -> OpenChat:
+    chat = OpenChat(store, store.new_chat().id)
+    chat.ask("one?")
+    return chat
+
+
+def test_an_answer_begins_with_its_place_and_ends_as_it_is_kept(chat: OpenChat, store: Store) -> None:
+    events = list(chat.answer(ScriptedModels(says(MARKDOWN)), options()))
+    started, saved = events[0], events[-1]
+    assert isinstance(started, Started)
+    assert (started.message.content, started.message.state) == ("", "writing")
+    assert isinstance(saved, Saved)
+    assert saved.message == chat.path[-1]
+    assert streamed(events) == MARKDOWN
+    assert kept(chat, store) == (MARKDOWN, "complete")
+
+
+def test_the_record_tells_how_the_answer_came_about(chat: OpenChat, store: Store) -> None:
+    models = ScriptedModels(says("a b c ", ModeChanged("sd", "ssd lost"), "d e f g"))
+    *events, saved = chat.answer(models, replace(options("ssd"), reason="it pays", profile="coding"))
+    assert isinstance(saved, Saved)
+    record = OpenChat(store, chat.info.id).record(saved.message.id)
+    assert record is not None
+    assert saved.record is not None
+    assert replace(record, rounds=saved.record.rounds) == saved.record
+    assert (record.mode, record.reason, record.profile) == ("ssd", "it pays", "coding")
+    assert (record.target, record.draft, record.seed) == ("large", "small", 7)
+    assert record.changes == (ModeChanged("sd", "ssd lost"),)
+    rounds = [RoundMark(event.stats, event.tokens) for event in events if isinstance(event, RoundDone)]
+    assert list(saved.record.rounds) == rounds
+    assert [mark.tokens for mark in record.rounds] == [mark.tokens for mark in rounds]
+    assert record.summary == next(event.summary for event in events if isinstance(event, Finished))
+
+
+def test_the_spans_say_for_each_character_where_it_comes_from(chat: OpenChat) -> None:
+    *events, saved = chat.answer(ScriptedModels(says(MARKDOWN)), options())
+    assert isinstance(saved, Saved)
+    assert saved.record is not None
+    spans = saved.record.spans
+    expected = [
+        piece.provenance
+        for event in events
+        if isinstance(event, TextDelta)
+        for piece in event.pieces
+        for _ in piece.text
+    ]
+    assert [span.provenance for span in spans for _ in range(span.length)] == expected
+    assert all(one.provenance is not other.provenance for one, other in pairwise(spans))
+    assert set(expected) > {Provenance.PREPARED, Provenance.TARGET}
+
+
+def test_the_models_get_what_was_asked_for(chat: OpenChat) -> None:
+    models = ScriptedModels()
+    asked = replace(options("sd"), max_tokens=9, stop=("END",), steps_down=True)
+    list(chat.answer(models, asked))
+    (request,) = models.requests
+    assert request.prompt == chat.prompt()[:-1]
+    assert (request.settings.mode, request.max_tokens, request.stop) == ("sd", 9, ("END",))
+    assert (request.steps_down, request.seed) == (True, 7)
+
+
+def test_a_seed_that_nobody_gave_is_drawn_and_recorded(chat: OpenChat) -> None:
+    models, seeds = ScriptedModels(), []
+    for _ in range(3):
+        *_, saved = chat.answer(models, options(seed=None))
+        assert isinstance(saved, Saved)
+        assert saved.record is not None
+        seeds.append(saved.record.seed)
+    assert seeds == [request.seed for request in models.requests]
+    assert len(set(seeds)) > 1
+
+
+@pytest.mark.parametrize(
+    ("reason", "state"),
+    [("stop", "complete"), ("length", "length"), ("context", "context"), ("cancelled", "stopped")],
+)
+def test_the_state_tells_how_an_answer_ended(
+    chat: OpenChat, store: Store, reason: FinishReason, state: State
+) -> None:
+    list(chat.answer(ScriptedModels(says("text", reason=reason)), options()))
+    assert kept(chat, store) == ("text", state)
+
+
+@pytest.mark.parametrize(
+    ("error", "state"),
+    [(EngineDied("gone"), "failed"), (EngineError("broken"), "failed"), (KeyError("bug"), "failed")],
+)
+def test_an_error_comes_after_what_was_written_is_kept(
+    chat: OpenChat, store: Store, error: Exception, state: State
+) -> None:
+    events: list[AnswerEvent] = []
+    with pytest.raises(type(error)):
+        events.extend(chat.answer(ScriptedModels(says("so far ", error)), options()))
+    assert kept(chat, store) == ("so far ", state)
+    saved = events[-1]
+    assert isinstance(saved, Saved)
+    assert saved.record is not None
+    assert saved.record.summary.tokens == len(["so", " far", " "])
+    assert of_record(saved.record).mode == "SSD"
+
+
+def test_a_cancel_is_no_error(chat: OpenChat, store: Store) -> None:
+    *_, saved = chat.answer(ScriptedModels(says("so far ", Cancelled())), options())
+    assert isinstance(saved, Saved)
+    assert kept(chat, store) == ("so far ", "stopped")
+
+
+def test_closing_early_keeps_what_came_and_frees_the_models(chat: OpenChat, store: Store) -> None:
+    models = ScriptedModels(talks_on("on "), says("again"))
+    answer = chat.answer(models, options())
+    seen = [next(answer) for _ in range(8)]
+    answer.close()
+    assert kept(chat, store) == (streamed(seen), "stopped")
+    assert streamed(chat.answer(models, options())) == "again"
+
+
+@pytest.mark.parametrize("error", [ContextFullError("full"), EngineDied("gone"), UserError("no")])
+def test_an_answer_of_which_nothing_came_leaves_nothing(
+    chat: OpenChat, store: Store, error: Exception
+) -> None:
+    with pytest.raises(type(error)):
+        list(chat.answer(ScriptedModels(says(error)), options()))
+    for seen in (chat, OpenChat(store, chat.info.id)):
+        assert texts(seen.path) == ["one?"]
+        assert seen.info.leaf == chat.path[-1].id
+    answer_again(chat, "1")
+    assert chat.shown()[-1].branches == 1
+
+
+def test_a_stop_before_the_first_word_leaves_nothing(chat: OpenChat) -> None:
+    events = list(chat.answer(ScriptedModels(says(Cancelled())), options()))
+    assert [type(event) for event in events] == [Started]
+    answer = chat.answer(ScriptedModels(), options())
+    next(answer)
+    answer.close()
+    assert texts(chat.path) == ["one?"]
+
+
+def test_an_answer_that_is_empty_on_purpose_stays(chat: OpenChat, store: Store) -> None:
+    list(chat.answer(ScriptedModels(says()), options()))
+    assert kept(chat, store) == ("", "complete")
+
+
+def test_without_a_question_there_is_no_answer(store: Store) -> None:
+    with pytest.raises(UserError, match="no question"):
+        list(OpenChat(store, store.new_chat().id).answer(ScriptedModels(), options()))
+
+
+def test_the_sums_of_an_answer_that_broke_off_are_those_of_its_rounds(chat: OpenChat) -> None:
+    steps = ("a b c d e f g h ", ModeChanged("sd", "it loses"), "i j k l m n o p q r s t ")
+    summaries = []
+    for ending in ((), (EngineDied("gone"),)):
+        with suppress(EngineDied):
+            list(chat.answer(ScriptedModels(says(*steps, *ending)), options("ssd")))
+        record = chat.record(chat.path[-1].id)
+        assert record is not None
+        s = record.summary
+        summaries.append((s.tokens, s.rounds, s.drafted, s.accepted_at, s.hits, s.misses))
+    assert summaries[0] == summaries[1]
+    assert all(summaries[0])
+
+
+class Reluctant(ScriptedModels):
+    """Models that do not notice when nobody reads their answer any more."""
+
+    answers: ClassVar[list[Iterator[GenerationEvent]]] = []
+
+    def generate(self, request: Request) -> Iterator[GenerationEvent]:
+        self.answers.append(super().generate(request))
+        return self.answers[-1]
+
+
+def test_closing_early_stops_the_models_at_once(chat: OpenChat) -> None:
+    models = Reluctant(talks_on("on "), says("again"))
+    answer = chat.answer(models, options())
+    while not isinstance(next(answer), TextDelta):
+        pass
+    answer.close()
+    assert streamed(chat.answer(models, options())) == "again"

@@ -1,0 +1,177 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from localspec.chat.gauge import Figures, Gauge, PlainRates, label, of_record
+from localspec.chat.records import RoundMark
+from localspec.types import DraftOrigin, Mode, ModeChanged, PlainRate, RoundStats, Summary
+from tests.chat.talk import record
+
+SUMMARY = Summary(
+    prompt_tokens=1000, tokens=101, rounds=40, drafted=120, accepted=60, hits=30, misses=10, decode_s=2.0
+)
+READ = RoundMark(RoundStats(0, 0, DraftOrigin.NONE, 5.0, 0.0, 0.0, 0.0), 1)
+
+
+def mark(
+    accepted: int = 3, drafted: int = 4, origin: DraftOrigin = DraftOrigin.AHEAD, work_s: float = 0.1
+) -> RoundMark:
+    half = work_s / 2
+    return RoundMark(RoundStats(drafted, accepted, origin, half, half, 0.0, 0.0, ahead_s=9.0), accepted + 1)
+
+
+def rates(*points: tuple[int, float]) -> PlainRates:
+    known = PlainRates()
+    for depth, rate in points:
+        known.add(PlainRate(depth, rate))
+    return known
+
+
+def started(mode: Mode = "ssd", plain: PlainRates | None = None, prompt_tokens: int | None = None) -> Gauge:
+    gauge = Gauge(plain or PlainRates())
+    gauge.start(mode, prompt_tokens)
+    gauge.add([READ])
+    return gauge
+
+
+@pytest.mark.parametrize(
+    ("points", "depth", "expected"),
+    [
+        ([], 100, None),
+        ([(100, 30.0)], 100, 30.0),
+        ([(100, 30.0)], 356, 30.0),
+        ([(100, 30.0)], 357, None),
+        ([(4000, 30.0)], 3000, 30.0),
+        ([(4000, 30.0)], 5000, 30.0),
+        ([(4000, 30.0)], 2999, None),
+        ([(4000, 30.0)], 5001, None),
+        ([(0, 40.0), (4000, 20.0)], 2000, 1 / ((1 / 40 + 1 / 20) / 2)),
+        ([(4000, 20.0), (0, 40.0)], 1000, 1 / (0.75 / 40 + 0.25 / 20)),
+        ([(0, 40.0), (4000, 20.0)], 4000, 20.0),
+        ([(0, 40.0), (4000, 20.0)], 9000, None),
+        ([(100, 30.0), (110, 20.0)], 100, 20.0),
+        ([(100, 0.0)], 100, None),
+    ],
+)
+def test_a_plain_rate_is_measured_near_or_on_both_sides(
+    points: list[tuple[int, float]], depth: int, expected: float | None
+) -> None:
+    assert rates(*points).at(depth) == (None if expected is None else pytest.approx(expected))
+
+
+def test_plain_answers_are_measurements_and_others_are_not() -> None:
+    known = PlainRates()
+    stepped = replace(record("ssd", SUMMARY), changes=(ModeChanged("off", "it loses"),))
+    short = record("off", replace(SUMMARY, tokens=16))
+    for useless in (record("sd", SUMMARY), stepped, replace(stepped, mode="off"), short):
+        known.learn(useless)
+        assert known.at(1050) is None
+    known.learn(record("off", SUMMARY))
+    assert known.at(1050) == pytest.approx(50.0)
+
+
+def test_before_anything_came_there_is_nothing_to_tell() -> None:
+    assert Gauge(PlainRates()).figures() == Figures("Plain")
+    assert started("ssd").figures() == Figures("SSD")
+
+
+def test_the_figures_add_up_over_the_answer() -> None:
+    gauge = started()
+    gauge.add([mark(3, 4), mark(0, 4, DraftOrigin.FRESH), mark(3, 4)])
+    figures = gauge.figures()
+    assert figures.acceptance == pytest.approx(6 / 12)
+    assert figures.accepted_length == pytest.approx(9 / 3)
+    assert figures.hit_rate == pytest.approx(2 / 3)
+    assert figures.tokens_per_s == pytest.approx(9 / 0.3)
+
+
+def test_the_live_speed_is_that_of_the_last_two_seconds_of_work() -> None:
+    gauge = started()
+    gauge.add([mark(0, 4)] * 100)
+    assert gauge.figures().tokens_per_s == pytest.approx(10.0)
+    gauge.add([mark(3, 4)] * 20)
+    assert gauge.figures().tokens_per_s == pytest.approx(40.0)
+
+
+def test_a_round_longer_than_the_window_still_counts() -> None:
+    gauge = started()
+    gauge.add([mark(0, 4), mark(3, 4, work_s=8.0)])
+    assert gauge.figures().tokens_per_s == pytest.approx(0.5)
+
+
+def test_plain_decoding_has_no_acceptance_and_no_ratio() -> None:
+    gauge = started("off", rates((100, 5.0)), prompt_tokens=100)
+    gauge.add([mark(0, 0, DraftOrigin.NONE)] * 3)
+    figures = gauge.figures()
+    assert figures.tokens_per_s == pytest.approx(10.0)
+    assert replace(figures, tokens_per_s=None) == Figures("Plain")
+
+
+def test_misses_count_only_where_drafts_could_be_prepared() -> None:
+    gauge = started("sd")
+    gauge.add([mark(3, 4, DraftOrigin.FRESH)])
+    assert gauge.figures().hit_rate is None
+
+
+def test_the_ratio_follows_the_depth_of_the_answer() -> None:
+    gauge = started("sd", rates((100, 20.0), (1000, 10.0)), prompt_tokens=99)
+    gauge.add([mark(0, 1)])
+    assert gauge.figures().ratio == pytest.approx(10 / 20, rel=0.01)
+    gauge.add([mark(19, 19)] * 44)
+    assert gauge.figures().ratio == pytest.approx(200 / 10, rel=0.1)
+    gauge.add([mark(19, 19)] * 44)
+    assert gauge.figures().ratio is None
+    assert started("sd", rates((100, 20.0))).figures().ratio is None
+
+
+def test_a_step_down_is_shown_with_its_reason_and_its_own_speed() -> None:
+    gauge = started("ssd")
+    gauge.add([mark(3, 4)] * 5)
+    gauge.changed(ModeChanged("sd", "drafting ahead lost"))
+    gauge.add([mark(1, 4, DraftOrigin.FRESH)] * 2)
+    figures = gauge.figures()
+    assert (figures.mode, figures.note) == ("SD", "drafting ahead lost")
+    assert figures.tokens_per_s == pytest.approx(20.0)
+    assert figures.hit_rate == pytest.approx(1.0)
+
+
+def test_the_first_round_after_a_step_up_is_no_miss() -> None:
+    gauge = started("sd")
+    gauge.changed(ModeChanged("ssd", "it may pay again"))
+    gauge.add([mark(3, 4, DraftOrigin.FRESH), mark(3, 4), mark(3, 4, DraftOrigin.FRESH)])
+    assert gauge.figures().hit_rate == pytest.approx(1 / 2)
+
+
+def test_a_new_answer_starts_from_nothing() -> None:
+    gauge = started("ssd")
+    gauge.add([mark(3, 4)] * 5)
+    gauge.changed(ModeChanged("sd", "drafting ahead lost"))
+    gauge.start("ngram")
+    assert gauge.figures() == Figures("N-gram")
+
+
+def test_the_figures_of_a_kept_answer() -> None:
+    kept = replace(record("ssd", SUMMARY), plain=PlainRate(1050, 25.0))
+    assert of_record(kept) == Figures(
+        "SSD",
+        tokens_per_s=50.0,
+        ratio=2.0,
+        acceptance=0.5,
+        accepted_length=2.5,
+        hit_rate=0.75,
+    )
+    stepped = replace(kept, changes=(ModeChanged("sd", "it loses"),))
+    assert (of_record(stepped).mode, of_record(stepped).note) == ("SSD → SD", "it loses")
+
+
+def test_labels_say_what_is_known() -> None:
+    kept = record("ssd", SUMMARY)
+    assert label(kept) == "SSD  50.0 tok/s"
+    assert label(replace(kept, plain=PlainRate(1050, 26.0))) == "SSD  50.0 tok/s (x1.9)"
+    assert label(replace(kept, changes=(ModeChanged("off", "it loses"),))) == "SSD → Plain  50.0 tok/s"
+    back = (ModeChanged("sd", "it loses"), ModeChanged("ssd", "it may pay"))
+    assert label(replace(kept, changes=back)) == "SSD  50.0 tok/s"
+    assert label(record("off", Summary())) == "Plain"
+    assert label(record("ngram", replace(SUMMARY, tokens=1, decode_s=0.0))) == "N-gram"

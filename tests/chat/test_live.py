@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+from localspec.chat.live import LiveAnswer, LiveUpdate
+from localspec.chat.open_chat import OpenChat, Saved, Started
+from localspec.chat.records import RoundMark, Shown, Span, StoredMessage
+from localspec.chat.store import Store
+from localspec.errors import EngineDied
+from localspec.testing.scripted import MARKDOWN, ScriptedModels, says
+from localspec.types import (
+    DraftOrigin,
+    Finished,
+    ModeChanged,
+    PromptProgress,
+    Provenance,
+    RoundDone,
+    RoundStats,
+    Summary,
+    TextDelta,
+    TextPiece,
+)
+from tests.chat.talk import options
+
+STATS = RoundStats(2, 1, DraftOrigin.FRESH, 0.03, 0.01, 0.0, 0.001)
+MESSAGE = StoredMessage(2, 1, 1, "assistant", "so ", 0.0, "writing")
+TARGET, BONUS = Provenance.TARGET, Provenance.BONUS
+
+
+def delta(*pieces: tuple[str, Provenance]) -> TextDelta:
+    return TextDelta(tuple(TextPiece(text, provenance) for text, provenance in pieces))
+
+
+def test_nothing_came_of_nothing() -> None:
+    assert LiveAnswer().drain() == LiveUpdate()
+
+
+def test_an_update_holds_all_that_came_and_only_once() -> None:
+    live, saved = LiveAnswer(), Saved(MESSAGE, None)
+    change, finished = ModeChanged("off", "it loses"), Finished("stop", Summary())
+    for event in (
+        Started(MESSAGE),
+        PromptProgress(1, 3),
+        PromptProgress(2, 3),
+        delta(("a", TARGET)),
+        RoundDone(STATS, 2),
+        change,
+        delta(("b", TARGET), ("c", BONUS)),
+        RoundDone(STATS, 1),
+        finished,
+        saved,
+    ):
+        live.take(event)
+    assert live.drain() == LiveUpdate(
+        started=MESSAGE,
+        text="abc",
+        pieces=(TextPiece("ab", TARGET), TextPiece("c", BONUS)),
+        rounds=(RoundMark(STATS, 2), RoundMark(STATS, 1)),
+        progress=PromptProgress(2, 3),
+        changes=(change,),
+        finished=finished,
+        saved=saved,
+    )
+    assert live.drain() == LiveUpdate()
+
+
+def test_a_failure_reaches_the_screen_beside_what_came() -> None:
+    live, error = LiveAnswer(), EngineDied("gone")
+    live.take(delta(("a", TARGET)))
+    live.fail(error)
+    update = live.drain()
+    assert (update.text, update.error) == ("a", error)
+
+
+def test_a_screen_can_show_the_answer_anew_in_the_middle() -> None:
+    live = LiveAnswer()
+    assert live.so_far() is None
+    live.take(Started(MESSAGE))
+    live.take(delta(("far ", TARGET)))
+    live.drain()
+    live.take(delta(("too far", BONUS)))
+    seen = live.so_far()
+    assert seen is not None
+    assert (seen.message.content, seen.spans) == ("so far ", (Span(4, TARGET),))
+    live.drain()
+    assert live.so_far() == Shown(
+        StoredMessage(2, 1, 1, "assistant", "so far too far", 0.0, "writing"),
+        spans=(Span(4, TARGET), Span(7, BONUS)),
+    )
+
+
+def test_two_threads_lose_nothing_between_them(tmp_path: Path) -> None:
+    live, ended = LiveAnswer(), threading.Event()
+
+    def write() -> None:
+        with Store(tmp_path / "chats.db") as store:
+            chat = OpenChat(store, store.new_chat().id)
+            chat.ask("one?")
+            for event in chat.answer(ScriptedModels(says(*[MARKDOWN] * 20)), options()):
+                live.take(event)
+        ended.set()
+
+    threading.Thread(target=write, daemon=True).start()
+    updates = []
+    while not ended.is_set():
+        updates.append(live.drain())
+    updates.append(live.drain())
+    assert "".join(update.text for update in updates) == MARKDOWN * 20
+    assert sum(update.saved is not None for update in updates) == 1

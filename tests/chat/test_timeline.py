@@ -1,0 +1,156 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from localspec.chat.records import RoundMark
+from localspec.chat.round_words import describe_round, describe_totals, duration
+from localspec.chat.timeline import SCALES_S, History, Mark, Work, mark_of
+from localspec.types import DraftOrigin, RoundStats
+from tests.tui.answers import PROMPT, plain, sd, ssd, summary_of
+
+ROUND = RoundStats(4, 2, DraftOrigin.FRESH, 0.020, 0.010, 0.0, 0.0)
+
+
+def history(*rounds: RoundStats, tokens: int = 1) -> History:
+    return History([PROMPT, *(RoundMark(stats, tokens) for stats in rounds)])
+
+
+def picture(lane: tuple[Work, ...]) -> str:
+    return "".join({Work.IDLE: ".", Work.WAIT: "-"}.get(work, work.value[0].upper()) for work in lane)
+
+
+def test_the_target_waits_while_a_draft_is_written() -> None:
+    lanes = history(ROUND, ROUND).lanes(0.0, 0.010, 6)
+    assert picture(lanes.draft) == "DD....DD...."
+    assert picture(lanes.verify) == "--VVV.--VVV."
+
+
+def test_drafting_ahead_lies_under_the_verification() -> None:
+    stats = replace(ROUND, origin=DraftOrigin.AHEAD, draft_s=0.0, ahead_s=0.015)
+    lanes = history(stats, stats).lanes(0.0, 0.010, 4)
+    assert picture(lanes.draft) == "AAA.AAA."
+    assert picture(lanes.verify) == "VVV.VVV."
+
+
+def test_work_ahead_never_outlasts_its_verification() -> None:
+    stats = replace(ROUND, draft_s=0.0, ahead_s=9.0)
+    lanes = history(stats, stats).lanes(0.0, 0.010, 4)
+    assert picture(lanes.draft) == "AAA.AAA."
+
+
+def test_a_window_in_the_middle_starts_with_what_is_under_way() -> None:
+    lanes = history(ROUND, ROUND, ROUND).lanes(0.040, 0.010, 3)
+    assert picture(lanes.draft) == "....DD"
+    assert picture(lanes.verify) == "VVV.--"
+    assert [(mark.column, mark.round) for mark in lanes.marks] == [(0, 1)]
+
+
+@pytest.mark.parametrize("rounds", [5, 5000])
+@pytest.mark.parametrize("width", [1, 71, 240])
+def test_lanes_are_as_wide_as_asked_and_marks_keep_apart(rounds: int, width: int) -> None:
+    shown = History(ssd(rounds))
+    scale_s = shown.fitting_scale()
+    for start_s in (0.0, shown.totals.seconds / 2, shown.totals.seconds):
+        lanes = shown.lanes(start_s, scale_s, width)
+        assert len(lanes.draft) == len(lanes.verify) == 2 * width
+        columns = [mark.column for mark in lanes.marks]
+        assert all(0 <= column < width for column in columns)
+        assert all(one < other for one, other in pairwise(columns))
+
+
+def test_every_round_of_the_window_has_its_mark() -> None:
+    shown = History(ssd(40))
+    lanes = shown.lanes(0.0, shown.fitting_scale(), 400)
+    assert [mark.round for mark in lanes.marks] == list(range(40))
+
+
+def test_a_usual_round_is_wide_enough_to_read() -> None:
+    shown = History(ssd(100))
+    columns = shown.totals.seconds / len(shown) / shown.fitting_scale()
+    assert 2.4 <= columns <= 6
+
+
+def test_marks_tell_how_a_draft_came_about() -> None:
+    assert mark_of(replace(ROUND, origin=DraftOrigin.AHEAD)) is Mark.HIT
+    assert mark_of(ROUND) is Mark.MISS
+    assert mark_of(replace(ROUND, origin=DraftOrigin.NGRAM)) is Mark.NGRAM
+    assert mark_of(replace(ROUND, drafted=0, accepted=0)) is Mark.PLAIN
+
+
+def test_figures_agree_with_the_summary_of_the_engine() -> None:
+    rounds = ssd(300)
+    summary, shown = summary_of(rounds, "ssd"), History(rounds)
+    assert (shown.totals.rounds, shown.totals.drafted) == (summary.rounds, summary.drafted)
+    assert (shown.totals.accepted, shown.totals.hits) == (summary.accepted, summary.hits)
+    assert shown.totals.chances == summary.hits + summary.misses
+    assert shown.speed() == pytest.approx((summary.tokens - 1) / summary.decode_s)
+    assert shown.totals.waited_s == pytest.approx(summary.draft_s + summary.wait_s)
+    assert tuple(position.judged for position in shown.by_position()) == summary.drafted_at
+    assert tuple(position.accepted for position in shown.by_position()) == summary.accepted_at
+
+
+def test_rounds_that_arrive_one_by_one_make_the_same_history() -> None:
+    rounds = ssd(60)
+    live = History()
+    for mark in rounds:
+        live.add([mark])
+    whole = History(rounds)
+    assert live.totals == whole.totals
+    assert live.speeds(50) == whole.speeds(50)
+    assert live.lanes(0.2, 0.005, 80) == whole.lanes(0.2, 0.005, 80)
+
+
+def test_rounds_after_stepping_down_missed_nothing() -> None:
+    ahead = replace(ROUND, ahead_s=0.010)
+    stepped_down = [replace(ROUND, drafted=0, accepted=0)] * 5
+    shown = history(ROUND, ahead, replace(ahead, origin=DraftOrigin.AHEAD), *stepped_down)
+    assert (shown.totals.hits, shown.totals.chances) == (1, 4)
+    assert History(sd(20)).totals.chances == 0
+
+
+@pytest.mark.parametrize(("rounds", "width"), [(1, 30), (5, 30), (30, 30), (5000, 30)])
+def test_curves_cover_the_answer_in_the_width_given(rounds: int, width: int) -> None:
+    shown = History(plain(rounds))
+    assert len(shown.speeds(width)) == width
+    assert shown.speeds(width) == pytest.approx([shown.speed()] * width, rel=0.1)
+    assert shown.lengths(width) == pytest.approx([1.0] * width)
+
+
+def test_curves_show_a_change_of_pace() -> None:
+    slow, fast = replace(ROUND, verify_s=0.040), replace(ROUND, verify_s=0.010)
+    speeds = history(*[slow] * 40, *[fast] * 40).speeds(20)
+    assert speeds[0] == pytest.approx(20.0)
+    assert speeds[-1] == pytest.approx(50.0)
+    assert all(one <= other + 1e-9 for one, other in pairwise(speeds))
+
+
+def test_zoom_keeps_at_least_a_column_for_a_round() -> None:
+    shown = History(plain(50))
+    coarsest = shown.zoomed(shown.fitting_scale(), 99)
+    assert coarsest <= shown.totals.seconds / len(shown)
+    assert shown.zoomed(shown.fitting_scale(), -99) == SCALES_S[0]
+
+
+def test_totals_in_words() -> None:
+    stats = replace(ROUND, origin=DraftOrigin.AHEAD, draft_s=0.0, wait_s=0.006, ahead_s=0.010)
+    text = describe_totals(history(stats, stats))
+    assert (
+        text == "2 rounds, 50 % accepted, 100 % prepared in time, waited 12.0 ms, 20.0 ms of drafting hidden"
+    )
+    assert describe_totals(history(replace(ROUND, drafted=0, accepted=0, draft_s=0.0))) == "1 round"
+    assert describe_totals(History()) == "No rounds yet"
+
+
+def test_a_round_in_words() -> None:
+    hidden = RoundStats(6, 4, DraftOrigin.AHEAD, 0.0182, 0.0, 0.0, 0.0, 0.0079)
+    assert describe_round(history(hidden), 0) == (
+        "round 1: drafted 6, accepted 4, verify 18.2 ms, draft 7.9 ms hidden"
+    )
+    assert "draft 10.0 ms waited for" in describe_round(history(hidden, ROUND), 1)
+
+
+def test_durations() -> None:
+    assert [duration(seconds) for seconds in (0.0021, 0.42, 1.5)] == ["2.1 ms", "420 ms", "1.50 s"]
