@@ -1,0 +1,190 @@
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from textual.app import App
+from textual.pilot import Pilot
+from textual.widgets import Static
+
+from localspec.chat.open_chat import AnswerEvent, Saved, Started
+from localspec.chat.records import StoredMessage
+from localspec.errors import EngineError
+from localspec.types import Finished, Mode, Provenance, TextDelta, TextPiece
+from localspec_tui.screens.compare import CompareScreen
+from localspec_tui.widgets.answer_column import AnswerColumn
+from tests.tui.answers import plain, record_of, sd, ssd
+
+ROUNDS = {"off": plain(30), "sd": sd(20), "ssd": ssd(20)}
+IDS: dict[Mode, int] = {"off": 11, "sd": 12, "ssd": 13}
+
+
+class Host(App[None]):
+    """Answers each mode from its table; those in `held` wait in the middle until cancelled or released."""
+
+    def __init__(self, *modes: Mode, held: tuple[Mode, ...] = (), temperature: float = 0.0) -> None:
+        super().__init__()
+        self._compared = modes
+        self._held = held
+        self._temperature = temperature
+        self.released = threading.Event()
+        self.cancelled = threading.Event()
+        self.order: list[str] = []
+        self.results: list[int | None] = []
+        self.failing: Mode | None = None
+        self.texts: dict[str, str] = {}
+
+    def on_mount(self) -> None:
+        self.push_screen(CompareScreen(self._compared, self.answer, self.cancel), self.results.append)
+
+    def cancel(self) -> None:
+        self.cancelled.set()
+        self.released.set()
+
+    def answer(self, mode: Mode) -> Iterator[AnswerEvent]:
+        self.order.append(f"{mode} begins")
+        message = StoredMessage(IDS[mode], 1, None, "assistant", "", 0.0, "writing")
+        yield Started(message)
+        if mode == self.failing:
+            raise EngineError("the engine is gone")
+        yield TextDelta((TextPiece("The answer ", Provenance.TARGET),))
+        if mode in self._held:
+            assert self.released.wait(20)
+        if not self.cancelled.is_set():
+            yield TextDelta((TextPiece(self.texts.get(mode, "[b]is 42."), Provenance.ACCEPTED),))
+        record = record_of(ROUNDS[mode], mode, self._temperature)
+        yield Finished("cancelled" if self.cancelled.is_set() else "stop", record.summary)
+        self.order.append(f"{mode} ends")
+        yield Saved(message, record)
+
+    def column(self, mode: Mode) -> AnswerColumn:
+        return self.screen.query_one(f"#mode-{mode}", AnswerColumn)
+
+    def said(self, name: str, mode: Mode | None = None) -> str:
+        inside = self.screen if mode is None else self.column(mode)
+        return str(inside.query_one(name, Static).render())
+
+    def done(self) -> bool:
+        return "Enter keeps the chosen answer" in self.said("#compare-progress")
+
+
+async def until(pilot: Pilot[Any], condition: Callable[[], bool]) -> None:
+    for _ in range(1000):
+        if condition():
+            return
+        await pilot.pause(0.01)
+    raise AssertionError("what was waited for did not come")
+
+
+@pytest.mark.asyncio
+async def test_modes_run_one_after_the_other() -> None:
+    app = Host("off", "sd", "ssd")
+    async with app.run_test(size=(160, 30)) as pilot:
+        await until(pilot, app.done)
+        assert app.order == [f"{mode} {word}" for mode in ("off", "sd", "ssd") for word in ("begins", "ends")]
+        for mode in ("off", "sd", "ssd"):
+            assert app.said(".answer-column--text", mode) == "The answer [b]is 42."
+            assert "tok/s" in app.said(".answer-column--figures", mode)
+        assert "of plain" in app.said(".answer-column--figures", "ssd")
+        assert app.said("#compare-verdict").count("same text as Plain") == 2
+
+
+@pytest.mark.asyncio
+async def test_says_which_mode_runs_while_it_writes() -> None:
+    app = Host("off", "sd", held=("sd",))
+    async with app.run_test(size=(160, 30)) as pilot:
+        await until(pilot, lambda: app.said(".answer-column--text", "sd") == "The answer ")
+        assert app.said("#compare-progress").startswith("Answering in SD: 2 of 2")
+        assert "of plain" not in app.said(".answer-column--figures", "sd")
+        app.released.set()
+        await until(pilot, app.done)
+
+
+@pytest.mark.asyncio
+async def test_a_difference_is_told() -> None:
+    app = Host("off", "ssd")
+    app.texts["ssd"] = "is 43."
+    app.texts["off"] = "is 42."
+    async with app.run_test(size=(160, 30)) as pilot:
+        await until(pilot, app.done)
+        assert "from character 16" in app.said("#compare-verdict")
+
+
+@pytest.mark.asyncio
+async def test_escape_stops_what_runs_and_starts_nothing_more() -> None:
+    app = Host("off", "sd", "ssd", held=("sd",))
+    async with app.run_test(size=(160, 30)) as pilot:
+        await until(pilot, lambda: "sd begins" in app.order and bool(app.said(".answer-column--text", "sd")))
+        await pilot.press("escape")
+        await until(pilot, lambda: bool(app.results))
+        assert app.results == [None]
+        assert app.order[-1] == "sd ends"
+
+
+@pytest.mark.asyncio
+async def test_enter_keeps_the_chosen_answer() -> None:
+    app = Host("off", "sd", "ssd")
+    async with app.run_test(size=(160, 30)) as pilot:
+        await until(pilot, app.done)
+        await pilot.press("left", "enter")
+        assert app.results == [IDS["sd"]]
+
+
+@pytest.mark.asyncio
+async def test_keeping_an_answer_stops_the_others_first() -> None:
+    app = Host("off", "sd", held=("sd",))
+    async with app.run_test(size=(160, 30)) as pilot:
+        await until(pilot, lambda: bool(app.said(".answer-column--text", "sd")))
+        await pilot.press("left", "enter")
+        await until(pilot, lambda: bool(app.results))
+        assert app.results == [IDS["off"]]
+        assert app.cancelled.is_set()
+
+
+@pytest.mark.asyncio
+async def test_a_click_on_the_line_below_keeps_an_answer() -> None:
+    app = Host("off", "sd")
+    async with app.run_test(size=(160, 30)) as pilot:
+        await until(pilot, app.done)
+        await pilot.click("#mode-off .answer-column--text")
+        assert app.results == []
+        await pilot.click("#mode-off .answer-column--keep")
+        assert app.results == [IDS["off"]]
+
+
+@pytest.mark.asyncio
+async def test_a_failure_is_told_in_its_column_and_the_next_mode_runs() -> None:
+    app = Host("off", "sd")
+    app.failing = "off"
+    async with app.run_test(size=(160, 30)) as pilot:
+        await until(pilot, app.done)
+        assert app.said(".answer-column--figures", "off") == "the engine is gone"
+        assert "of plain" not in app.said(".answer-column--figures", "sd")
+        assert "sd ends" in app.order
+
+
+@pytest.mark.asyncio
+async def test_narrow_screens_show_one_column_at_a_time() -> None:
+    app = Host("off", "sd", "ssd")
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(pilot, app.done)
+        assert [app.column(mode).size.width > 0 for mode in ("off", "sd", "ssd")] == [False, False, True]
+        await pilot.press("right")
+        await pilot.pause()
+        assert [app.column(mode).size.width > 0 for mode in ("off", "sd", "ssd")] == [True, False, False]
+        await pilot.click("#tab-sd")
+        await pilot.pause()
+        assert app.focused is app.column("sd")
+        await pilot.resize_terminal(160, 24)
+        await pilot.pause()
+        assert all(app.column(mode).size.width > 40 for mode in ("off", "sd", "ssd"))
+
+
+@pytest.mark.asyncio
+async def test_drawn_answers_are_not_expected_to_be_equal() -> None:
+    app = Host("off", "sd", temperature=0.7)
+    async with app.run_test(size=(160, 30)) as pilot:
+        await until(pilot, app.done)
+        assert "same distribution" in app.said("#compare-verdict")

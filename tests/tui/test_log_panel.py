@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from threading import Thread
+from typing import Any
+
+import pytest
+from textual.app import App, ComposeResult
+from textual.pilot import Pilot
+from textual.widgets import Log
+
+from localspec.worker import LogLine
+from localspec_tui.widgets.log_panel import KEPT, LogPanel, written
+
+
+class Host(App[None]):
+    def compose(self) -> ComposeResult:
+        yield LogPanel()
+
+    @property
+    def panel(self) -> LogPanel:
+        return self.query_one(LogPanel)
+
+    @property
+    def log_widget(self) -> Log:
+        return self.query_one(Log)
+
+    @property
+    def lines(self) -> list[str]:
+        return [line for line in self.log_widget.lines if line]
+
+
+def info(text: str) -> LogLine:
+    return LogLine(logging.INFO, "engine", text)
+
+
+async def until(pilot: Pilot[Any], condition: Callable[[], bool]) -> None:
+    for _ in range(1000):
+        if condition():
+            return
+        await pilot.pause(0.01)
+    raise AssertionError("what was waited for did not come")
+
+
+@pytest.mark.asyncio
+async def test_lines_from_another_thread_appear_and_are_followed() -> None:
+    app = Host()
+    async with app.run_test() as pilot:
+        lines = [info(f"line {number}") for number in range(50)]
+        thread = Thread(target=lambda: deque(map(app.panel.add, lines), maxlen=0))
+        thread.start()
+        thread.join()
+        await until(pilot, lambda: len(app.lines) == 50)
+        await pilot.pause()
+        assert app.lines[-1] == "info     engine: line 49"
+        assert app.log_widget.is_vertical_scroll_end
+
+
+@pytest.mark.asyncio
+async def test_who_scrolled_back_is_left_where_he_reads() -> None:
+    app = Host()
+    async with app.run_test() as pilot:
+        for number in range(KEPT):
+            app.panel.add(info(f"line {number}"))
+        await until(pilot, lambda: bool(app.lines) and app.lines[-1].endswith(f"line {KEPT - 1}"))
+        app.log_widget.scroll_to(y=500, animate=False, immediate=True)
+        await pilot.pause()
+        read = app.log_widget.lines[round(app.log_widget.scroll_y)]
+        for number in range(100):
+            app.panel.add(info(f"more {number}"))
+        await until(pilot, lambda: app.lines[-1].endswith("more 99"))
+        await pilot.pause()
+        assert app.log_widget.lines[round(app.log_widget.scroll_y)] == read
+
+
+@pytest.mark.asyncio
+async def test_a_flood_keeps_the_newest() -> None:
+    app = Host()
+    async with app.run_test() as pilot:
+        for number in range(3 * KEPT):
+            app.panel.add(info(f"line {number}"))
+        await until(pilot, lambda: bool(app.lines) and app.lines[-1].endswith(f"line {3 * KEPT - 1}"))
+        assert len(app.lines) <= KEPT
+        assert len(app.panel.text().splitlines()) == KEPT
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(("key", "count"), [("d", 4), ("i", 3), ("w", 2), ("e", 1)])
+async def test_keys_choose_the_level(key: str, count: int) -> None:
+    app = Host()
+    async with app.run_test() as pilot:
+        for level in (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR):
+            app.panel.add(LogLine(level, "engine", f"of level {level}"))
+        await until(pilot, lambda: len(app.lines) == 4)
+        app.log_widget.focus()
+        await pilot.press(key)
+        assert len(app.lines) == count
+        assert len(app.panel.text().splitlines()) == count
+
+
+@pytest.mark.asyncio
+async def test_all_shown_lines_can_be_copied() -> None:
+    app = Host()
+    async with app.run_test() as pilot:
+        app.panel.add(info("[b]no markup[/b]"))
+        app.log_widget.focus()
+        await pilot.press("y")
+        assert app.clipboard == "info     engine: [b]no markup[/b]"
+
+
+@pytest.mark.asyncio
+async def test_a_hidden_panel_keeps_lines_for_later() -> None:
+    app = Host()
+    async with app.run_test() as pilot:
+        app.panel.display = False
+        app.panel.add(info("while hidden"))
+        await pilot.pause()
+        assert "while hidden" in app.panel.text()
+        app.panel.display = True
+        await until(pilot, lambda: app.lines == ["info     engine: while hidden"])
+
+
+def test_control_characters_are_written_out() -> None:
+    line = LogLine(logging.WARNING, "lla\x1bma", "red\x1b[31m\r\x00 \x9b1m \u202ereversed\tend\n")
+    text = written(line)
+    assert text.isprintable()
+    assert r"red\x1b[31m\r\x00 \x9b1m \u202ereversed" in text
+
+
+def test_levels_between_the_known_ones_have_a_name() -> None:
+    assert written(LogLine(5, "a", "b")).startswith("debug")
+    assert written(LogLine(35, "a", "b")).startswith("warning")
+    assert written(LogLine(99, "a", "b")).startswith("fatal")

@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+import pytest
+from textual.app import App
+from textual.widgets import SelectionList, Static
+
+from localspec.chat.context_use import Exchange
+from localspec_tui.screens.make_room import MakeRoomScreen, proposed
+
+EXCHANGES = (
+    Exchange((1, 2), "an old one\nwith more lines", 1000, True),
+    Exchange((3, 4), "[b]a long one", 3000, False),
+    Exchange((5, 6), "one in the middle", 2000, False),
+    Exchange((7, 8), "the present one", 2500, False),
+)
+
+
+class Host(App[None]):
+    def __init__(self) -> None:
+        super().__init__()
+        self.results: list[tuple[int, ...] | None] = []
+
+    def on_mount(self) -> None:
+        self.push_screen(MakeRoomScreen(EXCHANGES, 8000), self.results.append)
+
+    @property
+    def sum(self) -> str:
+        return str(self.screen.query_one("#make-room-sum", Static).render())
+
+    def prompts(self) -> list[str]:
+        options = self.screen.query_one(SelectionList).options
+        return [str(option.prompt) for option in options]
+
+
+def test_the_oldest_are_proposed_until_the_rest_fits_well() -> None:
+    assert proposed(EXCHANGES, 8000) == (0, 1)
+    assert proposed(EXCHANGES, 100_000) == (0,)
+    assert proposed(EXCHANGES, 10) == (0, 1, 2)
+    assert proposed((), 10) == ()
+
+
+@pytest.mark.asyncio
+async def test_enter_leaves_the_proposal_out() -> None:
+    app = Host()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.pause()
+        assert app.sum == "frees 3,000 of 8,000 tokens; 4,500 stay"
+        await pilot.press("enter")
+        assert app.results == [(1, 2, 3, 4)]
+
+
+@pytest.mark.asyncio
+async def test_boxes_can_be_changed_and_the_sum_follows() -> None:
+    app = Host()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("space", "down", "down", "space")
+        await pilot.pause()
+        assert app.sum == "frees 4,000 of 8,000 tokens; 3,500 stay"
+        words = [prompt.split("  ")[0].strip() for prompt in app.prompts()]
+        assert words == ["comes back", "leave out", "leave out", "stays"]
+        await pilot.press("enter")
+        assert app.results == [(3, 4, 5, 6)]
+
+
+@pytest.mark.asyncio
+async def test_taking_back_more_than_leaving_out_is_said() -> None:
+    app = Host()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("space", "down", "space")
+        await pilot.pause()
+        assert app.sum == "takes back 1,000 of 8,000 tokens; 8,500 stay"
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("keys", [["escape"], ["tab", "tab", "enter"]])
+async def test_nothing_changes_on_escape(keys: list[str]) -> None:
+    app = Host()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press(*keys)
+        assert app.results == [None]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(("button", "result"), [("apply", (1, 2, 3, 4)), ("leave", None)])
+async def test_the_mouse_can_do_it(button: str, result: tuple[int, ...] | None) -> None:
+    app = Host()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.pause()
+        await pilot.click(f"#make-room-{button}")
+        assert app.results == [result]
+
+
+@pytest.mark.asyncio
+async def test_questions_are_one_line_and_no_markup() -> None:
+    app = Host()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.pause()
+        assert app.prompts()[0].endswith("an old one")
+        assert app.prompts()[1].endswith("[b]a long one")

@@ -1,0 +1,171 @@
+from __future__ import annotations
+
+import pytest
+from textual.app import App, ComposeResult
+from textual.content import Content
+
+from localspec.chat.gauge import Figures
+from localspec.types import DeviceMemory
+from localspec_tui.widgets.status import StatusLine
+from localspec_tui.widgets.status_layout import Part, context_part, lay_out, shortened, thousands
+
+SSD = Figures("SSD", 58.3, 1.9, 0.71, 3.4, 0.82)
+CPU = DeviceMemory("CPU", int(1.2 * 2**30), 24 * 2**30)
+ERROR = "The engine stopped: out of memory. It is started again; the text so far is kept, nothing is lost."
+
+
+class Host(App[None]):
+    def compose(self) -> ComposeResult:
+        yield StatusLine()
+
+    @property
+    def line(self) -> StatusLine:
+        return self.query_one(StatusLine)
+
+    @property
+    def text(self) -> str:
+        return self.line.render().plain
+
+
+async def shown(width: int, figures: Figures, used: int = 5234, said: str = "") -> str:
+    app = Host()
+    async with app.run_test(size=(width, 5)) as pilot:
+        app.line.show(figures)
+        app.line.show_context(used, 32768, False)
+        app.line.show_memory([CPU])
+        app.line.say(said)
+        await pilot.pause()
+        assert Content(app.text).cell_length <= width - 2
+        return app.text
+
+
+@pytest.mark.asyncio
+async def test_everything_where_there_is_room() -> None:
+    text = await shown(160, SSD)
+    left, right = "SSD  58.3 tok/s  ×1.9  acc 71%  len 3.4  hit 82%", "ctx 5.1k/32k ▓░░░░  CPU 1.2/24 GiB"
+    assert text.split() == f"{left} {right}".split()
+    assert text.startswith(left)
+    assert text.endswith(right)
+    assert len(text) == 158
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("width", "words"),
+    [
+        (80, "SSD 58.3 tok/s ×1.9 acc 71% len 3.4 hit 82% ctx 5.1k/32k ▓░░░░"),
+        (62, "SSD 58.3 tok/s ×1.9 acc 71% hit 82% ctx 5.1k/32k ▓░░░░"),
+        (44, "SSD 58.3 tok/s ×1.9 ctx 5.1k/32k ▓░░░░"),
+        (24, "SSD 58.3 tok/s ×1.9"),
+        (8, "SSD"),
+    ],
+)
+async def test_what_matters_less_drops_out_whole(width: int, words: str) -> None:
+    assert (await shown(width, SSD)).split() == words.split()
+
+
+@pytest.mark.asyncio
+async def test_what_is_not_known_is_left_out() -> None:
+    app = Host()
+    async with app.run_test(size=(160, 5)) as pilot:
+        app.line.show(Figures("Plain", 31.2))
+        app.line.show_context(None, 32768, True)
+        await pilot.pause()
+        assert app.text.split() == ["Plain", "31.2", "tok/s"]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("width", [80, 160])
+async def test_a_reason_is_seen_beside_the_figures(width: int) -> None:
+    reason = "SSD was slower than plain decoding: 18.1 against 31.0 tok/s"
+    text = await shown(width, Figures("SD", 31.2, 1.0, 0.31, 1.6, None, reason), used=32000)
+    assert "SSD was slower" in text
+    assert "31.2 tok/s" in text
+    assert "nearly full" in text
+    assert (reason in text) is (width == 160)
+
+
+@pytest.mark.asyncio
+async def test_what_is_said_comes_first_and_leaves_the_context() -> None:
+    text = await shown(80, SSD, said=ERROR)
+    assert text.startswith("The engine stopped: out of memory.")
+    assert "… " in text
+    assert text.endswith("ctx 5.1k/32k ▓░░░░")
+    assert ERROR in await shown(200, SSD, said=ERROR)
+
+
+@pytest.mark.asyncio
+async def test_what_is_said_stays_until_it_is_cleared() -> None:
+    app = Host()
+    async with app.run_test(size=(80, 5)) as pilot:
+        app.line.say("disk\nfull")
+        app.line.show(SSD)
+        await pilot.pause()
+        assert app.text.startswith("disk full")
+        app.line.say("")
+        assert app.text.startswith("SSD")
+
+
+@pytest.mark.asyncio
+async def test_loading_shows_how_far_and_how_to_cancel() -> None:
+    app = Host()
+    async with app.run_test(size=(80, 5)) as pilot:
+        app.line.show_loading(0.5)
+        await pilot.pause()
+        assert "Loading the models ██████████░░░░░░░░░░  50%  Esc cancels" in app.text
+        app.line.show_loading(None)
+        assert app.text == ""
+
+
+@pytest.mark.asyncio
+async def test_each_figure_explains_itself() -> None:
+    app = Host()
+    async with app.run_test(size=(80, 5)) as pilot:
+        app.line.show(SSD)
+        app.line.show_context(5234, 32768, True)
+        await pilot.pause()
+        for word, meaning in (("acc", "kept"), ("hit", "ready before"), ("ctx", "about 5,234 of 32,768")):
+            await pilot.hover(StatusLine, (app.text.index(word) + 2, 0))
+            assert meaning in str(app.line.tooltip)
+        await pilot.hover(StatusLine, (app.text.index("ctx") - 1, 0))
+        assert app.line.tooltip is None
+
+
+@pytest.mark.parametrize(
+    ("used", "words"), [(0, "░░░░░"), (6000, "▓▓▓░░"), (8200, "▓▓▓▓░ filling"), (9600, "▓▓▓▓▓ nearly full")]
+)
+def test_the_meter_says_in_words_that_it_fills(used: int, words: str) -> None:
+    part = context_part(used, 10_000, estimated=False)
+    assert part is not None
+    assert part.text.endswith(words)
+
+
+def test_an_estimate_is_called_one() -> None:
+    part = context_part(2048, 8192, estimated=True)
+    assert part is not None
+    assert part.text.startswith("ctx ~2k/8k")
+
+
+def test_thousands() -> None:
+    assert [thousands(tokens) for tokens in (0, 999, 5234, 32768)] == ["0", "999", "5.1k", "32k"]
+
+
+@pytest.mark.parametrize("width", range(60))
+def test_parts_never_overlap(width: int) -> None:
+    parts = [
+        Part("mode", "", 0),
+        Part("a reason of some length", "", 4, least=8),
+        Part("right", "", 3, side="right"),
+        Part("memory", "", 9, side="right"),
+    ]
+    column = 0
+    for placed in lay_out(width, parts):
+        assert placed.column >= column
+        column = placed.column + len(placed.text)
+        assert column <= width
+        column += 1
+
+
+def test_wide_characters_are_shortened_by_columns() -> None:
+    assert shortened("日本語の文", 6) == "日本…"
+    assert shortened("short", 5) == "short"

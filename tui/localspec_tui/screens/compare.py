@@ -1,0 +1,188 @@
+"""Answer one question in several modes, one after the other, and see texts and figures side by side."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal
+from textual.content import Content
+from textual.message import Message
+from textual.screen import ModalScreen
+from textual.widgets import Static, Tab, Tabs
+
+from localspec.chat.comparison import figures, plain_rate, verdict
+from localspec.chat.gauge import mode_name
+from localspec.chat.open_chat import AnswerEvent
+from localspec.types import Mode
+from localspec_tui.widgets.answer_column import AnswerColumn
+
+TICKS_PER_S = 12
+
+
+class CompareScreen(ModalScreen[int | None]):
+    """A column for each mode, in tabs where it is narrow. Returns the message to keep showing.
+
+    One thread runs the modes in turn: at once they would share the machine and prove nothing.
+    """
+
+    @dataclass
+    class Ended(Message):
+        """The thread is done."""
+
+    DEFAULT_CSS = """
+    CompareScreen {
+        background: $background;
+        #compare-progress { height: 1; padding: 0 1; background: $panel; }
+        #compare-verdict { height: auto; max-height: 6; padding: 0 1; color: $text; }
+        Tabs { display: none; }
+        Horizontal { height: 1fr; }
+        &.-narrow {
+            Tabs { display: block; }
+            AnswerColumn { display: none; }
+            AnswerColumn.-shown { display: block; }
+        }
+    }
+    """
+
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide")]  # noqa: RUF012 - an instance attribute in Textual
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "leave", "Stop and close", id="compare.leave"),
+        Binding("left", "step(-1)", "Previous", id="compare.previous"),
+        Binding("right", "step(1)", "Next", id="compare.next"),
+    ]
+
+    def __init__(
+        self, modes: Sequence[Mode], run: Callable[[Mode], Iterator[AnswerEvent]], cancel: Callable[[], None]
+    ) -> None:
+        super().__init__()
+        self._modes = tuple(modes)
+        self._answer = run
+        self._cancel_answer = cancel
+        self._columns = tuple(AnswerColumn(mode) for mode in self._modes)
+        self._stopping = threading.Event()
+        self._at = 0  # the mode that runs; written by the thread, only ever upwards
+        self._busy = True
+        self._chosen = False  # whether the reader picked a column himself
+        self._kept: int | None = None
+
+    def compose(self) -> ComposeResult:
+        """Return progress, columns and verdict."""
+        yield Static(id="compare-progress", markup=False)
+        yield Tabs(*(Tab(mode_name(mode), id=f"tab-{mode}") for mode in self._modes))
+        with Horizontal():
+            yield from self._columns
+        yield Static(id="compare-verdict", markup=False)
+
+    def on_mount(self) -> None:
+        """Begin with the first mode."""
+        self.query_one(Tabs).can_focus = False
+        self._go_to(0)
+        self._tell()
+        self.set_interval(1 / TICKS_PER_S, self._look)
+        self.run_worker(self._answer_all, thread=True, name="compare")
+
+    def on_unmount(self) -> None:
+        """Stop what runs if the program ends."""
+        if self._busy and not self._stopping.is_set():
+            self._stopping.set()
+            self._cancel_answer()
+
+    # The thread.
+
+    def _answer_all(self) -> None:
+        for index, column in enumerate(self._columns):
+            if self._stopping.is_set():
+                break
+            self._at = index
+            try:
+                for event in self._answer(column.mode):
+                    column.live.take(event)
+                    if self._stopping.is_set():  # asked before this answer was under way
+                        self._cancel_answer()
+            except Exception as error:  # noqa: BLE001 - the column tells it
+                column.live.fail(error)
+        self.post_message(self.Ended())
+
+    # The screen.
+
+    def _look(self) -> None:
+        finished = [column.look() for column in self._columns]
+        if any(finished):
+            self._weigh()
+        if self._busy:
+            self._tell()
+            if not self._chosen and self._columns[self._at] is not self.focused:
+                self._go_to(self._at)
+
+    @on(Ended)
+    def _end(self) -> None:
+        self._look()
+        self._busy = False
+        self._tell()
+        if self._stopping.is_set():
+            self.dismiss(self._kept)
+
+    def _weigh(self) -> None:
+        """Show figures and verdict; a ratio appears as soon as the plain answer is there to compare with."""
+        answers = [column.answer for column in self._columns if column.answer is not None]
+        plain = plain_rate(answers)
+        for column in self._columns:
+            if column.answer is not None:
+                column.show_figures(figures(column.answer, plain))
+        self.query_one("#compare-verdict", Static).update(Content(verdict(answers)))
+
+    def _tell(self) -> None:
+        if not self._busy:
+            text = "One run of each mode, in turn.  Enter keeps the chosen answer, Esc closes"
+        elif self._stopping.is_set():
+            text = "Stopping; what came is kept"
+        else:
+            name = mode_name(self._modes[self._at])
+            text = (
+                f"Answering in {name}: {self._at + 1} of {len(self._modes)}, one after the other.  Esc stops"
+            )
+        self.query_one("#compare-progress", Static).update(Content(text))
+
+    def _go_to(self, index: int) -> None:
+        column = self._columns[index % len(self._columns)]
+        for other in self._columns:
+            other.set_class(other is column, "-shown")
+        self.query_one(Tabs).active = f"tab-{column.mode}"
+        column.focus()
+
+    def action_step(self, step: int) -> None:
+        """Go to the next column, or the one before."""
+        self._chosen = True
+        at = next((index for index, column in enumerate(self._columns) if column is self.focused), 0)
+        self._go_to(at + step)
+
+    @on(Tabs.TabActivated)
+    def _tab_chosen(self, event: Tabs.TabActivated) -> None:
+        index = [f"tab-{mode}" for mode in self._modes].index(event.tab.id or "")
+        if not self._columns[index].has_class("-shown"):
+            self._chosen = True
+            self._go_to(index)
+
+    @on(AnswerColumn.Kept)
+    def _keep(self, event: AnswerColumn.Kept) -> None:
+        self._leave(event.message_id)
+
+    def action_leave(self) -> None:
+        """Stop what runs, and close."""
+        self._leave(None)
+
+    def _leave(self, kept: int | None) -> None:
+        self._kept = kept
+        if not self._busy:
+            self.dismiss(kept)
+        elif not self._stopping.is_set():
+            self._stopping.set()
+            self._cancel_answer()
+            self._tell()

@@ -1,0 +1,169 @@
+"""The log: what libraries and the program said, kept off the terminal."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections import deque
+from collections.abc import Iterable
+from typing import ClassVar
+
+from rich.highlighter import Highlighter
+from rich.style import Style
+from rich.text import Text
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.content import Content
+from textual.widgets import Log, Static
+
+from localspec.worker import LogLine
+
+KEPT = 2000  # lines
+FLUSHES_PER_S = 10
+BATCH = 250  # lines in one flush: some 10 ms of the screen's time
+LEVELS = {
+    logging.DEBUG: "everything",
+    logging.INFO: "information",
+    logging.WARNING: "warnings",
+    logging.ERROR: "errors",
+}
+_NAMES = {
+    logging.DEBUG: "debug",
+    logging.INFO: "info",
+    logging.WARNING: "warning",
+    logging.ERROR: "error",
+    logging.CRITICAL: "fatal",
+}
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]")
+
+
+class LogPanel(Vertical):
+    """The last lines of the log, the newest at the end; follows unless scrolled back.
+
+    `add` may be called from any thread: lines wait in a queue until the panel next looks.
+    """
+
+    DEFAULT_CSS = """
+    LogPanel {
+        height: 12;
+        border-top: solid $panel;
+        border-title-color: $text;
+        border-title-style: bold;
+        background: $surface;
+        &:focus-within { border-top: solid $accent; }
+        .log-panel--hint { height: 1; padding: 0 1; color: $text-muted; text-wrap: nowrap; }
+        Log { background: $surface; padding: 0 1; scrollbar-size: 1 1; }
+    }
+    LogPanel > .log-panel--quiet { color: $foreground-muted; }
+    LogPanel > .log-panel--warning { color: $text-warning; text-style: bold; }
+    LogPanel > .log-panel--error { color: $text-error; text-style: bold reverse; }
+    """
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = {"log-panel--quiet", "log-panel--warning", "log-panel--error"}
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("d", f"level({logging.DEBUG})", "Everything", show=False, id="log.everything"),
+        Binding("i", f"level({logging.INFO})", "Information", show=False, id="log.information"),
+        Binding("w", f"level({logging.WARNING})", "Warnings", show=False, id="log.warnings"),
+        Binding("e", f"level({logging.ERROR})", "Errors", show=False, id="log.errors"),
+        Binding("y", "copy", "Copy all", id="log.copy"),
+    ]
+
+    def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:  # noqa: A002 - Textual's
+        super().__init__(id=id, classes=classes)
+        self._kept: deque[LogLine] = deque(maxlen=KEPT)
+        self._new: deque[LogLine] = deque(maxlen=KEPT)  # the only one that other threads touch
+        self._unwritten: deque[LogLine] = deque(maxlen=KEPT)
+        self._level = logging.DEBUG
+        self.border_title = "Log"
+
+    def compose(self) -> ComposeResult:
+        """Return the lines and the hint below them."""
+        log = Log(highlight=True, auto_scroll=False, max_lines=KEPT)
+        log.highlighter = _Levels(self)
+        yield log
+        yield Static(classes="log-panel--hint", markup=False)
+
+    def on_mount(self) -> None:
+        """Look for new lines from now on."""
+        self._show_hint()
+        self.set_interval(1 / FLUSHES_PER_S, self._flush)
+
+    def add(self, line: LogLine) -> None:
+        """Append a line of the log."""
+        self._new.append(line)
+
+    def text(self) -> str:
+        """Return the lines as shown, those of the chosen level."""
+        return "\n".join(written(line) for line in [*self._kept, *self._new] if line.level >= self._level)
+
+    @property
+    def level(self) -> int:
+        """Return the lowest level that is shown."""
+        return self._level
+
+    def action_level(self, level: int) -> None:
+        """Show lines from a level up."""
+        self._level = level
+        self.query_one(Log).clear()
+        self._unwritten = deque(self._kept, maxlen=KEPT)
+        self._flush()
+        self._show_hint()
+
+    def action_copy(self) -> None:
+        """Copy the lines shown."""
+        self.app.copy_to_clipboard(self.text())
+
+    def _flush(self) -> None:
+        new = [self._new.popleft() for _ in range(len(self._new))]
+        self._kept.extend(new)
+        self._unwritten.extend(new)
+        if self._unwritten and self.display:
+            self._write([self._unwritten.popleft() for _ in range(min(BATCH, len(self._unwritten)))])
+
+    def _write(self, lines: Iterable[LogLine]) -> None:
+        log = self.query_one(Log)
+        shown = [written(line) for line in lines if line.level >= self._level]
+        if not shown:
+            return
+        following, before = log.is_vertical_scroll_end, log.line_count
+        log.write("\n".join(shown) + "\n", scroll_end=following)
+        lost = before + len(shown) - log.line_count
+        if lost > 0 and not following:  # what is being read stays where it is
+            log.scroll_to(y=log.scroll_y - lost, animate=False, immediate=True)
+
+    def _show_hint(self) -> None:
+        keys = "d everything  i information  w warnings  e errors  y copy"
+        hint = Content.assemble("Showing ", (LEVELS[self._level], "bold"), f"   {keys}")
+        self.query_one(".log-panel--hint", Static).update(hint)
+
+
+class _Levels(Highlighter):
+    """Colour the word in front of a line; the word itself says the same without colour."""
+
+    def __init__(self, panel: LogPanel) -> None:
+        self._panel = panel
+
+    def highlight(self, text: Text) -> None:
+        word = text.plain[:8].strip()
+        if word in {"debug", "info"}:
+            text.stylize(self._style("quiet"), 0, 8)
+        elif word == "warning":
+            text.stylize(self._style("warning"), 0, 8)
+        elif word:
+            text.stylize(self._style("error"), 0, len(word))
+
+    def _style(self, kind: str) -> Style:
+        return self._panel.get_component_rich_style(f"log-panel--{kind}", partial=True)
+
+
+def written(line: LogLine) -> str:
+    """Return a line of the log as text, safe to show: control characters in their written form."""
+    level = max((known for known in _NAMES if known <= line.level), default=logging.DEBUG)
+    text = line.text.rstrip().expandtabs(4)
+    return f"{_NAMES[level]:<8} {_safe(line.name)}: {_safe(text)}"
+
+
+def _safe(text: str) -> str:
+    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape", "backslashreplace").decode(), text)

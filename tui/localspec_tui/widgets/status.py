@@ -1,0 +1,105 @@
+"""The status line: how the answer is decoded and how fast, the context, the memory, or what went wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from textual import events
+from textual.content import Content
+from textual.widget import Widget
+
+from localspec.chat.gauge import Figures
+from localspec.types import DeviceMemory
+from localspec_tui.widgets.status_layout import (
+    Part,
+    Placed,
+    context_part,
+    lay_out,
+    loading_part,
+    memory_parts,
+    said_part,
+    speed_parts,
+)
+
+
+class StatusLine(Widget):
+    """One row of figures, each of which explains itself under the pointer."""
+
+    DEFAULT_CSS = """
+    StatusLine {
+        height: 1;
+        padding: 0 1;
+        background: $panel;
+        color: $text;
+        text-wrap: nowrap;
+        text-overflow: clip;
+    }
+    """
+
+    def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:  # noqa: A002 - Textual's
+        super().__init__(id=id, classes=classes)
+        self._speed: tuple[Part, ...] = ()
+        self._meter: Part | None = None
+        self._memory: tuple[Part, ...] = ()
+        self._said = ""
+        self._loading: float | None = None
+
+    def show(self, figures: Figures) -> None:
+        """Show the figures of an answer."""
+        self._speed = speed_parts(figures)
+        self.refresh()
+
+    def show_context(self, used: int | None, size: int | None, estimated: bool) -> None:
+        """Show how full the context is; None leaves the meter out."""
+        self._meter = context_part(used, size, estimated=estimated)
+        self.refresh()
+
+    def show_memory(self, memory: Sequence[DeviceMemory]) -> None:
+        """Show the memory in use on each device."""
+        self._memory = memory_parts(memory)
+        self.refresh()
+
+    def say(self, text: str) -> None:
+        """Say something in place of the figures until it is replaced; an empty text clears it."""
+        self._said = text
+        self.refresh()
+
+    def show_loading(self, fraction: float | None) -> None:
+        """Show how far the models are loaded, None when they are or will not be."""
+        self._loading = fraction
+        self.refresh()
+
+    def render(self) -> Content:
+        """Return what fits, each part in its style."""
+        row = Content("")
+        for placed in self._layout():
+            row = row.pad_right(placed.column - row.cell_length) + Content.styled(
+                placed.text, placed.part.style
+            )
+        return row
+
+    def on_mouse_move(self, event: events.MouseMove) -> None:
+        """Explain what is under the pointer."""
+        offset = event.get_content_offset(self)
+        parts = [placed for placed in self._layout() if offset is not None and _covers(placed, offset.x)]
+        meaning = Content(parts[0].part.meaning) if parts else None
+        if meaning != self.tooltip:
+            self.tooltip = meaning
+
+    def _layout(self) -> tuple[Placed, ...]:
+        said = None if self._loading is None else loading_part(self._loading)
+        if said is None and self._said.strip():
+            said = said_part(self._said)
+        parts = [*self._speed, *self._memory]
+        if said is not None:
+            parts.insert(0, said)
+        if self._meter is not None:  # stays beside what is said, however long that is
+            parts.insert(
+                len(parts) - len(self._memory), replace(self._meter, rank=-2) if said else self._meter
+            )
+        return lay_out(self.content_size.width, parts)
+
+
+def _covers(placed: Placed, column: int) -> bool:
+    return placed.column <= column < placed.column + Content(placed.text).cell_length

@@ -1,0 +1,188 @@
+"""What the status line says and which of it fits; figures drop out whole, only a sentence is shortened."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from rich.cells import cell_len
+
+from localspec.chat.gauge import Figures
+from localspec.types import DeviceMemory
+
+GAP = 2
+BAR = 5  # columns of the context meter
+LOADING_BAR = 20
+FILLING, FULL = 0.80, 0.95
+SPARE = 8  # ranks from here take what the others leave, a reason in full included
+SHORTEST_NOTE = 20  # columns of a reason that are worth showing
+
+Side = Literal["left", "right"]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A piece of the line: the lower its rank, the longer it stays when room is short.
+
+    `least` columns are enough for it where it may be shortened; None keeps it whole or leaves it out.
+    What is `eager` takes all it wants before later ranks get anything.
+    """
+
+    text: str
+    meaning: str
+    rank: int
+    style: str = ""
+    side: Side = "left"
+    least: int | None = None
+    eager: bool = False
+
+    @property
+    def width(self) -> int:
+        """Return the columns of the whole text."""
+        return cell_len(self.text)
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A part in its place."""
+
+    column: int
+    text: str
+    part: Part
+
+
+def speed_parts(figures: Figures) -> tuple[Part, ...]:
+    """Return the figures of an answer, without those that are not known."""
+    parts = [Part(figures.mode, _MODES, 0, "bold")] if figures.mode else []
+    if figures.tokens_per_s is not None:
+        parts.append(Part(f"{figures.tokens_per_s:.1f} tok/s", "Tokens written per second", 1))
+    if figures.ratio is not None:
+        parts.append(Part(f"×{figures.ratio:.1f}", _RATIO, 2, "bold"))
+    if figures.acceptance is not None:
+        parts.append(Part(f"acc {figures.acceptance:.0%}", _ACCEPTANCE, 5))
+    if figures.accepted_length is not None:
+        parts.append(Part(f"len {figures.accepted_length:.1f}", _LENGTH, 7))
+    if figures.hit_rate is not None:
+        parts.append(Part(f"hit {figures.hit_rate:.0%}", _HITS, 6))
+    if figures.note:
+        note = one_line(figures.note)
+        parts.append(
+            Part(note, note, 4, "$foreground-muted italic", least=min(cell_len(note), SHORTEST_NOTE))
+        )
+    return tuple(parts)
+
+
+_MODES = (
+    "How this answer was decoded. SSD: the draft model guesses ahead while the target checks. "
+    "SD: it guesses while the target waits. N-gram: guesses repeat the text. Plain: no guesses"
+)
+_RATIO = "Speed compared with plain decoding, as measured at this depth of the context"
+_ACCEPTANCE = "Accepted: the share of drafted tokens that the target kept"
+_LENGTH = "Length: tokens written per round, the target's own included"
+_HITS = "Hits: the share of drafts that were ready before they were needed"
+
+
+def context_part(used: int | None, size: int | None, *, estimated: bool) -> Part | None:
+    """Return the context meter, None where it is not known."""
+    if used is None or not size:
+        return None
+    share = min(1.0, used / size)
+    filled = max(1 if used else 0, round(BAR * share))
+    bar = "▓" * filled + "░" * (BAR - filled)
+    about = "~" if estimated else ""
+    text, style = f"ctx {about}{thousands(used)}/{thousands(size)} {bar}", ""
+    meaning = f"Context: this chat takes {'about ' if estimated else ''}{used:,} of {size:,} tokens"
+    if share >= FULL:
+        text, style = f"{text} nearly full", "$text-error bold"
+        meaning += "; leave earlier exchanges out to make room"
+    elif share >= FILLING:
+        text, style = f"{text} filling", "$text-warning"
+    return Part(text, meaning, 3, style, "right")
+
+
+def memory_parts(memory: Sequence[DeviceMemory]) -> tuple[Part, ...]:
+    """Return the memory of each device."""
+    return tuple(
+        Part(
+            f"{device.device} {device.used / 2**30:.1f}/{device.total / 2**30:.0f} GiB",
+            f"Memory in use on {device.device}: {device.used:,} of {device.total:,} bytes",
+            SPARE + number,
+            "$foreground-muted",
+            "right",
+        )
+        for number, device in enumerate(memory)
+        if device.total > 0
+    )
+
+
+def said_part(text: str) -> Part:
+    """Return a sentence that comes before all figures but the context meter."""
+    text = one_line(text)
+    return Part(text, text, -1, "bold", least=1, eager=True)
+
+
+def loading_part(fraction: float) -> Part:
+    """Return how far the models are loaded."""
+    fraction = max(0.0, min(1.0, fraction))
+    filled = int(LOADING_BAR * fraction)
+    bar = "█" * filled + "░" * (LOADING_BAR - filled)
+    return Part(
+        f"Loading the models {bar} {fraction:4.0%}  Esc cancels", "You can write meanwhile", -1, "bold"
+    )
+
+
+def one_line(text: str) -> str:
+    """Return a text without line breaks."""
+    return " ".join(text.split())
+
+
+def thousands(tokens: int) -> str:
+    """Return a number of tokens in steps of 1024, as contexts are sized."""
+    if tokens < 1000:
+        return str(tokens)
+    return f"{tokens / 1024:.1f}".removesuffix(".0") + "k"
+
+
+def lay_out(width: int, parts: Sequence[Part]) -> tuple[Placed, ...]:
+    """Return the parts that fit, in their order, those on the right at the right edge."""
+    columns: dict[int, int] = {}
+
+    def room() -> int:
+        return width - sum(taken + GAP for taken in columns.values())
+
+    by_rank = sorted(range(len(parts)), key=lambda index: parts[index].rank)
+    for spare in (False, True):
+        for index in by_rank:
+            part = parts[index]
+            wanted = part.width if part.least is None else part.least
+            if part.eager:
+                wanted = max(wanted, min(part.width, room()))
+            if (part.rank >= SPARE) is spare and 0 < wanted <= room():
+                columns[index] = wanted
+        for index, least in list(columns.items()):
+            columns[index] += min(room() + GAP, parts[index].width - least)
+    return _placed(width, [(parts[index], columns[index]) for index in sorted(columns)])
+
+
+def _placed(width: int, chosen: Sequence[tuple[Part, int]]) -> tuple[Placed, ...]:
+    placed, column = [], 0
+    for part, columns in chosen:
+        if part.side == "left":
+            placed.append(Placed(column, shortened(part.text, columns), part))
+            column += columns + GAP
+    right = [(part, columns) for part, columns in chosen if part.side == "right"]
+    column = width - sum(columns + GAP for _, columns in right) + GAP
+    for part, columns in right:
+        placed.append(Placed(column, part.text, part))
+        column += columns + GAP
+    return tuple(placed)
+
+
+def shortened(text: str, columns: int) -> str:
+    """Return a text that takes at most so many columns."""
+    if cell_len(text) <= columns:
+        return text
+    while text and cell_len(text) > columns - 1:
+        text = text[:-1]
+    return f"{text.rstrip()}…" if columns > 0 else ""

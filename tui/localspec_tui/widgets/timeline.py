@@ -1,0 +1,279 @@
+"""The timeline of an answer: who worked when, what each round came to, and how the speed went."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import ClassVar
+
+from textual import events
+from textual.binding import Binding, BindingType
+from textual.content import Content
+from textual.widget import Widget
+
+from localspec.chat.records import RoundMark
+from localspec.chat.round_words import describe_round, describe_totals, duration
+from localspec.chat.timeline import SMOOTHING, History
+from localspec_tui.widgets.timeline_drawing import (
+    LABELS,
+    VALUES,
+    View,
+    curve_rows,
+    draft_rows,
+    extent,
+    label,
+    legend,
+    mark_row,
+    position_rows,
+    ruler,
+    verify_rows,
+)
+
+WHEEL = 4  # columns
+LEGEND_FROM = 8  # rows that leave one for the legend
+
+
+class Timeline(Widget, can_focus=True):
+    """Lanes of both models over time, a mark for each round, and curves over the whole answer.
+
+    Follows an answer that is being written until a reader goes back in time.
+    """
+
+    DEFAULT_CSS = """
+    Timeline {
+        height: 13;
+        min-height: 8;
+        border-top: solid $panel;
+        border-title-color: $text;
+        border-title-style: bold;
+        padding: 0 1;
+        background: $surface;
+        color: $text;
+        text-wrap: nowrap;
+        text-overflow: clip;
+        &:focus { border-top: solid $accent; }
+    }
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("left", "pick(-1)", "Earlier round", id="timeline.earlier"),
+        Binding("right", "pick(1)", "Later round", id="timeline.later"),
+        Binding("pageup", "page(-1)", "Back in time", show=False, id="timeline.page-back"),
+        Binding("pagedown", "page(1)", "On in time", show=False, id="timeline.page-on"),
+        Binding("home", "first", "First round", show=False, id="timeline.first"),
+        Binding("end", "last", "Follow", id="timeline.follow"),
+        Binding("plus,equals_sign", "zoom(-1)", "Closer", key_display="+", id="timeline.closer"),
+        Binding("minus", "zoom(1)", "Wider", key_display="-", id="timeline.wider"),
+    ]
+
+    def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:  # noqa: A002 - Textual's
+        super().__init__(id=id, classes=classes)
+        self._history = History()
+        self._scale_s = self._history.fitting_scale()
+        self._zoomed = False
+        self._first = 0  # column of time at the left edge
+        self._following = True
+        self._picked: int | None = None
+        self._pointed: int | None = None
+        self._title = ""
+        self._kinds: list[str] = []  # of the rows on the screen
+
+    def show(self, rounds: Sequence[RoundMark], title: str) -> None:
+        """Show an answer that is complete."""
+        self.clear(title)
+        self.add(rounds)
+
+    def clear(self, title: str) -> None:
+        """Begin a new answer."""
+        self._history = History()
+        self._zoomed, self._following, self._first = False, True, 0
+        self._picked = self._pointed = None
+        self._title = title
+        self._entitle()
+        self.refresh()
+
+    def add(self, rounds: Sequence[RoundMark]) -> None:
+        """Append rounds of the answer under way."""
+        if not rounds:
+            return
+        early = len(self._history) < SMOOTHING  # once the reader has found his way, the scale stays
+        self._history.add(rounds)
+        if early and not self._zoomed:
+            self._scale_s = self._history.fitting_scale()
+        self.refresh()
+
+    @property
+    def history(self) -> History:
+        """Return the rounds shown."""
+        return self._history
+
+    @property
+    def picked(self) -> int | None:
+        """Return the round whose figures are shown, counted from 0; None shows the totals."""
+        return self._picked if self._picked is not None else self._pointed
+
+    # Where to look.
+
+    @property
+    def _width(self) -> int:
+        return max(1, self.content_size.width - LABELS)
+
+    @property
+    def _furthest(self) -> int:
+        return max(0, math.ceil(self._history.totals.seconds / self._scale_s) - self._width)
+
+    def _left(self) -> int:
+        return self._furthest if self._following else min(self._first, self._furthest)
+
+    def _view(self) -> View:
+        return View(self._left() * self._scale_s, self._scale_s, self.picked)
+
+    def _look_at(self, column: int) -> None:
+        self._following = column >= self._furthest
+        self._first = max(0, min(column, self._furthest))
+        self.refresh()
+
+    def _pick(self, index: int) -> None:
+        """Show the figures of a round, and bring it into sight."""
+        if not len(self._history):
+            return
+        self._picked = max(0, min(index, len(self._history) - 1))
+        begin = int(self._history.start_s(self._picked) / self._scale_s)
+        end = math.ceil(self._history.start_s(self._picked + 1) / self._scale_s)
+        left = self._left()
+        if begin < left or end > left + self._width:
+            self._look_at(begin - self._width // 2)
+        elif self._following:  # hold the picture still under the reader's eyes
+            self._following, self._first = False, left
+        self.refresh()
+
+    def action_pick(self, step: int) -> None:
+        """Pick the round before or after."""
+        self._pick(len(self._history) - 1 if self._picked is None else self._picked + step)
+
+    def action_first(self) -> None:
+        """Pick the first round."""
+        self._pick(0)
+
+    def action_last(self) -> None:
+        """Show the totals and follow the answer again."""
+        self._picked = None
+        self._following = True
+        self.refresh()
+
+    def action_page(self, pages: int) -> None:
+        """Look a whole picture earlier or later."""
+        self._look_at(self._left() + pages * max(1, self._width - 2))
+
+    def action_zoom(self, steps: int) -> None:
+        """Show more time in the same space, or less."""
+        middle_s = (self._left() + self._width / 2) * self._scale_s
+        following = self._following
+        self._zoomed = True
+        self._scale_s = self._history.zoomed(self._scale_s, steps)
+        if following:
+            self.refresh()
+        else:
+            self._look_at(int(middle_s / self._scale_s - self._width / 2))
+
+    # The mouse.
+
+    def on_mouse_scroll_up(self, event: events.MouseEvent) -> None:
+        """Go back in time."""
+        event.stop()
+        self._look_at(self._left() - WHEEL)
+
+    def on_mouse_scroll_down(self, event: events.MouseEvent) -> None:
+        """Go on in time."""
+        event.stop()
+        self._look_at(self._left() + WHEEL)
+
+    on_mouse_scroll_left = on_mouse_scroll_up
+    on_mouse_scroll_right = on_mouse_scroll_down
+
+    def on_mouse_move(self, event: events.MouseMove) -> None:
+        """Show the figures of the round under the pointer."""
+        self._point(self._round_under(event))
+
+    def on_leave(self) -> None:
+        """Show the totals, or the picked round, again."""
+        self._point(None)
+
+    def on_click(self, event: events.Click) -> None:
+        """Pick the round under the pointer; a second click lets it go."""
+        index = self._round_under(event)
+        if index is not None and index == self._picked:
+            self.action_last()
+        elif index is not None:
+            self._pick(index)
+
+    def _point(self, index: int | None) -> None:
+        if index != self._pointed:
+            self._pointed = index
+            self.refresh()
+
+    def _round_under(self, event: events.MouseEvent) -> int | None:
+        """Return the round at a place: in time on the lanes, in the course of the answer on the curves."""
+        offset = event.get_content_offset(self)
+        if offset is None or not len(self._history) or offset.y >= len(self._kinds):
+            return None
+        kind, column = self._kinds[offset.y], offset.x - LABELS
+        plot = max(1, self._width - VALUES)
+        if kind == "lanes" and 0 <= column < self._width:
+            at_s = (self._left() + column + 0.5) * self._scale_s
+            return self._history.round_at(at_s) if at_s < self._history.totals.seconds else None
+        if kind == "curves" and 0 <= column < plot:
+            return column * len(self._history) // plot
+        return None
+
+    # What it looks like.
+
+    def on_resize(self) -> None:
+        """Say in the title what the shapes mean where there is no row for it."""
+        self._entitle()
+
+    def _entitle(self) -> None:
+        width, height = self.content_size
+        title = Content(self._title)  # no markup
+        shapes = legend(width - title.cell_length - 8) if height < LEGEND_FROM else Content("")
+        self.border_title = Content("   ").join([title, shapes]) if shapes else title
+
+    def render(self) -> Content:
+        """Return as many rows as there is room for."""
+        width, height = self.content_size
+        rows = self._rows(width, height)[:height]
+        self._kinds = [kind for kind, _ in rows]
+        return Content("\n").join([row for _, row in rows])
+
+    def _rows(self, width: int, height: int) -> list[tuple[str, Content]]:
+        history, view = self._history, self._view()
+        if not len(history):
+            text = "No rounds yet: this fills as an answer is written" if history.prompt is None else ""
+            return [("", Content(text or "The prompt is read").stylize("$text-muted"))]
+        tall = 2 if height >= 11 else 1
+        lanes = history.lanes(view.start_s, view.scale_s, self._width)
+        rows = [("lanes", row) for row in draft_rows(lanes.draft, tall) + verify_rows(lanes.verify, tall)]
+        rows.append(("lanes", label("rounds") + mark_row(lanes, self._width, view.picked)))
+        if height >= 9:
+            rows.append(("lanes", label("") + ruler(view, self._width)))
+        tail = [("", self._words(width))] + [("", legend(width))] * (height >= LEGEND_FROM)
+        room = height - len(rows) - len(tail) - (height >= 12)
+        count = len(history.by_position())
+        each = 1 < count <= room - 4
+        curves = max(1, min(4, (room - (count if each else 1)) // 2))
+        rows += [("curves", row) for row in curve_rows(history, "tok/s", width, curves)]
+        rows += [("curves", row) for row in curve_rows(history, "length", width, curves)]
+        if height >= 12:
+            rows.append(("curves", label("") + extent(history, view, width)))
+        rows += [("", row) for row in position_rows(history, width, each=each)]
+        return rows + tail
+
+    def _words(self, width: int) -> Content:
+        """Return the figures of the picked round, else the totals, in whole parts."""
+        history, picked = self._history, self.picked
+        text = describe_totals(history) if picked is None else describe_round(history, picked)
+        if picked is None and history.prompt is not None:
+            text += f", prompt read in {duration(history.prompt.stats.verify_s)}"
+        while len(text) > width and ", " in text:
+            text = text.rpartition(", ")[0]
+        return Content(text).truncate(width, ellipsis=True).stylize("bold" if picked is not None else "")
