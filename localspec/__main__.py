@@ -15,7 +15,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def open_screen(argv: Sequence[str]) -> int:
     """Open the chat screen and return the exit code."""
-    from localspec_tui.launch import main as launch  # Textual takes 0.3 s, which the command line does without
+    from localspec_tui.launch import main as launch  # Textual takes 0.3 s
 
     return launch(argv)
 

@@ -19,8 +19,8 @@ from localspec.types import (
 class OpenModels(Protocol):
     """A target and at most one draft model, open.
 
-    One thread at a time generates or measures; `cancel`, `count_tokens` and `memory` may be called from others
-    meanwhile. Every call may raise `EngineDied`.
+    One thread at a time generates or measures; `cancel`, `count_tokens` and `memory` may be called meanwhile
+    from others. Every call may raise `EngineDied`.
     """
 
     @property

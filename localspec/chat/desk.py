@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from localspec.chat.gauge import PlainRates, depth
@@ -32,7 +32,7 @@ class Wishes:
     """
 
     mode: Mode | None = None
-    settings: EngineSettings = EngineSettings()
+    settings: EngineSettings = field(default_factory=EngineSettings)
     sampling: Callable[[Sampling], Sampling] = _as_it_is
     system: str | None = None
     max_tokens: int | None = None
@@ -135,7 +135,7 @@ class Desk:
         seed: int | None = None,
         continues: int | None = None,
     ) -> Iterator[AnswerEvent]:
-        """Answer the last question of the open chat; what is measured afterwards comes as one more `Saved`."""
+        """Answer the last question of the open chat; what is measured afterwards comes as a second `Saved`."""
         chat, options = self.chat, self.options(models, mode=mode, seed=seed)
         self._answers += 1
         for event in chat.answer(models, options, continues=continues):

@@ -1,0 +1,71 @@
+"""A tiny app around a composer, which keeps what it is told."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from textual import on
+from textual.app import App, ComposeResult
+from textual.binding import Binding, BindingType
+from textual.message import Message
+from textual.widgets import Button, Static
+
+from localspec.chat.commands import Completion, complete
+from localspec_tui.messages import DraftChanged, PromptEntered, QueuedPromptRemoved, QueuedPromptTaken
+from localspec_tui.widgets.composer import Composer
+from localspec_tui.widgets.prompt_area import PromptArea
+
+
+def commands(text: str) -> Sequence[Completion]:
+    return complete(text, lambda kind: ("general", "coding", "writing"))
+
+
+class ComposerHost(App[None]):
+    CSS = "Static { height: 1fr; }"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("ctrl+k", "search", "Search", priority=True),
+        Binding("escape", "stop", "Stop"),
+        Binding("pageup,pagedown", "page", "Scroll the conversation"),
+    ]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heard: list[Message] = []
+        self.did: list[str] = []
+
+    def compose(self) -> ComposeResult:
+        yield Static("conversation")
+        yield Button("elsewhere", id="elsewhere")
+        yield Composer(commands)
+
+    def on_mount(self) -> None:
+        self.composer.focus()
+
+    @property
+    def composer(self) -> Composer:
+        return self.query_one(Composer)
+
+    @property
+    def area(self) -> PromptArea:
+        return self.query_one(PromptArea)
+
+    @property
+    def sent(self) -> list[str]:
+        return [message.text for message in self.heard if isinstance(message, PromptEntered)]
+
+    @on(PromptEntered)
+    @on(DraftChanged)
+    @on(QueuedPromptTaken)
+    @on(QueuedPromptRemoved)
+    def hear(self, message: Message) -> None:
+        self.heard.append(message)
+
+    def action_search(self) -> None:
+        self.did.append("search")
+
+    def action_page(self) -> None:
+        self.did.append("page")
+
+    def action_stop(self) -> None:
+        self.did.append("stop")

@@ -1,0 +1,139 @@
+"""The whole screen on scripted models and a store of its own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from textual.pilot import Pilot
+
+from localspec.chat.desk import Desk, Wishes
+from localspec.chat.loading import ModelLoader
+from localspec.chat.records import StoredMessage
+from localspec.chat.store import Store
+from localspec.config import Config
+from localspec.profiles import profiles
+from localspec.testing.scripted import Script, ScriptedModels
+from localspec_tui.app import LocalSpecApp
+from localspec_tui.screens.chat import ChatScreen
+from localspec_tui.widgets.composer import Composer
+from localspec_tui.widgets.log_panel import LogPanel
+from localspec_tui.widgets.status import StatusLine
+from localspec_tui.widgets.transcript import Transcript
+from tests.tui.settled import settled
+
+TURNS = 400
+
+
+class Desktop:
+    """A running screen: what a person sees and does."""
+
+    def __init__(
+        self, pilot: Pilot[int], store: Store, loader: ModelLoader, models: list[ScriptedModels]
+    ) -> None:
+        self.pilot = pilot
+        self.store = store
+        self.loader = loader
+        self.opened = models
+
+    @property
+    def app(self) -> LocalSpecApp:
+        assert isinstance(self.pilot.app, LocalSpecApp)
+        return self.pilot.app
+
+    @property
+    def chat(self) -> ChatScreen:
+        return self.app.chat_screen
+
+    @property
+    def models(self) -> ScriptedModels:
+        return self.opened[-1]
+
+    @property
+    def composer(self) -> Composer:
+        return self.chat.query_one(Composer)
+
+    @property
+    def transcript(self) -> Transcript:
+        return self.chat.query_one(Transcript)
+
+    @property
+    def log(self) -> LogPanel:
+        return self.chat.query_one(LogPanel)
+
+    @property
+    def path(self) -> tuple[StoredMessage, ...]:
+        return self.chat.desk.chat.path
+
+    @property
+    def texts(self) -> list[str]:
+        return [message.content for message in self.path]
+
+    def screen_text(self) -> str:
+        return "\n".join(strip.text.rstrip() for strip in self.app.screen._compositor.render_strips())
+
+    def status(self) -> str:
+        return self.chat.query_one(StatusLine).render().plain
+
+    async def press(self, *keys: str) -> None:
+        await self.pilot.press(*keys)
+
+    async def enter(self, text: str) -> None:
+        """Type a prompt or a command and send it."""
+        self.composer.focus()
+        self.composer.text = text
+        await self.pilot.press("enter")
+
+    async def until(self, condition: Callable[[], object]) -> None:
+        """Wait until something is so."""
+        for _ in range(TURNS):
+            await self.pilot.pause()
+            if condition():
+                return
+            await asyncio.sleep(0.005)  # threads of the program need the processor, too
+        raise AssertionError(f"it never came to be:\n{self.screen_text()}")
+
+    async def shows(self, *words: str) -> None:
+        """Wait until the screen shows some words."""
+        await self.until(lambda: all(word in self.screen_text() for word in words))
+
+    async def answered(self, text: str) -> None:
+        """Ask something and wait for the whole answer."""
+        before = len(self.path)
+        await self.enter(text)
+        await self.until(lambda: len(self.path) == before + 2 and not self.chat.pane.working)
+        await settled(self.pilot)
+
+
+@asynccontextmanager
+async def desktop(
+    folder: Path,
+    *scripts: Script,
+    size: tuple[int, int] = (120, 40),
+    config: Config | None = None,
+    wishes: Wishes | None = None,
+    models: Callable[[], ScriptedModels] | None = None,
+) -> AsyncIterator[Desktop]:
+    """Run the screen until the models are open; a second one in the same folder finds the same chats."""
+    opened: list[ScriptedModels] = []
+
+    def open_models(_on_progress: Callable[[float], bool]) -> ScriptedModels:
+        opened.append(models() if models is not None else ScriptedModels(*scripts))
+        return opened[-1]
+
+    config = config or Config(sidebar=False)
+    loader = ModelLoader(open_models)
+    with Store(folder / "chats.db") as store:
+        desk = Desk(store, profiles(folder / "profiles").good, wishes or Wishes(), config.profile)
+        app = LocalSpecApp(desk, loader, config, folder, deque())
+        try:
+            async with app.run_test(size=size) as pilot:
+                desktop = Desktop(pilot, store, loader, opened)
+                await desktop.until(lambda: loader.ready is not None)
+                await pilot.pause()
+                yield desktop
+        finally:
+            loader.close()

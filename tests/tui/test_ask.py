@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import pytest
+from textual.app import App
+from textual.widgets import Button, Static
+
+from localspec_tui.screens.ask import AskScreen
+
+
+class Host(App[None]):
+    def __init__(self) -> None:
+        super().__init__()
+        self.results: list[bool | None] = []
+
+    def on_mount(self) -> None:
+        self.push_screen(AskScreen("Delete [all] of it?", "Delete", "Keep"), self.results.append)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("keys", "answer"),
+    [
+        (["y"], True),
+        (["n"], False),
+        (["escape"], False),
+        (["enter"], True),
+        (["right", "enter"], False),
+        (["down", "up", "enter"], True),
+        (["tab", "left", "enter"], True),
+    ],
+)
+async def test_keys_answer(keys: list[str], answer: bool) -> None:
+    app = Host()
+    async with app.run_test() as pilot:
+        await pilot.press(*keys)
+        assert app.results == [answer]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(("button", "answer"), [("#yes", True), ("#no", False)])
+async def test_buttons_answer(button: str, answer: bool) -> None:
+    app = Host()
+    async with app.run_test() as pilot:
+        await pilot.click(button)
+        await pilot.pause()
+        assert app.results == [answer]
+
+
+@pytest.mark.asyncio
+async def test_question_and_answers_are_shown_as_they_are() -> None:
+    app = Host()
+    async with app.run_test() as pilot:
+        await pilot.pause()
+        assert str(app.screen.query_one("#question", Static).content) == "Delete [all] of it?"
+        assert [str(button.label) for button in app.screen.query(Button)] == ["Delete (y)", "Keep (n)"]

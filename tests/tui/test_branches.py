@@ -1,0 +1,122 @@
+"""Answering again, editing, continuing, walking between branches, comparing modes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from textual.widgets import TextArea
+
+from localspec.testing.scripted import Gate, says
+from localspec_tui.screens.compare import CompareScreen
+from localspec_tui.screens.edit import EditScreen
+from tests.tui.desktop import Desktop, desktop
+from tests.tui.settled import settled
+
+pytestmark = pytest.mark.asyncio
+
+
+async def to_message(desk: Desktop, index: int) -> None:
+    """Give a message of the shown branch the focus."""
+    await desk.press("ctrl+up")
+    for _ in range(len(desk.path) - 1 - index):
+        await desk.press("k")
+    await desk.until(lambda: desk.transcript.selected_message() == desk.path[index].id)
+
+
+async def rewrite(desk: Desktop, text: str) -> None:
+    """Put another text into the editor and save it."""
+    desk.app.screen.query_one(TextArea).text = text
+    await desk.press("ctrl+s")
+
+
+async def at_rest(desk: Desktop) -> None:
+    await desk.until(lambda: not desk.chat.pane.working)
+    await settled(desk.pilot)
+
+
+async def test_regenerating_makes_a_branch_and_brackets_walk_between_them(tmp_path: Path) -> None:
+    async with desktop(tmp_path, says("first answer"), says("second answer")) as desk:
+        await desk.answered("question")
+        await desk.press("ctrl+r")
+        await desk.until(lambda: desk.texts[-1] == "second answer")
+        await at_rest(desk)
+        await desk.shows("second answer", "2/2")
+        await to_message(desk, 1)
+        await desk.press("[")
+        await desk.shows("first answer", "1/2")
+        assert desk.texts == ["question", "first answer"]
+        await to_message(desk, 1)
+        await desk.press("]")
+        await desk.shows("second answer", "2/2")
+
+
+async def test_edited_question_is_answered_on_a_branch_of_its_own(tmp_path: Path) -> None:
+    async with desktop(tmp_path, says("about cats"), says("about dogs")) as desk:
+        await desk.answered("cats?")
+        await to_message(desk, 0)
+        await desk.press("e")
+        await desk.until(lambda: isinstance(desk.app.screen, EditScreen))
+        await rewrite(desk, "dogs?")
+        await desk.until(lambda: desk.texts == ["dogs?", "about dogs"])
+        await at_rest(desk)
+        await to_message(desk, 0)
+        await desk.press("[")
+        await desk.until(lambda: desk.texts == ["cats?", "about cats"])
+
+
+async def test_stopped_answer_is_continued_where_it_ends(tmp_path: Path) -> None:
+    gate = Gate()
+    async with desktop(tmp_path, says("one two ", gate), says("three four")) as desk:
+        await desk.enter("count")
+        await desk.until(gate.reached.is_set)
+        await desk.press("escape")
+        await at_rest(desk)
+        await to_message(desk, 1)
+        await desk.press("c")
+        await desk.until(lambda: desk.path[-1].content == "one two three four")
+        await at_rest(desk)
+        await desk.shows("one two three four")
+        last = desk.models.requests[-1].prompt[-1]
+        assert not isinstance(last, str)
+        assert (last.role, last.content) == ("assistant", "one two ")
+
+
+async def test_edited_answer_can_be_continued(tmp_path: Path) -> None:
+    async with desktop(tmp_path, says("it is red"), says(" and round")) as desk:
+        await desk.answered("describe it")
+        await to_message(desk, 1)
+        await desk.press("e")
+        await desk.until(lambda: isinstance(desk.app.screen, EditScreen))
+        await rewrite(desk, "it is blue")
+        await desk.until(lambda: desk.texts[-1] == "it is blue")
+        await settled(desk.pilot)
+        await desk.enter("/continue")
+        await desk.until(lambda: desk.texts[-1] == "it is blue and round")
+
+
+async def test_modes_are_compared_with_one_seed_and_the_chosen_answer_stays(tmp_path: Path) -> None:
+    scripts = says("first"), says("plain text"), says("drafted text"), says("prepared text")
+    async with desktop(tmp_path, *scripts) as desk:
+        await desk.answered("question")
+        await desk.press("f4")
+        await desk.until(lambda: isinstance(desk.app.screen, CompareScreen))
+        await desk.shows("plain text", "drafted text", "prepared text")
+        compared = desk.models.requests[-3:]
+        assert [request.settings.mode for request in compared] == ["off", "sd", "ssd"]
+        assert len({request.seed for request in compared}) == 1
+        assert not any(request.steps_down for request in compared)
+        await desk.press("escape")
+        await desk.until(lambda: desk.app.screen is desk.chat)
+        await desk.shows("4/4")
+
+
+async def test_deed_is_refused_while_an_answer_is_written(tmp_path: Path) -> None:
+    gate = Gate()
+    async with desktop(tmp_path, says("one ", gate)) as desk:
+        await desk.enter("go")
+        await desk.until(gate.reached.is_set)
+        await desk.press("ctrl+r")
+        await desk.shows("an answer is being written")
+        gate.open()
+        await at_rest(desk)

@@ -1,0 +1,175 @@
+"""Asking, answering, stopping, queueing: the screen as a whole on scripted models."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from localspec.errors import EngineDied
+from localspec.testing.scripted import MARKDOWN, Gate, ScriptedModels, says
+from localspec_tui.widgets.welcome import Welcome
+from tests.tui.desktop import desktop
+
+pytestmark = pytest.mark.asyncio
+
+
+async def test_question_is_answered_and_kept(tmp_path: Path) -> None:
+    async with desktop(tmp_path, says(MARKDOWN)) as desk:
+        await desk.answered("How do I sort?")
+        await desk.shows("How do I sort?", "Sorting a list", "stable")
+        assert desk.texts == ["How do I sort?", MARKDOWN]
+        assert desk.composer.text == ""
+    async with desktop(tmp_path) as desk:
+        await desk.shows("How do I sort?", "stable")
+
+
+async def test_empty_chat_welcomes_and_says_whom_one_talks_to(tmp_path: Path) -> None:
+    async with desktop(tmp_path) as desk:
+        await desk.shows("LocalSpec", "large + small", "Ctrl+K")
+        await desk.answered("hello")
+        assert not desk.chat.query_one(Welcome).display
+
+
+async def test_figures_of_an_answer_stand_in_the_status_line_with_a_measured_ratio(tmp_path: Path) -> None:
+    async with desktop(tmp_path, says("word " * 200)) as desk:
+        await desk.answered("go")
+        await desk.until(lambda: "×" in desk.status())
+        assert desk.status().startswith("SSD")
+        assert "tok/s" in desk.status()
+        assert "acc" in desk.status()
+
+
+async def test_escape_stops_the_answer_and_keeps_what_came(tmp_path: Path) -> None:
+    gate = Gate()
+    async with desktop(tmp_path, says("the beginning ", gate, "the end")) as desk:
+        await desk.enter("tell me")
+        await desk.until(gate.reached.is_set)
+        await desk.shows("the beginning")
+        await desk.press("escape")
+        await desk.until(lambda: not desk.chat.pane.working)
+        assert desk.path[-1].content.strip() == "the beginning"
+        assert desk.path[-1].state == "stopped"
+        await desk.shows("stopped")
+
+
+async def test_ctrl_c_stops_an_answer_and_leaves_when_pressed_twice(tmp_path: Path) -> None:
+    gate = Gate()
+    async with desktop(tmp_path, says("on and on ", gate)) as desk:
+        await desk.enter("talk")
+        await desk.until(gate.reached.is_set)
+        await desk.press("ctrl+c")
+        await desk.until(lambda: not desk.chat.pane.working)
+        await desk.press("ctrl+c")
+        assert desk.app.is_running
+        await desk.shows("Ctrl+C again quits")
+        await desk.press("ctrl+c")
+        await desk.until(lambda: desk.app.return_code is not None or not desk.app.is_running)
+        assert desk.app.return_value == 0
+
+
+async def test_prompts_entered_meanwhile_wait_and_are_answered_in_order(tmp_path: Path) -> None:
+    gate = Gate()
+    scripts = says("one ", gate), says("two"), says("three")
+    async with desktop(tmp_path, *scripts) as desk:
+        await desk.enter("first")
+        await desk.until(gate.reached.is_set)
+        await desk.enter("second")
+        await desk.enter("third")
+        await desk.shows("1. second", "2. third")
+        assert len(desk.path) == 2
+        gate.open()
+        await desk.until(lambda: len(desk.path) == 6 and not desk.chat.pane.working)
+        assert [text.strip() for text in desk.texts] == ["first", "one", "second", "two", "third", "three"]
+
+
+async def test_queued_prompt_can_be_taken_back_for_editing(tmp_path: Path) -> None:
+    gate = Gate()
+    async with desktop(tmp_path, says("one ", gate)) as desk:
+        await desk.enter("first")
+        await desk.until(gate.reached.is_set)
+        await desk.enter("second")
+        await desk.until(lambda: desk.chat.desk.queue.items)
+        await desk.press("alt+up")
+        await desk.until(lambda: desk.composer.text == "second")
+        assert desk.chat.desk.queue.items == ()
+        gate.open()
+        await desk.until(lambda: not desk.chat.pane.working)
+        assert len(desk.path) == 2
+
+
+async def test_death_of_the_models_keeps_the_text_and_opens_them_again(tmp_path: Path) -> None:
+    async with desktop(tmp_path, says("so far ", EngineDied("the models were ended: signal 6"))) as desk:
+        await desk.enter("go")
+        await desk.until(lambda: len(desk.opened) == 2 and desk.loader.ready is not None)
+        await desk.until(lambda: not desk.chat.pane.working)
+        assert desk.path[-1].content.strip() == "so far"
+        assert desk.path[-1].state == "failed"
+        await desk.shows("so far", "signal 6")
+
+
+async def test_attached_file_travels_with_the_prompt(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("buy milk", encoding="utf-8")
+    async with desktop(tmp_path) as desk:
+        await desk.answered("What does @notes.txt say?")
+        sent = desk.models.requests[-1].prompt[-1]
+        assert not isinstance(sent, str)
+        assert "buy milk" in sent.content
+        await desk.shows("notes.txt")
+
+
+async def test_missing_attachment_is_said_and_the_prompt_stays(tmp_path: Path) -> None:
+    async with desktop(tmp_path) as desk:
+        await desk.enter("What does @./missing.txt say?")
+        await desk.shows("missing.txt")
+        await desk.until(lambda: desk.composer.text == "What does @./missing.txt say?")
+        assert desk.path == ()
+
+
+async def test_full_context_is_said_and_room_is_offered(tmp_path: Path) -> None:
+    async with desktop(tmp_path, models=lambda: ScriptedModels(says("word " * 30), context=80)) as desk:
+        await desk.answered("question " * 20)
+        await desk.enter("another " * 40)
+        await desk.shows("oom")
+        assert len(desk.path) in {2, 3}
+
+
+async def test_resizing_while_an_answer_streams_keeps_it_whole(tmp_path: Path) -> None:
+    gates = [Gate(), Gate(), Gate()]
+    script = says("alpha " * 40, gates[0], "beta " * 40, gates[1], "gamma " * 40, gates[2], "omega")
+    async with desktop(tmp_path, script) as desk:
+        await desk.enter("go")
+        for gate, size in zip(gates, [(80, 24), (200, 50), (40, 12)], strict=True):
+            await desk.until(gate.reached.is_set)
+            await desk.pilot.resize_terminal(*size)
+            gate.open()
+        await desk.until(lambda: not desk.chat.pane.working)
+        await desk.shows("omega")
+        assert desk.path[-1].content == "alpha " * 40 + "beta " * 40 + "gamma " * 40 + "omega"
+
+
+async def test_files_named_in_the_prompt_are_weighed_before_it_is_sent(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("one two three", encoding="utf-8")
+    async with desktop(tmp_path) as desk:
+        desk.composer.text = "What does @notes.txt say"
+        await desk.shows("notes.txt", "5 tokens")
+
+
+async def test_escape_before_the_first_word_leaves_the_question_alone(tmp_path: Path) -> None:
+    gate = Gate()
+    async with desktop(tmp_path, says(gate, "never")) as desk:
+        await desk.enter("go")
+        await desk.until(gate.reached.is_set)
+        await desk.press("escape")
+        await desk.until(lambda: not desk.chat.pane.working)
+        assert desk.texts == ["go"]
+        await desk.until(lambda: "Assistant" not in desk.screen_text())
+
+
+async def test_colours_are_not_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    async with desktop(tmp_path, says("some words of an answer")) as desk:
+        await desk.answered("go")
+        await desk.press("f2", "f3")
+        await desk.shows("accepted draft (underlined)", "prepared ahead")
+        assert desk.app.no_color

@@ -1,0 +1,232 @@
+"""What a message shows, and what can be done with it by key and by mouse."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from textual.widgets import Static
+
+from localspec.chat.records import Attachment, Shown, State
+from localspec_tui.messages import Deed
+from localspec_tui.widgets.message import MessageView
+from localspec_tui.widgets.thinking import ThinkingView
+from tests.tui.transcripts import Host, chat, said, shown, until
+
+CODE = "Use this:\n\n```python\nprint('one')\n```\n\nor that:\n\n```\ntwo\n```\n"
+
+
+async def deed_after(key: str, item: Shown) -> list[tuple[Deed, int, str]]:
+    host = Host()
+    async with host.run_test(size=(100, 30)) as pilot:
+        await host.transcript.show([item])
+        host.transcript.focus_last()
+        await pilot.press(key)
+        await pilot.pause()
+        return [(deed.deed, deed.message_id, deed.text) for deed in host.deeds]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("key", "deed"),
+    [
+        ("y", "copy"),
+        ("e", "edit"),
+        ("r", "regenerate"),
+        ("c", "continue"),
+        ("left_square_bracket", "previous"),
+        ("right_square_bracket", "next"),
+        ("t", "timeline"),
+        ("m", "compare"),
+    ],
+)
+async def test_key_asks_for_a_deed(key: str, deed: Deed) -> None:
+    assert await deed_after(key, shown(2, "an answer")) == [(deed, 2, "")]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("key", ["b", "Y"])
+async def test_key_copies_the_first_code(key: str) -> None:
+    assert await deed_after(key, shown(2, CODE)) == [("copy-code", 2, "print('one')\n")]
+
+
+@pytest.mark.asyncio
+async def test_message_without_code_says_so() -> None:
+    assert await deed_after("b", shown(2, "no code")) == []
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("key", ["t", "m", "c"])
+async def test_questions_have_no_deeds_of_answers(key: str) -> None:
+    assert await deed_after(key, shown(1, "a question")) == []
+
+
+def test_every_binding_can_be_remapped() -> None:
+    for binding in MessageView.BINDINGS:
+        assert not isinstance(binding, tuple)
+        assert (binding.id or "").startswith("message.")
+
+
+@pytest.mark.asyncio
+async def test_each_code_has_its_own_copy() -> None:
+    host = Host()
+    async with host.run_test(size=(100, 30)) as pilot:
+        await host.transcript.show([shown(2, CODE)])
+        await until(pilot, "two")
+        for head in ("python  copy", "code  copy"):
+            x, y = host.place(head)
+            await pilot.click(offset=(x + len(head) - 2, y))
+        assert [deed.text for deed in host.deeds] == ["print('one')\n", "two\n"]
+
+
+@pytest.mark.asyncio
+async def test_focus_moves_between_messages() -> None:
+    host = Host()
+    async with host.run_test(size=(80, 24)) as pilot:
+        await host.transcript.show(chat(300))
+        host.transcript.focus_last()
+        selected = []
+        for key in ("k", "up", "j", "down", "j", "g"):
+            await pilot.press(key)
+            await pilot.pause()
+            selected.append(host.transcript.selected_message())
+        assert selected[:5] == [299, 298, 299, 300, 300]
+        await until(pilot, "message number 1\n")
+        assert host.transcript.selected_message() == 1
+        await pilot.press("G")
+        await until(pilot, "message number 300")
+        assert host.transcript.selected_message() == 300
+
+
+@pytest.mark.asyncio
+async def test_names_tell_who_speaks_and_deeds_appear_with_the_focus() -> None:
+    host = Host()
+    async with host.run_test(size=(100, 30)) as pilot:
+        await host.transcript.show([shown(1, "my question"), shown(2, "its answer")])
+        await until(pilot, ["You", "my question", "Assistant", "its answer"])
+        assert "regenerate" not in host.text()
+        host.transcript.focus_last()
+        await until(pilot, ["copy", "edit", "regenerate", "timeline", "compare modes"])
+        await pilot.click(offset=host.place("regenerate"))
+        assert [(deed.deed, deed.message_id) for deed in host.deeds] == [("regenerate", 2)]
+
+
+@pytest.mark.asyncio
+async def test_deeds_appear_under_the_mouse() -> None:
+    host = Host()
+    async with host.run_test(size=(100, 30)) as pilot:
+        await host.transcript.show([shown(2, "its answer")])
+        await until(pilot, "its answer")
+        await pilot.hover(offset=host.place("its answer"))
+        await until(pilot, "regenerate")
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        ("stopped", "stopped - c continues"),
+        ("length", "length limit - c continues"),
+        ("context", "context is full - c continues"),
+        ("failed", "model failed - c continues"),
+    ],
+)
+async def test_unfinished_answer_says_why_and_goes_on_by_a_click(state: State, words: str) -> None:
+    host = Host()
+    async with host.run_test(size=(100, 30)) as pilot:
+        await host.transcript.show([shown(2, "half an", state=state)])
+        await until(pilot, words)
+        await pilot.click(offset=host.place("c continues"))
+        assert [deed.deed for deed in host.deeds] == ["continue"]
+
+
+@pytest.mark.asyncio
+async def test_attachments_branches_figures_and_dropping_are_shown() -> None:
+    host = Host()
+    question = shown(1, "read [this]", attachments=(Attachment("notes.txt", "x" * 1_234),))
+    answer = replace(shown(2, "done"), branch=2, branches=3, label="SSD  58.3 tok/s (x1.9)")
+    async with host.run_test(size=(100, 30)) as pilot:
+        await host.transcript.show([question, answer])
+        await until(pilot, ["read [this]", "notes.txt 1.2 kB", "‹ 2/3 ›", "SSD  58.3 tok/s (x1.9)"])
+        await pilot.click(offset=host.place("‹"))
+        await pilot.click(offset=host.place("›"))
+        assert [deed.deed for deed in host.deeds] == ["previous", "next"]
+        await host.transcript.replace(replace(question, message=replace(question.message, dropped=True)))
+        await until(pilot, "not sent to the model")
+
+
+@pytest.mark.asyncio
+async def test_thinking_is_folded_until_asked_for() -> None:
+    host = Host()
+    async with host.run_test(size=(100, 30)) as pilot:
+        await host.transcript.show([shown(2, "<think>hidden words here</think>\n\nThe answer.")])
+        await until(pilot, ["Thinking, 3 words  ▸", "The answer."])
+        assert "hidden words" not in host.text()
+        await pilot.click(offset=host.place("Thinking"))
+        await until(pilot, ["▾", "hidden words here"])
+        host.query_one(ThinkingView).focus()
+        await pilot.press("enter")
+        await until(pilot, "▸")
+        host.transcript.thinking = True
+        await until(pilot, "hidden words here")
+        host.transcript.thinking = False
+        await until(pilot, "▸")
+
+
+@pytest.mark.asyncio
+async def test_thinking_is_counted_while_it_comes() -> None:
+    host = Host()
+    text = "<think>one two three</think>\n\nThe **answer**."
+    async with host.run_test(size=(100, 30)) as pilot:
+        item = shown(2, " ", state="writing")
+        await host.transcript.show([said(item, "", "writing")])
+        for character in text[:19]:
+            host.transcript.stream(character, [])
+        await until(pilot, "Thinking ..., 3 words")
+        for character in text[19:]:
+            host.transcript.stream(character, [])
+        await until(pilot, ["Thinking, 3 words", "The answer."])
+        await host.transcript.end_stream(said(item, text))
+        await until(pilot, ["Thinking, 3 words", "The answer."])
+        assert "<think>" not in host.text()
+
+
+@pytest.mark.asyncio
+async def test_text_is_selected_as_it_was_written() -> None:
+    host = Host()
+    async with host.run_test(size=(40, 24)) as pilot:
+        words = " ".join(f"word{number}" for number in range(20))
+        await host.transcript.show([shown(2, f"{words}\n\n- item **bold**\n")])
+        await until(pilot, "item bold")
+        x, y = host.place("word0")
+        await pilot.mouse_down(offset=(x, y))
+        x, y = host.place("bold")
+        await pilot.hover(offset=(x + 4, y))
+        await pilot.mouse_up(offset=(x + 4, y))
+        await pilot.pause()
+        assert (host.screen.get_selected_text() or "").startswith(f"{words}\n\nitem bol")
+
+
+@pytest.mark.asyncio
+async def test_only_web_links_are_opened_and_only_by_a_click() -> None:
+    host = Host()
+    async with host.run_test(size=(80, 24)) as pilot:
+        await host.transcript.show([shown(2, "[good](https://example.org/a) [bad](file:///etc/passwd)")])
+        await until(pilot, "good")
+        await pilot.hover(offset=host.place("good"))
+        assert host.opened == []
+        await pilot.click(offset=host.place("good"))
+        await pilot.click(offset=host.place("bad"))
+        assert host.opened == ["https://example.org/a"]
+
+
+@pytest.mark.asyncio
+async def test_changed_question_is_shown_anew() -> None:
+    host = Host()
+    async with host.run_test(size=(80, 24)) as pilot:
+        item = shown(1, "first wording")
+        await host.transcript.show([item])
+        await host.transcript.replace(said(item, "second wording"))
+        await until(pilot, "second wording")
+        assert "first wording" not in host.text()
+        assert host.query(MessageView).first().query(Static)

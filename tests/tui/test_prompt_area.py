@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+import pytest
+from textual import events
+from textual._xterm_parser import XTermParser
+
+from localspec_tui.messages import DraftChanged
+from localspec_tui.widgets.pasted import FOLD_FROM
+from tests.tui.composer_host import ComposerHost
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("key", ["shift+enter", "ctrl+j", "alt+enter"])
+async def test_a_line_can_be_broken(key: str) -> None:
+    app = ComposerHost()
+    async with app.run_test() as pilot:
+        await pilot.press("a", key, "b", "enter")
+        assert app.sent == ["a\nb"]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("sent_by_terminal", "expected"),
+    [
+        ("\x1b\r", "a\nb"),  # Alt+Enter of old terminals
+        ("\x1b[13;3u", "a\nb"),
+        ("\x1b[13;2u", "a\nb"),
+        ("\x1b[27;2;13~", "a\nb"),  # Shift+Enter with xterm's modifyOtherKeys
+        ("\n", "a\nb"),
+        ("\r", "b"),
+    ],
+)
+async def test_what_terminals_send_for_a_line_break(sent_by_terminal: str, expected: str) -> None:
+    app = ComposerHost()
+    async with app.run_test() as pilot:
+        await pilot.press("a")
+        for event in XTermParser().feed(sent_by_terminal):
+            app.post_message(event)
+        await pilot.pause()
+        await pilot.press("b")
+        assert app.composer.text == expected
+
+
+@pytest.mark.asyncio
+async def test_a_paste_of_many_lines_stays_one_message() -> None:
+    app = ComposerHost()
+    async with app.run_test() as pilot:
+        app.post_message(events.Paste("one\rtwo\r\nthree\n"))
+        await pilot.pause()
+        assert app.sent == []
+        assert app.composer.text == "one\ntwo\nthree\n"
+        await pilot.press("enter")
+        assert app.sent == ["one\ntwo\nthree\n"]
+
+
+@pytest.mark.asyncio
+async def test_a_huge_paste_is_folded_and_sent_whole() -> None:
+    huge = "x" * 80 + "\n" + "word " * 200_000
+    app = ComposerHost()
+    async with app.run_test() as pilot:
+        await pilot.press("a")
+        app.post_message(events.Paste(huge))
+        await pilot.pause()
+        await pilot.press("b")
+        assert app.area.text == "a[pasted text 1: 2 lines]b"
+        assert app.composer.text == f"a{huge}b"
+        assert app.heard[-1] == DraftChanged(f"a{huge}b")
+        await pilot.press("enter")
+        assert app.sent == [f"a{huge}b"]
+
+
+@pytest.mark.asyncio
+async def test_backspace_takes_a_folded_text_as_one() -> None:
+    app = ComposerHost()
+    async with app.run_test() as pilot:
+        await pilot.press("a")
+        app.post_message(events.Paste("y" * FOLD_FROM))
+        await pilot.pause()
+        await pilot.press("backspace")
+        assert app.composer.text == "a"
+        await pilot.press("ctrl+z")
+        assert app.composer.text == "a" + "y" * FOLD_FROM
+
+
+@pytest.mark.asyncio
+async def test_the_clipboard_is_pasted_with_plain_line_ends() -> None:
+    app = ComposerHost()
+    async with app.run_test() as pilot:
+        app.copy_to_clipboard("a\r\nb")
+        await pilot.press("ctrl+v")
+        assert app.composer.text == "a\nb"
+
+
+@pytest.mark.asyncio
+async def test_up_within_the_text_moves_the_cursor_also_over_wrapped_lines() -> None:
+    app = ComposerHost()
+    async with app.run_test(size=(40, 24)) as pilot:
+        app.composer.set_history(["before"])
+        app.composer.text = "word " * 15 + "\nlast"
+        await pilot.pause()
+        await pilot.press("up")
+        assert app.area.cursor_location[0] == 0
+        await pilot.press("up")
+        assert app.composer.text.startswith("word")
+        await pilot.press("up", "up")
+        assert app.composer.text.startswith("word")  # only prompts that begin as the draft does are visited
+
+
+@pytest.mark.asyncio
+async def test_the_prompt_grows_up_to_a_third_of_the_screen() -> None:
+    app = ComposerHost()
+    async with app.run_test(size=(80, 60)) as pilot:
+        assert app.area.size.height == 1
+        for lines, height in ((4, 4), (30, 10)):
+            app.composer.text = "\n".join("x" * lines)
+            await pilot.pause()
+            assert app.area.size.height == height
+        await pilot.resize_terminal(80, 24)
+        await pilot.pause()
+        assert app.area.outer_size.height + 2 == 8
+
+
+@pytest.mark.asyncio
+async def test_page_keys_go_to_the_screen_while_all_of_the_text_is_seen() -> None:
+    app = ComposerHost()
+    async with app.run_test() as pilot:
+        await pilot.press("pageup", "pagedown")
+        assert app.did == ["page", "page"]
+        app.composer.text = "\n" * 40
+        await pilot.pause()
+        await pilot.press("pageup")
+        assert app.did == ["page", "page"]
+        assert app.area.cursor_location[0] < 40

@@ -1,0 +1,73 @@
+"""The program as a person runs it: a pseudo-terminal, the worker process, the bundled pair, the disk."""
+
+from __future__ import annotations
+
+import sqlite3
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.tui.terminal import Terminal
+
+if sys.platform == "win32":
+    pytest.skip("pseudo-terminals are of Unix", allow_module_level=True)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Callable[..., Terminal]:
+    folders = {f"LOCALSPEC_{kind}_DIR": str(tmp_path / kind.lower()) for kind in ("CONFIG", "DATA", "STATE")}
+    return lambda *arguments: Terminal(arguments, variables={"HOME": str(tmp_path), **folders})
+
+
+def messages(folder: Path) -> list[tuple[str, str]]:
+    """Return role and state of all messages that are on the disk."""
+    file = folder / "data" / "chats.db"
+    if not file.exists():
+        return []
+    with closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True)) as connection:
+        try:
+            return connection.execute("SELECT role, state FROM messages ORDER BY id").fetchall()
+        except sqlite3.OperationalError:  # not yet made, or being written
+            return []
+
+
+def test_two_turns_a_stop_and_the_chat_is_found_again(run: Callable[..., Terminal], tmp_path: Path) -> None:
+    with run("--temp", "0", "--mode", "ssd") as terminal:
+        terminal.shows("Ask anything")
+        terminal.send("Tell me a story about a dog.")
+        terminal.shows("story about a dog.")
+        terminal.send("\r")
+        terminal.until(lambda: messages(tmp_path) == [("user", "complete"), ("assistant", "complete")])
+        terminal.send("And one about a cat.")
+        terminal.shows("one about a cat.")
+        terminal.send("\r")
+        terminal.until(lambda: len(messages(tmp_path)) == 4)
+        terminal.send("\x1b")
+        terminal.until(lambda: messages(tmp_path)[-1][1] in {"stopped", "complete"})
+        terminal.send("\x11")
+        assert terminal.leave() == 0
+    with run() as terminal:
+        terminal.shows("Tell me a story about a dog.", "And one about a cat.")
+        terminal.send("\x11")
+        assert terminal.leave() == 0
+
+
+def test_mistakes_on_the_command_line_are_told_before_the_screen_opens(run: Callable[..., Terminal]) -> None:
+    with run("-m", "missing.gguf") as terminal:
+        assert terminal.leave() == 2
+        assert "missing.gguf" in terminal.output
+    with run("--profile", "codnig") as terminal:
+        assert terminal.leave() == 2
+        assert "did you mean `coding`?" in terminal.output
+
+
+def test_no_line_of_a_library_reaches_the_terminal(run: Callable[..., Terminal]) -> None:
+    with run("-v") as terminal:
+        terminal.shows("Ask anything", "demo target")
+        terminal.send("\x11")
+        assert terminal.leave() == 0
+        assert "llama_" not in terminal.output
+        assert "Traceback" not in terminal.output

@@ -1,0 +1,242 @@
+"""Slash commands, keys and the palette of the whole screen."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+
+import pytest
+from textual.widget import Widget
+
+from localspec.chat.commands import COMMANDS
+from localspec.config import Config
+from localspec.testing.scripted import MARKDOWN, ScriptedModels, says
+from localspec.types import Message
+from localspec_tui.screens.ask import AskScreen
+from localspec_tui.screens.edit import EditScreen
+from localspec_tui.screens.help import HelpScreen
+from localspec_tui.screens.make_room import MakeRoomScreen
+from localspec_tui.screens.note import NoteScreen
+from localspec_tui.screens.search import SearchScreen
+from localspec_tui.slash import SlashCommands
+from localspec_tui.widgets.sidebar import Sidebar
+from localspec_tui.widgets.timeline import Timeline
+from tests.tui.desktop import desktop
+from tests.tui.settled import settled
+
+pytestmark = pytest.mark.asyncio
+
+
+async def test_every_command_does_something() -> None:
+    assert all(hasattr(SlashCommands, f"_{spec.name}") for spec in COMMANDS)
+
+
+async def test_unknown_command_is_said_and_kept(tmp_path: Path) -> None:
+    async with desktop(tmp_path) as desk:
+        await desk.enter("/hlep")
+        await desk.shows("did you mean `/help`?")
+        assert desk.composer.text == "/hlep"
+
+
+async def test_mode_and_temperature_count_from_the_next_answer_on(tmp_path: Path) -> None:
+    async with desktop(tmp_path) as desk:
+        await desk.answered("one")
+        await desk.enter("/mode off")
+        await desk.shows("mode off")
+        await desk.enter("/temp 0.3")
+        await desk.shows("temperature 0.3")
+        await desk.answered("two")
+        first, second = desk.models.requests
+        assert (first.settings.mode, first.steps_down) == ("ssd", True)
+        assert (second.settings.mode, second.steps_down) == ("off", False)
+        assert second.sampling.temperature == 0.3
+
+
+async def test_mode_that_needs_a_draft_model_is_refused_without_one(tmp_path: Path) -> None:
+    async with desktop(tmp_path, models=lambda: ScriptedModels(has_draft=False)) as desk:
+        await desk.enter("/mode ssd")
+        await desk.shows("needs a draft model")
+        assert desk.chat.desk.mode is None
+
+
+async def test_profile_switches_by_command_and_by_key_without_reloading(tmp_path: Path) -> None:
+    async with desktop(tmp_path) as desk:
+        await desk.answered("one")
+        await desk.enter("/profile writing")
+        await desk.shows("Writing")
+        await desk.answered("two")
+        await desk.press("f5")
+        await desk.until(lambda: desk.chat.desk.profile.name != "writing")
+        assert len(desk.opened) == 1
+        one, two = (request.prompt for request in desk.models.requests)
+        assert isinstance(one[0], Message)
+        assert isinstance(two[0], Message)
+        assert one[0].role == two[0].role == "system"
+        assert one[0].content != two[0].content
+        assert desk.models.requests[1].sampling.temperature == 0.9
+
+
+async def test_system_prompt_belongs_to_the_chat(tmp_path: Path) -> None:
+    async with desktop(tmp_path) as desk:
+        await desk.enter("/system Talk like a pirate.")
+        await desk.shows("system prompt of its own")
+        await desk.answered("hello")
+        assert desk.models.requests[-1].prompt[0] == Message("system", "Talk like a pirate.")
+        await desk.enter("/new")
+        await desk.until(lambda: not desk.path)
+        await desk.answered("hello")
+        assert desk.models.requests[-1].prompt[0] != Message("system", "Talk like a pirate.")
+
+
+async def test_chat_is_renamed_pinned_deleted_and_brought_back(tmp_path: Path) -> None:
+    async with desktop(tmp_path) as desk:
+        await desk.answered("a question about boats")
+        await desk.enter("/rename Boats")
+        await desk.until(lambda: desk.chat.desk.chat.info.title == "Boats")
+        await desk.enter("/pin")
+        await desk.until(lambda: desk.chat.desk.chat.info.pinned)
+        await desk.enter("/delete")
+        await desk.until(lambda: isinstance(desk.app.screen, AskScreen))
+        assert desk.store.chats() == ()
+        await desk.press("y")
+        await desk.until(lambda: desk.chat.desk.chat.info.title == "Boats")
+        assert [chat.title for chat in desk.store.chats()] == ["Boats"]
+
+
+async def test_search_opens_the_chat_at_the_message(tmp_path: Path) -> None:
+    async with desktop(tmp_path, says("Saturn has rings"), says("nothing of the sort")) as desk:
+        await desk.answered("planets")
+        await desk.enter("/new")
+        await desk.answered("something else")
+        await desk.press("ctrl+k")
+        await desk.until(lambda: isinstance(desk.app.screen, SearchScreen))
+        await desk.press(*"saturn")
+        await desk.shows("Saturn has rings")
+        await desk.press("enter")
+        await desk.until(lambda: desk.app.screen is desk.chat and desk.texts[:1] == ["planets"])
+
+
+async def test_chat_is_exported_and_imported(tmp_path: Path) -> None:
+    async with desktop(tmp_path, says(MARKDOWN)) as desk:
+        await desk.answered("How do I sort?")
+        await desk.enter("/export md sort.md")
+        await desk.until((tmp_path / "sort.md").exists)
+        await desk.enter("/export json sort.json")
+        await desk.until((tmp_path / "sort.json").exists)
+        await settled(desk.pilot)
+        assert "Sorting a list" in (tmp_path / "sort.md").read_text(encoding="utf-8")
+        assert json.loads((tmp_path / "sort.json").read_text(encoding="utf-8"))
+        await desk.enter("/export md sort.md")
+        await desk.shows("is there already")
+        await desk.enter("/import sort.json")
+        await desk.until(lambda: len(desk.store.chats()) == 2)
+        await desk.until(lambda: desk.texts == ["How do I sort?", MARKDOWN])
+
+
+async def test_answer_and_code_are_copied(tmp_path: Path) -> None:
+    async with desktop(tmp_path, says(MARKDOWN)) as desk:
+        await desk.answered("How do I sort?")
+        await desk.enter("/copy")
+        await desk.until(lambda: desk.app.clipboard == MARKDOWN)
+        await desk.enter("/copy code")
+        await desk.until(lambda: desk.app.clipboard.startswith("numbers = [3, 1, 2]"))
+
+
+async def test_room_is_made_by_leaving_exchanges_out(tmp_path: Path) -> None:
+    async with desktop(tmp_path, says("word " * 50)) as desk:
+        await desk.answered("first question")
+        await desk.answered("second question")
+        await desk.enter("/drop")
+        await desk.until(lambda: isinstance(desk.app.screen, MakeRoomScreen))
+        await desk.shows("first question", "second question")
+        await desk.press("home", "space", "enter")
+        await desk.until(lambda: desk.app.screen is desk.chat)
+        await desk.until(lambda: any(message.dropped for message in desk.path))
+        await desk.answered("third question")
+        sent = [
+            message.content for message in desk.models.requests[-1].prompt if isinstance(message, Message)
+        ]
+        assert "first question" not in sent
+        assert "second question" in sent
+
+
+@pytest.mark.parametrize(
+    ("key", "screen"),
+    [("f1", HelpScreen), ("ctrl+k", SearchScreen)],
+)
+async def test_key_opens_a_screen_and_escape_closes_it(tmp_path: Path, key: str, screen: type) -> None:
+    async with desktop(tmp_path) as desk:
+        await desk.press(key)
+        await desk.until(lambda: isinstance(desk.app.screen, screen))
+        await desk.press("escape")
+        await desk.until(lambda: desk.app.screen is desk.chat)
+
+
+def has_gone(widget: Widget) -> bool:
+    return not widget.display
+
+
+async def test_panels_open_and_close_by_key(tmp_path: Path) -> None:
+    async with desktop(tmp_path, size=(160, 50)) as desk:
+        await desk.answered("go")
+        for key, widget in (("f3", Timeline), ("ctrl+l", type(desk.log)), ("ctrl+b", Sidebar)):
+            shown = desk.chat.query_one(widget)
+            assert not shown.display
+            await desk.press(key)
+            await desk.until(partial(getattr, shown, "display"))
+            await desk.press(key)
+            await desk.until(partial(has_gone, shown))
+
+
+async def test_words_are_coloured_by_origin(tmp_path: Path) -> None:
+    async with desktop(tmp_path, says("some words of an answer")) as desk:
+        await desk.answered("go")
+        await desk.press("f2")
+        await desk.shows("prepared draft", "bonus")
+        await desk.press("f2")
+        await desk.until(lambda: "prepared draft" not in desk.screen_text())
+
+
+async def test_stats_and_theme_and_edit_of_the_system_prompt(tmp_path: Path) -> None:
+    async with desktop(tmp_path) as desk:
+        await desk.answered("go")
+        await desk.enter("/stats")
+        await desk.until(lambda: isinstance(desk.app.screen, NoteScreen))
+        await desk.shows("acceptance", "first token")
+        await desk.press("escape")
+        await desk.enter("/theme localspec-light")
+        await desk.until(lambda: desk.app.theme == "localspec-light")
+        await desk.enter("/theme no-such")
+        await desk.shows("there is no theme")
+        await desk.enter("/system")
+        await desk.until(lambda: isinstance(desk.app.screen, EditScreen))
+        await desk.shows("You are a helpful assistant.")
+
+
+async def test_keys_can_be_changed_in_the_configuration(tmp_path: Path) -> None:
+    async with desktop(tmp_path, config=Config(sidebar=False, keys=(("chat.help", "f9"),))) as desk:
+        await desk.press("f1")
+        await desk.pilot.pause()
+        assert desk.app.screen is desk.chat
+        await desk.press("f9")
+        await desk.until(lambda: isinstance(desk.app.screen, HelpScreen))
+        await desk.shows("F9")
+
+
+async def test_palette_offers_commands_profiles_and_modes(tmp_path: Path) -> None:
+    async with desktop(tmp_path) as desk:
+        titles = [command.title for command in desk.app.get_system_commands(desk.chat)]
+        assert {"/search", "Profile: Coding", "Mode: ssd"} <= set(titles)
+        await desk.press("ctrl+p")
+        await desk.until(lambda: desk.app.screen is not desk.chat)
+        await desk.press(*"Mode: off")
+        await desk.shows("Mode: off")
+        await desk.press("enter", "enter")
+        await desk.until(lambda: desk.chat.desk.mode == "off")
+
+
+async def test_leaving_by_command(tmp_path: Path) -> None:
+    async with desktop(tmp_path) as desk:
+        await desk.enter("/exit")
+        await desk.until(lambda: desk.app.return_value == 0)

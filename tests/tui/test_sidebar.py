@@ -1,0 +1,265 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import date, datetime
+
+import pytest
+from textual import on
+from textual.app import App, ComposeResult
+from textual.containers import Horizontal
+from textual.message import Message
+from textual.widgets import Button, Input
+
+from localspec.chat.records import ChatInfo
+from localspec_tui.messages import ChatDeleted, ChatPicked, ChatPinned, ChatRenamed
+from localspec_tui.widgets.chat_list import ChatList
+from localspec_tui.widgets.chat_rows import rows, written_day
+from localspec_tui.widgets.sidebar import Sidebar
+
+TODAY = date(2026, 11, 20)
+NOON = datetime(2026, 11, 20, 12).astimezone().timestamp()
+DAY = 86_400
+
+
+def chat(
+    number: int, title: str = "", *, days: float = 0, pinned: bool = False, messages: int = 2
+) -> ChatInfo:
+    time = NOON - days * DAY
+    return ChatInfo(number, title or f"Chat {number}", time, time, pinned=pinned, messages=messages)
+
+
+THREE = (chat(1), chat(2, days=1), chat(3, days=5, pinned=False))
+
+
+class Host(App[None]):
+    def __init__(self) -> None:
+        super().__init__()
+        self.heard: list[Message] = []
+
+    def compose(self) -> ComposeResult:
+        with Horizontal():
+            yield Sidebar(today=lambda: TODAY)
+            yield Button("elsewhere")
+
+    def show(self, chats: Sequence[ChatInfo], current: int | None = None) -> None:
+        self.query_one(Sidebar).show(chats, current)
+        self.query_one(Sidebar).focus()
+
+    @property
+    def chats(self) -> ChatList:
+        return self.query_one(ChatList)
+
+    @property
+    def at(self) -> int | None:
+        return self.chats.chat.id if self.chats.chat else None
+
+    @property
+    def lines(self) -> list[str]:
+        return [self.chats.render_line(y).text.rstrip() for y in range(self.chats.size.height)]
+
+    @on(ChatPicked)
+    @on(ChatRenamed)
+    @on(ChatPinned)
+    @on(ChatDeleted)
+    def hear(self, message: Message) -> None:
+        self.heard.append(message)
+
+
+def test_chats_are_grouped_by_local_date() -> None:
+    chats = (
+        chat(1, pinned=True, days=90),
+        chat(2, days=-0.2),
+        chat(3, days=1),
+        chat(4, days=2),
+        chat(5, days=7),
+        chat(6, days=8),
+        chat(7, days=30),
+        chat(8, days=31),
+        chat(9, days=330),
+    )
+    headings = [row for row in rows(chats, TODAY) if isinstance(row, str) and row]
+    assert headings == [
+        "Pinned",
+        "Today",
+        "Yesterday",
+        "Last 7 days",
+        "Last 30 days",
+        "October",
+        "December 2025",
+    ]
+    assert [row.id for row in rows(chats, TODAY) if isinstance(row, ChatInfo)] == list(range(1, 10))
+
+
+@pytest.mark.parametrize(
+    ("days", "written"),
+    [(0, "Today"), (-1, "Today"), (1, "Yesterday"), (20, "31 October"), (400, "16 Oct 2025")],
+)
+def test_days_are_written_as_people_say_them(days: float, written: str) -> None:
+    assert written_day(NOON - days * DAY, TODAY) == written
+
+
+@pytest.mark.asyncio
+async def test_rows_show_title_count_and_the_current_chat() -> None:
+    app = Host()
+    async with app.run_test(size=(80, 10)) as pilot:
+        app.show([chat(1, "A title that is far too long for the sidebar", messages=120), chat(2)], 2)
+        await pilot.pause()
+        assert app.lines[0] == " Today"
+        assert app.lines[1] == "  A title that is far to… 120"
+        assert app.lines[2].startswith("▌ Chat 2")
+        assert app.at == 2
+
+
+@pytest.mark.asyncio
+async def test_without_chats_it_says_so() -> None:
+    app = Host()
+    async with app.run_test() as pilot:
+        shown = [app.chats.display]
+        for chats in (THREE, ()):
+            app.show(chats)
+            await pilot.pause()
+            shown.append(app.chats.display)
+        assert shown == [False, True, False]
+
+
+@pytest.mark.asyncio
+async def test_keys_move_over_the_headings() -> None:
+    app = Host()
+    async with app.run_test() as pilot:
+        app.show(THREE, 1)
+        places = []
+        for key in ("down", "j", "down", "up", "k", "G", "g", "end", "home", "pagedown", "pageup"):
+            await pilot.press(key)
+            places.append(app.at)
+        assert places == [2, 3, 3, 2, 1, 3, 1, 3, 1, 3, 1]
+
+
+@pytest.mark.asyncio
+async def test_keys_open_pin_and_delete() -> None:
+    app = Host()
+    async with app.run_test() as pilot:
+        app.show([chat(1, pinned=True), chat(2)], 2)
+        await pilot.press("enter", "p", "d", "delete", "up", "p")
+        assert app.heard == [
+            ChatPicked(2),
+            ChatPinned(2, True),
+            ChatDeleted(2),
+            ChatDeleted(2),
+            ChatPinned(1, False),
+        ]
+
+
+@pytest.mark.asyncio
+async def test_keys_do_nothing_without_chats() -> None:
+    app = Host()
+    async with app.run_test() as pilot:
+        app.show([])
+        app.chats.focus()
+        await pilot.press("down", "enter", "r", "p", "d", "end")
+        assert app.heard == []
+
+
+@pytest.mark.asyncio
+async def test_a_chat_is_renamed_in_place() -> None:
+    app = Host()
+    async with app.run_test() as pilot:
+        app.show(THREE, 2)
+        await pilot.press("r")
+        title = app.query_one(Input)
+        assert title.has_focus
+        assert title.value == "Chat 2"
+        assert title.region.right == app.chats.region.right
+        assert app.chats.cursor is not None
+        assert title.region.y == app.chats.region.y + app.chats.cursor
+        await pilot.press(*" New   name ", "enter")
+        assert app.heard == [ChatRenamed(2, "New name")]
+        assert not title.display
+        assert app.chats.has_focus
+
+
+@pytest.mark.asyncio
+async def test_escape_and_an_empty_title_keep_the_old_one() -> None:
+    app = Host()
+    async with app.run_test() as pilot:
+        app.show(THREE, 2)
+        await pilot.press("r", *"other", "escape")
+        assert app.chats.has_focus
+        await pilot.press("r", "backspace", "enter")
+        await pilot.press("r", "enter")
+        assert app.heard == []
+        assert not app.query_one(Input).display
+
+
+@pytest.mark.asyncio
+async def test_going_elsewhere_keeps_the_new_title() -> None:
+    app = Host()
+    async with app.run_test() as pilot:
+        app.show(THREE, 2)
+        await pilot.press("r", *"other")
+        app.query_one(Button).focus()
+        await pilot.pause()
+        assert app.heard == [ChatRenamed(2, "other")]
+        assert app.query_one(Button).has_focus
+
+
+@pytest.mark.asyncio
+async def test_a_click_opens_and_hovering_offers_the_rest() -> None:
+    app = Host()
+    async with app.run_test() as pilot:
+        app.show(THREE, 1)
+        await pilot.pause()
+        await pilot.click(ChatList, offset=(5, 4))
+        assert app.heard.pop() == ChatPicked(2)
+        await pilot.hover(ChatList, offset=(5, 1))
+        assert app.lines[1].endswith("✎ ☆ ×")
+        width = app.chats.size.width
+        await pilot.click(ChatList, offset=(width - 4, 1))
+        assert app.heard.pop() == ChatPinned(1, True)
+        await pilot.click(ChatList, offset=(width - 2, 1))
+        assert app.heard.pop() == ChatDeleted(1)
+        await pilot.click(ChatList, offset=(5, 0))
+        assert app.heard == []
+        await pilot.click(ChatList, offset=(width - 6, 1))
+        assert app.query_one(Input).has_focus
+        await pilot.hover(Button)
+        assert "✎" not in "".join(app.lines)
+
+
+@pytest.mark.asyncio
+async def test_the_cursor_stays_on_its_chat_or_at_its_place() -> None:
+    app = Host()
+    async with app.run_test() as pilot:
+        app.show(THREE, 1)
+        await pilot.press("down")
+        app.show((chat(9), *THREE), 9)
+        assert app.at == 2
+        app.show((chat(9), THREE[0], THREE[2]), 9)
+        assert app.at == 3
+        app.show([])
+        assert app.chats.cursor is None
+
+
+@pytest.mark.asyncio
+async def test_thousands_of_chats_are_walked_and_scrolled() -> None:
+    app = Host()
+    async with app.run_test(size=(80, 24)) as pilot:
+        app.show([chat(number, days=number / 3) for number in range(2000)], 0)
+        await pilot.press("end")
+        assert app.at == 1999
+        assert any("Chat 1999" in line for line in app.lines)
+        await pilot.press("pageup", "home")
+        assert app.at == 0
+        assert app.lines[0] == " Today"
+
+
+@pytest.mark.asyncio
+async def test_the_cursor_is_seen_also_when_the_list_was_hidden_or_small() -> None:
+    app = Host()
+    async with app.run_test(size=(80, 24)) as pilot:
+        app.show([chat(number) for number in range(100)], 60)
+        await pilot.pause()
+        await pilot.pause()
+        assert any("▌ Chat 60" in line for line in app.lines)
+        await pilot.resize_terminal(80, 6)
+        await pilot.pause()
+        assert any("▌ Chat 60" in line for line in app.lines)

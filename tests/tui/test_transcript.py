@@ -1,0 +1,265 @@
+"""Opening chats of any length, moving through them, and following what is written."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from textual.events import MouseScrollUp
+from textual.pilot import Pilot
+
+from localspec.chat.records import Shown
+from localspec_tui.widgets.message import MessageView
+from localspec_tui.widgets.transcript import Transcript
+from localspec_tui.widgets.transcript_lines import MoreHint, MoreLine
+from tests.tui.transcripts import Host, chat, said, shown, until
+
+LINE = "one more line of text\n\n"
+
+
+def mounted(transcript: Transcript) -> list[int]:
+    return [view.item.message.id for view in transcript.query(MessageView)]
+
+
+async def writing(pilot: Pilot[None], host: Host, messages: int = 40) -> Shown:
+    item = shown(messages + 2, " ", role="assistant", state="writing")
+    await host.transcript.show(chat(messages))
+    await host.transcript.add(item)
+    await pilot.pause()
+    return item
+
+
+@pytest.mark.asyncio
+async def test_long_chat_opens_at_its_end_with_few_widgets() -> None:
+    host = Host()
+    async with host.run_test(size=(80, 24)) as pilot:
+        await host.transcript.show(chat(2_000))
+        await until(pilot, "message number 2000")
+        assert host.transcript.following
+        assert len(mounted(host.transcript)) < 60
+        assert mounted(host.transcript)[-1] == 2_000
+
+
+@pytest.mark.asyncio
+async def test_scrolling_up_brings_earlier_messages_and_keeps_the_text_in_place() -> None:
+    host = Host()
+    async with host.run_test(size=(80, 24)) as pilot:
+        await host.transcript.show(chat(200))
+        await until(pilot, "message number 200")
+        first = mounted(host.transcript)[0]
+        seen = []
+        for _ in range(20):
+            host.transcript.scroll_page_up(animate=False)
+            await pilot.pause()
+            seen.append(min(int(row.split()[-1]) for row in host.rows() if "message number" in row))
+            if mounted(host.transcript)[0] < first:
+                break
+        assert mounted(host.transcript)[0] < first
+        assert seen == sorted(seen, reverse=True)
+        assert all(before - after < 12 for before, after in pairwise(seen))
+
+
+@pytest.mark.asyncio
+async def test_reading_through_a_whole_chat_upwards_misses_no_message() -> None:
+    host = Host()
+    async with host.run_test(size=(80, 24)) as pilot:
+        await host.transcript.show(chat(90))
+        await until(pilot, "message number 90")
+        seen: set[str] = set()
+        for _ in range(150):
+            seen |= {row.split()[-1] for row in host.rows() if "message number" in row}
+            if "1" in seen:
+                break
+            host.transcript.scroll_relative(y=-20, animate=False)
+            await pilot.pause()
+        assert seen == {str(number) for number in range(1, 91)}
+        assert len(mounted(host.transcript)) <= 70
+
+
+@pytest.mark.asyncio
+async def test_home_and_end_go_to_the_very_first_and_last_message() -> None:
+    host = Host()
+    async with host.run_test(size=(80, 24)) as pilot:
+        await host.transcript.show(chat(2_000))
+        await until(pilot, "message number 2000")
+        host.transcript.focus_last()
+        await pilot.press("home")
+        await until(pilot, "message number 1\n")
+        assert not host.transcript.following
+        assert mounted(host.transcript)[0] == 1
+        await pilot.press("end")
+        await until(pilot, "message number 2000")
+        assert host.transcript.following
+
+
+@pytest.mark.asyncio
+async def test_line_at_the_top_counts_earlier_messages_and_fetches_them_on_a_click() -> None:
+    host = Host()
+    async with host.run_test(size=(80, 24)) as pilot:
+        await host.transcript.show(chat(500))
+        await until(pilot, "message number 500")
+        first = mounted(host.transcript)[0]
+        earlier = host.transcript.query(MoreLine).first()
+        assert f"{first - 1} earlier messages" in str(earlier.render())
+        earlier.on_click()
+        for _ in range(50):
+            await pilot.pause()
+            if mounted(host.transcript)[0] < first:
+                break
+        assert mounted(host.transcript)[0] < first
+
+
+@pytest.mark.asyncio
+async def test_search_hit_opens_around_its_message_and_marks_it() -> None:
+    host = Host()
+    async with host.run_test(size=(80, 24)) as pilot:
+        await host.transcript.show(chat(1_000), at=400)
+        await until(pilot, "message number 400")
+        assert "message number 400" in host.text()
+        assert not host.transcript.following
+        marked = [
+            view.item.message.id for view in host.transcript.query(MessageView) if view.has_class("-found")
+        ]
+        assert marked == [400]
+        for _ in range(20):
+            host.transcript.action_page_down()
+            await pilot.pause()
+            if "message number 415" in host.text():
+                break
+        assert "message number 415" in host.text()
+        assert not host.transcript.following
+
+
+@pytest.mark.asyncio
+async def test_view_follows_the_end_while_text_comes() -> None:
+    host = Host()
+    async with host.run_test(size=(80, 24)) as pilot:
+        await writing(pilot, host)
+        for number in range(30):
+            host.transcript.stream(f"line {number}\n\n", [])
+            await pilot.pause()
+        await until(pilot, "line 29")
+        assert host.transcript.following
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("key", ["pageup", "k", "g"])
+async def test_reader_who_goes_up_is_left_there(key: str) -> None:
+    host = Host()
+    async with host.run_test(size=(80, 24)) as pilot:
+        await writing(pilot, host)
+        host.transcript.focus_last()
+        host.transcript.stream(LINE * 20, [])
+        await pilot.pause()
+        await pilot.press(key)
+        for _ in range(5):
+            await pilot.pause()
+        assert not host.transcript.following
+        before = host.rows()
+        for _ in range(10):
+            host.transcript.stream(LINE, [])
+            await pilot.pause()
+        assert host.rows()[:-1] == before[:-1]
+        assert "more" in host.rows()[-1]
+
+
+@pytest.mark.asyncio
+async def test_wheel_leaves_the_end_and_finds_it_again() -> None:
+    host = Host()
+    async with host.run_test(size=(80, 24)) as pilot:
+        await writing(pilot, host)
+        host.transcript.stream(LINE * 20, [])
+        await pilot.pause()
+        await pilot._post_mouse_events([MouseScrollUp], Transcript, button=0)
+        await pilot.pause()
+        assert not host.transcript.following
+        while host.transcript.scroll_y < host.transcript.max_scroll_y:
+            host.transcript.action_scroll_down()
+            await pilot.pause()
+        await pilot.pause()
+        assert host.transcript.following
+        host.transcript.stream("the last words", [])
+        await until(pilot, "the last words")
+
+
+@pytest.mark.asyncio
+async def test_end_resumes_following_and_takes_the_hint_away() -> None:
+    host = Host()
+    async with host.run_test(size=(80, 24)) as pilot:
+        await writing(pilot, host)
+        host.transcript.stream(LINE * 20, [])
+        await pilot.pause()
+        host.transcript.action_page_up()
+        await pilot.pause()
+        host.transcript.stream(LINE, [])
+        await pilot.pause()
+        assert host.query_one(MoreHint).display
+        await pilot.click(MoreHint)
+        host.transcript.stream("and the end", [])
+        await until(pilot, "and the end")
+        assert host.transcript.following
+        assert not host.query_one(MoreHint).display
+
+
+@pytest.mark.asyncio
+async def test_text_that_comes_while_the_message_is_out_of_reach_is_there_later() -> None:
+    host = Host()
+    async with host.run_test(size=(80, 24)) as pilot:
+        item = await writing(pilot, host, 600)
+        host.transcript.action_scroll_home()
+        await until(pilot, "message number 1\n")
+        assert item.message.id not in mounted(host.transcript)
+        host.transcript.stream("unseen words", [])
+        host.transcript.follow()
+        await until(pilot, "unseen words")
+        host.transcript.stream(" and seen ones", [])
+        await until(pilot, "unseen words and seen ones")
+        await host.transcript.end_stream(said(item, " unseen words and seen ones."))
+        await until(pilot, "unseen words and seen ones.")
+
+
+@pytest.mark.asyncio
+async def test_end_of_stream_shows_the_whole_text_once() -> None:
+    host = Host()
+    text = "# Title\n\nSome words.\n\n```python\nprint('open')\n"
+    async with host.run_test(size=(80, 24)) as pilot:
+        item = await writing(pilot, host, 4)
+        for character in text:
+            host.transcript.stream(character, [])
+        await host.transcript.end_stream(said(item, text + "last = 1"))
+        await until(pilot, ["Title", "Some words.", "print('open')", "last = 1"])
+        assert host.text().count("Some words.") == 1
+
+
+@pytest.mark.asyncio
+async def test_resize_while_streaming_keeps_the_end_and_the_reader() -> None:
+    host = Host()
+    async with host.run_test(size=(120, 30)) as pilot:
+        await writing(pilot, host)
+        for width, height in ((60, 20), (200, 50), (20, 8), (80, 24)):
+            host.transcript.stream(f"words at {width}\n\n", [])
+            await pilot.resize_terminal(width, height)
+            await until(pilot, f"words at {width}")
+            assert host.transcript.following
+        host.transcript.scroll_relative(y=-60, animate=False)
+        await pilot.pause()
+        top = next(row for row in host.rows() if "message number" in row)
+        await pilot.resize_terminal(100, 24)
+        await pilot.pause()
+        assert top.strip() in host.text()
+
+
+@pytest.mark.asyncio
+async def test_empty_chat_and_change_of_chat() -> None:
+    host = Host()
+    async with host.run_test(size=(80, 24)) as pilot:
+        await host.transcript.show([])
+        host.transcript.stream("nobody", [])
+        host.transcript.focus_last()
+        assert host.transcript.selected_message() is None
+        await host.transcript.show(chat(3))
+        await until(pilot, "message number 3")
+        await host.transcript.show([shown(7, "another chat")])
+        await until(pilot, "another chat")
+        assert mounted(host.transcript) == [7]
+        assert "message number" not in host.text()

@@ -1,0 +1,59 @@
+"""The terminal application: themes, keys and the palette around the chat."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+from textual.app import App, SystemCommand
+from textual.binding import Binding, BindingType
+from textual.screen import Screen
+
+from localspec.chat.commands import COMMANDS, Command
+from localspec.chat.desk import Desk
+from localspec.chat.loading import ModelLoader
+from localspec.config import Config
+from localspec_tui.screens.chat import ChatScreen, Log
+from localspec_tui.themes import DARK, LIGHT
+
+
+class LocalSpecApp(App[int]):
+    """LocalSpec on a terminal; its result is the exit code."""
+
+    TITLE = "LocalSpec"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("ctrl+q", "quit", "Quit", id="app.quit", priority=True),
+    ]
+
+    def __init__(self, desk: Desk, loader: ModelLoader, config: Config, folder: Path, log: Log) -> None:
+        super().__init__()
+        self.chat_screen = ChatScreen(desk, loader, config, folder, log)
+        for theme in (DARK, LIGHT):
+            self.register_theme(theme)
+        self._wanted_theme = config.theme or DARK.name
+        self.set_keymap(dict(config.keys))
+
+    def on_mount(self) -> None:
+        """Open the chat."""
+        self.theme = self._wanted_theme if self._wanted_theme in self.available_themes else DARK.name
+        self.push_screen(self.chat_screen)
+
+    def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
+        """Yield what the palette offers: every slash command, every profile, every mode."""
+        yield from super().get_system_commands(screen)
+        if screen is not self.chat_screen:
+            return
+        for spec in COMMANDS:
+            if not spec.needs_argument:
+                yield self._offer(f"/{spec.name}", spec.description, Command(spec.name))
+        for profile in self.chat_screen.desk.profiles:
+            name = Command("profile", profile.name)
+            yield self._offer(f"Profile: {profile.title}", profile.description, name)
+        for mode in ("auto", "off", "ngram", "sd", "ssd"):
+            yield self._offer(f"Mode: {mode}", "decode the next answers so", Command("mode", mode))
+
+    def _offer(self, title: str, description: str, command: Command) -> SystemCommand:
+        run = partial(self.call_later, self.chat_screen.run_command, command)
+        return SystemCommand(title, description, run)

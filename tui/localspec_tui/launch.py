@@ -1,0 +1,108 @@
+"""From the arguments of the command line to a running screen, and back to an exit code."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from localspec import paths
+from localspec.cli.arguments import Parser, add_answer_flags, verb_parser
+from localspec.cli.options import PairOptions, decoding, pair_options, sampling_given, system_given
+from localspec.config import Config, read_config
+from localspec.llama import check_model_file
+from localspec.profiles import profiles
+
+if TYPE_CHECKING:
+    from localspec.chat.desk import Wishes
+    from localspec.interface import OpenModels
+    from localspec.worker import LogLine
+
+LOG_LINES = 2000
+
+
+def parser() -> Parser:
+    """Return the parser of the bare command."""
+    result = verb_parser("", "Open the chat screen. `localspec chat` talks line by line instead.")
+    add_answer_flags(result)
+    return result
+
+
+def main(argv: Sequence[str]) -> int:
+    """Open the screen and return the exit code; raises `UserError` and `StoreError` before it opens."""
+    args = parser().parse_args(argv)
+    config = read_config(paths.config_dir() / "config.toml")
+    pair = pair_options(_with_models(args, config))
+    for model in (pair.target, pair.draft):
+        if model is not None:
+            check_model_file(model.path)
+    found = profiles(paths.config_dir() / "profiles")
+    usual = found.named(args.profile or config.profile)
+    from localspec.chat.desk import (
+        Desk,  # what follows takes 0.3 s, which a mistake in the arguments does without
+    )
+    from localspec.chat.loading import ModelLoader
+    from localspec.chat.store import Store
+    from localspec.worker import LogLine
+    from localspec_tui.app import LocalSpecApp
+    from localspec_tui.screens.bindings import binding_ids
+
+    if config.keys:
+        config = read_config(paths.config_dir() / "config.toml", binding_ids())
+
+    log: deque[LogLine] = deque(maxlen=LOG_LINES)
+    with Store(paths.chats_file()) as store:
+        desk = Desk(store, found.good, _wishes(args), usual.name)
+        loader = ModelLoader(_opener(pair, log))
+        try:
+            app = LocalSpecApp(desk, loader, config, Path.cwd(), log)
+            for problem in found.problems:
+                log.append(LogLine(logging.WARNING, "profiles", str(problem)))
+            return app.run() or 0
+        finally:
+            loader.close()
+
+
+def _with_models(args: argparse.Namespace, config: Config) -> argparse.Namespace:
+    """Let the models of config.toml stand in for those that no flag names."""
+    if not args.model and not args.model_draft and config.target is not None:
+        args.model = str(config.target)
+        args.model_draft = str(config.draft) if config.draft is not None else None
+        args.ctx_size = args.ctx_size or config.context
+    return args
+
+
+def _opener(pair: PairOptions, log: deque[LogLine]) -> Callable[[Callable[[float], bool]], OpenModels]:
+    def open_models(on_progress: Callable[[float], bool]) -> OpenModels:
+        from localspec.worker import Worker
+
+        return Worker.open(
+            pair.target,
+            pair.draft,
+            max_fan_out=pair.max_fan_out,
+            draft_threads=pair.draft_threads,
+            on_progress=on_progress,
+            on_log=log.append,
+        )
+
+    return open_models
+
+
+def _wishes(args: argparse.Namespace) -> Wishes:
+    """Return what the flags ask for, over what the profiles say."""
+    from localspec.chat.desk import Wishes
+
+    how = decoding(args)
+    return Wishes(
+        mode=how.mode,
+        settings=how.settings,
+        sampling=sampling_given(args).apply,
+        system=system_given(args),
+        max_tokens=args.predict,
+        stop=tuple(args.stop),
+        seed=args.seed,
+        template_variables=args.chat_template_kwargs,
+    )

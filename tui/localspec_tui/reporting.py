@@ -1,0 +1,198 @@
+"""What the screen tells: title, figures, context, loading, errors."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from localspec.chat import gauge
+from localspec.chat.commands import Command
+from localspec.chat.context_use import ContextUse, estimate, warning
+from localspec.chat.gauge import Gauge
+from localspec.chat.live import LiveUpdate
+from localspec.chat.loading import Closed, Failed, Loading, LoadState, Ready
+from localspec.chat.records import AnswerRecord, StoredMessage
+from localspec.cli import figures
+from localspec.errors import Cancelled, ContextFullError, EngineDied, UserError
+from localspec.types import DeviceMemory, Mode
+from localspec_tui.screens.note import NoteScreen
+from localspec_tui.widgets.status import StatusLine
+from localspec_tui.widgets.timeline import Timeline
+from localspec_tui.widgets.title_bar import TitleBar
+from localspec_tui.widgets.welcome import Welcome
+
+if TYPE_CHECKING:
+    from localspec_tui.screens.chat import ChatScreen
+
+CHARACTERS_PER_TOKEN = 3.5  # of what is being typed, where nothing has been counted
+
+
+class Reporter:
+    """Keeps the title bar, the status line and the timeline true."""
+
+    def __init__(self, screen: ChatScreen) -> None:
+        self._screen = screen
+        self._desk = screen.desk
+        self._gauge = Gauge(screen.desk.rates)
+        self._record: AnswerRecord | None = None  # of the last answer of the open chat
+        self._draft = ""
+
+    @property
+    def _status(self) -> StatusLine:
+        return self._screen.query_one(StatusLine)
+
+    # --- an answer under way ---
+
+    def begin(self) -> None:
+        """Get ready for a new answer."""
+        self._status.say("")
+        self._gauge.start("off")
+
+    def tell(self, update: LiveUpdate) -> None:
+        """Show what an answer has done since the last time."""
+        timeline = self._screen.query_one(Timeline)
+        if update.started is not None:
+            mode: Mode = self._desk.mode_in_use
+            models = self._screen.loader.ready
+            size = models.target.context if models is not None else 0
+            self._gauge.start(mode, estimate(self._desk.chat.prompt(), size).used)
+            timeline.clear(f"{gauge.mode_name(mode)} answer under way")
+        if update.progress is not None and update.progress.total:
+            done, total = update.progress.done, update.progress.total
+            self._status.say(f"reading the prompt: {done:,} of {total:,} tokens")
+        for change in update.changes:
+            self._gauge.changed(change)
+            self._status.say(change.reason)
+        if update.rounds:
+            if update.progress is None:
+                self._status.say("")
+            self._gauge.add(update.rounds)
+            timeline.add(update.rounds)
+            self._status.show(self._gauge.figures())
+        if update.saved is not None and update.saved.record is not None:
+            self._take_record(update.saved.record)
+
+    def _take_record(self, record: AnswerRecord) -> None:
+        self._record = record
+        self._status.show(gauge.of_record(record))
+        self._show_context()
+
+    async def explain(self, error: BaseException) -> None:
+        """Say what ended an answer before its end, and what can be done."""
+        match error:
+            case Cancelled():
+                self._screen.say("stopped")
+            case ContextFullError():
+                self._screen.say(in_words(error))
+                await self._screen.run_command(Command("drop"))
+            case EngineDied():
+                self._screen.say(f"{error}; the text so far is kept, the models are being opened again")
+                self._screen.loader.reopen()
+            case _:
+                self._screen.say(in_words(error))
+
+    # --- the open chat ---
+
+    def show_chat(self) -> None:
+        """Show title, profile, mode and the figures of the last answer of the open chat."""
+        bar, chat = self._screen.query_one(TitleBar), self._desk.chat
+        bar.chat_title, bar.profile = chat.info.title, self._desk.profile.title
+        bar.mode = f"mode {self._desk.mode or 'auto'}"
+        answers = [message for message in chat.path if message.role == "assistant"]
+        self._record = chat.record(answers[-1].id) if answers else None
+        if self._record is not None:
+            self._status.show(gauge.of_record(self._record))
+        if not self._screen.pane.working:
+            self._show_timeline(answers[-1] if answers else None, self._record)
+        self._show_context()
+
+    def _show_timeline(self, message: StoredMessage | None, record: AnswerRecord | None) -> None:
+        timeline = self._screen.query_one(Timeline)
+        if message is None or record is None:
+            timeline.clear("no answer yet")
+        else:
+            moment = datetime.fromtimestamp(message.created).astimezone()
+            timeline.show(record.rounds, f"{gauge.mode_name(record.mode)} answer of {moment:%H:%M}")
+
+    async def show_timeline(self, message: StoredMessage) -> None:
+        """Show the rounds of an earlier answer."""
+        record = await asyncio.to_thread(self._desk.chat.record, message.id)
+        if record is None:
+            raise UserError("there are no figures for this message", "choose an answer")
+        self._show_timeline(message, record)
+        self._screen.query_one(Timeline).remove_class("hidden")
+
+    async def show_stats(self, message: StoredMessage) -> None:
+        """Show all figures of an answer."""
+        record = await asyncio.to_thread(self._desk.chat.record, message.id)
+        if record is None:
+            raise UserError("there are no figures for this answer", "it was written or edited by hand")
+        lines = figures.table(record.settings, record.reason, record.summary)
+        if record.plain is not None:
+            lines.append(f"plain decoding, measured here: {record.plain.tokens_per_s:.1f} tok/s")
+        self._screen.app.push_screen(NoteScreen("Figures of this answer", "\n".join(lines)))
+
+    # --- context ---
+
+    def draft_changed(self, text: str) -> None:
+        """Count in what is being typed."""
+        self._draft = text
+        self._show_context()
+
+    def _show_context(self) -> None:
+        models = self._screen.loader.ready
+        if models is None:
+            return
+        used = 0
+        if self._record is not None:
+            used = self._record.summary.prompt_tokens + self._record.summary.tokens
+        typed = round(len(self._draft) / CHARACTERS_PER_TOKEN)
+        use = ContextUse(used + typed, models.target.context, estimated=typed > 0)
+        self._status.show_context(use.used, use.size, use.estimated)
+        if (line := warning(use)) is not None:
+            self._screen.say(line)
+
+    # --- loading ---
+
+    async def loaded(self, state: LoadState) -> None:
+        """Show how the models are coming along."""
+        match state:
+            case Loading(fraction):
+                self._status.show_loading(fraction)
+            case Ready(models):
+                self._status.show_loading(None)
+                draft = models.draft
+                names = models.target.name + (f" + {draft.name}" if draft is not None else "")
+                self._screen.query_one(TitleBar).models = names
+                self._screen.query_one(Welcome).introduce(_introduction(names))
+                for note in models.notes:
+                    self._screen.say(note)
+                self._show_context()
+                await self.show_memory()
+            case Failed(message, hint):
+                self._status.show_loading(None)
+                self._screen.say(f"{message}; {hint}" if hint else message)
+            case Closed():
+                self._status.show_loading(None)
+
+    async def show_memory(self) -> None:
+        """Show how full the devices are."""
+        models = self._screen.loader.ready
+        if models is not None:
+            memory: tuple[DeviceMemory, ...] = await asyncio.to_thread(models.memory)
+            self._status.show_memory(memory)
+
+
+def _introduction(models: str) -> str:
+    """Return whom one talks to."""
+    if models.startswith("demo-target"):  # the pair that comes with the package
+        return f"{models}: the bundled pair. It shows how everything works; it knows very little."
+    return models
+
+
+def in_words(error: BaseException) -> str:
+    """Return an error as one line, with what to do about it."""
+    if isinstance(error, UserError) and error.hint:
+        return f"{error.message}; {error.hint}"
+    return " ".join(str(error).split()) or type(error).__name__

@@ -1,0 +1,194 @@
+"""Find a chat or a message by its words, while typing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import date
+from typing import ClassVar
+
+from textual import events, on
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.content import Content
+from textual.screen import ModalScreen
+from textual.widgets import Input, OptionList, Static
+from textual.widgets.option_list import Option
+
+from localspec.chat.records import SearchHit
+from localspec_tui.messages import ChatPicked
+from localspec_tui.widgets.chat_rows import written_day
+from localspec_tui.widgets.key_order import take_key
+from localspec_tui.widgets.lookup import Lookup
+
+Search = Callable[[str], tuple[SearchHit, ...]]
+PAUSE_S = 0.06
+BEFORE_MARK = 24  # characters of an excerpt before the first word found, so that it is seen on narrow screens
+
+
+class Words(Input):
+    """The words to search for."""
+
+    async def on_key(self, event: events.Key) -> None:
+        """Leave to the screen what it binds, in the order in which it was typed."""
+        await take_key(event, self.screen, self)
+
+
+class Hits(OptionList, can_focus=False):
+    """What was found; the input keeps the focus."""
+
+
+class SearchScreen(ModalScreen[ChatPicked | None]):
+    """Search, and return what is to be opened.
+
+    `search` is called in a thread; for an empty text it may return recent chats.
+    """
+
+    DEFAULT_CSS = """
+    SearchScreen {
+        align-horizontal: center;
+        & > Vertical {
+            width: 92%;
+            max-width: 100;
+            height: auto;
+            max-height: 85%;
+            margin-top: 2;
+            padding: 0 1;
+            border: round $primary;
+            border-title-style: bold;
+            border-subtitle-color: $text-muted;
+            background: $surface;
+        }
+        & Input { background: transparent; }
+        & Hits {
+            display: none;
+            height: auto;
+            max-height: 100%;
+            border: none;
+            padding: 0;
+            background: transparent;
+            scrollbar-size-vertical: 1;
+            scrollbar-color: $foreground 30%;
+            scrollbar-background: $foreground 5%;
+            text-wrap: nowrap;
+            text-overflow: ellipsis;
+            & > .option-list--option { padding: 0 1; }
+            & > .option-list--option-highlighted {
+                color: $foreground;
+                background: $primary 30%;
+            }
+        }
+        & #note { height: auto; padding: 0 1; color: $text-muted; }
+        &.-found Hits { display: block; }
+        &.-found #note { display: none; }
+    }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("up", "move(-1)", "Hit above", id="search.up"),
+        Binding("down", "move(1)", "Hit below", id="search.down"),
+        Binding("pageup", "page(-1)", "A page up", id="search.page_up"),
+        Binding("pagedown", "page(1)", "A page down", id="search.page_down"),
+        Binding("enter", "open", "Open the hit", id="search.open"),
+        Binding("escape,ctrl+k", "leave", "Close the search", id="search.leave"),
+    ]
+
+    def __init__(self, search: Search, words: str = "", *, today: Callable[[], date] = date.today) -> None:
+        super().__init__()
+        self._lookup = Lookup(self, search, self._show, self._show_failure, PAUSE_S)
+        self._today = today
+        self._words = Words(words, placeholder="Search all chats", id="words", compact=True)
+        self._list = Hits(id="hits", markup=False)
+        self._note = Static(id="note", markup=False)
+        self._found: tuple[SearchHit, ...] = ()
+        self._found_for: str | None = None
+        self._open_for: str | None = None  # the words after which Enter was pressed
+
+    def compose(self) -> ComposeResult:
+        """Stack the words and the hits."""
+        with Vertical() as frame:
+            frame.border_title = "Search"
+            yield self._words
+            yield self._list
+            yield self._note
+
+    def on_mount(self) -> None:
+        """Start with what is found for the words given, or for nothing."""
+        self._words.focus()
+        self._lookup.ask(self._words.value.strip())
+
+    @on(Input.Changed)
+    def _words_changed(self, event: Input.Changed) -> None:
+        event.stop()
+        if self._words.value.strip() != self._open_for:
+            self._open_for = None
+        self._lookup.ask(self._words.value.strip())
+
+    def _show(self, words: str, hits: tuple[SearchHit, ...]) -> None:
+        self._found = hits
+        self._found_for = words
+        width = self._list.container_size.width or self._words.size.width
+        self._list.set_options(Option(_described(hit, self._today(), width - 4)) for hit in hits)
+        self._list.highlighted = 0 if hits else None
+        self.set_class(bool(hits), "-found")
+        self._note.update(f"Nothing found for “{words}”." if words else "Type to search titles and messages.")
+        if self._open_for == words and hits:
+            self.action_open()
+
+    def _show_failure(self, words: str, error: Exception) -> None:
+        self._show(words, ())
+        self._note.update(str(error))
+
+    @on(OptionList.OptionSelected)
+    def _hit_clicked(self, event: OptionList.OptionSelected) -> None:
+        event.stop()
+        self._open(self._found[event.option_index])
+
+    def _open(self, hit: SearchHit) -> None:
+        self.dismiss(ChatPicked(hit.chat.id, hit.message))
+
+    def action_open(self) -> None:
+        """Open the hit under the cursor, as soon as the words typed last are looked up."""
+        words = self._words.value.strip()
+        if words != self._found_for:
+            self._open_for = words
+        elif self._list.highlighted is not None:
+            self._open(self._found[self._list.highlighted])
+
+    def action_move(self, step: int) -> None:
+        """Go to the next hit in a direction."""
+        if step < 0:
+            self._list.action_cursor_up()
+        else:
+            self._list.action_cursor_down()
+
+    def action_page(self, step: int) -> None:
+        """Go a page in a direction."""
+        shown = max(1, self._list.size.height // 2)
+        if self._list.highlighted is not None:
+            self._list.highlighted += step * shown
+
+    def action_leave(self) -> None:
+        """Return nothing."""
+        self._open_for = None
+        self.dismiss(None)
+
+
+def _described(hit: SearchHit, today: date, width: int) -> Content:
+    day = written_day(hit.chat.updated, today)
+    title = hit.chat.title or "New chat"
+    room = max(1, width - len(day) - 2)
+    head = _marked(hit, 0) if hit.message is None and hit.excerpt == title else Content(title)
+    head = head.truncate(room, ellipsis=True, pad=True).stylize("bold")
+    head = head.append(Content.styled(f"  {day}", "dim"))
+    if hit.message is None and hit.excerpt in {title, ""}:
+        return head
+    return head.append("\n").append(_marked(hit, BEFORE_MARK))
+
+
+def _marked(hit: SearchHit, before: int) -> Content:
+    excerpt = Content("".join(" " if sign.isspace() else sign for sign in hit.excerpt))
+    excerpt = excerpt.stylize("$foreground 65%") if before else excerpt
+    for start, end in hit.marks:
+        excerpt = excerpt.stylize("bold underline $text-accent", start, end)
+    cut = max(0, hit.marks[0][0] - before) if hit.marks and before else 0
+    return Content("…").append(excerpt[cut:]) if cut else excerpt
