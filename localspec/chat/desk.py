@@ -135,7 +135,7 @@ class Desk:
         seed: int | None = None,
         continues: int | None = None,
     ) -> Iterator[AnswerEvent]:
-        """Answer the last question of the open chat; what is measured afterwards comes as a second `Saved`."""
+        """Answer the last question of the open chat; a second `Saved` brings what is measured afterwards."""
         chat, options = self.chat, self.options(models, mode=mode, seed=seed)
         self._answers += 1
         for event in chat.answer(models, options, continues=continues):

@@ -173,3 +173,17 @@ async def test_colours_are_not_needed(tmp_path: Path, monkeypatch: pytest.Monkey
         await desk.press("f2", "f3")
         await desk.shows("accepted draft (underlined)", "prepared ahead")
         assert desk.app.no_color
+
+
+async def test_end_goes_back_to_the_end_unless_a_prompt_is_being_written(tmp_path: Path) -> None:
+    async with desktop(tmp_path, says("line\n\n" * 60), size=(80, 24)) as desk:
+        await desk.answered("go")
+        await desk.press("pageup", "pageup")
+        await desk.until(lambda: not desk.transcript.following)
+        desk.composer.text = "some words"
+        await desk.press("home", "end")
+        await desk.pilot.pause()
+        assert not desk.transcript.following
+        desk.composer.text = ""
+        await desk.press("end")
+        await desk.until(lambda: desk.transcript.following)

@@ -21,6 +21,10 @@ def mounted(transcript: Transcript) -> list[int]:
     return [view.item.message.id for view in transcript.query(MessageView)]
 
 
+def follows(host: Host) -> bool:
+    return host.transcript.following
+
+
 async def writing(pilot: Pilot[None], host: Host, messages: int = 40) -> Shown:
     item = shown(messages + 2, " ", role="assistant", state="writing")
     await host.transcript.show(chat(messages))
@@ -172,12 +176,12 @@ async def test_wheel_leaves_the_end_and_finds_it_again() -> None:
         await pilot.pause()
         await pilot._post_mouse_events([MouseScrollUp], Transcript, button=0)
         await pilot.pause()
-        assert not host.transcript.following
+        assert not follows(host)
         while host.transcript.scroll_y < host.transcript.max_scroll_y:
             host.transcript.action_scroll_down()
             await pilot.pause()
         await pilot.pause()
-        assert host.transcript.following
+        assert follows(host)
         host.transcript.stream("the last words", [])
         await until(pilot, "the last words")
 

@@ -15,6 +15,7 @@ from localspec.chat.commands import COMMANDS, Command
 from localspec.chat.desk import Desk
 from localspec.chat.loading import ModelLoader
 from localspec.config import Config
+from localspec_tui.garbage import collect_rarely
 from localspec_tui.screens.chat import ChatScreen, Log
 from localspec_tui.themes import DARK, LIGHT
 
@@ -39,6 +40,11 @@ class LocalSpecApp(App[int]):
         """Open the chat."""
         self.theme = self._wanted_theme if self._wanted_theme in self.available_themes else DARK.name
         self.push_screen(self.chat_screen)
+
+    def on_ready(self) -> None:
+        """Settle down: what has been loaded stays, and need not be looked through for garbage."""
+        if not self.is_headless:  # tests start many of these in one process
+            collect_rarely()
 
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
         """Yield what the palette offers: every slash command, every profile, every mode."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import gc
 from typing import Final
 
-_YOUNG: Final = 20_000
-_MIDDLE: Final = 20
-_OLD: Final = 50
+_YOUNG: Final = 10_000
+_MIDDLE: Final = 5
+_OLD: Final = 100
 
 
 def collect_rarely() -> None:

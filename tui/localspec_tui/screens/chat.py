@@ -65,7 +65,7 @@ class ChatScreen(Screen[int]):
         Binding("ctrl+up", "to_messages", "To the messages", id="chat.messages", priority=True),
         Binding("pageup", "page(-1)", "Scroll up", id="chat.page_up", show=False),
         Binding("pagedown", "page(1)", "Scroll down", id="chat.page_down", show=False),
-        Binding("ctrl+end", "follow", "Follow the end", id="chat.follow", show=False),
+        Binding("end,ctrl+end", "follow", "Follow the end", id="chat.follow", priority=True),
     ]  # fmt: skip
     DEFAULT_CSS = """
     ChatScreen {
@@ -255,6 +255,13 @@ class ChatScreen(Screen[int]):
         """Scroll the messages while the cursor stays in the prompt."""
         transcript = self.query_one(Transcript)
         transcript.scroll_relative(y=pages * max(1, transcript.size.height - 2), animate=False)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Leave the End key to a text that is being written."""
+        text = self.focused
+        if action == "follow" and isinstance(text, TextArea | Input):
+            return not (text.text if isinstance(text, TextArea) else text.value)
+        return super().check_action(action, parameters)
 
     def action_follow(self) -> None:
         """Go to the end and follow it."""

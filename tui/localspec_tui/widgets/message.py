@@ -85,7 +85,7 @@ class MessageView(Vertical, can_focus=True):
         border-left: blank;
         &:hover { border-left: outer $foreground 20%; }
         &.-user { border-left: outer $secondary; }
-        &.-dropped { text-opacity: 60%; }
+        &.-dropped { opacity: 60%; }
         &.-found { border-left: double $warning; }
         &:focus { border-left: thick $primary; }
         & > .name { text-style: bold; }

@@ -161,9 +161,11 @@ class Prose(Widget):
     def get_selection(self, selection: Selection) -> tuple[str, str] | None:
         """Return the selected text, as it was written rather than as it is wrapped."""
         lines: list[str] = []
-        for block, content in zip(self._laid.blocks, self._laid.contents, strict=True):
+        for block, content in zip(self._laid.blocks, self._laid.contents, strict=False):
             lines += [""] * block.gap
             lines += content.plain.split("\n")
+        if not lines:
+            return None
         start, end = selection.start or Offset(0, 0), selection.end or Offset(len(lines[-1]), len(lines) - 1)
         chosen = lines[start.y : end.y + 1]
         if not chosen:

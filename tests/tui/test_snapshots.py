@@ -1,0 +1,115 @@
+"""How the main screens look; `pytest --snapshot-update` takes new pictures, which are then looked at."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+from textual.pilot import Pilot
+from textual.widgets import TextArea
+
+from localspec.chat.desk import Desk, Wishes
+from localspec.chat.loading import ModelLoader
+from localspec.chat.store import Store
+from localspec.config import Config
+from localspec.profiles import profiles
+from localspec.testing.scripted import MARKDOWN, ScriptedModels, says
+from localspec_tui.app import LocalSpecApp
+from tests.tui.desktop import Desktop
+from tests.tui.settled import settled
+
+Scene = Callable[[Desktop], Awaitable[None]]
+DARK, LIGHT = "localspec-dark", "localspec-light"
+
+
+class Compare(Protocol):
+    def __call__(
+        self,
+        app: LocalSpecApp,
+        *,
+        terminal_size: tuple[int, int],
+        run_before: Callable[[Pilot[int]], Awaitable[None]],
+    ) -> bool: ...
+
+
+class Look(Protocol):
+    def __call__(self, scene: Scene, size: tuple[int, int], theme: str) -> bool: ...
+
+
+@pytest.fixture
+def look(tmp_path: Path, snap_compare: Compare) -> Iterator[Look]:
+    """Play a scene and compare the screen with its picture."""
+    with ExitStack() as stack:
+
+        def compare(scene: Scene, size: tuple[int, int], theme: str) -> bool:
+            models = ScriptedModels(says(MARKDOWN), says("A second answer, in plain words. " * 12))
+            store = stack.enter_context(Store(tmp_path / "chats.db"))
+            loader = ModelLoader(lambda _on_progress: models)
+            stack.callback(loader.close)
+            config = Config(theme=theme)
+            desk = Desk(store, profiles(tmp_path).good, Wishes(seed=1))
+            app = LocalSpecApp(desk, loader, config, tmp_path, deque())
+
+            async def play(pilot: Pilot[int]) -> None:
+                desktop = Desktop(pilot, store, loader, [models])
+                await desktop.until(lambda: loader.ready is not None)
+                desktop.composer.query_one(TextArea).cursor_blink = False
+                await scene(desktop)
+                await settled(pilot)
+
+            return snap_compare(app, terminal_size=size, run_before=play)
+
+        yield compare
+
+
+async def nothing(desk: Desktop) -> None:
+    await desk.shows("large + small")
+
+
+async def two_turns(desk: Desktop) -> None:
+    await desk.answered("How do I sort a list?")
+    await desk.answered("And in words?")
+    await desk.shows("And in words?")
+
+
+async def origins(desk: Desktop) -> None:
+    await two_turns(desk)
+    await desk.press("f2")
+    await desk.shows("bonus")
+
+
+async def help_page(desk: Desktop) -> None:
+    await desk.press("f1")
+    await desk.shows("Everywhere")
+
+
+async def search(desk: Desktop) -> None:
+    await two_turns(desk)
+    await desk.press("ctrl+k", *"sort")
+    await desk.shows("Sorting a list")
+
+
+async def completions(desk: Desktop) -> None:
+    await desk.press("slash", "m", "o")
+    await desk.shows("/mode")
+
+
+@pytest.mark.parametrize("theme", [DARK, LIGHT])
+@pytest.mark.parametrize("size", [(80, 24), (160, 45)], ids=["narrow", "wide"])
+@pytest.mark.parametrize("scene", [nothing, two_turns, origins])
+def test_chat_looks_as_before(look: Look, scene: Scene, size: tuple[int, int], theme: str) -> None:
+    assert look(scene, size, theme)
+
+
+@pytest.mark.parametrize("scene", [help_page, search, completions])
+def test_what_lies_over_the_chat_looks_as_before(look: Look, scene: Scene) -> None:
+    assert look(scene, (100, 30), DARK)
+
+
+def test_chat_without_colour_looks_as_before(look: Look, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert look(origins, (100, 30), DARK)
