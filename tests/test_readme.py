@@ -1,16 +1,30 @@
 """What README shows is what the program does."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
 
-README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
+from localspec.config import example
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def test_the_help_in_the_readme_is_that_of_the_program() -> None:
     command = [sys.executable, "-m", "localspec", "--help"]
     printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert f"```text\n$ localspec --help\n{printed}```" in README
+
+
+def test_the_configuration_in_the_readme_is_that_of_the_program() -> None:
+    assert f"```toml\n{example()}```" in README
+
+
+def test_the_pictures_are_there() -> None:
+    names = re.findall(r"!\[[^]]+\]\(([^)]+)\)", README)
+    assert len(names) >= 2
+    assert all((ROOT / name).is_file() for name in names)
 
 
 def test_the_two_commands_are_there() -> None:

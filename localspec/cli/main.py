@@ -23,12 +23,12 @@ verbs:
   history   list, search, export and import earlier chats
   verify    check on your own models that speculation changes nothing
 
-Without a verb: a question is answered as by `run`; without a question a chat begins.
+Without a verb: a question is answered as by `run`; without a question the chat screen opens.
 
   localspec
   localspec "Why is the sky blue?"
   cat notes.txt | localspec run "Summarise this:"
-  localspec chat -m large.gguf -md small.gguf
+  localspec -m large.gguf -md small.gguf
 
   --list-devices    list the devices that models can sit on
   --version         print the version

@@ -19,6 +19,7 @@ from tests.tui.terminal import Terminal
 
 QUESTION = "Tell me a story about a dog."
 ALLOWED_S = 1.0
+RUN = 4
 
 
 def main() -> None:
@@ -79,8 +80,13 @@ def kill_one(model: str, folder: Path, words: list[str], random_: random.Random)
 
 
 def progress(output: str, words: list[str]) -> int:
-    """Return how many words of the answer have been drawn, as far as three in a row show it."""
-    return next((n for n in range(len(words), 2, -1) if " ".join(words[n - 3 : n]) in output), 0)
+    """Return how many words of the answer have been drawn, as far as four in a row show it that come once."""
+    whole = " ".join(words)
+    for count in range(len(words), RUN - 1, -1):
+        run = " ".join(words[count - RUN : count])
+        if run in output and whole.count(run) == 1:
+            return count
+    return 0
 
 
 if __name__ == "__main__":

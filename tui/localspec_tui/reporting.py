@@ -37,6 +37,7 @@ class Reporter:
         self._gauge = Gauge(screen.desk.rates)
         self._record: AnswerRecord | None = None  # of the last answer of the open chat
         self._draft = ""
+        self._prompt_tokens = self._written = 0  # of the answer under way
 
     @property
     def _status(self) -> StatusLine:
@@ -56,7 +57,9 @@ class Reporter:
             mode: Mode = self._desk.mode_in_use
             models = self._screen.loader.ready
             size = models.target.context if models is not None else 0
-            self._gauge.start(mode, estimate(self._desk.chat.prompt(), size).used)
+            self._prompt_tokens = estimate(self._desk.chat.prompt(), size).used
+            self._written = 0
+            self._gauge.start(mode, self._prompt_tokens)
             timeline.clear(f"{gauge.mode_name(mode)} answer under way")
         if update.progress is not None and update.progress.total:
             done, total = update.progress.done, update.progress.total
@@ -68,6 +71,8 @@ class Reporter:
             if update.progress is None:
                 self._status.say("")
             self._gauge.add(update.rounds)
+            self._written += sum(mark.tokens for mark in update.rounds)
+            self._show_use(self._prompt_tokens + self._written, estimated=True)
             timeline.add(update.rounds)
             self._status.show(self._gauge.figures())
         if update.saved is not None and update.saved.record is not None:
@@ -87,7 +92,7 @@ class Reporter:
                 self._screen.say(in_words(error))
                 await self._screen.run_command(Command("drop"))
             case EngineDied():
-                self._screen.say(f"{error}; the text so far is kept, the models are being opened again")
+                self._screen.say(f"{error}; what was written is kept")
                 self._screen.loader.reopen()
             case _:
                 self._screen.say(in_words(error))
@@ -141,17 +146,21 @@ class Reporter:
         self._show_context()
 
     def _show_context(self) -> None:
-        models = self._screen.loader.ready
-        if models is None:
-            return
         used = 0
         if self._record is not None:
             used = self._record.summary.prompt_tokens + self._record.summary.tokens
         typed = round(len(self._draft) / CHARACTERS_PER_TOKEN)
-        use = ContextUse(used + typed, models.target.context, estimated=typed > 0)
-        self._status.show_context(use.used, use.size, use.estimated)
-        if (line := warning(use)) is not None:
+        use = self._show_use(used + typed, estimated=typed > 0)
+        if use is not None and (line := warning(use)) is not None:
             self._screen.say(line)
+
+    def _show_use(self, used: int, *, estimated: bool) -> ContextUse | None:
+        models = self._screen.loader.ready
+        if models is None:
+            return None
+        use = ContextUse(used, models.target.context, estimated=estimated)
+        self._status.show_context(use.used, use.size, use.estimated)
+        return use
 
     # --- loading ---
 

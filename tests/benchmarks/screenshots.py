@@ -1,4 +1,4 @@
-"""Draw the pictures of the README from the real program: `python -m tests.screenshots`.
+"""Draw the pictures of the README from the real program: `python -m tests.benchmarks.screenshots`.
 
 The bundled pair answers in a worker process; the chats are those of the script.
 """
@@ -25,7 +25,7 @@ from localspec.worker import Worker
 from localspec_tui.app import LocalSpecApp
 from localspec_tui.widgets.composer import Composer
 
-FOLDER = Path(__file__).parent.parent / "tui" / "screenshots"
+FOLDER = Path(__file__).parent.parent.parent / "tui" / "screenshots"
 PATIENCE = 2000
 EARLIER = ("What is a prime number?", "Tell me a story about a lighthouse.", "Hello, who are you?")
 CODING = (
