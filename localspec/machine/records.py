@@ -108,7 +108,7 @@ class Seat:
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """A placement that was looked at: what it would be, why it was not taken, and what it would have given."""
+    """A placement that was looked at: what it would be, why it was not taken, what it would have given."""
 
     description: str
     reason: str

@@ -10,7 +10,7 @@ class LayerShape:
     """One layer; sizes in bytes.
 
     `read_bytes` are the weights that one token reads (of a mixture of experts, the experts in use alone).
-    `key_values` and `value_values` are the numbers that a token leaves in the cache, 0 for a layer without one;
+    `key_values` and `value_values` are the numbers that a token leaves in the cache, 0 without a cache;
     `window` limits how many tokens it keeps. `state_bytes` is what a recurrent layer keeps instead.
     """
 
