@@ -50,6 +50,7 @@ class Answering:
         live = self.live
         error: BaseException | None = None
         try:
+            self._loader.start()  # again, if it was stopped or failed
             self._models = models = self._loader.models(wait=True)
             for event in job(models):
                 live.take(event)

@@ -1,0 +1,106 @@
+"""The models while they are opened, and when they cannot be; what speculation does is told."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from localspec.chat.desk import Desk, Wishes
+from localspec.chat.loading import ModelLoader
+from localspec.chat.store import Store
+from localspec.config import Config
+from localspec.errors import Cancelled, ModelFileError
+from localspec.profiles import profiles
+from localspec.testing.scripted import ScriptedModels, says
+from localspec.types import ModeChanged
+from localspec_tui.app import LocalSpecApp
+from tests.tui.desktop import Desktop, desktop
+
+pytestmark = pytest.mark.asyncio
+
+
+class SlowOpener:
+    """Opens models when it is told to; the first load can be stopped."""
+
+    def __init__(self) -> None:
+        self.go = threading.Event()
+        self.begun = 0
+
+    def __call__(self, on_progress: Callable[[float], bool]) -> ScriptedModels:
+        self.begun += 1
+        while not self.go.wait(0.005):
+            if not on_progress(0.5):
+                raise Cancelled("loading was cancelled")
+        return ScriptedModels(says("here I am"))
+
+
+async def test_loading_shows_progress_can_be_stopped_and_begins_again_with_a_prompt(tmp_path: Path) -> None:
+    opener = SlowOpener()
+    loader = ModelLoader(opener)
+    with Store(tmp_path / "chats.db") as store:
+        desk = Desk(store, profiles(tmp_path).good, Wishes())
+        app = LocalSpecApp(desk, loader, Config(sidebar=False), tmp_path, deque())
+        try:
+            async with app.run_test(size=(100, 30)) as pilot:
+                screen = Desktop(pilot, store, loader, [])
+                await screen.shows("Loading the models", "50%", "Esc cancels")
+                await screen.press("escape")
+                await screen.shows("loading was stopped")
+                await screen.enter("are you there?")
+                await screen.until(lambda: opener.begun == 2)
+                opener.go.set()
+                await screen.until(lambda: screen.texts == ["are you there?", "here I am"])
+        finally:
+            opener.go.set()
+            loader.close()
+
+
+async def test_question_asked_while_the_models_load_is_answered_when_they_are_there(tmp_path: Path) -> None:
+    opener = SlowOpener()
+    loader = ModelLoader(opener)
+    with Store(tmp_path / "chats.db") as store:
+        desk = Desk(store, profiles(tmp_path).good, Wishes())
+        app = LocalSpecApp(desk, loader, Config(sidebar=False), tmp_path, deque())
+        try:
+            async with app.run_test(size=(100, 30)) as pilot:
+                screen = Desktop(pilot, store, loader, [])
+                await screen.enter("first")
+                await screen.until(lambda: screen.texts == ["first"])
+                opener.go.set()
+                await screen.until(lambda: screen.texts == ["first", "here I am"])
+        finally:
+            opener.go.set()
+            loader.close()
+
+
+async def test_models_that_cannot_be_opened_are_told_in_one_line_and_the_question_stays(
+    tmp_path: Path,
+) -> None:
+    def fail(_on_progress: Callable[[float], bool]) -> ScriptedModels:
+        raise ModelFileError("big.gguf is cut off at 12 of 40 MB", "download it again")
+
+    loader = ModelLoader(fail)
+    with Store(tmp_path / "chats.db") as store:
+        desk = Desk(store, profiles(tmp_path).good, Wishes())
+        app = LocalSpecApp(desk, loader, Config(sidebar=False), tmp_path, deque())
+        async with app.run_test(size=(120, 30)) as pilot:
+            screen = Desktop(pilot, store, loader, [])
+            await screen.shows("big.gguf is cut off at 12 of 40 MB; download it again")
+            await screen.enter("hello?")
+            await screen.until(lambda: screen.texts == ["hello?"] and not screen.chat.pane.working)
+            await screen.shows("big.gguf is cut off")
+
+
+async def test_step_down_is_told_with_its_reason_and_stays_in_the_figures(tmp_path: Path) -> None:
+    change = ModeChanged("sd", "SSD 31 tok/s over the last 64 tokens, plain decoding 38")
+    script = says("first words " * 20, change, "more words " * 20)
+    async with desktop(tmp_path, script) as screen:
+        await screen.answered("go")
+        await screen.shows("SSD 31 tok/s over the last 64 tokens", "SSD → SD")
+        record = screen.store.record(screen.path[-1].id)
+        assert record is not None
+        assert record.changes == (change,)
