@@ -45,9 +45,18 @@ class Desk:
     """The choices of one person and the chat that they apply to."""
 
     def __init__(
-        self, store: Store, profiles: Sequence[Profile], wishes: Wishes, profile: str = "general"
+        self,
+        store: Store,
+        profiles: Sequence[Profile],
+        wishes: Wishes,
+        profile: str = "general",
+        *,
+        resumes: bool = True,
     ) -> None:
-        """Open the last chat, or an empty one; raises `UserError` for a profile that does not exist."""
+        """Open the last chat if it is to be resumed, else an empty one under the profile.
+
+        Raises `UserError` for a profile that does not exist.
+        """
         self._store = store
         self._profiles = {known.name: known for known in profiles}
         self._wishes = wishes
@@ -59,7 +68,7 @@ class Desk:
         self.temperature: float | None = None
         self.queue = PromptQueue()
         self.rates = PlainRates()
-        last = store.last_chat()
+        last = store.last_chat() if resumes else None
         self.chat = self._opened(last) if last is not None else self._fresh()
 
     @property

@@ -135,6 +135,13 @@ def test_last_chat_is_open_again(store: Store) -> None:
     assert desk(store).chat.path[0].content == "remember me"
 
 
+def test_profile_of_the_command_line_begins_a_chat_of_its_own(store: Store) -> None:
+    ask(desk(store), ScriptedModels(), "remember me")
+    fresh = Desk(store, profiles(Path("nowhere")).good, Wishes(), "coding", resumes=False)
+    assert fresh.chat.path == ()
+    assert fresh.profile.name == "coding"
+
+
 def test_search_without_words_shows_the_latest_chats(store: Store) -> None:
     at = desk(store)
     ask(at, ScriptedModels(), "about boats")

@@ -98,6 +98,21 @@ async def test_queued_prompt_can_be_taken_back_for_editing(tmp_path: Path) -> No
         assert len(desk.path) == 2
 
 
+async def test_what_is_being_written_waits_while_a_queued_prompt_is_edited(tmp_path: Path) -> None:
+    gate = Gate()
+    async with desktop(tmp_path, says("one ", gate)) as desk:
+        await desk.enter("first")
+        await desk.until(gate.reached.is_set)
+        await desk.enter("second")
+        await desk.until(lambda: desk.chat.desk.queue.items)
+        desk.composer.text = "not yet sent"
+        await desk.press("alt+up")
+        await desk.until(lambda: desk.composer.text == "second")
+        assert desk.chat.desk.queue.items == ("not yet sent",)
+        gate.open()
+        await desk.until(lambda: len(desk.path) == 4 and not desk.chat.pane.working)
+
+
 async def test_death_of_the_models_keeps_the_text_and_opens_them_again(tmp_path: Path) -> None:
     async with desktop(tmp_path, says("so far ", EngineDied("the models were ended: signal 6"))) as desk:
         await desk.enter("go")

@@ -55,7 +55,7 @@ def main(argv: Sequence[str]) -> int:
 
     log: deque[LogLine] = deque(maxlen=LOG_LINES)
     with Store(paths.chats_file()) as store:
-        desk = Desk(store, found.good, _wishes(args), usual.name)
+        desk = Desk(store, found.good, _wishes(args), usual.name, resumes=args.profile is None)
         loader = ModelLoader(_opener(pair, log))
         try:
             app = LocalSpecApp(desk, loader, config, Path.cwd(), log)
