@@ -110,17 +110,15 @@ async def streamed(pilot: Pilot[int], app: LocalSpecApp, seconds: float, name: s
     await pilot.press("escape")
     stopped = await kept
     await until(pilot, lambda: not pane.answering)
-    drawn = time.perf_counter()
-    print(
-        f"  Escape: kept after {1000 * (stopped - started):.0f} ms, drawn anew after {1000 * (drawn - started):.0f}"
-    )
+    kept_ms, drawn_ms = 1000 * (stopped - started), 1000 * (time.perf_counter() - started)
+    print(f"  Escape: kept after {kept_ms:.0f} ms, drawn anew after {drawn_ms:.0f}")
     await until(pilot, lambda: not pane.working)
 
 
 async def moment(condition: Callable[[], object]) -> float:
     """Return when something came to be so; unlike `until` it leaves the screen alone."""
-    while not condition():
-        await asyncio.sleep(0.001)  # noqa: ASYNC110 - nobody could set an event
+    while not condition():  # noqa: ASYNC110 - nobody could set an event
+        await asyncio.sleep(0.001)
     return time.perf_counter()
 
 
