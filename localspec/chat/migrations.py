@@ -98,7 +98,12 @@ def m001_chats_and_messages(connection: sqlite3.Connection) -> None:
         connection.execute(statement)
 
 
-MIGRATIONS: tuple[Migration, ...] = (m001_chats_and_messages,)
+def m002_unsent_text(connection: sqlite3.Connection) -> None:
+    """Keep with each chat what was being written."""
+    connection.execute("ALTER TABLE chats ADD COLUMN draft TEXT NOT NULL DEFAULT ''")
+
+
+MIGRATIONS: tuple[Migration, ...] = (m001_chats_and_messages, m002_unsent_text)
 
 
 def version_of(connection: sqlite3.Connection) -> int:

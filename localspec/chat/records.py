@@ -92,6 +92,7 @@ class ChatInfo:
     profile: str = "general"
     system: str | None = None
     leaf: int | None = None  # the last message of the branch that is shown
+    draft: str = ""  # what was being written and not yet sent
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from localspec.chat.titles import title_line, title_of
 from localspec.errors import StoreError, UserError
 
 CHAT_COLUMNS = (
-    "chats.id, title, chats.created, updated, pinned, profile, system, leaf, "
+    "chats.id, title, chats.created, updated, pinned, profile, system, leaf, draft, "
     "(SELECT count(*) FROM messages WHERE messages.chat = chats.id)"
 )
 _MESSAGE_COLUMNS = "id, chat, parent, role, content, created, state, dropped"
@@ -21,8 +21,8 @@ _MESSAGE_COLUMNS = "id, chat, parent, role, content, created, state, dropped"
 
 def chat_of(row: Sequence[Any]) -> ChatInfo:
     """Return the chat of a row of CHAT_COLUMNS."""
-    number, title, created, updated, pinned, profile, system, leaf, messages = row
-    return ChatInfo(number, title, created, updated, bool(pinned), messages, profile, system, leaf)
+    number, title, created, updated, pinned, profile, system, leaf, draft, messages = row
+    return ChatInfo(number, title, created, updated, bool(pinned), messages, profile, system, leaf, draft)
 
 
 def read_messages(connection: sqlite3.Connection, where: str, number: int) -> tuple[StoredMessage, ...]:

@@ -31,8 +31,8 @@ from localspec.errors import StoreError
 
 KEPT_S = 30 * 24 * 3600.0  # a deleted chat can be brought back so long, an empty one stays so long
 DEAD_AFTER_S = 10.0  # an answer is saved every half second; a program that has not for so long is gone
-_EMPTY = "NOT EXISTS (SELECT 1 FROM messages WHERE chat = chats.id)"
-_LISTED = f"deleted IS NULL AND NOT {_EMPTY}"
+_EMPTY = "draft = '' AND NOT EXISTS (SELECT 1 FROM messages WHERE chat = chats.id)"
+_LISTED = "deleted IS NULL AND EXISTS (SELECT 1 FROM messages WHERE chat = chats.id)"
 _DEAD = "state = 'writing' AND abs(written - ?) > ?"  # also of a clock that was set back
 
 
@@ -116,6 +116,11 @@ class Store:
         """Give a chat a system prompt of its own; None takes that of its profile."""
         with self._database.writing() as connection:
             rows.change_chat(connection, chat_id, "system = ?", None if text is None else rows.storable(text))
+
+    def set_draft(self, chat_id: int, text: str) -> None:
+        """Keep what is being written in a chat."""
+        with self._database.writing() as connection:
+            rows.change_chat(connection, chat_id, "draft = ?", rows.storable(text))
 
     def set_leaf(self, chat_id: int, leaf: int | None) -> None:
         """Show the branch that ends with this message."""
@@ -272,11 +277,9 @@ class Store:
         old = f"deleted < ? OR (updated < ? AND {_EMPTY})"
         with suppress(StoreError):
             with self._database.reading() as connection:
-                if (
-                    connection.execute(f"SELECT 1 FROM chats WHERE {old}", (before, before)).fetchone()
-                    is None
-                ):
-                    return
+                found = connection.execute(f"SELECT 1 FROM chats WHERE {old}", (before, before)).fetchone()
+            if found is None:
+                return
             with self._database.writing() as connection:
                 connection.execute(f"DELETE FROM chats WHERE {old}", (before, before))
 

@@ -170,6 +170,16 @@ async def test_files_named_in_the_prompt_are_weighed_before_it_is_sent(tmp_path:
         await desk.shows("notes.txt", "5 tokens")
 
 
+async def test_unsent_text_is_there_again_at_the_next_start(tmp_path: Path) -> None:
+    async with desktop(tmp_path) as desk:
+        desk.composer.text = "half a thou"
+        await desk.until(lambda: desk.store.chat(desk.chat.desk.chat.info.id).draft)
+    async with desktop(tmp_path) as desk:
+        await desk.until(lambda: desk.composer.text == "half a thou")
+        await desk.answered("half a thought")
+        await desk.until(lambda: not desk.store.chat(desk.chat.desk.chat.info.id).draft)
+
+
 async def test_escape_before_the_first_word_leaves_the_question_alone(tmp_path: Path) -> None:
     gate = Gate()
     async with desktop(tmp_path, says(gate, "never")) as desk:

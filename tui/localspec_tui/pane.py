@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from textual import on, work
@@ -54,7 +55,7 @@ class ChatPane(Vertical):
         self._answering = Answering(chat_screen.loader, self.post_message)
         self._ticks: Timer | None = None
         self._work: Worker[None] | None = None
-        self._weighing: Timer | None = None
+        self._resting: Timer | None = None
 
     def compose(self) -> ComposeResult:
         """Stack transcript, panels and prompt."""
@@ -92,6 +93,10 @@ class ChatPane(Vertical):
         transcript = self.query_one(Transcript)
         transcript.set_class(not shown, "hidden")
         await transcript.show(shown, at)
+
+    def take_up_draft(self) -> None:
+        """Go on with what was being written in the open chat."""
+        self.query_one(Composer).text = self._desk.chat.info.draft
 
     def stop(self) -> None:
         """End the answer; what came is kept."""
@@ -151,17 +156,18 @@ class ChatPane(Vertical):
         return complete_input(text, names, self._chat_screen.folder)
 
     @on(said.DraftChanged)
-    def _look_at_files(self, event: said.DraftChanged) -> None:
-        """Weigh the files of an unsent prompt when the fingers rest."""
-        if self._weighing is not None:
-            self._weighing.stop()
-            self._weighing = None
-        if "@" in event.text:
-            self._weighing = self.set_timer(REST_S, lambda: self._weigh(event.text))
+    def _wait_for_rest(self, event: said.DraftChanged) -> None:
+        """Look after an unsent prompt when the fingers rest."""
+        if self._resting is not None:
+            self._resting.stop()
+        look = partial(self._look_after, self._desk.chat.info.id, event.text)
+        self._resting = self.set_timer(REST_S, look)
 
-    @work(thread=True, exclusive=True, group="files", exit_on_error=False)
-    def _weigh(self, text: str) -> None:
+    @work(thread=True, exclusive=True, group="draft", exit_on_error=False)
+    def _look_after(self, chat_id: int, text: str) -> None:
+        """Keep an unsent prompt, and weigh the files that it names."""
         try:
+            self._desk.store.set_draft(chat_id, text)
             _, files = attach(text, self._chat_screen.folder, self._attachment_bytes)
             tokens = [self._count(file.text) for file in files]
         except LocalSpecError as error:

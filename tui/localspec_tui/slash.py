@@ -49,6 +49,7 @@ class SlashCommands:
     async def _new(self, _argument: str) -> None:
         await asyncio.to_thread(self._desk.new)
         await self._screen.show_chat()
+        self._screen.pane.take_up_draft()
         self._screen.query_one(Composer).focus()
 
     async def _mode(self, argument: str) -> None:

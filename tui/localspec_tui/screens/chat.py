@@ -102,6 +102,7 @@ class ChatScreen(Screen[int]):
         self.loader.on_change = self._loading_changed
         self.loader.start()
         await self.show_chat()
+        self.pane.take_up_draft()
 
     def on_resize(self, event: events.Resize) -> None:
         """Give the chats room only where there is some."""
@@ -138,6 +139,7 @@ class ChatScreen(Screen[int]):
         await self.pane.leave()
         await asyncio.to_thread(self.desk.open, chat_id)
         await self.show_chat(at)
+        self.pane.take_up_draft()
         self.query_one(Composer).focus()
 
     async def answer_ended(self, error: BaseException | None) -> None:
