@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
@@ -73,7 +74,8 @@ def _without_verb(argv: Sequence[str], open_screen: Verb) -> Verb:
         return _verb("chat")
     if not _wants_to_talk(argv):
         return _verb("run")
-    return open_screen if is_terminal(sys.stdout) else _verb("chat")
+    can_draw = is_terminal(sys.stdout) and os.environ.get("TERM") != "dumb"
+    return open_screen if can_draw else _verb("chat")
 
 
 def _verb(name: str) -> Verb:

@@ -2,13 +2,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 import localspec
+from localspec.cli import main as command_line
 from tests.cli.conftest import Invoke
-from tests.cli.fake_runtime import FakeRuntime
+from tests.cli.fake_runtime import FakeInput, FakeRuntime
 
 ROOT = Path(__file__).parents[2]
 
@@ -70,3 +72,30 @@ def test_checking_arguments_imports_nothing_heavy() -> None:
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60
     )
     assert result.stdout == "set()\n"
+
+
+@pytest.mark.parametrize(
+    ("terminal", "variable", "arguments", "opens"),
+    [
+        (True, "xterm-256color", [], True),
+        (True, "xterm-256color", ["--temp", "1"], True),
+        (True, "xterm-256color", ["--plain"], False),
+        (True, "dumb", [], False),
+        (False, "xterm-256color", [], False),
+    ],
+)
+@pytest.mark.usefixtures("fake")
+def test_screen_opens_where_somebody_sits_before_a_terminal_that_can_draw_it(
+    monkeypatch: pytest.MonkeyPatch, terminal: bool, variable: str, arguments: list[str], opens: bool
+) -> None:
+    opened: list[Sequence[str]] = []
+
+    def open_screen(argv: Sequence[str]) -> int:
+        opened.append(argv)
+        return 0
+
+    monkeypatch.setenv("TERM", variable)
+    monkeypatch.setattr("sys.stdin", FakeInput(b"", terminal=True))
+    monkeypatch.setattr(command_line, "is_terminal", lambda stream: stream is sys.stdin or terminal)
+    assert command_line.main(arguments, open_screen) == 0
+    assert opened == ([arguments] if opens else [])
