@@ -14,9 +14,9 @@ from localspec.engines.parts import Rounds
 from localspec.engines.stepdown import PlainCost
 from localspec.errors import UserError
 from localspec.llama import Context, Model, devices, physical_cores, probe
+from localspec.machine.opening import context_size, draft_options
 from localspec.types import EngineSettings, Mode, ModelOptions
 
-DEFAULT_CONTEXT = 8192  # models trained on 128k tokens would ask for many GiB of cache
 SMALLEST_CONTEXT = 64
 MEASURE_S = 0.8  # of calls, to learn their costs
 DRAFT_SHARE = (
@@ -31,7 +31,7 @@ class Contexts:
         self, target: Model, draft: Model | None, max_fan_out: int, draft_threads: int | None
     ) -> None:
         """Open the contexts; raises `UserError` for sizes that cannot work or do not fit in memory."""
-        size = target.options.context or min(target.training_context, DEFAULT_CONTEXT)
+        size = context_size(target.options.context, target.training_context)
         if size < SMALLEST_CONTEXT:
             raise UserError(
                 f"a context of {size} tokens is too small to talk", f"give -c {SMALLEST_CONTEXT} or more"
@@ -42,13 +42,7 @@ class Contexts:
         self.draft: Context | None = None
         notes = [rewind.reason] if rewind.reason else []
         if draft is not None:
-            options = replace(draft.options, context=size)
-            if (
-                options.flash_attention is None
-                and options.kv_type_v in {"f32", "f16", "bf16"}
-                and _on_cpu(draft)
-            ):
-                options = replace(options, flash_attention=False)  # half the price of a branch on small heads
+            options = draft_options(draft.options, size, on_processor=_on_cpu(draft))
             self.draft = Context(draft, options, sequences=max_fan_out + 1)
             branching = probe(self.draft)
             self.can_branch = branching.can_branch
@@ -152,4 +146,6 @@ def _on_cpu(model: Model) -> bool:
     options = model.options
     if options.devices == () or not any(device.kind != "cpu" for device in devices()):
         return True
-    return options.gpu_layers is not None and options.gpu_layers < model.layers
+    return (
+        options.gpu_layers is not None and options.gpu_layers <= model.layers
+    )  # what follows the layers counts as one

@@ -7,6 +7,7 @@ from typing import NoReturn, get_args
 
 from localspec.cli import values
 from localspec.errors import UserError
+from localspec.models.names import parse
 from localspec.profiles import SAMPLING_RANGES
 from localspec.types import Acceptance, EngineSettings, Fallback, FanOutShape, KvType, Sampling, SplitMode
 
@@ -39,8 +40,23 @@ def add_model_flags(parser: Parser) -> None:
     """Add what opens a target and a draft model."""
     group = parser.add_argument_group("models (without -m: the bundled pair)")
     add = group.add_argument
-    add("-m", "--model", metavar="FILE", help="GGUF file of the target model")
-    add("-md", "--model-draft", "--spec-draft-model", metavar="FILE", help="GGUF file of the draft model")
+    hub = "USER/REPO[:QUANT]"
+    add("-m", "--model", metavar="FILE", help="GGUF file of the target model, or its name in `models`")
+    add("-md", "--model-draft", "--spec-draft-model", metavar="FILE", help="the same for the draft model")
+    add(
+        "-hf", "-hfr", "--hf-repo", dest="model", type=parse, default=argparse.SUPPRESS, metavar=hub,
+        help="target model on the Hugging Face hub; downloaded once",
+    )  # fmt: skip
+    add(
+        "-hff",
+        "--hf-file",
+        metavar="FILE",
+        help="which file of the -hf repository, where its quant is not enough",
+    )
+    add(
+        "-hfd", "-hfrd", "--hf-repo-draft", "--spec-draft-hf", dest="model_draft", type=parse,
+        default=argparse.SUPPRESS, metavar=hub, help="draft model on the hub",
+    )  # fmt: skip
     add("-c", "--ctx-size", type=values.context_size, default=0, metavar="N", help="context in tokens")
     add(
         "-t",

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from localspec.chat.conversation import Conversation
-from localspec.cli import opening
+from localspec.cli import opening, placing
 from localspec.cli.arguments import (
     Parser,
     add_answer_flags,
@@ -26,6 +26,7 @@ def parser() -> Parser:
     result = verb_parser("chat", "Talk line by line; /help lists the commands. Lines may be piped in.")
     result.add_argument("--plain", action="store_true", help="line by line, for simple terminals")
     add_answer_flags(result)
+    placing.add_placing_flags(result)
     return result
 
 
@@ -40,7 +41,7 @@ def main(argv: Sequence[str]) -> int:
     if sys.stdin is None or sys.stdin.closed:
         raise UserError("there is no standard input to talk through", "use `localspec run` for one answer")
     set_up_logging(verbose=args.verbose)
-    return _talk(args, options, pair, how)
+    return _talk(args, options, placing.placed(args, pair, here=True), how)
 
 
 def _talk(args: argparse.Namespace, options: AnswerOptions, pair: PairOptions, how: Decoding) -> int:

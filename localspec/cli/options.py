@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 from localspec.cli.arguments import MODES
 from localspec.cli.values import TemplateVariables
 from localspec.errors import UserError
+from localspec.models.names import Reference
 from localspec.paths import config_dir
 from localspec.profiles import Profile, profile
 from localspec.types import EngineSettings, Mode, ModelOptions, Sampling
 
 DRAFT_MODES = ("sd", "ssd")
+Fetch = Callable[[Reference], Path]
+"""Download a model of the hub and return its file."""
+
 _DRAFT_FLAGS = {
     "threads_draft": "-td",
     "gpu_layers_draft": "-ngld",
@@ -73,18 +78,24 @@ class AnswerOptions:
     template_variables: TemplateVariables
 
 
-def pair_options(args: argparse.Namespace) -> PairOptions:
-    """Return the models that the arguments name; raises UserError for combinations without sense."""
+def pair_options(args: argparse.Namespace, fetch: Fetch | None = None) -> PairOptions:
+    """Return the models that the arguments name; raises UserError for combinations without sense.
+
+    Models of the hub that are not on disk come through `fetch`; without it, with progress on the terminal.
+    """
     if args.model_draft and not args.model:
-        raise UserError("-md names a draft model, but there is no target", "name the target too: -m FILE")
+        raise UserError(
+            "-md or -hfd names a draft model, but there is no target",
+            "name the target too: -m FILE or -hf USER/REPO",
+        )
     micro_batch = args.ubatch_size or min(512, args.batch_size)
     if micro_batch > args.batch_size:
         raise UserError(
             f"-ub/--ubatch-size {micro_batch} is larger than the batch of {args.batch_size}",
             "lower -ub or raise -b/--batch-size",
         )
-    target_path, draft_path = _paths(args)
-    _check_draft_flags(args, has_draft=draft_path is not None)
+    _check_draft_flags(args, has_draft=bool(args.model_draft or not args.model))
+    target_path, draft_path = _paths(args, fetch)
     return PairOptions(
         target=_target_options(args, target_path, micro_batch),
         draft=_draft_options(args, draft_path, micro_batch) if draft_path else None,
@@ -94,12 +105,39 @@ def pair_options(args: argparse.Namespace) -> PairOptions:
     )
 
 
-def _paths(args: argparse.Namespace) -> tuple[Path, Path | None]:
-    if args.model:
-        return Path(args.model), Path(args.model_draft) if args.model_draft else None
+def _paths(args: argparse.Namespace, fetch: Fetch | None) -> tuple[Path, Path | None]:
+    target = args.model
+    if args.hf_file is not None:
+        if not isinstance(target, Reference):
+            raise UserError("-hff names a file, but no repository", "name the repository too: -hf USER/REPO")
+        target = replace(target, file=args.hf_file)
+    if target:
+        draft = args.model_draft
+        return _model_path(target, fetch), _model_path(draft, fetch) if draft else None
     from localspec.demo import bundled_pair  # only looked for when wanted
 
     return bundled_pair()
+
+
+def _model_path(named: str | Reference, fetch: Fetch | None) -> Path:
+    """Return the file of a model: of the hub, with a name that `localspec models` lists, or a path."""
+    if isinstance(named, Reference):
+        from localspec.cli.pull import fetch as fetch_with_progress
+        from localspec.models.hub import resolve
+
+        return resolve(named, fetch or fetch_with_progress)
+    path = Path(named)
+    if path.exists() or path.suffix.lower() == ".gguf":
+        return path
+    from localspec.cli.models import on_this_computer
+    from localspec.models.local import named as model_named
+    from localspec.models.local import no_such_model
+
+    models = on_this_computer()
+    model = model_named(named, models)
+    if model is None:
+        raise no_such_model(named, models)
+    return model.path
 
 
 def _check_draft_flags(args: argparse.Namespace, *, has_draft: bool) -> None:

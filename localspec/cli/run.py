@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from localspec.cli import figures, opening
+from localspec.cli import figures, opening, placing
 from localspec.cli.answer import Answer, write_answer
 from localspec.cli.arguments import (
     Parser,
@@ -38,6 +38,7 @@ def parser() -> Parser:
         "--no-chat", action="store_true", help="continue the bare text, without a chat template"
     )
     add_answer_flags(result)
+    placing.add_placing_flags(result)
     return result
 
 
@@ -52,6 +53,7 @@ def main(argv: Sequence[str]) -> int:
         pair = replace(pair, draft=None)  # nobody would ask it
     prompt = _prompt(args, options)
     set_up_logging(verbose=args.verbose)
+    pair = placing.placed(args, pair, here=True)
     with opening.open_runtime(pair) as runtime:
         opening.tell_notes(runtime, pair)
         settled = opening.settle(runtime, how)

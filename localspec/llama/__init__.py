@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from localspec.llama.backends import devices as devices
     from localspec.llama.backends import memory_of as memory_of
     from localspec.llama.context import Context as Context
-    from localspec.llama.header import Header as Header
     from localspec.llama.kind import check_model_file as check_model_file
     from localspec.llama.library import physical_cores as physical_cores
     from localspec.llama.rewind import Rewind as Rewind
@@ -27,7 +26,6 @@ _HOMES = {
     "ChatTemplate": "template",
     "Context": "context",
     "Detokenizer": "vocabulary",
-    "Header": "header",
     "Model": "weights",
     "Rewind": "rewind",
     "Vocabulary": "vocabulary",

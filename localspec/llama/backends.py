@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import ctypes
-import os
 from collections.abc import Collection
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 import psutil
 
 from localspec.errors import UserError
+from localspec.llama import ggml
 from localspec.llama.library import Native, native
 from localspec.types import DeviceMemory
 
@@ -21,7 +20,10 @@ _KINDS: tuple[DeviceKind, ...] = ("cpu", "gpu", "igpu", "accel")  # ggml-backend
 
 @dataclass(frozen=True, slots=True)
 class BackendDevice:
-    """One of ggml's devices; `bus_id` is its PCI address ("0000:c1:00.0") or empty."""
+    """One of ggml's devices; `bus_id` is its PCI address ("0000:c1:00.0") or empty.
+
+    `backend` is the part of ggml that runs it: "CPU", "CUDA", "ROCm", "Vulkan", "MTL" (Metal), ...
+    """
 
     name: str
     description: str
@@ -29,6 +31,7 @@ class BackendDevice:
     memory_total: int
     memory_free: int
     bus_id: str = ""
+    backend: str = ""
 
 
 class _Props(ctypes.Structure):
@@ -45,21 +48,22 @@ class _Props(ctypes.Structure):
 
 def devices() -> tuple[BackendDevice, ...]:
     """Return every device, in ggml's order, with its memory as of now."""
-    read = _function("ggml_backend_dev_get_props", None, ctypes.c_void_p, ctypes.c_void_p)
+    read = ggml.function("ggml_backend_dev_get_props", None, ctypes.c_void_p, ctypes.c_void_p)
     available = psutil.virtual_memory().available  # ggml calls all of the CPU's memory free
     found = []
-    for handle in _handles():
+    for handle in ggml.device_handles():
         props = _Props()
         read(handle, ctypes.byref(props))
         if props.type < len(_KINDS):
             found.append(
                 BackendDevice(
-                    name=_text(props.name),
-                    description=_text(props.description),
+                    name=ggml.text(props.name),
+                    description=ggml.text(props.description),
                     kind=_KINDS[props.type],
                     memory_total=props.memory_total,
                     memory_free=available if props.type == 0 else props.memory_free,
-                    bus_id=_text(props.device_id),
+                    bus_id=ggml.text(props.device_id),
+                    backend=ggml.device_backend(handle),
                 )
             )
     return tuple(found)
@@ -84,8 +88,7 @@ def memory_of(names: Collection[str]) -> tuple[DeviceMemory, ...]:
 def device_array(names: tuple[str, ...]) -> Native:
     """Return ggml's handles of the named devices, NULL-terminated; no name is the CPU alone."""
     offloadable = {device.name: device for device in devices() if device.kind != "cpu"}
-    name_of = _function("ggml_backend_dev_name", ctypes.c_char_p, ctypes.c_void_p)
-    by_name = {_text(name_of(handle)): handle for handle in _handles()}
+    by_name = {ggml.device_name(handle): handle for handle in ggml.device_handles()}
     chosen = [name for name in names if name.upper() != "CPU"]
     for name in chosen:
         if name not in offloadable:
@@ -96,29 +99,29 @@ def device_array(names: tuple[str, ...]) -> Native:
     return (ctypes.c_void_p * (len(chosen) + 1))(*[by_name[name] for name in chosen], None)
 
 
-def _handles() -> list[int]:
-    count = _function("ggml_backend_dev_count", ctypes.c_size_t)()
-    get = _function("ggml_backend_dev_get", ctypes.c_void_p, ctypes.c_size_t)
-    return [get(index) for index in range(count)]
+def features() -> dict[str, tuple[str, ...]]:
+    """Return, for each backend of this build, what it was built to use: "AVX2", "ARCHS = 890"."""
+    found: dict[str, tuple[str, ...]] = {}
+    backend = ""
+    for entry in ggml.text(native().llama_print_system_info()).split("|"):
+        *title, feature = entry.split(" : ")
+        backend = title[0].strip() if title else backend
+        name, _, value = feature.strip().partition(" = ")
+        if name and value != "0":
+            found[backend] = (*found.get(backend, ()), name if value in {"", "1"} else f"{name} = {value}")
+    return found
 
 
-def _function(name: str, result: Native, *arguments: Native) -> Native:
-    api = native()
-    # POSIX looks a symbol up through dependencies, Windows only in the very library
-    for library in (api._lib, *_ggml_libraries(Path(api._base_path))):  # noqa: SLF001
-        if hasattr(library, name):
-            function = library[name]  # a fresh object: declaring its types changes nobody else's
-            function.restype, function.argtypes = result, list(arguments)
-            return function
-    raise UserError(f"this build of llama.cpp lacks {name}", "install llama-cpp-python as LocalSpec pins it")
+def names() -> tuple[str, ...]:
+    """Return every backend of this build, also those that found no device."""
+    count = ggml.function("ggml_backend_reg_count", ctypes.c_size_t)()
+    get = ggml.function("ggml_backend_reg_get", ctypes.c_void_p, ctypes.c_size_t)
+    return tuple(ggml.backend_name(get(index)) for index in range(count))
 
 
-def _ggml_libraries(folder: Path) -> list[ctypes.CDLL]:
-    if os.name != "nt":
-        return []
-    paths = (folder / f"{name}.dll" for name in ("ggml", "ggml-base", "ggml-cpu"))
-    return [ctypes.CDLL(str(path)) for path in paths if path.exists()]
+def version() -> str:
+    """Return the version of llama-cpp-python that serves."""
+    native()
+    import llama_cpp
 
-
-def _text(raw: bytes | None) -> str:
-    return (raw or b"").decode("utf-8", "replace")
+    return str(llama_cpp.__version__)

@@ -91,6 +91,12 @@ class Context:
         return self._sizes.rows
 
     @property
+    def pointer(self) -> int:
+        """Return the native context; raise `EngineError` once it is closed."""
+        self._check_open()
+        return self._pointer or 0
+
+    @property
     def busy_s(self) -> float:
         """Return the seconds spent in native code since the context was opened."""
         return self._busy_s

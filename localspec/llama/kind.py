@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 from localspec.errors import ModelFileError
-from localspec.llama.header import Header, read_header
+from localspec.gguf.header import Header
+from localspec.gguf.parts import read_parts, total
+from localspec.gguf.read import read_header
 
 _ENCODERS = frozenset({
     "bert", "modern-bert", "nomic-bert", "nomic-bert-moe", "neo-bert", "jina-bert-v2", "jina-bert-v3",
@@ -30,16 +31,7 @@ def check_model_file(path: Path) -> Header:
     """Read the header of a model that can chat, with the totals of its parts; else raise `ModelFileError`."""
     header = read_header(path)
     _check_kind(header)
-    parts = _parts(header)
-    for part in parts:
-        _check_complete(part)
-    return replace(
-        header,
-        tensors=sum(part.tensors for part in parts),
-        parameters=sum(part.parameters for part in parts),
-        weight_bytes=sum(part.weight_bytes for part in parts),
-        file_bytes=sum(part.file_bytes for part in parts),
-    )
+    return total(read_parts(header))
 
 
 def _check_kind(header: Header) -> None:
@@ -60,34 +52,3 @@ def _check_kind(header: Header) -> None:
         raise ModelFileError(f"{path} holds a vocabulary and no weights", "download the full model")
     if "tokenizer.ggml.model" not in header.values or "tokenizer.ggml.tokens" not in header.counts:
         raise ModelFileError(f"{path} has no vocabulary", "choose a GGUF with its tokenizer inside")
-
-
-def _parts(header: Header) -> list[Header]:
-    """Return the headers of all files of a split model, which is opened by its first."""
-    count = header.integer("split.count")
-    if count <= 1:
-        return [header]
-    suffix = f"-{header.integer('split.no') + 1:05d}-of-{count:05d}.gguf"
-    if not header.path.name.endswith(suffix):
-        raise ModelFileError(f"{header.path} is part of a split model, but its name does not end in {suffix}",
-                             "give the parts their original names")  # fmt: skip
-    paths = [
-        header.path.with_name(header.path.name.removesuffix(suffix) + f"-{number:05d}-of-{count:05d}.gguf")
-        for number in range(1, count + 1)
-    ]
-    if header.path != paths[0]:
-        raise ModelFileError(f"{header.path} is not the first part of its model", f"name {paths[0].name}")
-    missing = [path.name for path in paths if not path.exists()]
-    if missing:
-        raise ModelFileError(
-            f"parts of {header.path} are missing: {', '.join(missing)}", "download all parts"
-        )
-    return [header, *(read_header(path) for path in paths[1:])]
-
-
-def _check_complete(header: Header) -> None:
-    if header.file_bytes < header.end:
-        raise ModelFileError(
-            f"{header.path} is incomplete: it has {header.file_bytes:,} bytes of {header.end:,}",
-            "resume or repeat the download",
-        )

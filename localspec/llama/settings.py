@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import psutil
 
 from localspec.errors import EngineError, UserError
+from localspec.gguf.header import Header
 from localspec.llama import log
-from localspec.llama.header import Header
 from localspec.llama.library import MAX_SEQUENCES, Native, native, physical_cores
 from localspec.llama.weights import Model
 from localspec.types import KvType, ModelOptions
@@ -117,8 +117,8 @@ def creation_error(model: Model, options: ModelOptions, sizes: Sizes, problems: 
 
 def _check_room(model: Model, options: ModelOptions, sizes: Sizes) -> None:
     """Refuse a KV cache that plainly does not fit into memory: Linux would kill the process instead."""
-    if model.info().devices != ("CPU",):
-        return  # a graphics card says no by itself
+    if not model.allocated or model.info().devices != ("CPU",):
+        return  # nothing is taken, or a graphics card says no by itself
     needed = kv_bytes(model.header, sizes.cells, options.kv_type_k, options.kv_type_v)
     free = psutil.virtual_memory().available
     if needed > free:

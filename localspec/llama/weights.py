@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from localspec.errors import Cancelled, EngineError, ModelFileError, UserError
+from localspec.gguf.header import Header
 from localspec.llama import backends, log
-from localspec.llama.header import Header
 from localspec.llama.kind import check_model_file
 from localspec.llama.library import native
 from localspec.llama.template import ChatTemplate
@@ -40,8 +40,11 @@ class _Places:
 class Model:
     """A model's weights in memory; open one with `Model.open`, and close it."""
 
-    def __init__(self, pointer: int, options: ModelOptions, header: Header, places: _Places) -> None:
+    def __init__(
+        self, pointer: int, options: ModelOptions, header: Header, places: _Places, *, allocated: bool = True
+    ) -> None:
         api = native()
+        self.allocated = allocated
         self._free = weakref.finalize(self, api.llama_model_free, pointer)
         self.options = options
         self.header = header
@@ -57,16 +60,22 @@ class Model:
         self._contexts: weakref.WeakSet[Context] = weakref.WeakSet()
 
     @classmethod
-    def open(cls, options: ModelOptions, on_progress: Progress | None = None) -> Model:
+    def open(
+        cls, options: ModelOptions, on_progress: Progress | None = None, *, allocate: bool = True
+    ) -> Model:
         """Load a model; `on_progress(fraction)` returns False to stop with `Cancelled`.
+
+        Without `allocate` nothing takes memory and nothing can be computed: only sizes are real.
 
         Raises `ModelFileError` for a file that cannot chat, `UserError` for options that cannot be met.
         """
         header = check_model_file(options.path)
         native()
         places = _places(options, header)
-        _check_room(options, header)
-        return cls(_load(options, on_progress), options, header, places)
+        if allocate:
+            _check_room(options, header)
+        pointer = _load(options, on_progress, allocate=allocate)
+        return cls(pointer, options, header, places, allocated=allocate)
 
     @property
     def pointer(self) -> int:
@@ -117,9 +126,11 @@ class Model:
         self._free()
 
 
-def _load(options: ModelOptions, on_progress: Progress | None) -> int:
+def _load(options: ModelOptions, on_progress: Progress | None, *, allocate: bool) -> int:
     api = native()
     parameters, keep = _parameters(options)
+    if not allocate:
+        parameters.no_alloc, parameters.load_mode = True, _LOAD_PLAIN
     relay = _Relay(on_progress)
     keep.append(callback := api.llama_progress_callback(relay.report))
     parameters.progress_callback = callback

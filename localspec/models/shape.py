@@ -27,7 +27,8 @@ class ModelShape:
     """A model as its header describes it; sizes in bytes.
 
     `input_bytes` is the embedding table, which stays with the processor and is read a row at a time;
-    `output_bytes` the weights after the last layer, the table once more where both are one.
+    `output_bytes` the weights after the last layer, the table once more where both are one: `tied`.
+    The processor keeps a tied table only once.
     """
 
     name: str
@@ -44,6 +45,10 @@ class ModelShape:
     vocabulary: int
     training_context: int
     vocabulary_family: str  # two models of one family may be a pair: tokenizer's kind, size and a checksum
+    tied: bool = False
+    experts_used: int = 0  # by a token, of a mixture of experts
+    expert_feed_forward: int = 0
+    attention_width: int = 0  # of all heads together, where it is not the embedding's
 
     @property
     def weight_bytes(self) -> int:

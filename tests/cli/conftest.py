@@ -7,7 +7,7 @@ from typing import Protocol
 import pytest
 
 from localspec.__main__ import main
-from localspec.cli import opening
+from localspec.cli import opening, placing
 from tests.cli.fake_runtime import FakeInput, FakeRuntime, Outcome
 
 
@@ -22,6 +22,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeRuntime:
     runtime = FakeRuntime()
     monkeypatch.setattr(opening, "open_runtime", runtime.open)
     monkeypatch.setattr(opening, "_devices", lambda: ())
+    monkeypatch.setattr(placing, "placed", lambda _args, pair, **_how: pair)  # there are no model files
     return runtime
 
 

@@ -48,7 +48,7 @@ def test_models_open_with_what_was_asked(invoke: Invoke, loads: Callable[[Open],
         return FakeRuntime()
 
     loads(open_models)
-    assert invoke("run", "Hi", "-m", "x.gguf", "-md", "y.gguf", "-td", "2").out == "Hello\n"
+    assert invoke("run", "Hi", "-m", "x.gguf", "-md", "y.gguf", "-td", "2", "--no-fit").out == "Hello\n"
     assert [getattr(item, "path", item) for item in seen][2:] == [16, 2]
 
 
@@ -87,7 +87,7 @@ def test_an_error_while_loading(invoke: Invoke, loads: Callable[[Open], None]) -
         raise UserError("no device is called 'CUDA9'", "devices: CUDA0")
 
     loads(open_models)
-    outcome = invoke("run", "Hi", "-dev", "CUDA9")
+    outcome = invoke("run", "Hi", "-dev", "CUDA9", "--no-fit")
     assert (outcome.code, outcome.err) == (2, "error: no device is called 'CUDA9'\n  hint: devices: CUDA0\n")
 
 

@@ -9,8 +9,9 @@ import gguf
 import pytest
 
 from localspec.errors import ModelFileError
+from localspec.gguf.header import BLOCKS
+from localspec.gguf.read import read_header
 from localspec.llama import Model, check_model_file
-from localspec.llama.header import BLOCKS, read_header
 from localspec.llama.library import native
 from localspec.types import ModelOptions
 from tests.llama import tiny

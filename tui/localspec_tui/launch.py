@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from localspec import paths
+from localspec.cli import placing
 from localspec.cli.arguments import Parser, add_answer_flags, verb_parser
 from localspec.cli.options import PairOptions, decoding, pair_options, sampling_given, system_given
 from localspec.config import Config, read_config
@@ -28,6 +29,7 @@ def parser() -> Parser:
     """Return the parser of the bare command."""
     result = verb_parser("", "Open the chat screen. `localspec chat` talks line by line instead.")
     add_answer_flags(result)
+    placing.add_placing_flags(result)
     return result
 
 
@@ -56,7 +58,7 @@ def main(argv: Sequence[str]) -> int:
     log: deque[LogLine] = deque(maxlen=LOG_LINES)
     with Store(paths.chats_file()) as store:
         desk = Desk(store, found.good, _wishes(args), usual.name, resumes=args.profile is None)
-        loader = ModelLoader(_opener(pair, log))
+        loader = ModelLoader(_opener(args, pair, log))
         try:
             app = LocalSpecApp(desk, loader, config, Path.cwd(), log)
             for problem in found.problems:
@@ -75,15 +77,23 @@ def _with_models(args: argparse.Namespace, config: Config) -> argparse.Namespace
     return args
 
 
-def _opener(pair: PairOptions, log: deque[LogLine]) -> Callable[[Callable[[float], bool]], OpenModels]:
+def _opener(
+    args: argparse.Namespace, pair: PairOptions, log: deque[LogLine]
+) -> Callable[[Callable[[float], bool]], OpenModels]:
     def open_models(on_progress: Callable[[float], bool]) -> OpenModels:
-        from localspec.worker import Worker
+        from localspec.worker import LogLine, Worker
 
+        seated = pair
+        if not args.no_fit:
+            plan = placing.plan(args, pair)
+            for line in placing.lines(plan, explain=args.explain):
+                log.append(LogLine(logging.INFO, "plan", line))
+            seated = placing.apply(plan, pair)
         return Worker.open(
-            pair.target,
-            pair.draft,
-            max_fan_out=pair.max_fan_out,
-            draft_threads=pair.draft_threads,
+            seated.target,
+            seated.draft,
+            max_fan_out=seated.max_fan_out,
+            draft_threads=seated.draft_threads,
             on_progress=on_progress,
             on_log=log.append,
         )

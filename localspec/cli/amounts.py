@@ -1,0 +1,41 @@
+"""Sizes, times and columns as people read them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def size(count: float) -> str:
+    """Return a number of bytes, in the units of disks and of the hub's pages."""
+    for unit, scale in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= scale * 0.9995:
+            return f"{count / scale:.3g} {unit}" if count < scale * 999.5 else f"{count / scale:.0f} {unit}"
+    return f"{count:.0f} bytes"
+
+
+def number(count: int) -> str:
+    """Return a number of parameters: 135M, 7.6B."""
+    for unit, scale in (("T", 1e12), ("B", 1e9), ("M", 1e6), ("k", 1e3)):
+        if count >= scale * 0.9995:
+            return f"{count / scale:.3g}{unit}" if count < scale * 999.5 else f"{count / scale:.0f}{unit}"
+    return str(count)
+
+
+def duration(seconds: float) -> str:
+    """Return a time to wait: 40 s, 3 min, 1 h 5 min."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def columns(rows: Sequence[Sequence[str]], right: frozenset[int] = frozenset()) -> list[str]:
+    """Return lines in which the texts of a column stand below each other; `right` ones end together."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            text.rjust(width) if at in right else text.ljust(width)
+            for at, (text, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]

@@ -1,0 +1,140 @@
+"""`localspec devices`: what this machine can compute on, and how fast."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from localspec.cli.arguments import Parser, verb_parser
+from localspec.cli.console import StatusLine, say
+from localspec.cli.logs import set_up_logging
+from localspec.cli.report import SUCCESS
+
+if TYPE_CHECKING:
+    from localspec.machine.records import DeviceInfo, DeviceUser, LinkRate, Machine, MemoryRate
+
+SCHEMA = 1
+
+
+def parser() -> Parser:
+    """Return the parser of `localspec devices`."""
+    result = verb_parser(
+        "devices",
+        "List the devices that models can sit on, with their memory, who uses it, and how fast they are. "
+        "Rates are measured once, in about ten seconds, and kept until the devices change.",
+    )
+    result.add_argument(
+        "--measure",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="measure the rates anew, or not at all (default: if they are not known yet)",
+    )
+    result.add_argument("--json", action="store_true", help="print one JSON object instead of text")
+    result.add_argument(
+        "-v", "--verbose", action="store_true", help="print log and tracebacks to standard error"
+    )
+    return result
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the verb and return its exit code."""
+    args = parser().parse_args(argv)
+    set_up_logging(verbose=args.verbose)
+    machine = _machine(args.measure)
+    if args.json:
+        print(json.dumps({"schema": SCHEMA, **asdict(machine)}, ensure_ascii=False))
+        return SUCCESS
+    for line in table(machine):
+        sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+    for note in machine.notes:
+        say(f"note: {note}")
+    return SUCCESS
+
+
+def _machine(measure: bool | None) -> Machine:
+    """Return the machine, with progress on a terminal while it is measured."""
+    from localspec.machine.machine import known_machine
+
+    status = StatusLine()
+
+    def on_progress(fraction: float) -> bool:
+        status.update(f"measuring the devices: {fraction:.0%}")
+        return True  # Ctrl+C ends the measuring process at once
+
+    try:
+        return known_machine(bool(measure), on_progress, may_measure=measure is not False)
+    finally:
+        status.clear()
+
+
+def table(machine: Machine) -> list[str]:
+    """Return the lines that describe a machine, the name of each device above what is known of it."""
+    rates = {rate.device: rate for rate in machine.rates}
+    lines: list[str] = []
+    for device in machine.devices:
+        lines.append(f"{device.id}: {device.name}")
+        lines += [f"  {name:<9} {text}" for name, text in _rows(device, rates.get(device.id), machine.links)]
+    return lines
+
+
+def _rows(
+    device: DeviceInfo, rate: MemoryRate | None, links: Sequence[LinkRate]
+) -> Iterator[tuple[str, str]]:
+    yield "memory", f"{device.memory_free / 2**30:.1f} GiB free of {device.memory_total / 2**30:.1f} GiB"
+    if rate is not None or device.theoretical_rate is not None:
+        yield "speed", _speed(rate, device.theoretical_rate)
+    if device.cores:
+        sockets = f" in {device.sockets} sockets" if device.sockets > 1 else ""
+        yield "cores", f"{device.cores}{sockets}"
+    if device.pcie_width is not None:
+        yield "link", _link(device)
+    for link in links:
+        if link.source == device.id:
+            yield f"to {link.target}", f"{link.rate / 1e9:.1f} GB/s"
+    if state := _state(device):
+        yield "state", state
+    if device.users:
+        yield "used by", ", ".join(_user(user) for user in device.users)
+    if device.features:
+        yield "built for", ", ".join(device.features)
+    for missing in device.missing:
+        yield "unknown", missing
+
+
+def _speed(rate: MemoryRate | None, possible: float | None) -> str:
+    parts = []
+    if rate is not None:
+        parts = [f"reads {rate.read / 1e9:.0f} GB/s", f"copies {rate.copy / 1e9:.0f} GB/s"]
+    if possible is not None:
+        share = f" ({rate.read / possible:.0%} reached)" if rate is not None else ""
+        parts.append(f"{possible / 1e9:.0f} GB/s possible{share}")
+    return ", ".join(parts)
+
+
+def _link(device: DeviceInfo) -> str:
+    generation = f" {device.pcie_generation} now" if device.pcie_generation else ""
+    most = f" of {device.pcie_width_max}" if device.pcie_width_max else ""
+    return f"PCIe{generation}, {device.pcie_width}{most} lanes"
+
+
+def _state(device: DeviceInfo) -> str:
+    parts = []
+    if device.kind == "integrated":
+        parts.append("shares the processor's memory")
+    if device.temperature_c is not None:
+        parts.append(f"{device.temperature_c:.0f} °C")
+    if device.power_limit_w is not None:
+        parts.append(f"at most {device.power_limit_w:.0f} W")
+    if device.drives_display:
+        parts.append("drives a display")
+    return ", ".join(parts)
+
+
+def _user(user: DeviceUser) -> str:
+    memory = f", {user.memory / 2**20:.0f} MiB" if user.memory is not None else ""
+    return f"{user.name} (process {user.pid}{memory})"

@@ -1,0 +1,115 @@
+"""`localspec models`: the models on this computer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from localspec.cli import amounts
+from localspec.cli.arguments import Parser, verb_parser
+from localspec.cli.console import say
+from localspec.cli.report import SUCCESS
+from localspec.models.local import LocalModel, find_models
+
+SCHEMA = 1
+_HEADINGS = ("NAME", "ARCHITECTURE", "PARAMETERS", "QUANT", "SIZE", "CONTEXT", "VOCABULARY", "FOUND IN")
+_NUMERIC = frozenset({2, 4, 5})
+_SOURCES = {
+    "hub": "Hugging Face cache",
+    "llama.cpp": "llama.cpp cache",
+    "lmstudio": "LM Studio",
+    "package": "Python package",
+    "bundled": "LocalSpec",
+    "folder": "given folder",
+}
+
+
+def parser() -> Parser:
+    """Return the parser of `localspec models`."""
+    result = verb_parser(
+        "models",
+        "List the models on this computer: in the caches of Hugging Face, llama.cpp and LM Studio, bundled, "
+        "and in the folders that you name. -m takes a name from this list.",
+    )
+    result.add_argument("folder", nargs="*", type=Path, metavar="FOLDER", help="another folder to look into")
+    result.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
+    return result
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the verb and return its exit code."""
+    args = parser().parse_args(argv)
+    models = on_this_computer([folder.expanduser() for folder in args.folder])
+    if args.json:
+        print(json.dumps({"schema": SCHEMA, "models": [as_json(model) for model in models]}))
+        return SUCCESS
+    for line in table(models):
+        print(line)
+    total = amounts.size(sum(model.bytes for model in models))
+    say(f"{len(models)} model{'' if len(models) == 1 else 's'}, {total} on disk")
+    return SUCCESS
+
+
+def on_this_computer(folders: Sequence[Path] = ()) -> tuple[LocalModel, ...]:
+    """Return the models in the caches, in given folders, and the bundled pair."""
+    from localspec.demo import bundled_pair
+
+    return find_models(folders, bundled=bundled_pair())
+
+
+def table(models: Iterable[LocalModel]) -> list[str]:
+    """Return a line for each model, and below it what else is to be known of it."""
+    models = sorted(models, key=lambda model: model.name.lower())
+    sound = [model for model in models if model.shape is not None]
+    lines = amounts.columns([_HEADINGS, *map(_row, sound)], _NUMERIC) if sound else []
+    for model in sound:
+        lines += [f"  {name} is the same file as {model.name}" for name in model.also]
+    lines += [
+        f"{model.name} ({amounts.size(model.bytes)}) cannot be used: {model.problem}"
+        for model in models
+        if model.shape is None
+    ]
+    return lines
+
+
+def as_json(model: LocalModel) -> dict[str, object]:
+    """Return a model as `--json` prints it."""
+    shape = model.shape
+    return {
+        "name": model.name,
+        "also": list(model.also),
+        "path": str(model.path),
+        "files": [str(file) for file in model.files],
+        "bytes": model.bytes,
+        "source": model.source,
+        "problem": model.problem or None,
+        "architecture": shape.architecture if shape else None,
+        "title": shape.name if shape else None,
+        "parameters": shape.parameters if shape else None,
+        "quant": shape.quant if shape else None,
+        "context": shape.training_context if shape else None,
+        "vocabulary": shape.vocabulary if shape else None,
+        "vocabulary_family": shape.vocabulary_family if shape else None,
+    }
+
+
+def _row(model: LocalModel) -> tuple[str, ...]:
+    shape = model.shape
+    assert shape is not None
+    return (
+        model.name,
+        shape.architecture,
+        amounts.number(shape.parameters),
+        shape.quant,
+        amounts.size(model.bytes),
+        f"{shape.training_context:,}" if shape.training_context else "?",
+        _short_family(shape.vocabulary_family),
+        _SOURCES[model.source],
+    )
+
+
+def _short_family(family: str) -> str:
+    """Return a vocabulary family with as much of its checksum as tells families apart."""
+    name, separator, digest = family.rpartition("-")
+    return f"{name}-{digest[:4]}" if separator and len(digest) == 16 else family

@@ -1,0 +1,56 @@
+"""`localspec plan`: say where models would sit on this machine, and why, without loading them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+
+from localspec.cli import placing
+from localspec.cli.arguments import (
+    Parser,
+    add_device_flags,
+    add_model_flags,
+    add_speculation_flags,
+    verb_parser,
+)
+from localspec.cli.logs import set_up_logging
+from localspec.cli.options import pair_options
+from localspec.cli.report import SUCCESS
+
+SCHEMA = 1
+
+
+def parser() -> Parser:
+    """Return the parser of `localspec plan`."""
+    result = verb_parser(
+        "plan",
+        "Say which device each model would sit on, how fast that should be, and why, without loading "
+        "anything. The flags are those of `localspec run`; the plan says what they cost.",
+    )
+    add_model_flags(result)
+    add_device_flags(result)
+    add_speculation_flags(result)
+    placing.add_placing_flags(result, may_skip=False)
+    group = result.add_argument_group("output")
+    group.add_argument("--json", action="store_true", help="print one JSON object instead of text")
+    group.add_argument("-v", "--verbose", action="store_true", help="print log to standard error")
+    return result
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the verb and return its exit code."""
+    args = parser().parse_args(argv)
+    if args.list_devices:
+        from localspec.cli.opening import list_devices
+
+        return list_devices()
+    pair = pair_options(args)
+    set_up_logging(verbose=args.verbose)
+    placement = placing.plan(args, pair)
+    if args.json:
+        print(json.dumps({"schema": SCHEMA, **placing.as_json(placement)}, ensure_ascii=False))
+    else:
+        for line in placing.lines(placement, explain=args.explain):
+            sys.stdout.write(f"{line}\n")
+    return SUCCESS

@@ -1,0 +1,187 @@
+"""`localspec show`: what a model is, and what memory it takes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from localspec.cli import amounts
+from localspec.cli.arguments import Parser, verb_parser
+from localspec.cli.console import say
+from localspec.cli.report import SUCCESS
+from localspec.cli.values import context_size
+from localspec.errors import UserError
+from localspec.machine.memory import estimate
+from localspec.machine.memory_fit import size
+from localspec.machine.records import DeviceNeed
+from localspec.machine.wishes import Sitting, Spread
+from localspec.models.names import looks_like_reference, parse
+from localspec.models.shape import ModelShape
+
+SCHEMA = 1
+_CONTEXTS = (2048, 8192, 32768, 131072)
+_HEADINGS = ("CONTEXT", "WEIGHTS", "CACHE", "COMPUTING", "TOTAL")
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """What a context of so many tokens takes, by formula and, where that was asked, as llama.cpp plans it."""
+
+    context: int
+    guess: DeviceNeed
+    exact: DeviceNeed | None
+
+
+def parser() -> Parser:
+    """Return the parser of `localspec show`."""
+    result = verb_parser(
+        "show",
+        "Tell what a model is, and what memory it takes with contexts of several sizes. "
+        "Of a model on the hub only the header is read.",
+    )
+    add = result.add_argument
+    add("model", metavar="MODEL", help="a GGUF file, a name in `models`, or USER/REPO:QUANT on the hub")
+    add("-c", "--ctx-size", type=context_size, default=0, metavar="N", help="for this context alone")
+    add("--exact", action="store_true", help="let llama.cpp plan it too, which takes a second and no memory")
+    add("--json", action="store_true", help="print one JSON object instead of text")
+    return result
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the verb and return its exit code."""
+    args = parser().parse_args(argv)
+    path, shape = _find(args.model)
+    if args.exact and path is None:
+        raise UserError(
+            "--exact needs the model on this computer", f"run `localspec pull {args.model}` first"
+        )
+    rows = tuple(
+        _Row(context, _guess(shape, context), _exact(path, context) if args.exact and path else None)
+        for context in _contexts(shape, args.ctx_size)
+    )
+    if args.json:
+        print(json.dumps(as_json(shape, path, rows)))
+        return SUCCESS
+    print("\n".join([*described(shape), "", *_table(rows)]))
+    say("one conversation on one device, without a draft model and without what a card's driver takes")
+    return SUCCESS
+
+
+def described(shape: ModelShape) -> list[str]:
+    """Return a model in words."""
+    layers, windows = len(shape.layers), [layer.window for layer in shape.layers if layer.window]
+    cached = [layer for layer in shape.layers if layer.key_values]
+    kind = f"{shape.architecture}, {amounts.number(shape.parameters)} parameters in {shape.quant}"
+    lines = [
+        shape.name,
+        f"  {kind}, {amounts.size(shape.file_bytes)} on disk",
+        f"  {layers} layers, {shape.width:,} wide, {shape.heads} attention heads",
+        f"  a token reads {size(shape.read_bytes)} of weights",
+    ]
+    if shape.experts_used:
+        lines[-1] += f": {shape.experts_used} experts of each layer and what they share"
+    if cached:
+        per_token = sum(2 * (layer.key_values + layer.value_values) for layer in cached)
+        lines.append(f"  and leaves {per_token / 1024:,.1f} KiB in the cache (in f16)")
+    if windows:
+        lines.append(f"  {len(windows)} of the layers look back {max(windows):,} tokens at most")
+    if any(layer.state_bytes for layer in shape.layers):
+        lines.append("  keeps a running state, which cannot be rewound: speculation does not work with it")
+    lines.append(f"  {shape.vocabulary:,} tokens in the vocabulary {shape.vocabulary_family}")
+    lines.append(f"  trained on up to {shape.training_context:,} tokens of context")
+    return ["".join(filter(str.isprintable, line)) for line in lines]  # a file may name itself with anything
+
+
+def as_json(shape: ModelShape, path: Path | None, rows: Sequence[_Row]) -> dict[str, object]:
+    """Return what `--json` prints; sizes are in bytes."""
+    return {
+        "schema": SCHEMA,
+        "name": shape.name,
+        "path": str(path) if path else None,
+        "architecture": shape.architecture,
+        "quant": shape.quant,
+        "parameters": shape.parameters,
+        "file_bytes": shape.file_bytes,
+        "weight_bytes": shape.weight_bytes,
+        "read_bytes": shape.read_bytes,
+        "layers": len(shape.layers),
+        "window_layers": sum(layer.window is not None for layer in shape.layers),
+        "width": shape.width,
+        "heads": shape.heads,
+        "experts_used": shape.experts_used,
+        "tied": shape.tied,
+        "vocabulary": shape.vocabulary,
+        "vocabulary_family": shape.vocabulary_family,
+        "training_context": shape.training_context,
+        "needs": [
+            {
+                "context": row.context,
+                "weights": row.guess.weights,
+                "cache": row.guess.cache,
+                "compute": row.guess.compute,
+                "total": row.guess.total,
+                "exact": row.exact.total if row.exact else None,
+            }
+            for row in rows
+        ],
+    }
+
+
+def _find(named: str) -> tuple[Path | None, ModelShape]:
+    """Return a model on this computer with its file, or one on the hub without."""
+    from localspec.models.gguf import read_shape
+
+    path = Path(named).expanduser()
+    if path.exists() or path.suffix.lower() == ".gguf":
+        return path, read_shape(path)
+    from localspec.cli.models import on_this_computer
+    from localspec.models.local import named as model_named
+    from localspec.models.local import no_such_model
+
+    models = on_this_computer()
+    model = model_named(named, models)
+    if model is not None:
+        return model.path, model.shape or read_shape(model.path)
+    if not looks_like_reference(named):
+        raise no_such_model(named, models)
+    from localspec.models.hub import remote_shape
+
+    return None, remote_shape(parse(named))
+
+
+def _contexts(shape: ModelShape, asked: int) -> tuple[int, ...]:
+    longest = shape.training_context or _CONTEXTS[-1]
+    usual = tuple(context for context in _CONTEXTS if context <= longest)
+    return (asked,) if asked else usual or (longest,)
+
+
+def _guess(shape: ModelShape, context: int) -> DeviceNeed:
+    [need] = estimate(shape, Sitting(Spread(), context))
+    return need
+
+
+def _exact(path: Path, context: int) -> DeviceNeed:
+    from localspec.machine.exact import exact
+    from localspec.types import ModelOptions
+
+    [[need]] = exact(ModelOptions(path=path, context=context, devices=()))
+    return need
+
+
+def _table(rows: Sequence[_Row]) -> list[str]:
+    has_exact = rows[0].exact is not None
+    headings = (*_HEADINGS, "EXACT") if has_exact else _HEADINGS
+    body = [
+        (
+            f"{row.context:,}",
+            *(
+                size(each)
+                for each in (row.guess.weights, row.guess.cache, row.guess.compute, row.guess.total)
+            ),
+            *([size(row.exact.total)] if row.exact else []),
+        )
+        for row in rows
+    ]
+    return amounts.columns([headings, *body], frozenset(range(len(headings))))

@@ -1,0 +1,171 @@
+"""Bytes in the memory of a device, and what it costs to read, copy and move them: the measuring of rates.
+
+Everything here is native and may end the process: use it in a child.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from types import TracebackType
+
+from localspec.errors import EngineError, UserError
+from localspec.llama import ggml
+from localspec.llama.library import Native, physical_cores
+
+_F32 = 0  # ggml.h, enum ggml_type
+_ROW = 4096
+"""Numbers in a row of the matrix: as wide as a model of 8 billion parameters."""
+_META = 2**20  # bytes for descriptions of tensors and graphs
+_FILLING = 0x3C  # 0.0115 when read as a number: no denormal, and no zeros that a card might leave out
+_P = ctypes.c_void_p
+
+
+class _InitParams(ctypes.Structure):
+    _fields_ = (("mem_size", ctypes.c_size_t), ("mem_buffer", _P), ("no_alloc", ctypes.c_bool))
+
+
+class Buffers:
+    """Two equal blocks on one device, with the graphs that read one of them and copy it to the other.
+
+    Close it. `bytes` is the size of one block.
+    """
+
+    def __init__(self, device: str, size: int, passes: int = 1) -> None:
+        """Take the memory; raises EngineError where the device refuses, UserError where there is none."""
+        self.device = device
+        self.bytes = max(1, size // (4 * _ROW)) * 4 * _ROW
+        self._handle = _handle(device)
+        self._backend: Native = None
+        self._context: Native = None
+        self._buffer: Native = None
+        self._host: Native = None
+        try:
+            self._open(passes)
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Buffers:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def read_s(self) -> float:
+        """Return the seconds in which the device reads a block: multiplies its matrix with a vector."""
+        return self._compute_s(self._reading) / self._passes
+
+    def copy_s(self) -> float:
+        """Return the seconds in which the device copies a block within its memory."""
+        return self._compute_s(self._copying) / self._passes
+
+    def send_s(self) -> float:
+        """Return the seconds in which a block gets here from the host."""
+        started = time.perf_counter()
+        _tensor_set()(self.matrix, self._host_memory(), 0, self.bytes)
+        return time.perf_counter() - started
+
+    def fetch_s(self) -> float:
+        """Return the seconds in which a block gets from here to the host."""
+        started = time.perf_counter()
+        _tensor_get()(self.matrix, self._host_memory(), 0, self.bytes)
+        return time.perf_counter() - started
+
+    def send_to_s(self, other: Buffers) -> float:
+        """Return the seconds in which a block gets from here to an equal one on another device."""
+        if other.bytes != self.bytes:
+            raise ValueError("the blocks differ in size")
+        copy = ggml.function("ggml_backend_tensor_copy", None, _P, _P)
+        started = time.perf_counter()
+        copy(self.matrix, other.matrix)
+        return time.perf_counter() - started
+
+    def close(self) -> None:
+        """Give the memory back."""
+        for name, free in (
+            ("_host", "ggml_backend_buffer_free"),
+            ("_buffer", "ggml_backend_buffer_free"),
+            ("_context", "ggml_free"),
+            ("_backend", "ggml_backend_free"),
+        ):
+            if pointer := getattr(self, name):
+                ggml.function(free, None, _P)(pointer)
+                setattr(self, name, None)
+
+    def _open(self, passes: int) -> None:
+        self._backend = ggml.function("ggml_backend_dev_init", _P, _P, ctypes.c_char_p)(self._handle, None)
+        if not self._backend:
+            raise EngineError(f"{self.device} cannot be started")
+        largest = ggml.function("ggml_backend_get_max_size", ctypes.c_size_t, _P)(self._backend)
+        self.bytes = min(self.bytes, largest // (4 * _ROW) * 4 * _ROW)
+        _use_all_cores(self._backend, self._handle)
+        self._context = ggml.function("ggml_init", _P, _InitParams)(_InitParams(_META, None, True))
+        matrix = ggml.function("ggml_new_tensor_2d", _P, _P, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+        rows = self.bytes // (4 * _ROW)
+        self.matrix: int = matrix(self._context, _F32, _ROW, rows)
+        other, vector = matrix(self._context, _F32, _ROW, rows), matrix(self._context, _F32, _ROW, 1)
+        self._passes = passes
+        self._reading = self._graph("ggml_mul_mat", vector)
+        self._copying = self._graph("ggml_cpy", other)
+        allocate = ggml.function("ggml_backend_alloc_ctx_tensors", _P, _P, _P)
+        self._buffer = allocate(self._context, self._backend)
+        if not self._buffer:
+            raise EngineError(f"{self.device} has no room for {2 * self.bytes / 2**20:.0f} MiB")
+        ggml.function("ggml_backend_buffer_clear", None, _P, ctypes.c_uint8)(self._buffer, _FILLING)
+
+    def _graph(self, operation: str, operand: int) -> int:
+        """Describe a graph that does one thing to the matrix, over and over: starting it costs time."""
+        graph: int = ggml.function("ggml_new_graph", _P, _P)(self._context)
+        node = ggml.function(operation, _P, _P, _P, _P)
+        expand = ggml.function("ggml_build_forward_expand", None, _P, _P)
+        for _ in range(self._passes):
+            expand(graph, node(self._context, self.matrix, operand))
+        return graph
+
+    def _compute_s(self, graph: int) -> float:
+        compute = ggml.function("ggml_backend_graph_compute", ctypes.c_int, _P, _P)
+        started = time.perf_counter()
+        status = compute(self._backend, graph)
+        seconds = time.perf_counter() - started
+        if status != 0:
+            raise EngineError(f"{self.device} failed to compute (status {status})")
+        return seconds
+
+    def _host_memory(self) -> int:
+        """Return memory of the host that the device reaches directly, where it offers such."""
+        if self._host is None:
+            kind = ggml.function("ggml_backend_dev_host_buffer_type", _P, _P)(self._handle)
+            kind = kind or ggml.function("ggml_backend_cpu_buffer_type", _P)()
+            allocate = ggml.function("ggml_backend_buft_alloc_buffer", _P, _P, ctypes.c_size_t)
+            self._host = allocate(kind, self.bytes)
+            if not self._host:
+                raise EngineError(f"the host has no room for {self.bytes / 2**20:.0f} MiB")
+            ggml.function("ggml_backend_buffer_clear", None, _P, ctypes.c_uint8)(self._host, _FILLING)
+        base: int = ggml.function("ggml_backend_buffer_get_base", _P, _P)(self._host)
+        return base
+
+
+def _handle(device: str) -> int:
+    by_name = {ggml.device_name(handle): handle for handle in ggml.device_handles()}
+    if device not in by_name:
+        raise UserError(f"no device is called {device!r}", f"devices: {', '.join(by_name)}")
+    return by_name[device]
+
+
+def _use_all_cores(backend: int, device: int) -> None:
+    """Give the processor's backend its threads; other backends have no such function."""
+    registry = ggml.function("ggml_backend_dev_backend_reg", _P, _P)(device)
+    find = ggml.function("ggml_backend_reg_get_proc_address", _P, _P, ctypes.c_char_p)
+    if address := find(registry, b"ggml_backend_set_n_threads"):
+        ctypes.CFUNCTYPE(None, _P, ctypes.c_int)(address)(backend, physical_cores())
+
+
+def _tensor_set() -> Native:
+    return ggml.function("ggml_backend_tensor_set", None, _P, _P, ctypes.c_size_t, ctypes.c_size_t)
+
+
+def _tensor_get() -> Native:
+    return ggml.function("ggml_backend_tensor_get", None, _P, _P, ctypes.c_size_t, ctypes.c_size_t)

@@ -1,0 +1,251 @@
+"""The curated catalogue: pairs of models that share a vocabulary, for machines of several sizes.
+
+Its figures are rounded and partly unchecked; whoever uses them says so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+from localspec.models.shape import LayerShape, ModelShape
+from localspec.tables import Table, read_table
+
+SCHEMA = 1
+_MODEL_FIELDS = (
+    "title", "source", "file", "quant", "bytes", "parameters", "active", "licence", "family", "layers",
+    "width", "feed_forward", "heads", "kv_heads", "head_size", "vocabulary", "context", "tied", "window",
+    "full_every", "checked",
+)  # fmt: skip
+_OPTIONAL = {"file", "active", "tied", "window", "full_every", "checked"}
+_PAIR_FIELDS = ("target", "draft", "memory_gb", "score", "good_at", "tip")
+_PACKAGE = "package:"
+_BUNDLED = "bundled"
+
+Source = Literal["hub", "package", "bundled"]
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogueModel:
+    """One model that can be had, as far as the catalogue knows it; sizes in bytes, all of them about right.
+
+    `active` are the parameters that a token uses. Of models with a `window`, only every `full_every`th layer
+    keeps the whole context.
+    """
+
+    key: str
+    title: str
+    source: str
+    file: str
+    quant: str
+    bytes: int
+    parameters: int
+    active: int
+    licence: str
+    family: str
+    layers: int
+    width: int
+    feed_forward: int
+    heads: int
+    kv_heads: int
+    head_size: int
+    vocabulary: int
+    context: int
+    tied: bool
+    window: int | None
+    full_every: int
+    checked: bool
+
+    @property
+    def kind(self) -> Source:
+        """Return where the model comes from."""
+        if self.source == _BUNDLED:
+            return "bundled"
+        return "package" if self.source.startswith(_PACKAGE) else "hub"
+
+    @property
+    def package(self) -> str:
+        """Return the Python package that the file is in; empty if it is in none."""
+        return self.source.removeprefix(_PACKAGE) if self.kind == "package" else ""
+
+    @property
+    def reference(self) -> str:
+        """Return the name under which `pull` finds the model; empty where nothing has to be pulled."""
+        return f"{self.source}:{self.quant}" if self.kind == "hub" else ""
+
+    @property
+    def download_bytes(self) -> int:
+        """Return what has to be downloaded for it."""
+        return self.bytes if self.kind == "hub" else 0
+
+
+@dataclass(frozen=True, slots=True)
+class CataloguePair:
+    """A target and, mostly, its draft model.
+
+    `memory_gb` is the graphics memory that the pair was picked for, 0 a machine without a graphics card;
+    `good_at` is empty for pairs that do any kind of work.
+    """
+
+    name: str
+    target: CatalogueModel
+    draft: CatalogueModel | None
+    memory_gb: int
+    score: int
+    good_at: tuple[str, ...]
+    tip: str
+
+    @property
+    def models(self) -> tuple[CatalogueModel, ...]:
+        """Return the target, and the draft model if there is one."""
+        return (self.target,) if self.draft is None else (self.target, self.draft)
+
+    @property
+    def download_bytes(self) -> int:
+        """Return what has to be downloaded for both."""
+        return sum(model.download_bytes for model in self.models)
+
+    @property
+    def checked(self) -> bool:
+        """Tell whether somebody saw that all of its files exist."""
+        return all(model.checked for model in self.models)
+
+
+@dataclass(frozen=True, slots=True)
+class Catalogue:
+    """All models and pairs, as of a day."""
+
+    date: str
+    models: tuple[CatalogueModel, ...]
+    pairs: tuple[CataloguePair, ...]
+
+
+def catalogue() -> tuple[CataloguePair, ...]:
+    """Return the pairs of the catalogue that comes with the program."""
+    return shipped().pairs
+
+
+@cache
+def shipped() -> Catalogue:
+    """Return the catalogue that comes with the program."""
+    return read_catalogue(Path(__file__).with_name("catalogue.toml"))
+
+
+def read_catalogue(path: Path) -> Catalogue:
+    """Read a catalogue; raises UserError that names the line at fault."""
+    root = read_table(path)
+    root.allow(("schema", "date", "models", "pairs"))
+    for key in ("schema", "date"):
+        root.require(key)
+    if root.whole("schema", (1, 1_000), 0) != SCHEMA:
+        root.complain("schema", f"this LocalSpec reads catalogues of schema {SCHEMA} alone")
+    models, pairs = root.table("models"), root.table("pairs")
+    found = {key: _model(key, models.table(key)) for key in models}
+    return Catalogue(
+        date=root.line("date"),
+        models=tuple(found.values()),
+        pairs=tuple(_pair(key, pairs.table(key), found) for key in pairs),
+    )
+
+
+def approximate_shape(model: CatalogueModel) -> ModelShape:
+    """Return the shape that a model of these figures should have; all weights count as equally wide."""
+    width = model.bytes / model.parameters  # bytes of a weight
+    table = round(model.vocabulary * model.width * width)
+    in_layers = max(0, model.bytes - table * (1 if model.tied else 2))
+    each = in_layers // model.layers
+    outside = model.vocabulary * model.width * (1 if model.tied else 2)
+    used = max(0, model.active - outside) / max(1, model.parameters - outside)
+    cached = model.kv_heads * model.head_size
+    layers = tuple(
+        LayerShape(
+            weight_bytes=each,
+            read_bytes=round(each * min(1.0, used)),
+            key_values=cached,
+            value_values=cached,
+            window=None if (number + 1) % model.full_every == 0 else model.window,
+        )
+        for number in range(model.layers)
+    )
+    return ModelShape(
+        name=model.title,
+        architecture=model.family,
+        quant=model.quant,
+        parameters=model.parameters,
+        file_bytes=model.bytes,
+        layers=layers,
+        input_bytes=table,
+        output_bytes=table,
+        width=model.width,
+        feed_forward=model.feed_forward,
+        heads=model.heads,
+        vocabulary=model.vocabulary,
+        training_context=model.context,
+        vocabulary_family=model.family,
+        tied=model.tied,
+    )
+
+
+def _model(key: str, table: Table) -> CatalogueModel:
+    table.allow(_MODEL_FIELDS)
+    for field in _MODEL_FIELDS:
+        if field not in _OPTIONAL:
+            table.require(field)
+    parameters = _count(table, "parameters")
+    source = table.line("source")
+    if source != _BUNDLED and not source.startswith(_PACKAGE) and source.count("/") != 1:
+        table.complain("source", f"`source` has to be USER/REPO, `{_BUNDLED}` or `{_PACKAGE}NAME`")
+    if source.count("/") != 1 and not table.line("file"):
+        table.complain("source", "a model that is at hand already needs the name of its `file`")
+    return CatalogueModel(
+        key=key,
+        title=table.line("title"),
+        source=source,
+        file=table.line("file"),
+        quant=table.line("quant"),
+        bytes=_count(table, "bytes"),
+        parameters=parameters,
+        active=table.whole("active", (1, parameters), parameters),
+        licence=table.line("licence"),
+        family=table.line("family"),
+        layers=table.whole("layers", (1, 1024), 0),
+        width=_count(table, "width"),
+        feed_forward=_count(table, "feed_forward"),
+        heads=_count(table, "heads"),
+        kv_heads=_count(table, "kv_heads"),
+        head_size=_count(table, "head_size"),
+        vocabulary=_count(table, "vocabulary"),
+        context=_count(table, "context"),
+        tied=table.switch("tied", default=False),
+        window=_count(table, "window") if "window" in table else None,
+        full_every=table.whole("full_every", (1, 64), 1),
+        checked=table.switch("checked", default=False),
+    )
+
+
+def _pair(key: str, table: Table, models: dict[str, CatalogueModel]) -> CataloguePair:
+    table.allow(_PAIR_FIELDS)
+    for field in ("target", "memory_gb", "score"):
+        table.require(field)
+    target, draft = table.line("target"), table.line("draft")
+    for field, name in (("target", target), ("draft", draft)):
+        if name or field == "target":
+            table.expect(field, name, models, "model")
+    if draft and models[draft].family != models[target].family:
+        families = f"{models[target].family} and {models[draft].family}"
+        table.complain("draft", f"`{target}` and `{draft}` have different vocabularies: {families}")
+    return CataloguePair(
+        name=key,
+        target=models[target],
+        draft=models[draft] if draft else None,
+        memory_gb=table.whole("memory_gb", (0, 1024), 0),
+        score=table.whole("score", (0, 100), 0),
+        good_at=table.words("good_at"),
+        tip=table.line("tip"),
+    )
+
+
+def _count(table: Table, key: str) -> int:
+    return table.whole(key, (1, 2**50), 0)

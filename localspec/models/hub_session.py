@@ -1,0 +1,187 @@
+"""The connection to the hub: huggingface_hub without its side traffic, and its errors in plain words."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
+
+from localspec.errors import UserError
+
+if TYPE_CHECKING:
+    from huggingface_hub.errors import HfHubHTTPError
+
+USUAL_ENDPOINT = "https://huggingface.co"
+_TRUE = ("1", "ON", "YES", "TRUE")
+_TOKEN_HINT = "make a token at huggingface.co/settings/tokens and set HF_TOKEN to it"
+
+
+def endpoint() -> str:
+    """Return the hub's address; HF_ENDPOINT names another one."""
+    return (os.environ.get("HF_ENDPOINT", "").strip() or USUAL_ENDPOINT).rstrip("/")
+
+
+def is_offline() -> bool:
+    """Tell whether HF_HUB_OFFLINE forbids network traffic."""
+    return os.environ.get("HF_HUB_OFFLINE", "").strip().upper() in _TRUE
+
+
+def session() -> Any:  # noqa: ANN401 - huggingface_hub has changed its HTTP library before
+    """Return huggingface_hub's HTTP client; raises UserError where the proxy settings make no sense."""
+    quieten()
+    from huggingface_hub import get_session
+
+    try:
+        return get_session()
+    except Exception as error:  # each HTTP library has its own for proxies that it cannot use
+        raise UserError(
+            f"the proxy settings cannot be used: {error}", "correct HTTP_PROXY, HTTPS_PROXY and ALL_PROXY"
+        ) from error
+
+
+def headers() -> dict[str, str]:
+    """Return what every request says: who asks, and the token where one is set."""
+    quieten()
+    from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
+
+    import localspec
+
+    made = build_hf_headers(library_name="localspec", library_version=localspec.__version__)
+    return {str(name): str(value) for name, value in made.items()} | {"Accept-Encoding": "identity"}
+
+
+def quieten() -> None:
+    """Keep huggingface_hub from telling the hub, or the terminal, anything that nobody asked for."""
+    os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
+    from huggingface_hub import constants
+
+    constants.HF_HUB_DISABLE_TELEMETRY = True  # somebody may have imported it before
+    if "HF_HUB_VERBOSITY" not in os.environ:
+        logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
+
+
+@contextmanager
+def plain_errors(what: str) -> Iterator[None]:
+    """Turn whatever goes wrong between here and the hub into one `UserError`; `what` was asked for."""
+    quieten()
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
+
+    if is_offline():
+        raise _offline(what)
+    try:
+        yield
+    except OfflineModeIsEnabled:
+        raise _offline(what) from None
+    except HFValidationError as error:
+        raise UserError(f"the hub knows no such name as {what}: {error}", "write it as USER/REPO") from None
+    except HfHubHTTPError as error:
+        raise _refused(what, error) from error
+    except OSError as error:
+        raise disk_trouble(error) from error
+    except Exception as error:
+        if is_transport_error(error):
+            raise unreachable(error) from error
+        raise
+
+
+def is_transport_error(error: BaseException) -> bool:
+    """Tell whether a connection failed, so that another attempt may succeed."""
+    from huggingface_hub.errors import HfHubHTTPError
+
+    if isinstance(error, HfHubHTTPError):
+        return error.response.status_code in (408, 429, 500, 502, 503, 504)
+    return isinstance(error, HfHubHTTPError.__mro__[1])  # the base of whichever HTTP library it uses
+
+
+def disk_trouble(error: OSError) -> UserError:
+    """Return what to say of a disk that refuses."""
+    place = f" at {error.filename}" if error.filename else ""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return UserError(
+            f"the disk is full{place}", "free some space and pull again: what has arrived is kept"
+        )
+    return UserError(
+        f"the download cannot be written{place}: {error.strerror or error}",
+        "HF_HUB_CACHE names another folder for downloads",
+    )
+
+
+def unreachable(error: Exception) -> UserError:
+    """Return what to say where no answer came at all."""
+    host, text = urlsplit(endpoint()).netloc or endpoint(), str(error)
+    proxy = _proxy()
+    lowered = text.lower()
+    if proxy is not None:
+        return UserError(
+            f"{host} cannot be reached through the proxy {proxy}: {text}",
+            "correct HTTPS_PROXY, or unset it if you need no proxy",
+        )
+    if "certificate" in lowered:
+        return UserError(
+            f"the certificate of {host} is not trusted: {text}",
+            "check this computer's clock; behind a company's gateway, let SSL_CERT_FILE name its certificate",
+        )
+    if any(word in lowered for word in ("name or service", "name resolution", "nodename", "getaddrinfo")):
+        return UserError(
+            f"the name {host} cannot be resolved", "check the network connection and HF_ENDPOINT"
+        )
+    if "timeout" in type(error).__name__.lower():
+        return UserError(f"{host} does not answer in time", "check the network connection and try again")
+    kind = text or type(error).__name__
+    return UserError(f"{host} cannot be reached: {kind}", "check the network connection and try again")
+
+
+def _proxy() -> str | None:
+    parts = urlsplit(endpoint())
+    proxy = getproxies().get(parts.scheme) or getproxies().get("all")
+    if not proxy or proxy_bypass(parts.hostname or ""):
+        return None
+    address = urlsplit(proxy)
+    return address.netloc.rpartition("@")[2] or proxy  # without the password that may stand before it
+
+
+def _offline(what: str) -> UserError:
+    return UserError(
+        f"{what} is not on this computer, and HF_HUB_OFFLINE forbids to download it",
+        "unset HF_HUB_OFFLINE, or choose a model that `localspec models` lists",
+    )
+
+
+def _refused(what: str, error: HfHubHTTPError) -> UserError:
+    from huggingface_hub.errors import EntryNotFoundError, GatedRepoError, RevisionNotFoundError
+
+    status, host = error.response.status_code, urlsplit(endpoint()).netloc
+    has_token = bool(headers().get("authorization"))
+    if isinstance(error, GatedRepoError) or (status == 403 and not has_token):
+        then = "with the account of your HF_TOKEN" if has_token else f"then {_TOKEN_HINT}"
+        return UserError(
+            f"{what} is gated: its owner wants you to accept terms first", f"open its page on {host}, {then}"
+        )
+    if isinstance(error, RevisionNotFoundError):
+        return UserError(f"{what} does not exist in this revision", "leave out what follows the @")
+    if isinstance(error, EntryNotFoundError):
+        return UserError(f"{what} is no longer there", "pull the repository again without naming a file")
+    return _refused_by_status(what, error, host, has_token=has_token)
+
+
+def _refused_by_status(what: str, error: HfHubHTTPError, host: str, *, has_token: bool) -> UserError:
+    from huggingface_hub.errors import RepositoryNotFoundError
+
+    status = error.response.status_code
+    if isinstance(error, RepositoryNotFoundError) or status == 404:
+        return UserError(
+            f"{host} has no public repository {what}",
+            "check the spelling" + ("" if has_token else f"; for a private or gated one, {_TOKEN_HINT}"),
+        )
+    if status in (401, 403):
+        return UserError(f"{host} refuses access to {what} with this token (HTTP {status})", _TOKEN_HINT)
+    if status == 429:
+        return UserError(f"{host} wants fewer requests (HTTP 429)", "wait a few minutes and pull again")
+    if status >= 500:
+        return UserError(f"{host} is in trouble (HTTP {status})", "try again later; what has arrived is kept")
+    return UserError(f"{host} refuses {what} (HTTP {status})", "check the name")

@@ -1,0 +1,173 @@
+"""May this draft model serve that target? Decided from two GGUF headers, without loading a model.
+
+The rules are llama.cpp's, as `localspec.llama.compare_vocabularies` applies them to open models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from localspec.gguf.header import Header
+from localspec.gguf.parts import read_parts, total
+from localspec.gguf.read import read_header, read_tokens
+
+PADDING_ALLOWED = 128
+SMALL_RATIO = 4.0
+"""A draft model that is less than so many times smaller than its target seldom pays."""
+_FIRST_COMPARED = 5
+
+# llama-vocab.cpp: what a tokenizer is called, what its text begins and ends with unless the file says more,
+# and whether that is put there
+_KINDS = {
+    "llama": ("SPM", 1, 2, True, False),
+    "bert": ("WPM", 101, None, True, False),
+    "gpt2": ("BPE", 11, 11, False, False),
+    "hybriddna": ("BPE", 11, 11, False, False),
+    "whitespace": ("BPE", 11, 11, False, False),
+    "gemma4": ("BPE", None, None, True, False),
+    "t5": ("UGM", None, 1, False, True),
+    "rwkv": ("RWKV", None, None, False, False),
+    "plamo2": ("PLaMo-2", 1, 2, False, False),
+}
+_BEGIN_ADDED = frozenset(
+    "llama3 llama-v3 llama-bpe falcon3 falcon-h1 pixtral midm-2.0 lfm2 jina-v5-nano tekken chameleon".split()
+)
+_BEGIN_UNKNOWN = frozenset({"chatglm-bpe", "glm4", "glm5"})
+_BEGIN_ALWAYS = frozenset({"gemma4", "granite-embed-multi-311m"})
+
+
+@dataclass(frozen=True, slots=True)
+class TokenDifference:
+    """The first token that means something else to the draft model."""
+
+    token: int
+    target: str
+    draft: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether a draft model may serve a target, and why in a plain sentence.
+
+    `size_ratio` is how many times more parameters the target has.
+    """
+
+    fits: bool
+    reason: str
+    size_ratio: float
+    difference: TokenDifference | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Marker:
+    """The token at the begin or at the end of every text, and whether it is put there."""
+
+    token: int | None
+    added: bool
+
+    def differs(self, other: _Marker) -> bool:
+        return self.added != other.added or (self.added and self.token != other.token)
+
+    def __str__(self) -> str:
+        return f"token {self.token}" if self.added else "none"
+
+
+def may_serve(target: Path, draft: Path) -> Verdict:
+    """Compare the vocabularies in two model files; raises ModelFileError if one of them is broken."""
+    one, other = (total(read_parts(read_header(path))) for path in (target, draft))
+    ratio = one.parameters / max(1, other.parameters)
+    reason = _difference_of_kind(one, other)
+    if reason:
+        return Verdict(False, reason, ratio)
+    texts = read_tokens(one), read_tokens(other)
+    sizes = len(texts[0]), len(texts[1])
+    if abs(sizes[0] - sizes[1]) > PADDING_ALLOWED:
+        return Verdict(False, f"the target has {sizes[0]:,} tokens, the draft {sizes[1]:,}", ratio)
+    difference = first_difference(*texts)
+    if difference is not None:
+        shown = f"{difference.target!r} in the target, {difference.draft!r} in the draft"
+        return Verdict(False, f"token {difference.token} is {shown}", ratio, difference)
+    return Verdict(True, _agreement(*sizes), ratio)
+
+
+def first_difference(target: Sequence[bytes], draft: Sequence[bytes]) -> TokenDifference | None:
+    """Return the first token that the two vocabularies spell differently; the first five may."""
+    for token, (one, other) in enumerate(zip(target, draft, strict=False)):
+        if token >= _FIRST_COMPARED and one != other and _text(one, token) != _text(other, token):
+            shown = (_text(raw, token).decode("utf-8", "replace") for raw in (one, other))
+            return TokenDifference(token, *shown)
+    return None
+
+
+def remark(ratio: float) -> str:
+    """Return what a size ratio lets one expect, in words; nothing where it is as it should be."""
+    if ratio < 1:
+        return "the draft is larger than its target: swap them"
+    if ratio < SMALL_RATIO:
+        return f"the draft is only {ratio:.1f} times smaller than its target: expect little"
+    return ""
+
+
+def _text(raw: bytes, token: int) -> bytes:
+    """Return a token's text as llama.cpp sees it: up to the first zero byte, and never empty."""
+    return raw.partition(b"\0")[0] or f"[EMPTY_{token}]".encode()
+
+
+def _agreement(target: int, draft: int) -> str:
+    if target == draft:
+        return f"the same {target:,} tokens"
+    more, what = abs(target - draft), "target" if target > draft else "draft"
+    return f"the same {min(target, draft):,} tokens; {more} more of the {what} stay unused in drafts"
+
+
+def _difference_of_kind(target: Header, draft: Header) -> str:
+    kinds = [_kind(side) for side in (target, draft)]
+    if kinds[0] != kinds[1]:
+        return f"the target's vocabulary is {kinds[0]}, the draft's is {kinds[1]}"
+    for what, one, other in (
+        ("begin", _begin(target), _begin(draft)),
+        ("end", _end(target), _end(draft)),
+    ):
+        if one.differs(other):
+            return f"the token at the {what} of a text differs: target {one}, draft {other}"
+    return ""
+
+
+def _kind(header: Header) -> str:
+    model = header.text("tokenizer.ggml.model")
+    return _KINDS[model][0] if model in _KINDS else model or "missing"
+
+
+def _begin(header: Header) -> _Marker:
+    model, pre = header.text("tokenizer.ggml.model"), header.text("tokenizer.ggml.pre")
+    _, token, _, added, _ = _KINDS.get(model, ("", None, None, False, False))
+    is_bpe = _kind(header) == "BPE"
+    if is_bpe and pre in _BEGIN_UNKNOWN:
+        token = None
+    added = _switch(header, "tokenizer.ggml.add_bos_token", added or (is_bpe and pre in _BEGIN_ADDED))
+    always = model == "gemma4" or (is_bpe and pre in _BEGIN_ALWAYS)
+    return _Marker(_token(header, "tokenizer.ggml.bos_token_id", token), added or always)
+
+
+def _end(header: Header) -> _Marker:
+    _, _, token, _, added = _KINDS.get(header.text("tokenizer.ggml.model"), ("", None, None, False, False))
+    return _Marker(
+        _token(header, "tokenizer.ggml.eos_token_id", token),
+        _switch(header, "tokenizer.ggml.add_eos_token", added),
+    )
+
+
+def _token(header: Header, key: str, default: int | None) -> int | None:
+    """Return a special token; one beyond the vocabulary counts as not given."""
+    size = header.counts.get("tokenizer.ggml.tokens", 0)
+    for token in (header.integer(key, -1), -1 if default is None else default):
+        if 0 <= token < size:
+            return token
+    return None
+
+
+def _switch(header: Header, key: str, default: bool) -> bool:
+    value = header.values.get(key, default)
+    return value if isinstance(value, bool) else default

@@ -1,0 +1,288 @@
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from localspec import paths
+from localspec.chat.store import Store
+from localspec.cli import doctor, doctor_files, doctor_machine
+from localspec.cli.doctor_machine import Check, card_vendors, machine_checks, rebuild_command
+from localspec.machine.devices import Sight
+from localspec.machine.nvml import Cards, look_through
+from localspec.machine.records import DeviceInfo, Machine, MemoryRate
+from tests.llama import tiny
+from tests.machine.cards import CPU, GIB, GTX_1060, RTX_3090, FakeLibrary, cuda, found
+
+PROCESSOR = DeviceInfo("CPU", "cpu", "CPU", "a processor", 64 * GIB, 48 * GIB, cores=8)
+CARD = DeviceInfo("CUDA0", "gpu", "CUDA", "RTX 3090", 24 * GIB, 20 * GIB, theoretical_rate=936e9)
+PLAIN = Sight(Machine((PROCESSOR,)), found(CPU))
+ONE = look_through(FakeLibrary(RTX_3090))
+WITH_CARD = Sight(Machine((CARD, PROCESSOR)), found(cuda(0), CPU), ONE)
+
+
+@pytest.fixture(autouse=True)
+def calm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no other program and no real card of this machine into the tests."""
+    monkeypatch.setattr(doctor_machine, "busy_cores", lambda: (0.5, "somebody (process 1)"))
+    monkeypatch.setattr(
+        doctor_machine,
+        "card_vendors",
+        lambda sight: ("NVIDIA",) if sight.cards.cards or sight.cards.trouble else (),
+    )
+    monkeypatch.setattr(doctor_machine, "_INSTRUCTIONS", {})
+
+
+def check(
+    name: str,
+    sight: Sight = PLAIN,
+    rated: Machine | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> Check:
+    checks = machine_checks(sight, rated or sight.machine, environment or {})
+    return next(check for check in checks if check.name == name)
+
+
+@pytest.mark.parametrize("sight", [PLAIN, WITH_CARD], ids=["processor", "card"])
+def test_a_machine_in_order_passes(sight: Sight) -> None:
+    assert {check.verdict for check in machine_checks(sight, sight.machine, {})} == {"pass"}
+
+
+def test_a_build_for_the_processor_alone_beside_a_card_fails_with_the_command() -> None:
+    seen = check("cards", replace(PLAIN, cards=ONE))
+    assert seen.verdict == "fail"
+    assert "GGML_CUDA=ON" in seen.mend
+    assert "llama-cpp-python==0.3.36" in seen.mend
+
+
+def test_a_driver_that_does_not_answer_fails() -> None:
+    updated = Cards(trouble="NVIDIA's driver does not answer (Driver/library version mismatch)")
+    seen = check("driver", replace(PLAIN, cards=updated))
+    assert (seen.verdict, seen.mend) == ("fail", "sudo reboot")
+    gone = check("driver", replace(PLAIN, cards=Cards(trouble="NVIDIA's driver does not answer (gone)")))
+    assert "(gone)" in gone.text
+    assert gone.mend.startswith("nvidia-smi")
+
+
+def test_a_card_that_a_variable_hides_fails() -> None:
+    hidden = replace(WITH_CARD, found=replace(found(CPU), backends=("CUDA", "CPU")))
+    seen = check("cards", hidden, environment={"CUDA_VISIBLE_DEVICES": ""})
+    assert (seen.verdict, seen.mend) == ("fail", "unset CUDA_VISIBLE_DEVICES")
+    assert "older than the build" in check("cards", hidden).text
+
+
+def test_a_llama_cpp_that_does_not_start_fails() -> None:
+    dead = Sight(Machine((PROCESSOR,), notes=("llama.cpp could not be asked: SIGILL",)))
+    seen = check("llama.cpp", dead)
+    assert seen.verdict == "fail"
+    assert "SIGILL" in seen.text
+    assert "llama-cpp-python==0.3.36" in seen.mend
+
+
+def test_another_version_of_llama_cpp_is_a_warning() -> None:
+    assert check("llama.cpp", replace(PLAIN, found=replace(PLAIN.found, version="0.3.37"))).verdict == "warn"
+
+
+def test_unused_instructions_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor_machine, "_INSTRUCTIONS", {"avx2": "AVX2", "avx512f": "AVX512"})
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/cpuinfo").write_text("flags\t\t: fpu avx2 avx512f\n")
+    seen = doctor_machine._instructions(PLAIN, (), tmp_path)
+    assert seen.verdict == "warn"
+    assert "AVX512 unused" in seen.text
+    assert "AVX2" not in seen.text
+    (tmp_path / "proc/cpuinfo").write_text("flags\t\t: fpu avx2\n")
+    assert doctor_machine._instructions(PLAIN, (), tmp_path).verdict == "pass"
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="other systems have other threads")
+def test_a_build_without_openmp_is_a_warning(tmp_path: Path) -> None:
+    without = replace(PLAIN.found, features={"CPU": ("AVX2",)})
+    seen = doctor_machine._instructions(replace(PLAIN, found=without), (), tmp_path)
+    assert "OpenMP" in seen.text
+
+
+def test_another_order_of_cards_matters_with_two_cards() -> None:
+    order = {"CUDA_DEVICE_ORDER": "FASTEST_FIRST"}
+    two = replace(WITH_CARD, cards=look_through(FakeLibrary(GTX_1060, RTX_3090)))
+    seen = check("order of cards", two, environment=order)
+    assert (seen.verdict, seen.mend) == ("warn", "export CUDA_DEVICE_ORDER=PCI_BUS_ID")
+    assert check("order of cards", WITH_CARD, environment=order).verdict == "pass"
+    assert "CUDA_VISIBLE_DEVICES=1" in check("order of cards", two, None, {"CUDA_VISIBLE_DEVICES": "1"}).text
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "verdict"),
+    [
+        ("OMP_NUM_THREADS", "16", "warn"),
+        ("OMP_NUM_THREADS", "8", "pass"),
+        ("OMP_NUM_THREADS", "many", "pass"),
+        ("OMP_THREAD_LIMIT", "2", "warn"),
+        ("OMP_WAIT_POLICY", "ACTIVE", "warn"),
+        ("OMP_WAIT_POLICY", "passive", "pass"),
+    ],
+)
+def test_threads_beyond_the_cores_are_a_warning(variable: str, value: str, verdict: str) -> None:
+    seen = check("threads", environment={variable: value})
+    assert seen.verdict == verdict
+    assert seen.mend == (f"unset {variable}" if verdict == "warn" else "")
+
+
+def test_a_busy_processor_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor_machine, "busy_cores", lambda: (6.2, "blender (process 7)"))
+    seen = check("other programs")
+    assert seen.verdict == "warn"
+    assert "6.2 of 8 cores, blender (process 7) the most" in seen.text
+
+
+def test_a_slow_card_and_a_slow_link_are_warnings() -> None:
+    slow = replace(CARD, pcie_width=1, pcie_width_max=16)
+    rated = Machine((slow, PROCESSOR), (MemoryRate("CUDA0", 100e9, 90e9),))
+    texts = [seen.text for seen in machine_checks(WITH_CARD, rated, {}) if seen.name == "speed"]
+    assert len(texts) == 2
+    assert "11% of" in texts[0]
+    assert "1 of its 16 PCIe lanes" in texts[1]
+
+
+def test_makers_of_cards_are_found_without_any_driver(tmp_path: Path) -> None:
+    assert card_vendors(PLAIN, tmp_path) == ()
+    for number, vendor in enumerate(("0x1002", "0x1234", "0x10de")):
+        folder = tmp_path / f"sys/class/drm/card{number}/device"
+        folder.mkdir(parents=True)
+        (folder / "vendor").write_text(f"{vendor}\n")
+    assert card_vendors(PLAIN, tmp_path) == ("NVIDIA", "AMD")
+    (tmp_path / "bare/dev").mkdir(parents=True)
+    (tmp_path / "bare/dev/nvidia0").touch()
+    assert card_vendors(PLAIN, tmp_path / "bare") == ("NVIDIA",)
+    assert card_vendors(WITH_CARD, tmp_path / "empty") == ("NVIDIA",)
+
+
+def test_the_mending_command_suits_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor_machine, "find_spec", lambda name: object())
+    assert f"{sys.executable} -m pip install --force-reinstall" in rebuild_command(())
+    monkeypatch.setattr(doctor_machine, "find_spec", lambda name: None)
+    assert f"uv pip install --python {sys.executable}" in rebuild_command(("AMD",))
+    assert "GGML_VULKAN=ON" in rebuild_command(("AMD",))
+
+
+def test_folders_must_be_writable_private_and_have_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tmp_path.chmod(0o700)
+    assert doctor_files.folder("data folder", tmp_path).verdict == "pass"
+    for free, verdict in ((2**29, "warn"), (2**20, "fail")):
+        with monkeypatch.context() as patch:
+            patch.setattr(doctor_files, "disk_usage", lambda path, free=free: SimpleNamespace(free=free))
+            assert doctor_files.folder("data folder", tmp_path).verdict == verdict
+    if os.name == "posix":
+        tmp_path.chmod(0o755)
+        seen = doctor_files.folder("data folder", tmp_path)
+        assert (seen.verdict, seen.mend) == ("warn", f"chmod 700 {tmp_path}")
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    assert doctor_files.folder("data folder", tmp_path).verdict == "fail"
+
+
+def test_chats_are_read_and_left_as_they_are() -> None:
+    assert doctor_files.chats().text == "none kept yet"
+    assert not paths.chats_file().exists()
+    with Store(paths.chats_file()) as store:
+        store.new_chat("hello")
+    before = paths.chats_file().read_bytes()
+    assert doctor_files.chats().verdict == "pass"
+    assert paths.chats_file().read_bytes() == before
+
+
+def test_damaged_chats_fail_with_a_way_to_rescue_them() -> None:
+    paths.chats_file().write_bytes(b"this is no database" * 100)
+    seen = doctor_files.chats()
+    assert seen.verdict == "fail"
+    assert ".recover" in seen.mend
+
+
+def test_damage_inside_the_chats_is_found() -> None:
+    path = paths.chats_file()
+    connection = sqlite3.connect(path)
+    connection.execute("CREATE TABLE t (x)")
+    connection.executemany("INSERT INTO t VALUES (?)", [("x" * 500,)] * 200)
+    connection.commit()
+    connection.close()
+    data = bytearray(path.read_bytes())
+    data[8192:8292] = b"\xff" * 100
+    path.write_bytes(data)
+    assert doctor_files.chats().verdict == "fail"
+
+
+def test_configured_models_are_looked_at(demo_target: Path, tmp_path: Path) -> None:
+    (nothing,) = doctor_files.models()
+    assert nothing.verdict == "pass"
+    config = paths.config_dir() / "config.toml"
+    hybrid = tiny.recurrent(tmp_path / "hybrid.gguf")
+    config.write_text(f"[models]\ntarget = '{demo_target}'\ndraft = '{hybrid}'\n")
+    settled, target, draft = doctor_files.models()
+    assert [settled.verdict, target.verdict, draft.verdict] == ["pass", "pass", "warn"]
+    assert "running state" in draft.text
+    config.write_text("[models]\ntarget = 'missing.gguf'\n")
+    assert [seen.verdict for seen in doctor_files.models()] == ["pass", "fail"]
+    config.write_text("theme = 3\n")
+    (broken,) = doctor_files.models()
+    assert broken.verdict == "fail"
+
+
+@pytest.mark.parametrize(
+    ("encoding", "verdict"), [("utf-8", "pass"), ("UTF8", "pass"), ("ascii", "warn"), (None, "warn")]
+)
+def test_a_terminal_without_utf8_is_a_warning(
+    monkeypatch: pytest.MonkeyPatch, encoding: str | None, verdict: str
+) -> None:
+    monkeypatch.setattr(sys, "stdout", SimpleNamespace(encoding=encoding))
+    assert doctor_files._characters().verdict == verdict
+
+
+def test_a_dumb_terminal_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor_files, "is_terminal", lambda stream: True)
+    assert doctor_files._colours({"COLORTERM": "truecolor", "TERM": "xterm"}).text == "16 million"
+    assert doctor_files._colours({"TERM": "xterm-256color"}).text == "256"
+    assert doctor_files._colours({"NO_COLOR": "1"}).verdict == "pass"
+    if os.name != "nt":
+        assert doctor_files._colours({"TERM": "dumb"}).verdict == "warn"
+
+
+FINE = Check("threads", "pass", "fine")
+ODD = Check("cards", "warn", "odd", "do this")
+BAD = Check("driver", "fail", "bad", "do that")
+
+
+def test_the_page_has_a_line_for_each_check_and_the_command_below() -> None:
+    assert list(doctor.page([FINE, BAD, ODD], colours=False)) == [
+        "ok    threads  fine",
+        "FAIL  driver   bad",
+        "               mend: do that",
+        "warn  cards    odd",
+        "               mend: do this",
+        "1 failure and 1 warning.",
+    ]
+    assert list(doctor.page([FINE], colours=False))[-1] == "All is well."
+    assert next(iter(doctor.page([BAD], colours=True))).startswith("\x1b[31mFAIL\x1b[0m")
+
+
+@pytest.mark.parametrize(("checks", "code"), [([FINE], 0), ([FINE, ODD], 0), ([ODD, BAD], 1)])
+def test_the_exit_code_tells_whether_something_is_wrong(
+    checks: list[Check], code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(doctor, "examine", lambda: iter(checks))
+    assert doctor.main(["--json"]) == code
+    value = json.loads(capsys.readouterr().out)
+    assert (value["schema"], value["ok"], len(value["checks"])) == (1, code == 0, len(checks))
+    assert doctor.main([]) == code
+
+
+def test_a_real_examination_of_this_machine() -> None:
+    names = [seen.name for seen in doctor.examine()]
+    assert {"llama.cpp", "processor", "threads", "speed", "data folder", "chats", "characters"} <= {*names}

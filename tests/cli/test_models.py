@@ -1,0 +1,106 @@
+"""`localspec models`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from localspec.cli import amounts
+from localspec.models import cache as cache_module
+from tests.cli.conftest import Invoke
+from tests.models.disk import REPOSITORY, model_bytes, put
+
+DRAFT = model_bytes()
+
+
+@pytest.fixture(autouse=True)
+def no_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache_module, "SMOLLM2_PACKAGE", "no-such-package-of-localspec")
+
+
+@pytest.fixture
+def cache(empty_home: Path) -> Path:
+    return empty_home / "cache" / "huggingface" / "hub"
+
+
+def test_the_table(invoke: Invoke, cache: Path) -> None:
+    put(cache, "tiny-Q8_0.gguf", DRAFT + b"1")
+    outcome = invoke("models")
+    headings, *rows = outcome.out.splitlines()
+    assert outcome.code == 0
+    assert headings.split()[:6] == ["NAME", "ARCHITECTURE", "PARAMETERS", "QUANT", "SIZE", "CONTEXT"]
+    assert [row.split()[0] for row in rows] == ["demo-draft", "demo-target", f"{REPOSITORY}:Q8_0"]
+    assert rows[-1].split()[1:3] == ["llama", "1.38M"]
+    assert rows[-1].endswith("Hugging Face cache")
+    assert outcome.err.startswith("3 models, ")
+
+
+def test_pairs_show_the_same_vocabulary(invoke: Invoke) -> None:
+    rows = invoke("ls").out.splitlines()[1:]
+    assert len({row.split()[-2] for row in rows}) == 1
+
+
+def test_what_cannot_be_used_is_listed_with_the_reason(invoke: Invoke, cache: Path) -> None:
+    put(cache, "tiny-Q8_0.gguf", DRAFT[:1000])
+    last = invoke("models").out.splitlines()[-1]
+    assert last.startswith(f"{REPOSITORY}:Q8_0 (1 kB) cannot be used: ends inside its header")
+
+
+def test_other_names_of_a_file_are_told(invoke: Invoke, cache: Path) -> None:
+    for quant in ("Q4_0", "Q8_0"):
+        put(cache, f"tiny-{quant}.gguf", DRAFT + b"1")
+    assert f"  {REPOSITORY}:Q8_0 is the same file as {REPOSITORY}:Q4_0" in invoke("models").out.splitlines()
+
+
+def test_a_folder_of_ones_own(invoke: Invoke, tmp_path: Path) -> None:
+    (tmp_path / "mine.gguf").write_bytes(DRAFT + b"1")
+    assert "mine " in invoke("models", str(tmp_path)).out
+    outcome = invoke("models", str(tmp_path / "gone"))
+    assert outcome.code == 2
+    assert "there is no folder" in outcome.err
+
+
+def test_json(invoke: Invoke, cache: Path) -> None:
+    path = put(cache, "tiny-Q8_0.gguf", DRAFT + b"1")
+    put(cache, "broken-Q4_0.gguf", b"no")
+    outcome = invoke("models", "--json")
+    value = json.loads(outcome.out)
+    assert (outcome.code, outcome.err, value["schema"]) == (0, "", 1)
+    by_name = {model["name"]: model for model in value["models"]}
+    model, broken = by_name[f"{REPOSITORY}:Q8_0"], by_name[f"{REPOSITORY}:Q4_0"]
+    assert (model["path"], model["bytes"], model["source"]) == (str(path), len(DRAFT) + 1, "hub")
+    assert (model["parameters"], model["quant"], model["problem"]) == (1_376_896, "BF16", None)
+    assert (broken["parameters"], "not a GGUF file" in broken["problem"]) == (None, True)
+
+
+@pytest.mark.usefixtures("fake")
+def test_m_takes_a_name_of_the_list(invoke: Invoke, cache: Path) -> None:
+    put(cache, "tiny-Q8_0.gguf", DRAFT + b"1")
+    assert invoke("run", "Hi", "-m", f"{REPOSITORY}:q8_0", "-md", "demo-draft").code == 0
+    outcome = invoke("run", "Hi", "-m", f"{REPOSITORY}:Q4_0")
+    assert outcome.code == 2
+    assert f"localspec pull {REPOSITORY}:Q4_0" in outcome.err
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(0, "0 bytes"), (999, "999 bytes"), (1000, "1 kB"), (98_362_432, "98.4 MB"), (999_999_999, "1 GB"),
+     (4_920_000_000, "4.92 GB"), (1.5e12, "1.5 TB")],
+)  # fmt: skip
+def test_sizes(count: float, text: str) -> None:
+    assert amounts.size(count) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.4, "0 s"), (89, "89 s"), (600, "10 min"), (5400, "1 h 30 min"), (7320, "2 h 2 min")],
+)
+def test_durations(seconds: float, text: str) -> None:
+    assert amounts.duration(seconds) == text
+
+
+@pytest.mark.parametrize(("count", "text"), [(12, "12"), (134_515_008, "135M"), (7_615_616_512, "7.62B")])
+def test_parameters(count: int, text: str) -> None:
+    assert amounts.number(count) == text

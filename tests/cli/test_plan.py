@@ -1,0 +1,197 @@
+"""The plan on the command line: from flags to wishes, from seats to options, and in words."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from localspec.cli import placing, plan
+from localspec.cli.arguments import add_answer_flags, verb_parser
+from localspec.cli.options import PairOptions, pair_options
+from localspec.errors import UserError
+from localspec.machine import machine as machine_module
+from localspec.machine.placement import place
+from localspec.machine.records import Machine, Placement
+from localspec.machine.room import by_shares
+from localspec.machine.wishes import CacheTypes, Spread, Wishes
+from localspec.models import gguf
+from localspec.models.shape import ModelShape
+from tests.machine.machines import GIB, HUGE, LARGE, SMALL, card, cpu, machine
+
+BIG_AND_SMALL = machine((card(0, 24), 900), (card(1, 8), 300))
+PAIR = ("-m", "large.gguf", "-md", "small.gguf")
+
+
+@pytest.fixture
+def invented(monkeypatch: pytest.MonkeyPatch) -> Machine:
+    """Stand in for this machine and for the headers of two files."""
+
+    def read_shape(path: Path) -> ModelShape:
+        return LARGE if path.name == "large.gguf" else SMALL
+
+    monkeypatch.setattr(machine_module, "known_machine", lambda **_: BIG_AND_SMALL)
+    monkeypatch.setattr(gguf, "read_shape", read_shape)
+    return BIG_AND_SMALL
+
+
+def parsed(*flags: str) -> tuple[PairOptions, PairOptions]:
+    """Return a pair as the flags say, and as it is placed."""
+    parser = verb_parser("run", "")
+    add_answer_flags(parser)
+    if not any("--explain" in action.option_strings for action in parser._actions):
+        placing.add_placing_flags(parser)
+    args = parser.parse_args([*PAIR, *flags])
+    pair = pair_options(args)
+    return pair, placing.placed(args, pair)
+
+
+@pytest.mark.usefixtures("invented")
+def test_a_pair_gets_the_seats_of_the_plan() -> None:
+    _, pair = parsed()
+    assert (pair.target.devices, pair.target.gpu_layers, pair.target.tensor_split) == (("CUDA0",), 65, ())
+    assert pair.target.context == 8192
+    assert pair.draft is not None
+    assert (pair.draft.devices, pair.draft.gpu_layers) == (("CUDA1",), 29)
+    assert (pair.target.threads, pair.draft_threads) == (1, 1)
+
+
+@pytest.mark.usefixtures("invented")
+def test_without_a_plan_options_stay_as_given() -> None:
+    before, after = parsed("--no-fit", "-ngl", "99")
+    assert after == before
+    with pytest.raises(UserError, match="--no-fit makes none"):
+        parsed("--no-fit", "--explain")
+
+
+def test_layers_of_a_split_reach_llama_cpp_as_planned() -> None:
+    where = machine((card(0, 24), 900), (card(1, 16), 500), (card(2, 8), 250))
+    found = place(where, HUGE, None, Wishes())
+    pair = placing.apply(found, options())
+    assert pair.target.devices is not None
+    assert pair.target.gpu_layers is not None
+    divided = by_shares(pair.target.devices, pair.target.tensor_split, pair.target.gpu_layers, 80)
+    assert divided == Spread(found.target.devices, found.target.layers)
+
+
+def test_a_part_with_the_processor_reaches_llama_cpp_as_planned() -> None:
+    found = place(machine((card(0, 12), 360)), LARGE, None, Wishes())
+    pair = placing.apply(found, options())
+    assert pair.target.gpu_layers == sum(found.target.layers) + 1
+    assert pair.target.gpu_layers < 64
+
+
+def test_without_cards_threads_and_modes_stay_with_the_runtime() -> None:
+    given = options(draft=True)
+    pair = placing.apply(place(machine(), SMALL, SMALL, Wishes()), given)
+    assert pair.target == replace(given.target, context=8192, devices=(), gpu_layers=0)
+    assert pair.draft is not None
+    assert (pair.draft.threads, pair.draft_threads) == (0, None)
+
+
+def test_a_draft_on_the_processor_gets_the_cores_that_feeding_a_card_leaves() -> None:
+    where = machine((card(0, 24), 300), processor=cpu(60, 32), rate=120)
+    pair = placing.apply(place(where, LARGE, SMALL, Wishes()), options(draft=True))
+    assert (pair.target.threads, pair.draft_threads) == (1, 31)
+
+
+def test_a_draft_without_a_seat_stays_closed() -> None:
+    found = place(BIG_AND_SMALL, LARGE, SMALL, Wishes(mode="off"))
+    assert placing.apply(found, options(draft=True)).draft is None
+
+
+def options(*, draft: bool = False) -> PairOptions:
+    flags = ["-m", "large.gguf", *(["-md", "small.gguf"] if draft else [])]
+    return pair_options(plan.parser().parse_args(flags))
+
+
+@pytest.mark.parametrize(
+    ("flags", "wish"),
+    [
+        ([], Wishes()),
+        (["-c", "2048"], Wishes(context=2048)),
+        (["-ngl", "20"], Wishes(gpu_layers=20)),
+        (["-ngld", "0"], Wishes(draft_gpu_layers=0)),
+        (["-ts", "3,1"], Wishes(tensor_split=(3.0, 1.0))),
+        (["-dev", "CUDA1"], Wishes(devices=("CUDA1",))),
+        (["-devd", "none"], Wishes(draft_devices=())),
+        (["-t", "4", "-td", "2"], Wishes(threads=4, draft_threads=2)),
+        (["--mode", "sd"], Wishes(mode="sd")),
+        (["-sm", "none", "-mg", "1"], Wishes(devices=("CUDA1",))),
+        (["-ctk", "q8_0"], Wishes(cache=CacheTypes("q8_0"))),
+        (["-ctvd", "bf16"], Wishes(draft_cache=CacheTypes(values="bf16"))),
+        (["-fa", "off", "-ub", "64"], Wishes(flash_attention=False, micro_batch=64)),
+        (["--fan-out", "32"], Wishes(max_fan_out=32)),
+        (["--reserve", "0=1GiB,cpu=2GiB"], Wishes(reserve=(("0", GIB), ("cpu", 2 * GIB)))),
+    ],
+)  # fmt: skip
+def test_flags_become_wishes(flags: list[str], wish: Wishes) -> None:
+    args = plan.parser().parse_args([*PAIR, *flags])
+    assert placing.wishes(args, pair_options(args), BIG_AND_SMALL) == wish
+
+
+def test_a_main_device_that_is_not_there_is_refused() -> None:
+    args = plan.parser().parse_args([*PAIR, "-sm", "none", "-mg", "5"])
+    with pytest.raises(UserError, match="-mg 5 names no device"):
+        placing.wishes(args, pair_options(args), BIG_AND_SMALL)
+
+
+@pytest.mark.usefixtures("invented")
+def test_the_verb_tells_who_sits_where(capsys: pytest.CaptureFixture[str]) -> None:
+    assert plan.main(PAIR) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("plan: drafting ahead (SSD), about ")
+    assert "so that it works while the target verifies: SSD." in out
+    assert "more, which --explain lists" in out
+
+
+def test_explain_lists_all_that_was_not_taken(invented: Machine, capsys: pytest.CaptureFixture[str]) -> None:
+    plan.main((*PAIR, "--explain"))
+    out = capsys.readouterr().out
+    rejected = place(invented, LARGE, SMALL, Wishes()).rejected
+    assert len(rejected) > 5
+    for other in rejected:
+        assert f"{other.description}" in out
+        assert other.reason in out
+    assert "which --explain lists" not in out
+
+
+@pytest.mark.usefixtures("invented")
+def test_explained_seats_go_to_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
+    parsed("--explain")
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "not taken:" in captured.err
+
+
+@pytest.mark.usefixtures("invented")
+def test_json_holds_the_whole_plan(capsys: pytest.CaptureFixture[str]) -> None:
+    assert plan.main((*PAIR, "--json")) == 0
+    value = json.loads(capsys.readouterr().out)
+    assert value["schema"] == 1
+    assert value["target"]["devices"] == ["CUDA0"]
+    assert value["draft"]["needs"][0].keys() == {"device", "weights", "cache", "compute"}
+    assert value["mode"] == "ssd"
+    assert len(value["rejected"]) > 5
+
+
+@pytest.mark.usefixtures("invented")
+def test_what_fits_nowhere_is_a_mistake_with_ways_out() -> None:
+    with pytest.raises(UserError, match="GiB are needed") as refused:
+        plan.main((*PAIR, "--reserve", "0=23GiB,1=7GiB,cpu=27GiB"))
+    assert "ways out" in refused.value.hint
+
+
+def test_a_plan_of_the_bundled_pair_on_this_machine(capsys: pytest.CaptureFixture[str]) -> None:
+    assert plan.main(("--json",)) == 0
+    value = json.loads(capsys.readouterr().out)
+    assert value["target"]["context"] == 1024
+    assert value["tokens_per_s"] > 0
+
+
+def test_a_placement_is_words_without_alternatives() -> None:
+    found: Placement = place(machine(), SMALL, None, Wishes())
+    assert not found.rejected
+    assert "not taken:" not in placing.lines(found, explain=True)

@@ -1,0 +1,166 @@
+"""`localspec pull`, and models of the hub on every verb."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from localspec.cli.options import pair_options
+from localspec.cli.pull import progress_line
+from localspec.cli.run import parser
+from localspec.models import hub as hub_module
+from localspec.models.hub_download import Progress
+from localspec.models.names import Reference
+from tests.cli.conftest import Invoke
+from tests.models.disk import REPOSITORY, model_bytes
+from tests.models.hub_server import COMMIT, Hub, Repository, in_place_of_the_hub
+
+DRAFT = model_bytes()
+
+
+@pytest.fixture(autouse=True)
+def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    with in_place_of_the_hub(monkeypatch) as running:
+        files = {f"tiny-{quant}.gguf": DRAFT + quant.encode() for quant in ("Q4_K_M", "Q8_0")}
+        running.repositories[REPOSITORY] = Repository(files)
+        yield running
+
+
+def landed(home: Path, quant: str) -> Path:
+    folder = home / "cache" / "huggingface" / "hub" / "models--someone--tiny-GGUF"
+    return folder / "snapshots" / COMMIT / f"tiny-{quant}.gguf"
+
+
+def test_a_model_is_pulled_and_its_path_printed(invoke: Invoke, empty_home: Path) -> None:
+    outcome = invoke("pull", REPOSITORY, f"{REPOSITORY}:q8_0")
+    assert outcome.code == 0
+    assert outcome.out.splitlines() == [str(landed(empty_home, quant)) for quant in ("Q4_K_M", "Q8_0")]
+    assert outcome.err.splitlines()[0] == f"pulling {REPOSITORY}: tiny-Q4_K_M.gguf, 3.02 MB"
+
+
+def test_a_program_of_its_own_asks_and_tells_nothing_else(hub: Hub, empty_home: Path) -> None:
+    hub.warning = "You are sending unauthenticated requests"
+    done = subprocess.run(
+        [sys.executable, "-m", "localspec", "pull", REPOSITORY], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == f"{landed(empty_home, 'Q4_K_M')}\n"
+    assert done.stderr == f"pulling {REPOSITORY}: tiny-Q4_K_M.gguf, 3.02 MB\n"
+    assert [asked.path for asked in hub.asked] == [
+        f"/api/models/{REPOSITORY}",
+        f"/{REPOSITORY}/resolve/{COMMIT}/tiny-Q4_K_M.gguf",
+        f"/storage/{REPOSITORY}/tiny-Q4_K_M.gguf",
+    ]
+    assert all(asked.agent.startswith("localspec/") for asked in hub.asked)
+
+
+def test_what_is_here_already_is_said(invoke: Invoke) -> None:
+    first, second = invoke("pull", REPOSITORY), invoke("pull", REPOSITORY)
+    assert first.out == second.out
+    assert second.err == f"{REPOSITORY} is here already: tiny-Q4_K_M.gguf, 3.02 MB\n"
+
+
+def test_json(invoke: Invoke, empty_home: Path) -> None:
+    value = json.loads(invoke("pull", "--json", REPOSITORY).out)
+    path = str(landed(empty_home, "Q4_K_M"))
+    assert value == {"schema": 1, "models": [{"name": REPOSITORY, "path": path}]}
+
+
+def test_a_mistake_in_any_name_comes_before_the_first_download(hub: Hub, invoke: Invoke) -> None:
+    outcome = invoke("pull", REPOSITORY, "tiny")
+    assert (outcome.code, outcome.out) == (2, "")
+    assert outcome.err.startswith(
+        "error: `tiny` does not name a model on the hub\n  hint: write it as USER/REPO"
+    )
+    assert hub.asked == []
+
+
+def test_a_wrong_quant_is_one_line_and_a_hint(invoke: Invoke) -> None:
+    outcome = invoke("pull", f"{REPOSITORY}:Q5_0")
+    assert outcome.code == 2
+    error, hint = outcome.err.splitlines()
+    assert error.startswith(f"error: {REPOSITORY} has no quant Q5_0")
+    assert hint == "  hint: there are: Q4_K_M, Q8_0"
+
+
+def test_ctrl_c_says_how_to_go_on(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_arguments: object, **_more: object) -> Path:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(hub_module, "pull", interrupted)
+    outcome = invoke("pull", REPOSITORY)
+    assert (outcome.code, outcome.out) == (130, "")
+    assert f"`localspec pull {REPOSITORY}` goes on with it" in outcome.err
+
+
+def test_progress_tells_rate_and_time_left() -> None:
+    assert progress_line(Progress("a", 0, 4_000_000_000)) == "  0%  0 bytes of 4 GB"
+    told = progress_line(Progress("a", 1_000_000_000, 4_000_000_000, 25e6, 120.0))
+    assert told == " 25%  1 GB of 4 GB  25 MB/s  2 min left"
+
+
+@pytest.mark.usefixtures("fake")
+def test_hf_downloads_once_and_opens(
+    hub: Hub, invoke: Invoke, monkeypatch: pytest.MonkeyPatch, empty_home: Path
+) -> None:
+    flags = ("-hf", f"{REPOSITORY}:Q8_0", "-hfd", f"{REPOSITORY}:Q4_K_M")
+    assert invoke("run", "Hi", *flags).code == 0
+    assert len(hub.downloads) == 2
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    pair = pair_options(parser().parse_args(["Hi", *flags]))
+    assert pair.target.path == landed(empty_home, "Q8_0")
+    assert pair.draft is not None
+    assert pair.draft.path == landed(empty_home, "Q4_K_M")
+    assert len(hub.downloads) == 2
+
+
+def test_hff_names_the_file(empty_home: Path) -> None:
+    args = parser().parse_args(["Hi", "-hf", REPOSITORY, "-hff", "tiny-Q8_0.gguf"])
+    assert pair_options(args).target.path == landed(empty_home, "Q8_0")
+
+
+def test_who_opens_models_may_download_in_its_own_way(hub: Hub, tmp_path: Path) -> None:
+    wanted: list[Reference] = []
+
+    def fetch(reference: Reference) -> Path:
+        wanted.append(reference)
+        return tmp_path / "fetched.gguf"
+
+    pair = pair_options(parser().parse_args(["Hi", "-hf", REPOSITORY]), fetch)
+    assert (pair.target.path, wanted) == (tmp_path / "fetched.gguf", [Reference(REPOSITORY)])
+    assert hub.asked == []
+
+
+def test_the_last_of_two_targets_counts(empty_home: Path) -> None:
+    pair = pair_options(parser().parse_args(["Hi", "-m", "a.gguf", "-hf", REPOSITORY]))
+    assert pair.target.path == landed(empty_home, "Q4_K_M")
+    pair = pair_options(parser().parse_args(["Hi", "-hf", REPOSITORY, "-m", "a.gguf"]))
+    assert pair.target.path == Path("a.gguf")
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["-hf", "tiny"], "`tiny` does not name a model on the hub"),
+        (["-hff", "a.gguf"], "-hff names a file, but no repository"),
+        (["-m", "a.gguf", "-hff", "a.gguf"], "-hff names a file, but no repository"),
+        (["-hfd", REPOSITORY], "-md or -hfd names a draft model, but there is no target"),
+        (["-hf", REPOSITORY, "--mode", "ssd"], "--mode ssd needs a draft model"),
+    ],
+)
+def test_mistakes_cost_no_download(hub: Hub, invoke: Invoke, flags: list[str], words: str) -> None:
+    outcome = invoke("run", "Hi", *flags)
+    assert outcome.code == 2
+    assert outcome.err.startswith(f"error: {words}")
+    assert hub.asked == []
+
+
+def test_without_a_quant_the_one_on_disk_is_good(hub: Hub, empty_home: Path) -> None:
+    pair_options(parser().parse_args(["Hi", "-hf", f"{REPOSITORY}:Q8_0"]))
+    hub.asked.clear()
+    pair = pair_options(parser().parse_args(["Hi", "-hf", REPOSITORY]))
+    assert (pair.target.path, hub.asked) == (landed(empty_home, "Q8_0"), [])

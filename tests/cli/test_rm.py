@@ -1,0 +1,87 @@
+"""`localspec rm`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Invoke
+from tests.models.disk import REPOSITORY, files_below, model_bytes, put
+
+DRAFT = model_bytes() + b"1"
+NAME = f"{REPOSITORY}:Q8_0"
+
+
+@pytest.fixture(autouse=True)
+def cache(empty_home: Path) -> Path:
+    folder = empty_home / "cache" / "huggingface" / "hub"
+    put(folder, "tiny-Q8_0.gguf", DRAFT)
+    return folder
+
+
+def test_it_asks_and_says_what_is_freed(invoke: Invoke, cache: Path) -> None:
+    outcome = invoke("rm", NAME, typed="y\n")
+    assert (outcome.code, outcome.out) == (0, "")
+    assert f"{NAME}: frees 3.02 MB" in outcome.err
+    assert f"Delete {NAME}? [y/N] " in outcome.err
+    assert outcome.err.endswith("deleted; 3.02 MB freed\n")
+    assert files_below(cache) == set()
+
+
+@pytest.mark.parametrize("typed", ["n\n", "\n", "", "yesterday\n"])
+def test_anything_but_yes_deletes_nothing(invoke: Invoke, cache: Path, typed: str) -> None:
+    before = files_below(cache)
+    outcome = invoke("rm", NAME, typed=typed)
+    assert outcome.code == 1
+    assert outcome.err.endswith("nothing was deleted\n")
+    assert files_below(cache) == before
+
+
+def test_yes_needs_no_question(invoke: Invoke, cache: Path) -> None:
+    assert invoke("rm", "--yes", NAME.upper()).code == 0
+    assert files_below(cache) == set()
+
+
+@pytest.mark.parametrize("flags", [[], ["--json"]])
+def test_nobody_to_ask(invoke: Invoke, cache: Path, flags: list[str]) -> None:
+    before = files_below(cache)
+    outcome = invoke("rm", NAME, *flags)
+    assert outcome.code == 2
+    assert "--yes" in outcome.err
+    assert files_below(cache) == before
+
+
+def test_json(invoke: Invoke) -> None:
+    outcome = invoke("rm", "--yes", "--json", NAME)
+    value = json.loads(outcome.out)
+    assert (value["schema"], value["freed"], value["models"][0]["name"]) == (1, len(DRAFT), NAME)
+    assert len(value["models"][0]["deleted"]) == 2
+    assert outcome.err == ""
+
+
+def test_a_name_that_nobody_has(invoke: Invoke) -> None:
+    outcome = invoke("rm", "--yes", f"{REPOSITORY}:Q9_0")
+    assert outcome.code == 2
+    assert f"did you mean {NAME}?" in outcome.err
+
+
+def test_one_wrong_name_keeps_all(invoke: Invoke, cache: Path) -> None:
+    before = files_below(cache)
+    assert invoke("rm", "--yes", NAME, "nobody").code == 2
+    assert files_below(cache) == before
+
+
+def test_the_bundled_pair_stays(invoke: Invoke, demo_draft: Path) -> None:
+    outcome = invoke("rm", "--yes", "demo-draft")
+    assert outcome.code == 2
+    assert "never deleted" in outcome.err
+    assert demo_draft.exists()
+
+
+def test_two_names_that_share_a_file_go_together(invoke: Invoke, cache: Path) -> None:
+    put(cache, "tiny-Q4_0.gguf", DRAFT)
+    assert invoke("rm", "--yes", f"{REPOSITORY}:Q4_0").code == 0
+    assert invoke("rm", "--yes", NAME).code == 0
+    assert files_below(cache) == set()

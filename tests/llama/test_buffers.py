@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import pytest
+
+from localspec.errors import EngineError, UserError
+from localspec.llama import backends
+from localspec.llama.buffers import Buffers
+
+SIZE = 2**22
+
+
+def test_every_way_takes_time() -> None:
+    with Buffers("CPU", SIZE, passes=3) as one, Buffers("CPU", SIZE) as other:
+        assert one.bytes == SIZE
+        for seconds in (one.read_s(), one.copy_s(), one.send_s(), one.fetch_s(), one.send_to_s(other)):
+            assert 0 < seconds < 60
+
+
+def test_sizes_are_whole_rows() -> None:
+    with Buffers("CPU", 100_000) as block:
+        assert block.bytes % (4 * 4096) == 0
+        assert 0 < block.bytes <= 100_000
+
+
+def test_unequal_blocks_cannot_be_sent() -> None:
+    with (
+        Buffers("CPU", SIZE) as one,
+        Buffers("CPU", 2 * SIZE) as other,
+        pytest.raises(ValueError, match="size"),
+    ):
+        one.send_to_s(other)
+
+
+def test_an_unknown_device_is_told() -> None:
+    with pytest.raises(UserError, match="no device is called 'CUDA7'"):
+        Buffers("CUDA7", SIZE)
+
+
+def test_memory_that_is_not_there_is_refused() -> None:
+    with pytest.raises(EngineError, match="CPU has no room"):
+        Buffers("CPU", 2**50)
+
+
+def test_a_closed_block_can_be_closed_again() -> None:
+    block = Buffers("CPU", SIZE)
+    block.close()
+    block.close()
+
+
+def test_the_build_is_described() -> None:
+    assert "CPU" in backends.names()
+    assert {device.backend for device in backends.devices()} <= {*backends.names()}
+    assert backends.version() == "0.3.36"
+
+
+def test_features_are_told_by_backend(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Api:
+        @staticmethod
+        def llama_print_system_info() -> bytes:
+            return b"CUDA : ARCHS = 860,890 | USE_GRAPHS = 1 | CPU : AVX2 = 1 | AVX512 = 0 | OPENMP = 1 | "
+
+    monkeypatch.setattr(backends, "native", Api)
+    assert backends.features() == {"CUDA": ("ARCHS = 860,890", "USE_GRAPHS"), "CPU": ("AVX2", "OPENMP")}

@@ -1,0 +1,130 @@
+"""The cost model: consistent with the rules that measured costs are judged by."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from localspec.engines import modes
+from localspec.engines.costs import CostCurve, Experience
+from localspec.machine import costs
+from localspec.machine.costs import Pass, Passes, Speed, ahead_speed, plain_speed, ranked, waiting_speed
+from localspec.machine.rates import Rates
+from localspec.machine.records import Machine
+from localspec.machine.wishes import Spread
+from localspec.models.shape import ModelShape
+from tests.machine.machines import GB, LARGE, MIDDLE, SMALL, apple, card, machine, mixture, model
+
+TWO = machine((card(0, 24), 900), (card(1, 8), 300))
+
+
+def passes(shape: ModelShape = MIDDLE, where: Machine = TWO) -> Passes:
+    return Passes(shape, Rates(where), 8)
+
+
+def test_assumptions_are_those_of_the_engine() -> None:
+    for name in ("ACCEPTANCE", "HIT_RATE", "BRANCHES", "LEAST_GAIN", "LENGTHS", "PYTHON_S", "HANDOFF_S"):
+        assert getattr(costs, name) == getattr(modes, name)
+
+
+def test_on_devices_of_their_own_speeds_equal_the_engine_s_predictions() -> None:
+    def target(tokens: int) -> Pass:
+        return Pass(0.02 + 0.0004 * tokens, {"CUDA0": 1.0})
+
+    def draft(tokens: int) -> Pass:
+        return Pass(0.002 + 0.0001 * tokens, {"CUDA1": 1.0})
+
+    known = Experience(
+        CostCurve({size: target(size).seconds for size in range(1, 10)}),
+        CostCurve({size: draft(size).seconds for size in range(1, 10)}),
+    )
+    ours = ranked(
+        [plain_speed(target), waiting_speed(target, draft), ahead_speed(target, draft, take_turns=False)]
+    )
+    for speed, prediction in zip(ours, modes.predict(known, known), strict=True):
+        assert (speed.mode, speed.draft_length) == (prediction.mode, prediction.draft_length)
+        assert speed.tokens_per_s == pytest.approx(prediction.tokens_per_s)
+
+
+def test_a_pass_takes_as_long_as_reading_the_weights() -> None:
+    read_s = (LARGE.read_bytes) / (900 * GB)
+    seconds = passes(LARGE).take(Spread(("CUDA0",), (64,)), 1, 1).seconds
+    assert read_s < seconds < 1.2 * read_s
+
+
+def test_verifying_more_is_nearly_free_on_a_card_and_not_on_the_processor() -> None:
+    def growth(spread: Spread) -> float:
+        return passes().take(spread, 5, 8).seconds / passes().take(spread, 1, 8).seconds
+
+    assert growth(Spread(("CUDA0",), (32,))) < 1.1
+    assert growth(Spread()) > 2
+
+
+def test_floats_verify_more_cheaply_than_quants_on_the_processor() -> None:
+    quant, floats = (
+        passes(model(4, 32, quant=name)).take(Spread(), 5, 8).seconds for name in ("Q4_K_M", "BF16")
+    )
+    assert floats < quant
+
+
+def test_several_tokens_of_a_mixture_read_more_experts() -> None:
+    spread = Spread(("CUDA0",), (48,))
+    sparse, dense = passes(mixture(16, 48, 0.1)), passes(model(16, 48))
+    one, five = (sparse.take(spread, tokens, 1).seconds for tokens in (1, 5))
+    assert one < 0.2 * dense.take(spread, 1, 1).seconds
+    assert five > 2.5 * one
+
+
+def test_every_boundary_between_devices_costs() -> None:
+    equal = machine((card(0, 24), 900), (card(1, 24), 900))
+    whole = passes(where=equal).take(Spread(("CUDA0",), (32,)), 1, 1).seconds
+    split = passes(where=equal).take(Spread(("CUDA0", "CUDA1"), (16, 16)), 1, 1).seconds
+    assert 0 < split - whole < 1e-3
+
+
+def test_two_on_one_card_or_memory_take_turns() -> None:
+    def both(spread: Spread, draft: Spread, where: Machine = TWO) -> tuple[Speed, Speed]:
+        target, small = passes(LARGE, where), passes(SMALL, where)
+        verify, step = (lambda n: target.take(spread, n, 8)), (lambda n: small.take(draft, n, 8))
+        return waiting_speed(verify, step), ahead_speed(verify, step, take_turns=False)
+
+    first = Spread(("CUDA0",), (64,))
+    waiting, ahead = both(first, Spread(("CUDA0",), (28,)))
+    assert ahead.tokens_per_s < waiting.tokens_per_s
+    waiting, ahead = both(first, Spread(("CUDA1",), (28,)))
+    assert ahead.tokens_per_s > waiting.tokens_per_s
+    waiting, ahead = both(Spread(("Metal",), (64,)), Spread(("Metal",), (28,)), apple())
+    assert ahead.tokens_per_s < waiting.tokens_per_s
+
+
+def test_plain_decoding_stays_first_where_speculation_gains_little() -> None:
+    order = ranked([Speed("off", 100), Speed("sd", 104), Speed("ssd", 90)])
+    assert [speed.mode for speed in order] == ["off", "sd", "ssd"]
+    order = ranked([Speed("off", 100), Speed("sd", 106), Speed("ssd", 90)])
+    assert [speed.mode for speed in order] == ["sd", "off", "ssd"]
+
+
+def test_links_fall_back_on_the_slot_then_on_an_assumption() -> None:
+    rates = Rates(TWO)
+    assert rates.link("CPU", "CUDA0") == 12 * GB
+    assert rates.link("CUDA0", "CUDA0") is None
+    bare = Rates(machine_without_links(generation=4, width=8))
+    slot = 0.7 * 1.97 * GB * 8
+    assert bare.link("CPU", "CUDA0") == pytest.approx(slot)
+    assert bare.link("CUDA0", "CUDA1") == pytest.approx(slot / 2)
+    assert Rates(machine_without_links(None, None)).link("CPU", "CUDA0") == 6 * GB
+    assert Rates(apple()).link("CPU", "Metal") is None
+
+
+def machine_without_links(generation: int | None, width: int | None) -> Machine:
+    devices = tuple(
+        replace(device, pcie_generation=generation, pcie_width=width) if device.kind == "gpu" else device
+        for device in TWO.devices
+    )
+    return replace(TWO, devices=devices, links=())
+
+
+def test_one_thread_reads_less_than_all() -> None:
+    one, all_ = (passes().take(Spread(), 1, threads).seconds for threads in (1, 8))
+    assert one > 2 * all_

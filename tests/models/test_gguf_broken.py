@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+import struct
+from functools import partial
+from pathlib import Path
+
+import pytest
+from gguf import GGUFValueType
+from gguf.gguf_writer import GGUFValue
+
+from localspec.errors import ModelFileError
+from localspec.models.gguf import read_shape, shape_of, shape_of_parts
+from tests.llama import tiny
+from tests.models.test_gguf import ranges_of
+
+
+def piece(data: bytes, start: int, count: int) -> bytes:
+    return data[start : start + count]
+
+
+def part(folder: Path, number: int, count: int = 2) -> Path:
+    recipe = tiny.Recipe(folder / f"m-{number + 1:05d}-of-{count:05d}.gguf", "llama")
+    recipe.writer.add_uint16("split.no", number)
+    recipe.writer.add_uint16("split.count", count)
+    if number == 0:
+        recipe.vocabulary()
+        tiny._shape(recipe)
+        recipe.matrix("token_embd", 264, tiny.WIDTH)
+    recipe.matrix(f"blk.{number}.attn_q", 64, 64)
+    return recipe.write()
+
+
+def test_split_files_are_summed(tmp_path: Path) -> None:
+    paths = [part(tmp_path, 0), part(tmp_path, 1)]
+    shape = read_shape(paths[0])
+    assert [layer.weight_bytes for layer in shape.layers] == [4 * 64 * 64] * 2
+    assert shape.file_bytes == sum(path.stat().st_size for path in paths)
+    remote = [(ranges_of(path), path.stat().st_size) for path in paths]
+    assert shape_of_parts(remote, "far").layers == shape.layers
+    with pytest.raises(ModelFileError, match="far has 2 parts, not 1"):
+        shape_of(*remote[0], "far")
+    with pytest.raises(ModelFileError, match="part 2 of far stands where part 1 belongs"):
+        shape_of_parts(remote[::-1], "far")
+
+
+def test_a_missing_part(tmp_path: Path) -> None:
+    with pytest.raises(ModelFileError, match=r"m-00002-of-00002\.gguf"):
+        read_shape(part(tmp_path, 0))
+
+
+def test_a_count_of_parts_that_cannot_be(tmp_path: Path) -> None:
+    with pytest.raises(ModelFileError, match="speaks of 65,000 parts"):
+        read_shape(part(tmp_path, 0, 65_000))
+
+
+def with_value(path: Path, key: str, value: object, kind: GGUFValueType) -> Path:
+    """A tiny model whose header says something else."""
+
+    def change(recipe: tiny.Recipe) -> None:
+        inner = GGUFValueType.INT32 if kind == GGUFValueType.ARRAY else None
+        recipe.writer.kv_data[0][key] = GGUFValue(value, kind, inner)
+
+    return tiny.llama(path, adjust=change)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "kind", "words"),
+    [
+        ("llama.block_count", 2**31, GGUFValueType.UINT32, "block_count"),
+        ("llama.block_count", 0, GGUFValueType.UINT32, "block_count"),
+        ("llama.nextn_predict_layers", 5, GGUFValueType.UINT32, "block_count"),
+        ("llama.attention.key_length", -8, GGUFValueType.INT32, "less than 0"),
+        ("llama.attention.head_count_kv", [-1, -1], GGUFValueType.ARRAY, "less than 0"),
+        ("llama.embedding_length", -8, GGUFValueType.INT32, "embedding_length"),
+        ("llama.context_length", -8, GGUFValueType.INT32, "context_length"),
+    ],
+)
+def test_numbers_that_cannot_be(
+    tmp_path: Path, key: str, value: object, kind: GGUFValueType, words: str
+) -> None:
+    path = with_value(tmp_path / "a.gguf", key, value, kind)
+    with pytest.raises(ModelFileError, match=words) as refused:
+        read_shape(path)
+    assert str(path) in refused.value.message
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("nan"), "many", True])
+def test_values_of_the_wrong_kind_count_as_none(tmp_path: Path, value: object) -> None:
+    kinds = {float: GGUFValueType.FLOAT64, str: GGUFValueType.STRING, bool: GGUFValueType.BOOL}
+    path = with_value(tmp_path / "a.gguf", "llama.attention.value_length", value, kinds[type(value)])
+    assert all(layer.value_values < 100 for layer in read_shape(path).layers)
+
+
+def test_no_table_of_tokens(tmp_path: Path) -> None:
+    with pytest.raises(ModelFileError, match=r"no token_embd\.weight"):
+        read_shape(tiny.Recipe(tmp_path / "a.gguf", "clip").write())
+
+
+def test_a_flipped_byte_never_crashes(tmp_path: Path) -> None:
+    whole = tiny.llama(tmp_path / "a.gguf").read_bytes()
+    refused = 0
+    for position in range(8, 700):
+        broken = bytearray(whole)
+        broken[position] ^= 0xFF
+        try:
+            shape_of(partial(piece, bytes(broken)), len(whole))
+        except ModelFileError:
+            refused += 1
+    assert refused > 50
+
+
+def test_cut_ranges(tmp_path: Path) -> None:
+    path = tiny.llama(tmp_path / "a.gguf")
+    whole = path.read_bytes()
+    for length in (0, 4, 30, 2000):
+        cut = whole[:length]
+        with pytest.raises(ModelFileError):
+            shape_of(partial(piece, cut), len(whole))
+
+
+def test_a_source_that_sends_nothing_more_ends() -> None:
+    endless = b"GGUF" + struct.pack("<IQQ", 3, 1, 2**40)
+    with pytest.raises(ModelFileError):
+        shape_of(partial(piece, endless), 2**50)

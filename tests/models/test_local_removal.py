@@ -1,0 +1,167 @@
+"""What deleting a model deletes, and what it leaves."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from localspec.errors import StoreError, UserError
+from localspec.models.cache import Place, known_places
+from localspec.models.local import find_models, named
+from localspec.models.local_removal import Removal, plan_removal, remove
+from tests.models.disk import NEW, OLD, REPOSITORY, files_below, model_bytes, put
+
+DRAFT = model_bytes()
+
+
+def planned(text: str, *folders: Path) -> Removal:
+    model = named(text, find_models(folders))
+    assert model is not None
+    return plan_removal(model)
+
+
+def test_a_model_goes_with_its_blob_and_its_repository(cache: Path) -> None:
+    put(cache, "tiny-Q8_0.gguf", DRAFT)
+    put(cache, "tiny-Q8_0.gguf", DRAFT, repository="other/one")
+    removal = planned(f"{REPOSITORY}:Q8_0")
+    assert (removal.freed, removal.kept) == (len(DRAFT), ())
+    remove(removal)
+    assert [folder.name for folder in cache.iterdir()] == ["models--other--one"]
+    assert named("other/one", find_models()) is not None
+
+
+def test_neighbours_stay(cache: Path) -> None:
+    put(cache, "tiny-Q8_0.gguf", DRAFT)
+    other = put(cache, "tiny-Q4_0.gguf", DRAFT + b"4")
+    remove(planned(f"{REPOSITORY}:Q8_0"))
+    assert other.read_bytes() == DRAFT + b"4"
+    assert len(files_below(cache)) == 3  # the link, its blob, and the newest commit
+
+
+def test_a_blob_that_another_name_uses_stays(cache: Path) -> None:
+    put(cache, "tiny-Q4_0.gguf", DRAFT)
+    other = put(cache, "tiny-Q8_0.gguf", DRAFT)
+    removal = planned(f"{REPOSITORY}:Q4_0")
+    assert removal.freed == 0
+    assert "another model uses it" in removal.kept[0]
+    remove(removal)
+    assert other.read_bytes() == DRAFT
+    assert named(f"{REPOSITORY}:Q4_0", find_models()) is None
+
+
+def test_a_blob_that_lm_studio_links_to_stays(cache: Path) -> None:
+    blob = put(cache, "tiny-Q8_0.gguf", DRAFT).resolve()
+    folder = Path.home() / ".lmstudio" / "models" / "someone" / "linked"
+    folder.mkdir(parents=True)
+    (folder / "tiny.gguf").symlink_to(blob)
+    removal = planned(f"{REPOSITORY}:Q8_0")
+    remove(removal)
+    assert removal.freed == 0
+    assert (folder / "tiny.gguf").read_bytes() == DRAFT
+
+
+def test_a_hard_link_elsewhere_means_that_nothing_is_freed(cache: Path, tmp_path: Path) -> None:
+    os.link(put(cache, "tiny-Q8_0.gguf", DRAFT).resolve(), tmp_path / "mine")
+    removal = planned(f"{REPOSITORY}:Q8_0")
+    assert removal.freed == 0
+    remove(removal)
+    assert (tmp_path / "mine").read_bytes() == DRAFT
+
+
+def test_the_same_file_in_older_commits_goes_too(cache: Path) -> None:
+    put(cache, "tiny-Q8_0.gguf", DRAFT, commit=NEW)
+    put(cache, "tiny-Q8_0.gguf", DRAFT, commit=OLD, newest=False)
+    removal = planned(f"{REPOSITORY}:Q8_0")
+    assert removal.freed == len(DRAFT)
+    remove(removal)
+    assert files_below(cache) == set()
+
+
+def test_all_parts_of_a_split_model_go(cache: Path) -> None:
+    for number in (1, 2):
+        put(cache, f"q/tiny-Q8_0-0000{number}-of-00002.gguf", DRAFT + bytes([number]))
+    removal = planned(f"{REPOSITORY}:Q8_0")
+    assert removal.freed == 2 * len(DRAFT) + 2
+    remove(removal)
+    assert files_below(cache) == set()
+
+
+def test_an_unfinished_download_goes_alone(cache: Path) -> None:
+    link = put(cache, "tiny-Q8_0.gguf", DRAFT)
+    part = link.resolve().parent / f"{'c' * 64}.incomplete"
+    part.write_bytes(b"GGUF")
+    removal = planned(f"{REPOSITORY} (unfinished)")
+    assert (removal.paths, removal.freed) == ((part,), 4)
+    remove(removal)
+    assert link.read_bytes() == DRAFT
+
+
+def test_a_link_that_leads_out_of_the_cache_goes_without_its_file(cache: Path, tmp_path: Path) -> None:
+    outside = tmp_path / "precious.gguf"
+    outside.write_bytes(DRAFT)
+    link = put(cache, "tiny-Q8_0.gguf", b"x")
+    link.resolve().unlink()
+    link.unlink()
+    link.symlink_to(outside)
+    removal = planned(f"{REPOSITORY}:Q8_0")
+    assert (removal.paths, removal.freed) == ((link,), 0)
+    assert "outside the cache" in removal.kept[0]
+    remove(removal)
+    assert outside.read_bytes() == DRAFT
+
+
+def test_files_where_links_are_not_allowed(cache: Path) -> None:
+    link = put(cache, "tiny-Q8_0.gguf", DRAFT)
+    link.resolve().replace(link)
+    removal = planned(f"{REPOSITORY}:Q8_0")
+    assert (removal.paths, removal.freed) == ((link,), len(DRAFT))
+    remove(removal)
+    assert files_below(cache) == set()
+
+
+def test_what_a_user_keeps_elsewhere_is_never_deleted(tmp_path: Path) -> None:
+    (tmp_path / "mine.gguf").write_bytes(DRAFT)
+    model = named("mine", find_models([tmp_path]))
+    assert model is not None
+    with pytest.raises(UserError, match="mine is not in a cache"):
+        plan_removal(model)
+
+
+def test_loose_files_of_lm_studio() -> None:
+    root = Path.home() / ".lmstudio" / "models"
+    folder = root / "someone" / "tiny-GGUF"
+    folder.mkdir(parents=True)
+    (folder / "tiny-Q8_0.gguf").write_bytes(DRAFT)
+    (folder / "mmproj.gguf").write_bytes(b"")
+    removal = planned(f"{REPOSITORY}:Q8_0")
+    assert removal.freed == len(DRAFT)
+    remove(removal)
+    assert files_below(root) == {"someone/tiny-GGUF/mmproj.gguf"}
+    (folder / "mmproj.gguf").unlink()
+
+
+def test_the_caches_themselves_stay() -> None:
+    root = Path.home() / ".lmstudio" / "models"
+    root.mkdir(parents=True)
+    (root / "tiny.gguf").write_bytes(DRAFT)
+    remove(planned("tiny"))
+    assert list(root.iterdir()) == []
+
+
+def test_a_file_that_cannot_be_deleted(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(cache, "tiny-Q8_0.gguf", DRAFT)
+    removal = planned(f"{REPOSITORY}:Q8_0")
+
+    def refuse(_self: Path, **_options: bool) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    with pytest.raises(StoreError, match="Permission denied"):
+        remove(removal)
+
+
+def test_only_caches_count_as_caches() -> None:
+    assert {place.kind for place in known_places() if place.is_cache} == {"hub", "llama.cpp", "lmstudio"}
+    assert not Place(Path(), "bundled").is_cache
