@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 
 from localspec.engines.costs import CostCurve, Experience
@@ -12,10 +13,13 @@ from localspec.engines.loop import Round, Task
 from localspec.engines.measure import PREFIX, measure
 from localspec.engines.parts import Rounds
 from localspec.engines.stepdown import PlainCost
-from localspec.errors import UserError
+from localspec.errors import LocalSpecError, UserError
 from localspec.llama import Context, Model, devices, physical_cores, probe
+from localspec.machine.memory_actual import compare, expected_of, needs_of
 from localspec.machine.opening import context_size, draft_options
 from localspec.types import EngineSettings, Mode, ModelOptions
+
+logger = logging.getLogger("localspec.memory")
 
 SMALLEST_CONTEXT = 64
 MEASURE_S = 0.8  # of calls, to learn their costs
@@ -37,6 +41,7 @@ class Contexts:
                 f"a context of {size} tokens is too small to talk", f"give -c {SMALLEST_CONTEXT} or more"
             )
         self.target = Context(target, replace(target.options, context=size))
+        _log_memory(self.target, target.options)
         rewind = probe(self.target)
         self.can_rewind, self.can_branch = rewind.can_rewind, False
         self.draft: Context | None = None
@@ -44,6 +49,7 @@ class Contexts:
         if draft is not None:
             options = draft_options(draft.options, size, on_processor=_on_cpu(draft))
             self.draft = Context(draft, options, sequences=max_fan_out + 1)
+            _log_memory(self.draft, options)
             branching = probe(self.draft)
             self.can_branch = branching.can_branch
             self.can_rewind = self.can_rewind and branching.can_rewind
@@ -139,6 +145,13 @@ class CostedEngine(Engine):
                     break
             contexts.give_target(together=together)
             yield from rounds
+
+
+def _log_memory(context: Context, options: ModelOptions) -> None:
+    """Log what an open model takes of each device, beside what was expected."""
+    if logger.isEnabledFor(logging.INFO):
+        with suppress(LocalSpecError):  # where nobody can tell there is nothing to log
+            logger.info("%s", compare(options.path.stem, needs_of(context), expected_of(context, options)))
 
 
 def _on_cpu(model: Model) -> bool:

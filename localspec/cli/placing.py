@@ -52,6 +52,7 @@ def plan(
     args: argparse.Namespace, pair: PairOptions, *, may_measure: bool = False, here: bool = False
 ) -> Placement:
     """Return who should sit where on this machine; raises UserError if the models fit nowhere."""
+    from localspec.machine.confirm import confirm
     from localspec.machine.machine import known_machine  # looks at the devices: 0.3 s
     from localspec.machine.placement import place
     from localspec.models.gguf import read_shape
@@ -59,7 +60,13 @@ def plan(
     target = read_shape(pair.target.path)
     draft = None if pair.draft is None else read_shape(pair.draft.path)
     machine = known_machine(may_measure=may_measure, here=here)
-    return place(machine, target, draft, wishes(args, pair, machine))
+    asked = wishes(args, pair, machine)
+    placement = place(machine, target, draft, asked)
+    seated = apply(placement, pair)
+    shapes = (target,) if draft is None or seated.draft is None else (target, draft)
+    options = (seated.target,) if seated.draft is None else (seated.target, seated.draft)
+    confirm(placement, shapes, options, machine, asked)
+    return placement
 
 
 def wishes(args: argparse.Namespace, pair: PairOptions, machine: Machine) -> Wishes:

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from localspec.machine.memory import logits_bytes
+from localspec.machine.memory import estimate, logits_bytes
 from localspec.machine.memory_fit import size
 from localspec.machine.rates import PROCESSOR
 from localspec.machine.records import DeviceNeed
+from localspec.machine.wishes import CacheTypes, Sitting, Spread
+from localspec.models.gguf import read_shape
+from localspec.types import ModelOptions
 
 if TYPE_CHECKING:
     from localspec.llama import Context
@@ -23,6 +26,30 @@ def needs_of(context: Context) -> tuple[DeviceNeed, ...]:
         DeviceNeed(row.device, row.weights, row.cache, row.compute + (rows if row.device == PROCESSOR else 0))
         for row in breakdown(context)
     )
+
+
+def expected_of(context: Context, options: ModelOptions) -> tuple[DeviceNeed, ...]:
+    """Return what the formula expects of a context opened so; raises UserError for a file without shape."""
+    shape = read_shape(options.path)
+    sitting = Sitting(
+        _spread(options, len(shape.layers)),
+        context.context_size,
+        CacheTypes(options.kv_type_k, options.kv_type_v),
+        options.flash_attention,
+        options.micro_batch,
+        context.max_sequences,
+    )
+    return estimate(shape, sitting)
+
+
+def _spread(options: ModelOptions, layers: int) -> Spread:
+    """Return the seats that options give; where they leave it to llama.cpp, the processor."""
+    if not options.devices or not options.gpu_layers:
+        return Spread()
+    shares = options.tensor_split or (options.gpu_layers,)
+    counts = [int(share) for share in shares]
+    counts[-1] -= 1  # what follows the layers counts as one
+    return Spread(options.devices, tuple(min(count, layers) for count in counts))
 
 
 def compare(name: str, actual: Iterable[DeviceNeed], expected: Iterable[DeviceNeed]) -> str:
