@@ -19,10 +19,21 @@ usage: localspec [VERB] [FLAGS] ["QUESTION"]
 A local chat assistant that lets a small model guess ahead of a large one, without changing what it says.
 
 verbs:
-  run       answer one question and leave; the question may be piped in
-  chat      talk line by line
-  history   list, search, export and import earlier chats
-  verify    check on your own models that speculation changes nothing
+  run        answer one question and leave; the question may be piped in
+  chat       talk line by line
+  history    list, search, export and import earlier chats
+  verify     check on your own models that speculation changes nothing
+
+  setup      find, fetch and place the right models for this machine
+  recommend  rank pairs of models that fit this machine
+  models     list the models on disk
+  show       tell what a model is, and what memory it takes
+  pair       find drafts that can serve a model
+  pull       download a model
+  rm         delete a model
+  plan       tell where models would sit, and why
+  devices    show what this machine has, and how fast it is
+  doctor     look for what is wrong, and tell how to mend it
 
 Without a verb: a question is answered as by `run`; without a question the chat screen opens.
 
@@ -37,7 +48,11 @@ Without a verb: a question is answered as by `run`; without a question the chat 
 """
 
 Verb = Callable[[Sequence[str]], int]
-VERBS = ("run", "chat", "history", "verify")
+VERBS = (
+    "run", "chat", "history", "verify",
+    "setup", "recommend", "models", "show", "pair", "pull", "rm", "plan", "devices", "doctor",
+)  # fmt: skip
+ALIASES = {"ls": "models", "list": "models"}
 
 
 def main(argv: Sequence[str], open_screen: Verb | None = None) -> int:
@@ -60,6 +75,7 @@ def _dispatch(argv: Sequence[str], open_screen: Verb) -> int:
         from localspec.cli.opening import list_devices
 
         return list_devices()
+    first = ALIASES.get(first, first)
     if first in VERBS:
         return _verb(first)(argv[1:])
     if first and not first.startswith("-"):

@@ -101,8 +101,9 @@ def test_the_bundled_pair_is_described_as_it_is(demo_target: Path, demo_draft: P
         entry, real = model(key), read_shape(path)
         assert (entry.bytes, entry.parameters, entry.file) == (real.file_bytes, real.parameters, path.name)
         guess = approximate_shape(entry)
+        # a tenth of files this small is their header
         assert guess.weight_bytes == pytest.approx(real.weight_bytes, rel=0.1)
-        assert guess.read_bytes == pytest.approx(real.read_bytes, rel=0.1)  # a tenth of so small a file is its header
+        assert guess.read_bytes == pytest.approx(real.read_bytes, rel=0.1)
         assert (len(guess.layers), guess.width, guess.heads) == (len(real.layers), real.width, real.heads)
         assert guess.layers[0].key_values == real.layers[0].key_values
         assert guess.layers[0].window == real.layers[0].window

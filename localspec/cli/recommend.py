@@ -1,0 +1,186 @@
+"""`localspec recommend`: which pair of models suits this machine."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import textwrap
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, get_args
+
+from localspec.cli.arguments import Parser, verb_parser
+from localspec.cli.console import say
+from localspec.cli.report import SUCCESS
+from localspec.profiles import Task
+
+if TYPE_CHECKING:
+    from localspec.cli.recommend_ranking import Ranked
+    from localspec.machine.records import Machine
+
+SCHEMA = 1
+_SHOWN = 5
+_WIDTH = 100
+_MEMORY = re.compile(r"(\d+(?:\.\d+)?) ?([gm])(i?)b?", re.IGNORECASE)
+
+
+def parser() -> Parser:
+    """Return the parser of `localspec recommend`."""
+    result = verb_parser(
+        "recommend",
+        "Rank pairs of target and draft models by what fits this machine, how fast they should write, and "
+        "how good they are. Nothing is downloaded.",
+    )
+    add = result.add_argument
+    add("--task", choices=get_args(Task), help="what the models are for: those made for it rise")
+    add(
+        "--memory", type=_memory_size, metavar="SIZE",
+        help="as if the largest card (without one: the computer) had so much memory, such as 12GiB",
+    )  # fmt: skip
+    add("--all", action="store_true", help=f"show every pair that fits, not only the best {_SHOWN}")
+    add("--json", action="store_true", help="print one JSON object instead of text")
+    return result
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the verb and return its exit code."""
+    args = parser().parse_args(argv)
+    from localspec.models.catalogue import shipped
+
+    options = ranking(this_machine(args.memory), args.task)
+    if args.json:
+        print(json.dumps(_as_json(options, args), ensure_ascii=False))
+        return SUCCESS
+    for line in lines(options, len(options) if args.all else _SHOWN):
+        print(line)
+    say(
+        f"The catalogue is of {shipped().date}; its sizes are rounded and most of its files were not looked "
+        "up. Speeds are expected, not measured: `localspec pair TARGET --measure` measures them."
+    )
+    return SUCCESS
+
+
+def this_machine(memory: int | None = None) -> Machine:
+    """Return what is known of this machine, or of one with other memory."""
+    from localspec.cli.recommend_ranking import with_memory
+    from localspec.machine.machine import known_machine  # looks at the devices: 0.3 s
+
+    machine = known_machine(may_measure=False)
+    return machine if memory is None else with_memory(machine, memory)
+
+
+def ranking(machine: Machine, task: str | None) -> tuple[Ranked, ...]:
+    """Return the catalogue as ranked for a machine."""
+    from localspec.cli.models import on_this_computer
+    from localspec.cli.recommend_ranking import recommend
+    from localspec.models.catalogue import catalogue
+
+    return recommend(machine, catalogue(), on_this_computer(), task=task)
+
+
+def lines(options: Sequence[Ranked], most: int) -> Iterator[str]:
+    """Return the best pairs with their reasons, then why the others do not fit."""
+    usable = [option for option in options if option.placement is not None]
+    if not usable:
+        yield "Nothing in the catalogue fits this machine."
+    for number, option in enumerate(usable[:most], 1):
+        yield f"{number}. {title(option)}"
+        for reason in why(option):
+            yield textwrap.fill(reason, _WIDTH, initial_indent="   ", subsequent_indent="     ")
+        if option.missing:
+            wanted = " ".join(model.reference for model in option.missing)
+            yield f"   localspec pull {wanted}"
+        yield ""
+    if (more := len(usable) - most) > 0:
+        yield f"{more} more fit; --all shows them."
+        yield ""
+    unusable = [option for option in options if option.placement is None]
+    if unusable:
+        yield "These do not:"
+    for option in unusable[:most]:
+        yield textwrap.fill(
+            f"{names(option)}: {option.problem}", _WIDTH, initial_indent="   ", subsequent_indent="     "
+        )
+    if (more := len(unusable) - most) > 0:
+        yield f"   and {more} larger ones"
+
+
+def names(option: Ranked) -> str:
+    """Return the names of a pair's models with their quants."""
+    target, draft = option.pair.target, option.pair.draft
+    text = f"{target.title} {target.quant}"
+    if draft is None or not option.opens_draft:
+        return f"{text}, without a draft model"
+    return f"{text} + {draft.title} {draft.quant}"
+
+
+def title(option: Ranked) -> str:
+    """Return a pair in one line: names, expected speed, what is to download."""
+    from localspec.cli.recommend_ranking import size_line
+    from localspec.machine.words import rate
+
+    speed = option.placement.tokens_per_s if option.placement else None
+    about = f"about {rate(speed)} tokens/s" if speed is not None else "speed unknown"
+    return f"{names(option)}: {about}, {size_line(option)}"
+
+
+def why(option: Ranked) -> Iterator[str]:
+    """Return the reasons for a pair, its licences last."""
+    yield from option.reasons
+    if option.placement is not None:
+        yield from option.placement.reasons
+    licences = list(dict.fromkeys(model.licence for model in option.pair.models))
+    yield f"licence: {' and '.join(licences)}"
+
+
+def _as_json(options: Sequence[Ranked], args: argparse.Namespace) -> dict[str, object]:
+    from localspec.models.catalogue import shipped
+
+    return {
+        "schema": SCHEMA,
+        "date": shipped().date,
+        "task": args.task,
+        "memory": args.memory,
+        "pairs": [_pair_json(option) for option in options],
+    }
+
+
+def _pair_json(option: Ranked) -> dict[str, object]:
+    from localspec.cli.placing import as_json
+
+    placement = option.placement
+    return {
+        "name": option.pair.name,
+        "fits": placement is not None,
+        "problem": option.problem or None,
+        "tokens_per_s": placement.tokens_per_s if placement else None,
+        "mode": placement.mode if placement else None,
+        "download_bytes": option.download_bytes,
+        "reasons": list(option.reasons),
+        "models": [
+            {
+                "role": role,
+                "title": model.title,
+                "reference": model.reference or None,
+                "path": None if path is None else str(path),
+                "quant": model.quant,
+                "bytes": model.bytes,
+                "parameters": model.parameters,
+                "licence": model.licence,
+                "checked": model.checked,
+            }
+            for role, model, path in zip(("target", "draft"), option.pair.models, option.files, strict=False)
+        ],
+        "placement": as_json(placement) if placement else None,
+    }
+
+
+def _memory_size(text: str) -> int:
+    found = _MEMORY.fullmatch(text.strip())
+    size = 0.0
+    if found:
+        step = 1024 if found[3] else 1000
+        size = float(found[1]) * (step**3 if found[2] in "gG" else step**2)
+    if size < 1:
+        raise argparse.ArgumentTypeError(f"`{text}` is not a size of memory such as 12GiB")
+    return int(size)

@@ -1,0 +1,167 @@
+"""The questions of `localspec setup`: which comes when, and what a reply means; pure."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from enum import Enum
+from typing import Literal
+
+from localspec.errors import UserError
+
+Step = Literal["measure", "choose", "download", "place", "write", "end"]
+
+
+class Reply(Enum):
+    """An answer that every question takes."""
+
+    YES = "yes"
+    SKIP = "skip"
+    BACK = "back"
+    AGAIN = "again"
+    QUIT = "quit"
+
+
+@dataclass(frozen=True, slots=True)
+class Recommended:
+    """The recommendation of this number, counted from 1."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Bundled:
+    """The pair of tiny models that comes with the program."""
+
+
+@dataclass(frozen=True, slots=True)
+class OnDisk:
+    """Models that are at hand: paths, or names that `models` lists."""
+
+    target: str
+    draft: str | None = None
+
+
+Pick = Recommended | Bundled | OnDisk
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """Where the questions stand: the step that waits for a reply, and what was replied before.
+
+    Without a pick, the models of the configuration stay; `sizes` says that the planned context is written.
+    """
+
+    step: Step = "measure"
+    pick: Pick | None = None
+    sizes: bool = False
+    writes: bool = False
+    before: State | None = None
+
+
+_WORDS = {
+    Reply.YES: ("y", "yes"),
+    Reply.SKIP: ("s", "skip", "n", "no"),
+    Reply.BACK: ("b", "back"),
+    Reply.AGAIN: ("a", "again", "r", "repeat"),
+    Reply.QUIT: ("q", "quit", "exit"),
+}
+_NEXT: dict[Step, Step] = {
+    "measure": "choose",
+    "choose": "place",
+    "download": "place",
+    "place": "write",
+    "write": "end",
+}
+_USUAL = "Enter or y: yes; s: skip; a: again; b: back; q: quit"
+_QUESTIONS = {
+    "measure": "Measure how fast the memory of this machine is, in about 10 seconds",
+    "choose": "Which models",
+    "download": "Download what is missing",
+    "place": "Write the size of the context that was planned",
+    "write": "Write this configuration",
+}
+
+
+def question(step: Step, options: int) -> str:
+    """Return what to ask at a step, with the replies that it takes."""
+    if step != "choose":
+        return f"{_QUESTIONS[step]}? ({_USUAL})"
+    numbers = f"1 to {options}, Enter for 1; " if options > 1 else "Enter for 1; " if options else ""
+    return (
+        f"Which models? ({numbers}t: the tiny bundled pair; f TARGET [DRAFT]: files or names on this "
+        "computer; s: keep what is configured; a: again; b: back; q: quit)"
+    )
+
+
+def read(step: Step, text: str, options: int) -> Reply | Pick:
+    """Return what was replied at a step with so many options; raises UserError if nobody could know."""
+    word = text.strip().lower()
+    if step == "choose" and (pick := _pick(text.strip(), options)) is not None:
+        return pick
+    if not word:
+        return Reply.YES
+    for reply, words in _WORDS.items():
+        if word in words and not (step == "choose" and reply is Reply.YES):
+            return reply
+    raise UserError(f"`{text.strip()}` is no reply to this question", question(step, options))
+
+
+def advance(state: State, reply: Reply | Pick, *, needs_download: bool = False) -> State:
+    """Return the state after a reply; `needs_download` if the picked models are not all on disk."""
+    if reply is Reply.QUIT:
+        return State("end", before=state)
+    if reply is Reply.BACK:
+        return state.before or state
+    if reply is Reply.AGAIN or state.step == "end":
+        return state
+    yes = reply is Reply.YES
+    return State(
+        step="download" if needs_download and state.step == "choose" else _NEXT[state.step],
+        pick=_picked(state, reply),
+        sizes=yes if state.step == "place" else state.sizes,
+        writes=yes and state.step == "write",
+        before=state,
+    )
+
+
+def _picked(state: State, reply: Reply | Pick) -> Pick | None:
+    if state.step == "choose":
+        return None if isinstance(reply, Reply) else reply
+    return None if state.step == "download" and reply is Reply.SKIP else state.pick
+
+
+def usual(step: Step, options: int) -> Reply | Pick:
+    """Return the reply that is taken where nobody is asked."""
+    return _best(options) if step == "choose" else Reply.YES
+
+
+def _best(options: int) -> Pick:
+    return Recommended(1) if options else Bundled()
+
+
+def _pick(text: str, options: int) -> Pick | None:
+    if not text:
+        return _best(options)
+    if text.isdecimal():
+        if not 1 <= int(text) <= options:
+            raise UserError(f"there is no number {text}", question("choose", options))
+        return Recommended(int(text))
+    if text.lower() in ("t", "tiny", "bundled"):
+        return Bundled()
+    first, *rest = _split(text)
+    if first.lower() not in ("f", "file"):
+        return None
+    if not 1 <= len(rest) <= 2:
+        raise UserError("f wants one or two models", "write for instance: f large.gguf small.gguf")
+    return OnDisk(*rest)
+
+
+def _split(text: str) -> list[str]:
+    try:
+        # a backslash is part of a path on Windows, not a sign for the shell
+        lexer = shlex.shlex(text, posix=True, punctuation_chars=False)
+        lexer.whitespace_split, lexer.escape, lexer.commenters = True, "", ""
+        return list(lexer)
+    except ValueError:
+        raise UserError("a quotation mark is not closed", 'write for instance: f "my model.gguf"') from None

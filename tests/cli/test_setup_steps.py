@@ -1,0 +1,158 @@
+"""The questions of setup, without a terminal and without a machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+
+from localspec.cli.setup import Working, converse
+from localspec.cli.setup_steps import (
+    Bundled,
+    OnDisk,
+    Pick,
+    Recommended,
+    Reply,
+    State,
+    Step,
+    advance,
+    question,
+    read,
+    usual,
+)
+from localspec.errors import UserError
+
+
+class Told(Working):
+    """Work that only keeps what it was told; downloads are needed for the first recommendation."""
+
+    options = 3
+
+    def __init__(self, fails: Iterable[Step] = ()) -> None:
+        self.shown: list[Step] = []
+        self.done: list[tuple[Step, Reply | Pick]] = []
+        self.fails = list(fails)
+
+    def show(self, step: Step, state: State) -> None:
+        self.shown.append(step)
+        if step == "place" and step in self.fails:
+            self.fails.remove(step)
+            raise UserError("does not fit")
+
+    def do(self, state: State, reply: Reply | Pick) -> bool:
+        self.done.append((state.step, reply))
+        if state.step in self.fails:
+            self.fails.remove(state.step)
+            raise UserError("did not work")
+        return reply == Recommended(1)
+
+
+def talk(work: Told, *lines: str, given: Pick | None = None) -> State:
+    """Answer the questions with lines; after the last one the input ends."""
+    left = list(lines)
+    return converse(work, lambda _: left.pop(0) if left else None, given)
+
+
+def test_enter_all_the_way_takes_the_recommendation() -> None:
+    work = Told()
+    state = talk(work, "\n", "\n", "\n", "\n", "\n")
+    assert work.shown == ["measure", "choose", "download", "place", "write"]
+    assert (state.step, state.pick, state.sizes, state.writes) == ("end", Recommended(1), True, True)
+
+
+def test_nobody_is_asked_and_the_same_is_done() -> None:
+    asked, unasked = Told(), Told()
+    first = talk(asked, *["y", "1", "yes", "Y", "y"])
+    assert converse(unasked, None) == first
+    assert asked.done == unasked.done
+
+
+def test_every_step_can_be_skipped() -> None:
+    work = Told()
+    state = talk(work, "s", "skip", "no", "n")
+    assert work.shown == ["measure", "choose", "place", "write"]
+    assert (state.pick, state.sizes, state.writes) == (None, False, False)
+
+
+def test_a_skipped_download_keeps_what_is_configured() -> None:
+    state = talk(Told(), "", "1", "s", "", "")
+    assert (state.pick, state.writes) == (None, True)
+
+
+def test_every_step_can_be_taken_back() -> None:
+    work = Told()
+    state = talk(work, "", "1", "b", "t", "b", "2", "", "b", "b", "3", "s", "y")
+    assert work.shown == [
+        "measure", "choose", "download", "choose", "place", "choose", "place", "write", "place", "choose",
+        "place", "write",
+    ]  # fmt: skip
+    assert (state.pick, state.sizes, state.writes) == (Recommended(3), False, True)
+    assert talk(Told(), "back", "q").step == "end"
+
+
+@pytest.mark.parametrize("at", range(5))
+def test_every_step_can_be_repeated(at: int) -> None:
+    usual_lines = ["", "", "", "", ""]
+    work = Told()
+    state = talk(work, *usual_lines[:at], "a", *usual_lines[at:])
+    assert state.writes
+    assert len(work.shown) == 6
+
+
+@pytest.mark.parametrize("at", range(5))
+def test_leaving_at_any_step_writes_nothing(at: int) -> None:
+    assert not talk(Told(), *[""] * at, "q").writes
+    assert not talk(Told(), *[""] * at).writes
+
+
+def test_a_reply_that_nobody_understands_is_asked_again(capsys: pytest.CaptureFixture[str]) -> None:
+    work = Told()
+    assert talk(work, "perhaps", "", "9", "f", "y", 'f "x', "2", "", "y").writes
+    error = capsys.readouterr().err
+    for words in ("`perhaps` is no reply", "no number 9", "one or two models", "`y` is no", "not closed"):
+        assert words in error
+    assert work.shown == ["measure", "choose", "place", "write"]
+
+
+def test_what_fails_is_told_and_other_models_can_be_chosen(capsys: pytest.CaptureFixture[str]) -> None:
+    work = Told(["download", "place", "choose"])
+    state = talk(work, "", "2", "1", "", "2", "3", "", "")
+    assert state.pick == Recommended(3)
+    assert work.shown == [
+        "measure", "choose", "choose", "download", "choose", "place", "choose", "place", "write",
+    ]  # fmt: skip
+    assert capsys.readouterr().err.count("error: ") == 3
+
+
+def test_without_questions_a_failure_ends_it() -> None:
+    for step in ("choose", "download", "place"):
+        with pytest.raises(UserError):
+            converse(Told([step]), None)
+
+
+def test_models_that_were_named_are_not_asked_for_again() -> None:
+    given = OnDisk("a.gguf", "b.gguf")
+    work = Told()
+    assert talk(work, "", "", "", given=given).pick == given
+    assert ("choose", given) in work.done
+    assert talk(Told(), "", "b", "2", "", "", given=given).pick == Recommended(2)
+
+
+def test_reading_replies() -> None:
+    assert read("choose", "t\n", 3) == Bundled()
+    assert read("choose", "", 0) == Bundled()
+    assert read("choose", "f 'my big.gguf' C:\\small.gguf", 3) == OnDisk("my big.gguf", "C:\\small.gguf")
+    assert read("choose", "file one", 3) == OnDisk("one", None)
+    assert read("write", " Skip ", 0) is Reply.SKIP
+    assert usual("choose", 0) == Bundled()
+
+
+def test_questions_name_the_replies_they_take() -> None:
+    assert "1 to 3, Enter for 1" in question("choose", 3)
+    assert "Enter" not in question("choose", 0)
+    assert "s: skip" in question("write", 0)
+
+
+def test_the_end_stays_the_end() -> None:
+    end = State("end")
+    assert advance(end, Reply.YES) is end
