@@ -130,6 +130,7 @@ COMMANDS = (
     CommandSpec("thinking", "", "show or fold what the model thinks"),
     CommandSpec("log", "", "show or hide the log"),
     CommandSpec("theme", "[NAME]", "show or change the colours", ("theme",)),
+    CommandSpec("setup", "", "find, fetch and place the right models for this machine"),
     CommandSpec("keys", "", "list the keys and how to change them"),
     CommandSpec("exit", "", "leave", (), ("quit",)),
 )

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from localspec.cli.arguments import MODES
 from localspec.cli.values import TemplateVariables
+from localspec.config import read_config
 from localspec.errors import UserError
 from localspec.models.names import Reference
 from localspec.paths import config_dir
@@ -81,8 +82,10 @@ class AnswerOptions:
 def pair_options(args: argparse.Namespace, fetch: Fetch | None = None) -> PairOptions:
     """Return the models that the arguments name; raises UserError for combinations without sense.
 
-    Models of the hub that are not on disk come through `fetch`; without it, with progress on the terminal.
+    Where they name none, config.toml does, or else it is the bundled pair. Models of the hub that are not on
+    disk come through `fetch`; without it, with progress on the terminal.
     """
+    args = _with_configured_models(args)
     if args.model_draft and not args.model:
         raise UserError(
             "-md or -hfd names a draft model, but there is no target",
@@ -103,6 +106,19 @@ def pair_options(args: argparse.Namespace, fetch: Fetch | None = None) -> PairOp
         max_fan_out=max(16, args.fan_out),
         asked_for_gpu=bool(getattr(args, "gpu_layers", 0) or getattr(args, "gpu_layers_draft", 0)),
     )
+
+
+def _with_configured_models(args: argparse.Namespace) -> argparse.Namespace:
+    """Let the models of config.toml stand in for those that no flag names."""
+    config = read_config(config_dir() / "config.toml")
+    if args.model or args.model_draft or config.target is None:
+        return args
+    models = {
+        "model": str(config.target),
+        "model_draft": str(config.draft) if config.draft is not None else None,
+        "ctx_size": args.ctx_size or config.context,
+    }
+    return argparse.Namespace(**{**vars(args), **models})
 
 
 def _paths(args: argparse.Namespace, fetch: Fetch | None) -> tuple[Path, Path | None]:

@@ -5,6 +5,7 @@ import signal
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -120,3 +121,19 @@ def test_list_devices(
     assert outcome.code == 0
     assert outcome.out.splitlines()[0] == "CUDA0: a device (16.0 GiB, 8.0 GiB free)"
     assert fake.opened == []
+
+
+def test_models_of_the_configuration_open_where_no_flag_names_any(
+    invoke: Invoke, fake: FakeRuntime, empty_home: Path
+) -> None:
+    folder = empty_home / "config" / "localspec"
+    folder.mkdir(parents=True)
+    text = '[models]\ntarget = "large.gguf"\ndraft = "small.gguf"\ncontext = 2048\n'
+    (folder / "config.toml").write_text(text, encoding="utf-8")
+    assert invoke("run", "Hi").code == 0
+    assert invoke("run", "Hi", "-m", "other.gguf", "-c", "512").code == 0
+    configured, named = fake.opened
+    assert (configured.target.path.name, configured.target.context) == ("large.gguf", 2048)
+    assert configured.draft is not None
+    assert configured.draft.path.name == "small.gguf"
+    assert (named.target.path.name, named.target.context, named.draft) == ("other.gguf", 512, None)

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from localspec import paths
 from localspec.cli import placing
 from localspec.cli.arguments import Parser, add_answer_flags, verb_parser
-from localspec.cli.options import PairOptions, decoding, pair_options, sampling_given, system_given
-from localspec.config import Config, read_config
+from localspec.cli.options import decoding, pair_options, sampling_given, system_given
+from localspec.config import read_config
 from localspec.llama import check_model_file
 from localspec.profiles import profiles
 
@@ -37,15 +37,13 @@ def main(argv: Sequence[str]) -> int:
     """Open the screen and return the exit code; raises `UserError` and `StoreError` before it opens."""
     args = parser().parse_args(argv)
     config = read_config(paths.config_dir() / "config.toml")
-    pair = pair_options(_with_models(args, config))
+    pair = pair_options(args)
     for model in (pair.target, pair.draft):
         if model is not None:
             check_model_file(model.path)
     found = profiles(paths.config_dir() / "profiles")
     usual = found.named(args.profile or config.profile)
-    from localspec.chat.desk import (
-        Desk,  # what follows takes 0.3 s, which a mistake in the arguments does without
-    )
+    from localspec.chat.desk import Desk  # what follows takes 0.3 s, which a mistake does without
     from localspec.chat.loading import ModelLoader
     from localspec.chat.store import Store
     from localspec.worker import LogLine
@@ -58,7 +56,7 @@ def main(argv: Sequence[str]) -> int:
     log: deque[LogLine] = deque(maxlen=LOG_LINES)
     with Store(paths.chats_file()) as store:
         desk = Desk(store, found.good, _wishes(args), usual.name, resumes=args.profile is None)
-        loader = ModelLoader(_opener(args, pair, log))
+        loader = ModelLoader(_opener(args, log))
         try:
             app = LocalSpecApp(desk, loader, config, Path.cwd(), log)
             for problem in found.problems:
@@ -68,22 +66,13 @@ def main(argv: Sequence[str]) -> int:
             loader.close()
 
 
-def _with_models(args: argparse.Namespace, config: Config) -> argparse.Namespace:
-    """Let the models of config.toml stand in for those that no flag names."""
-    if not args.model and not args.model_draft and config.target is not None:
-        args.model = str(config.target)
-        args.model_draft = str(config.draft) if config.draft is not None else None
-        args.ctx_size = args.ctx_size or config.context
-    return args
+def _opener(args: argparse.Namespace, log: deque[LogLine]) -> Callable[[Callable[[float], bool]], OpenModels]:
+    """Return what opens the models that the arguments name, or config.toml does at that moment."""
 
-
-def _opener(
-    args: argparse.Namespace, pair: PairOptions, log: deque[LogLine]
-) -> Callable[[Callable[[float], bool]], OpenModels]:
     def open_models(on_progress: Callable[[float], bool]) -> OpenModels:
         from localspec.worker import LogLine, Worker
 
-        seated = pair
+        seated = pair = pair_options(args)
         if not args.no_fit:
             plan = placing.plan(args, pair)
             for line in placing.lines(plan, explain=args.explain):

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
+
+from textual.app import SuspendNotSupported
 
 from localspec.chat import commands
 from localspec.chat.commands import Command
@@ -200,6 +204,17 @@ class SlashCommands:
             self._screen.app.theme = argument
         else:
             raise UserError(f"there is no theme `{argument}`", "Tab lists them")
+
+    async def _setup(self, _argument: str) -> None:
+        command = [sys.executable, "-m", "localspec", "setup"]
+        try:
+            with self._screen.app.suspend():
+                code = subprocess.call(command)  # noqa: ASYNC221 - the terminal is the other program's meanwhile
+        except SuspendNotSupported:
+            raise UserError("this terminal cannot be lent out", "run `localspec setup` in a shell") from None
+        if code == 0:
+            self._screen.loader.reopen()
+            self._screen.loader.start()  # where none are open
 
     async def _exit(self, _argument: str) -> None:
         self._screen.app.exit(0)

@@ -15,6 +15,7 @@ TRIES = (
     ("F3", "shows how both models work together"),
     ("F4", "answers again in every mode, side by side"),
     ("F1", "all keys and commands"),
+    ("/setup", "finds the right models for this machine"),
 )
 
 
