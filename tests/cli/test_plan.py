@@ -12,6 +12,7 @@ from localspec.cli import placing, plan
 from localspec.cli.arguments import add_answer_flags, verb_parser
 from localspec.cli.options import PairOptions, pair_options
 from localspec.errors import UserError
+from localspec.machine import confirm as confirm_module
 from localspec.machine import machine as machine_module
 from localspec.machine.placement import place
 from localspec.machine.records import Machine, Placement
@@ -34,6 +35,7 @@ def invented(monkeypatch: pytest.MonkeyPatch) -> Machine:
 
     monkeypatch.setattr(machine_module, "known_machine", lambda **_: BIG_AND_SMALL)
     monkeypatch.setattr(gguf, "read_shape", read_shape)
+    monkeypatch.setattr(confirm_module, "confirm", lambda *_args: None)  # there is no file to ask about
     return BIG_AND_SMALL
 
 

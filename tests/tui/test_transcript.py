@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from itertools import pairwise
 
 import pytest
@@ -70,12 +71,13 @@ async def test_reading_through_a_whole_chat_upwards_misses_no_message() -> None:
         await host.transcript.show(chat(90))
         await until(pilot, "message number 90")
         seen: set[str] = set()
-        for _ in range(150):
+        for _ in range(1_000):
             seen |= {row.split()[-1] for row in host.rows() if "message number" in row}
             if "1" in seen:
                 break
             host.transcript.scroll_relative(y=-20, animate=False)
             await pilot.pause()
+            await asyncio.sleep(0.005)  # earlier messages are prepared in a thread
         assert seen == {str(number) for number in range(1, 91)}
         assert len(mounted(host.transcript)) <= 70
 

@@ -73,7 +73,8 @@ def check(checkpoint: Path, tokenizer: Path, path: Path, held_out: Path) -> None
         check_logits(checkpoint, scorer, [scorer.tokenize(text)[:MAX_TOKENS] for text in chosen])
         prompt = scorer.render(*PROBE_CHAT)
         log.info("chat template: %s", "as expected" if prompt == PROBE_PROMPT else repr(prompt))
-        ends = {text: scorer.ends_turn(trained.token_to_id(text)) for text in SPECIALS}
+        ids = trained.get_vocab()
+        ends = {text: scorer.ends_turn(ids[text]) for text in SPECIALS}
         log.info("end of turn: %s", ends)
         check_answers(scorer)
 
