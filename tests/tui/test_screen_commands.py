@@ -246,7 +246,12 @@ async def test_setup_is_left_to_a_shell_where_the_terminal_cannot_be_lent(tmp_pa
 
 async def test_setup_opens_the_models_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[list[str]] = []
-    monkeypatch.setattr("subprocess.call", lambda command: calls.append(command) or 0)
+
+    def call(command: list[str]) -> int:
+        calls.append(command)
+        return 0
+
+    monkeypatch.setattr("subprocess.call", call)
     async with desktop(tmp_path) as desk:
         monkeypatch.setattr(desk.app, "suspend", nullcontext)
         await desk.enter("/setup")
