@@ -76,3 +76,11 @@ def add_tokenizer(writer: gguf.GGUFWriter, path: Path) -> None:
     writer.add_eot_token_id(ids[end_of_turn])
     writer.add_add_bos_token(False)
     writer.add_chat_template(CHAT_TEMPLATE)
+
+
+def copy_tokenizer(writer: gguf.GGUFWriter, source: gguf.GGUFReader) -> None:
+    """Add vocabulary, merges, special tokens and chat template as another file has them."""
+    for name, field in source.fields.items():
+        if name.startswith("tokenizer."):
+            inner = field.types[-1] if field.types[0] == gguf.GGUFValueType.ARRAY else None
+            writer.add_key_value(name, field.contents(), field.types[0], inner)

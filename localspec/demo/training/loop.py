@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -43,39 +44,84 @@ class RunSettings:
     eval_minutes: float
 
 
-class Batches:
-    """Random windows of `train.bin`; every pass visits each window once."""
+class Windowed(Protocol):
+    """Where a run's batches come from."""
 
-    def __init__(self, path: Path, seed: int) -> None:
-        self._ids: NDArray[np.uint16] = np.memmap(path, dtype=np.uint16, mode="r")
-        self._rng = np.random.default_rng(seed)
+    def take(self, rows: int, seq: int) -> NDArray[np.int64]:
+        """Return the next windows, int64 (rows, seq + 1): read without the last, wanted without the first."""
+        ...
+
+
+Judge = Callable[[Model], dict[str, float]]
+"""Say how good a model is, in figures with a name."""
+
+
+class HeldOutLosses:
+    """The loss in nats per token on the held-out documents of each kind."""
+
+    def __init__(self, settings: RunSettings) -> None:
+        self._settings = settings
+        self._held_out: Mapping[str, NDArray[np.uint16]] = np.load(settings.data / "heldout.npz")
+
+    def __call__(self, model: Model) -> dict[str, float]:
+        """Return the losses."""
+        return evaluate(model, self._held_out, self._settings.device, self._settings.amp)
+
+
+class Windows:
+    """Random windows of a stream, as positions; every pass visits each window once."""
+
+    def __init__(self, length: int, seed: int) -> None:
+        self._length, self._rng = length, np.random.default_rng(seed)
         self._starts: list[int] = []
         self._seq = 0
 
     def take(self, rows: int, seq: int) -> NDArray[np.int64]:
-        """Return the next windows, int64 (rows, seq + 1)."""
+        """Return the positions of the next windows, int64 (rows, seq + 1)."""
         if seq != self._seq:
             self._seq, self._starts = seq, []
-        return np.stack([self._window() for _ in range(rows)]).astype(np.int64)
+        starts = np.array([self._start() for _ in range(rows)], np.int64)
+        return starts[:, None] + np.arange(seq + 1)
 
-    def _window(self) -> NDArray[np.uint16]:
+    def _start(self) -> int:
         if not self._starts:
             shift = int(self._rng.integers(0, self._seq))  # a new alignment on every pass
-            windows = (len(self._ids) - 1 - shift) // self._seq
+            windows = (self._length - 1 - shift) // self._seq
             self._starts = (self._rng.permutation(windows) * self._seq + shift).tolist()
-        start = self._starts.pop()
-        return self._ids[start : start + self._seq + 1]
+        return self._starts.pop()
+
+
+class Batches:
+    """Random windows of `train.bin`."""
+
+    def __init__(self, path: Path, seed: int) -> None:
+        self._ids: NDArray[np.uint16] = np.memmap(path, dtype=np.uint16, mode="r")
+        self._windows = Windows(len(self._ids), seed)
+
+    def take(self, rows: int, seq: int) -> NDArray[np.int64]:
+        """Return the next windows, int64 (rows, seq + 1)."""
+        return self._ids[self._windows.take(rows, seq)].astype(np.int64)
 
 
 class TrainingRun:
     """One model on its way from its first step to its checkpoint."""
 
-    def __init__(self, settings: RunSettings, model: Model, loss: Loss, tokens_before: int) -> None:
+    def __init__(
+        self,
+        settings: RunSettings,
+        model: Model,
+        loss: Loss,
+        tokens_before: int,
+        batches: Windowed | None = None,
+        judge: Judge | None = None,
+    ) -> None:
+        """Take windows of `train.bin` and the losses on `heldout.npz`, unless others are given."""
         self._settings, self._model, self._loss = settings, model, loss
         self._workers = Workers.join(settings.device)
-        self._batches = Batches(settings.data / "train.bin", settings.seed + 1000 * self._workers.rank)
+        seed = settings.seed + 1000 * self._workers.rank
+        self._batches = batches or Batches(settings.data / "train.bin", seed)
         self._optimizers = make_optimizers(model, settings.lr, settings.weight_decay)
-        self._held_out: Mapping[str, NDArray[np.uint16]] = np.load(settings.data / "heldout.npz")
+        self._judge = judge or HeldOutLosses(settings)
         self._tokens_before, self._tokens, self._steps = tokens_before, 0, 0
         self._smooth_loss: float | None = None
         self._start = self._last_evaluation = time.time()
@@ -155,7 +201,7 @@ class TrainingRun:
             self._last_evaluation = time.time()
 
     def _evaluate(self) -> dict[str, float]:
-        losses = evaluate(self._model, self._held_out, self._settings.device, self._settings.amp)
+        losses = self._judge(self._model)
         log.info("held-out %s", {kind: round(loss, 3) for kind, loss in losses.items()})
         return losses
 

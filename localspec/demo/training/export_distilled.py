@@ -1,0 +1,60 @@
+r"""Write a distilled draft as GGUF, with the tokenizer and chat template of its target.
+
+python -m localspec.demo.training.export_distilled RUN/draft.pt --target target.gguf --out draft.gguf \
+    --name "SmolLM2 draft" [--type q8_0]
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+import gguf
+
+from localspec.demo.training.export_gguf import add_shape, tensors
+from localspec.demo.training.gguf_writing import TYPES, add_tensor, copy_tokenizer, finish
+from localspec.demo.training.model import Checkpoint
+from localspec.demo.training.progress import log, show_progress
+
+DESCRIPTION = "A draft model for speculative decoding: it only guesses what its target would write."
+
+
+def export(checkpoint: Path, target: Path, out: Path, name: str, kind: str) -> None:
+    """Write a checkpoint as a GGUF file with weights of the given kind (a key of `TYPES`)."""
+    trained = Checkpoint.load(checkpoint)
+    tensor_type, file_type = TYPES[kind]
+    writer = gguf.GGUFWriter(out, "llama")
+    writer.add_name(name)
+    writer.add_description(DESCRIPTION)
+    writer.add_license("apache-2.0")
+    writer.add_uint64("localspec.training_tokens", trained.tokens)
+    writer.add_size_label(f"{sum(p.numel() for p in trained.model.parameters()) / 1e6:.1f}M")
+    writer.add_languages(["en"])
+    writer.add_file_type(file_type)
+    source = gguf.GGUFReader(target)
+    add_shape(writer, trained.model.cfg)
+    copy_tokenizer(writer, source)
+    for tensor_name, weight in tensors(trained.model):
+        add_tensor(writer, tensor_name, weight, tensor_type)
+    finish(writer)
+    log.info("%s: %.1f MB", out, out.stat().st_size / 1e6)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Write one checkpoint."""
+    show_progress()
+    parser = argparse.ArgumentParser(
+        prog="export_distilled", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("checkpoint", type=Path)
+    parser.add_argument("--target", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--name", default="Draft model")
+    parser.add_argument("--type", choices=TYPES, default="q8_0")
+    given = parser.parse_args(argv)
+    export(given.checkpoint, given.target, given.out, given.name, given.type)
+
+
+if __name__ == "__main__":
+    main()
