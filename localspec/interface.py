@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
+from localspec.evidence import CallCosts, CostWish, TraceSegment, TraceWish
 from localspec.types import (
     DeviceMemory,
     EngineSettings,
@@ -58,3 +59,16 @@ class OpenModels(Protocol):
 
     def close(self) -> None:
         """Free the models; a second call does nothing."""
+
+
+class TunableModels(OpenModels, Protocol):
+    """Open models that also tell what the tuner needs to know."""
+
+    def measure_costs(self, wish: CostWish) -> CallCosts:
+        """Time native calls, without a trace in the caches; raises `Cancelled` after `cancel`."""
+
+    def trace(self, wish: TraceWish) -> TraceSegment:
+        """Decode one answer plainly and tell what both models thought before each token.
+
+        Raises `ContextFullError`, and `Cancelled` after `cancel`.
+        """

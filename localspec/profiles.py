@@ -11,13 +11,11 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from types import MappingProxyType
-from typing import Literal, cast, get_args
+from typing import cast, get_args
 
 from localspec.errors import UserError
 from localspec.tables import Range, Table, read_table
-from localspec.types import Sampling
-
-Task = Literal["coding", "writing", "math", "translate", "summarise", "dialogue"]
+from localspec.types import Sampling, TaskType
 
 SAMPLING_RANGES: Mapping[str, Range] = MappingProxyType(
     {
@@ -45,7 +43,7 @@ class Profile:
     name: str
     title: str
     description: str
-    task: Task
+    task: TaskType
     system_prompt: str
     sampling: Sampling
     path: Path
@@ -115,7 +113,7 @@ def read_profile(path: Path) -> Profile:
         name=path.stem,
         title=title.strip(),
         description=table.line("description").strip(),
-        task=cast("Task", table.choice("task", get_args(Task), "")),
+        task=cast("TaskType", table.choice("task", get_args(TaskType), "")),
         system_prompt=table.text("system_prompt").strip("\n"),
         sampling=_sampling(table.table("sampling")),
         path=path,

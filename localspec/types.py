@@ -15,6 +15,7 @@ if TYPE_CHECKING:  # numpy costs 0.1 s at start-up, and this module is imported 
     from numpy.typing import NDArray
 
 Mode = Literal["off", "ngram", "sd", "ssd"]
+TaskType = Literal["coding", "writing", "math", "translate", "summarise", "dialogue"]
 Acceptance = Literal["match", "rejection"]
 FanOutShape = Literal["uniform", "geometric", "best-first"]
 Fallback = Literal["just-in-time", "ngram"]

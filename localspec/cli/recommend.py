@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, get_args
 from localspec.cli.arguments import Parser, verb_parser
 from localspec.cli.console import say
 from localspec.cli.report import SUCCESS
-from localspec.profiles import Task
+from localspec.types import TaskType
 
 if TYPE_CHECKING:
     from localspec.cli.recommend_ranking import Ranked
@@ -32,7 +32,7 @@ def parser() -> Parser:
         "how good they are. Nothing is downloaded.",
     )
     add = result.add_argument
-    add("--task", choices=get_args(Task), help="what the models are for: those made for it rise")
+    add("--task", choices=get_args(TaskType), help="what the models are for: those made for it rise")
     add(
         "--memory", type=_memory_size, metavar="SIZE",
         help="as if the largest card (without one: the computer) had so much memory, such as 12GiB",

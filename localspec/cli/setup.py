@@ -26,7 +26,7 @@ from localspec.cli.setup_steps import (
 )
 from localspec.config import read_config
 from localspec.errors import UserError
-from localspec.profiles import Task
+from localspec.types import TaskType
 
 SCHEMA = 1
 Ask = Callable[[str], str | None]
@@ -42,7 +42,7 @@ def parser() -> Parser:
     )
     add = result.add_argument
     add("-y", "--yes", action="store_true", help="ask nothing: take the recommendation, and download it")
-    add("--task", choices=get_args(Task), help="what the models are for: those made for it rise")
+    add("--task", choices=get_args(TaskType), help="what the models are for: those made for it rise")
     add("-m", "--model", metavar="FILE", help="take this target: a GGUF file, or its name in `models`")
     add("-md", "--model-draft", metavar="FILE", help="the draft model to it")
     add("--bundled", action="store_true", help="take the tiny bundled pair")

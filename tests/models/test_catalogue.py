@@ -18,7 +18,7 @@ from localspec.models.catalogue import (
 )
 from localspec.models.gguf import read_shape
 from localspec.models.names import parse
-from localspec.profiles import Task
+from localspec.types import TaskType
 
 MINIMAL = """\
 schema = 1
@@ -93,7 +93,7 @@ def test_hub_names_can_be_pulled_and_tasks_exist() -> None:
         if entry.reference:
             assert str(parse(entry.reference)) == entry.reference
         assert entry.licence
-    assert {task for pair in catalogue() for task in pair.good_at} <= {*get_args(Task)}
+    assert {task for pair in catalogue() for task in pair.good_at} <= {*get_args(TaskType)}
 
 
 def test_the_bundled_pair_is_described_as_it_is(demo_target: Path, demo_draft: Path) -> None:

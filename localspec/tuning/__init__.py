@@ -1,0 +1,1 @@
+"""Find the fastest exact way to decode on this machine, for each kind of task, and prove it."""
