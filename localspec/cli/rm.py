@@ -36,8 +36,6 @@ def parser() -> Parser:
 def main(argv: Sequence[str]) -> int:
     """Run the verb and return its exit code."""
     args = parser().parse_args(argv)
-    if not args.yes and (args.json or not is_terminal(sys.stdin)):
-        raise UserError("nobody is there to be asked", "say --yes to delete without a question")
     models = on_this_computer()
     removals = []
     for text in dict.fromkeys(args.model):
@@ -45,6 +43,8 @@ def main(argv: Sequence[str]) -> int:
         if model is None:
             raise no_such_model(text, models)
         removals.append(plan_removal(model))
+    if not args.yes and (args.json or not is_terminal(sys.stdin)):
+        raise UserError("nobody is there to be asked", "say --yes to delete without a question")
     for removal in removals:
         if not args.json:
             _announce(removal)

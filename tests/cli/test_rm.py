@@ -61,6 +61,13 @@ def test_json(invoke: Invoke) -> None:
     assert outcome.err == ""
 
 
+def test_a_name_that_nobody_has_is_told_before_anybody_is_asked(invoke: Invoke, cache: Path) -> None:
+    outcome = invoke("rm", "no-such-model")
+    assert outcome.code == 2
+    assert "no-such-model" in outcome.err
+    assert "--yes" not in outcome.err
+
+
 def test_a_name_that_nobody_has(invoke: Invoke) -> None:
     outcome = invoke("rm", "--yes", f"{REPOSITORY}:Q9_0")
     assert outcome.code == 2
