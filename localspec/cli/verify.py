@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 from math import isfinite
 from typing import TYPE_CHECKING
 
-from localspec.cli import figures, opening
+from localspec.cli import figures, opening, placing
 from localspec.cli.arguments import (
     Parser,
     add_device_flags,
@@ -47,6 +47,7 @@ def parser() -> Parser:
     add_model_flags(result)
     add_device_flags(result)
     add_speculation_flags(result)
+    placing.add_placing_flags(result)
     return result
 
 
@@ -61,6 +62,9 @@ def main(argv: Sequence[str]) -> int:
         )
     pair, how = pair_options(args), decoding(args)
     set_up_logging(verbose=args.verbose)
+    if pair.draft is not None and how.mode is None:
+        args.mode = "ssd"  # a plan for the mode that needs most has room for the others
+    pair = placing.placed(args, pair, here=True)
     from localspec import exactness  # numpy: 0.1 s
 
     effort = exactness.QUICK if args.quick else exactness.Effort()

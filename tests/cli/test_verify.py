@@ -1,12 +1,16 @@
 from __future__ import annotations
 
+import argparse
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from math import inf
 
 import pytest
 
 from localspec import exactness
+from localspec.cli import placing
+from localspec.cli.options import PairOptions
 from localspec.exactness import Difference, DistributionResult, Effort, GreedyResult, Report, Variant
 from tests.cli.conftest import Invoke
 from tests.cli.fake_runtime import FakeRuntime
@@ -105,3 +109,24 @@ def test_mistakes(fake: FakeRuntime, invoke: Invoke, flags: list[str], complaint
     assert (outcome.code, outcome.out) == (2, "")
     assert complaint in outcome.err
     assert fake.opened == []
+
+
+@pytest.mark.parametrize(("flags", "mode"), [((), "ssd"), (("--mode", "sd"), "sd")])
+def test_the_models_are_seated_for_the_mode_that_needs_most(
+    fake: FakeRuntime,
+    invoke: Invoke,
+    asked: Callable[[Report], Asked],
+    monkeypatch: pytest.MonkeyPatch,
+    flags: tuple[str, ...],
+    mode: str,
+) -> None:
+    def placed(args: argparse.Namespace, pair: PairOptions, *, here: bool) -> PairOptions:
+        modes.append((args.mode, here))
+        return replace(pair, target=replace(pair.target, context=99))
+
+    modes: list[tuple[str, bool]] = []
+    monkeypatch.setattr(placing, "placed", placed)
+    asked(Report((EQUAL,), ()))
+    invoke("verify", "-m", "a.gguf", "-md", "b.gguf", *flags)
+    assert modes == [(mode, True)]
+    assert fake.opened[0].target.context == 99
