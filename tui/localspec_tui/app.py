@@ -28,11 +28,22 @@ class LocalSpecApp(App[int]):
         Binding("ctrl+q", "quit", "Quit", id="app.quit", priority=True),
     ]
 
-    def __init__(self, desk: Desk, loader: ModelLoader, config: Config, folder: Path, log: Log) -> None:
+    def __init__(
+        self,
+        desk: Desk,
+        loader: ModelLoader,
+        config: Config,
+        folder: Path,
+        log: Log,
+        *,
+        first_start: bool = False,
+    ) -> None:
+        """Take what to show; at a first start, with the tiny models, better ones are offered."""
         super().__init__()
         self.chat_screen = ChatScreen(desk, loader, config, folder, log)
         for theme in (DARK, LIGHT):
             self.register_theme(theme)
+        self._first_start = first_start
         self._wanted_theme = config.theme or DARK.name
         self.set_keymap(dict(config.keys))
 
@@ -43,6 +54,8 @@ class LocalSpecApp(App[int]):
 
     def on_ready(self) -> None:
         """Settle down: what has been loaded stays, and need not be looked through for garbage."""
+        if self._first_start:
+            self.chat_screen.offer_setup()
         if not self.is_headless:  # tests start many of these in one process
             collect_rarely()
 

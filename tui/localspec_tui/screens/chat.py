@@ -33,6 +33,7 @@ from localspec_tui.widgets.sidebar import Sidebar
 from localspec_tui.widgets.status import StatusLine
 from localspec_tui.widgets.title_bar import TitleBar
 from localspec_tui.widgets.transcript import Transcript
+from localspec_tui.widgets.welcome import SetupOffer, Welcome
 
 if TYPE_CHECKING:
     from localspec.worker import LogLine
@@ -62,6 +63,7 @@ class ChatScreen(Screen[int]):
         Binding("f4", "command('compare')", "Answer in every mode at once", id="chat.compare", priority=True),
         Binding("f5", "next_profile", "Next profile", id="chat.profile", priority=True),
         Binding("f6", "next_mode", "Next decoding mode", id="chat.mode", priority=True),
+        Binding("f8", "command('setup')", "Find models for this machine", id="chat.setup", priority=True),
         Binding("ctrl+up", "to_messages", "To the messages", id="chat.messages", priority=True),
         Binding("pageup", "page(-1)", "Scroll up", id="chat.page_up", show=False),
         Binding("pagedown", "page(1)", "Scroll down", id="chat.page_down", show=False),
@@ -103,6 +105,10 @@ class ChatScreen(Screen[int]):
         self.loader.start()
         await self.show_chat()
         self.pane.take_up_draft()
+
+    def offer_setup(self) -> None:
+        """Offer to find better models than the tiny ones."""
+        self.query_one(Welcome).offer_setup()
 
     def on_resize(self, event: events.Resize) -> None:
         """Give the chats room only where there is some."""
@@ -155,6 +161,10 @@ class ChatScreen(Screen[int]):
         self.reporter.draft_changed(event.text)
 
     # --- what the person does ---
+
+    @on(SetupOffer.Taken)
+    async def _set_up(self) -> None:
+        await self.run_command(Command("setup"))
 
     async def run_command(self, command: Command) -> None:
         """Run a slash command; what goes wrong is said in the status line."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from textual import on
 from textual.app import ComposeResult
-from textual.containers import VerticalScroll
-from textual.widgets import Static
+from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.message import Message
+from textual.widgets import Button, Static
 
 TRIES = (
     ("Type below and press Enter.", ""),
@@ -17,6 +19,39 @@ TRIES = (
     ("F1", "all keys and commands"),
     ("/setup", "finds the right models for this machine"),
 )
+
+
+class SetupOffer(Vertical):
+    """What a first start offers: better models than the tiny ones that come along."""
+
+    DEFAULT_CSS = """
+    SetupOffer {
+        width: auto;
+        height: auto;
+        padding: 0 2;
+        margin-bottom: 1;
+        & > Static { width: auto; }
+        & > Horizontal { width: auto; height: auto; }
+        & Button { margin-right: 2; }
+    }
+    """
+
+    class Taken(Message):
+        """Somebody wants to set up."""
+
+    def compose(self) -> ComposeResult:
+        """Return the offer and its two answers."""
+        yield Static("These models are tiny: they show how it works, and that is all.", markup=False)
+        with Horizontal():
+            yield Button("Find models for this machine", id="set-up", variant="primary", compact=True)
+            yield Button("Keep these for now", id="keep", compact=True)
+
+    @on(Button.Pressed)
+    def _answered(self, event: Button.Pressed) -> None:
+        event.stop()
+        if event.button.id == "set-up":
+            self.post_message(self.Taken())
+        self.remove()
 
 
 class Welcome(VerticalScroll, can_focus=False):
@@ -42,3 +77,7 @@ class Welcome(VerticalScroll, can_focus=False):
     def introduce(self, text: str) -> None:
         """Say whom one talks to."""
         self.query_one(".models", Static).update(text)
+
+    def offer_setup(self) -> None:
+        """Offer to find better models, as long as nobody has answered."""
+        self.mount(SetupOffer(), after=self.query_one(".models"))

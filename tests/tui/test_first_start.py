@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+from collections import deque
+from pathlib import Path
+
+import pytest
+
+from localspec.chat.commands import Command
+from localspec.chat.desk import Desk, Wishes
+from localspec.chat.loading import ModelLoader
+from localspec.chat.store import Store
+from localspec.config import Config
+from localspec.profiles import profiles
+from localspec.testing.scripted import ScriptedModels, says
+from localspec_tui.app import LocalSpecApp
+from localspec_tui.widgets.prompt_area import PromptArea
+from tests.tui.desktop import Desktop, desktop
+
+pytestmark = pytest.mark.asyncio
+
+OFFER = "Find models for this machine"
+
+
+@pytest.mark.parametrize("first", [True, False])
+async def test_only_a_first_start_offers_to_find_better_models(tmp_path: Path, first: bool) -> None:
+    loader = ModelLoader(lambda _progress: ScriptedModels())
+    with Store(tmp_path / "chats.db") as store:
+        desk = Desk(store, profiles(tmp_path / "profiles").good, Wishes())
+        app = LocalSpecApp(desk, loader, Config(sidebar=False), tmp_path, deque(), first_start=first)
+        async with app.run_test(size=(80, 24)) as pilot:
+            screen = Desktop(pilot, store, loader, [])
+            await screen.until(lambda: loader.ready is not None)
+            await pilot.pause()
+            assert (OFFER in screen.screen_text()) == first
+            assert app.focused is screen.chat.query_one(PromptArea)  # one may type at once
+    loader.close()
+
+
+async def test_the_offer_leads_to_setup_and_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[Command] = []
+
+    async def run(command: Command) -> None:
+        ran.append(command)
+
+    async with desktop(tmp_path) as screen:
+        monkeypatch.setattr(screen.chat, "run_command", run)
+        screen.chat.offer_setup()
+        await screen.shows(OFFER)
+        await screen.pilot.click("#set-up")
+        await screen.until(lambda: ran)
+        assert ran == [Command("setup")]
+        assert OFFER not in screen.screen_text()
+
+
+async def test_whoever_keeps_the_tiny_models_is_not_asked_again(tmp_path: Path) -> None:
+    async with desktop(tmp_path, says("Hello.")) as screen:
+        screen.chat.offer_setup()
+        await screen.shows(OFFER)
+        await screen.pilot.click("#keep")
+        await screen.until(lambda: OFFER not in screen.screen_text())
+        await screen.answered("Hi")
+        assert screen.texts == ["Hi", "Hello."]
