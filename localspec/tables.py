@@ -61,9 +61,9 @@ class Table:
             else:
                 yield key, self, key
 
-    def complain(self, key: str, what: str, hint: str = "") -> NoReturn:
-        """Raise the UserError that says what is wrong with a key, and where."""
-        raise UserError(f"{self._source.place((*self._path, key))}: {what}", hint)
+    def complain(self, key: str, what: str, hint: str = "", item: int | None = None) -> NoReturn:
+        """Raise the UserError that says what is wrong with a key, or one item of its list, and where."""
+        raise UserError(f"{self._source.place((*self._path, key), item)}: {what}", hint)
 
     def require(self, key: str) -> None:
         """Raise UserError unless the key is there."""
@@ -131,32 +131,54 @@ class Table:
             self.complain(key, f"`{key}` has to be a text or a list of texts, not {_shown(value)}")
         return tuple(item.strip() for item in listed)
 
+    def texts(self, key: str) -> tuple[str, ...]:
+        """Return a list of texts of any number of lines."""
+        value = self._values.get(key, [])
+        if not isinstance(value, list):
+            self.complain(key, f"`{key}` has to be a list of texts, not {_shown(value)}")
+        for at, item in enumerate(value):
+            if not isinstance(item, str):
+                self.complain(key, f"`{key}` has to hold nothing but texts, not {_shown(item)}", item=at)
+        return tuple(value)
+
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """A file, and the line on which each of its keys stands."""
+    """A file and its text; lines are counted only when there is something to complain of."""
 
     path: Path
-    lines: Mapping[_Path, int]
+    text: str
 
-    def place(self, key: _Path) -> str:
-        """Return the file and the line of a key; of the table around it if the key has none."""
+    def place(self, key: _Path, item: int | None = None) -> str:
+        """Return the file and the line of a key or an item of it; of the table around it if it has none."""
+        if item is not None and item < len(lines := item_lines(self.text, key)):
+            return f"{self.path}, line {lines[item]}"
+        known = key_lines(self.text)
         for length in range(len(key), 0, -1):
-            if key[:length] in self.lines:
-                return f"{self.path}, line {self.lines[key[:length]]}"
+            if key[:length] in known:
+                return f"{self.path}, line {known[key[:length]]}"
         return str(self.path)
 
 
 def read_table(path: Path) -> Table:
     """Read a TOML file; raises UserError with the line that is wrong."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from None
+    return parse_table(path, data)
+
+
+def parse_table(path: Path, data: bytes) -> Table:
+    """Return what is in a TOML file, or would be; raises UserError with the line that is wrong."""
     import tomllib  # 3 ms
 
-    text = _read_text(path)
+    text = _decoded(path, data)
     try:
         values = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise _syntax_error(path, text, str(error)) from None
-    return Table(_Source(path, key_lines(text)), (), values)
+    return Table(_Source(path, text), (), values)
 
 
 def key_lines(text: str) -> dict[tuple[str, ...], int]:
@@ -165,36 +187,66 @@ def key_lines(text: str) -> dict[tuple[str, ...], int]:
     What is inside an inline table or an array counts as part of the key in front.
     """
     lines: dict[_Path, int] = {}
+    line, counted = 1, 0
+    for key, start, _ in _statements(text):
+        line, counted = line + text.count("\n", counted, start), start
+        for length in range(1, len(key) + 1):
+            lines.setdefault(key[:length], line)
+    return lines
+
+
+def item_lines(text: str, key: tuple[str, ...]) -> tuple[int, ...]:
+    """Return on which line each item of an array begins; nothing if the key does not stand before one."""
+    for found, _, at in _statements(text):
+        if found == key:
+            return tuple(text.count("\n", 0, item) + 1 for item in _items(text, at))
+    return ()
+
+
+def _statements(text: str) -> Iterator[tuple[_Path, int, int]]:
+    """Yield of each statement the full key, where it begins, and where the key ends."""
     table: _Path = ()
-    at, line = 0, 1
+    at = 0
     while at < len(text):
         start = at
+        key: _Path = ()
         if header := _HEADER.match(text, at):
             key = table = _parts(header[1])
             at = header.end()
         elif entry := _ENTRY.match(text, at):
             key = (*table, *_parts(entry[1]))
             at = entry.end()
-        else:
-            key = ()
-        for length in range(1, len(key) + 1):
-            lines.setdefault(key[:length], line)
-        at = _end_of_statement(text, at)
-        line += text.count("\n", start, at)
-    return lines
+        if key:
+            yield key, start, at
+        for token, depth, end in _tokens(text, at):
+            at = end
+            if token == "\n" and depth <= 0:
+                break
 
 
-def _end_of_statement(text: str, at: int) -> int:
-    """Return where the next statement begins: after a line end outside of strings and brackets."""
+def _tokens(text: str, at: int) -> Iterator[tuple[str, int, int]]:
+    """Yield strings, comments and single characters, how many brackets are open after each, its end."""
     depth = 0
     while at < len(text):
         token = _TOKEN.match(text, at)
         assert token is not None  # its last branch matches anything
         at = token.end()
         depth += (token[0] in "[{") - (token[0] in "]}")
-        if token[0] == "\n" and depth <= 0:
-            break
-    return at
+        yield token[0], depth, at
+
+
+def _items(text: str, at: int) -> Iterator[int]:
+    """Yield where each item of the array begins that is the value after a key."""
+    outer, awaited = 0, False
+    for token, depth, end in _tokens(text, at):
+        if depth == 0 and (outer == 1 or token == "\n"):
+            return
+        if outer == 1 and awaited and not (token.isspace() or token[0] == "#"):
+            yield end - len(token)
+            awaited = False
+        if depth == 1 and (outer == 0 or token == ","):
+            awaited = True
+        outer = depth
 
 
 def _parts(dotted: str) -> _Path:
@@ -208,11 +260,7 @@ def _parts(dotted: str) -> _Path:
     return tuple(parts)
 
 
-def _read_text(path: Path) -> str:
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from None
+def _decoded(path: Path, data: bytes) -> str:
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from localspec.errors import UserError
-from localspec.tables import Table, key_lines, read_table
+from localspec.tables import Table, item_lines, key_lines, parse_table, read_table
 
 TEXT = '''# a comment with a = sign
 first = 1
@@ -65,6 +65,39 @@ def test_lines_are_counted_from_the_first_to_the_last(text: str) -> None:
         assert text.splitlines()[line - 1].startswith(f"{key[0]} =")
 
 
+ITEMS = '''
+texts = [  # "no item"
+    "one", "two",
+    # "no item, either"
+    """
+three ] , "
+""" ,
+    ["four", "not five"], { six = 1 },
+    'seven']
+[table]
+flat = ["a", "b",]
+empty = [
+]
+none = 1  # , 2
+after = ["c"]
+'''
+
+
+@pytest.mark.parametrize(
+    ("key", "lines"),
+    [
+        (("texts",), (3, 3, 5, 8, 8, 9)),
+        (("table", "flat"), (11, 11)),
+        (("table", "empty"), ()),
+        (("table", "none"), ()),
+        (("table", "after"), (15,)),
+        (("nothing",), ()),
+    ],
+)
+def test_every_item_of_a_list_is_found_on_its_line(key: tuple[str, ...], lines: tuple[int, ...]) -> None:
+    assert item_lines(ITEMS, key) == lines
+
+
 def message_of(action: Callable[[], object]) -> str:
     with pytest.raises(UserError) as caught:
         action()
@@ -81,6 +114,7 @@ def test_values_are_handed_out(write: Callable[[str], Table]) -> None:
     assert table.switch("yes", default=False) is True
     assert table.words("words") == ("a", "b")
     assert table.words("split") == ("c", "d")
+    assert table.texts("words") == ("a", " b")
     assert list(table.table("sub")) == ["x"]
     assert ("text" in table, "other" in table) == (True, False)
 
@@ -100,6 +134,7 @@ def test_what_is_absent_has_its_default(write: Callable[[str], Table]) -> None:
     assert (table.text("a", "x"), table.line("a"), table.choice("a", ("x", "y"), "y")) == ("x", "", "y")
     assert (table.whole("a", (0, 9), 3), table.number("a", (0, 9), 0.5)) == (3, 0.5)
     assert (table.switch("a", default=True), table.words("a"), list(table.table("a"))) == (True, (), [])
+    assert table.texts("a") == ()
 
 
 @pytest.mark.parametrize(
@@ -121,6 +156,8 @@ def test_what_is_absent_has_its_default(write: Callable[[str], Table]) -> None:
         ("-1", lambda t: t.whole("key", (0, 1e6), 1), "not -1"),
         ("1", lambda t: t.words("key"), "a text or a list of texts"),
         ('["a", 1]', lambda t: t.words("key"), "a text or a list of texts"),
+        ('"a, b"', lambda t: t.texts("key"), "a list of texts, not `a, b`"),
+        ('["a", 1]', lambda t: t.texts("key"), "nothing but texts, not 1"),
         ("1", lambda t: t.table("key"), "has to be a table: [key]"),
         ("1", lambda t: t.allow(("keys",)), "there is no key `key`; did you mean `keys`?"),
         ("1", lambda t: t.expect("key", "x", ("b", "a"), "colour"), "there is no colour `x`; known: a, b"),
@@ -173,3 +210,20 @@ def test_a_file_that_is_no_text_or_is_not_there(tmp_path: Path) -> None:
 def test_byte_order_marks_and_windows_line_ends(write: Callable[[str], Table]) -> None:
     table = write("\ufeffa = 1\r\n\r\nb = 2\r\n")
     assert "line 3" in message_of(lambda: table.complain("b", "odd"))
+
+
+def test_an_item_is_named_with_its_own_line(write: Callable[[str], Table]) -> None:
+    table = write('[sub]\nkey = [\n"a",\n1,\n]').table("sub")
+    assert "file.toml, line 4: " in message_of(lambda: table.texts("key"))
+    assert "file.toml, line 3: odd" in message_of(lambda: table.complain("key", "odd", item=0))
+
+
+def test_an_item_in_an_inline_table_has_the_line_of_that(write: Callable[[str], Table]) -> None:
+    table = write('\nsub = { key = ["a", 1] }').table("sub")
+    assert "file.toml, line 2: " in message_of(lambda: table.texts("key"))
+
+
+def test_a_text_that_is_not_on_disk_is_read_as_if_it_were(tmp_path: Path) -> None:
+    path = tmp_path / "file.toml"
+    assert parse_table(path, b"a = 'x'").text("a") == "x"
+    assert message_of(lambda: parse_table(path, b"\na = ")).startswith(f"{path}, line 2: ")
