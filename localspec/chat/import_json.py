@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from localspec.chat.checked import UnexpectedError, checked
 from localspec.chat.record_codec import from_plain
 from localspec.chat.records import AnswerRecord, Attachment, ChatInfo, Role, State, StoredMessage
+from localspec.checked import UnexpectedError, checked
 from localspec.errors import UserError
 
 FORMAT = "localspec-chat"

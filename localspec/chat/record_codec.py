@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 
-from localspec.chat.checked import UnexpectedError, checked
 from localspec.chat.records import AnswerRecord, RoundMark, Span
+from localspec.checked import UnexpectedError, checked
 from localspec.types import DraftOrigin, Provenance, RoundStats
 
 SCHEMA = 1

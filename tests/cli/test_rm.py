@@ -61,7 +61,7 @@ def test_json(invoke: Invoke) -> None:
     assert outcome.err == ""
 
 
-def test_a_name_that_nobody_has_is_told_before_anybody_is_asked(invoke: Invoke, cache: Path) -> None:
+def test_a_name_that_nobody_has_is_told_before_anybody_is_asked(invoke: Invoke) -> None:
     outcome = invoke("rm", "no-such-model")
     assert outcome.code == 2
     assert "no-such-model" in outcome.err
