@@ -1,0 +1,184 @@
+"""What real rounds take beside their calls: short real answers in every mode, and a fit to their rounds."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
+from typing import TypeVar
+
+from localspec.errors import Cancelled
+from localspec.evidence import CallCosts, Costs, Overhead
+from localspec.interface import OpenModels
+from localspec.tuning.simulate_costs import Timing
+from localspec.types import DraftOrigin, EngineSettings, Finished, Mode, Request, RoundDone, RoundStats
+
+BUDGET_S = 12.0
+TOKENS = 48  # of an answer
+TRIMMED = 0.1  # of the values at either end, which disturbances make
+UNDISTURBED = 0.25  # the share of waits in which the drafter was free at once
+FEWEST_WAITS = 4
+
+# Different lengths tell what a token costs, few branches leave something to ask for. Without a confidence
+# that stops them, drafts are as long as they may be, and say what a step costs.
+_WAYS = (
+    EngineSettings(draft_length=2, fan_out_budget=2, min_confidence=0.0),
+    EngineSettings(draft_length=8, fan_out_budget=12),
+    EngineSettings(draft_length=5, fan_out_budget=2, min_confidence=0.0),
+    EngineSettings(draft_length=4, fan_out_budget=8),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RealRound:
+    """A round of an answer, with so many tokens in the caches."""
+
+    settings: EngineSettings
+    depth: int
+    stats: RoundStats
+
+    @property
+    def drafted(self) -> int:
+        """Return how many tokens were drafted."""
+        return self.stats.drafted
+
+
+def fit_overheads(
+    models: OpenModels, calls: Sequence[CallCosts], requests: Sequence[Request], budget_s: float = BUDGET_S
+) -> tuple[Overhead, ...]:
+    """Return what rounds of each possible mode take beside the calls, from a few real answers."""
+    return fit(calls, real_rounds(models, requests, budget_s))
+
+
+def real_rounds(
+    models: OpenModels, requests: Sequence[Request], budget_s: float = BUDGET_S
+) -> tuple[RealRound, ...]:
+    """Decode the beginnings of answers, in turn in every mode, and return the rounds after each's first.
+
+    Every mode gets at least one answer. Raises `Cancelled` after `cancel`.
+    """
+    modes: tuple[Mode, ...] = ("off", "ngram") if models.draft is None else ("off", "ngram", "sd", "ssd")
+    rounds: list[RealRound] = []
+    began = time.perf_counter()
+    for number, request in enumerate(requests):
+        if number and time.perf_counter() - began > budget_s:
+            break
+        for mode in modes:
+            settings = replace(_WAYS[number % len(_WAYS)], mode=mode)
+            tokens = min(request.max_tokens or TOKENS, TOKENS)
+            rounds += _rounds_of(
+                models, replace(request, settings=settings, max_tokens=tokens, steps_down=False)
+            )
+    return tuple(rounds)
+
+
+def _rounds_of(models: OpenModels, request: Request) -> Iterator[RealRound]:
+    """Decode an answer; nothing comes of a mode that these models cannot work in."""
+    stats: list[tuple[int, RoundStats]] = []
+    emitted = 0
+    for event in models.generate(request):
+        match event:
+            case RoundDone(each, tokens):
+                stats.append((emitted, each))
+                emitted += tokens
+            case Finished(reason, summary):
+                if reason == "cancelled":
+                    raise Cancelled("measuring was stopped")
+                if request.settings.mode == "ssd" and not summary.hits + summary.misses:
+                    return
+                for before, each in stats[1:]:
+                    yield RealRound(request.settings, summary.prompt_tokens + before, each)
+
+
+def fit(calls: Sequence[CallCosts], rounds: Iterable[RealRound]) -> tuple[Overhead, ...]:
+    """Return the overhead of each mode that there are rounds of."""
+    by_mode: defaultdict[Mode, list[RealRound]] = defaultdict(list)
+    for each in rounds:
+        by_mode[each.settings.mode].append(each)
+    found = {mode: _overhead(calls, mode, of_mode) for mode, of_mode in by_mode.items()}
+    if "sd" in found and "ssd" in found:
+        handoff_s = _handoff(by_mode["ssd"], found["sd"].token_s)
+        found["ssd"] = replace(found["ssd"], handoff_s=handoff_s)
+    return tuple(found.values())
+
+
+def misfit(costs: Costs, rounds: Sequence[RealRound]) -> float:
+    """Return the predicted time of rounds of one mode in the real one, less 1.
+
+    What the drafter's thread does stays out of it.
+    """
+    mode = rounds[0].settings.mode
+    timing = Timing(costs, mode)
+    predicted = real = 0.0
+    for each in rounds:
+        times, stats = timing.at(each.depth), each.stats
+        predicted += times.verify(each.drafted + 1) + times.round_s + times.token_s * each.drafted
+        real += stats.verify_s + stats.python_s
+        if mode == "sd" and _is_forced(each):
+            predicted += times.step(1) * each.drafted
+            real += stats.draft_s
+    return predicted / real - 1.0
+
+
+def _overhead(calls: Sequence[CallCosts], mode: Mode, rounds: Sequence[RealRound]) -> Overhead:
+    timing = Timing(Costs(tuple(calls)), mode)
+    round_s, token_s = _line([(each.drafted, each.stats.python_s) for each in rounds])
+    verify = [(each.stats.verify_s, timing.at(each.depth).verify(each.drafted + 1)) for each in rounds]
+    step = [
+        (each.stats.draft_s, each.drafted * timing.at(each.depth).step(1))
+        for each in rounds
+        if mode == "sd" and _is_forced(each)
+    ]
+    return Overhead(mode, round_s, token_s, _factor(verify), _factor(step))
+
+
+def _is_forced(each: RealRound) -> bool:
+    """Tell whether every token that was drafted was sent, so that there were as many steps."""
+    return each.settings.min_confidence is not None and each.drafted > 0
+
+
+def _handoff(rounds: Iterable[RealRound], token_s: float) -> float:
+    """Return the time of one of the two messages around a draft that was asked for.
+
+    Most waits also contain the rest of a call that was running; the shortest ones hardly do.
+    """
+    waits = sorted(
+        each.stats.wait_s - token_s * each.drafted
+        for each in rounds
+        if each.stats.origin is DraftOrigin.FRESH and _is_forced(each)
+    )
+    return max(waits[int(UNDISTURBED * len(waits))], 0.0) / 2 if len(waits) >= FEWEST_WAITS else 0.0
+
+
+def _factor(pairs: Sequence[tuple[float, float]]) -> float:
+    """Return what real calls took in the times that were expected, without the strangest of them."""
+    usable = sorted((pair for pair in pairs if pair[1] > 0), key=lambda pair: pair[0] / pair[1])
+    kept = _trimmed(usable)
+    return sum(real for real, _ in kept) / sum(expected for _, expected in kept) if kept else 1.0
+
+
+def _line(points: Sequence[tuple[int, float]]) -> tuple[float, float]:
+    """Return start and slope, neither negative, of the best line through all but the strangest points."""
+    height, slope = _least_squares(points)
+    return _least_squares(_trimmed(sorted(points, key=lambda point: point[1] - height - slope * point[0])))
+
+
+def _least_squares(points: Sequence[tuple[int, float]]) -> tuple[float, float]:
+    centre, middle = fmean(place for place, _ in points), fmean(value for _, value in points)
+    width = sum((place - centre) ** 2 for place, _ in points)
+    rise = sum((place - centre) * (value - middle) for place, value in points)
+    if rise <= 0:
+        return max(middle, 0.0), 0.0
+    slope = min(rise / width, middle / centre)
+    return middle - slope * centre, slope
+
+
+_T = TypeVar("_T")
+
+
+def _trimmed(ordered: Sequence[_T]) -> Sequence[_T]:
+    """Return sorted values without the outermost at either end."""
+    cut = int(TRIMMED * len(ordered))
+    return ordered[cut : len(ordered) - cut]

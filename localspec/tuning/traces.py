@@ -1,0 +1,134 @@
+"""Record traces, and keep them in files that grow answer by answer.
+
+A file is a line that says what was traced, and a block for each answer: a mark, length, checksum, and the
+arrays in NumPy's compressed format, about 230 bytes for each token. A block that the end of the process cut
+off, or that was damaged since, is left out.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import zlib
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from io import BytesIO
+from pathlib import Path
+from zipfile import BadZipFile
+
+from localspec.errors import ContextFullError, StoreError
+from localspec.evidence import TraceSegment, TraceWish
+from localspec.interface import TunableModels
+from localspec.paths import write_atomically
+from localspec.types import Request
+
+SCHEMA = 1
+_MARK = b"\x89LST"
+_HEAD = struct.Struct("<4sII")  # the mark, and the length and checksum of what follows
+
+
+def record(models: TunableModels, requests: Iterable[Request]) -> Iterator[TraceSegment]:
+    """Yield a trace of each answer; a prompt that the context cannot hold is left out."""
+    for request in requests:
+        with suppress(ContextFullError):
+            yield models.trace(TraceWish(request))
+
+
+def append(path: Path, key: str, segment: TraceSegment) -> None:
+    """Add an answer to a file; what it holds under another key is thrown away. Raises `StoreError`.
+
+    `key` names everything that the traces depend on: files, prompts, sampling.
+    """
+    data = _content(path)
+    end = len(_title(key))
+    if data.startswith(_title(key)):
+        end = max((after for after, _ in _blocks(data, end)), default=end)
+    else:
+        write_atomically(path, _title(key).decode("ascii"))
+    payload = _packed(segment)
+    try:
+        with path.open("r+b") as file:
+            file.seek(end)
+            file.write(_HEAD.pack(_MARK, len(payload), zlib.crc32(payload)) + payload)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise StoreError(f"cannot write `{path}`: {error.strerror or error}") from error
+
+
+def load(path: Path, key: str) -> tuple[TraceSegment, ...]:
+    """Return the answers that were kept under this key, none if there is no such file."""
+    data, title = _content(path), _title(key)
+    if not data.startswith(title):
+        return ()
+    segments = []
+    for _, payload in _blocks(data, len(title)):
+        with suppress(ValueError, KeyError, EOFError, BadZipFile):
+            segments.append(_unpacked(payload))
+    return tuple(segments)
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
+
+
+def _title(key: str) -> bytes:
+    """Return the first line of a file."""
+    return json.dumps({"traces": SCHEMA, "key": key}).encode("ascii") + b"\n"
+
+
+def _blocks(data: bytes, start: int) -> Iterator[tuple[int, bytes]]:
+    """Yield what every whole block holds, with the place behind it."""
+    while (start := data.find(_MARK, start)) >= 0:
+        begin = start + _HEAD.size
+        if begin > len(data):
+            return
+        _, length, checksum = _HEAD.unpack_from(data, start)
+        payload = data[begin : begin + length]
+        if len(payload) == length and zlib.crc32(payload) == checksum:
+            start = begin + length
+            yield start, payload
+        else:
+            start += 1
+
+
+def _packed(segment: TraceSegment) -> bytes:
+    import numpy as np  # 0.1 s that `--help` should not cost
+
+    file = BytesIO()
+    np.savez_compressed(
+        file,
+        prompt=np.array(segment.prompt, np.int32),
+        tokens=segment.tokens,
+        target_ids=segment.target_ids,
+        target_probs=segment.target_probs,
+        target_of_token=segment.target_of_token,
+        draft_ids=segment.draft_ids,
+        draft_logits=segment.draft_logits,
+        target_of_draft=segment.target_of_draft,
+        decode_s=np.array(segment.decode_s),
+        ended=np.array(segment.ended),
+    )
+    return file.getvalue()
+
+
+def _unpacked(payload: bytes) -> TraceSegment:
+    import numpy as np
+
+    with np.load(BytesIO(payload)) as found:
+        return TraceSegment(
+            prompt=tuple(found["prompt"].tolist()),
+            tokens=found["tokens"],
+            target_ids=found["target_ids"],
+            target_probs=found["target_probs"],
+            target_of_token=found["target_of_token"],
+            draft_ids=found["draft_ids"],
+            draft_logits=found["draft_logits"],
+            target_of_draft=found["target_of_draft"],
+            decode_s=float(found["decode_s"]),
+            ended=bool(found["ended"]),
+        )
