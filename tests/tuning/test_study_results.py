@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from localspec.tuning.space import Space
+from localspec.tuning.study import Search, search
+from localspec.tuning.study_file import StudyKey
+from localspec.tuning.study_history import Tried
+from localspec.tuning.study_results import best, history, importance, landscape, predicted
+from localspec.types import EngineSettings, Mode
+from tests.tuning.fake_study import ready, simulate
+
+SPACE = Space()
+SSD = EngineSettings("ssd", 6, 8)
+
+
+def tried(*found: tuple[EngineSettings, float | None]) -> tuple[Tried, ...]:
+    return tuple(
+        Tried(number, settings, value, so_far=() if value is None else (value,))
+        for number, (settings, value) in enumerate(found)
+    )
+
+
+def test_candidates_differ_in_behaviour() -> None:
+    found = best(
+        tried(
+            (SSD, 100.0),
+            (replace(SSD, draft_length=16), 100.0),  # the same figure: the limit was never reached
+            (replace(SSD, draft_temperature=1.05), 99.0),  # nearly the same settings
+            (replace(SSD, fan_out_budget=16), 98.0),
+            (replace(SSD, draft_length=3), 97.0),
+            (replace(SSD, draft_length=1), 96.0),
+        )
+    )
+    assert [each.predicted for each in found] == [100.0, 98.0, 97.0]
+    assert found[0].settings == SSD
+
+
+def test_the_best_of_a_close_mode_has_a_place_among_the_candidates() -> None:
+    others = tuple((replace(SSD, draft_length=length), 100.0 - length) for length in (1, 3, 5, 7))
+    assert [each.settings.mode for each in best(tried(*others, (EngineSettings("sd"), 91.0)))] == [
+        "ssd",
+        "ssd",
+        "sd",
+    ]
+    assert all(each.settings.mode == "ssd" for each in best(tried(*others, (EngineSettings("sd"), 80.0))))
+
+
+def test_plain_decoding_failures_and_trials_left_early_are_no_candidates() -> None:
+    left = Tried(3, replace(SSD, draft_length=2), None, so_far=(500.0,))
+    failed = Tried(4, replace(SSD, draft_length=4), None, "out of memory")
+    found = best([*tried((EngineSettings("off"), 200.0), (SSD, 100.0)), left, failed])
+    assert [each.settings for each in found] == [SSD]
+    assert best(tried((EngineSettings("off"), 200.0))) == ()
+
+
+def test_predictions_are_found_for_settings_that_behave_alike() -> None:
+    all_of_them = tried((EngineSettings("off"), 60.0), (EngineSettings("sd", 3, min_confidence=0.0), 80.0))
+    greedy = Space(draws=False)
+    llama_cpp = EngineSettings("sd", 3, acceptance="match", min_confidence=0.0)
+    assert predicted(all_of_them, llama_cpp, greedy) == 80.0
+    assert predicted(all_of_them, EngineSettings("off", 3), greedy) == 60.0
+    assert predicted(all_of_them, SSD, greedy) is None
+    assert predicted(all_of_them, SSD, Space(("off",))) is None
+
+
+def test_the_landscape_holds_the_best_of_each_cell() -> None:
+    one = replace(SSD, draft_length=4)
+    left = Tried(9, replace(one, fallback="ngram"), None, so_far=(70.0, 99.0))
+    cells = landscape(
+        [
+            *tried((one, 90.0), (replace(one, saguaro_c=0.5), 95.0), (EngineSettings("sd", 4), 80.0)),
+            left,
+            Tried(10, replace(one, draft_length=2), None, so_far=(30.0,)),
+            Tried(11, replace(one, draft_length=1), None, "out of memory"),
+            *tried((EngineSettings("off"), 60.0), (EngineSettings("ngram"), 70.0)),
+        ]
+    )
+    assert [(cell.draft_length, cell.budget, cell.tokens_per_s) for cell in cells] == [
+        (2, 8, 30.0),
+        (4, 0, 80.0),
+        (4, 8, 95.0),
+    ]
+
+
+def test_history_tells_what_has_no_figure() -> None:
+    assert history(tried((SSD, 90.0), (EngineSettings("sd"), None))) == (90.0, None)
+
+
+@pytest.mark.parametrize("mode", ["sd", "ssd"])
+def test_the_parameter_that_decides_is_the_most_important(tmp_path: Path, mode: Mode) -> None:
+    modes: tuple[Mode, ...] = ("off", mode)
+
+    def only_length(settings: EngineSettings, _share: int) -> float:
+        return 100.0 - 3.0 * abs(settings.draft_length - 5) if settings.mode == mode else 40.0
+
+    wish = Search(Space(modes), trials=70, shares=1)
+    tried = tuple(search(only_length, wish, ready(tmp_path / "s.db"), StudyKey("t", "e")))
+    found = importance(tried, wish.space)
+    assert found[0][0] == "draft_length"
+    assert sum(share for _, share in found) == pytest.approx(1.0)
+
+
+def test_too_few_trials_say_nothing_about_importance(tmp_path: Path) -> None:
+    few = tuple(search(simulate, Search(SPACE, trials=8), ready(tmp_path / "s.db"), StudyKey("t", "e")))
+    assert importance(few, SPACE) == ()
+    assert importance((), SPACE) == ()

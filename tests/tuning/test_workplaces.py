@@ -1,0 +1,300 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from pathlib import Path
+
+import optuna
+import pytest
+
+from localspec.errors import Cancelled, EngineDied, EngineError, UserError
+from localspec.interface import OpenModels
+from localspec.testing.scripted import ScriptedModels
+from localspec.tuning.records import Attempt, Workplace
+from localspec.tuning.study_file import StudyFile, StudyKey
+from localspec.tuning.workplaces import Runs, try_workplaces
+from localspec.tuning.workplaces_possible import Room, choose, is_sensible, possible
+from localspec.types import Finished, FinishReason, GenerationEvent, Request, Summary
+from tests.tuning.fake_study import ready
+
+KEY = StudyKey("how the models are opened", "machine")
+ROOM = Room(cores=8)
+REQUESTS = (Request("one", seed=1), Request("two", seed=2), Request("three", seed=3))
+RUNS = Runs(ROOM, ("off", "sd", "ssd"), REQUESTS, budget_s=1e9)
+USUAL = Workplace()
+Speed = Callable[[Workplace, str], float]
+
+
+def speed(workplace: Workplace, mode: str) -> float:
+    """Return tokens per second: one thread for the draft and flash attention help, and together more."""
+    value = {"off": 50.0, "sd": 80.0, "ssd": 100.0}[mode]
+    if mode == "ssd" and workplace.draft_threads == 1:
+        value *= 1.2
+    if workplace.flash_attention:
+        value *= 1.1
+    if workplace.threads:
+        value *= 0.5
+    return value
+
+
+class Measured(ScriptedModels):
+    """Models that take the time which a test says."""
+
+    def __init__(self, workplace: Workplace, speed: Speed, reason: FinishReason = "length") -> None:
+        super().__init__()
+        self._workplace = workplace
+        self._speed = speed
+        self._reason = reason
+
+    def generate(self, request: Request) -> Iterator[GenerationEvent]:
+        self.requests.append(request)
+        seconds = 100 / self._speed(self._workplace, request.settings.mode)
+        yield Finished(self._reason, Summary(prompt_tokens=10, tokens=100, decode_s=seconds))
+
+
+@dataclass
+class Bench:
+    """Opens models and keeps what was asked of them."""
+
+    speed: Speed = speed
+    reason: FinishReason = "length"
+    opened: list[Workplace] = field(default_factory=list)
+    requests: list[list[Request]] = field(default_factory=list)
+    closed: int = 0
+
+    @contextmanager
+    def __call__(self, workplace: Workplace) -> Iterator[OpenModels]:
+        self.opened.append(workplace)
+        models = Measured(workplace, self.speed, self.reason)
+        self.requests.append(models.requests)
+        try:
+            yield models
+        finally:
+            self.closed += 1
+
+
+def run(path: Path, bench: Bench, runs: Runs = RUNS) -> tuple[Attempt, ...]:
+    return tuple(try_workplaces(bench, runs, ready(path / "s.db"), KEY))
+
+
+@pytest.mark.parametrize(
+    "room",
+    [
+        *(Room(cores) for cores in (1, 2, 3, 4, 6, 16, 64)),
+        Room(8, has_draft=False),
+        Room(8, target_on_card=True),
+        Room(8, target_on_card=True, draft_on_card=True),
+    ],
+)
+def test_possible_workplaces_are_few_distinct_and_sensible(room: Room) -> None:
+    found = possible(room)
+    assert found[0] == USUAL
+    assert len(set(found)) == len(found) <= 12
+    for workplace in found:
+        threads = workplace.threads or room.cores
+        assert 1 <= threads <= room.cores
+        if room.shares_cores and workplace.draft_threads is not None:
+            assert workplace.draft_threads < threads  # both work at once
+        assert workplace.draft_kv_type == "f16" or workplace.flash_attention
+        assert room.draft_on_card or not workplace.draft_on_cpu
+        alone = replace(USUAL, threads=workplace.threads, micro_batch=workplace.micro_batch)
+        assert room.has_draft or workplace == alone
+
+
+def test_two_cores_leave_one_for_each_model() -> None:
+    assert {each.draft_threads for each in possible(Room(2))} == {None}  # one each is the usual split
+    assert all(each.threads == 0 for each in possible(Room(2)))
+    assert {1, 4} <= {each.draft_threads for each in possible(Room(8))}
+    assert not is_sensible(Workplace(threads=4, draft_threads=4), Room(8))
+
+
+def test_changes_that_help_are_combined_and_the_winner_is_measured_twice(tmp_path: Path) -> None:
+    bench = Bench()
+    attempts = run(tmp_path, bench)
+    workplace, reason = choose(attempts)
+    assert workplace == Workplace(draft_threads=1, flash_attention=True)
+    assert "1.32 times" in reason
+    assert [each.workplace for each in attempts[-2:]] == [USUAL, workplace]
+    assert attempts[0] == Attempt(USUAL, 100.0, "ssd")
+    assert bench.closed == len(bench.opened) == len(attempts)
+    assert sum(each.workplace == USUAL for each in attempts) >= 3  # the anchor, against drift
+
+
+def test_every_mode_answers_every_request_by_the_automatic_rules(tmp_path: Path) -> None:
+    bench = Bench()
+    run(tmp_path, bench)
+    asked = [(each.prompt, each.settings.mode) for each in bench.requests[0]]
+    assert asked == [(request.prompt, mode) for request in REQUESTS for mode in RUNS.modes]
+    assert all(each.settings.min_confidence is None for each in bench.requests[0])
+
+
+def test_the_clearly_worse_is_left_after_the_first_request(tmp_path: Path) -> None:
+    bench = Bench()
+    attempts = run(tmp_path, bench)
+    worse = [number for number, each in enumerate(attempts) if each.workplace.threads]
+    assert worse
+    for number in worse:
+        assert attempts[number].pruned
+        assert attempts[number].tokens_per_s is None
+        assert len(bench.requests[number]) == len(RUNS.modes)
+
+
+def test_nothing_better_leaves_the_usual_workplace(tmp_path: Path) -> None:
+    attempts = run(tmp_path, Bench(lambda _workplace, _mode: 100.0))
+    workplace, reason = choose(attempts)
+    assert workplace == USUAL
+    assert "nothing was clearly faster" in reason
+
+
+def fails(error: BaseException) -> Speed:
+    def speed_or_death(workplace: Workplace, mode: str) -> float:
+        if workplace.flash_attention:
+            raise error
+        return speed(workplace, mode)
+
+    return speed_or_death
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (EngineDied("the engine was ended by the system"), "the engine was ended by the system"),
+        (UserError("not enough memory", "use a smaller context"), "not enough memory; use a smaller context"),
+        (EngineError("decoding failed"), "decoding failed"),
+        (MemoryError(), "out of memory"),
+        (OSError("cannot fork"), "cannot fork"),
+    ],
+)
+def test_what_dies_is_one_failed_attempt_with_its_reason(
+    tmp_path: Path, error: BaseException, reason: str
+) -> None:
+    attempts = run(tmp_path, Bench(fails(error)))
+    failed = [each for each in attempts if each.failure]
+    assert {each.failure for each in failed} == {reason}
+    assert all(each.tokens_per_s is None for each in failed)
+    assert len({each.workplace for each in failed}) == len(failed) == 2  # with and without the smaller cache
+    assert choose(attempts)[0] == Workplace(draft_threads=1)
+    assert run(tmp_path, Bench(fails(AssertionError()))) == attempts  # from the file
+
+
+def test_models_that_do_not_open_at_all_end_it(tmp_path: Path) -> None:
+    def broken(_: Workplace) -> AbstractContextManager[OpenModels]:
+        raise UserError("the file is gone")
+
+    attempts = tuple(try_workplaces(broken, RUNS, ready(tmp_path / "s.db"), KEY))
+    assert attempts == (Attempt(USUAL, None, failure="the file is gone"),)
+    assert choose(attempts) == (USUAL, "nothing could be compared: the file is gone")
+    assert choose(()) == (USUAL, "nothing was tried")
+
+
+@pytest.mark.parametrize("stopped_after", [1, 3, 7])
+def test_an_abandoned_study_goes_on_where_it_was(tmp_path: Path, stopped_after: int) -> None:
+    whole = run(tmp_path / "whole", Bench())
+    first = try_workplaces(Bench(), RUNS, ready(tmp_path / "s.db"), KEY)
+    assert tuple(islice(first, stopped_after)) == whole[:stopped_after]
+    del first
+    bench = Bench()
+    assert run(tmp_path, bench) == whole
+    assert len(bench.opened) == len(whole) - stopped_after
+
+
+def test_other_requests_begin_a_new_study(tmp_path: Path) -> None:
+    run(tmp_path, Bench())
+    bench = Bench()
+    run(tmp_path, bench, replace(RUNS, requests=REQUESTS[:2]))
+    assert bench.opened[0] == USUAL
+
+
+def test_stopping_in_the_middle_of_an_attempt_makes_it_again(tmp_path: Path) -> None:
+    whole = run(tmp_path / "whole", Bench())
+    for _ in range(3):
+        with pytest.raises(Cancelled):
+            run(tmp_path, Bench(reason="cancelled"))
+        with pytest.raises(KeyboardInterrupt):
+            run(tmp_path, Bench(fails(KeyboardInterrupt())))
+    assert run(tmp_path, Bench()) == whole
+
+
+DEADLY = """
+    import os, signal, sys
+    from pathlib import Path
+    from localspec.tuning.records import Workplace
+    from tests.tuning.test_workplaces import Bench, run, speed
+
+    def deadly(workplace, mode):
+        if workplace.flash_attention and mode == "ssd":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return speed(workplace, mode)
+
+    run(Path(sys.argv[1]), Bench(deadly))
+"""
+
+
+def killed(path: Path) -> int:
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", textwrap.dedent(DEADLY), str(path)]
+    return subprocess.run(command, env=environment, timeout=120, check=False).returncode
+
+
+def test_a_kill_makes_the_attempt_again_and_two_make_it_a_failure(tmp_path: Path) -> None:
+    whole = run(tmp_path / "whole", Bench())
+    assert killed(tmp_path) == -signal.SIGKILL
+    once = tmp_path / "once"
+    once.mkdir()
+    for file in tmp_path.glob("s.db*"):
+        (once / file.name).write_bytes(file.read_bytes())
+    assert run(once, Bench()) == whole
+    assert killed(tmp_path) == -signal.SIGKILL
+    attempts = run(tmp_path, Bench())
+    failed = [each for each in attempts if each.failure]
+    assert [each.workplace.flash_attention for each in failed] == [True]
+    assert "ended twice" in failed[0].failure
+
+
+def test_a_trial_that_never_began_is_not_taken_for_another(tmp_path: Path) -> None:
+    whole = run(tmp_path / "whole", Bench())
+    path = ready(tmp_path / "s.db")
+    list(islice(try_workplaces(Bench(), RUNS, path, KEY), 2))
+    with StudyFile(path) as file:
+        study = file.study(KEY.name(ROOM, RUNS.modes, REQUESTS))
+        study.enqueue_trial({"threads": 3, "draft_threads": 3})
+    assert run(tmp_path, Bench()) == whole
+
+
+def test_the_budget_leaves_time_to_measure_the_winner_again(tmp_path: Path) -> None:
+    attempts = run(tmp_path, Bench(), replace(RUNS, budget_s=0.0))
+    assert attempts == (Attempt(USUAL, 100.0, "ssd"),)
+
+
+@pytest.mark.parametrize(
+    ("rates", "wins"),
+    [
+        ([(False, 100.0), (True, 120.0), (False, 101.0), (True, 119.0)], True),
+        ([(False, 100.0), (True, 120.0)], False),  # once is chance
+        ([(False, 100.0), (True, 104.0), (False, 100.0), (True, 104.0)], False),  # too little
+        ([(False, 100.0), (True, 120.0), (False, 100.0), (True, 99.0)], False),  # once only
+        ([(False, 100.0), (True, 120.0), (False, 80.0), (True, 96.0)], False),  # drift as large as the gain
+    ],
+)
+def test_only_a_clear_gain_wins(rates: list[tuple[bool, float]], wins: bool) -> None:
+    other = Workplace(draft_threads=2)
+    attempts = [Attempt(other if is_other else USUAL, value, "ssd") for is_other, value in rates]
+    assert (choose(attempts)[0] == other) == wins
+
+
+def test_the_file_shows_failures_as_failures(tmp_path: Path) -> None:
+    run(tmp_path, Bench(fails(MemoryError())))
+    storage = optuna.storages.RDBStorage(f"sqlite:///{tmp_path / 's.db'}")
+    (name,) = optuna.get_all_study_names(storage)
+    trials = optuna.load_study(study_name=name, storage=storage).trials
+    storage.engine.dispose()
+    failed = [trial for trial in trials if trial.state.name == "FAIL"]
+    assert [trial.user_attrs["failure"] for trial in failed] == ["out of memory"] * 2
+    assert all(trial.value is None for trial in failed)
