@@ -7,17 +7,20 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 
+from localspec.engines.answer import Happenings
 from localspec.engines.costs import CostCurve, Experience
 from localspec.engines.engine import Engine
 from localspec.engines.loop import Round, Task
-from localspec.engines.measure import PREFIX, measure
-from localspec.engines.parts import Rounds
+from localspec.engines.measure import PREFIX, measure, time_calls
+from localspec.engines.parts import Rounds, decode_in_parts
 from localspec.engines.stepdown import PlainCost
+from localspec.engines.tracing import Tracer
 from localspec.errors import LocalSpecError, UserError
+from localspec.evidence import CallCosts, CostWish, TraceSegment
 from localspec.llama import Context, Model, devices, physical_cores, probe
 from localspec.machine.memory_actual import compare, expected_of, needs_of
 from localspec.machine.opening import context_size, draft_options
-from localspec.types import EngineSettings, Mode, ModelOptions
+from localspec.types import EngineSettings, Mode, ModelOptions, Sampling
 
 logger = logging.getLogger("localspec.memory")
 
@@ -40,7 +43,7 @@ class Contexts:
             raise UserError(
                 f"a context of {size} tokens is too small to talk", f"give -c {SMALLEST_CONTEXT} or more"
             )
-        self.target = Context(target, replace(target.options, context=size))
+        self.target = self._open_target(target, replace(target.options, context=size))
         _log_memory(self.target, target.options)
         rewind = probe(self.target)
         self.can_rewind, self.can_branch = rewind.can_rewind, False
@@ -48,7 +51,7 @@ class Contexts:
         notes = [rewind.reason] if rewind.reason else []
         if draft is not None:
             options = draft_options(draft.options, size, on_processor=_on_cpu(draft))
-            self.draft = Context(draft, options, sequences=max_fan_out + 1)
+            self.draft = self._open_draft(draft, options, max_fan_out + 1)
             _log_memory(self.draft, options)
             branching = probe(self.draft)
             self.can_branch = branching.can_branch
@@ -57,6 +60,12 @@ class Contexts:
         self.notes = tuple(notes)
         self._at_work = False
         self._plan_threads(target.options, draft, draft_threads)
+
+    def _open_target(self, model: Model, options: ModelOptions) -> Context:
+        return Context(model, options)
+
+    def _open_draft(self, model: Model, options: ModelOptions, sequences: int) -> Context:
+        return Context(model, options, sequences=sequences)
 
     def _plan_threads(self, target: ModelOptions, draft: Model | None, draft_threads: int | None) -> None:
         cores = physical_cores()
@@ -129,6 +138,33 @@ class CostedEngine(Engine):
         if mode == "off":
             return Experience(CostCurve({1: 1.0}), CostCurve({1: 1.0}))
         return self.costs(together=mode == "ssd")
+
+    def on_top(self, text: Sequence[int], sampling: Sampling, tokens: int) -> Happenings:
+        """Go on plainly after a text, whatever its end."""
+        text, settings = list(text), EngineSettings(mode="off")
+        task = Task(sampling, settings.acceptance, 0, tokens, frozenset())
+        return decode_in_parts(
+            lambda _mode, part: self.part(text, settings, task, None, part), "off", text, self.plain
+        )
+
+    def time_calls(self, wish: CostWish) -> CallCosts:
+        """Time the calls that are wished for and possible."""
+        contexts = self._contexts
+        if not contexts.can_branch:
+            wish = replace(wish, step_widths=(1,))
+        self.forget()
+        contexts.share_threads(together=wish.together)
+        return time_calls(contexts.target, contexts.draft, wish)
+
+    def trace(self, prompt: Sequence[int], task: Task, seed: int | None, candidates: int) -> TraceSegment:
+        """Decode an answer plainly and tell what both models thought; it reads the whole prompt anew."""
+        contexts = self._contexts
+        self.forget()
+        contexts.share_threads(together=False)
+        try:
+            return Tracer(contexts.target, contexts.draft, candidates).trace(prompt, task, seed)
+        finally:
+            self.forget()
 
     def part(
         self, text: Sequence[int], settings: EngineSettings, task: Task, seed: int | None, part: int

@@ -16,10 +16,12 @@ from localspec.engines.answer import Answer, Happenings
 from localspec.engines.loop import Round, Task
 from localspec.engines.modes import explain, predict
 from localspec.engines.parts import Rounds, decode_in_parts
+from localspec.engines.rate import FEWEST_PLAIN_TOKENS, PLAIN_TOKENS, plain_rate
 from localspec.engines.stepdown import Ladder
 from localspec.engines.tally import Stopwatch, Tally
 from localspec.engines.text import AnswerText
 from localspec.errors import Cancelled, ContextFullError, UserError
+from localspec.evidence import CallCosts, CostWish, TraceSegment, TraceWish
 from localspec.llama import Detokenizer, Model, compare_vocabularies, memory_of, trailing_spaces
 from localspec.types import (
     DeviceMemory,
@@ -37,10 +39,6 @@ from localspec.types import (
     Sampling,
 )
 
-PLAIN_TOKENS = 12  # to tell the speed of plain decoding
-FEWEST_PLAIN_TOKENS = 4
-PLAIN_S = 0.25  # after which the fewest will do
-PLAIN_LIMIT_S = 2.0  # after which they are not waited for
 SCORE_CHUNK = 64
 
 
@@ -70,6 +68,7 @@ class Runtime:
         max_fan_out: int = 16,
         draft_threads: int | None = None,
         on_progress: Callable[[float], bool] | None = None,
+        contexts: Callable[[Model, Model | None, int, int | None], Contexts] = Contexts,
     ) -> Runtime:
         """Open the models; `on_progress(fraction)` returns False to stop with `Cancelled`.
 
@@ -84,8 +83,8 @@ class Runtime:
             if draft is not None:
                 opened.append(draft_model := Model.open(draft, _share(on_progress, 1, 2)))
                 compare_vocabularies(target_model.vocabulary, draft_model.vocabulary)
-            contexts = Contexts(target_model, draft_model, max_fan_out, draft_threads)
-            return cls(target_model, draft_model, contexts)
+            opened_contexts = contexts(target_model, draft_model, max_fan_out, draft_threads)
+            return cls(target_model, draft_model, opened_contexts)
         except BaseException:
             for model in opened:
                 model.close()
@@ -204,33 +203,36 @@ class Runtime:
         is_cached = end > 0 and self._engine.cached(self._text) == end - 1
         if room <= FEWEST_PLAIN_TOKENS or not is_cached or not self._contexts.can_rewind:
             return None
-        tally = Tally(end, "off")
         text = AnswerText(Detokenizer(self._target_model.vocabulary))
-        answer = Answer(text, tally, frozenset(), Stopwatch())
+        answer = Answer(text, Tally(end, "off"), frozenset(), Stopwatch())
         try:
-            with self._contexts.at_work(), closing(self._on_top(room)) as rounds:
-                for _ in answer.events(rounds):
-                    enough = tally.tokens > FEWEST_PLAIN_TOKENS
-                    if tally.decode_s > (PLAIN_S if enough else PLAIN_LIMIT_S):
-                        break
+            with self._contexts.at_work():
+                return plain_rate(answer, self._engine.on_top(self._text, self._sampling, room), end)
         except Cancelled:
             return None
         finally:
             self._engine.forget_after(end)
-        if tally.tokens <= FEWEST_PLAIN_TOKENS:
-            return None
-        return PlainRate(end, (tally.tokens - 1) / tally.decode_s)
 
-    def _on_top(self, tokens: int) -> Happenings:
-        """Go on plainly after the last answer, whatever its end."""
-        text, settings = list(self._text), EngineSettings(mode="off")
-        task = Task(self._sampling, settings.acceptance, 0, tokens, frozenset())
-        return decode_in_parts(
-            lambda _mode, part: self._engine.part(text, settings, task, None, part),
-            "off",
-            text,
-            self._engine.plain,
-        )
+    def measure_costs(self, wish: CostWish) -> CallCosts:
+        """Time native calls, in empty caches; raises `Cancelled` after `cancel`.
+
+        What is impossible here is left out: branches that there are none of, tokens beyond the context.
+        """
+        if not self._contexts.can_rewind:
+            raise UserError(f"{self.target.name} cannot take tokens back", "it writes without speculation")
+        with self._contexts.at_work():
+            return self._engine.time_calls(wish)
+
+    def trace(self, wish: TraceWish) -> TraceSegment:
+        """Decode one answer plainly and tell what both models thought before each token.
+
+        Raises `ContextFullError`, and `Cancelled` after `cancel`.
+        """
+        request = wish.request
+        with self._contexts.at_work():
+            prompt = self._prompt(request)
+            task = Task(request.sampling, "rejection", 0, self._limit(request), self._target_model.end_tokens)
+            return self._engine.trace(prompt, task, request.seed, wish.candidates)
 
     def memory(self) -> tuple[DeviceMemory, ...]:
         """Return the memory of every device that holds a part of these models; the processor is the last."""
@@ -258,11 +260,9 @@ class Runtime:
         ladder = None
         if request.steps_down and settings.mode != "off":
             ladder = self._ladders.setdefault(settings, Ladder(settings.mode, self._engine.plain))
-            self._engine.costs(
-                together=False
-            )  # before the prompt is in the cache; also what plain decoding costs
+            self._engine.costs(together=False)  # before the prompt is in the cache, and of plain decoding
             self._engine.costs_in(settings.mode)
-        limit = request.max_tokens if request.max_tokens is not None else self.target.context
+        limit = self._limit(request)
         longest = min(settings.draft_length, self._contexts.target.max_rows - 1)  # and the bonus token
 
         def decode(mode: Mode, part: int) -> Rounds:
@@ -271,6 +271,9 @@ class Runtime:
             return self._engine.part(text, replace(settings, mode=mode), task, request.seed, part)
 
         yield from decode_in_parts(decode, settings.mode, text, self._engine.plain, ladder)
+
+    def _limit(self, request: Request) -> int:
+        return self.target.context if request.max_tokens is None else request.max_tokens
 
     def _checked(self, settings: EngineSettings) -> EngineSettings:
         """Return the settings, or plain decoding where the models allow nothing else."""

@@ -21,18 +21,36 @@ class Pacing:
         return self.first_s * (1.0 + self.further * (size - 1))
 
 
+class Hold:
+    """Holds calls until their cost has passed, without the interpreter lock.
+
+    A prompt is read at the price of one call for each `chunk` tokens.
+    """
+
+    def __init__(self, cost: Callable[[int], float], chunk: int = 512) -> None:
+        self._cost = cost
+        self._chunk = chunk
+        self.seconds = 0.0  # that calls were held so far
+
+    def rest(self, size: int, spent_s: float) -> None:
+        """Hold a call with `size` tokens that has taken `spent_s` seconds for the rest of its cost."""
+        whole, more = divmod(size, self._chunk)
+        cost_s = whole * self._cost(self._chunk) + (self._cost(more) if more else 0.0)
+        if cost_s > spent_s:
+            before = time.perf_counter()
+            time.sleep(cost_s - spent_s)
+            self.seconds += time.perf_counter() - before
+
+
 class PacedModel:
-    """Let a real model compute, then hold each call until its cost has passed, without the interpreter lock.
+    """Let a real model compute, then hold each call until its cost has passed.
 
     Two of them behave like two graphics cards with memories of their own. Figures from them are "paced".
-    A prompt is read at the price of one call for each `chunk` tokens.
     """
 
     def __init__(self, model: LanguageModel, cost: Callable[[int], float], chunk: int = 512) -> None:
         self._model = model
-        self._cost = cost
-        self._chunk = chunk
-        self._held_s = 0.0
+        self._hold = Hold(cost, chunk)
 
     @property
     def vocabulary_size(self) -> int:
@@ -52,7 +70,7 @@ class PacedModel:
     @property
     def busy_s(self) -> float:
         """Return the seconds that calls have taken, the holding included."""
-        return self._model.busy_s + self._held_s
+        return self._model.busy_s + self._hold.seconds
 
     def length(self, sequence: int = 0) -> int:
         """Return how many tokens a sequence holds."""
@@ -62,23 +80,15 @@ class PacedModel:
         """Append tokens to the trunk and return the logits after the last `logits` of them."""
         started = time.perf_counter()
         rows = self._model.evaluate(tokens, logits)
-        whole, rest = divmod(len(tokens), self._chunk)
-        self._hold(started, whole * self._cost(self._chunk) + (self._cost(rest) if rest else 0.0))
+        self._hold.rest(len(tokens), time.perf_counter() - started)
         return rows
 
     def step(self, tokens: Sequence[int], sequences: Sequence[int]) -> Rows:
         """Append each token to its sequence and return one row for each."""
         started = time.perf_counter()
         rows = self._model.step(tokens, sequences)
-        self._hold(started, self._cost(len(tokens)))
+        self._hold.rest(len(tokens), time.perf_counter() - started)
         return rows
-
-    def _hold(self, started: float, cost_s: float) -> None:
-        before = time.perf_counter()
-        left = started + cost_s - before
-        if left > 0:
-            time.sleep(left)
-            self._held_s += time.perf_counter() - before
 
     def truncate(self, length: int, sequence: int = 0) -> None:
         """Forget everything of a sequence from position `length` on."""

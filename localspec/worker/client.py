@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Self, cast
 
 from localspec.errors import Cancelled
+from localspec.evidence import CallCosts, CostWish, TraceSegment, TraceWish
 from localspec.types import (
     DeviceMemory,
     EngineSettings,
@@ -90,6 +91,14 @@ class Worker:
     def measure_plain(self) -> PlainRate | None:
         """Measure plain decoding after the text of the last answer, in a fraction of a second."""
         return cast("PlainRate | None", self._ask("measure_plain"))
+
+    def measure_costs(self, wish: CostWish) -> CallCosts:
+        """Time native calls, without a trace in the caches; raises `Cancelled` after `cancel`."""
+        return cast(CallCosts, self._ask("measure_costs", wish))
+
+    def trace(self, wish: TraceWish) -> TraceSegment:
+        """Decode one answer plainly and tell what both models thought before each token."""
+        return cast(TraceSegment, self._ask("trace", wish))
 
     def memory(self) -> tuple[DeviceMemory, ...]:
         """Return the memory of every device that holds a part of these models."""

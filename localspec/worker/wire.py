@@ -13,7 +13,16 @@ from localspec.types import GenerationEvent, ModelInfo, ModelOptions
 
 GREETING = b"localspec engine\n"
 
-Method = Literal["open", "generate", "choose_settings", "measure_plain", "count_tokens", "memory"]
+Method = Literal[
+    "open",
+    "generate",
+    "choose_settings",
+    "measure_plain",
+    "measure_costs",
+    "trace",
+    "count_tokens",
+    "memory",
+]
 ASIDES: frozenset[Method] = frozenset({"count_tokens", "memory"})
 """What is answered at once, while another call is being worked on."""
 

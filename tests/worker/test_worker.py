@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from localspec.errors import (
@@ -16,7 +18,8 @@ from localspec.errors import (
     PairingError,
     UserError,
 )
-from localspec.interface import OpenModels
+from localspec.evidence import CostWish, TraceWish
+from localspec.interface import OpenModels, TunableModels
 from localspec.runtime import Runtime
 from localspec.types import (
     EngineSettings,
@@ -25,6 +28,7 @@ from localspec.types import (
     Mode,
     ModelOptions,
     RoundDone,
+    Sampling,
     TextDelta,
 )
 from localspec.worker import LogLine, Worker
@@ -59,6 +63,45 @@ def test_settings_are_chosen_and_plain_decoding_is_measured(worker: Worker) -> N
     rate = worker.measure_plain()
     assert rate is not None
     assert rate.tokens_per_s > 0
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_trace_is_that_of_the_runtime(worker: Worker, runtime: Runtime, temperature: float) -> None:
+    models: TunableModels = worker
+    wish = TraceWish(replace(greedy(), sampling=Sampling(temperature)), candidates=5)
+    expected, found = runtime.trace(wish), models.trace(wish)
+    for name in ("tokens", "target_ids", "target_probs", "draft_ids", "draft_logits", "target_of_draft"):
+        assert np.array_equal(getattr(found, name), getattr(expected, name)), name
+    assert (found.prompt, found.ended) == (expected.prompt, expected.ended)
+    with pytest.raises(ContextFullError):
+        worker.trace(TraceWish(greedy(prompt=LONG_STORY * 3)))
+
+
+def test_costs_are_measured_and_a_measurement_can_be_cancelled(worker: Worker) -> None:
+    found = worker.measure_costs(CostWish(40, together=True, budget_s=0.0))
+    assert (found.depth, found.together) == (40, True)
+    assert min(seconds for _, seconds in (*found.verify, *found.step)) > 0
+    begun = threading.Event()
+
+    def cancel_until(ended: threading.Event) -> None:
+        begun.set()
+        while not ended.is_set():
+            worker.cancel()
+
+    for call in (
+        lambda: worker.measure_costs(CostWish(40, together=False, budget_s=600.0)),
+        lambda: worker.trace(TraceWish(ENDLESS)),
+    ):
+        ended = threading.Event()
+        thread = threading.Thread(target=cancel_until, args=(ended,))
+        thread.start()
+        begun.wait()
+        try:
+            with pytest.raises(Cancelled):
+                call()
+        finally:
+            ended.set()
+            thread.join()
 
 
 def test_tokens_are_counted_and_memory_is_read_during_an_answer(worker: Worker, runtime: Runtime) -> None:
