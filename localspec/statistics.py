@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from math import exp, lgamma, log, pi, sqrt
 
 import numpy as np
@@ -12,6 +13,7 @@ from localspec.types import Distribution
 
 _FEWEST_EXPECTED = 5.0
 _PRECISION = 1e-12
+_T_STEPS = 20001
 
 
 def randomised_pit(p: Distribution, token: int, uniform: float) -> float:
@@ -133,3 +135,15 @@ def _gamma_fraction(a: float, x: float) -> float:
         change = d * c
         value *= change
     return value
+
+
+@lru_cache(64)
+def student_t_quantile(chance: float, freedom: int) -> float:
+    """Return the value that a Student t variable of so many degrees of freedom stays below with a chance.
+
+    With x = sqrt(freedom) * tan(a), the density is that of cos(a) ** (freedom - 1).
+    """
+    angles = np.linspace(-pi / 2, pi / 2, _T_STEPS)
+    density = np.cos(angles[1:-1]) ** (freedom - 1)  # without the ends, where the tangent is infinite
+    below = density.cumsum() - density / 2
+    return float(sqrt(freedom) * np.tan(np.interp(chance, below / density.sum(), angles[1:-1])))

@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from localspec.types import EngineSettings, KvType, TaskType
+from localspec.tuned import TunedWorkplace as Workplace
+from localspec.types import EngineSettings, TaskType
+
+__all__ = ["Workplace"]
 
 Stage = Literal["machine", "costs", "traces", "study", "confirm"]
 STAGES: tuple[Stage, ...] = ("machine", "costs", "traces", "study", "confirm")
@@ -18,21 +21,6 @@ class Estimate:
     value: float
     low: float
     high: float
-
-
-@dataclass(frozen=True, slots=True)
-class Workplace:
-    """How the models are opened, as far as it is tuned and leaves what they say as it is.
-
-    0 threads and None leave it to the runtime; the draft model's cache type never changes the target's text.
-    """
-
-    threads: int = 0
-    draft_threads: int | None = None
-    micro_batch: int = 512
-    flash_attention: bool | None = None
-    draft_kv_type: KvType = "f16"
-    draft_on_cpu: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +62,7 @@ class RankCurve:
     """
 
     hits: tuple[tuple[float, ...], ...]
-    counts: tuple[int, ...]  # per k: bonus tokens seen
+    counts: tuple[int, ...]  # per k: bonus tokens expected in the trace; the last k is a whole draft accepted
     scale: float
     exponent: float
 
@@ -85,7 +73,7 @@ class Calibration:
 
     draft_temperature: float  # minimises the divergence
     divergence: tuple[tuple[float, float], ...]  # (temperature, mean total variation distance)
-    acceptance: tuple[float, ...]  # by position in a draft, as far as 8
+    acceptance: tuple[float, ...]  # by position in a draft, as far as 8: of the tokens judged there
     ranks: RankCurve
 
 

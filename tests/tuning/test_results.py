@@ -1,0 +1,110 @@
+"""Results on disk."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from localspec.errors import StoreError
+from localspec.tuning import results
+from localspec.tuning.records import Calibration, Contender, Estimate, RankCurve, TaskResult
+from localspec.types import EngineSettings
+
+PLAIN = Contender(
+    "plain", EngineSettings(mode="off"), None, Estimate(50.0, 49.0, 51.0), Estimate(1.0, 1.0, 1.0)
+)
+BEST = Contender(
+    "best",
+    EngineSettings(mode="ssd", min_confidence=0.3, fallback="ngram"),
+    72.5,
+    Estimate(70.0, 68.0, 72.0),
+    Estimate(1.4, 1.35, 1.45),
+)
+CALIBRATION = Calibration(
+    1.2,
+    ((0.5, 0.3), (1.2, 0.1)),
+    (0.8, 0.75, 0.7),
+    RankCurve(((0.4, 0.6), (0.5, 0.7)), (100, 40), 0.6, 0.8),
+)
+RESULT = TaskResult(
+    "coding", BEST.settings, "ssd runs at 1.40 x", (PLAIN, BEST), CALIBRATION, 150, 80.5, 0.98
+)
+
+
+def path() -> Path:
+    return results.folder_of("pair") / "result-coding.json"
+
+
+def test_a_result_comes_back_as_it_was() -> None:
+    assert results.recall("pair", "coding") is None
+    results.keep("pair", RESULT)
+    assert results.recall("pair", "coding") == RESULT
+    assert path().stat().st_mode & 0o777 == 0o600
+    assert path().parent.stat().st_mode & 0o777 == 0o700
+    off = replace(RESULT, settings=PLAIN.settings, calibration=None)
+    results.keep("pair", off)
+    assert results.recall("pair", "coding") == off
+    assert results.recall("other", "coding") is None
+
+
+def test_all_results_of_a_pair_are_found_and_one_is_forgotten() -> None:
+    writing = replace(RESULT, task="writing")
+    for result in (writing, RESULT):
+        results.keep("pair", result)
+    assert results.everything("pair") == (RESULT, writing)
+    results.forget("pair", "coding")
+    results.forget("pair", "coding")
+    assert results.everything("pair") == (writing,)
+
+
+def damaged(*keys: str | int, value: object) -> str:
+    whole = json.loads(path().read_text())
+    place = whole
+    for key in keys[:-1]:
+        place = place[key]
+    place[keys[-1]] = value
+    return json.dumps(whole)
+
+
+@pytest.mark.parametrize(
+    ("keys", "value"),
+    [
+        (("schema",), 2),
+        (("result", "task"), "writing"),
+        (("result", "settings", "mode"), "faster"),
+        (("result", "settings", "draft_length"), 99),
+        (("result", "contenders", 1, "rate", "low"), "68"),
+        (("result", "calibration", "divergence", 0), [0.5]),
+        (("result", "drift"), float("nan")),
+        (("result",), []),
+    ],
+)
+def test_a_damaged_file_is_as_good_as_none(keys: tuple[str | int, ...], value: object) -> None:
+    results.keep("pair", RESULT)
+    path().write_text(damaged(*keys, value=value))
+    assert results.recall("pair", "coding") is None
+    assert results.everything("pair") == ()
+    results.keep("pair", RESULT)
+    assert results.recall("pair", "coding") == RESULT
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", "\x00"])
+def test_a_file_that_is_no_result_is_as_good_as_none(text: str) -> None:
+    results.keep("pair", RESULT)
+    path().write_text(text)
+    assert results.recall("pair", "coding") is None
+
+
+def test_a_result_that_cannot_be_written_leaves_the_old_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    results.keep("pair", RESULT)
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(StoreError, match="No space left"):
+        results.keep("pair", replace(RESULT, trials=1))
+    assert results.recall("pair", "coding") == RESULT
