@@ -29,8 +29,11 @@ theme = ""  # colours of the screen: a name that /theme lists; empty takes the u
 context = 0  # tokens that one conversation can hold; 0 is what the model was trained for
 
 [chat]
-profile = "general"  # that new chats start with
+profile = "general"  # that new chats start with; "auto" takes coding or general, message by message
 sidebar = true       # show the list of chats
+
+[tuning]
+learn = false  # true counts on this machine how everyday answers fare, for `localspec tune` to start from
 
 [attachments]
 max_kib = 256  # the largest text file that @ attaches, in KiB
@@ -56,6 +59,7 @@ class Config:
     context: int = 0
     profile: str = "general"
     sidebar: bool = True
+    learn: bool = False
     attachment_bytes: int = 256 * 1024
 
 
@@ -68,10 +72,12 @@ def read_config(path: Path, binding_ids: Collection[str] | None = None) -> Confi
     if not path.exists():
         return usual
     root = read_table(path)
-    root.allow(("theme", "models", "chat", "attachments", "keys"))
-    models, chat, attachments = root.table("models"), root.table("chat"), root.table("attachments")
+    root.allow(("theme", "models", "chat", "tuning", "attachments", "keys"))
+    models, chat = root.table("models"), root.table("chat")
+    tuning, attachments = root.table("tuning"), root.table("attachments")
     models.allow(("target", "draft", "context"))
     chat.allow(("profile", "sidebar"))
+    tuning.allow(("learn",))
     attachments.allow(("max_kib",))
     target, draft = (_model(models, key, path.parent) for key in ("target", "draft"))
     if draft is not None and target is None:
@@ -84,6 +90,7 @@ def read_config(path: Path, binding_ids: Collection[str] | None = None) -> Confi
         context=_context(models),
         profile=chat.line("profile", usual.profile),
         sidebar=chat.switch("sidebar", default=usual.sidebar),
+        learn=tuning.switch("learn", default=usual.learn),
         attachment_bytes=attachments.whole("max_kib", (1, 65536), usual.attachment_bytes // 1024) * 1024,
     )
 

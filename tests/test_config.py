@@ -41,6 +41,8 @@ def test_every_field_is_read(path: Path, empty_home: Path) -> None:
         [chat]
         profile = "coding"
         sidebar = false
+        [tuning]
+        learn = true
         [attachments]
         max_kib = 64
         [keys]
@@ -55,6 +57,7 @@ def test_every_field_is_read(path: Path, empty_home: Path) -> None:
         context=4096,
         profile="coding",
         sidebar=False,
+        learn=True,
         attachment_bytes=65536,
     )
 
@@ -73,6 +76,8 @@ def test_every_field_is_read(path: Path, empty_home: Path) -> None:
         ("[models]\ncontext = -1", 2, "0 to 16777216"),
         ("[chat]\nsidebar = 'yes'", 2, "true or false"),
         ("[chat]\nprofiles = 'x'", 2, "did you mean `profile`?"),
+        ("[tuning]\nlearn = 1", 2, "true or false"),
+        ("[tuning]\nlern = true", 2, "did you mean `learn`?"),
         ("[attachments]\nmax_kib = 0", 2, "1 to 65536"),
         ("[attachments]\nmax_kb = 1", 2, "did you mean `max_kib`?"),
         ("[keys]\n'message.cpy' = 'c'", 2, "no key binding `message.cpy`; did you mean `message.copy`?"),

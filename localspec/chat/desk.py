@@ -6,17 +6,21 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from localspec.chat.auto import AUTO, followed, is_auto, with_auto
+from localspec.chat.choosing import Choice, Chooser
 from localspec.chat.gauge import PlainRates, depth
+from localspec.chat.learning import NONE, Answered, Experience
 from localspec.chat.open_chat import AnswerEvent, AnswerOptions, OpenChat, Saved
 from localspec.chat.queue import PromptQueue
 from localspec.chat.records import SearchHit
 from localspec.errors import UserError
 from localspec.interface import OpenModels
-from localspec.profiles import Profile
-from localspec.types import EngineSettings, Mode, PlainRate, Sampling
+from localspec.profiles import Profile, Speculation
+from localspec.types import Mode, PlainRate, Sampling
 
 if TYPE_CHECKING:
     from localspec.chat.store import Store
+
 RECENT = 30  # chats that a search without words shows
 
 
@@ -32,7 +36,7 @@ class Wishes:
     """
 
     mode: Mode | None = None
-    settings: EngineSettings = field(default_factory=EngineSettings)
+    speculation: Speculation = field(default_factory=Speculation)
     sampling: Callable[[Sampling], Sampling] = _as_it_is
     system: str | None = None
     max_tokens: int | None = None
@@ -52,19 +56,22 @@ class Desk:
         profile: str = "general",
         *,
         resumes: bool = True,
+        experience: Experience = NONE,
     ) -> None:
         """Open the last chat if it is to be resumed, else an empty one under the profile.
 
         Raises `UserError` for a profile that does not exist.
         """
         self._store = store
-        self._profiles = {known.name: known for known in profiles}
+        self._profiles = {known.name: known for known in with_auto(profiles)}
         self._wishes = wishes
         self._usual_profile = self._known(profile).name
-        self._settled: tuple[OpenModels, EngineSettings, str] | None = None
+        self._experience = experience
+        self._chooser: Chooser | None = None
+        self._notices: dict[str, bool] = {}  # and whether they were read
         self._answers = 0
         self.mode = wishes.mode
-        self.mode_in_use: Mode = "off"  # of the latest answer
+        self.in_use: AnswerOptions | None = None  # of the latest answer
         self.temperature: float | None = None
         self.queue = PromptQueue()
         self.rates = PlainRates()
@@ -88,6 +95,16 @@ class Desk:
         return self._profiles.get(name, self._profiles[self._usual_profile])
 
     @property
+    def followed(self) -> Profile:
+        """Return whose sampling and settings the next answer follows; `auto` goes by the last question."""
+        questions = [message for message in self.chat.path if message.role == "user"]
+        return followed(self.profile, self._profiles, questions)
+
+    def route_shown(self, name: str) -> str:
+        """Return how `auto` came to follow the profile of an answer; nothing where one was chosen."""
+        return f"{AUTO}: {name}" if is_auto(self.profile) and name != AUTO else ""
+
+    @property
     def system(self) -> str:
         """Return the system prompt in force."""
         own = self.chat.info.system
@@ -96,7 +113,7 @@ class Desk:
     @property
     def sampling(self) -> Sampling:
         """Return how the next answer picks its tokens."""
-        sampling = self._wishes.sampling(self.profile.sampling)
+        sampling = self._wishes.sampling(self.followed.sampling)
         return sampling if self.temperature is None else replace(sampling, temperature=self.temperature)
 
     def new(self) -> None:
@@ -149,36 +166,48 @@ class Desk:
         self._answers += 1
         for event in chat.answer(models, options, continues=continues):
             yield event
-            if isinstance(event, Saved) and (rated := self._rated(models, chat, event)) is not None:
-                yield rated
+            if isinstance(event, Saved):
+                if event.record is not None:
+                    task = self._profiles[options.profile].task
+                    self._experience.learn(Answered.of(task, event.record))
+                if (rated := self._rated(models, chat, event)) is not None:
+                    yield rated
 
     def options(
         self, models: OpenModels, *, mode: Mode | None = None, seed: int | None = None
     ) -> AnswerOptions:
         """Return how to write the next answer; the first time in `auto` measures what calls cost."""
-        wishes = self._wishes
-        settings, reason = self._decoding(models, mode or self.mode)
-        self.mode_in_use = settings.mode
+        wishes, profile = self._wishes, self.followed
+        choice = self._choose(models, profile, mode or self.mode)
         if seed is None and wishes.seed is not None:
             seed = (wishes.seed + self._answers) % 2**32  # the same seed again would write the same again
-        return AnswerOptions(
-            settings=settings,
-            reason=reason,
-            steps_down=(mode or self.mode) is None,
+        self.in_use = AnswerOptions(
+            settings=choice.settings,
+            reason=choice.reason,
+            steps_down=choice.steps_down,
             sampling=self.sampling,
-            profile=self.profile.name,
+            profile=profile.name,
             seed=seed,
             max_tokens=wishes.max_tokens,
             stop=wishes.stop,
             template_variables=wishes.template_variables,
         )
+        return self.in_use
 
-    def _decoding(self, models: OpenModels, mode: Mode | None) -> tuple[EngineSettings, str]:
-        if mode is not None:
-            return replace(self._wishes.settings, mode=mode), "asked for"
-        if self._settled is None or self._settled[0] is not models:
-            self._settled = (models, *models.choose_settings(self._wishes.settings))
-        return self._settled[1], self._settled[2]
+    def take_notices(self) -> tuple[str, ...]:
+        """Return what is new to say about settings that have gone stale."""
+        new = tuple(notice for notice, is_read in list(self._notices.items()) if not is_read)
+        self._notices |= dict.fromkeys(new, True)
+        return new
+
+    def _choose(self, models: OpenModels, profile: Profile, mode: Mode | None) -> Choice:
+        chooser = self._chooser
+        if chooser is None or chooser.models is not models:
+            self._chooser = chooser = Chooser(models, self._experience, self._notice)
+        return chooser.choose(profile, replace(self._wishes.speculation, mode=mode))
+
+    def _notice(self, text: str) -> None:
+        self._notices.setdefault(text, False)
 
     def _rated(self, models: OpenModels, chat: OpenChat, saved: Saved) -> Saved | None:
         """Return the saved answer with the plain rate that its ratio refers to, measured if need be."""

@@ -142,19 +142,24 @@ class ModelLoader:
             self._set(Closed())
         self.on_change(self._state)
 
-    def close(self) -> None:
-        """Close the models, or stop opening them, for good; a second call does nothing."""
+    def release(self) -> None:
+        """Close the models, or stop opening them, and wait until their memory is free; `start` opens them."""
         with self._changed:
-            if self._closed:
-                return
-            self._closed, self._attempt = True, None
-            state = self._state
+            state, self._attempt = self._state, None
             self._set(Closed())
         self.on_change(self._state)
         if isinstance(state, Ready):
             _release(state.models)
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(CLOSING_S)
+
+    def close(self) -> None:
+        """Close the models, or stop opening them, for good; a second call does nothing."""
+        with self._changed:
+            if self._closed:
+                return
+            self._closed = True
+        self.release()
 
     def _begin(self) -> None:
         self._attempt = attempt = object()

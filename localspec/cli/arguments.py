@@ -149,7 +149,10 @@ def add_prompt_flags(parser: Parser) -> None:
     add("-sys", "--system-prompt", metavar="TEXT", help="system prompt")
     add("-sysf", "--system-prompt-file", metavar="FILE", help="file that holds the system prompt")
     add(
-        "--profile", metavar="NAME", help="system prompt and sampling from a profile, where no flag says more"
+        "--profile",
+        metavar="NAME",
+        help="system prompt, sampling and settings from a profile, where no flag says more; auto goes by the "
+        "question: coding or general",
     )
     add(
         "--chat-template-kwargs", type=values.template_variables, default=(), metavar="JSON",
@@ -159,41 +162,31 @@ def add_prompt_flags(parser: Parser) -> None:
 
 def add_speculation_flags(parser: Parser) -> None:
     """Add how to speculate."""
-    group = parser.add_argument_group("speculation")
+    group = parser.add_argument_group(
+        "speculation", "what is not given: as the profile says, else as `tune` found, else as in parentheses"
+    )
     add, s = group.add_argument, _SETTINGS
     add("--mode", choices=MODES, default="auto", help="decoding mode; auto takes what pays here (auto)")
     length = values.whole(1, MAX_DRAFT_LENGTH)
     add(
-        "--draft-length", "--spec-draft-n-max", dest="draft_length", type=length, default=s.draft_length,
-        metavar="N", help=f"most tokens in a draft ({s.draft_length})",
+        "--draft-length", "--spec-draft-n-max", dest="draft_length", type=length, metavar="N",
+        help=f"most tokens in a draft ({s.draft_length})",
     )  # fmt: skip
     for alias in ("--draft-max", "--draft"):
         add(alias, dest="draft_length", type=length, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
     add(
-        "--fan-out", type=values.whole(1, MAX_FAN_OUT), default=s.fan_out_budget, metavar="N",
+        "--fan-out", type=values.whole(1, MAX_FAN_OUT), metavar="N",
         help=f"outcomes to prepare in mode ssd ({s.fan_out_budget})",
     )  # fmt: skip
-    add("--fan-out-shape", choices=get_args(FanOutShape), default=s.fan_out_shape, help="which outcomes")
-    add(
-        "--draft-temperature",
-        type=values.decimal(0, 10),
-        default=1.0,
-        metavar="X",
-        help="tempers the draft (1)",
-    )
-    add(
-        "--saguaro-c",
-        type=values.decimal(0, 1),
-        default=1.0,
-        metavar="X",
-        help="weight of likely draft tokens (1)",
-    )
-    add("--acceptance", choices=get_args(Acceptance), default=s.acceptance, help="how drafts are judged")
+    add("--fan-out-shape", choices=get_args(FanOutShape), help=f"which outcomes ({s.fan_out_shape})")
+    add("--draft-temperature", type=values.decimal(0, 10), metavar="X", help="tempers the draft (1)")
+    add("--saguaro-c", type=values.decimal(0, 1), metavar="X", help="weight of likely draft tokens (1)")
+    add("--acceptance", choices=get_args(Acceptance), help=f"how drafts are judged ({s.acceptance})")
     add(
         "--min-confidence", "--spec-draft-p-min", dest="min_confidence", type=values.decimal(0, 1),
         metavar="X", help="end a draft below this confidence (default: measured costs decide)",
     )  # fmt: skip
-    add("--fallback", choices=get_args(Fallback), default=s.fallback, help="what to do on a miss")
+    add("--fallback", choices=get_args(Fallback), help=f"what to do on a miss ({s.fallback})")
 
 
 def add_answer_flags(parser: Parser) -> None:

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
+from functools import partial
 
 from localspec.chat.conversation import Conversation
 from localspec.cli import opening, placing
+from localspec.cli.answer_options import answer_options
 from localspec.cli.arguments import (
     Parser,
     add_answer_flags,
     verb_parser,
 )
 from localspec.cli.console import say
+from localspec.cli.deciding import Decider
 from localspec.cli.dialogue import Dialogue
+from localspec.cli.experience import KnownPair
 from localspec.cli.lines import line_reader
 from localspec.cli.logs import set_up_logging
-from localspec.cli.options import AnswerOptions, Decoding, PairOptions, answer_options, decoding, pair_options
+from localspec.cli.options import decoding, pair_options
 from localspec.errors import UserError
 
 
@@ -41,20 +44,18 @@ def main(argv: Sequence[str]) -> int:
     if sys.stdin is None or sys.stdin.closed:
         raise UserError("there is no standard input to talk through", "use `localspec run` for one answer")
     set_up_logging(verbose=args.verbose)
-    return _talk(args, options, placing.placed(args, pair, here=True), how)
-
-
-def _talk(args: argparse.Namespace, options: AnswerOptions, pair: PairOptions, how: Decoding) -> int:
+    known = KnownPair(args, here=True)
+    pair = known.seat(pair, partial(placing.placed, here=True))
     with opening.open_runtime(pair) as runtime, line_reader() as reader:
         opening.tell_notes(runtime, pair)
-        settled = opening.settle(runtime, how)
+        decider = Decider(runtime, known.experience, options, how.asked)
+        choice = decider.choice
         names = runtime.target.name + (f" with draft {runtime.draft.name}" if runtime.draft else "")
-        say(f"{names}; mode {settled.settings.mode}: {settled.reason}. /help lists the commands.")
+        say(f"{names}; mode {choice.settings.mode}: {choice.reason}. /help lists the commands.")
         dialogue = Dialogue(
             runtime,
             Conversation(options.system),
-            options,
-            settled,
+            decider,
             shows_stats=args.stats,
             colours=bool(args.color),
         )

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, get_args
 
+from localspec.chat.choosing import Choice
 from localspec.chat.conversation import Conversation
 from localspec.cli import figures
 from localspec.cli.answer import write_answer
 from localspec.cli.arguments import MODES
 from localspec.cli.console import LEGEND, colours_unwanted, say
+from localspec.cli.deciding import Decider
 from localspec.cli.lines import Entry, LineReader, read_entry
-from localspec.cli.opening import Settled, settle
-from localspec.cli.options import DRAFT_MODES, AnswerOptions, Decoding
+from localspec.cli.options import DRAFT_MODES
 from localspec.cli.report import INTERRUPTED, SUCCESS, tell
 from localspec.cli.values import decimal
 from localspec.errors import ContextFullError, EngineError, UserError
@@ -35,21 +35,19 @@ class Dialogue:
         self,
         runtime: Runtime,
         conversation: Conversation,
-        options: AnswerOptions,
-        settled: Settled,
+        decider: Decider,
         *,
         shows_stats: bool = False,
         colours: bool = False,
     ) -> None:
         self._runtime = runtime
         self._conversation = conversation
-        self._options = options
-        self._settled = settled
+        self._decider = decider
         self._told: ModeChanged | None = None
         self._shows_stats = shows_stats
         self._colours = colours
         self._last: Finished | None = None
-        self._last_settled = settled
+        self._last_choice: Choice | None = None
         self._answers = 0
         self._leaving = False
 
@@ -104,17 +102,20 @@ class Dialogue:
 
     def _answer(self, conversation: Conversation) -> None:
         """Answer the last question; what is asked counts only once the model has taken it."""
-        options = self._options
+        questions = [turn.content for turn in conversation.turns if turn.role == "user"]
+        if news := self._decider.take(questions):
+            say(news)
+        options, choice = self._decider.options, self._decider.choice
         request = Request(
             prompt=conversation.messages,
             sampling=options.sampling,
-            settings=self._settled.settings,
+            settings=choice.settings,
             max_tokens=options.max_tokens,
             stop=options.stop,
             # the same seed again would write the same answer again
             seed=None if options.seed is None else (options.seed + self._answers) % 2**32,
             template_variables=options.template_variables,
-            steps_down=self._settled.steps_down,
+            steps_down=choice.steps_down,
         )
         try:
             answer = write_answer(self._runtime, request, silent=False, colours=self._colours)
@@ -122,15 +123,16 @@ class Dialogue:
             has_history = len(conversation.turns) > 1
             raise ContextFullError(error.message, _MAKE_ROOM if has_history else error.hint) from None
         self._conversation = conversation.answer(answer.text) if answer.text else conversation
-        self._last, self._last_settled = answer.finished, self._settled
+        self._last, self._last_choice = answer.finished, choice
         self._answers += 1
         if self._last is None:
             return
+        self._decider.learn(choice, answer)
         if self._last.reason == "context":
             say(f"note: the context of {self._runtime.target.context} tokens is full: {_MAKE_ROOM}")
         self._tell_changes(answer.changes)
         if self._shows_stats:
-            mode = answer.changes[-1].mode if answer.changes else self._settled.settings.mode
+            mode = answer.changes[-1].mode if answer.changes else choice.settings.mode
             say(f"[{figures.summary_line(mode, self._last.summary)}]")
 
     def _tell_changes(self, changes: Sequence[ModeChanged]) -> None:
@@ -188,19 +190,16 @@ class Dialogue:
             raise UserError(
                 f"mode {argument} needs a draft model", "start again with -md FILE, or use /mode ngram"
             )
-        if argument == "auto":
-            self._settled = settle(self._runtime, Decoding(None, self._settled.settings))
-        elif argument:
-            wanted = next(mode for mode in _MODES if mode == argument)
-            settings = replace(self._settled.settings, mode=wanted)
-            self._settled = settle(self._runtime, Decoding(wanted, settings))
-        say(f"mode {self._settled.settings.mode}: {self._settled.reason}")
+        if argument:
+            self._decider.choose_mode(next((mode for mode in _MODES if mode == argument), None))
+        choice = self._decider.choice
+        say(f"mode {choice.settings.mode}: {choice.reason}")
 
     def _stats(self, _argument: str) -> None:
         self._shows_stats = not self._shows_stats
-        settled = self._last_settled
-        if self._last is not None:
-            say("\n".join(figures.table(settled.settings, settled.reason, self._last.summary)))
+        choice = self._last_choice
+        if self._last is not None and choice is not None:
+            say("\n".join(figures.table(choice.settings, choice.reason, self._last.summary)))
         say(f"a line of figures after each answer: {'on' if self._shows_stats else 'off'}")
 
     def _regenerate(self, _argument: str) -> None:
@@ -221,10 +220,8 @@ class Dialogue:
 
     def _temperature(self, argument: str) -> None:
         if argument:
-            temperature = _number(argument)
-            sampling = replace(self._options.sampling, temperature=temperature)
-            self._options = replace(self._options, sampling=sampling)
-        say(f"temperature {self._options.sampling.temperature:g}")
+            self._decider.set_temperature(_number(argument))
+        say(f"temperature {self._decider.options.sampling.temperature:g}")
 
     def _color(self, _argument: str) -> None:
         if not self._colours and colours_unwanted():

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from localspec.cli.console import StatusLine, on_interrupt, say
-from localspec.cli.options import Decoding, PairOptions
-from localspec.types import EngineSettings
+from localspec.cli.options import PairOptions
 
 if TYPE_CHECKING:
     from localspec.llama import BackendDevice
@@ -45,28 +43,17 @@ def open_runtime(options: PairOptions) -> Runtime:
     return runtime
 
 
-@dataclass(frozen=True, slots=True)
-class Settled:
-    """The settings to use, why, and whether answers may leave their mode where it loses."""
-
-    settings: EngineSettings
-    reason: str
-    steps_down: bool
-
-
-def settle(runtime: Runtime, decoding: Decoding) -> Settled:
-    """Return the settings to use: with the mode asked for, or the one that pays here."""
-    if decoding.mode is None:
-        return Settled(*runtime.choose_settings(decoding.settings), steps_down=True)
-    return Settled(decoding.settings, "asked for", steps_down=False)
-
-
 def tell_notes(runtime: Runtime, options: PairOptions) -> None:
     """Print what the person at the keyboard should know about these models on this machine."""
-    for note in runtime.notes:
-        say(f"note: {note}")
+    for text in runtime.notes:
+        note(text)
     if options.asked_for_gpu and all(device.kind == "cpu" for device in _devices()):
-        say("note: -ngl has no effect, because this build of llama.cpp computes on the CPU only")
+        note("-ngl has no effect, because this build of llama.cpp computes on the CPU only")
+
+
+def note(text: str) -> None:
+    """Print what the person at the keyboard should know."""
+    say(f"note: {text}")
 
 
 def list_devices() -> int:

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from localspec.cli.arguments import MODES
-from localspec.cli.values import TemplateVariables
 from localspec.config import read_config
 from localspec.errors import UserError
 from localspec.models.names import Reference
 from localspec.paths import config_dir
-from localspec.profiles import Profile, profile
-from localspec.types import EngineSettings, Mode, ModelOptions, Sampling
+from localspec.profiles import Speculation
+from localspec.types import EngineSettings, Mode, ModelOptions
 
 DRAFT_MODES = ("sd", "ssd")
+USUAL_FAN_OUT = 16  # outcomes that there is room for without asking
 Fetch = Callable[[Reference], Path]
 """Download a model of the hub and return its file."""
 
@@ -42,41 +42,19 @@ class PairOptions:
 
 @dataclass(frozen=True, slots=True)
 class Decoding:
-    """The mode that was asked for, None meaning the one that pays here, and the settings around it."""
+    """What was asked for; a mode of None means the one that pays here."""
 
-    mode: Mode | None
-    settings: EngineSettings
+    asked: Speculation
 
+    @property
+    def mode(self) -> Mode | None:
+        """Return the mode that was asked for."""
+        return self.asked.mode
 
-@dataclass(frozen=True, slots=True)
-class SamplingFlags:
-    """The fields of `Sampling` that were given as flags; None for the others."""
-
-    temperature: float | None = None
-    top_k: int | None = None
-    top_p: float | None = None
-    min_p: float | None = None
-    repetition_penalty: float | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    penalty_window: int | None = None
-
-    def apply(self, sampling: Sampling) -> Sampling:
-        """Return a sampling in which what was given replaces what was there."""
-        given = {field.name: getattr(self, field.name) for field in fields(self)}
-        return replace(sampling, **{name: value for name, value in given.items() if value is not None})
-
-
-@dataclass(frozen=True, slots=True)
-class AnswerOptions:
-    """How each answer is written."""
-
-    system: str
-    sampling: Sampling
-    max_tokens: int | None
-    stop: tuple[str, ...]
-    seed: int | None
-    template_variables: TemplateVariables
+    @property
+    def settings(self) -> EngineSettings:
+        """Return the settings that were asked for, the usual ones where none were."""
+        return self.asked.apply(EngineSettings())
 
 
 def pair_options(args: argparse.Namespace, fetch: Fetch | None = None) -> PairOptions:
@@ -103,7 +81,7 @@ def pair_options(args: argparse.Namespace, fetch: Fetch | None = None) -> PairOp
         target=_target_options(args, target_path, micro_batch),
         draft=_draft_options(args, draft_path, micro_batch) if draft_path else None,
         draft_threads=args.threads_draft,
-        max_fan_out=max(16, args.fan_out),
+        max_fan_out=max(USUAL_FAN_OUT, args.fan_out or 0),
         asked_for_gpu=bool(getattr(args, "gpu_layers", 0) or getattr(args, "gpu_layers_draft", 0)),
     )
 
@@ -158,7 +136,7 @@ def _model_path(named: str | Reference, fetch: Fetch | None) -> Path:
 
 def _check_draft_flags(args: argparse.Namespace, *, has_draft: bool) -> None:
     if has_draft:
-        if args.ctx_size and args.draft_length >= args.ctx_size:
+        if args.ctx_size and args.draft_length and args.draft_length >= args.ctx_size:
             raise UserError(
                 f"--draft-length {args.draft_length} does not fit a context of {args.ctx_size} tokens",
                 "lower --draft-length or raise -c/--ctx-size",
@@ -208,64 +186,16 @@ def _draft_options(args: argparse.Namespace, path: Path, micro_batch: int) -> Mo
 
 def decoding(args: argparse.Namespace) -> Decoding:
     """Return how the arguments want the answer to be decoded."""
-    mode: Mode | None = None if args.mode == MODES[0] else args.mode
-    settings = EngineSettings(
-        mode=mode or EngineSettings().mode,
-        draft_length=args.draft_length,
-        fan_out_budget=args.fan_out,
-        fan_out_shape=args.fan_out_shape,
-        draft_temperature=args.draft_temperature,
-        saguaro_c=args.saguaro_c,
-        acceptance=args.acceptance,
-        min_confidence=args.min_confidence,
-        fallback=args.fallback,
+    return Decoding(
+        Speculation(
+            mode=None if args.mode == MODES[0] else args.mode,
+            draft_length=args.draft_length,
+            fan_out_budget=args.fan_out,
+            fan_out_shape=args.fan_out_shape,
+            draft_temperature=args.draft_temperature,
+            saguaro_c=args.saguaro_c,
+            acceptance=args.acceptance,
+            min_confidence=args.min_confidence,
+            fallback=args.fallback,
+        )
     )
-    return Decoding(mode, settings)
-
-
-def answer_options(args: argparse.Namespace) -> AnswerOptions:
-    """Return how answers are to be written: as the flags say, then the profile; raises UserError."""
-    if "" in args.stop:
-        raise UserError("--stop got an empty text", "leave it out, or name the text that ends the answer")
-    system, chosen = system_given(args), _profile(args.profile)
-    if system is None and chosen is not None and not getattr(args, "no_chat", False):
-        system = chosen.system_prompt
-    return AnswerOptions(
-        system=system or "",
-        sampling=sampling_given(args).apply(Sampling() if chosen is None else chosen.sampling),
-        max_tokens=args.predict,
-        stop=tuple(args.stop),
-        seed=args.seed,
-        template_variables=args.chat_template_kwargs,
-    )
-
-
-def sampling_given(args: argparse.Namespace) -> SamplingFlags:
-    """Return the sampling flags that were given."""
-    return SamplingFlags(**{field.name: getattr(args, field.name) for field in fields(SamplingFlags)})
-
-
-def system_given(args: argparse.Namespace) -> str | None:
-    """Return the system prompt that was given, None if none was; raises UserError."""
-    return _system_prompt(args.system_prompt, args.system_prompt_file)
-
-
-def _profile(name: str | None) -> Profile | None:
-    return None if name is None else profile(name, config_dir() / "profiles")
-
-
-def _system_prompt(text: str | None, file: str | None) -> str | None:
-    if text is not None and file is not None:
-        raise UserError("-sys and -sysf both give a system prompt", "keep one of them")
-    if file is None:
-        return text
-    try:
-        return Path(file).read_text(encoding="utf-8").rstrip("\n")
-    except UnicodeDecodeError as error:
-        raise UserError(
-            f"system prompt file `{file}` is not UTF-8 text: byte {error.object[error.start]:#04x} "
-            f"at offset {error.start}",
-            "save it as UTF-8",
-        ) from None
-    except OSError as error:
-        raise UserError(f"cannot read system prompt file `{file}`: {error.strerror}") from None

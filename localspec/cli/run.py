@@ -6,18 +6,23 @@ import argparse
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
+from localspec.chat.choosing import Choice
 from localspec.cli import figures, opening, placing
 from localspec.cli.answer import Answer, write_answer
+from localspec.cli.answer_options import AnswerOptions, answer_options
 from localspec.cli.arguments import (
     Parser,
     add_answer_flags,
     verb_parser,
 )
 from localspec.cli.console import say
+from localspec.cli.deciding import Decider
+from localspec.cli.experience import KnownPair
 from localspec.cli.logs import set_up_logging
-from localspec.cli.options import AnswerOptions, answer_options, decoding, pair_options
+from localspec.cli.options import decoding, pair_options
 from localspec.cli.prompt import read_prompt
 from localspec.cli.report import FAILURE, INTERRUPTED, SUCCESS
 from localspec.errors import UserError
@@ -51,24 +56,28 @@ def main(argv: Sequence[str]) -> int:
     _check_combinations(args, options)
     if how.mode in ("off", "ngram"):
         pair = replace(pair, draft=None)  # nobody would ask it
-    prompt = _prompt(args, options)
+    question = read_prompt(args.prompt if args.flag_prompt is None else [args.flag_prompt])
     set_up_logging(verbose=args.verbose)
-    pair = placing.placed(args, pair, here=True)
+    known = KnownPair(args, here=True)
+    pair = known.seat(pair, partial(placing.placed, here=True))
     with opening.open_runtime(pair) as runtime:
         opening.tell_notes(runtime, pair)
-        settled = opening.settle(runtime, how)
+        decider = Decider(runtime, known.experience, options, how.asked)
+        decider.take([question])
+        options, choice = decider.options, decider.choice
         request = Request(
-            prompt=prompt,
+            prompt=question if args.no_chat else _conversation(options.system, question),
             sampling=options.sampling,
-            settings=settled.settings,
+            settings=choice.settings,
             max_tokens=options.max_tokens,
             stop=options.stop,
             seed=options.seed,
             template_variables=options.template_variables,
-            steps_down=settled.steps_down,
+            steps_down=choice.steps_down,
         )
         answer = write_answer(runtime, request, silent=args.json, colours=bool(args.color))
-        return _conclude(args, runtime, settled, answer)
+        decider.learn(choice, answer)
+        return _conclude(args, runtime, choice, answer)
 
 
 def _check_combinations(args: argparse.Namespace, options: AnswerOptions) -> None:
@@ -84,33 +93,29 @@ def _check_combinations(args: argparse.Namespace, options: AnswerOptions) -> Non
         raise UserError("--json and --color do not go together", "keep one of them")
 
 
-def _prompt(args: argparse.Namespace, options: AnswerOptions) -> tuple[Message, ...] | str:
-    text = read_prompt(args.prompt if args.flag_prompt is None else [args.flag_prompt])
-    if args.no_chat:
-        return text
-    system = (Message("system", options.system),) if options.system else ()
-    return (*system, Message("user", text))
+def _conversation(system: str, question: str) -> tuple[Message, ...]:
+    return (*((Message("system", system),) if system else ()), Message("user", question))
 
 
-def _conclude(args: argparse.Namespace, runtime: Runtime, settled: opening.Settled, answer: Answer) -> int:
+def _conclude(args: argparse.Namespace, runtime: Runtime, choice: Choice, answer: Answer) -> int:
     finished = answer.finished
     if finished is None:
         say("error: the answer broke off")
         return FAILURE
     if args.json:
-        _print_json(runtime, settled, answer, finished)
+        _print_json(runtime, choice, answer, finished)
     if args.stats:
         for change in answer.changes:
             say(figures.note(change))
-        for line in figures.table(settled.settings, settled.reason, finished.summary):
+        for line in figures.table(choice.settings, choice.reason, finished.summary):
             say(line)
     if finished.reason == "context":
         say(f"note: the context of {runtime.target.context} tokens is full; a larger -c leaves more room")
     return INTERRUPTED if finished.reason == "cancelled" else SUCCESS
 
 
-def _print_json(runtime: Runtime, settled: opening.Settled, answer: Answer, finished: Finished) -> None:
-    settings = settled.settings
+def _print_json(runtime: Runtime, choice: Choice, answer: Answer, finished: Finished) -> None:
+    settings = choice.settings
     value = {
         "schema": figures.SCHEMA,
         "text": answer.text,
@@ -118,7 +123,7 @@ def _print_json(runtime: Runtime, settled: opening.Settled, answer: Answer, fini
         "mode": settings.mode,
         **figures.models(runtime),
         "timings": figures.timings(finished.summary),
-        "speculation": figures.speculation(settings, settled.reason, finished.summary, answer.changes),
+        "speculation": figures.speculation(settings, choice.reason, finished.summary, answer.changes),
         "notes": list(runtime.notes),
     }
     print(json.dumps(value))

@@ -8,13 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from localspec.chat.auto import with_auto
 from localspec.chat.desk import Desk, Wishes
+from localspec.chat.learning import NONE, Answered, Experience, Tuned
 from localspec.chat.open_chat import Saved
 from localspec.chat.store import Store
 from localspec.errors import UserError
-from localspec.profiles import profiles
+from localspec.profiles import Speculation, profiles
 from localspec.testing.scripted import ScriptedModels, says
-from localspec.types import Message
+from localspec.types import EngineSettings, Message, TaskType
 
 
 @pytest.fixture
@@ -23,8 +25,8 @@ def store(tmp_path: Path) -> Iterator[Store]:
         yield store
 
 
-def desk(store: Store, wishes: Wishes | None = None) -> Desk:
-    return Desk(store, profiles(Path("nowhere")).good, wishes or Wishes())
+def desk(store: Store, wishes: Wishes | None = None, experience: Experience = NONE) -> Desk:
+    return Desk(store, profiles(Path("nowhere")).good, wishes or Wishes(), experience=experience)
 
 
 def ask(desk: Desk, models: ScriptedModels, text: str = "hello") -> list[Saved]:
@@ -149,3 +151,89 @@ def test_search_without_words_shows_the_latest_chats(store: Store) -> None:
     ask(at, ScriptedModels(), "about trains")
     assert [hit.chat.title for hit in at.search(" ")] == ["about trains", "about boats"]
     assert at.search("boats")[0].chat.title == "about boats"
+
+
+CODE, TALK = "Write a Python function that adds two numbers.", "What should I cook tonight?"
+FOUND: dict[TaskType, Tuned] = {
+    "coding": Tuned(EngineSettings(mode="sd", draft_length=7), "tuned today: 2.0x plain (1.9-2.1)"),
+    "dialogue": Tuned(EngineSettings(mode="off"), "tuned today: nothing beats plain decoding"),
+}
+
+
+def test_next_message_under_another_profile_has_its_tuned_settings(store: Store) -> None:
+    models, at = ScriptedModels(), desk(store, experience=Experience(FOUND.get))
+    ask(at, models)
+    at.choose_profile("coding")
+    ask(at, models)
+    assert [request.settings.mode for request in models.requests] == ["off", "sd"]
+    assert models.requests[1].settings.draft_length == 7
+    assert models.requests[1].steps_down
+    assert at.in_use is not None
+    assert at.in_use.reason == "tuned today: 2.0x plain (1.9-2.1)"
+
+
+def test_flags_go_before_what_was_tuned(store: Store) -> None:
+    wishes = Wishes(speculation=Speculation(draft_length=2))
+    models, at = ScriptedModels(), desk(store, wishes, Experience(FOUND.get))
+    at.choose_profile("coding")
+    ask(at, models)
+    assert (models.requests[0].settings.mode, models.requests[0].settings.draft_length) == ("sd", 2)
+
+
+def test_auto_follows_each_message_under_one_system_prompt(store: Store) -> None:
+    models, at = ScriptedModels(), desk(store, experience=Experience(FOUND.get))
+    at.choose_profile("auto")
+    followed, shown = [], []
+    for text in (TALK, CODE, "Make it shorter.", TALK):
+        ask(at, models, text)
+        assert at.in_use is not None
+        followed.append(at.in_use.profile)
+        shown.append(at.route_shown(at.in_use.profile))
+    assert followed == ["general", "coding", "coding", "general"]
+    assert shown[0] == "auto: general"
+    known = {profile.name: profile for profile in at.profiles}
+    assert [request.settings.mode for request in models.requests] == ["off", "sd", "sd", "off"]
+    assert [request.sampling for request in models.requests] == [known[name].sampling for name in followed]
+    assert {request.prompt[0] for request in models.requests} == {
+        Message("system", known["general"].system_prompt)
+    }
+
+
+def test_auto_is_kept_with_the_chat_and_pinned_by_a_profile(store: Store) -> None:
+    at = desk(store)
+    at.choose_profile("auto")
+    ask(at, ScriptedModels(), CODE)
+    at = desk(store)
+    assert (at.profile.title, at.followed.name) == ("Auto", "coding")
+    at.choose_profile("writing")
+    assert at.followed.name == "writing"
+    assert at.route_shown("writing") == ""
+    at.choose_profile("auto")
+    assert at.followed.name == "coding"
+
+
+def test_file_of_ones_own_named_auto_is_a_profile_like_others() -> None:
+    own = replace(profiles(Path("nowhere")).named("writing"), name="auto", title="Mine")
+    assert [profile.title for profile in with_auto([*profiles(Path("nowhere")), own])].count("Mine") == 1
+    assert "Auto" not in [profile.title for profile in with_auto([*profiles(Path("nowhere")), own])]
+
+
+def test_answers_are_learned_from_once_each_under_the_task_that_was_followed(store: Store) -> None:
+    learned: list[Answered] = []
+    models = ScriptedModels(says("word " * 40))
+    at = desk(store, experience=Experience(learn=learned.append))
+    at.choose_profile("auto")
+    for text in (CODE, TALK):
+        ask(at, models, text)
+    assert [(one.task, one.settings.mode) for one in learned] == [("coding", "ssd"), ("dialogue", "ssd")]
+    assert learned[0].summary.tokens >= 40
+
+
+def test_what_is_stale_is_said_once_also_after_the_models_were_opened_again(store: Store) -> None:
+    stale = Tuned(None, "", "tuned settings are from other files")
+    at = desk(store, experience=Experience(lambda _task: stale))
+    assert at.take_notices() == ()
+    ask(at, ScriptedModels())
+    assert at.take_notices() == ("tuned settings are from other files",)
+    ask(at, ScriptedModels())
+    assert at.take_notices() == ()

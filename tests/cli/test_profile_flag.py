@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from localspec.cli.answer_options import SamplingFlags, answer_options, sampling_given, system_given
 from localspec.cli.arguments import Parser, add_answer_flags, verb_parser
-from localspec.cli.options import SamplingFlags, answer_options, sampling_given, system_given
 from localspec.errors import UserError
 from localspec.paths import config_dir
 from localspec.profiles import profiles
@@ -109,3 +109,28 @@ def test_a_profile_that_is_not_there_or_broken(fake: FakeRuntime, invoke: Invoke
 def test_a_profile_is_checked_before_models_open(parser: Parser) -> None:
     with pytest.raises(UserError, match="no profile `nothing`"):
         answer_options(parser.parse_args(["--profile", "nothing"]))
+
+
+def test_auto_follows_the_question(fake: FakeRuntime, invoke: Invoke) -> None:
+    general = profiles(Path("nowhere")).named("general")
+    for question in ("Write a Python function that adds.", "What should I cook tonight?"):
+        assert invoke("run", question, "--profile", "auto").code == 0
+    assert [request.sampling for request in fake.requests] == [CODING.sampling, general.sampling]
+    assert {request.prompt[0] for request in fake.requests} == {Message("system", general.system_prompt)}
+
+
+def test_chat_under_auto_follows_each_line_and_says_so(fake: FakeRuntime, invoke: Invoke) -> None:
+    lines = "What should I cook?\nWrite a Python function that adds.\n/temp 0.3\nMake it shorter.\n"
+    outcome = invoke("chat", "--profile", "auto", typed=lines)
+    temperatures = [request.sampling.temperature for request in fake.requests]
+    assert temperatures == [0.7, CODING.sampling.temperature, 0.3]
+    assert outcome.err.count("auto: coding") == 1
+
+
+def test_file_of_ones_own_named_auto_follows_nobody(fake: FakeRuntime, invoke: Invoke) -> None:
+    folder = config_dir() / "profiles"
+    folder.mkdir()
+    text = 'title = "Mine"\ntask = "writing"\nsampling.temperature = 1.5'
+    (folder / "auto.toml").write_text(text, encoding="utf-8")
+    assert invoke("run", "Write a Python function.", "--profile", "auto").code == 0
+    assert fake.requests[0].sampling.temperature == 1.5

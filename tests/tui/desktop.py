@@ -11,6 +11,7 @@ from pathlib import Path
 from textual.pilot import Pilot
 
 from localspec.chat.desk import Desk, Wishes
+from localspec.chat.learning import NONE, Experience
 from localspec.chat.loading import ModelLoader
 from localspec.chat.records import StoredMessage
 from localspec.chat.store import Store
@@ -116,6 +117,7 @@ async def desktop(
     config: Config | None = None,
     wishes: Wishes | None = None,
     models: Callable[[], ScriptedModels] | None = None,
+    experience: Experience = NONE,
 ) -> AsyncIterator[Desktop]:
     """Run the screen until the models are open; a second one in the same folder finds the same chats."""
     opened: list[ScriptedModels] = []
@@ -127,7 +129,8 @@ async def desktop(
     config = config or Config(sidebar=False)
     loader = ModelLoader(open_models)
     with Store(folder / "chats.db") as store:
-        desk = Desk(store, profiles(folder / "profiles").good, wishes or Wishes(), config.profile)
+        known = profiles(folder / "profiles").good
+        desk = Desk(store, known, wishes or Wishes(), config.profile, experience=experience)
         app = LocalSpecApp(desk, loader, config, folder, deque())
         try:
             async with app.run_test(size=size) as pilot:

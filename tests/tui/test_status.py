@@ -27,10 +27,13 @@ class Host(App[None]):
         return self.line.render().plain
 
 
-async def shown(width: int, figures: Figures, used: int = 5234, said: str = "") -> str:
+async def shown(
+    width: int, figures: Figures, used: int = 5234, said: str = "", choice: tuple[str, str] = ("", "")
+) -> str:
     app = Host()
     async with app.run_test(size=(width, 5)) as pilot:
         app.line.show(figures)
+        app.line.show_choice(*choice)
         app.line.show_context(used, 32768, False)
         app.line.show_memory([CPU])
         app.line.say(said)
@@ -62,6 +65,46 @@ async def test_everything_where_there_is_room() -> None:
 )
 async def test_what_matters_less_drops_out_whole(width: int, words: str) -> None:
     assert (await shown(width, SSD)).split() == words.split()
+
+
+RIGHT = "ctx 5.1k/32k ▓░░░░ CPU 1.2/24 GiB"
+TUNED = "tuned 2 days ago: 1.8x plain (1.7-1.9)"
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("width", "words"),
+    [
+        (
+            160,
+            f"SSD 58.3 tok/s ×1.9 acc 71% len 3.4 hit 82% auto: coding {TUNED} {RIGHT}",
+        ),
+        (80, "SSD 58.3 tok/s ×1.9 acc 71% hit 82% auto: coding ctx 5.1k/32k ▓░░░░"),
+        (60, "SSD 58.3 tok/s ×1.9 auto: coding ctx 5.1k/32k ▓░░░░"),
+    ],
+)
+async def test_whom_auto_followed_stays_and_the_reason_is_told_where_there_is_room(
+    width: int, words: str
+) -> None:
+    assert (await shown(width, SSD, choice=("auto: coding", TUNED))).split() == words.split()
+
+
+@pytest.mark.asyncio
+async def test_what_was_asked_for_goes_without_saying() -> None:
+    assert "asked" not in await shown(160, SSD, choice=("", "asked for"))
+
+
+@pytest.mark.asyncio
+async def test_the_mode_tells_under_the_pointer_why_it_was_chosen() -> None:
+    app = Host()
+    async with app.run_test(size=(80, 5)) as pilot:
+        app.line.show(SSD)
+        app.line.show_choice("auto: coding", TUNED)
+        await pilot.pause()
+        await pilot.hover(StatusLine, (2, 0))
+        assert TUNED in str(app.line.tooltip)
+        await pilot.hover(StatusLine, (app.text.index("auto") + 2, 0))
+        assert "/profile NAME stays" in str(app.line.tooltip)
 
 
 @pytest.mark.asyncio

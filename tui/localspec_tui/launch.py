@@ -5,22 +5,29 @@ from __future__ import annotations
 import argparse
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from localspec import paths
+from localspec.chat.auto import with_auto
 from localspec.cli import placing
+from localspec.cli.answer_options import sampling_given, system_given
 from localspec.cli.arguments import Parser, add_answer_flags, verb_parser
-from localspec.cli.options import decoding, pair_options, sampling_given, system_given
+from localspec.cli.experience import KnownPair
+from localspec.cli.options import PairOptions, decoding, pair_options
+from localspec.cli.tune_start import TuneWish, plan_of, profiles_of, run, seated_pair
+from localspec.cli.tune_stopping import Stop
 from localspec.config import read_config
 from localspec.llama import check_model_file
-from localspec.profiles import profiles
+from localspec.profiles import Profiles, profiles
+from localspec.tuning.records import TuneEvent
 
 if TYPE_CHECKING:
     from localspec.chat.desk import Wishes
     from localspec.interface import OpenModels
     from localspec.worker import LogLine
+    from localspec_tui.screens.tune import TuneChoice, Tuner
 
 LOG_LINES = 2000
 
@@ -42,7 +49,7 @@ def main(argv: Sequence[str]) -> int:
         if model is not None:
             check_model_file(model.path)
     found = profiles(paths.config_dir() / "profiles")
-    usual = found.named(args.profile or config.profile)
+    usual = Profiles(with_auto(found)).named(args.profile or config.profile)
     from localspec.chat.desk import Desk  # what follows takes 0.3 s, which a mistake does without
     from localspec.chat.loading import ModelLoader
     from localspec.chat.store import Store
@@ -55,10 +62,19 @@ def main(argv: Sequence[str]) -> int:
 
     log: deque[LogLine] = deque(maxlen=LOG_LINES)
     with Store(paths.chats_file()) as store:
-        desk = Desk(store, found.good, _wishes(args), usual.name, resumes=args.profile is None)
-        loader = ModelLoader(_opener(args, log))
+        known = KnownPair(args, here=False)
+        desk = Desk(
+            store,
+            found.good,
+            _wishes(args),
+            usual.name,
+            resumes=args.profile is None,
+            experience=known.experience,
+        )
+        loader = ModelLoader(_opener(args, known, log))
         try:
             app = LocalSpecApp(desk, loader, config, Path.cwd(), log)
+            app.chat_screen.tuner = _tuner(args, found, log)
             for problem in found.problems:
                 log.append(LogLine(logging.WARNING, "profiles", str(problem)))
             return app.run() or 0
@@ -66,18 +82,22 @@ def main(argv: Sequence[str]) -> int:
             loader.close()
 
 
-def _opener(args: argparse.Namespace, log: deque[LogLine]) -> Callable[[Callable[[float], bool]], OpenModels]:
+def _opener(
+    args: argparse.Namespace, known: KnownPair, log: deque[LogLine]
+) -> Callable[[Callable[[float], bool]], OpenModels]:
     """Return what opens the models that the arguments name, or config.toml does at that moment."""
+    from localspec.worker import LogLine, Worker
+
+    def place(args: argparse.Namespace, pair: PairOptions) -> PairOptions:
+        if args.no_fit:
+            return pair
+        plan = placing.plan(args, pair)
+        for line in placing.lines(plan, explain=args.explain):
+            log.append(LogLine(logging.INFO, "plan", line))
+        return placing.apply(plan, pair)
 
     def open_models(on_progress: Callable[[float], bool]) -> OpenModels:
-        from localspec.worker import LogLine, Worker
-
-        seated = pair = pair_options(args)
-        if not args.no_fit:
-            plan = placing.plan(args, pair)
-            for line in placing.lines(plan, explain=args.explain):
-                log.append(LogLine(logging.INFO, "plan", line))
-            seated = placing.apply(plan, pair)
+        seated = known.seat(pair_options(args), place)
         return Worker.open(
             seated.target,
             seated.draft,
@@ -90,6 +110,17 @@ def _opener(args: argparse.Namespace, log: deque[LogLine]) -> Callable[[Callable
     return open_models
 
 
+def _tuner(args: argparse.Namespace, found: Profiles, log: deque[LogLine]) -> Tuner:
+    """Return what tunes the models that the arguments name, or config.toml does at that moment."""
+
+    def tune(choice: TuneChoice, stop: Stop) -> Iterator[TuneEvent]:
+        pair = seated_pair(args)
+        wish = TuneWish(profiles_of(found, choice.tasks), quick=choice.quick, resume=choice.resume)
+        yield from run(plan_of(pair, wish), pair, stop, log.append)
+
+    return tune
+
+
 def _wishes(args: argparse.Namespace) -> Wishes:
     """Return what the flags ask for, over what the profiles say."""
     from localspec.chat.desk import Wishes
@@ -97,7 +128,7 @@ def _wishes(args: argparse.Namespace) -> Wishes:
     how = decoding(args)
     return Wishes(
         mode=how.mode,
-        settings=how.settings,
+        speculation=how.asked,
         sampling=sampling_given(args).apply,
         system=system_given(args),
         max_tokens=args.predict,

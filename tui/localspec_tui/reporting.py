@@ -25,6 +25,7 @@ from localspec_tui.widgets.welcome import Welcome
 if TYPE_CHECKING:
     from localspec_tui.screens.chat import ChatScreen
 
+NOTICE_S = 12.0
 CHARACTERS_PER_TOKEN = 3.5  # of what is being typed, where nothing has been counted
 
 
@@ -54,7 +55,7 @@ class Reporter:
         """Show what an answer has done since the last time."""
         timeline = self._screen.query_one(Timeline)
         if update.started is not None:
-            mode: Mode = self._desk.mode_in_use
+            mode = self._take_up()
             models = self._screen.loader.ready
             size = models.target.context if models is not None else 0
             self._prompt_tokens = estimate(self._desk.chat.prompt(), size).used
@@ -78,10 +79,24 @@ class Reporter:
         if update.saved is not None and update.saved.record is not None:
             self._take_record(update.saved.record)
 
+    def _take_up(self) -> Mode:
+        """Show what was chosen for an answer under way; return its mode."""
+        for notice in self._desk.take_notices():
+            self._screen.notify(notice, severity="warning", timeout=NOTICE_S)
+        options = self._desk.in_use
+        if options is None:
+            return "off"
+        self._status.show_choice(self._desk.route_shown(options.profile), options.reason)
+        return options.settings.mode
+
     def _take_record(self, record: AnswerRecord) -> None:
         self._record = record
-        self._status.show(gauge.of_record(record))
+        self._show_figures(record)
         self._show_context()
+
+    def _show_figures(self, record: AnswerRecord) -> None:
+        self._status.show(gauge.of_record(record))
+        self._status.show_choice(self._desk.route_shown(record.profile), record.reason)
 
     async def explain(self, error: BaseException) -> None:
         """Say what ended an answer before its end, and what can be done."""
@@ -107,7 +122,7 @@ class Reporter:
         answers = [message for message in chat.path if message.role == "assistant"]
         self._record = chat.record(answers[-1].id) if answers else None
         if self._record is not None:
-            self._status.show(gauge.of_record(self._record))
+            self._show_figures(self._record)
         if not self._screen.pane.working:
             self._show_timeline(answers[-1] if answers else None, self._record)
         self._show_context()

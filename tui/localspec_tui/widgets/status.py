@@ -14,6 +14,7 @@ from localspec.types import DeviceMemory
 from localspec_tui.widgets.status_layout import (
     Part,
     Placed,
+    choice_parts,
     context_part,
     lay_out,
     loading_part,
@@ -40,6 +41,8 @@ class StatusLine(Widget):
     def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:  # noqa: A002 - Textual's
         super().__init__(id=id, classes=classes)
         self._speed: tuple[Part, ...] = ()
+        self._choice: tuple[Part, ...] = ()
+        self._reason = ""
         self._meter: Part | None = None
         self._memory: tuple[Part, ...] = ()
         self._said = ""
@@ -48,6 +51,11 @@ class StatusLine(Widget):
     def show(self, figures: Figures) -> None:
         """Show the figures of an answer."""
         self._speed = speed_parts(figures)
+        self.refresh()
+
+    def show_choice(self, route: str, reason: str) -> None:
+        """Show which profile `auto` followed, if it did, and why the answer is decoded as it is."""
+        self._choice, self._reason = choice_parts(route, reason), reason
         self.refresh()
 
     def show_context(self, used: int | None, size: int | None, estimated: bool) -> None:
@@ -91,7 +99,9 @@ class StatusLine(Widget):
         said = None if self._loading is None else loading_part(self._loading)
         if said is None and self._said.strip():
             said = said_part(self._said)
-        parts = [*self._speed, *self._memory]
+        parts = [*self._speed, *self._choice, *self._memory]
+        if self._speed and self._reason:
+            parts[0] = replace(parts[0], meaning=f"{parts[0].meaning}. This one: {self._reason}")
         if said is not None:
             parts.insert(0, said)
         if self._meter is not None:  # stays beside what is said, however long that is

@@ -16,6 +16,8 @@ BAR = 5  # columns of the context meter
 LOADING_BAR = 20
 FILLING, FULL = 0.80, 0.95
 SPARE = 8  # ranks from here take what the others leave, a reason in full included
+LAST = 99
+ASKED_FOR = "asked for"  # goes without saying
 SHORTEST_NOTE = 20  # columns of a reason that are worth showing
 
 Side = Literal["left", "right"]
@@ -73,11 +75,23 @@ def speed_parts(figures: Figures) -> tuple[Part, ...]:
     return tuple(parts)
 
 
+def choice_parts(route: str, reason: str) -> tuple[Part, ...]:
+    """Return whom `auto` followed, and where there is room why the answer is decoded as it is."""
+    parts = [Part(route, _ROUTE, 2)] if route else []
+    if reason and reason != ASKED_FOR:
+        why = one_line(reason)
+        least = min(cell_len(why), SHORTEST_NOTE)
+        parts.append(Part(why, f"{_REASON}: {why}", LAST, "$foreground-muted italic", least=least))
+    return tuple(parts)
+
+
 _MODES = (
     "How this answer was decoded. SSD: the draft model guesses ahead while the target checks. "
     "SD: it guesses while the target waits. N-gram: guesses repeat the text. Plain: no guesses"
 )
 _RATIO = "Speed compared with plain decoding, as measured at this depth of the context"
+_ROUTE = "The profile that fits your message; /profile NAME stays with one, /profile auto chooses again"
+_REASON = "Why it is decoded this way"
 _ACCEPTANCE = "Accepted: the share of drafted tokens that the target kept"
 _LENGTH = "Length: tokens written per round, the target's own included"
 _HITS = "Hits: the share of drafts that were ready before they were needed"

@@ -1,0 +1,230 @@
+"""What was tuned for a pair reaches `run`, `chat` and the models; what they answer is learned from."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from localspec.cli import placing
+from localspec.cli.arguments import add_answer_flags, verb_parser
+from localspec.cli.experience import KnownPair, reason
+from localspec.cli.options import PairOptions, pair_options
+from localspec.cli.placing import add_placing_flags
+from localspec.learned import file_of, learned
+from localspec.machine import machine as machine_module
+from localspec.machine.machine_facts import facts_of
+from localspec.machine.records import Machine
+from localspec.paths import config_dir, data_dir
+from localspec.tuned import Identity, TunedTask, TunedWorkplace, identify, keep, keep_workplace
+from localspec.types import EngineSettings, Mode
+from tests.cli.conftest import Invoke
+from tests.cli.fake_runtime import FakeRuntime
+from tests.machine.machines import card, machine
+
+HERE = machine((card(0, 24), 900), (card(1, 8), 300))
+CODING = TunedTask(
+    "coding",
+    EngineSettings(mode="sd", draft_length=5, fan_out_budget=20),
+    1.8, 1.7, 1.9, 90.0, 50.0,
+    (datetime.now(UTC) - timedelta(days=2, hours=1)).isoformat(),
+    "sd runs at 1.80 times plain decoding",
+)  # fmt: skip
+DIALOGUE = replace(
+    CODING, task="dialogue", settings=EngineSettings(mode="off"), reason="nothing beats plain decoding"
+)
+CODE = ("Write a Python function.", "--profile", "coding")
+
+
+@pytest.fixture
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
+    """Make two files that are good enough to be told from others, on a machine of the test's own."""
+    monkeypatch.setattr(machine_module, "known_machine", lambda **_: HERE)
+    for name in ("large", "small"):
+        (tmp_path / f"{name}.gguf").write_bytes(b"GGUF" + name.encode() * 4000)
+    return ("-m", str(tmp_path / "large.gguf"), "-md", str(tmp_path / "small.gguf"))
+
+
+def parsed(*flags: str) -> tuple[argparse.Namespace, PairOptions]:
+    parser = verb_parser("run", "")
+    add_answer_flags(parser)
+    add_placing_flags(parser)
+    args = parser.parse_args(flags)
+    return args, pair_options(args)
+
+
+def identity(files: tuple[str, ...], on: Machine = HERE) -> Identity:
+    pair = parsed(*files)[1]
+    return identify(pair.target, pair.draft, pair.draft_threads, facts_of(on))
+
+
+def test_run_uses_what_was_tuned_and_says_so(
+    fake: FakeRuntime, invoke: Invoke, files: tuple[str, ...]
+) -> None:
+    keep(identity(files), CODING)
+    outcome = invoke("run", *CODE, *files, "--json")
+    [request] = fake.requests
+    assert (request.settings, request.steps_down) == (CODING.settings, True)
+    assert json.loads(outcome.out)["speculation"]["reason"] == "tuned 2 days ago: 1.8x plain (1.7-1.9)"
+    assert fake.opened[0].max_fan_out >= CODING.settings.fan_out_budget
+    assert outcome.err == ""
+
+
+def test_chat_uses_what_was_tuned_for_each_line(
+    fake: FakeRuntime, invoke: Invoke, files: tuple[str, ...]
+) -> None:
+    keep(identity(files), CODING)
+    keep(identity(files), DIALOGUE)
+    invoke("chat", *files, "--profile", "auto", piped=b"What should I cook?\nWrite a Python function.\n")
+    assert [request.settings.mode for request in fake.requests] == ["off", "sd"]
+
+
+def test_task_that_was_not_tuned_asks_the_cost_model(
+    fake: FakeRuntime, invoke: Invoke, files: tuple[str, ...]
+) -> None:
+    keep(identity(files), CODING)
+    invoke("run", "Hello", *files)
+    assert fake.requests[0].settings == EngineSettings(mode="sd")
+
+
+@pytest.mark.parametrize(
+    ("flags", "mode", "length"),
+    [
+        (("--draft-length", "3"), "sd", 3),
+        (("--draft-length", "8"), "sd", 8),
+        (("--mode", "sd"), "sd", 5),
+        (("--mode", "ssd"), "ssd", 8),
+        (("--mode", "off"), "off", 8),
+    ],
+)
+def test_flags_go_before(
+    fake: FakeRuntime, invoke: Invoke, files: tuple[str, ...], flags: tuple[str, ...], mode: Mode, length: int
+) -> None:
+    keep(identity(files), CODING)
+    invoke("run", *CODE, *files, *flags)
+    assert (fake.requests[0].settings.mode, fake.requests[0].settings.draft_length) == (mode, length)
+
+
+def test_profile_of_ones_own_goes_before_the_tuner(
+    fake: FakeRuntime, invoke: Invoke, files: tuple[str, ...]
+) -> None:
+    keep(identity(files), CODING)
+    (config_dir() / "profiles").mkdir()
+    text = 'title = "Mine"\ntask = "coding"\nspeculation.draft_length = 2'
+    (config_dir() / "profiles" / "mine.toml").write_text(text, encoding="utf-8")
+    invoke("run", "Hi", "--profile", "mine", *files)
+    assert fake.requests[0].settings == replace(CODING.settings, draft_length=2)
+
+
+def test_settings_of_another_driver_are_used_and_told(
+    fake: FakeRuntime, invoke: Invoke, files: tuple[str, ...]
+) -> None:
+    now = identity(files)
+    keep(replace(now, machine=replace(now.machine, llama_cpp="0.1")), CODING)
+    outcome = invoke("run", *CODE, *files)
+    assert fake.requests[0].settings == CODING.settings
+    [line] = outcome.err.splitlines()
+    assert line.startswith("note: tuned settings for coding: tuned with llama-cpp-python 0.1")
+    assert line.endswith("run `localspec tune --task coding`")
+
+
+def test_settings_of_other_files_or_seats_are_told_and_not_used(
+    fake: FakeRuntime, invoke: Invoke, files: tuple[str, ...]
+) -> None:
+    keep(identity(files), CODING)
+    assert "another placement" in invoke("run", *CODE, *files, "-t", "3").err
+    Path(files[1]).write_bytes(b"GGUF" + b"other" * 4000)
+    assert "the file of the target has changed" in invoke("run", *CODE, *files).err
+    assert [request.settings for request in fake.requests] == [EngineSettings(mode="sd")] * 2
+
+
+def test_damaged_file_is_told_and_nothing_is_used(
+    fake: FakeRuntime, invoke: Invoke, files: tuple[str, ...]
+) -> None:
+    (data_dir() / "tuned.json").write_text("{", encoding="utf-8")
+    outcome = invoke("run", *CODE, *files)
+    assert fake.requests[0].settings == EngineSettings(mode="sd")
+    assert [line for line in outcome.err.splitlines() if "tuned.json cannot be used" in line] != []
+    assert (outcome.code, outcome.out) == (0, "Hello\n")
+
+
+def test_pair_is_opened_as_was_found_best_unless_flags_say_otherwise(files: tuple[str, ...]) -> None:
+    best = TunedWorkplace(5, 2, 256, flash_attention=True, draft_kv_type="q8_0", draft_on_cpu=True)
+    for flags in ((), ("-ub", "128", "-fa", "off", "-ctkd", "f16")):
+        args, pair = parsed(*files, *flags)
+        now = identify(pair.target, pair.draft, pair.draft_threads, facts_of(HERE))
+        keep(now, CODING)
+        keep_workplace(now, best)
+        opened = KnownPair(args, here=True).seat(pair, lambda _args, pair: pair)
+        assert opened.draft is not None
+        assert (opened.target.threads, opened.draft_threads) == (5, 2)
+        assert opened.draft.devices == ()
+        tuned = (opened.target.micro_batch, opened.target.flash_attention, opened.draft.kv_type_v)
+        assert tuned == ((128, False, "f16") if flags else (256, True, "q8_0"))
+
+
+def test_draft_model_gets_the_seat_that_it_was_tuned_on(files: tuple[str, ...]) -> None:
+    keep(identity(files), CODING)
+    args, pair = parsed(*files)
+    modes = []
+
+    def place(args: argparse.Namespace, pair: PairOptions) -> PairOptions:
+        modes.append(args.mode)
+        return pair if args.mode == "sd" else replace(pair, draft=None)
+
+    assert KnownPair(args, here=True).seat(pair, place).draft == pair.draft
+    assert modes == ["auto", "sd"]
+
+
+def test_pair_that_was_never_tuned_is_placed_as_asked(files: tuple[str, ...]) -> None:
+    keep(identity(files), CODING)
+    args, pair = parsed(*files[:2], "--mode", "ngram")
+    assert KnownPair(args, here=True).seat(pair, lambda _args, pair: pair) == pair
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_answers_are_learned_from_where_that_is_wanted(
+    fake: FakeRuntime, invoke: Invoke, files: tuple[str, ...], wanted: bool
+) -> None:
+    if wanted:
+        (config_dir() / "config.toml").write_text("[tuning]\nlearn = true", encoding="utf-8")
+    invoke("run", *CODE, *files)
+    invoke("chat", "--profile", "coding", *files, piped=b"one\ntwo\n")
+    assert len(fake.requests) == 3
+    found = learned(file_of(identity(files).pair), "coding")
+    assert (found.answers if found is not None else 0) == (3 if wanted else 0)
+    assert (data_dir() / "learned").exists() is wanted
+
+
+def test_trouble_with_learning_is_no_trouble(
+    fake: FakeRuntime, invoke: Invoke, files: tuple[str, ...]
+) -> None:
+    (config_dir() / "config.toml").write_text("[tuning]\nlearn = true", encoding="utf-8")
+    (data_dir() / "learned").write_text("in the way", encoding="utf-8")
+    outcome = invoke("run", *CODE, *files)
+    assert (outcome.code, outcome.out, len(fake.requests)) == (0, "Hello\n", 1)
+
+
+def test_reason_tells_when_and_how_much() -> None:
+    now = datetime.fromisoformat(CODING.measured_at) + timedelta(minutes=5)
+    assert reason(CODING, now) == "tuned 5 minutes ago: 1.8x plain (1.7-1.9)"
+    assert reason(DIALOGUE, now) == "tuned 5 minutes ago: nothing beats plain decoding"
+
+
+def test_plan_is_asked_as_before_where_nothing_is_tuned(
+    fake: FakeRuntime, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[argparse.Namespace] = []
+
+    def placed(args: argparse.Namespace, pair: PairOptions, **_: object) -> PairOptions:
+        seen.append(args)
+        return pair
+
+    monkeypatch.setattr(placing, "placed", placed)
+    invoke("run", "Hi", "--mode", "ssd")
+    assert [args.mode for args in seen] == ["ssd"]
+    assert fake.opened[0].max_fan_out == 16

@@ -1,0 +1,56 @@
+"""Whom `auto` follows is seen and can be pinned; stale settings are told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from localspec.chat.learning import Experience, Tuned
+from localspec.config import Config
+from localspec.testing.scripted import says
+from localspec.types import EngineSettings, TaskType
+from localspec_tui.widgets.title_bar import TitleBar
+from tests.tui.desktop import desktop
+
+pytestmark = pytest.mark.asyncio
+FOUND: dict[TaskType, Tuned] = {
+    "coding": Tuned(EngineSettings(mode="sd", draft_length=5), "tuned today: 1.8x plain (1.7-1.9)"),
+    "dialogue": Tuned(None, "", "tuned settings for dialogue are from other files; run `localspec tune`"),
+}
+CODE, TALK = "Write a Python function.", "What should I cook tonight?"
+
+
+@pytest.mark.parametrize("size", [(80, 24), (160, 40)])
+async def test_auto_shows_whom_it_follows_until_a_profile_is_pinned(
+    tmp_path: Path, size: tuple[int, int]
+) -> None:
+    config = Config(sidebar=False, profile="auto")
+    async with desktop(tmp_path, says("word " * 30), size=size, config=config) as screen:
+        await screen.answered(CODE)
+        assert "auto: coding" in screen.status()
+        assert screen.chat.query_one(TitleBar).profile == "Auto"
+        await screen.answered(TALK)
+        assert "auto: general" in screen.status()
+        await screen.enter("/profile coding")
+        await screen.shows("profile Coding")
+        await screen.answered(TALK)
+        assert "auto" not in screen.status()
+        await screen.enter("/profile auto")
+        await screen.shows("profile Auto: Coding for questions about programs")
+        await screen.answered(CODE)
+        assert "auto: coding" in screen.status()
+        assert screen.models.requests[-1].sampling.temperature == 0.2
+
+
+async def test_reason_of_tuned_settings_is_seen_and_stale_ones_are_told(tmp_path: Path) -> None:
+    experience = Experience(FOUND.get)
+    async with desktop(tmp_path, says("word " * 30), size=(140, 30), experience=experience) as screen:
+        await screen.answered(TALK)
+        assert ["from other files" in note.message for note in screen.app._notifications] == [True]
+        await screen.enter("/profile coding")
+        await screen.answered(CODE)
+        assert "tuned today: 1.8x plain" in screen.status()
+        assert screen.models.requests[-1].settings.draft_length == 5
+        await screen.enter("/stats")
+        await screen.shows("tuned today: 1.8x plain (1.7-1.9)")
