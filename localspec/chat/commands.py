@@ -14,9 +14,9 @@ from typing import Literal, cast, get_args
 from localspec.chat.fences import code_blocks
 from localspec.errors import UserError
 from localspec.profiles import SAMPLING_RANGES
-from localspec.types import Mode
+from localspec.types import Mode, TaskType
 
-Kind = Literal["mode", "fixed-mode", "profile", "theme", "branch", "code", "format", "file"]
+Kind = Literal["mode", "fixed-mode", "task", "profile", "theme", "branch", "code", "format", "file"]
 """What an argument may be completed from."""
 ExportFormat = Literal["md", "json"]
 Choices = Callable[[str], Sequence[str]]
@@ -33,6 +33,7 @@ _MODE_WORDS = {
 _FIXED_CHOICES: dict[Kind, dict[str, str]] = {
     "mode": _MODE_WORDS,
     "fixed-mode": {mode: words for mode, words in _MODE_WORDS.items() if mode != _AUTO},
+    "task": dict.fromkeys(get_args(TaskType), ""),
     "branch": {"next": "the answer after this one", "previous": "the answer before this one"},
     "code": {"code": "the last code block alone"},
     "format": {"md": "Markdown, the branch that is shown", "json": "everything; can be imported"},
@@ -130,6 +131,7 @@ COMMANDS = (
     CommandSpec("thinking", "", "show or fold what the model thinks"),
     CommandSpec("log", "", "show or hide the log"),
     CommandSpec("theme", "[NAME]", "show or change the colours", ("theme",)),
+    CommandSpec("tune", "[TASKS]", "find the fastest settings for this machine", ("task",), repeats=True),
     CommandSpec("setup", "", "find, fetch and place the right models for this machine"),
     CommandSpec("keys", "", "list the keys and how to change them"),
     CommandSpec("exit", "", "leave", (), ("quit",)),

@@ -22,9 +22,11 @@ verbs:
   run        answer one question and leave; the question may be piped in
   chat       talk line by line
   history    list, search, export and import earlier chats
+  profiles   list, show, edit and copy what the assistant is told, per kind of work
   verify     check on your own models that speculation changes nothing
 
   setup      find, fetch and place the right models for this machine
+  tune       find the fastest settings for each kind of work on this machine
   recommend  rank pairs of models that fit this machine
   models     list the models on disk
   show       tell what a model is, and what memory it takes
@@ -49,8 +51,8 @@ Without a verb: a question is answered as by `run`; without a question the chat 
 
 Verb = Callable[[Sequence[str]], int]
 VERBS = (
-    "run", "chat", "history", "verify",
-    "setup", "recommend", "models", "show", "pair", "pull", "rm", "plan", "devices", "doctor",
+    "run", "chat", "history", "profiles", "verify",
+    "setup", "tune", "recommend", "models", "show", "pair", "pull", "rm", "plan", "devices", "doctor",
 )  # fmt: skip
 ALIASES = {"ls": "models", "list": "models"}
 

@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import repeat
 from random import Random
 from statistics import median, median_low, quantiles
 
@@ -117,11 +118,11 @@ def _timed(target: LanguageModel, draft: LanguageModel | None, plan: _Plan, *, t
     processor's caches as it will when decoding.
     """
     times = _Times()
-    if draft is None:
+    widths = [] if draft is None else [width for width in plan.widths if width <= draft.max_sequences]
+    plan = replace(plan, widths=widths)
+    if draft is None or not widths:
         _fill(times, plan, target, None)
-        return times
-    plan = replace(plan, widths=[width for width in plan.widths if width <= draft.max_sequences])
-    if together:
+    elif together:
         with _busy(draft, plan, times) as enough:
             _fill(times, plan, target, None, enough)
     else:
@@ -139,7 +140,8 @@ def _fill(
     """Time calls until the budget is spent, but always a few and until there is `enough` of others."""
     started = time.perf_counter()
     most = plan.passes * max(len(plan.sizes), len(plan.widths))
-    for number, (size, width) in enumerate(zip(_mixed(plan.sizes), _mixed(plan.widths), strict=False)):
+    widths = repeat(0) if draft is None else _mixed(plan.widths)
+    for number, (size, width) in enumerate(zip(_mixed(plan.sizes), widths, strict=False)):
         spent = number >= most or time.perf_counter() - started > plan.budget_s
         if spent and number >= plan.fewest and enough():
             return

@@ -17,7 +17,8 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=10)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        measured = [start(Path(folder)) for _ in range(args.runs + 1)][1:]  # the first fills the disk's cache
+        folders = [Path(folder) / str(run) for run in range(args.runs + 1)]  # unsent text would come back
+        measured = [start(each) for each in folders][1:]  # the first fills the disk's cache
     for name, seconds in zip(
         ("prompt drawn", "key echoed", "models open"), zip(*measured, strict=True), strict=True
     ):

@@ -178,3 +178,14 @@ def test_a_cancel_ends_wished_calls_too(together: bool) -> None:
     with pytest.raises(Cancelled):
         time_calls(target, draft, replace(WISH, together=together, budget_s=5.0))
     assert target.tokens() == draft.tokens() == []
+
+
+@pytest.mark.parametrize("together", [True, False])
+@pytest.mark.parametrize("widths", [(), (64,)])
+def test_a_wish_without_a_possible_draft_call_times_the_target(
+    together: bool, widths: tuple[int, ...]
+) -> None:
+    wish = CostWish(8, together, verify_sizes=(1, 2), step_widths=widths, budget_s=0.0)
+    found = time_calls(FakeModel(), FakeModel(sequences=4), wish)
+    assert [size for size, _ in found.verify] == [1, 2]
+    assert found.step == ()

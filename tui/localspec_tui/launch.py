@@ -19,6 +19,7 @@ from localspec.cli.options import PairOptions, decoding, pair_options
 from localspec.cli.tune_start import TuneWish, plan_of, profiles_of, run, seated_pair
 from localspec.cli.tune_stopping import Stop
 from localspec.config import read_config
+from localspec.demo import bundled_pair
 from localspec.llama import check_model_file
 from localspec.profiles import Profiles, profiles
 from localspec.tuning.records import TuneEvent
@@ -62,6 +63,7 @@ def main(argv: Sequence[str]) -> int:
 
     log: deque[LogLine] = deque(maxlen=LOG_LINES)
     with Store(paths.chats_file()) as store:
+        first_start = store.last_chat() is None and pair.target.path == bundled_pair()[0]
         known = KnownPair(args, here=False)
         desk = Desk(
             store,
@@ -73,7 +75,7 @@ def main(argv: Sequence[str]) -> int:
         )
         loader = ModelLoader(_opener(args, known, log))
         try:
-            app = LocalSpecApp(desk, loader, config, Path.cwd(), log)
+            app = LocalSpecApp(desk, loader, config, Path.cwd(), log, first_start=first_start)
             app.chat_screen.tuner = _tuner(args, found, log)
             for problem in found.problems:
                 log.append(LogLine(logging.WARNING, "profiles", str(problem)))

@@ -15,6 +15,7 @@ from localspec.chat.commands import Command
 from localspec.chat.context_use import exchanges
 from localspec.chat.export import import_json
 from localspec.cli.history_files import chat_text
+from localspec.cli.tune_start import read_tasks
 from localspec.errors import UserError
 from localspec.paths import write_atomically
 from localspec_tui.messages import ChatPicked
@@ -23,9 +24,11 @@ from localspec_tui.screens.edit import EditScreen
 from localspec_tui.screens.help import HelpScreen
 from localspec_tui.screens.make_room import MakeRoomScreen
 from localspec_tui.screens.search import SearchScreen
+from localspec_tui.screens.tune import TuneScreen
 from localspec_tui.widgets.composer import Composer
 from localspec_tui.widgets.log_panel import LogPanel
 from localspec_tui.widgets.timeline import Timeline
+from localspec_tui.widgets.title_bar import TitleBar
 from localspec_tui.widgets.transcript import Transcript
 
 if TYPE_CHECKING:
@@ -204,6 +207,14 @@ class SlashCommands:
             self._screen.app.theme = argument
         else:
             raise UserError(f"there is no theme `{argument}`", "Tab lists them")
+
+    async def _tune(self, argument: str) -> None:
+        tasks = read_tasks(argument.replace(",", " ").split())
+        if self._screen.tuner is None:
+            raise UserError("these models cannot be tuned from here", "run `localspec tune` in a shell")
+        await self._screen.pane.until_free()
+        models = self._screen.query_one(TitleBar).models
+        self._screen.app.push_screen(TuneScreen(self._screen.tuner, self._screen.loader, models, tasks))
 
     async def _setup(self, _argument: str) -> None:
         command = [sys.executable, "-m", "localspec", "setup"]

@@ -26,6 +26,7 @@ from localspec_tui import messages as said
 from localspec_tui.deeds import Deeds
 from localspec_tui.pane import ChatPane
 from localspec_tui.reporting import Reporter, in_words
+from localspec_tui.screens.tune import Tuner
 from localspec_tui.slash import SlashCommands
 from localspec_tui.widgets.composer import Composer
 from localspec_tui.widgets.log_panel import LogPanel
@@ -64,6 +65,7 @@ class ChatScreen(Screen[int]):
         Binding("f5", "next_profile", "Next profile", id="chat.profile", priority=True),
         Binding("f6", "next_mode", "Next decoding mode", id="chat.mode", priority=True),
         Binding("f8", "command('setup')", "Find models for this machine", id="chat.setup", priority=True),
+        Binding("f7", "command('tune')", "Find the fastest settings", id="chat.tune", priority=True),
         Binding("ctrl+up", "to_messages", "To the messages", id="chat.messages", priority=True),
         Binding("pageup", "page(-1)", "Scroll up", id="chat.page_up", show=False),
         Binding("pagedown", "page(1)", "Scroll down", id="chat.page_down", show=False),
@@ -84,6 +86,7 @@ class ChatScreen(Screen[int]):
         self.pane = ChatPane(self, config.attachment_bytes)
         self.deeds = Deeds(self)
         self.reporter = Reporter(self)
+        self.tuner: Tuner | None = None  # where the models can be tuned
         self._slash = SlashCommands(self)
         self._log = log
         self._wants_sidebar = config.sidebar

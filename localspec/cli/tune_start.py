@@ -1,0 +1,189 @@
+"""From flags or a screen to a run of the tuner: which tasks, which models, how long."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, cast, get_args
+
+from localspec.cli import placing
+from localspec.cli.options import PairOptions, pair_options
+from localspec.cli.tune_stopping import Stop
+from localspec.errors import UserError
+from localspec.profiles import Profile, Profiles
+from localspec.tuning.plan import QUICK_TRIALS, TRIALS, TunePlan
+from localspec.tuning.records import TuneEvent, Workplace
+from localspec.types import ModelOptions, TaskType
+
+if TYPE_CHECKING:
+    from localspec.machine.records import Placement
+    from localspec.tuned import Identity
+    from localspec.worker import LogLine, Worker
+
+USUAL_TASKS: tuple[TaskType, ...] = ("coding", "writing", "dialogue")
+MAX_FAN_OUT = 24  # outcomes to prepare, of the settings that are tried
+_SHORTEST_S, _LONGEST_S = 10, 24 * 3600
+_TIME = re.compile(r"(?:(\d+)h)?(?:(\d+)m(?:in)?)?(?:(\d+)s?)?", re.IGNORECASE)
+
+
+def budget(text: str) -> float:
+    """Read a length of time such as 90s, 3m, 1h30m, or seconds."""
+    found = _TIME.fullmatch(text.strip().replace(" ", ""))
+    if found is None or not any(found.groups()):
+        raise argparse.ArgumentTypeError(f"`{text}` is not a time such as 90s, 3m or 1h30m")
+    hours, minutes, seconds = (int(group or 0) for group in found.groups())
+    total_s = 3600 * hours + 60 * minutes + seconds
+    if not _SHORTEST_S <= total_s <= _LONGEST_S:
+        raise argparse.ArgumentTypeError(f"`{text}` is not between {_SHORTEST_S}s and 24h")
+    return float(total_s)
+
+
+def profiles_of(found: Profiles, tasks: Sequence[TaskType], names: Sequence[str] = ()) -> tuple[Profile, ...]:
+    """Return the profiles to tune: of tasks and by name, the usual ones without either; raises UserError."""
+    if not tasks and not names:
+        tasks = USUAL_TASKS
+    chosen = {task: found.for_task(task) for task in tasks}
+    for named in map(found.named, dict.fromkeys(names)):
+        other = chosen.setdefault(named.task, named)
+        if other is not named:
+            raise UserError(
+                f"the profiles {other.name} and {named.name} are both of the task {named.task}",
+                "settings are kept for each task: tune one of them",
+            )
+    return tuple(chosen.values())
+
+
+def read_tasks(words: Sequence[str]) -> tuple[TaskType, ...]:
+    """Return the tasks that words name; raises UserError."""
+    known: dict[str, TaskType] = {task: task for task in get_args(TaskType)}
+    for word in words:
+        if word.lower() not in known:
+            raise UserError(f"there is no task `{word}`", f"tasks: {', '.join(known)}")
+    return tuple(dict.fromkeys(known[word.lower()] for word in words))
+
+
+def seated_pair(args: argparse.Namespace, on_plan: Callable[[Placement], None] | None = None) -> PairOptions:
+    """Return the models to tune where they sit on this machine; raises UserError.
+
+    The draft model gets a seat even where it is not expected to pay: whether it does is to be measured.
+    """
+    open_to_find = {
+        "mode": "auto",
+        "draft_length": None,
+        "fan_out": MAX_FAN_OUT,
+    }
+    args = argparse.Namespace(**{**vars(args), **open_to_find})
+    pair = pair_options(args)
+    if args.no_fit:
+        return pair
+    placement = placing.plan(args, pair)
+    if pair.draft is not None and placement.draft is None:
+        with suppress(UserError):  # there is no room for both
+            placement = placing.plan(argparse.Namespace(**{**vars(args), "mode": "sd"}), pair)
+    if on_plan is not None:
+        on_plan(placement)
+    return placing.apply(placement, pair)
+
+
+def identity_of(pair: PairOptions) -> Identity:
+    """Return what settings hold for that are tuned with these models on this machine."""
+    from localspec.machine.machine import known_machine
+    from localspec.machine.machine_facts import facts_of
+    from localspec.tuned import identify
+
+    machine = facts_of(known_machine(may_measure=False))
+    return identify(pair.target, pair.draft, pair.draft_threads, machine)
+
+
+@dataclass(frozen=True, slots=True)
+class TuneWish:
+    """What a person wants tuned, and how thoroughly; `trials` None leaves their number to the tuner."""
+
+    profiles: tuple[Profile, ...]
+    budget_s: float | None = None
+    trials: int | None = None
+    quick: bool = False
+    resume: bool = False
+
+
+def plan_of(pair: PairOptions, wish: TuneWish) -> TunePlan:
+    """Return the plan of a run on these models."""
+    return TunePlan(
+        pair.target,
+        pair.draft,
+        wish.profiles,
+        max_fan_out=pair.max_fan_out,
+        draft_threads=pair.draft_threads,
+        budget_s=wish.budget_s,
+        trials=wish.trials or (QUICK_TRIALS if wish.quick else TRIALS),
+        quick=wish.quick,
+        resume=wish.resume,
+    )
+
+
+def opener(
+    pair: PairOptions,
+    stop: Stop,
+    on_log: Callable[[LogLine], None] | None = None,
+) -> Callable[[Workplace], Worker]:
+    """Return what opens the models in a process of their own, as a workplace says."""
+
+    def open_models(workplace: Workplace) -> Worker:
+        from localspec.worker import Worker
+
+        at = at_workplace(pair, workplace)
+        return Worker.open(
+            at.target,
+            at.draft,
+            max_fan_out=at.max_fan_out,
+            draft_threads=at.draft_threads,
+            on_progress=lambda _fraction: not stop.wanted,
+            on_log=on_log,
+        )
+
+    return open_models
+
+
+def at_workplace(pair: PairOptions, workplace: Workplace) -> PairOptions:
+    """Return the options that open a pair as a workplace says; what that leaves as usual stays as given."""
+    target = _at(pair.target, workplace)
+    target = replace(target, threads=workplace.threads or target.threads)
+    if pair.draft is None:
+        return replace(pair, target=target)
+    draft, kind = _at(pair.draft, workplace), workplace.draft_kv_type
+    if kind != Workplace().draft_kv_type:
+        draft = replace(draft, kv_type_k=kind, kv_type_v=kind)
+    if workplace.draft_on_cpu:
+        draft = replace(draft, devices=(), gpu_layers=0, tensor_split=())
+    draft_threads = workplace.draft_threads or pair.draft_threads
+    return replace(pair, target=target, draft=draft, draft_threads=draft_threads)
+
+
+def _at(options: ModelOptions, workplace: Workplace) -> ModelOptions:
+    fast, width = workplace.flash_attention, workplace.micro_batch
+    if width == Workplace().micro_batch:
+        width = options.micro_batch
+    return replace(
+        options,
+        micro_batch=width,
+        batch=max(options.batch, width),
+        flash_attention=options.flash_attention if fast is None else fast,
+    )
+
+
+def run(
+    plan: TunePlan, pair: PairOptions, stop: Stop, on_log: Callable[[LogLine], None] | None = None
+) -> Iterator[TuneEvent]:
+    """Yield what a run of the tuner says; raises `Cancelled` when it is stopped."""
+    from localspec.tuning.tune import tune
+
+    try:
+        with closing(cast("Generator[TuneEvent]", tune(plan, stop.at(opener(pair, stop, on_log))))) as events:
+            for event in events:
+                yield event
+                stop.check()
+    finally:
+        stop.over()

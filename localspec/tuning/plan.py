@@ -1,0 +1,88 @@
+"""What is to be tuned, from which prompts, and how the time is shared out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+from localspec.interface import OpenModels
+from localspec.profiles import Profile
+from localspec.tuning.records import Stage
+from localspec.types import EngineSettings, Message, ModelOptions, Request
+
+FIRST_S = 45.0  # for what serves all tasks
+TASK_S = 85.0  # for each task
+QUICK = 0.4  # of these, where somebody is in a hurry
+TRIALS = 150
+QUICK_TRIALS = 60
+ANSWER_TOKENS = 96
+TRACE_TOKENS = 2400  # of one task: more hardly changes what the simulation says
+FEWEST_TRACE_TOKENS = 400  # before time may end a trace
+
+_SHARES: dict[Stage, float] = {"machine": 0.6, "costs": 0.4, "traces": 0.25, "study": 0.35, "confirm": 0.4}
+
+
+@dataclass(frozen=True, slots=True)
+class TunePlan:
+    """What to tune: a pair of models as they would be opened, and one profile for each task."""
+
+    target: ModelOptions
+    draft: ModelOptions | None
+    profiles: tuple[Profile, ...]
+    max_fan_out: int = 24
+    draft_threads: int | None = None
+    budget_s: float | None = None  # of the whole run
+    trials: int = TRIALS  # simulated, of each task
+    quick: bool = False  # without trying other ways to open the models, and with less of everything
+    resume: bool = False  # go on with the last run if it was stopped
+
+
+def seconds_of(stage: Stage, plan: TunePlan) -> float:
+    """Return the time that a stage may take, for one task where it serves one."""
+    tasks = len(plan.profiles)
+    scale = QUICK if plan.quick else 1.0
+    if plan.budget_s is not None:
+        scale = plan.budget_s / (FIRST_S + TASK_S * tasks)
+    share = _SHARES[stage]
+    if stage == "machine":
+        return 0.0 if plan.quick else FIRST_S * scale * share
+    if stage == "costs":
+        return FIRST_S * scale * (1.0 if plan.quick else share)
+    return TASK_S * scale * share
+
+
+def left_s(plan: TunePlan, task: int, stage: Stage, done: float) -> float:
+    """Estimate the rest of a run that is at a stage of a task (numbered from 0), so much of it done."""
+    first: tuple[Stage, ...] = ("machine", "costs")
+    of_task: tuple[Stage, ...] = ("traces", "study", "confirm")
+    stages = [*first, *of_task * len(plan.profiles)]
+    at = first.index(stage) if stage in first else len(first) + len(of_task) * task + of_task.index(stage)
+    rest = sum(seconds_of(later, plan) for later in stages[at + 1 :])
+    return seconds_of(stage, plan) * (1.0 - done) + rest
+
+
+def requests(
+    models: OpenModels, profile: Profile, prompts: Sequence[str], seed: int = 0
+) -> Iterator[Request]:
+    """Yield a request for each prompt that fits the context with its answer, under the profile."""
+    room = models.target.context - ANSWER_TOKENS
+    for number, prompt in enumerate(prompts):
+        messages = (*_system(profile), Message("user", prompt))
+        if models.count_tokens(messages) <= room:
+            yield Request(
+                messages,
+                sampling=profile.sampling,
+                settings=EngineSettings(mode="off"),
+                max_tokens=ANSWER_TOKENS,
+                seed=seed + number,
+            )
+
+
+def few(of: Iterator[Request], count: int) -> tuple[Request, ...]:
+    """Return the first few requests."""
+    return tuple(islice(of, count))
+
+
+def _system(profile: Profile) -> tuple[Message, ...]:
+    return (Message("system", profile.system_prompt),) if profile.system_prompt else ()

@@ -1,0 +1,180 @@
+"""The whole run: choose how to open the models, measure costs, then trace, search and confirm each task.
+
+Every step is on disk before it is told of. What is on disk is not done again: a run that was stopped or
+killed goes on where it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from datetime import UTC, datetime
+from itertools import count, islice
+from typing import cast
+
+from localspec import tuned
+from localspec.evidence import Costs
+from localspec.interface import TunableModels
+from localspec.machine.machine import known_machine
+from localspec.machine.machine_facts import facts_of
+from localspec.tuning.folder import Folder, RunState, digest
+from localspec.tuning.plan import TunePlan, left_s, requests, seconds_of
+from localspec.tuning.records import (
+    Attempt,
+    StageBegan,
+    StageProgress,
+    TaskDone,
+    TaskResult,
+    TuneEvent,
+    Workplace,
+    WorkplaceChosen,
+)
+from localspec.tuning.results import keep, recall
+from localspec.tuning.study_file import StudyKey
+from localspec.tuning.tune_costs import STEPS, costs_of
+from localspec.tuning.tune_task import Scene, TaskRun
+from localspec.tuning.workplaces import Runs, try_workplaces
+from localspec.tuning.workplaces_possible import Room, choose, possible
+from localspec.types import Mode, ModelOptions, Request
+
+Opener = Callable[[Workplace], AbstractContextManager[TunableModels]]
+
+ATTEMPT_PROMPTS = 2  # of the first profile, for each way to open the models
+ATTEMPT_TOKENS = 64
+COST_PROMPTS = 6
+
+
+def tune(plan: TunePlan, open_models: Opener) -> Iterator[TuneEvent]:
+    """Tune every task of the plan; closing the iterator stops it, and everything found so far is kept.
+
+    Raises `UserError` for models that cannot be tuned, `EngineDied`, `StoreError` and `Cancelled`.
+    """
+    facts = facts_of(known_machine())
+    identity = tuned.identify(plan.target, plan.draft, plan.draft_threads, facts)
+    room = Room(
+        cores=facts.cores,
+        has_draft=plan.draft is not None,
+        target_on_card=_on_card(plan.target, facts),
+        draft_on_card=plan.draft is not None and _on_card(plan.draft, facts),
+    )
+    return Run(plan, open_models, identity, room).events()
+
+
+def _on_card(options: ModelOptions, facts: tuned.MachineFacts) -> bool:
+    return bool(facts.devices if options.devices is None else options.devices) and options.gpu_layers != 0
+
+
+class Run:
+    """One run over all tasks of a plan."""
+
+    def __init__(self, plan: TunePlan, open_models: Opener, identity: tuned.Identity, room: Room) -> None:
+        """Take what the results will hold for, and what other ways to open the models there are."""
+        self._plan, self._open, self._identity, self._room = plan, open_models, identity, room
+        self._folder = Folder(identity.pair)
+        self._place = digest(identity)
+        last = self._folder.last_run()
+        if plan.resume and last is not None and not last.complete:
+            self._state = last
+        else:
+            self._state = RunState(1 if last is None else last.number + 1)
+
+    def events(self) -> Iterator[TuneEvent]:
+        """Do what is not done yet."""
+        self._keep(self._state)
+        workplace = yield from self._choose_workplace()
+        with self._open(workplace) as models:
+            costs = yield from self._measure(models, workplace)
+            scene = Scene(self._plan, self._folder, costs, self._state.number)
+            for place, profile in enumerate(self._plan.profiles):
+                state = self._state.of(profile.task)
+                result = recall(self._identity.pair, profile.task) if state.done else None
+                if result is None:
+                    task = TaskRun(scene, models, place, lambda new: self._keep(self._state.having(new)))
+                    result = yield from task.run(state)
+                    self._done(result)
+                yield TaskDone(result)
+        self._keep(replace(self._state, complete=True))
+
+    def _choose_workplace(self) -> Generator[TuneEvent, None, Workplace]:
+        """Try other ways to open the models, and return the fastest."""
+        plan, room = self._plan, self._room
+        if plan.quick:
+            return tuned.recall_workplace(self._identity) or Workplace()
+        attempts: list[Attempt] = []
+        steps = len(possible(room)) + 2
+        yield StageBegan("machine", None, steps)
+        modes: tuple[Mode, ...] = ("off", "sd", "ssd") if room.has_draft else ("off", "ngram")
+        with self._open(Workplace()) as models:
+            asked = self._prompts(models, ATTEMPT_PROMPTS, ATTEMPT_TOKENS)
+        runs = Runs(room, modes, asked, seconds_of("machine", plan))
+        key = StudyKey("ways to open the models", digest(self._place, self._state.number))
+        for attempt in try_workplaces(self._open, runs, self._folder.studies, key):
+            attempts.append(attempt)
+            done = min(len(attempts), steps)
+            yield StageProgress(
+                "machine", None, done, steps, left_s(plan, 0, "machine", done / steps), attempt.failure
+            )
+        workplace, reason = choose(attempts)
+        tuned.keep_workplace(self._identity, workplace)
+        chosen = WorkplaceChosen(workplace, tuple(attempts), reason)
+        self._folder.keep_workplace(chosen)
+        yield chosen
+        return workplace
+
+    def _measure(self, models: TunableModels, workplace: Workplace) -> Generator[TuneEvent, None, Costs]:
+        key = digest(self._place, workplace)
+        yield StageBegan("costs", None, STEPS)
+        asked = self._prompts(models, COST_PROMPTS)
+        work = costs_of(models, self._folder.costs, key, asked, seconds_of("costs", self._plan))
+        costs = yield from self._told(work)
+        self._keep(replace(self._state, costs_key=key))
+        return costs
+
+    def _told(self, work: Generator[str, None, Costs]) -> Generator[TuneEvent, None, Costs]:
+        """Turn notes on what was done into progress."""
+        for done in count(1):
+            try:
+                note = next(work)
+            except StopIteration as end:
+                return cast(Costs, end.value)
+            step = min(done, STEPS)
+            rest_s = left_s(self._plan, 0, "costs", step / STEPS)
+            yield StageProgress("costs", None, step, STEPS, rest_s, note)
+        raise AssertionError("counting does not end")
+
+    def _prompts(self, models: TunableModels, count: int, tokens: int | None = None) -> tuple[Request, ...]:
+        """Return the first requests of all profiles, in turn."""
+        each = -(-count // len(self._plan.profiles))
+        found: list[Request] = []
+        for profile in self._plan.profiles:
+            found += islice(requests(models, profile, profile.tuning_prompts().prompts), each)
+        if tokens is not None:
+            found = [replace(request, max_tokens=tokens) for request in found]
+        return tuple(found[:count])
+
+    def _done(self, result: TaskResult) -> None:
+        keep(self._identity.pair, result)
+        tuned.keep(self._identity, _summary(result))
+        state = self._state.of(result.task)
+        self._keep(self._state.having(replace(state, done=True)))
+
+    def _keep(self, state: RunState) -> None:
+        self._folder.keep(state)
+        self._state = state
+
+
+def _summary(result: TaskResult) -> tuned.TunedTask:
+    """Return what of a result is needed to decode by it."""
+    winner = next(each for each in result.contenders if each.settings == result.settings)
+    return tuned.TunedTask(
+        task=result.task,
+        settings=result.settings,
+        gain=winner.gain.value,
+        gain_low=winner.gain.low,
+        gain_high=winner.gain.high,
+        rate=winner.rate.value,
+        plain_rate=result.contenders[0].rate.value,
+        measured_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        reason=result.reason,
+    )

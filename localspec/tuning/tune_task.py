@@ -1,0 +1,216 @@
+"""One task of a run: trace the target's answers, search the settings, confirm the best for real."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, replace
+from itertools import islice
+from math import ceil
+
+from localspec.errors import UserError
+from localspec.evidence import Costs, Trace, TraceSegment
+from localspec.interface import TunableModels
+from localspec.learned import file_of, learned, starting_points
+from localspec.profiles import Profile
+from localspec.tuning.calibration import calibrate
+from localspec.tuning.confirm import LLAMA_CPP, Terms, confirm, entrants
+from localspec.tuning.folder import Folder, TaskState, digest
+from localspec.tuning.plan import (
+    ANSWER_TOKENS,
+    FEWEST_TRACE_TOKENS,
+    TRACE_TOKENS,
+    TunePlan,
+    left_s,
+    requests,
+    seconds_of,
+)
+from localspec.tuning.records import (
+    BestSoFar,
+    Candidate,
+    Contender,
+    Stage,
+    StageBegan,
+    StageProgress,
+    TaskResult,
+    TuneEvent,
+)
+from localspec.tuning.simulate import Simulator
+from localspec.tuning.space import Space, space_of
+from localspec.tuning.study import Search, search
+from localspec.tuning.study_file import StudyKey
+from localspec.tuning.study_history import Tried
+from localspec.tuning.study_results import best
+from localspec.tuning.traces import append, load, record
+from localspec.tuning.verdict import Verdict
+from localspec.types import EngineSettings, TaskType
+
+SHARES = 3  # of the trace: a trial that is behind on the first is spared the others
+CANDIDATES = 3
+
+Events = Generator[TuneEvent, None, None]
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """What all tasks of a run share."""
+
+    plan: TunePlan
+    folder: Folder
+    costs: Costs
+    number: int  # of the run
+
+
+class TaskRun:
+    """The work on one task, stage by stage; every stage leaves what the next one needs."""
+
+    def __init__(
+        self, scene: Scene, models: TunableModels, place: int, keep: Callable[[TaskState], None]
+    ) -> None:
+        """Prepare the task at a place of the plan, counted from 0; `keep` writes down how far it is."""
+        self._scene, self._models, self._place, self._keep = scene, models, place, keep
+        self._profile = scene.plan.profiles[place]
+        self._task = self._profile.task
+        self._prompts = self._profile.tuning_prompts()
+
+    def run(self, state: TaskState) -> Generator[TuneEvent, None, TaskResult]:
+        """Go through the stages that are not done yet, and return what came of them."""
+        began = time.monotonic()
+        segments, state = yield from self._trace(state)
+        trace = Trace(self._profile.sampling, segments)
+        if not state.study_key:
+            costs = digest(self._scene.costs, self._scene.number, state.trace_key, len(segments))
+            state = replace(state, study_key=costs)
+            self._keep(state)
+        simulator = Simulator(trace, self._scene.costs)
+        tried = yield from self._search(simulator, len(segments), state.study_key)
+        candidates = best(tried, CANDIDATES)
+        verdict = yield from self._confirm(simulator, candidates, state.study_key)
+        return TaskResult(
+            task=self._task,
+            settings=verdict.settings,
+            reason=verdict.reason,
+            contenders=verdict.contenders,
+            calibration=calibrate(trace, _judged_by(verdict, candidates)),
+            trials=len(tried),
+            seconds=time.monotonic() - began,
+            drift=verdict.drift,
+        )
+
+    def _trace(
+        self, state: TaskState
+    ) -> Generator[TuneEvent, None, tuple[tuple[TraceSegment, ...], TaskState]]:
+        """Return the answers of a trace; those on disk are not decoded again."""
+        path, profile = self._scene.folder.traces(self._task), self._profile
+        wanted = list(requests(self._models, profile, self._prompts.prompts))
+        key = digest(self._scene.folder.pair, wanted)
+        segments = list(load(path, key))
+        if state.trace_key == key and 0 < state.segments <= len(segments):
+            yield self._began("traces", 1, 1)
+            return tuple(segments[: state.segments]), state
+        yield self._began("traces", TRACE_TOKENS, min(_tokens(segments), TRACE_TOKENS))
+        ends_s = time.monotonic() + seconds_of("traces", self._scene.plan)
+        rest = record(self._models, islice(wanted, len(segments), None))
+        while not _is_enough(_tokens(segments), time.monotonic() > ends_s):
+            segment = next(rest, None)
+            if segment is None:
+                break
+            append(path, key, segment)
+            segments.append(segment)
+            done = min(_tokens(segments), TRACE_TOKENS)
+            yield self._progress("traces", done, TRACE_TOKENS, f"{len(segments)} answers")
+        if not _tokens(segments):
+            raise UserError(
+                f"no tuning prompt of the profile {profile.name} fits the context",
+                "open the models with a larger -c",
+            )
+        state = TaskState(self._task, key, len(segments))
+        self._keep(state)
+        return tuple(segments), state
+
+    def _search(self, simulator: Simulator, count: int, key: str) -> Generator[TuneEvent, None, list[Tried]]:
+        plan, tried = self._scene.plan, list[Tried]()
+
+        def simulate(settings: EngineSettings, share: int) -> float:
+            return simulator.rate(settings, range(ceil(count * (share + 1) / shares(count))))
+
+        known = learned(file_of(self._scene.folder.pair), self._task)
+        wish = Search(
+            space(self._scene.costs, self._profile, plan),
+            () if known is None else starting_points(known),
+            shares=shares(count),
+            trials=plan.trials,
+            budget_s=seconds_of("study", plan),
+        )
+        yield self._began("study", plan.trials, 0)
+        for each in search(simulate, wish, self._scene.folder.studies, study_key(self._task, key)):
+            tried.append(each)
+            if each.is_best:
+                yield BestSoFar(self._task, each.settings, each.tokens_per_s)
+            yield self._progress("study", len(tried), plan.trials, each.failure)
+        return tried
+
+    def _confirm(
+        self, simulator: Simulator, candidates: tuple[Candidate, ...], key: str
+    ) -> Generator[TuneEvent, None, Verdict]:
+        models, plan = self._models, self._scene.plan
+        held_out = tuple(requests(models, self._profile, self._prompts.held_out, seed=ANSWER_TOKENS))
+        field = entrants(candidates, None if models.draft is None else simulator.rate(LLAMA_CPP))
+        if models.draft is None:
+            field = tuple(each for each in field if each.settings != LLAMA_CPP)
+        budget_s = seconds_of("confirm", plan)
+        yield self._began("confirm", 1, 0)
+        terms = Terms(budget_s, key, self._scene.folder.runs(self._task))
+        leader: Contender | None = None
+        for each in confirm(models, held_out, field, terms):
+            if isinstance(each, Verdict):
+                return each
+            if each.leader is not None and each.leader != leader:
+                leader = each.leader
+                yield BestSoFar(self._task, leader.settings, leader.predicted, leader.rate)
+            yield self._progress("confirm", each.done, each.steps)
+        raise AssertionError("a confirmation ends with a verdict")
+
+    def _began(self, stage: Stage, steps: int, kept: int) -> StageBegan:
+        return StageBegan(stage, self._task, steps, kept)
+
+    def _progress(self, stage: Stage, done: int, steps: int, note: str = "") -> StageProgress:
+        rest_s = left_s(self._scene.plan, self._place, stage, done / steps)
+        return StageProgress(stage, self._task, done, steps, rest_s, note)
+
+
+def shares(answers: int) -> int:
+    """Return in how many steps a trial sees a trace."""
+    return min(SHARES, answers)
+
+
+def study_key(task: TaskType, key: str) -> StudyKey:
+    """Return what the study of a task's settings is called."""
+    return StudyKey(f"settings for {task}", key)
+
+
+def space(costs: Costs, profile: Profile, plan: TunePlan) -> Space:
+    """Return what can be searched: a mode that ran no rounds when costs were measured cannot run here."""
+    modes = {overhead.mode for overhead in costs.overheads}
+    return space_of(
+        profile.sampling,
+        has_draft=plan.draft is not None,
+        can_branch="ssd" in modes,
+        max_fan_out=plan.max_fan_out,
+    )
+
+
+def _judged_by(verdict: Verdict, candidates: tuple[Candidate, ...]) -> EngineSettings:
+    """Return the settings that a calibration is told of: what was chosen, or what came closest."""
+    if verdict.settings.mode in ("sd", "ssd"):
+        return verdict.settings
+    drafting = (each.settings for each in candidates if each.settings.mode in ("sd", "ssd"))
+    return next(drafting, replace(EngineSettings(), mode="sd"))
+
+
+def _tokens(segments: list[TraceSegment]) -> int:
+    return sum(len(segment.tokens) for segment in segments)
+
+
+def _is_enough(tokens: int, is_late: bool) -> bool:
+    return tokens >= TRACE_TOKENS or (is_late and tokens >= FEWEST_TRACE_TOKENS)

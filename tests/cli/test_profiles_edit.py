@@ -1,0 +1,214 @@
+"""`localspec profiles edit`."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+
+from localspec.paths import config_dir
+from localspec.profiles import profiles, shipped_files
+from tests.cli.conftest import Invoke
+
+GOOD = 'title = "Poems"\ntask = "writing"\n'
+BROKEN = 'title = "Poems"\ntask = "poetry"\n'
+EDITOR = """
+import pathlib, sys
+steps, path = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[-1])
+step = min(steps.glob("*.py"))
+step.with_suffix(".seen").write_bytes(path.read_bytes())
+code = step.read_text()
+step.unlink()
+exec(code)
+"""
+
+
+class Editor(Protocol):
+    """Makes the user's editor do something each time that it is called; `seen` is what it then opened."""
+
+    def __call__(self, *steps: str) -> None: ...
+
+    def seen(self, call: int = 0) -> str: ...
+
+
+def saves(text: str) -> str:
+    return f"path.write_bytes({text.encode()!r})"
+
+
+@pytest.fixture
+def own() -> Path:
+    return config_dir() / "profiles"
+
+
+@pytest.fixture
+def editor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Editor:
+    folder = tmp_path / "an editor's steps"
+    script = folder / "editor"
+
+    class Steps:
+        def __call__(self, *steps: str) -> None:
+            folder.mkdir(exist_ok=True)
+            script.write_text(EDITOR)
+            for number, step in enumerate(steps):
+                (folder / f"{number}.py").write_text(step)
+            monkeypatch.setenv("EDITOR", shlex.join([sys.executable, "-S", str(script), str(folder), "-w"]))
+
+        def seen(self, call: int = 0) -> str:
+            return (folder / f"{call}.seen").read_bytes().decode()
+
+    monkeypatch.delenv("VISUAL", raising=False)
+    monkeypatch.delenv("EDITOR", raising=False)
+    return Steps()
+
+
+def put(folder: Path, name: str, text: str) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{name}.toml"
+    path.write_bytes(text.encode())
+    return path
+
+
+def test_an_own_one_is_edited_in_place(invoke: Invoke, own: Path, editor: Editor) -> None:
+    path = put(own, "poems", GOOD)
+    path.chmod(0o640)
+    editor(saves(GOOD + 'description = "ü"\r\n'))
+    outcome = invoke("profiles", "edit", "poems")
+    assert (outcome.code, outcome.out, outcome.err) == (0, "", f"saved {path}\n")
+    assert editor.seen() == GOOD
+    assert path.read_bytes().decode() == GOOD + 'description = "ü"\r\n'
+    assert path.stat().st_mode & 0o777 == 0o640
+
+
+def test_editing_a_shipped_one_makes_it_ones_own(invoke: Invoke, own: Path, editor: Editor) -> None:
+    before = shipped_files()["coding"].read_bytes()
+    editor("path.write_text(path.read_text().replace('0.2', '0.6'))")
+    value = json.loads(invoke("profiles", "edit", "coding", "--json").out)
+    assert value == {"schema": 1, "name": "coding", "path": str(own / "coding.toml"), "changed": True}
+    assert profiles(own).named("coding").sampling.temperature == 0.6
+    assert shipped_files()["coding"].read_bytes() == before
+
+
+def test_an_edit_that_changes_nothing_leaves_nothing(invoke: Invoke, own: Path, editor: Editor) -> None:
+    editor("pass")
+    outcome = invoke("profiles", "edit", "coding")
+    assert (outcome.code, outcome.err) == (0, "nothing was changed\n")
+    assert not own.exists()
+
+
+def test_a_mistake_is_told_and_can_be_mended(invoke: Invoke, own: Path, editor: Editor) -> None:
+    path = put(own, "poems", GOOD)
+    editor(saves(BROKEN), f"assert path.read_text() == {BROKEN!r}\n" + saves(GOOD + "# mended\n"))
+    outcome = invoke("profiles", "edit", "poems", typed="what?\ne\n")
+    assert outcome.code == 0
+    assert f"error: {path}, line 2: `task` cannot be `poetry`" in outcome.err
+    assert outcome.err.count("[e]dit again") == 2
+    assert path.read_text() == GOOD + "# mended\n"
+
+
+def test_a_mistake_can_be_discarded(invoke: Invoke, own: Path, editor: Editor) -> None:
+    path = put(own, "poems", GOOD)
+    editor(saves(BROKEN))
+    assert invoke("profiles", "edit", "poems", typed="Discard\n").code == 1
+    assert [(file, file.read_text()) for file in own.iterdir()] == [(path, GOOD)]
+
+
+@pytest.mark.parametrize("typed", ["k\n", "", None])
+def test_a_mistake_is_kept_aside_and_the_next_edit_goes_on_there(
+    invoke: Invoke, own: Path, editor: Editor, typed: str | None
+) -> None:
+    path = put(own, "poems", GOOD)
+    editor(saves(BROKEN))
+    outcome = invoke("profiles", "edit", "poems", typed=typed)
+    assert outcome.code == 1
+    assert f"kept in {path}.unfinished" in outcome.err
+    assert path.read_text() == GOOD
+    assert profiles(own).problems == ()
+
+    editor(saves(GOOD + "# mended\n"))
+    outcome = invoke("profiles", "edit", "poems")
+    assert editor.seen() == BROKEN
+    assert "going on with" in outcome.err
+    assert [(file, file.read_text()) for file in own.iterdir()] == [(path, GOOD + "# mended\n")]
+
+
+def test_a_mistake_in_the_prompts_is_a_mistake(invoke: Invoke, own: Path, editor: Editor) -> None:
+    editor(saves(GOOD + '[tuning]\nprompts = [\n"a",\n"a"]\n'))
+    outcome = invoke("profiles", "edit", "coding", typed="d\n")
+    assert "line 6: this prompt stands in `prompts` already" in outcome.err
+    assert not own.exists()
+
+
+def test_a_broken_file_can_be_mended(invoke: Invoke, own: Path, editor: Editor) -> None:
+    path = put(own, "poems", BROKEN)
+    path.write_bytes(BROKEN.encode() + b"# \xff\n")
+    editor("pass", saves(GOOD))
+    outcome = invoke("profiles", "edit", "poems", typed="e\n")
+    assert outcome.code == 0
+    assert "line 3: byte 0xff is not UTF-8 text" in outcome.err
+    assert path.read_text() == GOOD
+
+
+def test_what_somebody_else_wrote_meanwhile_stays(invoke: Invoke, own: Path, editor: Editor) -> None:
+    path = put(own, "poems", GOOD)
+    editor(f"pathlib.Path({str(path)!r}).write_text('other')\n" + saves(GOOD + "# mine\n"))
+    outcome = invoke("profiles", "edit", "poems")
+    assert outcome.code == 1
+    assert "somebody else has changed" in outcome.err
+    assert path.read_text() == "other"
+    assert Path(f"{path}.unfinished").read_text() == GOOD + "# mine\n"
+
+
+@pytest.mark.parametrize("saved", ["pass", saves(GOOD + "# half\n")])
+def test_an_editor_that_fails_changes_nothing(invoke: Invoke, own: Path, editor: Editor, saved: str) -> None:
+    path = put(own, "poems", GOOD)
+    editor(f"{saved}\nsys.exit(3)")
+    outcome = invoke("profiles", "edit", "poems")
+    assert outcome.code == 1
+    assert "the editor ended with code 3: nothing was changed" in outcome.err
+    assert path.read_text() == GOOD
+    assert Path(f"{path}.unfinished").exists() == (saved != "pass")
+
+
+def test_visual_goes_before_editor(
+    invoke: Invoke, own: Path, editor: Editor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(own, "poems", GOOD)
+    editor("sys.exit(3)")
+    monkeypatch.setenv("VISUAL", shlex.join([sys.executable, "-S", "-c", "pass"]))
+    assert invoke("profiles", "edit", "poems").code == 0
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ("", "EDITOR=nano localspec profiles edit coding"),
+        ("  ", "no editor is set"),
+        ("no-such-editor -w", "cannot start the editor `no-such-editor`"),
+        ("'nano", "EDITOR has a quote that does not end"),
+    ],
+)
+def test_without_an_editor_it_is_said(
+    invoke: Invoke, own: Path, monkeypatch: pytest.MonkeyPatch, value: str, words: str
+) -> None:
+    monkeypatch.delenv("VISUAL", raising=False)
+    monkeypatch.setenv("EDITOR", value)
+    outcome = invoke("profiles", "edit", "coding")
+    assert outcome.code == 2
+    assert words in outcome.err
+    assert not own.exists()
+
+
+def test_a_text_that_cannot_be_saved_is_not_lost(invoke: Invoke, own: Path, editor: Editor) -> None:
+    own.parent.mkdir(parents=True, exist_ok=True)
+    editor(saves(GOOD), saves(GOOD))
+    own.with_name("profiles").symlink_to(own.parent / "gone" / "further")
+    outcome = invoke("profiles", "edit", "coding")
+    assert outcome.code == 2
+    place = Path(outcome.err.split("your text is still in ")[1].splitlines()[0])
+    assert place.read_text() == GOOD
+    place.unlink()
+    place.parent.rmdir()

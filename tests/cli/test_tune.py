@@ -1,0 +1,194 @@
+"""The verb `tune`, on scripted runs of the tuner."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from localspec.cli import tune as verb
+from localspec.cli.options import PairOptions
+from localspec.cli.tune_start import budget, profiles_of, read_tasks
+from localspec.cli.tune_stopping import Stop
+from localspec.errors import EngineError, UserError
+from localspec.profiles import profiles
+from localspec.tuning.plan import QUICK_TRIALS, TRIALS, TunePlan
+from localspec.tuning.records import TuneEvent
+from tests.cli.conftest import Invoke
+from tests.cli.tuning_script import machine, task, whole
+
+Run = Callable[[TunePlan, PairOptions, Stop], Iterator[TuneEvent]]
+
+
+class Tuner:
+    """Stands in for the tuner: keeps what it was asked, says what its script does."""
+
+    def __init__(self) -> None:
+        self.plans: list[TunePlan] = []
+        self.script: Callable[[Stop], Iterator[TuneEvent]] = lambda _stop: whole()
+
+    def __call__(self, plan: TunePlan, pair: PairOptions, stop: Stop) -> Iterator[TuneEvent]:
+        self.plans.append(plan)
+        yield from self.script(stop)
+
+    @property
+    def plan(self) -> TunePlan:
+        return self.plans[-1]
+
+
+@pytest.fixture
+def tuner(monkeypatch: pytest.MonkeyPatch) -> Tuner:
+    result = Tuner()
+    monkeypatch.setattr(verb, "run", result)
+    return result
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90s", 90), ("3m", 180), ("1h", 3600), ("1h30m", 5400), ("45", 45), ("2 min", 120)]
+)
+def test_lengths_of_time(text: str, seconds: float) -> None:
+    assert budget(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "soon", "3x", "m", "-3m", "1.5h", "0s", "9s", "25h", "m3"])
+def test_what_is_no_length_of_time(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match=f"`{text}` is not"):
+        budget(text)
+
+
+def test_results_go_to_the_output_and_progress_beside_it(tuner: Tuner, invoke: Invoke) -> None:
+    outcome = invoke("tune", "--no-fit")
+    assert outcome.code == 0
+    assert [line.split()[:2] for line in outcome.out.splitlines()[1:3]] == [
+        ["coding", "SSD"],
+        ["writing", "plain"],
+    ]
+    assert "1.42" in outcome.out
+    assert "tuning demo-target + demo-draft for coding, writing, general" in outcome.err
+    assert "coding, study: simulating settings, up to 20 trials" in outcome.err
+    assert [profile.task for profile in tuner.plan.profiles] == ["coding", "writing", "dialogue"]
+    assert (tuner.plan.trials, tuner.plan.budget_s, tuner.plan.quick, tuner.plan.resume) == (
+        TRIALS, None, False, False,
+    )  # fmt: skip
+    assert tuner.plan.draft is not None
+
+
+def test_flags_make_the_plan(tuner: Tuner, invoke: Invoke) -> None:
+    outcome = invoke(
+        "tune", "--no-fit", "--task", "math", "coding", "--task", "math", "--budget", "3m", "--trials", "77",
+        "--quick", "--resume", "-t", "2", "-c", "512",
+    )  # fmt: skip
+    assert outcome.code == 0
+    assert [profile.task for profile in tuner.plan.profiles] == ["math", "coding"]
+    assert (tuner.plan.trials, tuner.plan.budget_s) == (77, 180.0)
+    assert tuner.plan.quick
+    assert tuner.plan.resume
+    assert (tuner.plan.target.threads, tuner.plan.target.context) == (2, 512)
+    invoke("tune", "--no-fit", "--quick", "--profile", "writing")
+    assert tuner.plan.trials == QUICK_TRIALS
+    assert [profile.name for profile in tuner.plan.profiles] == ["writing"]
+
+
+@pytest.mark.usefixtures("tuner")
+def test_json_is_one_object_on_the_output(invoke: Invoke) -> None:
+    outcome = invoke("tune", "--no-fit", "--json")
+    value = json.loads(outcome.out)
+    assert (value["schema"], value["complete"]) == (1, True)
+    coding, writing = value["tasks"]
+    assert coding["settings"]["mode"] == "ssd"
+    assert coding["winner"]["gain"]["low"] == pytest.approx(1.37)
+    assert writing["settings"]["mode"] == "off"
+    assert value["workplace"]["threads"] == 1
+    assert "simulating settings" in outcome.err
+
+
+def test_ctrl_c_keeps_what_was_found_and_says_how_to_go_on(tuner: Tuner, invoke: Invoke) -> None:
+    def script(stop: Stop) -> Iterator[TuneEvent]:
+        yield from task("coding")
+        os.kill(os.getpid(), signal.SIGINT)
+        while True:
+            stop.check()
+
+    tuner.script = script
+    outcome = invoke("tune", "--no-fit")
+    assert outcome.code == 130
+    assert "1.42" in outcome.out
+    assert "`localspec tune --resume` goes on" in outcome.err
+    value = json.loads(invoke("tune", "--no-fit", "--json").out)
+    assert value["complete"] is False
+    assert [one["task"] for one in value["tasks"]] == ["coding"]
+
+
+def test_impatience_does_not_wait_for_the_models(tuner: Tuner, invoke: Invoke) -> None:
+    def script(_stop: Stop) -> Iterator[TuneEvent]:
+        yield from machine()
+        for _ in range(3):
+            os.kill(os.getpid(), signal.SIGINT)
+        yield from task("coding")
+
+    tuner.script = script
+    assert invoke("tune", "--no-fit").code == 130
+
+
+def test_an_error_is_a_line_below_what_was_said(tuner: Tuner, invoke: Invoke) -> None:
+    def script(_stop: Stop) -> Iterator[TuneEvent]:
+        yield from machine()
+        raise EngineError("the models' process was killed")
+
+    tuner.script = script
+    outcome = invoke("tune", "--no-fit")
+    assert outcome.code == 1
+    assert outcome.err.splitlines()[-1] == "error: the models' process was killed"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--task", "cooking"], "cooking"),
+        (["--budget", "soon"], "`soon` is not a time such as 90s, 3m or 1h30m"),
+        (["--trials", "0"], "--trials"),
+        (["--profile", "codin"], "did you mean `coding`?"),
+        (["--show", "--reset"], "--show and --reset cannot be done at once"),
+        (["--show", "--quick"], "--show does not tune, and --quick says how"),
+        (["--yes"], "only --reset asks"),
+        (["--export", "yaml"], "--export"),
+        (["-md", "small.gguf"], "there is no target"),
+        (["--no-fit", "--explain"], "--explain"),
+    ],
+)
+def test_mistakes_are_one_line(tuner: Tuner, invoke: Invoke, arguments: list[str], words: str) -> None:
+    outcome = invoke("tune", *arguments)
+    assert outcome.code == 2
+    assert words in outcome.err.splitlines()[0]
+    assert len(outcome.err.splitlines()) <= 2
+    assert tuner.plans == []
+
+
+def test_help_names_tasks_and_the_usual_ones(invoke: Invoke) -> None:
+    text = " ".join(invoke("tune", "--help").out.split())
+    assert "translate" in text
+    assert "(coding, writing, dialogue)" in text
+    assert "--resume" in text
+
+
+def test_two_profiles_of_a_task_are_refused(tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = tmp_path_factory.mktemp("profiles")
+    (folder / "mine.toml").write_text('title = "Mine"\ntask = "coding"\n', encoding="utf-8")
+    found = profiles(folder)
+    with pytest.raises(UserError, match="both of the task coding"):
+        profiles_of(found, [], ["coding", "mine"])
+    assert [profile.name for profile in profiles_of(found, ["writing"], ["mine", "mine"])] == [
+        "writing",
+        "mine",
+    ]
+
+
+def test_words_for_tasks() -> None:
+    assert read_tasks(["Coding", "math", "coding"]) == ("coding", "math")
+    assert read_tasks([]) == ()
+    with pytest.raises(UserError, match="there is no task `cooking`"):
+        read_tasks(["cooking"])

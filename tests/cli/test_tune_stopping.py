@@ -1,0 +1,187 @@
+"""The tuner can be stopped at any moment; what a cancelled call brought is not taken for a result."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from localspec.cli import tune_start
+from localspec.cli.options import PairOptions
+from localspec.cli.tune_start import opener
+from localspec.cli.tune_stopping import Stop, Stoppable
+from localspec.errors import Cancelled, EngineError
+from localspec.evidence import CallCosts, CostWish
+from localspec.interface import TunableModels
+from localspec.testing.scripted import Gate, ScriptedModels, says
+from localspec.tuning.records import Workplace
+from localspec.types import Finished, GenerationEvent, ModelOptions, Request
+
+
+class Slow(ScriptedModels):
+    """Models whose measurement goes on until it is cancelled."""
+
+    def __init__(self) -> None:
+        super().__init__(says("hello ", "world"))
+        self.begun, self.cancelled = threading.Event(), threading.Event()
+
+    def measure_costs(self, wish: CostWish) -> CallCosts:
+        self.begun.set()
+        assert self.cancelled.wait(20), "nobody cancelled it"
+        return CallCosts(0, together=False, verify=((1, 0.0),), step=())
+
+    def cancel(self) -> None:
+        self.cancelled.set()
+        super().cancel()
+
+
+def openers(models: ScriptedModels) -> Callable[[Workplace], AbstractContextManager[TunableModels]]:
+    @contextmanager
+    def open_models(_workplace: Workplace) -> Iterator[TunableModels]:
+        try:
+            yield cast(TunableModels, models)
+        finally:
+            models.close()
+
+    return open_models
+
+
+def asks_when(moment: threading.Event, stop: Stop) -> threading.Thread:
+    def ask() -> None:
+        assert moment.wait(20)
+        stop.ask()
+
+    asker = threading.Thread(target=ask)
+    asker.start()
+    return asker
+
+
+def test_a_measurement_under_way_is_cancelled_and_its_result_is_not_used() -> None:
+    models, stop = Slow(), Stop()
+    asker = asks_when(models.begun, stop)
+    with pytest.raises(Cancelled), stop.at(openers(models))(Workplace()) as opened:
+        opened.measure_costs(CostWish(0, together=False))
+    asker.join()
+    stop.over()
+    assert models.closed
+
+
+class Deaf(Slow):
+    """Models that hear nothing: only closing them ends a call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ended, self.were_closed = threading.Event(), False
+
+    def cancel(self) -> None:
+        """Ignore it."""
+
+    def close(self) -> None:
+        super().close()
+        self.ended.set()
+
+    def measure_costs(self, wish: CostWish) -> CallCosts:
+        self.begun.set()
+        self.were_closed = self.ended.wait(20)
+        raise EngineError("the models are closed")
+
+
+def test_models_that_hear_nothing_are_closed_and_that_is_no_failure_of_theirs() -> None:
+    models, stop = Deaf(), Stop(patience_s=0.2)
+    asker = asks_when(models.begun, stop)
+    with pytest.raises(Cancelled), stop.at(openers(models))(Workplace()) as opened:
+        opened.measure_costs(CostWish(0, together=False))
+    asker.join()
+    stop.over()
+    assert models.were_closed
+
+
+def test_an_error_that_nobody_asked_for_passes() -> None:
+    models, stop = Deaf(), Stop()
+    models.ended.set()
+    with stop.at(openers(models))(Workplace()) as opened, pytest.raises(EngineError, match="closed"):
+        opened.measure_costs(CostWish(0, together=False))
+
+
+def test_a_stop_between_two_calls_reaches_the_next_one() -> None:
+    models, stop = Slow(), Stop()
+    with stop.at(openers(models))(Workplace()) as opened:
+        stop.ask()
+        with pytest.raises(Cancelled):
+            opened.measure_costs(CostWish(0, together=False))
+    stop.over()
+    assert not models.begun.is_set()
+
+
+def test_an_answer_that_was_cut_short_does_not_look_like_a_short_answer() -> None:
+    gate, stop = Gate(), Stop()
+    models = ScriptedModels(says("one ", gate, "two"))
+    events: list[GenerationEvent] = []
+    with stop.at(openers(models))(Workplace()) as opened:
+        asker = asks_when(gate.reached, stop)
+        with pytest.raises(Cancelled):
+            events.extend(opened.generate(Request("Hi")))
+    asker.join()
+    stop.over()
+    assert not any(isinstance(event, Finished) for event in events)
+
+
+def test_nothing_is_opened_after_a_stop() -> None:
+    models, stop = ScriptedModels(says("hello")), Stop()
+    stop.ask()
+    stop.over()
+    with pytest.raises(Cancelled), stop.at(openers(models))(Workplace()):
+        raise AssertionError("it was opened")
+    assert not models.closed
+
+
+def test_models_that_nobody_stops_answer_as_ever() -> None:
+    models = ScriptedModels(says("hello ", "world"))
+    stoppable = Stoppable(cast(TunableModels, models), Stop())
+    assert [type(event) for event in stoppable.generate(Request("Hi"))] == [
+        type(event) for event in ScriptedModels(says("hello ", "world")).generate(Request("Hi"))
+    ]
+    assert (stoppable.target, stoppable.draft, stoppable.notes) == (models.target, models.draft, ())
+    assert stoppable.choose_settings()[0].mode == "ssd"
+
+
+PAIR = PairOptions(
+    ModelOptions(Path("large.gguf"), threads=4, batch=512, micro_batch=256),
+    ModelOptions(Path("small.gguf"), devices=("CUDA1",), gpu_layers=9, threads=3),
+    draft_threads=None,
+    max_fan_out=24,
+    asked_for_gpu=False,
+)
+
+
+def test_a_workplace_says_how_models_are_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+
+    class Worker:
+        @staticmethod
+        def open(*models: ModelOptions, **how: Any) -> None:  # noqa: ANN401
+            asked.append((*models, how))
+
+    monkeypatch.setattr("localspec.worker.Worker", Worker)
+    stop = Stop()
+    opener(PAIR, stop)(Workplace(2, 1, 1024, True, "q8_0", True))
+    opener(PAIR, stop)(Workplace())
+    (target, draft, how), (usual, usual_draft, usual_how) = asked
+    assert (target.threads, target.micro_batch, target.batch, target.flash_attention) == (2, 1024, 1024, True)
+    assert (target.kv_type_k, target.kv_type_v) == ("f16", "f16")
+    assert (draft.kv_type_k, draft.kv_type_v, draft.devices, draft.gpu_layers) == ("q8_0", "q8_0", (), 0)
+    assert (how["draft_threads"], how["max_fan_out"]) == (1, 24)
+    assert (usual, usual_draft, usual_how["draft_threads"]) == (PAIR.target, PAIR.draft, None)
+    assert how["on_progress"](0.5)
+    stop.ask()
+    stop.over()
+    assert not how["on_progress"](0.5)
+
+
+def test_a_target_alone_has_a_workplace_too() -> None:
+    alone = PairOptions(PAIR.target, None, None, 24, asked_for_gpu=False)
+    assert tune_start.at_workplace(alone, Workplace(threads=1)).draft is None

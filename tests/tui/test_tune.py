@@ -1,0 +1,245 @@
+"""Tuning from the chat."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from textual.widgets import SelectionList
+
+from localspec.chat.loading import Closed
+from localspec.cli.tune_progress import TuneProgress
+from localspec.cli.tune_stopping import Stop
+from localspec.errors import UserError
+from localspec.testing.scripted import Gate, says
+from localspec.tuning.records import StageBegan, StageProgress, TuneEvent
+from localspec_tui.screens.tune import TuneChoice, TuneScreen
+from localspec_tui.widgets.tune_board import drawn
+from tests.cli.tuning_script import machine, task, whole
+from tests.tui.desktop import Desktop, desktop
+
+PATIENCE_S = 20.0
+
+
+class Script:
+    """A tuner that plays events; one that `holds` then goes on until it is stopped."""
+
+    def __init__(self, events: Callable[[], Iterator[TuneEvent]] = whole, *, holds: bool = False) -> None:
+        self._events = events
+        self._holds = holds
+        self.choices: list[TuneChoice] = []
+        self.models_were_open: bool | None = None
+        self.ended = threading.Event()
+        self.stopped = threading.Event()
+        self.desk: Desktop | None = None
+
+    def __call__(self, choice: TuneChoice, stop: Stop) -> Iterator[TuneEvent]:
+        assert self.desk is not None
+        self.choices.append(choice)
+        self.models_were_open = not isinstance(self.desk.loader.state, Closed)
+        ask = stop.ask
+
+        def asked() -> None:
+            ask()
+            self.stopped.set()
+
+        stop.ask = asked  # type: ignore[method-assign]
+        try:
+            yield from self._events()
+            if self._holds:
+                assert self.stopped.wait(PATIENCE_S)
+                stop.check()
+        finally:
+            self.ended.set()
+
+
+def half() -> Iterator[TuneEvent]:
+    yield from machine()
+    yield from task("coding")
+    yield StageBegan("study", "writing", 10)
+    yield StageProgress("study", "writing", 4, 10, 90.0)
+
+
+def fails() -> Iterator[TuneEvent]:
+    yield from machine()
+    raise UserError("nothing fits", "close other programs")
+
+
+@asynccontextmanager
+async def tuning(
+    folder: Path, script: Script, size: tuple[int, int] = (80, 24), command: str = "/tune coding writing"
+) -> AsyncIterator[Desktop]:
+    async with desktop(folder, says("hello"), size=size) as desk:
+        script.desk = desk
+        desk.chat.tuner = script
+        await desk.enter(command)
+        await desk.until(lambda: isinstance(desk.app.screen, TuneScreen))
+        yield desk
+
+
+async def back_in_the_chat(desk: Desktop, opened: int) -> None:
+    await desk.until(lambda: desk.app.screen is desk.chat and desk.loader.ready is not None)
+    assert len(desk.opened) == opened
+    await desk.answered("and now?")
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("size", [(80, 24), (160, 45)])
+async def test_a_run_is_watched_to_its_end_and_the_chat_goes_on(
+    tmp_path: Path, size: tuple[int, int]
+) -> None:
+    script = Script()
+    async with tuning(tmp_path, script, size) as desk:
+        await desk.shows("find the fastest settings", "Begin  Enter")
+        await desk.press("enter")
+        await desk.shows("Tuned;", "85.2", "×1.42", "Enter closes", "1 failed (out of memory)")
+        await desk.shows("writing: the best of 150 settings reached 0.97")
+        assert script.choices == [TuneChoice(("coding", "writing"))]
+        assert script.models_were_open is False
+        assert desk.opened[0].closed
+        await desk.press("enter")
+        await back_in_the_chat(desk, 2)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("key", ["escape", "ctrl+c"])
+async def test_a_run_is_stopped_by_a_key_and_closed_by_a_second(tmp_path: Path, key: str) -> None:
+    script = Script(half, holds=True)
+    async with tuning(tmp_path, script) as desk:
+        await desk.press("enter")
+        await desk.shows(" s left", "4 of 10", "Esc stops", "tuned in")
+        await desk.press(key)
+        await desk.shows("Stopped; what was found is kept")
+        assert script.ended.is_set()
+        await desk.shows("×1.42 of plain")  # of the task that was done
+        await desk.press(key)
+        await back_in_the_chat(desk, 2)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("key", "choice"),
+    [("q", TuneChoice(("coding",), quick=True)), ("r", TuneChoice(("coding",), resume=True))],
+)
+async def test_keys_choose_how(tmp_path: Path, key: str, choice: TuneChoice) -> None:
+    script = Script()
+    async with tuning(tmp_path, script, command="/tune coding") as desk:
+        await desk.press(key)
+        await desk.shows("Tuned;")
+        assert script.choices == [choice]
+
+
+@pytest.mark.asyncio
+async def test_tasks_are_chosen_with_the_space_key_and_said_in_words(tmp_path: Path) -> None:
+    script = Script()
+    async with tuning(tmp_path, script, command="/tune") as desk:
+        await desk.shows("tune coding", "tune writing", "tune dialogue")
+        assert "tune math" not in desk.screen_text()
+        await desk.press("space", "down", "down", "space")
+        await desk.shows("tune math")
+        assert "tune coding" not in desk.screen_text()
+        await desk.press("enter")
+        await desk.shows("Tuned;")
+        assert script.choices == [TuneChoice(("writing", "math", "dialogue"))]
+
+
+@pytest.mark.asyncio
+async def test_nothing_chosen_does_not_begin(tmp_path: Path) -> None:
+    script = Script()
+    async with tuning(tmp_path, script) as desk:
+        desk.app.screen.query_one(SelectionList).deselect_all()
+        await desk.press("enter")
+        await desk.shows("Choose at least one")
+        assert script.choices == []
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("way", ["escape", "button"])
+async def test_leaving_before_the_run_keeps_the_models_open(tmp_path: Path, way: str) -> None:
+    script = Script()
+    async with tuning(tmp_path, script) as desk:
+        if way == "escape":
+            await desk.press("escape")
+        else:
+            await desk.pilot.click("#tune-leave")
+        await back_in_the_chat(desk, 1)
+        assert script.choices == []
+
+
+@pytest.mark.asyncio
+async def test_buttons_work_by_mouse_and_by_key(tmp_path: Path) -> None:
+    script = Script()
+    async with tuning(tmp_path, script) as desk:
+        await desk.press("tab", "tab", "enter")
+        await desk.shows("Tuned;")
+        assert script.choices[0].quick
+
+
+@pytest.mark.asyncio
+async def test_a_failure_is_told_and_the_chat_goes_on(tmp_path: Path) -> None:
+    async with tuning(tmp_path, Script(fails)) as desk:
+        await desk.press("enter")
+        await desk.shows("Tuning ended: nothing fits; close other programs")
+        await desk.press("escape")
+        await back_in_the_chat(desk, 2)
+
+
+@pytest.mark.asyncio
+async def test_leaving_the_program_stops_the_run(tmp_path: Path) -> None:
+    script = Script(half, holds=True)
+    async with tuning(tmp_path, script) as desk:
+        await desk.press("enter")
+        await desk.shows("4 of 10")
+        await desk.press("ctrl+q")
+    assert script.stopped.is_set()
+    assert script.ended.wait(PATIENCE_S)
+
+
+@pytest.mark.asyncio
+async def test_f7_tunes_too_but_not_while_an_answer_is_written(tmp_path: Path) -> None:
+    gate = Gate()
+    async with desktop(tmp_path, says("half of it", gate)) as desk:
+        desk.chat.tuner = Script()
+        await desk.enter("go on")
+        await desk.shows("half of it")
+        await desk.press("f7")
+        await desk.shows("an answer is being written")
+        await desk.press("escape")
+        await desk.until(lambda: not desk.chat.pane.working)
+        await desk.press("f7")
+        await desk.until(lambda: isinstance(desk.app.screen, TuneScreen))
+
+
+@pytest.mark.asyncio
+async def test_what_cannot_be_tuned_is_said(tmp_path: Path) -> None:
+    async with desktop(tmp_path, says("hello")) as desk:
+        await desk.enter("/tune")
+        await desk.shows("run `localspec tune` in a shell")
+        await desk.enter("/tune cooking")
+        await desk.shows("there is no task `cooking`")
+
+
+@pytest.mark.parametrize("width", [40, 60, 76, 120, 200])
+def test_the_board_fits_its_width(width: int) -> None:
+    progress = TuneProgress(["coding", "writing", "dialogue"], 0.0)
+    for second, event in enumerate([*half()]):
+        progress.take(event, float(second))
+    lines = drawn(progress, width).split("\n")
+    assert max(line.cell_length for line in lines) <= width
+    text = drawn(progress, width).plain
+    assert "4 of 10" in text
+    assert "· waits" in text
+
+
+def test_the_board_shows_a_task_on_its_way() -> None:
+    progress = TuneProgress(["coding"], 0.0)
+    for event in [*task("coding")][:30]:
+        progress.take(event, 0.0)
+    first, settings, speed = drawn(progress, 100).plain.splitlines()
+    assert first.startswith("coding     ▸ study")
+    assert "simulating settings" in first
+    assert settings.strip() == "SSD, draft 6, fan-out 12, temp 0.8, C 0.9"
+    assert "simulated  ▁" in speed

@@ -1,0 +1,270 @@
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from localspec import tuned
+from localspec.demo import bundled_pair
+from localspec.errors import EngineDied
+from localspec.evidence import TraceSegment, TraceWish
+from localspec.profiles import Profile, TuningPrompts, profiles
+from localspec.tuning.folder import Folder
+from localspec.tuning.plan import TunePlan
+from localspec.tuning.records import (
+    STAGES,
+    BestSoFar,
+    Stage,
+    StageBegan,
+    StageProgress,
+    TaskDone,
+    TaskResult,
+    TuneEvent,
+    Workplace,
+    WorkplaceChosen,
+)
+from localspec.tuning.report import render
+from localspec.tuning.results import recall
+from localspec.tuning.tune import Run
+from localspec.tuning.tune_report import gather
+from localspec.tuning.workplaces_possible import Room
+from localspec.types import ModelOptions
+from tests.tuning.fake_models import FakeModels
+
+MACHINE = tuned.MachineFacts("a processor", 4, llama_cpp="1.0")
+WORDS = ("river", "lamp", "window", "garden", "engine", "letter", "harbour", "pencil", "cloud", "bridge")
+
+
+@pytest.fixture(autouse=True)
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("LOCALSPEC_DATA_DIR", str(tmp_path / "data"))
+    return tmp_path / "data"
+
+
+def short(profile: Profile) -> Profile:
+    """Return a profile with few prompts."""
+    prompts = tuple(f"Write about a {word}." for word in WORDS)
+    return replace(
+        profile, own_tuning=TuningPrompts(prompts, tuple(f"Tell of a {word}." for word in WORDS[:4]))
+    )
+
+
+def planned(folder: Path, *tasks: str, resume: bool = False, quick: bool = True) -> TunePlan:
+    files = [folder / "target.gguf", folder / "draft.gguf"]
+    for file in files:
+        if not file.exists():
+            file.write_bytes(file.name.encode())
+    known = profiles(folder / "profiles")
+    return TunePlan(
+        ModelOptions(files[0]),
+        ModelOptions(files[1]),
+        tuple(short(known.named(task)) for task in tasks or ("coding",)),
+        trials=12,
+        quick=quick,
+        resume=resume,
+    )
+
+
+def run_of(plan: TunePlan, models: FakeModels | None = None) -> Run:
+    found = models or FakeModels()
+
+    def open_models(_workplace: Workplace) -> FakeModels:
+        return found
+
+    return Run(plan, open_models, identity(plan), Room(cores=4))
+
+
+def identity(plan: TunePlan) -> tuned.Identity:
+    return tuned.identify(plan.target, plan.draft, None, MACHINE)
+
+
+def results(events: Iterator[TuneEvent]) -> list[TaskResult]:
+    return [event.result for event in events if isinstance(event, TaskDone)]
+
+
+def test_every_stage_of_every_task_is_told_in_its_order(tmp_path: Path) -> None:
+    events = list(run_of(planned(tmp_path, "coding", "writing", quick=False)).events())
+    began = [(event.stage, event.task) for event in events if isinstance(event, StageBegan)]
+    of_tasks = [(stage, task) for task in ("coding", "writing") for stage in STAGES[2:]]
+    assert began == [("machine", None), ("costs", None), *of_tasks]
+    assert sum(isinstance(event, WorkplaceChosen) for event in events) == 1
+    assert [result.task for result in results(iter(events))] == ["coding", "writing"]
+    for event in events:
+        if isinstance(event, StageProgress):
+            assert 0 < event.done <= event.steps
+            assert event.left_s is None or event.left_s >= 0
+
+
+def test_what_pays_is_kept_with_its_evidence(tmp_path: Path) -> None:
+    plan = planned(tmp_path)
+    (result,) = results(run_of(plan).events())
+    assert result.settings.mode in {"sd", "ssd"}
+    assert result.winner.gain.low > 1
+    assert result.contenders[0].name == "plain"
+    assert result.calibration is not None
+    kept = tuned.recall(identity(plan), "coding")
+    assert kept.settings == result.settings
+    assert recall(identity(plan).pair, "coding") == result
+
+
+def test_a_draft_as_slow_as_the_target_is_switched_off_with_the_reason(tmp_path: Path) -> None:
+    plan = planned(tmp_path)
+    (result,) = results(run_of(plan, FakeModels(step_s=0.01, acceptance=0.3)).events())
+    assert result.settings.mode == "off"
+    assert "plain decoding" in result.reason
+    kept = tuned.recall(identity(plan), "coding")
+    assert kept.settings is not None
+    assert kept.settings.mode == "off"
+
+
+def stopped_at(stage: Stage, events: Iterator[TuneEvent], steps: int = 2) -> None:
+    """Close a run after some steps of a stage."""
+    seen = 0
+    for event in events:
+        if isinstance(event, StageProgress) and event.stage == stage:
+            seen += 1
+            if seen == steps:
+                break
+    else:
+        raise AssertionError(f"{stage} had no {steps} steps")
+    events.close()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("stage", STAGES[1:])
+def test_a_run_that_was_stopped_goes_on_where_it_was(tmp_path: Path, stage: Stage) -> None:
+    plan, models = planned(tmp_path), FakeModels()
+    stopped_at(stage, run_of(plan, models).events())
+    again = FakeModels()
+    (result,) = results(run_of(replace(plan, resume=True), again).events())
+    (whole,) = results(run_of(plan, FakeModels()).events())
+    assert result.settings == whole.settings
+    assert models.traced + again.traced == len(WORDS)
+    if stage in {"study", "confirm"}:
+        assert again.traced == 0
+
+
+def test_a_report_is_gathered_from_what_a_run_left(tmp_path: Path) -> None:
+    files = bundled_pair()
+    plan = replace(planned(tmp_path), target=ModelOptions(files[0]), draft=ModelOptions(files[1]))
+    assert gather(plan, identity(plan)) is None
+    (result,) = results(run_of(plan).events())
+    found = gather(plan, identity(plan))
+    assert found is not None
+    (task,) = found.tasks
+    assert task.result == result
+    assert len(task.history) == result.trials
+    rates = [rate for _, rate in task.hit_rates]
+    assert 0 < rates[0] < rates[-1] <= 1
+    assert max(cell.tokens_per_s for cell in task.landscape) == pytest.approx(max(filter(None, task.history)))
+    assert f"{result.winner.rate.value:.0f}" in render(found)
+
+
+def test_a_run_without_resume_begins_anew_but_keeps_costs_and_traces(tmp_path: Path) -> None:
+    plan = planned(tmp_path)
+    results(run_of(plan).events())
+    models = FakeModels()
+    events = list(run_of(plan, models).events())
+    assert (models.traced, models.measured) == (0, 1)  # the one looks whether the costs still hold
+    assert any(isinstance(event, BestSoFar) for event in events)
+    last = Folder(identity(plan).pair).last_run()
+    assert last is not None
+    assert (last.number, last.complete) == (2, True)
+
+
+def test_costs_of_another_day_are_measured_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan, models = planned(tmp_path), FakeModels()
+    results(run_of(plan, models).events())
+    monkeypatch.setattr("tests.tuning.fake_models.VERIFY_S", 0.02)
+    before = models.measured
+    results(run_of(plan, models).events())
+    assert models.measured > before + 1
+
+
+def test_a_finished_task_is_not_tuned_again_when_the_run_goes_on(tmp_path: Path) -> None:
+    plan = planned(tmp_path, "coding", "writing")
+    run = run_of(plan).events()
+    first = next(event for event in run if isinstance(event, TaskDone))
+    run.close()  # type: ignore[attr-defined]
+    events = list(run_of(replace(plan, resume=True)).events())
+    began = [event.task for event in events if isinstance(event, StageBegan) and event.task]
+    assert set(began) == {"writing"}
+    assert results(iter(events))[0] == first.result
+
+
+def test_models_that_die_end_the_run_and_lose_nothing(tmp_path: Path) -> None:
+    class Dying(FakeModels):
+        def trace(self, wish: TraceWish) -> TraceSegment:
+            if self.traced == 4:
+                raise EngineDied("the process ended by SIGABRT")
+            return super().trace(wish)
+
+    plan = planned(tmp_path)
+    with pytest.raises(EngineDied):
+        results(run_of(plan, Dying()).events())
+    models = FakeModels()
+    assert len(results(run_of(replace(plan, resume=True), models).events())) == 1
+    assert models.traced == len(WORDS) - 4
+
+
+DRIVER = """
+import sys
+from pathlib import Path
+from tests.tuning.test_tune import planned, run_of
+from localspec.tuning.records import StageProgress
+for event in run_of(planned(Path(sys.argv[1]), resume="resume" in sys.argv)).events():
+    if isinstance(event, StageProgress):
+        print(event.stage, flush=True)
+"""
+
+
+def killed_in(stage: Stage, folder: Path) -> None:
+    """Run the tuner in a process of its own and kill it after the second step of a stage."""
+    command = [sys.executable, "-c", DRIVER, str(folder)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        seen = 0
+        for line in process.stdout:
+            seen += line.strip() == stage
+            if seen == 2:
+                process.send_signal(signal.SIGKILL)
+                break
+        process.stdout.read()
+    assert process.returncode == -signal.SIGKILL
+
+
+def trials(data: Path) -> list[tuple[object, ...]]:
+    """Return what the studies hold, as far as it does not tell the time."""
+    from localspec.tuning.study_file import StudyFile
+
+    with StudyFile(data / "tune.db") as file:
+        import optuna
+
+        studies = optuna.get_all_study_names(storage=file._storage)
+        return [
+            (trial.number, tuple(sorted(trial.params.items())), trial.value)
+            for name in sorted(studies)
+            for trial in file.study(name).get_trials(deepcopy=False)
+        ]
+
+
+@pytest.mark.parametrize("stage", STAGES[1:])
+def test_a_kill_in_any_stage_changes_nothing_about_the_result(
+    tmp_path: Path, data: Path, stage: Stage
+) -> None:
+    plan = planned(tmp_path)
+    (whole,) = results(run_of(plan).events())
+    expected = trials(data)
+    shutil.rmtree(data)
+    killed_in(stage, tmp_path)
+    (result,) = results(run_of(replace(plan, resume=True)).events())
+    assert trials(data) == expected
+    assert (result.settings, result.reason) == (whole.settings, whole.reason)
+    state = json.loads((data / "tuning" / identity(plan).pair / "run.json").read_text())
+    assert (state["number"], state["complete"]) == (1, True)

@@ -1,0 +1,283 @@
+"""Tune from the chat: choose the kinds of work, watch, stop at any time; the results stay until read."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, get_args
+
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.content import Content
+from textual.message import Message
+from textual.screen import ModalScreen
+from textual.widgets import Button, SelectionList, Static
+from textual.widgets.selection_list import Selection
+
+from localspec.chat.loading import ModelLoader
+from localspec.cli.amounts import duration
+from localspec.cli.tune_progress import TuneProgress
+from localspec.cli.tune_start import USUAL_TASKS
+from localspec.cli.tune_stopping import Stop
+from localspec.cli.tune_words import clock
+from localspec.errors import Cancelled
+from localspec.tuning.records import TuneEvent
+from localspec.types import TaskType
+from localspec_tui.reporting import in_words
+from localspec_tui.widgets.tune_board import TuneBoard
+
+TICKS_PER_S = 8
+TASKS: tuple[TaskType, ...] = get_args(TaskType)
+_WORDS: dict[TaskType, str] = {
+    "coding": "writing and explaining programs",
+    "writing": "stories, letters, prose",
+    "math": "solving step by step",
+    "translate": "from one language into another",
+    "summarise": "long texts made short",
+    "dialogue": "everyday questions",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TuneChoice:
+    """What a person wants tuned, and how; `resume` goes on with a run that was stopped."""
+
+    tasks: tuple[TaskType, ...]
+    quick: bool = False
+    resume: bool = False
+
+
+Tuner = Callable[[TuneChoice, Stop], Iterator[TuneEvent]]
+"""Starts a run; what it yields may take long to come. It raises `Cancelled` when it is stopped."""
+
+
+class TuneScreen(ModalScreen[None]):
+    """First a choice of tasks, then the run; the chat's models are closed meanwhile."""
+
+    @dataclass
+    class Ended(Message):
+        """The thread is done."""
+
+        error: BaseException | None
+
+    DEFAULT_CSS = """
+    TuneScreen {
+        align: center middle;
+        #tune {
+            width: 96%; max-width: 130; height: auto; max-height: 96%;
+            border: round $primary; border-title-style: bold; border-subtitle-color: $text-muted;
+            padding: 0 2; background: $surface;
+        }
+        SelectionList { height: auto; margin: 1 0; border: none; padding: 0; background: $surface; }
+        SelectionList:focus { border: none; }
+        Horizontal { height: auto; align-horizontal: right; margin-top: 1; }
+        Button { margin-left: 2; }
+        &.-narrow Horizontal { layout: vertical; }
+        #tune-choice { height: auto; }
+        #tune-run, &.-running #tune-choice { display: none; }
+        &.-running #tune { height: 96%; }
+        &.-running #tune-run { display: block; height: 1fr; }
+        #tune-head { height: auto; margin-bottom: 1; text-style: bold; }
+        #tune-scroll {
+            height: 1fr; scrollbar-size-vertical: 1;
+            scrollbar-color: $foreground 30%; scrollbar-background: $foreground 5%;
+        }
+        #tune-note { color: $text-muted; }
+    }
+    """
+
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (72, "-wide")]  # noqa: RUF012 - an instance attribute in Textual
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "begin", "Begin, close at the end", priority=True, id="tune.begin"),
+        Binding("q", "quick", "Tune quickly", id="tune.quick"),
+        Binding("r", "resume", "Go on with a stopped run", id="tune.resume"),
+        Binding("escape,ctrl+c", "leave", "Stop, then close", priority=True, id="tune.leave"),
+    ]
+
+    def __init__(
+        self, tuner: Tuner, loader: ModelLoader, models: str, tasks: Sequence[TaskType] = ()
+    ) -> None:
+        super().__init__()
+        self._tuner = tuner
+        self._loader = loader
+        self._models = models
+        self._tasks = tuple(tasks) or USUAL_TASKS
+        self._stop = Stop()
+        self._events: deque[TuneEvent] = deque()
+        self._progress: TuneProgress | None = None  # None before the run
+        self._ended: TuneScreen.Ended | None = None
+
+    def compose(self) -> ComposeResult:
+        """Return the choice, and what takes its place."""
+        with Vertical(id="tune") as box:
+            box.border_title = f"Tune {self._models}".rstrip().replace("[", "\\[")
+            with VerticalScroll(id="tune-choice"):
+                yield Static("Measure this machine and find the fastest settings for:")
+                yield SelectionList[TaskType](
+                    *(
+                        Selection(_line(task, chosen=task in self._tasks), task, task in self._tasks)
+                        for task in TASKS
+                    )
+                )
+                yield Static(
+                    "It takes a few minutes, and less when quick. The chat waits; its models are closed "
+                    "meanwhile. What does not beat plain decoding is switched off.",
+                    id="tune-note",
+                )
+                with Horizontal():
+                    yield Button("Begin  Enter", id="tune-begin", variant="primary", compact=True)
+                    yield Button("Quick  q", id="tune-quick", compact=True)
+                    yield Button("Go on  r", id="tune-resume", compact=True)
+                    yield Button("Leave  Esc", id="tune-leave", compact=True)
+            with Vertical(id="tune-run"):
+                yield Static(id="tune-head", markup=False)
+                with VerticalScroll(id="tune-scroll"):
+                    yield TuneBoard()
+
+    def on_mount(self) -> None:
+        """Let the tasks be chosen."""
+        self.query_one(SelectionList).focus()
+        self.set_interval(1 / TICKS_PER_S, self._look)
+
+    def on_unmount(self) -> None:
+        """Stop what runs if the program ends."""
+        if self._is_running:
+            self._stop.ask()
+
+    def on_resize(self) -> None:
+        """Draw anew, as wide as it is now."""
+        self.call_after_refresh(self._draw)
+
+    @property
+    def _is_running(self) -> bool:
+        return self._progress is not None and self._ended is None
+
+    # --- what the person does ---
+
+    def action_begin(self) -> None:
+        """Begin, or do what the focused button says; at the end, close."""
+        if self._ended is not None:
+            self._close()
+        elif self._progress is None:
+            press = {"tune-quick": self.action_quick, "tune-resume": self.action_resume}
+            name = self.focused.id if isinstance(self.focused, Button) else None
+            if name == "tune-leave":
+                self.action_leave()
+            else:
+                press.get(name or "", self._begin)()
+
+    def action_quick(self) -> None:
+        """Tune with less of everything."""
+        self._begin(quick=True)
+
+    def action_resume(self) -> None:
+        """Go on with the run that was stopped."""
+        self._begin(resume=True)
+
+    def action_leave(self) -> None:
+        """Stop the run; close where none runs."""
+        if self._is_running:
+            self._stop.ask()
+            self._draw()
+        else:
+            self._close()
+
+    @on(SelectionList.SelectedChanged)
+    def _mark(self, event: SelectionList.SelectedChanged[TaskType]) -> None:
+        chosen = set(event.selection_list.selected)
+        for index, task in enumerate(TASKS):
+            event.selection_list.replace_option_prompt_at_index(index, _line(task, chosen=task in chosen))
+
+    @on(Button.Pressed)
+    def _press(self, event: Button.Pressed) -> None:
+        presses: dict[str, Callable[[], None]] = {
+            "tune-begin": self._begin,
+            "tune-quick": self.action_quick,
+            "tune-resume": self.action_resume,
+            "tune-leave": self.action_leave,
+        }
+        presses[event.button.id or ""]()
+
+    def _close(self) -> None:
+        self.dismiss(None)
+
+    # --- the run ---
+
+    def _begin(self, *, quick: bool = False, resume: bool = False) -> None:
+        chosen: list[TaskType] = self.query_one(SelectionList).selected
+        if self._progress is not None:
+            return
+        if not chosen:
+            self.query_one("#tune-note", Static).update("Choose at least one kind of work, with Space.")
+            return
+        tasks = tuple(task for task in TASKS if task in chosen)
+        self._progress = TuneProgress(tasks, time.monotonic())
+        self.add_class("-running")
+        self.query_one("#tune-scroll").focus()
+        choice = TuneChoice(tasks, quick=quick, resume=resume)
+        self.run_worker(lambda: self._tune(choice), thread=True, name="tune")
+        self.call_after_refresh(self._draw)
+
+    def _tune(self, choice: TuneChoice) -> None:
+        """Belongs to a thread: memory may not do for the chat's models and the tuner's."""
+        error: BaseException | None = None
+        try:
+            self._loader.release()
+            for event in self._tuner(choice, self._stop):
+                self._events.append(event)
+        except BaseException as failure:  # noqa: BLE001 - the screen tells it
+            error = failure
+        finally:
+            self._stop.over()
+            self._loader.start()
+            self.post_message(self.Ended(error))
+
+    @on(Ended)
+    def _end(self, event: Ended) -> None:
+        self._look()
+        self._ended = event
+        self._draw()
+
+    def _look(self) -> None:
+        """Take in what came since the last time; the clock goes on by itself."""
+        if self._progress is None or self._ended is not None:
+            return
+        while self._events:
+            self._progress.take(self._events.popleft(), time.monotonic())
+        self._draw()
+
+    def _draw(self) -> None:
+        if self._progress is None:
+            return
+        self.query_one(TuneBoard).show(self._progress)
+        self.query_one("#tune-head", Static).update(self._head(self._progress))
+        self.query_one("#tune", Vertical).border_subtitle = (
+            "Enter closes" if self._ended is not None else "stopping" if self._stop.wanted else "Esc stops"
+        )
+
+    def _head(self, progress: TuneProgress) -> Content:
+        match self._ended:
+            case None if self._stop.wanted:
+                text = "Stopping; what was found is kept"
+            case None:
+                now_s = time.monotonic()
+                left_s = progress.left_s(now_s)
+                left = "" if left_s is None else f", about {duration(left_s)} left"
+                text = f"{clock(progress.took_s(now_s))} so far{left}"
+            case TuneScreen.Ended(None):
+                text = "Tuned; the settings are kept, and mode auto uses them"
+            case TuneScreen.Ended(Cancelled()):
+                text = "Stopped; what was found is kept. /tune, then r, goes on with it"
+            case TuneScreen.Ended(error=BaseException() as error):
+                return Content.styled(f"Tuning ended: {in_words(error)}", "$text-error")
+        return Content(text)
+
+
+def _line(task: TaskType, *, chosen: bool) -> Content:
+    """Return a task in a line; a word says what the check mark says by colour."""
+    return Content.assemble((f"{'tune' if chosen else '':<5}", "bold"), f"{task:<10} ", (_WORDS[task], "dim"))
