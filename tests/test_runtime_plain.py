@@ -11,9 +11,10 @@ import pytest
 
 from localspec.engines.loop import Decoder
 from localspec.engines.model import Rows
+from localspec.engines.rate import FEWEST_PLAIN_TOKENS, PLAIN_TOKENS
 from localspec.interface import OpenModels
 from localspec.llama import Context
-from localspec.runtime import FEWEST_PLAIN_TOKENS, PLAIN_TOKENS, Runtime
+from localspec.runtime import Runtime
 from localspec.types import (
     EngineSettings,
     Message,

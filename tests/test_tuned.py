@@ -172,7 +172,7 @@ def test_settings_are_forgotten_by_task_or_all(target: ModelOptions, draft: Mode
 
 def test_a_workplace_is_recalled_only_where_it_holds(target: ModelOptions, draft: ModelOptions) -> None:
     here = identity(target, draft)
-    best = TunedWorkplace(6, 2, 256, flash_attention=True, draft_kv_type="q8_0", draft_on_cpu=True)
+    best = TunedWorkplace(6, 2, 256, draft_flash_attention=True, draft_kv_type="q8_0", draft_on_cpu=True)
     keep_workplace(here, TunedWorkplace())
     keep_workplace(here, best)
     assert recall_workplace(here) == best

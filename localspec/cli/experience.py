@@ -136,7 +136,7 @@ def without_given(found: TunedWorkplace, args: argparse.Namespace) -> TunedWorkp
         "threads": bool(args.threads),
         "draft_threads": args.threads_draft is not None,
         "micro_batch": args.ubatch_size is not None,
-        "flash_attention": args.flash_attn is not None,
+        "draft_flash_attention": args.flash_attn is not None,
         "draft_kv_type": (args.cache_type_k_draft, args.cache_type_v_draft) != (None, None),
         "draft_on_cpu": draft_seat != (None, None),
     }

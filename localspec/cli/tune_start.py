@@ -154,6 +154,8 @@ def at_workplace(pair: PairOptions, workplace: Workplace) -> PairOptions:
     if pair.draft is None:
         return replace(pair, target=target)
     draft, kind = _at(pair.draft, workplace), workplace.draft_kv_type
+    if workplace.draft_flash_attention is not None:  # the target keeps its own: it decides what is written
+        draft = replace(draft, flash_attention=workplace.draft_flash_attention)
     if kind != Workplace().draft_kv_type:
         draft = replace(draft, kv_type_k=kind, kv_type_v=kind)
     if workplace.draft_on_cpu:
@@ -163,15 +165,10 @@ def at_workplace(pair: PairOptions, workplace: Workplace) -> PairOptions:
 
 
 def _at(options: ModelOptions, workplace: Workplace) -> ModelOptions:
-    fast, width = workplace.flash_attention, workplace.micro_batch
+    width = workplace.micro_batch
     if width == Workplace().micro_batch:
         width = options.micro_batch
-    return replace(
-        options,
-        micro_batch=width,
-        batch=max(options.batch, width),
-        flash_attention=options.flash_attention if fast is None else fast,
-    )
+    return replace(options, micro_batch=width, batch=max(options.batch, width))
 
 
 def run(

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 import threading
-import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from queue import SimpleQueue
+from typing import Protocol, TypeVar
 
 from localspec.engines.costs import Pace
 from localspec.engines.drafters import draft_of, repetition
@@ -23,18 +23,18 @@ from localspec.types import Draft, DraftOrigin, EngineSettings, VerifyOutcome
 
 
 @dataclass(frozen=True, slots=True)
-class _Verdict:
-    """What the target decided, and what the caller did about it."""
+class Verdict:
+    """What the target decided `at` a time, and what the caller did about it."""
 
     outcome: VerifyOutcome
+    at: float
     sent: int | None  # so many prepared tokens went to the target; None asks for a draft
     limit: int = 0  # of the draft that is asked for
     foreign: tuple[int, ...] = ()  # tokens from elsewhere that went to the target instead
-    at: float = field(default_factory=time.perf_counter)
 
 
 @dataclass(frozen=True, slots=True)
-class _Answer:
+class Reply:
     """The draft that was asked for."""
 
     proposals: tuple[Proposal, ...]
@@ -48,6 +48,24 @@ class _Ready:
 
     number: int
     branches: dict[VerifyOutcome, Branch]
+
+
+Message = TypeVar("Message")
+
+
+class Mailbox(Protocol[Message]):
+    """What one side puts in, the other gets, in the same order."""
+
+    def put(self, item: Message, /) -> None:
+        """Add a message."""
+
+    def get(self) -> Message:
+        """Take the first message, waiting for it."""
+        ...
+
+    def empty(self) -> bool:
+        """Tell whether there is no message."""
+        ...
 
 
 class AheadDrafter:
@@ -67,14 +85,15 @@ class AheadDrafter:
         self._proposer = proposer
         self._preparation = Preparation(trunk, pace, proposer, settings)
         self._repeats = repeats
-        self._inbox: SimpleQueue[_Verdict | None] = SimpleQueue()
-        self._outbox: SimpleQueue[_Answer | BaseException] = SimpleQueue()
+        self._inbox: Mailbox[Verdict | None] = SimpleQueue()
+        self._outbox: Mailbox[Reply | BaseException] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._failure: BaseException | None = None
         self._prompt_read = False
         self._ready = _Ready(0, {})
         self._round = 0
         self._outcome: VerifyOutcome | None = None
+        self._asked_at = 0.0
         self._sent: list[Proposal] = []
         self._guessed: list[float] = []
         self._tokens: tuple[int, ...] = ()
@@ -108,6 +127,11 @@ class AheadDrafter:
 
     def draft(self, limit: int) -> Draft:
         """Return the prepared draft for the last verdict, or get one."""
+        draft = self.look_up(limit)
+        return self.take(self._outbox.get()) if draft is None else draft
+
+    def look_up(self, limit: int) -> Draft | None:
+        """Return the draft that can be sent at once after the last verdict, or ask the drafter for one."""
         if self._failure is not None:
             raise self._failure
         assert self._outcome is not None
@@ -116,9 +140,22 @@ class AheadDrafter:
             draft = self._prepared(self._outcome, limit)
         if draft is None and self._branch(self._outcome) is None:  # else what was drawn would decide its fate
             draft = self._repeated(self._outcome, limit)
-        if draft is None:
-            draft = self._asked(self._outcome, limit)
         self._round += 1
+        if draft is None:
+            self._asked_at = self._trunk.clock()
+            self._inbox.put(Verdict(self._outcome, self._asked_at, None, limit))
+        else:
+            self._tokens = draft.tokens
+        return draft
+
+    def take(self, reply: Reply | BaseException) -> Draft:
+        """Return the draft that the drafter was asked for."""
+        if isinstance(reply, BaseException):
+            raise reply
+        self.busy_s += reply.busy_s
+        self.wait_s += self._trunk.clock() - self._asked_at - reply.busy_s
+        self._sent = list(reply.proposals)
+        draft = draft_of(reply.proposals, DraftOrigin.AHEAD if reply.prepared else DraftOrigin.FRESH)
         self._tokens = draft.tokens
         return draft
 
@@ -126,7 +163,7 @@ class AheadDrafter:
         """Let the target go on alone while the draft model still reads the prompt."""
         if self._prompt_read:
             return None
-        self._inbox.put(_Verdict(outcome, 0))
+        self._inbox.put(Verdict(outcome, self._trunk.clock(), 0))
         return Draft()
 
     def _branch(self, outcome: VerifyOutcome) -> Branch | None:
@@ -141,12 +178,12 @@ class AheadDrafter:
             return None  # also if its first token is being drafted: that is worth the wait
         proposals = branch.proposals[:limit]
         confidences = [proposal.confidence for proposal in proposals]
-        delay_s = max(0.0, self._preparation.busy_until - time.perf_counter())
+        delay_s = max(0.0, self._preparation.busy_until - self._trunk.clock())
         if self._pace.worth_drafting(confidences, limit, delay_s):
             return None
         proposals = proposals[: self._pace.length_to_send(confidences, limit)]
         self._sent = proposals
-        self._inbox.put(_Verdict(outcome, len(proposals)))
+        self._inbox.put(Verdict(outcome, self._trunk.clock(), len(proposals)))
         return draft_of(proposals, DraftOrigin.AHEAD)
 
     def _repeated(self, outcome: VerifyOutcome, limit: int) -> Draft | None:
@@ -156,19 +193,8 @@ class AheadDrafter:
         tokens, self._guessed = repetition(index, pace, limit)
         if not tokens:
             return None
-        self._inbox.put(_Verdict(outcome, len(tokens), foreign=tokens))
+        self._inbox.put(Verdict(outcome, self._trunk.clock(), len(tokens), foreign=tokens))
         return Draft(tokens, None, DraftOrigin.NGRAM)
-
-    def _asked(self, outcome: VerifyOutcome, limit: int) -> Draft:
-        started = time.perf_counter()
-        self._inbox.put(_Verdict(outcome, None, limit))
-        answer = self._outbox.get()
-        if isinstance(answer, BaseException):
-            raise answer
-        self.busy_s += answer.busy_s
-        self.wait_s += time.perf_counter() - started - answer.busy_s
-        self._sent = list(answer.proposals)
-        return draft_of(answer.proposals, DraftOrigin.AHEAD if answer.prepared else DraftOrigin.FRESH)
 
     def end(self) -> None:
         """Stop the drafter; its cache stays for the next answer."""
@@ -205,7 +231,7 @@ class AheadDrafter:
             self._follow(verdict)
             busy = True
 
-    def _follow(self, verdict: _Verdict) -> None:
+    def _follow(self, verdict: Verdict) -> None:
         trunk = self._trunk
         prepared = self._preparation.settle(verdict.outcome)
         sent, since = verdict.sent, verdict.at
@@ -218,8 +244,8 @@ class AheadDrafter:
             trunk.extend_while_worth(self._pace, self._proposer, verdict.limit)
             sent = self._pace.length_to_send(trunk.confidences(), verdict.limit)
             busy_s = trunk.model.busy_s - before
-            self._outbox.put(_Answer(tuple(trunk.proposals[:sent]), prepared, busy_s))
-            since = time.perf_counter()
+            self._outbox.put(Reply(tuple(trunk.proposals[:sent]), prepared, busy_s))
+            since = trunk.clock()
         assert sent is not None
         self._open_round(self._ready.number + 1, sent, since)
 

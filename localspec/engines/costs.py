@@ -35,6 +35,11 @@ class CostCurve:
             answer = self._answers[size] = self._interpolated(size)
         return answer
 
+    def up_to(self, size: int) -> list[float]:
+        """Return the seconds of calls with 1, 2, ... `size` tokens."""
+        known = self._answers.get
+        return [known(each) or self(each) for each in range(1, size + 1)]
+
     def _interpolated(self, size: int) -> float:
         sizes, seconds = self._table
         at = bisect_left(sizes, size)
@@ -55,7 +60,15 @@ class CostCurve:
         else:
             rate = LEARNING_RATE if seconds > known[at] else LEARNING_RATE_DOWN
             known[at] += rate * (min(seconds, OUTLIER * known[at]) - known[at])
-        self._answers.clear()
+        self._forget(at)
+
+    def _forget(self, at: int) -> None:
+        """Forget the answers that depend on the point at an index; outside of all points, they may on any."""
+        sizes, _ = self._table
+        low, high = sizes[max(at - 1, 0)], sizes[min(at + 1, len(sizes) - 1)]
+        for size in list(self._answers):  # a copy: others may add some meanwhile
+            if size == sizes[at] or low < size < high or not sizes[0] <= size <= sizes[-1]:
+                del self._answers[size]
 
     def points(self) -> dict[int, float]:
         """Return the known sizes with their seconds."""
@@ -72,6 +85,7 @@ class Calibration:
         centres = [(index + 0.5) / BINS for index in range(BINS)]
         self._accepted = [PRIOR_WEIGHT * centre for centre in centres]
         self._judged = [PRIOR_WEIGHT] * BINS
+        self._chances = [*centres, centres[-1]]  # a confidence of 1 belongs to the last bin
         self._all_accepted, self._all_judged = PRIOR_WEIGHT * PRIOR_MEAN, PRIOR_WEIGHT
 
     @property
@@ -81,8 +95,7 @@ class Calibration:
 
     def chance(self, confidence: float) -> float:
         """Return the chance of acceptance at a confidence of 0 to 1."""
-        index = min(int(confidence * BINS), BINS - 1)
-        return self._accepted[index] / self._judged[index]
+        return self._chances[int(confidence * BINS)]
 
     def observe(self, confidences: Sequence[float], accepted: int) -> None:
         """Learn from one verified draft; positions after the first rejection were not judged."""
@@ -90,8 +103,10 @@ class Calibration:
             index = min(int(confidence * BINS), BINS - 1)
             self._judged[index] += 1.0
             self._accepted[index] += position < accepted
+            self._chances[index] = self._accepted[index] / self._judged[index]
             self._all_judged += 1.0
             self._all_accepted += position < accepted
+        self._chances[BINS] = self._chances[BINS - 1]
 
 
 class Calibrations:

@@ -7,7 +7,6 @@ committed text, and per round only the new part is shared (llama_memory_seq_cp o
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -29,6 +28,7 @@ class Branch:
     sequence: int
     outcome: VerifyOutcome
     chance: float
+    value: float  # the chance that the next proposal will be wanted
     proposals: list[Proposal] = field(default_factory=list)
 
     def next_token(self) -> int:
@@ -52,6 +52,7 @@ class Preparation:
         self._budget = min(settings.fan_out_budget, trunk.model.max_sequences - 1)
         self._settled = [0] * trunk.model.max_sequences  # per sequence: the prefix it shares for good
         self._sent = 0
+        self._opened = 0
         self._exactly: list[float] = []
         self._forks: list[Forecast] = []
         self._own: Branch | None = None
@@ -62,7 +63,7 @@ class Preparation:
     def open_round(self, sent: int, since: float = math.inf) -> None:
         """Forget the last round; the trunk's first `sent` proposals are being verified `since` then.
 
-        The time is that of `time.perf_counter`; infinity says that the end of the verification is not known.
+        The time is that of the trunk's clock; infinity says that the end of the verification is not known.
         """
         trunk = self._trunk
         self._verdict_at = since + self._pace.verify(sent + 1)
@@ -70,6 +71,7 @@ class Preparation:
         trunk.proposals = trunk.proposals[: sent + 1]
         self._sent = sent
         self._own = None
+        self._opened = 0
         self.branches = {}
         judged = trunk.proposals[:sent]
         chances = [self._pace.calibration.chance(proposal.confidence) for proposal in judged]
@@ -84,7 +86,10 @@ class Preparation:
     def _tail_known(self, tail: Proposal, prepared: Sequence[Proposal]) -> None:
         chance = self._exactly[self._sent]
         weight = next((weight for token, weight in tail.guesses if token == tail.token), 0.0)
-        self._own = Branch(0, VerifyOutcome(self._sent, tail.token), chance * weight, list(prepared))
+        value = chance * weight
+        for proposal in prepared:
+            value *= self._pace.calibration.chance(proposal.confidence)
+        self._own = Branch(0, VerifyOutcome(self._sent, tail.token), chance * weight, value, list(prepared))
         self.branches[self._own.outcome] = self._own
         self._forks += forecasts_after(self._sent, tail, chance * (1.0 - weight), tail.token)
 
@@ -140,7 +145,7 @@ class Preparation:
             return False
         tokens = [self._trunk.missing()[0] if branch is None else branch.next_token() for branch in work]
         sequences = [0 if branch is None else branch.sequence for branch in work]
-        started = time.perf_counter()
+        started = self._trunk.clock()
         self.busy_until = started + self._pace.step(len(tokens))
         try:
             rows = model.step(tokens, sequences)
@@ -148,12 +153,13 @@ class Preparation:
             return False
         histories = [self._history(branch) for branch in work] if self._proposer.needs_history else None
         proposals = self._proposer.propose(rows, histories)
-        self._pace.step.observe(len(tokens), time.perf_counter() - started)
+        self._pace.step.observe(len(tokens), self._trunk.clock() - started)
         for branch, proposal in zip(work, proposals, strict=True):
             if branch is None:
                 self._trunk.proposals.append(proposal)
                 self._learn_tail()
             else:
+                branch.value *= self._pace.calibration.chance(proposal.confidence)
                 branch.proposals.append(proposal)
         return True
 
@@ -172,18 +178,16 @@ class Preparation:
         """Return the branches to extend in the next call, the best first; None is the trunk's tail."""
         limit = self._settings.draft_length + 1
         work: list[tuple[float, Branch | Forecast | None]] = [
-            (self._value(branch), branch)
-            for branch in self.branches.values()
-            if len(branch.proposals) < limit
+            (branch.value, branch) for branch in self.branches.values() if len(branch.proposals) < limit
         ]
         if self._own is None:
             work.append((self._exactly[self._sent], None))
-        free = self._budget - sum(branch.sequence > 0 for branch in self.branches.values())
+        free = self._budget - self._opened
         work += [(fork.chance, fork) for fork in reversed(self._forks[-free:])] if free else []
         work.sort(key=lambda item: item[0], reverse=True)
         work = work[: self._budget + 1]
         if self._settings.fan_out_shape == "best-first":
-            costs = [self._pace.step(width) for width in range(1, len(work) + 1)]
+            costs = self._pace.step.up_to(len(work))
             work = work[: best_width([value for value, _ in work], costs)]
         if self._hinders([value for value, _ in work]):
             return []
@@ -194,27 +198,24 @@ class Preparation:
 
         It costs where nothing is ready for the verdict, and saves a step where its results are wanted.
         """
-        late_s = time.perf_counter() + self._pace.step(len(values)) - self._verdict_at
+        late_s = self._trunk.clock() + self._pace.step(len(values)) - self._verdict_at
         if late_s <= 0:
             return False
-        ready = sum(branch.chance for branch in self.branches.values() if branch.proposals)
-        return (1.0 - ready) * late_s > sum(values) * max(self._pace.step(1) - late_s, 0.0)
+        return (1.0 - self._ready()) * late_s > sum(values) * max(self._pace.step(1) - late_s, 0.0)
 
-    def _value(self, branch: Branch) -> float:
-        """Return the chance that the next proposal of a branch will be wanted."""
-        value = branch.chance
-        for proposal in branch.proposals:
-            value *= self._pace.calibration.chance(proposal.confidence)
-        return value
+    def _ready(self) -> float:
+        """Return the chance that there is something to send after the verdict."""
+        return sum(branch.chance for branch in self.branches.values() if branch.proposals)
 
     def _open(self, fork: Forecast) -> Branch:
         """Fork a branch off the trunk."""
         self._forks.pop()  # forks are opened best first, and the best is the last
         model = self._trunk.model
-        sequence = 1 + sum(branch.sequence > 0 for branch in self.branches.values())
+        self._opened += 1
+        sequence = self._opened
         model.truncate(min(self._settled[sequence], model.length(sequence)), sequence)
         model.share(0, sequence, len(self._trunk.text) + fork.outcome.accepted)
         self._settled[sequence] = len(self._trunk.text)
-        branch = Branch(sequence, fork.outcome, fork.chance)
+        branch = Branch(sequence, fork.outcome, fork.chance, fork.chance)
         self.branches[fork.outcome] = branch
         return branch

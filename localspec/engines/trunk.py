@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from localspec.engines.costs import Pace
 from localspec.engines.model import LanguageModel
@@ -26,8 +26,9 @@ class Trunk:
     The cache holds a prefix of it all, usually all but the last proposal.
     """
 
-    def __init__(self, model: LanguageModel) -> None:
+    def __init__(self, model: LanguageModel, clock: Callable[[], float] = time.perf_counter) -> None:
         self.model = model
+        self.clock = clock
         self.text: list[int] = []
         self.proposals: list[Proposal] = []
 
@@ -60,11 +61,11 @@ class Trunk:
     def extend(self, pace: Pace, proposer: Proposer) -> None:
         """Draft one more token."""
         missing = self.missing()
-        started = time.perf_counter()
+        started = self.clock()
         rows = self.model.evaluate(missing)
         self.proposals += proposer.propose(rows, [self.whole()] if proposer.needs_history else None)
         if len(missing) == 1:
-            pace.step.observe(1, time.perf_counter() - started)
+            pace.step.observe(1, self.clock() - started)
 
     def extend_while_worth(self, pace: Pace, proposer: Proposer, limit: int) -> None:
         """Draft until the next token would cost more than it is expected to earn."""

@@ -47,7 +47,7 @@ class TunedWorkplace:
     threads: int = 0
     draft_threads: int | None = None
     micro_batch: int = 512
-    flash_attention: bool | None = None
+    draft_flash_attention: bool | None = None
     draft_kv_type: KvType = "f16"
     draft_on_cpu: bool = False
 

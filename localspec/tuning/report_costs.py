@@ -126,7 +126,7 @@ def workplace_section(chosen: WorkplaceChosen | None) -> Markup:
 
 
 def _workplace(place: Workplace) -> tuple[str, ...]:
-    flash = {None: "automatic", True: "on", False: "off"}[place.flash_attention]
+    flash = {None: "automatic", True: "on", False: "off"}[place.draft_flash_attention]
     return (
         str(place.threads or "automatic"),
         str(place.draft_threads or "automatic"),

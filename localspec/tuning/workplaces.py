@@ -235,31 +235,31 @@ def _distributions() -> dict[str, BaseDistribution]:
         "threads": IntDistribution(0, 4096),
         "draft_threads": IntDistribution(0, 4096),
         "micro_batch": IntDistribution(1, 65536),
-        "flash_attention": CategoricalDistribution(_FLASH),
+        "draft_flash_attention": CategoricalDistribution(_FLASH),
         "draft_kv_type": CategoricalDistribution(get_args(KvType)),
         "draft_on_cpu": CategoricalDistribution((False, True)),
     }
 
 
 def _parameters(workplace: Workplace) -> dict[str, int | str | bool]:
-    flash = workplace.flash_attention
+    flash = workplace.draft_flash_attention
     return {
         "threads": workplace.threads,
         "draft_threads": workplace.draft_threads or 0,
         "micro_batch": workplace.micro_batch,
-        "flash_attention": _FLASH[0] if flash is None else _FLASH[1] if flash else _FLASH[2],
+        "draft_flash_attention": _FLASH[0] if flash is None else _FLASH[1] if flash else _FLASH[2],
         "draft_kv_type": workplace.draft_kv_type,
         "draft_on_cpu": workplace.draft_on_cpu,
     }
 
 
 def _workplace(parameters: dict[str, object]) -> Workplace:
-    flash = parameters["flash_attention"]
+    flash = parameters["draft_flash_attention"]
     return Workplace(
         threads=cast(int, parameters["threads"]),
         draft_threads=cast(int, parameters["draft_threads"]) or None,
         micro_batch=cast(int, parameters["micro_batch"]),
-        flash_attention=None if flash == _FLASH[0] else flash == _FLASH[1],
+        draft_flash_attention=None if flash == _FLASH[0] else flash == _FLASH[1],
         draft_kv_type=cast(KvType, parameters["draft_kv_type"]),
         draft_on_cpu=cast(bool, parameters["draft_on_cpu"]),
     )

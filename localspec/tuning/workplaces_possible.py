@@ -49,8 +49,8 @@ def _changes(room: Room) -> Iterator[Workplace]:
         if room.draft_on_card:
             yield Workplace(draft_on_cpu=True)
         else:
-            yield Workplace(flash_attention=True)  # off by itself: dearer on small heads, cheaper on large
-        yield Workplace(flash_attention=True, draft_kv_type="q8_0")  # llama.cpp wants the one for the other
+            yield Workplace(draft_flash_attention=True)  # off by itself: dearer on small heads
+        yield Workplace(draft_flash_attention=True, draft_kv_type="q8_0")  # llama.cpp wants both or none
     for size in MICRO_BATCHES:
         yield Workplace(micro_batch=size)
 

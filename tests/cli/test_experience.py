@@ -153,7 +153,7 @@ def test_damaged_file_is_told_and_nothing_is_used(
 
 
 def test_pair_is_opened_as_was_found_best_unless_flags_say_otherwise(files: tuple[str, ...]) -> None:
-    best = TunedWorkplace(5, 2, 256, flash_attention=True, draft_kv_type="q8_0", draft_on_cpu=True)
+    best = TunedWorkplace(5, 2, 256, draft_flash_attention=True, draft_kv_type="q8_0", draft_on_cpu=True)
     for flags in ((), ("-ub", "128", "-fa", "off", "-ctkd", "f16")):
         args, pair = parsed(*files, *flags)
         now = identify(pair.target, pair.draft, pair.draft_threads, facts_of(HERE))
@@ -163,7 +163,7 @@ def test_pair_is_opened_as_was_found_best_unless_flags_say_otherwise(files: tupl
         assert opened.draft is not None
         assert (opened.target.threads, opened.draft_threads) == (5, 2)
         assert opened.draft.devices == ()
-        tuned = (opened.target.micro_batch, opened.target.flash_attention, opened.draft.kv_type_v)
+        tuned = (opened.target.micro_batch, opened.draft.flash_attention, opened.draft.kv_type_v)
         assert tuned == ((128, False, "f16") if flags else (256, True, "q8_0"))
 
 

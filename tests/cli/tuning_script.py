@@ -44,7 +44,7 @@ def machine() -> Iterator[TuneEvent]:
     yield StageBegan("machine", None, 4)
     for done in range(1, 5):
         yield StageProgress("machine", None, done, 4, 200.0 - done, f"{done} threads")
-    chosen = Workplace(threads=1, draft_threads=1, flash_attention=True)
+    chosen = Workplace(threads=1, draft_threads=1, draft_flash_attention=True)
     attempts = (
         Attempt(Workplace(), 60.0, "off"),
         Attempt(chosen, 66.0, "ssd"),

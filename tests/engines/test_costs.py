@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import random
 from collections import defaultdict
 
 import pytest
@@ -33,6 +34,16 @@ def test_a_curve_learns_new_sizes_and_follows_known_ones() -> None:
         curve.observe(9, 3.0)
     assert curve(9) == pytest.approx(3.0, rel=0.01)
     assert curve(1) == 1.0
+
+
+def test_a_curve_remembers_no_answer_longer_than_it_is_right() -> None:
+    chance = random.Random(0)
+    for _ in range(20):
+        curve = CostCurve({size: chance.random() for size in chance.sample(range(1, 20), 3)})
+        for _ in range(30):
+            curve.observe(chance.randint(1, 24), chance.random())
+            fresh = CostCurve(curve.points())
+            assert curve.up_to(30) == [fresh(size) for size in range(1, 31)]
 
 
 def test_one_disturbed_call_hardly_counts_and_a_fast_one_is_soon_believed() -> None:

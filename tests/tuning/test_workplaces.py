@@ -37,7 +37,7 @@ def speed(workplace: Workplace, mode: str) -> float:
     value = {"off": 50.0, "sd": 80.0, "ssd": 100.0}[mode]
     if mode == "ssd" and workplace.draft_threads == 1:
         value *= 1.2
-    if workplace.flash_attention:
+    if workplace.draft_flash_attention:
         value *= 1.1
     if workplace.threads:
         value *= 0.5
@@ -102,7 +102,7 @@ def test_possible_workplaces_are_few_distinct_and_sensible(room: Room) -> None:
         assert 1 <= threads <= room.cores
         if room.shares_cores and workplace.draft_threads is not None:
             assert workplace.draft_threads < threads  # both work at once
-        assert workplace.draft_kv_type == "f16" or workplace.flash_attention
+        assert workplace.draft_kv_type == "f16" or workplace.draft_flash_attention
         assert room.draft_on_card or not workplace.draft_on_cpu
         alone = replace(USUAL, threads=workplace.threads, micro_batch=workplace.micro_batch)
         assert room.has_draft or workplace == alone
@@ -119,7 +119,7 @@ def test_changes_that_help_are_combined_and_the_winner_is_measured_twice(tmp_pat
     bench = Bench()
     attempts = run(tmp_path, bench)
     workplace, reason = choose(attempts)
-    assert workplace == Workplace(draft_threads=1, flash_attention=True)
+    assert workplace == Workplace(draft_threads=1, draft_flash_attention=True)
     assert "1.32 times" in reason
     assert [each.workplace for each in attempts[-2:]] == [USUAL, workplace]
     assert attempts[0] == Attempt(USUAL, 100.0, "ssd")
@@ -155,7 +155,7 @@ def test_nothing_better_leaves_the_usual_workplace(tmp_path: Path) -> None:
 
 def fails(error: BaseException) -> Speed:
     def speed_or_death(workplace: Workplace, mode: str) -> float:
-        if workplace.flash_attention:
+        if workplace.draft_flash_attention:
             raise error
         return speed(workplace, mode)
 
@@ -229,7 +229,7 @@ DEADLY = """
     from tests.tuning.test_workplaces import Bench, run, speed
 
     def deadly(workplace, mode):
-        if workplace.flash_attention and mode == "ssd":
+        if workplace.draft_flash_attention and mode == "ssd":
             os.kill(os.getpid(), signal.SIGKILL)
         return speed(workplace, mode)
 
@@ -254,7 +254,7 @@ def test_a_kill_makes_the_attempt_again_and_two_make_it_a_failure(tmp_path: Path
     assert killed(tmp_path) == -signal.SIGKILL
     attempts = run(tmp_path, Bench())
     failed = [each for each in attempts if each.failure]
-    assert [each.workplace.flash_attention for each in failed] == [True]
+    assert [each.workplace.draft_flash_attention for each in failed] == [True]
     assert "ended twice" in failed[0].failure
 
 

@@ -1,0 +1,253 @@
+"""What the draft model would have proposed at each place of a traced answer, for any settings; pure.
+
+The emitted text is distributed as the target's own, whatever was drafted, so a simulation stays on the
+traced answer. Given that the token x stands there, a draft token that was drawn from q had proposed it and
+was accepted with probability min(1, q(x) / p(x)); else it was drawn from normalise(max(q - p, 0)) and x is
+the bonus token. A draft that is chosen without chance is accepted where it equals x.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from math import log
+from random import Random
+
+import numpy as np
+from numpy.typing import NDArray
+
+from localspec.engines.propose import CANDIDATES, FOLDS, GUESSES, Proposal
+from localspec.evidence import Trace, TraceSegment
+from localspec.sampling import draft_distribution, penalises
+from localspec.types import EngineSettings, Sampling
+
+TAIL_FROM = 8  # of the traced candidates, the first rank from which those that are not there are estimated
+TAIL_POINTS = 24
+USUAL_MULTIPLE = 64  # of vocabularies, whose size a trace does not tell
+BEST_LOGIT = 15.0  # usual; a trace does not know it, and repetition penalties depend on it
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What of the settings decides how draft tokens are chosen."""
+
+    deterministic: bool
+    guesses: bool  # whether anybody asks what else might follow
+    draft_temperature: float = 1.0
+    saguaro_c: float = 1.0
+    saguaro_top: int = 1
+
+    @classmethod
+    def of(cls, sampling: Sampling, settings: EngineSettings) -> Shape:
+        """Return the shape, which many settings share."""
+        shape = cls(sampling.temperature <= 0 or settings.acceptance == "match", settings.mode == "ssd")
+        if shape.deterministic and not penalises(sampling):
+            return shape
+        top = max(1, settings.fan_out_budget // (settings.draft_length + 1)) + 1
+        return replace(
+            shape,
+            draft_temperature=settings.draft_temperature,
+            saguaro_c=settings.saguaro_c,
+            saguaro_top=top if settings.saguaro_c != 1 else 1,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """What is proposed at each place of an answer.
+
+    `judged` holds the proposals that the target judges; `guesses` the same with a token that stands for the
+    bonus token after a draft which was accepted in full, where p and q are drawn from independently.
+    `astray` stands for what the draft model thinks after a wrong token that it has proposed itself: it is as
+    sure of itself as where it was right, so these are proposals from places that follow such a token.
+    """
+
+    judged: tuple[Proposal, ...]
+    guesses: tuple[Proposal, ...]
+    astray: tuple[Proposal, ...]
+
+
+class Replay:
+    """A traced answer with one coin for each place, the same for all settings."""
+
+    def __init__(self, segment: TraceSegment, sampling: Sampling, vocabulary: int, seed: int) -> None:
+        self.segment = segment
+        self.prompt = list(segment.prompt)
+        self.tokens: list[int] = segment.tokens.tolist()
+        # A greedy target has no temperature of its own: see `Proposer`.
+        self._sampling = sampling if sampling.temperature > 0 else Sampling(1.0, 0, 1.0, 0.0)
+        self._penalised = penalises(sampling)
+        if self._penalised:
+            self._sampling = replace(sampling, temperature=self._sampling.temperature)
+        self._vocabulary = vocabulary
+        self._seed = seed
+        self._coins = np.random.default_rng(seed).random((3, len(self.tokens)))
+
+    def script(self, shape: Shape) -> Script:
+        """Return what is proposed everywhere, as a `Proposer` would."""
+        judged, guesses = self._proposed(shape)
+        return Script(judged, guesses, self._astray(judged))
+
+    def _astray(self, judged: Sequence[Proposal]) -> tuple[Proposal, ...]:
+        """Return runs of proposals that follow right ones, from anywhere in the answer."""
+        random, tokens = Random(self._seed), self.tokens
+        right = [proposal.token == token for proposal, token in zip(judged, tokens, strict=True)]
+        after = [place for place in range(1, len(tokens)) if right[place - 1]] or range(len(tokens))
+        place, found = random.choice(after), []
+        for _ in tokens:
+            found.append(judged[place])
+            goes_on = right[place] and place + 1 < len(tokens)
+            place = place + 1 if goes_on else random.choice(after)
+        return tuple(found)
+
+    def _proposed(self, shape: Shape) -> tuple[tuple[Proposal, ...], tuple[Proposal, ...]]:
+        """Return the proposals that are judged, and those that are not."""
+        ids = self.segment.draft_ids[:, :CANDIDATES].astype(np.int64)
+        if shape.deterministic and not shape.guesses and not self._penalised:
+            proposals = _proposals(ids[:, 0].tolist(), self._shares().tolist())
+            return proposals, proposals
+        if shape.deterministic and not self._penalised:
+            chances = _normalised(self._scaled(self.segment.draft_logits[:, :CANDIDATES]))
+        elif self._penalised:
+            ids, chances = self._penalised_chances(ids, shape)
+        else:
+            chances = self._chances(shape)
+        guesses = _guesses(ids, chances) if shape.guesses else ()
+        best, confidences = ids[:, 0].tolist(), chances[:, 0].tolist()
+        if shape.deterministic:
+            proposals = _proposals(best, confidences, guesses)
+            return proposals, proposals
+        judged = self._judged(ids, chances).tolist()
+        drawn = _drawn(ids, chances, self._coins[2]).tolist()
+        return _proposals(judged, confidences, guesses), _proposals(drawn, confidences, guesses)
+
+    def _scaled(self, logits: NDArray[np.float32]) -> Floats:
+        return np.exp(logits.astype(np.float64) / self._sampling.temperature)
+
+    def _chances(self, shape: Shape) -> Floats:
+        """Return q of every place's candidates, as `draft_distribution` does row by row."""
+        sampling, logits = self._sampling, self.segment.draft_logits[:, :CANDIDATES].astype(np.float64)
+        if 0 < sampling.top_k < logits.shape[1]:
+            logits = logits[:, : sampling.top_k]
+        kept = np.isfinite(logits).sum(axis=1)
+        if sampling.top_p < 1:
+            masses = np.exp(logits).cumsum(axis=1)
+            kept = np.minimum(kept, (masses < sampling.top_p * masses[:, -1:]).sum(axis=1) + 1)
+        if sampling.min_p > 0:
+            kept = np.minimum(kept, (logits >= log(sampling.min_p)).sum(axis=1))
+        kept = np.maximum(kept, 1)
+        places = np.arange(logits.shape[1])
+        temperature = sampling.temperature * shape.draft_temperature
+        if temperature <= 0:
+            return np.broadcast_to(places == 0, logits.shape).astype(np.float64)
+        chances = np.where(places < kept[:, None], np.exp(logits / temperature), 0.0)
+        if shape.saguaro_c != 1:
+            first = (places < shape.saguaro_top) & (kept[:, None] > shape.saguaro_top)
+            chances[first] *= shape.saguaro_c
+        return _normalised(chances)
+
+    def _penalised_chances(self, ids: NDArray[np.int64], shape: Shape) -> tuple[NDArray[np.int64], Floats]:
+        """Return the candidates and q of every place where they depend on the text before it."""
+        logits = self.segment.draft_logits[:, :CANDIDATES] + np.float32(BEST_LOGIT)
+        text = self.prompt + self.tokens
+        sorted_ids, chances = ids.copy(), np.zeros(ids.shape)
+        window = self._sampling.penalty_window
+        for place in range(len(ids)):
+            there = int((ids[place] >= 0).sum())
+            end = len(self.prompt) + place
+            q = draft_distribution(
+                ids[place, :there],
+                logits[place, :there],
+                self._sampling,
+                draft_temperature=shape.draft_temperature,
+                saguaro_c=shape.saguaro_c,
+                saguaro_top=shape.saguaro_top,
+                history=text[max(end - window, 0) : end],
+            )
+            assert q.ids is not None
+            sorted_ids[place, : len(q.ids)], chances[place, : len(q.ids)] = q.ids, q.probs
+        return sorted_ids, chances
+
+    def _judged(self, ids: NDArray[np.int64], chances: Floats) -> NDArray[np.int64]:
+        """Return the draft tokens that the target judged before it emitted the traced ones."""
+        width = chances.shape[1]
+        tokens = self.segment.tokens.astype(np.int64)
+        mine = np.where(ids[:, :width] == tokens[:, None], chances, 0.0).sum(axis=1)
+        accepted = self._coins[0] * self.segment.target_of_token < mine
+        rest = np.maximum(chances - self._target_of(ids[:, :width]), 0.0)
+        rejected = _drawn(ids, np.where(rest.sum(axis=1, keepdims=True) > 0, rest, chances), self._coins[1])
+        return np.where(accepted, tokens, rejected)
+
+    def _target_of(self, ids: NDArray[np.int64]) -> Floats:
+        """Return the target's probabilities of the candidates, which penalties may have sorted anew."""
+        known = self.segment.target_of_draft[:, :CANDIDATES].astype(np.float64)
+        if not self._penalised:
+            return known[:, : ids.shape[1]]
+        traced = self.segment.draft_ids[:, :CANDIDATES]
+        return np.asarray((known[:, None, :] * (ids[:, :, None] == traced[:, None, :])).sum(axis=2))
+
+    def _shares(self) -> Floats:
+        """Return the best token's share of the maxima of a folded row, as `Proposer` estimates it."""
+        ids, logits = self.segment.draft_ids.astype(np.int64), self.segment.draft_logits
+        width = max(self._vocabulary // FOLDS, 1)
+        columns = np.where(ids < width * FOLDS, ids % width, ids)
+        is_first = np.ones(ids.shape, dtype=np.bool_)
+        for rank in range(1, ids.shape[1]):
+            is_first[:, rank] = (columns[:, :rank] != columns[:, rank : rank + 1]).all(axis=1)
+        known = (self._scaled(logits) * is_first).sum(axis=1)
+        return np.asarray(1.0 / (known + self._tails(logits.astype(np.float64), width)))
+
+    def _tails(self, logits: Floats, width: int) -> Floats:
+        """Return what columns without a traced candidate add: logits fall with the logarithm of the rank."""
+        count = logits.shape[1]
+        if self._vocabulary <= count + 1 or count <= TAIL_FROM or not np.isfinite(logits[:, -1]).all():
+            return np.zeros(len(logits))
+        slope = (logits[:, -1] - logits[:, TAIL_FROM - 1]) / log(count / TAIL_FROM)
+        edges = np.geomspace(count + 0.5, self._vocabulary + 0.5, TAIL_POINTS + 1)
+        ranks = np.sqrt(edges[1:] * edges[:-1])
+        new = np.exp(-ranks / width)  # the chance that a better token has not its column already
+        values = logits[:, -1:] + slope[:, None] * np.log(ranks / count)
+        return np.asarray(self._scaled(values.astype(np.float32)) @ (new * np.diff(edges)))
+
+
+def replays(trace: Trace, seed: int = 0) -> tuple[Replay, ...]:
+    """Return every traced answer with coins of its own."""
+    known = [int(array.max(initial=0)) for s in trace.segments for array in (s.draft_ids, s.tokens)]
+    vocabulary = -(-(max(known, default=0) + 1) // USUAL_MULTIPLE) * USUAL_MULTIPLE
+    return tuple(
+        Replay(segment, trace.sampling, vocabulary, seed + number)
+        for number, segment in enumerate(trace.segments)
+    )
+
+
+def _normalised(chances: Floats) -> Floats:
+    return np.asarray(chances / chances.sum(axis=1, keepdims=True))
+
+
+def _drawn(ids: NDArray[np.int64], chances: Floats, coins: Floats) -> NDArray[np.int64]:
+    """Return one token of each row, as `sampling.draw` does."""
+    cumulative = chances.cumsum(axis=1)
+    places = (cumulative <= (coins * cumulative[:, -1])[:, None]).sum(axis=1)
+    last = chances.shape[1] - 1 - (chances[:, ::-1] > 0).argmax(axis=1)
+    return np.asarray(ids[np.arange(len(ids)), np.minimum(places, last)])
+
+
+def _guesses(ids: NDArray[np.int64], chances: Floats) -> Iterable[tuple[tuple[int, float], ...]]:
+    """Return the best tokens of each row with their chances, as far as there are any."""
+    counts = np.minimum((chances > 0).sum(axis=1), GUESSES).tolist()
+    rows = zip(ids.tolist(), chances.tolist(), counts, strict=True)
+    return [tuple(zip(tokens[:count], weights, strict=False)) for tokens, weights, count in rows]
+
+
+def _proposals(
+    tokens: Sequence[int],
+    confidences: Sequence[float],
+    guesses: Iterable[tuple[tuple[int, float], ...]] = (),
+) -> tuple[Proposal, ...]:
+    guessed = list(guesses) or [()] * len(tokens)
+    return tuple(
+        Proposal(token, confidence, others, None)
+        for token, confidence, others in zip(tokens, confidences, guessed, strict=True)
+    )

@@ -1,0 +1,124 @@
+"""The drafters on a traced answer; the one that works while the target verifies has no thread of its own."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+
+from localspec.engines.ahead import AheadDrafter, Reply, Verdict
+from localspec.engines.costs import Pace
+from localspec.engines.drafters import ModelDrafter
+from localspec.engines.ngram import SuffixIndex
+from localspec.engines.trunk import Trunk
+from localspec.errors import Cancelled
+from localspec.tuning.simulate_models import Acting, ReplayedProposer, Timeline
+from localspec.tuning.simulate_prepare import ReplayedPreparation, Sprout
+from localspec.types import Draft, EngineSettings
+
+
+class ReplayedDrafter(ModelDrafter):
+    """Let a proposal that is not sent be drawn independently of what the target says there."""
+
+    _proposer: ReplayedProposer
+
+    def begin(self, text: Sequence[int]) -> None:
+        """Take the prompt."""
+        self._prompt = len(text)
+        super().begin(text)
+
+    def draft(self, limit: int) -> Draft:
+        """Draft as long as it pays."""
+        draft = super().draft(limit)
+        trunk, sent = self._trunk, len(draft.tokens)
+        if sent < len(trunk.proposals) and not self._proposer.deterministic:
+            trunk.proposals[sent] = self._proposer.guess(len(trunk.text) - self._prompt + sent)
+        return draft
+
+
+class ReplayedAhead(AheadDrafter):
+    """The drafter's side is the thread that runs; its caller acts in between."""
+
+    def __init__(
+        self,
+        trunk: Trunk,
+        pace: Pace,
+        proposer: ReplayedProposer,
+        settings: EngineSettings,
+        repeats: tuple[SuffixIndex, Pace] | None = None,
+    ) -> None:
+        super().__init__(trunk, pace, proposer, settings, repeats)
+        self._preparation = ReplayedPreparation(trunk, pace, proposer, settings)
+
+    def begin(self, text: Sequence[int]) -> None:
+        """Take the prompt; `play` reads it."""
+        if self._repeats is not None:
+            self._repeats[0].sync(text)
+
+    def look_up(self, limit: int) -> Draft | None:
+        """Return the draft that can be sent at once after the last verdict, or ask the drafter for one."""
+        assert self._outcome is not None
+        branch = self._ready.branches.get(self._outcome)
+        if isinstance(branch, Sprout):
+            branch.grow()
+        return super().look_up(limit)
+
+    def end(self) -> None:
+        """Do nothing: `play` ends with its caller."""
+
+    def play(self, text: Sequence[int], caller: Acting, timeline: Timeline, handoff_s: float) -> None:
+        """Work until the caller has finished the answer; messages to one who sleeps take `handoff_s`."""
+        self._inbox = _Inbox(timeline, handoff_s)
+        self._outbox = _Outbox(timeline, handoff_s)
+        timeline.follow(caller)
+        try:
+            self._trunk.begin(text)
+            self._open_round(0, 0, math.inf)
+            self._work()
+        except Cancelled:
+            self._preparation.gather()
+
+
+class _Inbox:
+    """What the caller puts in, in the same thread."""
+
+    def __init__(self, timeline: Timeline, handoff_s: float) -> None:
+        self._timeline, self._handoff_s = timeline, handoff_s
+        self._verdicts: deque[Verdict | None] = deque()
+
+    def put(self, item: Verdict | None, /) -> None:
+        """Add a verdict."""
+        self._verdicts.append(item)
+
+    def get(self) -> Verdict | None:
+        """Let time pass until there is a verdict, and the drafter has woken up."""
+        if not self._verdicts:
+            while not self._verdicts:
+                self._timeline.wait()
+            self._timeline.spend(self._handoff_s)
+        return self._verdicts.popleft()
+
+    def empty(self) -> bool:
+        """Tell whether there is no verdict yet."""
+        return not self._verdicts
+
+
+class _Outbox:
+    """Where the caller's own replies go to."""
+
+    def __init__(self, timeline: Timeline, handoff_s: float) -> None:
+        self._timeline, self._handoff_s = timeline, handoff_s
+
+    def put(self, item: Reply | BaseException, /) -> None:
+        """Wake the caller."""
+        if isinstance(item, BaseException):
+            raise item
+        self._timeline.reply(item, self._handoff_s)
+
+    def get(self) -> Reply | BaseException:
+        """Fail: a caller yields instead of waiting here."""
+        raise NotImplementedError
+
+    def empty(self) -> bool:
+        """Tell that no reply waits."""
+        return True

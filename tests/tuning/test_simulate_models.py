@@ -1,0 +1,75 @@
+"""Where the draft model is in an answer, and what it thinks there."""
+
+from __future__ import annotations
+
+import pytest
+
+from localspec.tuning.replay import Shape, replays
+from localspec.tuning.simulate_costs import Timing
+from localspec.tuning.simulate_models import ReplayedModel, ReplayedProposer, Timeline
+from localspec.types import EngineSettings
+from tests.tuning.virtual import toy
+
+ONE = toy(60, agreement=0.6, varied=True)
+REPLAYED = replays(ONE.trace())[0]
+SCRIPT = REPLAYED.script(Shape.of(ONE.trace().sampling, EngineSettings()))
+START = len(ONE.prompt)
+RIGHT = [p.token == token for p, token in zip(SCRIPT.judged, ONE.tokens, strict=True)]
+WRONG = next(place for place in range(5, 40) if not RIGHT[place] and RIGHT[place + 1])
+
+
+@pytest.fixture
+def model() -> ReplayedModel:
+    """Return a model that has read the answer up to a place where its own token would be wrong."""
+    model = ReplayedModel(Timeline(), 3)
+    model.begin(REPLAYED, SCRIPT, Timing(ONE.costs(), "ssd").at(START))
+    model.evaluate([*ONE.prompt, *ONE.tokens[:WRONG]])
+    return model
+
+
+def test_on_the_answer_a_row_belongs_to_the_next_place(model: ReplayedModel) -> None:
+    assert list(model.evaluate(ONE.tokens[WRONG : WRONG + 3], 2)) == [WRONG + 2, WRONG + 3]
+
+
+def test_its_own_mistake_leads_astray_for_good(model: ReplayedModel) -> None:
+    proposer = ReplayedProposer(REPLAYED, SCRIPT)
+    own = SCRIPT.judged[WRONG].token
+    rows = model.evaluate([own, ONE.tokens[WRONG + 1]], 2)
+    assert proposer.propose(rows) == list(SCRIPT.astray[WRONG + 1 : WRONG + 3])
+    model.truncate(START + WRONG)
+    assert proposer.propose(model.evaluate([ONE.tokens[WRONG]])) == [SCRIPT.judged[WRONG + 1]]
+
+
+def test_a_token_that_surprises_it_is_like_the_right_one_there(model: ReplayedModel) -> None:
+    proposer = ReplayedProposer(REPLAYED, SCRIPT)
+    surprise = next(t for t in range(99) if t not in {ONE.tokens[WRONG], SCRIPT.judged[WRONG].token})
+    rows = model.evaluate([surprise, ONE.tokens[WRONG + 1]], 2)
+    assert proposer.propose(rows) == [SCRIPT.judged[WRONG + 1], SCRIPT.astray[WRONG + 2]]
+
+
+def test_a_branch_goes_on_from_where_it_was_shared(model: ReplayedModel) -> None:
+    model.evaluate([SCRIPT.judged[WRONG].token])
+    model.share(0, 1, START + WRONG)
+    model.share(0, 2, START + WRONG + 1)
+    rows = model.step([ONE.tokens[WRONG], ONE.tokens[WRONG + 1]], [1, 2])
+    assert list(rows) == [WRONG + 1, ~(WRONG + 2)]
+
+
+def test_a_path_is_what_steps_would_find(model: ReplayedModel) -> None:
+    proposer = ReplayedProposer(REPLAYED, SCRIPT)
+    for bonus in (ONE.tokens[WRONG], SCRIPT.judged[WRONG].token, 0):
+        row, is_right = model.after(bonus, START + WRONG)
+        path = proposer.path(row, 6, is_right=is_right)
+        model.share(0, 1, START + WRONG)
+        token, found = bonus, []
+        for _ in path:
+            found += proposer.propose(model.step([token], [1]))
+            token = found[-1].token
+        assert found == list(path)
+        model.truncate(START + WRONG, 1)
+
+
+def test_astray_it_is_as_sure_as_after_right_tokens() -> None:
+    after_right = {SCRIPT.judged[place + 1] for place in range(59) if RIGHT[place]}
+    assert set(SCRIPT.astray) <= after_right
+    assert len(set(SCRIPT.astray)) > 5
