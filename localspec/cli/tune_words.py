@@ -128,7 +128,7 @@ def workplace_words(workplace: Workplace) -> str:
     if workplace.micro_batch != Workplace().micro_batch:
         parts.append(f"micro-batch {workplace.micro_batch}")
     if workplace.draft_flash_attention is not None:
-        parts.append(f"flash attention of the draft {'on' if workplace.draft_flash_attention else 'off'}")
+        parts.append(f"draft flash attention {'on' if workplace.draft_flash_attention else 'off'}")
     if workplace.draft_kv_type != Workplace().draft_kv_type:
         parts.append(f"draft cache {workplace.draft_kv_type}")
     if workplace.draft_on_cpu:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from statistics import fmean
 from typing import TypeVar
 
@@ -33,11 +34,18 @@ _WAYS = (
 
 @dataclass(frozen=True, slots=True)
 class RealRound:
-    """A round of an answer, with so many tokens in the caches."""
+    """A round of an answer, with so many tokens in the caches.
+
+    `python_s` includes the round's share of making text of tokens. `first_call` is how many tokens the draft
+    model's first call held: the bonus token, after a draft that was accepted in full its last token too;
+    0 where it read more.
+    """
 
     settings: EngineSettings
     depth: int
     stats: RoundStats
+    python_s: float
+    first_call: int = 1
 
     @property
     def drafted(self) -> int:
@@ -88,8 +96,16 @@ def _rounds_of(models: OpenModels, request: Request) -> Iterator[RealRound]:
                     raise Cancelled("measuring was stopped")
                 if request.settings.mode == "ssd" and not summary.hits + summary.misses:
                     return
-                for before, each in stats[1:]:
-                    yield RealRound(request.settings, summary.prompt_tokens + before, each)
+                rounds = stats[1:]
+                text_s = summary.python_s - sum(each.python_s for _, each in rounds)
+                for (_, last), (before, each) in pairwise(stats):
+                    yield RealRound(
+                        request.settings,
+                        summary.prompt_tokens + before,
+                        each,
+                        each.python_s + max(text_s, 0.0) / len(rounds),
+                        first_call=1 + (last.accepted == last.drafted) if last.drafted else 0,
+                    )
 
 
 def fit(calls: Sequence[CallCosts], rounds: Iterable[RealRound]) -> tuple[Overhead, ...]:
@@ -115,28 +131,33 @@ def misfit(costs: Costs, rounds: Sequence[RealRound]) -> float:
     for each in rounds:
         times, stats = timing.at(each.depth), each.stats
         predicted += times.verify(each.drafted + 1) + times.round_s + times.token_s * each.drafted
-        real += stats.verify_s + stats.python_s
+        real += stats.verify_s + each.python_s
         if mode == "sd" and _is_forced(each):
-            predicted += times.step(1) * each.drafted
+            predicted += _steps_s(times.waited_step, each)
             real += stats.draft_s
     return predicted / real - 1.0
 
 
 def _overhead(calls: Sequence[CallCosts], mode: Mode, rounds: Sequence[RealRound]) -> Overhead:
     timing = Timing(Costs(tuple(calls)), mode)
-    round_s, token_s = _line([(each.drafted, each.stats.python_s) for each in rounds])
+    round_s, token_s = _line([(each.drafted, each.python_s) for each in rounds])
     verify = [(each.stats.verify_s, timing.at(each.depth).verify(each.drafted + 1)) for each in rounds]
     step = [
-        (each.stats.draft_s, each.drafted * timing.at(each.depth).step(1))
+        (each.stats.draft_s, _steps_s(timing.at(each.depth).waited_step, each))
         for each in rounds
-        if mode == "sd" and _is_forced(each)
+        if mode in {"sd", "ssd"} and each.stats.origin is DraftOrigin.FRESH and _is_forced(each)
     ]
     return Overhead(mode, round_s, token_s, _factor(verify), _factor(step))
 
 
 def _is_forced(each: RealRound) -> bool:
-    """Tell whether every token that was drafted was sent, so that there were as many steps."""
-    return each.settings.min_confidence is not None and each.drafted > 0
+    """Tell whether every token that was drafted was sent, so that it is known which steps there were."""
+    return each.settings.min_confidence is not None and each.drafted > 0 and each.first_call > 0
+
+
+def _steps_s(step: Callable[[int], float], each: RealRound) -> float:
+    """Return what the calls of the draft model should take that wrote a round's draft."""
+    return step(each.first_call) + step(1) * (each.drafted - 1)
 
 
 def _handoff(rounds: Iterable[RealRound], token_s: float) -> float:

@@ -64,9 +64,7 @@ def is_sensible(workplace: Workplace, room: Room) -> bool:
     return wanted is None or 1 <= wanted < threads + (not room.shares_cores)
 
 
-def course(
-    room: Room, is_late: Callable[[], bool] = lambda: False
-) -> Generator[Workplace, Attempt, None]:
+def course(room: Room, is_late: Callable[[], bool] = lambda: False) -> Generator[Workplace, Attempt, None]:
     """Ask for attempts one after another: each change on top of the best so far, the winner once more.
 
     It depends on the attempts that it is sent alone, so that it can be gone through again from a file.

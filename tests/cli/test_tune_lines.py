@@ -69,7 +69,7 @@ class TestWords:
         assert workplace_words(Workplace()) == "opened as usual"
         words = workplace_words(Workplace(1, 2, 128, False, "q8_0", True))
         assert words == (
-            "opened with 1 thread, 2 for the draft, micro-batch 128, flash attention of the draft off, "
+            "opened with 1 thread, 2 for the draft, micro-batch 128, draft flash attention off, "
             "draft cache q8_0, draft on the processor"
         )
 
@@ -156,7 +156,7 @@ class TestLines:
         assert lines[0] == "machine: trying ways to open the models, up to 4 ways"
         assert lines[1].endswith("machine: 4 of 4 ways, 0 s")
         assert "1 failed (out of memory)" in lines[2]
-        assert "opened with 1 thread, 1 for the draft, flash attention of the draft on" in lines[2]
+        assert "opened with 1 thread, 1 for the draft, draft flash attention on" in lines[2]
         assert "coding, traces: recording answers, 2 of 8 tokens kept from before" in lines
         assert any("SSD, draft 6" in line and "80.0 tok/s simulated" in line for line in lines)
         assert any("coding: SSD" in line and "1.42 of plain (1.37-1.47)" in line for line in lines)

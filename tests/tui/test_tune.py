@@ -95,7 +95,7 @@ async def test_a_run_is_watched_to_its_end_and_the_chat_goes_on(
     async with tuning(tmp_path, script, size) as desk:
         await desk.shows("find the fastest settings", "Begin  Enter")
         await desk.press("enter")
-        await desk.shows("Tuned;", "85.2", "×1.42", "Enter closes", "1 failed (out of memory)")
+        await desk.shows("Tuned;", "85.2", "×1.42", "Enter closes", "1 failed (out of")
         await desk.shows("writing: the best of 150 settings reached 0.97")
         assert script.choices == [TuneChoice(("coding", "writing"))]
         assert script.models_were_open is False
