@@ -1,0 +1,76 @@
+"""What rejection sampling with a calibrated draft temperature gains over matching, at the profile's sampling.
+
+python -m tests.benchmarks.acceptance --paced 0.1               two paced devices
+python -m tests.benchmarks.acceptance -m TARGET -md DRAFT       the processor
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from localspec.demo import bundled_pair
+from localspec.evidence import Trace
+from localspec.profiles import profiles
+from localspec.tuning.calibration import calibrate
+from localspec.tuning.confirm import Terms, confirm
+from localspec.tuning.plan import requests
+from localspec.tuning.traces import record
+from localspec.tuning.verdict import Entrant, Verdict
+from localspec.types import EngineSettings
+from tests.benchmarks.simulation import opened
+
+
+def main() -> None:
+    """Parse the arguments and run."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("-m", "--model", type=Path, default=bundled_pair()[0])
+    parser.add_argument("-md", "--model-draft", type=Path, default=bundled_pair()[1])
+    parser.add_argument("--threads", type=int, default=0, help="of each model; 0: all cores, shared in ssd")
+    parser.add_argument("--paced", type=float, metavar="RATIO", help="a draft step in target passes")
+    parser.add_argument("--pass-ms", type=float, default=25.0, help="paced: a target pass")
+    parser.add_argument("--further", type=float, default=0.02, help="paced: a further token in a pass")
+    parser.add_argument("--task", default="writing", help="a profile's name")
+    parser.add_argument("--temp", type=float, default=0.8)
+    parser.add_argument("--mode", choices=("sd", "ssd"), default="sd")
+    parser.add_argument("--budget", type=float, default=120, help="seconds of comparing")
+    args = parser.parse_args()
+    profile = profiles(Path("nowhere")).named(args.task)
+    profile = replace(profile, sampling=replace(profile.sampling, temperature=args.temp))
+    prompts = profile.tuning_prompts()
+    with opened(args) as runtime:
+        trace = Trace(profile.sampling, tuple(record(runtime, requests(runtime, profile, prompts.prompts))))
+        found = calibrate(trace, EngineSettings(mode=args.mode))
+        assert found is not None
+        print(f"{trace.tokens} tokens traced; the draft temperature should be {found.draft_temperature:.2f}")
+        asked = tuple(requests(runtime, profile, prompts.held_out, seed=1000))
+        field = tuple(entrants(args.mode, found.draft_temperature))
+        for each in confirm(runtime, asked, field, Terms(args.budget)):
+            if isinstance(each, Verdict):
+                report(each)
+
+
+def entrants(mode: str, temperature: float) -> Iterator[Entrant]:
+    """Yield what is compared: the engine's automatic rules under each way to accept."""
+    usual = EngineSettings(mode="sd" if mode == "sd" else "ssd")
+    yield Entrant("match", replace(usual, acceptance="match"))
+    yield Entrant("rejection", usual)
+    yield Entrant("calibrated", replace(usual, draft_temperature=round(temperature, 2)))
+
+
+def report(verdict: Verdict) -> None:
+    """Print the speeds, against plain decoding and against matching."""
+    print(f"drift {verdict.drift:.2f}")
+    match = next(each for each in verdict.contenders if each.name == "match")
+    for each in verdict.contenders:
+        gain = f"x{each.gain.value:.2f} [{each.gain.low:.2f}, {each.gain.high:.2f}] of plain"
+        of_match = each.rate.value / match.rate.value
+        print(f"{each.name:11} {each.rate.value:7.1f} tokens/s  {gain}  x{of_match:.2f} of match")
+
+
+if __name__ == "__main__":
+    main()
