@@ -6,12 +6,10 @@ python -m tests.benchmarks.acceptance -m TARGET -md DRAFT       the processor
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from localspec.demo import bundled_pair
 from localspec.evidence import Trace
 from localspec.profiles import profiles
 from localspec.tuning.calibration import calibrate
@@ -20,20 +18,12 @@ from localspec.tuning.plan import requests
 from localspec.tuning.traces import record
 from localspec.tuning.verdict import Entrant, Verdict
 from localspec.types import EngineSettings
-from tests.benchmarks.simulation import opened
+from tests.benchmarks.simulation import opened, pair_parser
 
 
 def main() -> None:
     """Parse the arguments and run."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("-m", "--model", type=Path, default=bundled_pair()[0])
-    parser.add_argument("-md", "--model-draft", type=Path, default=bundled_pair()[1])
-    parser.add_argument("--threads", type=int, default=0, help="of each model; 0: all cores, shared in ssd")
-    parser.add_argument("--paced", type=float, metavar="RATIO", help="a draft step in target passes")
-    parser.add_argument("--pass-ms", type=float, default=25.0, help="paced: a target pass")
-    parser.add_argument("--further", type=float, default=0.02, help="paced: a further token in a pass")
+    parser = pair_parser(__doc__)
     parser.add_argument("--task", default="writing", help="a profile's name")
     parser.add_argument("--temp", type=float, default=0.8)
     parser.add_argument("--mode", choices=("sd", "ssd"), default="sd")

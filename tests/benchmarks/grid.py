@@ -6,7 +6,6 @@ python -m tests.benchmarks.grid --task coding --paced 0.1    two paced devices: 
 
 from __future__ import annotations
 
-import argparse
 import random
 import time
 from collections.abc import Iterator, Sequence
@@ -17,7 +16,6 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from localspec.demo import bundled_pair
 from localspec.evidence import Costs, Trace
 from localspec.profiles import Profile, profiles
 from localspec.runtime import Runtime
@@ -30,7 +28,7 @@ from localspec.tuning.study_file import StudyKey
 from localspec.tuning.study_results import best
 from localspec.tuning.traces import record
 from localspec.types import EngineSettings, Finished, Request
-from tests.benchmarks.simulation import MAX_FAN_OUT, opened
+from tests.benchmarks.simulation import MAX_FAN_OUT, opened, pair_parser
 
 SHAPES = 3  # of a study's trace
 FINALISTS = 5  # of the grid, that run again beside the tuned settings: the best of many is partly luck
@@ -48,15 +46,7 @@ class Tuned:
 
 def main() -> None:
     """Parse the arguments and run."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("-m", "--model", type=Path, default=bundled_pair()[0])
-    parser.add_argument("-md", "--model-draft", type=Path, default=bundled_pair()[1])
-    parser.add_argument("--threads", type=int, default=0, help="of each model; 0: all cores, shared in ssd")
-    parser.add_argument("--paced", type=float, metavar="RATIO", help="a draft step in target passes")
-    parser.add_argument("--pass-ms", type=float, default=10.0, help="paced: a target pass")
-    parser.add_argument("--further", type=float, default=0.02, help="paced: a further token in a pass")
+    parser = pair_parser(__doc__)
     parser.add_argument("--task", default="coding", help="a profile's name")
     parser.add_argument("--temp", type=float, help="instead of the profile's")
     parser.add_argument("--prompts", type=int, default=4, help="for each setting of the grid")

@@ -59,15 +59,7 @@ class Comparison:
 
 def main() -> None:
     """Parse the arguments and run."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("-m", "--model", type=Path, default=bundled_pair()[0])
-    parser.add_argument("-md", "--model-draft", type=Path, default=bundled_pair()[1])
-    parser.add_argument("--threads", type=int, default=0, help="of each model; 0: all cores, shared in ssd")
-    parser.add_argument("--paced", type=float, metavar="RATIO", help="a draft step in target passes")
-    parser.add_argument("--pass-ms", type=float, default=25.0, help="paced: a target pass")
-    parser.add_argument("--further", type=float, default=0.02, help="paced: a further token in a pass")
+    parser = pair_parser(__doc__)
     parser.add_argument("--known-costs", action="store_true", help="paced: do not measure them")
     parser.add_argument("--task", default="", help="only prompts of this task")
     parser.add_argument("--temp", type=float, default=0.0)
@@ -84,6 +76,18 @@ def main() -> None:
         found = predicted(trace, costs, drawn_settings(args))
         run(runtime, requests, found, args.seed)
         report(found)
+
+
+def pair_parser(about: str | None) -> argparse.ArgumentParser:
+    """Return a parser with the flags of a pair, real or paced."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("-m", "--model", type=Path, default=bundled_pair()[0])
+    parser.add_argument("-md", "--model-draft", type=Path, default=bundled_pair()[1])
+    parser.add_argument("--threads", type=int, default=0, help="of each model; 0: all cores, shared in ssd")
+    parser.add_argument("--paced", type=float, metavar="RATIO", help="a draft step in target passes")
+    parser.add_argument("--pass-ms", type=float, default=25.0, help="paced: a target pass")
+    parser.add_argument("--further", type=float, default=0.02, help="paced: a further token in a pass")
+    return parser
 
 
 def opened(args: argparse.Namespace) -> Runtime:
