@@ -16,17 +16,16 @@ from localspec.cli.answer_options import sampling_given, system_given
 from localspec.cli.arguments import Parser, add_answer_flags, verb_parser
 from localspec.cli.experience import KnownPair
 from localspec.cli.options import PairOptions, decoding, pair_options
-from localspec.cli.tune_start import TuneWish, plan_of, profiles_of, run, seated_pair
-from localspec.cli.tune_stopping import Stop
 from localspec.config import read_config
 from localspec.demo import bundled_pair
 from localspec.llama import check_model_file
 from localspec.profiles import Profiles, profiles
-from localspec.tuning.records import TuneEvent
 
 if TYPE_CHECKING:
     from localspec.chat.desk import Wishes
+    from localspec.cli.tune_stopping import Stop
     from localspec.interface import OpenModels
+    from localspec.tuning.records import TuneEvent
     from localspec.worker import LogLine
     from localspec_tui.screens.tune import TuneChoice, Tuner
 
@@ -59,6 +58,8 @@ def main(argv: Sequence[str]) -> int:
     from localspec_tui.screens.bindings import binding_ids
 
     if config.keys:
+        import localspec_tui.screens.tune  # noqa: F401  its keys have names too
+
         config = read_config(paths.config_dir() / "config.toml", binding_ids())
 
     log: deque[LogLine] = deque(maxlen=LOG_LINES)
@@ -116,6 +117,8 @@ def _tuner(args: argparse.Namespace, found: Profiles, log: deque[LogLine]) -> Tu
     """Return what tunes the models that the arguments name, or config.toml does at that moment."""
 
     def tune(choice: TuneChoice, stop: Stop) -> Iterator[TuneEvent]:
+        from localspec.cli.tune_start import TuneWish, plan_of, profiles_of, run, seated_pair
+
         pair = seated_pair(args)
         wish = TuneWish(profiles_of(found, choice.tasks), quick=choice.quick, resume=choice.resume)
         yield from run(plan_of(pair, wish), pair, stop, log.append)

@@ -15,7 +15,6 @@ from localspec.chat.commands import Command
 from localspec.chat.context_use import exchanges
 from localspec.chat.export import import_json
 from localspec.cli.history_files import chat_text
-from localspec.cli.tune_start import read_tasks
 from localspec.errors import UserError
 from localspec.paths import write_atomically
 from localspec_tui.messages import ChatPicked
@@ -24,7 +23,6 @@ from localspec_tui.screens.edit import EditScreen
 from localspec_tui.screens.help import HelpScreen
 from localspec_tui.screens.make_room import MakeRoomScreen
 from localspec_tui.screens.search import SearchScreen
-from localspec_tui.screens.tune import TuneScreen
 from localspec_tui.widgets.composer import Composer
 from localspec_tui.widgets.log_panel import LogPanel
 from localspec_tui.widgets.timeline import Timeline
@@ -209,6 +207,9 @@ class SlashCommands:
             raise UserError(f"there is no theme `{argument}`", "Tab lists them")
 
     async def _tune(self, argument: str) -> None:
+        from localspec.cli.tune_start import read_tasks  # 0.1 s that the start does without
+        from localspec_tui.screens.tune import TuneScreen
+
         tasks = read_tasks(argument.replace(",", " ").split())
         if self._screen.tuner is None:
             raise UserError("these models cannot be tuned from here", "run `localspec tune` in a shell")

@@ -26,7 +26,6 @@ from localspec_tui import messages as said
 from localspec_tui.deeds import Deeds
 from localspec_tui.pane import ChatPane
 from localspec_tui.reporting import Reporter, in_words
-from localspec_tui.screens.tune import Tuner
 from localspec_tui.slash import SlashCommands
 from localspec_tui.widgets.composer import Composer
 from localspec_tui.widgets.log_panel import LogPanel
@@ -38,6 +37,7 @@ from localspec_tui.widgets.welcome import SetupOffer, Welcome
 
 if TYPE_CHECKING:
     from localspec.worker import LogLine
+    from localspec_tui.screens.tune import Tuner
 
 Log = deque["LogLine"]
 
