@@ -18,6 +18,7 @@ from localspec.evidence import Costs
 from localspec.interface import TunableModels
 from localspec.machine.machine import known_machine
 from localspec.machine.machine_facts import facts_of
+from localspec.tuning.costs import recall_costs
 from localspec.tuning.folder import Folder, RunState, digest
 from localspec.tuning.plan import TunePlan, left_s, requests, seconds_of
 from localspec.tuning.records import (
@@ -124,6 +125,12 @@ class Run:
 
     def _measure(self, models: TunableModels, workplace: Workplace) -> Generator[TuneEvent, None, Costs]:
         key = digest(self._place, workplace)
+        begun = recall_costs(self._folder.costs, key) if self._state.costs_key == key else None
+        if (
+            begun is not None
+        ):  # a run goes on by the costs that it began with: its trials are simulated by them
+            yield StageBegan("costs", None, STEPS, STEPS)
+            return begun
         yield StageBegan("costs", None, STEPS)
         asked = self._prompts(models, COST_PROMPTS)
         work = costs_of(models, self._folder.costs, key, asked, seconds_of("costs", self._plan))

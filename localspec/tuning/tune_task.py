@@ -78,9 +78,9 @@ class TaskRun:
         began = time.monotonic()
         segments, state = yield from self._trace(state)
         trace = Trace(self._profile.sampling, segments)
-        if not state.study_key:
-            costs = digest(self._scene.costs, self._scene.number, state.trace_key, len(segments))
-            state = replace(state, study_key=costs)
+        evidence = digest(self._scene.costs, self._scene.number, state.trace_key, len(segments))
+        if state.study_key != evidence:
+            state = replace(state, study_key=evidence)
             self._keep(state)
         simulator = Simulator(trace, self._scene.costs)
         tried = yield from self._search(simulator, len(segments), state.study_key)
@@ -106,7 +106,8 @@ class TaskRun:
         key = digest(self._scene.folder.pair, wanted)
         segments = list(load(path, key))
         if state.trace_key == key and 0 < state.segments <= len(segments):
-            yield self._began("traces", 1, 1)
+            tokens = _tokens(segments[: state.segments])
+            yield self._began("traces", tokens, tokens)
             return tuple(segments[: state.segments]), state
         yield self._began("traces", TRACE_TOKENS, min(_tokens(segments), TRACE_TOKENS))
         ends_s = time.monotonic() + seconds_of("traces", self._scene.plan)

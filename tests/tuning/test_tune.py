@@ -187,6 +187,18 @@ def test_costs_of_another_day_are_measured_anew(tmp_path: Path, monkeypatch: pyt
     assert models.measured > before + 1
 
 
+def test_a_run_goes_on_by_the_costs_that_it_began_with(
+    tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan, models = planned(tmp_path), FakeModels()
+    stopped_at("study", run_of(plan).events())
+    before = trials(data)
+    monkeypatch.setattr("tests.tuning.fake_models.VERIFY_S", 0.02)  # the machine has become slower
+    results(run_of(replace(plan, resume=True), models).events())
+    assert models.measured == 0
+    assert set(before) < set(trials(data))
+
+
 def test_a_finished_task_is_not_tuned_again_when_the_run_goes_on(tmp_path: Path) -> None:
     plan = planned(tmp_path, "coding", "writing")
     run = run_of(plan).events()
