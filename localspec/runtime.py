@@ -255,6 +255,8 @@ class Runtime:
 
     def _rounds(self, prompt: Sequence[int], request: Request) -> Happenings:
         settings = self._checked(request.settings)
+        if not request.reuses_cache:
+            self._engine.forget()
         self._sampling = request.sampling
         text = self._text = list(prompt)
         ladder = None

@@ -224,6 +224,7 @@ class Request:
 
     `max_tokens` None goes on until the model ends its turn or the context is full; `seed` None draws one.
     `template_variables` are passed to the model's chat template (`enable_thinking`, ...).
+    `reuses_cache` False reads the whole prompt, as if it were the first.
     """
 
     prompt: tuple[Message, ...] | str
@@ -234,6 +235,7 @@ class Request:
     seed: int | None = None
     template_variables: tuple[tuple[str, bool | int | float | str], ...] = ()
     steps_down: bool = False
+    reuses_cache: bool = True
 
 
 @dataclass(frozen=True, slots=True)

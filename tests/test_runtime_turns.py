@@ -183,3 +183,11 @@ def test_tokens_may_be_left_early(runtime: Runtime) -> None:
     with closing(runtime.generate_tokens(greedy(FORCED))) as tokens:  # type: ignore[type-var]
         first, *_ = next(tokens)
     assert next(iter(runtime.generate_tokens(greedy())))[0] == first
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_request_may_refuse_what_is_cached(runtime: Runtime, mode: Mode) -> None:
+    request = greedy(EngineSettings(mode=mode, min_confidence=0.2), max_tokens=12)
+    text, _ = answer(runtime, request)
+    again, end = answer(runtime, replace(request, reuses_cache=False))
+    assert (again, end.summary.cached_tokens) == (text, 0)

@@ -90,7 +90,7 @@ def _answer(models: OpenModels, question: str, settings: EngineSettings, number:
 
 
 def _gain(mode: Mode, pairs: Sequence[tuple[Summary, Summary]]) -> Gain:
-    from localspec.bench import Run, ratio  # numpy: 0.1 s
+    from localspec.bench.engine import Run, ratio  # numpy: 0.1 s
 
     plain = [Run("off", "", number, summary) for number, (summary, _) in enumerate(pairs)]
     together = [Run(mode, "", number, summary) for number, (_, summary) in enumerate(pairs)]

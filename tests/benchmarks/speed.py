@@ -13,7 +13,7 @@ from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 
-from localspec.bench import Figures, Prompt, Run, Variant, figures, interleave, ratio
+from localspec.bench.engine import Figures, Prompt, Run, Variant, figures, interleave, ratio
 from localspec.contexts import Contexts
 from localspec.demo import bundled_pair, prompts
 from localspec.engines.costs import CostCurve, Experience

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from localspec.bench import Prompt, Run, Variant, figures, interleave, ratio
+from localspec.bench.engine import Prompt, Run, Variant, figures, interleave, ratio
 from localspec.testing.contract import GREEDY, NO_END, Toy, experience
 from localspec.types import EngineSettings, Summary
 
