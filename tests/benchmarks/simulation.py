@@ -10,11 +10,9 @@ from __future__ import annotations
 import argparse
 import random
 import time
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from statistics import median
 
 from localspec.demo import bundled_pair, prompts
 from localspec.evidence import CallCosts, Costs, Overhead, Trace, TraceWish
@@ -31,30 +29,12 @@ from localspec.types import (
     ModelOptions,
     Request,
     Sampling,
-    Summary,
 )
+from tests.benchmarks.simulation_report import Comparison, report
 
 MAX_FAN_OUT = 24
-
-
-@dataclass(slots=True)
-class Comparison:
-    """One setting: what was predicted, and the real answers."""
-
-    settings: EngineSettings
-    predicted: Summary
-    predicted_rate: float
-    real: list[Summary] = field(default_factory=list)
-
-    @property
-    def rate(self) -> float:
-        """Return the real tokens per second."""
-        return sum(each.tokens - 1 for each in self.real) / sum(each.decode_s for each in self.real)
-
-    @property
-    def error(self) -> float:
-        """Return the relative error of the prediction."""
-        return self.predicted_rate / self.rate - 1.0
+OVERHEADS = ("round_s", "token_s", "verify", "step", "handoff_s")
+Points = tuple[tuple[int, float], ...]
 
 
 def main() -> None:
@@ -66,15 +46,18 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, default=8)
     parser.add_argument("-n", "--tokens", type=int, default=96)
     parser.add_argument("--settings", type=int, default=20, help="of each mode")
+    parser.add_argument("--repeats", type=int, default=1, help="answers of which the median counts")
     parser.add_argument("--modes", default="off,ngram,sd,ssd")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     with opened(args) as runtime:
         requests = chosen_requests(args)
-        costs = known(args) if args.known_costs else measured(runtime, requests)
         trace = traced(runtime, requests)
-        found = predicted(trace, costs, drawn_settings(args))
-        run(runtime, requests, found, args.seed)
+        found = [Comparison(settings) for settings in drawn_settings(args)]
+        before = known(args) if args.known_costs else measured(runtime, requests)
+        run(runtime, requests, found, args)
+        after = before if args.known_costs else measured(runtime, requests)
+        predict(found, trace, mean_costs(before, after))
         report(found)
 
 
@@ -180,82 +163,52 @@ def drawn(chance: random.Random, mode: Mode, temperature: float) -> EngineSettin
     )
 
 
-def predicted(trace: Trace, costs: Costs, settings: Sequence[EngineSettings]) -> list[Comparison]:
+def predict(found: Sequence[Comparison], trace: Trace, costs: Costs) -> None:
     """Simulate everything, and tell how long that took."""
     simulator = Simulator(trace, costs)
-    began, rounds, found = time.process_time(), 0, []
-    for each in settings:
-        found.append(Comparison(each, simulator(each), simulator.rate(each)))
-        rounds += found[-1].predicted.rounds
+    began, rounds = time.process_time(), 0
+    for each in found:
+        each.predicted, each.predicted_rate = simulator(each.settings), simulator.rate(each.settings)
+        rounds += each.predicted.rounds
     taken = time.process_time() - began
     print(f"{rounds} simulated rounds took {taken:.1f} s, {taken / rounds * 1e3:.2f} ms each")
-    return found
 
 
-def run(runtime: Runtime, requests: Sequence[Request], found: Sequence[Comparison], seed: int) -> None:
-    """Answer every request with every setting, in an order that is new for each request."""
-    chance = random.Random(seed)
+def mean_costs(before: Costs, after: Costs) -> Costs:
+    """Return the middle of two measurements: the machine's speed drifts, and the answers came in between."""
+    calls = tuple(
+        replace(one, verify=mean_points(one.verify, two.verify), step=mean_points(one.step, two.step))
+        for one, two in zip(before.calls, after.calls, strict=True)
+    )
+    overheads = tuple(
+        Overhead(
+            one.mode,
+            *((getattr(one, name) + getattr(two, name)) / 2 for name in OVERHEADS),
+        )
+        for one, two in zip(before.overheads, after.overheads, strict=True)
+    )
+    return Costs(calls, overheads)
+
+
+def mean_points(one: Points, two: Points) -> Points:
+    """Return the mean of two measurements of the same calls."""
+    other = dict(two)
+    return tuple((size, (seconds + other[size]) / 2) for size, seconds in one if size in other)
+
+
+def run(
+    runtime: Runtime, requests: Sequence[Request], found: Sequence[Comparison], args: argparse.Namespace
+) -> None:
+    """Answer every request with every setting, in an order that is new each time."""
+    chance = random.Random(args.seed)
     for warm_up in {each.settings.mode: each for each in found}.values():
         list(runtime.generate(replace(requests[0], settings=warm_up.settings, max_tokens=24)))
-    for request in requests:
-        for each in chance.sample(found, len(found)):
-            for event in runtime.generate(replace(request, settings=each.settings)):
-                if isinstance(event, Finished) and event.summary.tokens > 1:
-                    each.real.append(event.summary)
-
-
-def report(found: Sequence[Comparison]) -> None:
-    """Print every setting, and how good the predictions of each mode are."""
-    by_mode: defaultdict[Mode, list[Comparison]] = defaultdict(list)
-    for each in found:
-        by_mode[each.settings.mode].append(each)
-    for mode, comparisons in by_mode.items():
-        print(f"\n{mode}: predicted / real")
-        for each in sorted(comparisons, key=lambda each: each.rate):
-            print("  " + "  ".join(figures(each)))
-    plain = by_mode["off"][0].error if "off" in by_mode else 0.0
-    print(f"\nplain decoding ran at {1 / (1 + plain):.3f} of its prediction; the others in its speed:")
-    for mode, comparisons in by_mode.items():
-        relative = [(1 + each.error) / (1 + plain) - 1 for each in comparisons]
-        errors, bias = [abs(error) for error in relative], median(relative)
-        ranks = spearman([e.predicted_rate for e in comparisons], [e.rate for e in comparisons])
-        print(
-            f"{mode:6} {len(errors):3} settings: median error {median(errors):.1%}, worst {max(errors):.1%}, "
-            f"bias {bias:+.1%}, rank correlation {ranks:.3f}"
-        )
-
-
-def figures(each: Comparison) -> Iterator[str]:
-    """Yield the columns of a line."""
-    one, s = each.predicted, each.settings
-    rounds = sum(summary.rounds for summary in each.real)
-    yield f"{each.predicted_rate:6.1f} / {each.rate:6.1f} tok/s {each.error:+6.1%}"
-
-    def pair(name: str, of_one: float, scale: float) -> str:
-        real = sum(getattr(summary, name) for summary in each.real)
-        return f"{name} {getattr(one, name) / of_one * scale:.2f}/{real / rounds * scale:.2f}"
-
-    yield "a round: " + "  ".join(pair(name, one.rounds, 1.0) for name in ("drafted", "accepted", "hits"))
-    times = ("verify_s", "draft_s", "wait_s", "python_s")
-    yield "ms: " + "  ".join(pair(name, one.rounds, 1e3) for name in times)
-    if s.mode == "off":
-        return
-    stop = "-" if s.min_confidence is None else f"{s.min_confidence:.2f}"
-    yield f"K {s.draft_length} stop {stop}"
-    if s.mode != "ngram":
-        yield f"dT {s.draft_temperature:.2f} C {s.saguaro_c:.2f} {s.acceptance}"
-    if s.mode == "ssd":
-        yield f"B {s.fan_out_budget} {s.fan_out_shape} {s.fallback}"
-
-
-def spearman(one: Sequence[float], other: Sequence[float]) -> float:
-    """Return the rank correlation of values without ties."""
-    if len(one) < 2:
-        return 1.0
-    ranks = [sorted(range(len(values)), key=values.__getitem__) for values in (one, other)]
-    places = [{index: rank for rank, index in enumerate(order)} for order in ranks]
-    squares = sum((places[0][index] - places[1][index]) ** 2 for index in range(len(one)))
-    return 1.0 - 6.0 * squares / (len(one) * (len(one) ** 2 - 1))
+    for number, request in enumerate(requests):
+        for _ in range(args.repeats):
+            for each in chance.sample(found, len(found)):
+                for event in runtime.generate(replace(request, settings=each.settings)):
+                    if isinstance(event, Finished) and event.summary.tokens > 1:
+                        each.answers[number].append(event.summary)
 
 
 if __name__ == "__main__":
