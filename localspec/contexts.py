@@ -76,6 +76,14 @@ class Contexts:
             for_draft = draft_threads or max(1, wanted // DRAFT_SHARE)
             self._threads_together = (max(1, wanted - for_draft), for_draft)
 
+    @property
+    def modes(self) -> tuple[Mode, ...]:
+        """Return the modes that these models can decode in."""
+        has_draft = self.draft is not None
+        can: dict[Mode, bool] = {"off": True, "ngram": self.can_rewind, "sd": self.can_rewind and has_draft}
+        can["ssd"] = can["sd"] and self.can_branch
+        return tuple(mode for mode, possible in can.items() if possible)
+
     def share_threads(self, *, together: bool) -> None:
         """Give each model all threads, or divide them for both to work at once."""
         self.give_target(together=together)

@@ -1,4 +1,4 @@
-"""Tests of whether samples follow a distribution."""
+"""Tests of whether samples follow a distribution, and intervals of ratios."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from localspec.types import Distribution
 _FEWEST_EXPECTED = 5.0
 _PRECISION = 1e-12
 _T_STEPS = 20001
+_RESAMPLES = 2000
 
 
 def randomised_pit(p: Distribution, token: int, uniform: float) -> float:
@@ -147,3 +148,19 @@ def student_t_quantile(chance: float, freedom: int) -> float:
     density = np.cos(angles[1:-1]) ** (freedom - 1)  # without the ends, where the tangent is infinite
     below = density.cumsum() - density / 2
     return float(sqrt(freedom) * np.tan(np.interp(chance, below / density.sum(), angles[1:-1])))
+
+
+def ratio_of_sums(above: ArrayLike, below: ArrayLike, one_sided: float = 0.025) -> tuple[float, float, float]:
+    """Return the ratio of two sums over pairs, and its interval; there are two pairs at least, all positive.
+
+    The truth is beyond either end with a chance of `one_sided`. Pairs are what chance picks from (the
+    bootstrap draws them anew), and few of them widen the interval (Student's t).
+    """
+    over, under = np.asarray(above, dtype=np.float64), np.asarray(below, dtype=np.float64)
+    count = len(over)
+    picks = np.random.default_rng(0).integers(count, size=(_RESAMPLES, count))
+    drawn = np.log(over[picks].sum(axis=1) / under[picks].sum(axis=1))
+    spread = float(drawn.std()) * sqrt(count / (count - 1))
+    value = float(over.sum() / under.sum())
+    factor = exp(spread * student_t_quantile(1.0 - one_sided, count - 1))
+    return value, value / factor, value * factor

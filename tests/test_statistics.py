@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from localspec.statistics import chi_square_p_value, ks_uniform_p_value, randomised_pit
+from localspec.statistics import chi_square_p_value, ks_uniform_p_value, randomised_pit, ratio_of_sums
 from localspec.types import Distribution
 
 SPARSE = Distribution(np.array([7, 3, 5]), np.array([0.5, 0.25, 0.25]))
@@ -77,3 +77,36 @@ def test_chi_square_without_a_choice_is_certain() -> None:
     assert chi_square_p_value([10], [1.0]) == 1.0
     assert chi_square_p_value([0, 0], [0.5, 0.5]) == 1.0
     assert chi_square_p_value([10, 0], [1.0, 0.0]) == 1.0
+
+
+def test_a_ratio_of_equal_pairs_is_certain() -> None:
+    assert ratio_of_sums([4.0, 2.0, 1.0], [2.0, 1.0, 0.5]) == pytest.approx((2.0, 2.0, 2.0))
+    assert ratio_of_sums([1.0, 1.0], [0.02, 0.03])[0] == pytest.approx(40.0)
+
+
+def test_pairs_tell_more_than_what_they_are_made_of() -> None:
+    chance = np.random.default_rng(3)
+    hard = chance.lognormal(0.0, 1.0, size=12)
+    above, below = 1.5 * hard * chance.lognormal(0.0, 0.02, 12), hard * chance.lognormal(0.0, 0.02, 12)
+    value, low, high = ratio_of_sums(above, below)
+    assert 1.45 < low < value < high < 1.60
+    _, low, high = ratio_of_sums(above, below[::-1])
+    assert high / low > 2.0
+
+
+@pytest.mark.parametrize("pairs", [3, 6, 20])
+def test_the_interval_of_a_ratio_holds_the_truth_as_often_as_it_says(pairs: int) -> None:
+    chance = np.random.default_rng(pairs)
+    held = 0
+    for _ in range(200):
+        above = 1.3 * chance.lognormal(0.0, 0.1, size=pairs)
+        _, low, high = ratio_of_sums(above, chance.lognormal(0.0, 0.1, size=pairs))
+        held += low <= 1.3 <= high
+    assert 0.90 <= held / 200 <= 0.99
+
+
+def test_a_surer_interval_is_wider() -> None:
+    above, below = [1.0, 1.1, 0.9, 1.2], [1.0, 1.0, 1.0, 1.0]
+    _, low, high = ratio_of_sums(above, below)
+    _, lower, higher = ratio_of_sums(above, below, 0.005)
+    assert lower < low < high < higher

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from typing import NoReturn, get_args
 
 from localspec.cli import values
@@ -38,7 +39,7 @@ def verb_parser(verb: str, description: str) -> Parser:
 
 def add_model_flags(parser: Parser) -> None:
     """Add what opens a target and a draft model."""
-    group = parser.add_argument_group("models (without -m: the bundled pair)")
+    group = parser.add_argument_group("models (without -m: as in config.toml, else those that came along)")
     add = group.add_argument
     hub = "USER/REPO[:QUANT]"
     add("-m", "--model", metavar="FILE", help="GGUF file of the target model, or its name in `models`")
@@ -115,8 +116,26 @@ def add_device_flags(parser: Parser) -> None:
 
 def add_sampling_flags(parser: Parser) -> None:
     """Add what chooses the next token and ends an answer."""
-    group = parser.add_argument_group("sampling")
-    add, s = group.add_argument, _SAMPLING
+    add = add_sampler_flags(
+        parser,
+        _SAMPLING,
+        "what is not given: as your own profile says, else as the card of SmolLM2 if that is the model, else "
+        "as a shipped profile says, else as in parentheses",
+    )
+    add("-s", "--seed", type=values.seed, metavar="N", help="seed, -1 draws one (-1)")
+    add("-n", "--predict", "--n-predict", type=values.token_limit, metavar="N", help="most tokens to write")
+    add(
+        "--stop",
+        action="append",
+        default=[],
+        metavar="TEXT",
+        help="end the answer before this text; repeatable",
+    )
+
+
+def add_sampler_flags(parser: Parser, s: Sampling, about: str) -> Callable[..., argparse.Action]:
+    """Add what chooses the next token, with `s` named as usual; return what adds to the same group."""
+    add = parser.add_argument_group("sampling", about).add_argument
     for flags, name, help_text in (
         (("--temp", "--temperature"), "temperature", f"temperature, 0 is greedy ({s.temperature})"),
         (("--top-k",), "top_k", f"0 is off ({s.top_k})"),
@@ -131,15 +150,7 @@ def add_sampling_flags(parser: Parser) -> None:
         is_whole = isinstance(getattr(s, name), int)
         read = values.whole(int(low), int(high)) if is_whole else values.decimal(low, high)
         add(*flags, dest=name, type=read, metavar="N" if is_whole else "X", help=help_text)
-    add("-s", "--seed", type=values.seed, metavar="N", help="seed, -1 draws one (-1)")
-    add("-n", "--predict", "--n-predict", type=values.token_limit, metavar="N", help="most tokens to write")
-    add(
-        "--stop",
-        action="append",
-        default=[],
-        metavar="TEXT",
-        help="end the answer before this text; repeatable",
-    )
+    return add
 
 
 def add_prompt_flags(parser: Parser) -> None:
@@ -186,7 +197,10 @@ def add_speculation_flags(parser: Parser) -> None:
         "--min-confidence", "--spec-draft-p-min", dest="min_confidence", type=values.decimal(0, 1),
         metavar="X", help="end a draft below this confidence (default: measured costs decide)",
     )  # fmt: skip
-    add("--fallback", choices=get_args(Fallback), help=f"what to do on a miss ({s.fallback})")
+    add(
+        "--fallback", choices=get_args(Fallback),
+        help=f"ngram: repetitions in the text serve as drafts too, in sd and ssd ({s.fallback})",
+    )  # fmt: skip
 
 
 def add_answer_flags(parser: Parser) -> None:

@@ -24,6 +24,7 @@ verbs:
   history    list, search, export and import earlier chats
   profiles   list, show, edit and copy what the assistant is told, per kind of work
   verify     check on your own models that speculation changes nothing
+  bench      compare how fast every mode is, and llama.cpp's own server
 
   setup      find, fetch and place the right models for this machine
   tune       find the fastest settings for each kind of work on this machine
@@ -51,7 +52,7 @@ Without a verb: a question is answered as by `run`; without a question the chat 
 
 Verb = Callable[[Sequence[str]], int]
 VERBS = (
-    "run", "chat", "history", "profiles", "verify",
+    "run", "chat", "history", "profiles", "verify", "bench",
     "setup", "tune", "recommend", "models", "show", "pair", "pull", "rm", "plan", "devices", "doctor",
 )  # fmt: skip
 ALIASES = {"ls": "models", "list": "models"}

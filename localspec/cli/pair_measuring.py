@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from localspec.default_pair import recommended_sampling
 from localspec.demo import prompts
 from localspec.errors import EngineError
 from localspec.interface import OpenModels
@@ -78,7 +79,7 @@ def _questions() -> Sequence[str]:
 def _answer(models: OpenModels, question: str, settings: EngineSettings, number: int) -> Summary:
     request = Request(
         prompt=(Message("user", question),),
-        sampling=Sampling(),
+        sampling=recommended_sampling(models.target.path, "dialogue") or Sampling(),
         settings=settings,
         max_tokens=TOKENS,
         seed=SEEDS + number,
@@ -90,23 +91,26 @@ def _answer(models: OpenModels, question: str, settings: EngineSettings, number:
 
 
 def _gain(mode: Mode, pairs: Sequence[tuple[Summary, Summary]]) -> Gain:
-    from localspec.bench.engine import Run, ratio  # numpy: 0.1 s
+    from localspec.statistics import ratio_of_sums  # numpy: 0.1 s
 
-    plain = [Run("off", "", number, summary) for number, (summary, _) in enumerate(pairs)]
-    together = [Run(mode, "", number, summary) for number, (_, summary) in enumerate(pairs)]
-    middle, low, high = ratio(together, plain)
-    drafted = sum(run.summary.drafted for run in together)
-    accepted = sum(run.summary.accepted for run in together)
+    plain, together = [summary for summary, _ in pairs], [summary for _, summary in pairs]
+    ratio, low, high = ratio_of_sums(_paces(plain), _paces(together))
+    drafted = sum(summary.drafted for summary in together)
+    accepted = sum(summary.accepted for summary in together)
     return Gain(
         mode=mode,
-        plain=_rate([summary for summary, _ in pairs]),
-        together=_rate([summary for _, summary in pairs]),
-        ratio=middle,
+        plain=_rate(plain),
+        together=_rate(together),
+        ratio=ratio,
         low=low,
         high=high,
         acceptance=accepted / drafted if drafted else None,
         answers=len(pairs),
     )
+
+
+def _paces(summaries: Sequence[Summary]) -> list[float]:
+    return [summary.decode_s / (summary.tokens - 1) for summary in summaries]
 
 
 def _rate(summaries: Sequence[Summary]) -> float:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Literal
 
+from localspec.bench.server_flags import draft_flags, target_flags
 from localspec.engines.drafters import SHORTEST_MATCH
 from localspec.errors import UserError
 from localspec.types import EngineSettings, ModelOptions
@@ -49,52 +50,12 @@ def export(form: ExportForm, exported: Exported) -> str:
 def flags(exported: Exported) -> Flags:
     """Return llama-server's flags with their values."""
     drafting = exported.settings.mode in ("sd", "ssd") and exported.draft is not None
-    found = [*_target_flags(exported.target), ("--parallel", "1")]
+    found = [*target_flags(exported.target), ("--parallel", "1")]
     if drafting and exported.draft is not None:
-        found += _draft_flags(exported.draft, exported.draft_threads or exported.draft.threads)
+        found += draft_flags(exported.draft, exported.draft_threads or exported.draft.threads)
+    for _, value in found:
+        _check_path(value)
     return [*found, *_speculation_flags(exported.settings)]
-
-
-def _target_flags(options: ModelOptions) -> Iterator[tuple[str, str]]:
-    yield "--model", _path(options)
-    if options.context:
-        yield "--ctx-size", str(options.context)
-    yield from _seat_flags(options, "--device", "--gpu-layers")
-    if options.tensor_split:
-        yield "--tensor-split", ",".join(f"{share:g}" for share in options.tensor_split)
-    if options.split_mode != "layer":
-        yield "--split-mode", options.split_mode
-    if options.main_gpu:
-        yield "--main-gpu", str(options.main_gpu)
-    if options.threads:
-        yield "--threads", str(options.threads)
-    yield "--batch-size", str(options.batch)
-    yield "--ubatch-size", str(options.micro_batch)
-    yield "--cache-type-k", options.kv_type_k
-    yield "--cache-type-v", options.kv_type_v
-    if options.flash_attention is not None:
-        yield "--flash-attn", "on" if options.flash_attention else "off"
-    if not options.mmap:
-        yield "--load-mode", "none"
-
-
-def _draft_flags(options: ModelOptions, threads: int) -> Iterator[tuple[str, str]]:
-    yield "--spec-draft-model", _path(options)
-    yield from _seat_flags(options, "--spec-draft-device", "--spec-draft-ngl")
-    if threads:
-        yield "--spec-draft-threads", str(threads)
-    yield "--spec-draft-type-k", options.kv_type_k
-    yield "--spec-draft-type-v", options.kv_type_v
-
-
-def _seat_flags(options: ModelOptions, device: str, layers: str) -> Iterator[tuple[str, str]]:
-    if options.devices == ():
-        yield device, "none"
-        yield layers, "0"
-        return
-    if options.devices is not None:
-        yield device, ",".join(options.devices)
-    yield layers, "all" if options.gpu_layers is None else str(options.gpu_layers)
 
 
 def _speculation_flags(settings: EngineSettings) -> Iterator[tuple[str, str]]:
@@ -178,8 +139,6 @@ def _speculation(settings: EngineSettings) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _path(options: ModelOptions) -> str:
-    path = str(options.path.expanduser().absolute())
-    if not path.isprintable():
-        raise UserError(f"the path {path!r} cannot be written to a file", "rename the file or its folder")
-    return path
+def _check_path(value: str) -> None:
+    if not value.isprintable():
+        raise UserError(f"the path {value!r} cannot be written to a file", "rename the file or its folder")

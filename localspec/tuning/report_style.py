@@ -1,6 +1,6 @@
-"""The style sheet of the tuning report."""
+"""The style sheet of the tuning report; drawings that stand alone take its colours and marks."""
 
-STYLE = """
+COLOURS = """
 :root {
   color-scheme: light dark;
   --page: #f6f7f9; --card: #ffffff; --ink: #1b2330; --soft: #5b6676; --rule: #e2e6ec; --grid: #e9ecf1;
@@ -20,6 +20,9 @@ STYLE = """
     --low-ink: #dfe9f3; --high-ink: #0e1a24;
   }
 }
+"""
+
+_PAGE = """\
 * { box-sizing: border-box; }
 body {
   margin: 0; background: var(--page); color: var(--ink);
@@ -66,6 +69,9 @@ figcaption p { margin: 2px 0 0; font-size: 14px; line-height: 1.45; }
 .legend svg { width: 26px; height: 12px; margin: 0; overflow: hidden; }
 .legend svg.ramp { width: 140px; height: 10px; }
 svg { display: block; width: 100%; max-width: 560px; height: auto; overflow: visible; }
+"""
+
+MARKS = """\
 svg text { font-size: 11px; fill: var(--soft); font-variant-numeric: tabular-nums; }
 svg .strong { fill: var(--ink); font-weight: 600; }
 svg .figure { fill: var(--ink); }
@@ -93,6 +99,9 @@ path { fill: none; }
 .h0 { fill: var(--h0); } .h1 { fill: var(--h1); } .h2 { fill: var(--h2); } .h3 { fill: var(--h3); }
 .h4 { fill: var(--h4); } .h5 { fill: var(--h5); } .h6 { fill: var(--h6); } .h7 { fill: var(--h7); }
 .h8 { fill: var(--h8); } .h9 { fill: var(--h9); }
+"""
+
+_TEXTS = """\
 details { margin-top: 10px; font-size: 14px; }
 summary { cursor: pointer; color: var(--soft); width: fit-content; }
 summary:focus-visible, a:focus-visible, .scroll:focus-visible {
@@ -142,3 +151,5 @@ footer { margin-top: 44px; padding-bottom: 40px; color: var(--soft); font-size: 
   * { print-color-adjust: exact; -webkit-print-color-adjust: exact; }
 }
 """
+
+STYLE = COLOURS + _PAGE + MARKS + _TEXTS

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import exp, log, sqrt
+from math import exp, log
 
 import numpy as np
 from numpy.typing import NDArray
 
-from localspec.statistics import student_t_quantile
+from localspec.statistics import ratio_of_sums
 from localspec.tuning.records import Contender, Estimate
 from localspec.types import EngineSettings, Mode
 
@@ -25,7 +25,6 @@ SHORTEST = 8  # tokens: an answer of fewer says little about speed
 NARROW = 0.04  # half of an interval, in its middle: narrower is not worth more time
 ALIKE = 0.02  # where a contender is so little behind the best, and that by chance, the simpler one wins
 DRIFT = 0.1  # of plain decoding: beyond it the intervals are widened, and it is said
-RESAMPLES = 2000
 FALSE_ALARM = 0.05
 _SIMPLICITY: tuple[Mode, ...] = ("off", "ngram", "sd", "ssd")
 
@@ -177,14 +176,7 @@ def _paired(paces: Paces, name: str, other: str) -> tuple[Floats, Floats]:
 
 def _ratio(above: Floats, below: Floats, one_sided: float) -> Estimate:
     """Return the ratio of two sums over prompts; the truth is beyond either end with a chance `one_sided`."""
-    count = len(above)
-    picks = np.random.default_rng(0).integers(count, size=(RESAMPLES, count))
-    drawn = np.log(above[picks].sum(axis=1) / below[picks].sum(axis=1))
-    spread = float(drawn.std()) * sqrt(count / (count - 1))
-    value = float(above.sum() / below.sum())
-    return _widened(
-        Estimate(value, value, value), exp(spread * student_t_quantile(1.0 - one_sided, count - 1))
-    )
+    return Estimate(*ratio_of_sums(above, below, one_sided))
 
 
 def _widened(estimate: Estimate, factor: float) -> Estimate:

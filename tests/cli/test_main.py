@@ -65,6 +65,7 @@ def test_checking_arguments_imports_nothing_heavy() -> None:
         "import sys; from localspec.__main__ import main\n"
         "assert main(['run', 'Hi', '--temp', '-1']) == 2\n"
         "assert main(['verify', '--mode', 'off']) == 2\n"
+        "assert main(['bench', '--modes', 'fast']) == 2\n"
         "assert main(['chat', '--json']) == 2\n"
         "print({'numpy', 'llama_cpp', 'localspec.runtime', 'logging'} & set(sys.modules))\n"
     )

@@ -1,0 +1,122 @@
+"""Compare plain, speculative and ahead-of-time decoding on two paced devices: real text and real threads.
+
+python -m tests.benchmarks.paced --ratio 0.1              a draft step takes a tenth of a target pass
+python -m tests.benchmarks.paced --ratio 0.2 --ways "sd,sd K=4,ssd B=16" --temp 0.8
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import replace
+
+from localspec.bench.figures import Interval, Row, Table, table
+from localspec.bench.interleave import interleave
+from localspec.bench.own import Own, plain_anchor
+from localspec.bench.prompts import spread
+from localspec.bench.records import Anchor, Prompt, Run
+from localspec.demo import prompts
+from localspec.types import EngineSettings, Sampling
+from tests.benchmarks.simulation import opened, pair_parser
+
+OFF = EngineSettings(mode="off")
+SD = EngineSettings(mode="sd")
+SSD = EngineSettings(mode="ssd")
+WAYS = {
+    "sd": SD,
+    **{f"sd K={length}": replace(SD, draft_length=length, min_confidence=0.0) for length in (2, 4, 8)},
+    **{f"ssd B={budget}": replace(SSD, fan_out_budget=budget) for budget in (4, 8, 16, 24)},
+}
+TIMES = ("verify", "draft", "wait", "python")
+
+
+def main() -> None:
+    """Parse the arguments and run."""
+    parser = pair_parser(__doc__)
+    parser.set_defaults(paced=0.1)
+    parser.add_argument("--ratio", type=float, dest="paced", metavar="RATIO", help="the same as --paced")
+    parser.add_argument("--temp", type=float, default=0.0)
+    parser.add_argument("--prompts", type=int, default=4, help="of each task")
+    parser.add_argument("-n", "--tokens", type=int, default=96)
+    parser.add_argument("--ways", type=chosen_ways, default=WAYS, help="which of: " + ", ".join(WAYS))
+    args = parser.parse_args()
+    runs, anchors = measured(args)
+    names = ["off", *args.ways]
+    found = table(runs, anchors, dict.fromkeys(names))
+    if not found.comparable:
+        print(found.reason)
+    print(f"drift at worst {found.drift.worst:.1%}, disturbed prompts: {len(found.drift.disturbed)}")
+    for task in dict.fromkeys(row.task for row in found.rows):
+        report([row for row in found.rows if row.task == task])
+        report_best(found, task, runs, anchors)
+
+
+def chosen_ways(text: str) -> dict[str, EngineSettings]:
+    """Return the settings of ways that are named in a list."""
+    try:
+        return {name.strip(): WAYS[name.strip()] for name in text.split(",")}
+    except KeyError as error:
+        raise argparse.ArgumentTypeError(f"there is no way {error}; ways: {', '.join(WAYS)}") from None
+
+
+def measured(args: argparse.Namespace) -> tuple[list[Run], list[Anchor]]:
+    """Return the answers of plain decoding and of the chosen ways to the bundled prompts."""
+    chosen = spread([Prompt(each.task, each.prompt) for each in prompts()], args.prompts)
+    sampling = Sampling(temperature=args.temp)
+    with opened(args) as models:
+        contenders = [Own(name, models, way, sampling) for name, way in {"off": OFF, **args.ways}.items()]
+        found = list(interleave(contenders, chosen, args.tokens, 1, plain_anchor(models)))
+    runs = [each for each in found if isinstance(each, Run)]
+    return runs, [each for each in found if isinstance(each, Anchor)]
+
+
+def report(rows: Sequence[Row]) -> None:
+    """Print the figures of a task."""
+    print(f"\n{rows[0].task}")
+    for row in rows:
+        print(f"  {row.contender:9}{line(row)}")
+
+
+def line(row: Row) -> str:
+    """Return the figures of a contender."""
+    times = zip(TIMES, (row.verify_s, row.draft_s, row.wait_s, row.python_s), strict=True)
+    spent = "  ".join(f"{part} {shown(part_s, '5.2f', 1e3)}" for part, part_s in times)
+    return (
+        f"{row.tokens_per_s.value:6.1f} tok/s  {ratio(row.against):19}  E {shown(row.tokens_per_round)}  "
+        f"j {shown(row.drafted)}  acc {shown(row.acceptance)}  hit {shown(row.hit_rate)}  ms: {spent}  "
+        f"of bound {shown(row.of_bound, '.3f')}"
+    )
+
+
+def report_best(found: Table, task: str, runs: Sequence[Run], anchors: Sequence[Anchor]) -> None:
+    """Print how the fastest ssd does against the fastest sd, prompt by prompt."""
+    speeds = {row.contender: row.tokens_per_s.value for row in found.rows if row.task == task}
+    best = [
+        max(of_mode, key=speeds.__getitem__)
+        for mode in ("sd", "ssd")
+        if (of_mode := [name for name in speeds if name.split()[0] == mode])
+    ]
+    if len(best) < 2:
+        return
+    of_both = [run for run in runs if run.contender in best]
+    rows = table(of_both, anchors, dict.fromkeys(best)).rows
+    against = next(row.against for row in rows if row.task == task and row.contender == best[1])
+    print(f"  {best[1]} against {best[0]}: {ratio(against)}")
+
+
+def ratio(interval: Interval | None) -> str:
+    """Return a ratio with its interval."""
+    if interval is None:
+        return "-"
+    if interval.low is None or interval.high is None:
+        return f"x{interval.value:.2f}"
+    return f"x{interval.value:.2f} [{interval.low:.2f}, {interval.high:.2f}]"
+
+
+def shown(figure: float | None, form: str = "4.2f", scale: float = 1.0) -> str:
+    """Return a figure, if it is known."""
+    return "-" if figure is None else format(figure * scale, form)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,254 @@
+"""Who takes part in a benchmark."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import ClassVar, cast
+
+import pytest
+
+from localspec.bench import llama_server
+from localspec.bench.records import Prompt
+from localspec.chat.learning import Experience, Tuned
+from localspec.cli import bench_contenders, placing
+from localspec.cli.bench import parser
+from localspec.cli.bench_contenders import (
+    check_fit,
+    own,
+    possible,
+    seated,
+    servers,
+    tuned_settings,
+    ways,
+)
+from localspec.cli.bench_wish import MODES
+from localspec.cli.options import PairOptions
+from localspec.errors import UserError
+from localspec.runtime import Runtime
+from localspec.types import EngineSettings, Message, ModelOptions, Sampling, TaskType
+from tests.cli.bench_tables import WISH
+from tests.cli.fake_runtime import FakeRuntime
+
+BIG, SMALL = ModelOptions(Path("big.gguf")), ModelOptions(Path("small.gguf"))
+PAIR = PairOptions(BIG, SMALL, None, 16, asked_for_gpu=False)
+CODING, STORY = Prompt("coding", "Sort."), Prompt("story", "Tell.")
+SSD = EngineSettings(draft_length=3)
+
+
+class Models(FakeRuntime):
+    """Open models that can decode in every mode, or not."""
+
+    modes = MODES
+
+
+class Server:
+    """Stands in for llama.cpp's server: keeps how it was started; `running` counts those that are."""
+
+    started: ClassVar[list[tuple[Path, ModelOptions, ModelOptions | None, int | None]]] = []
+    running = 0
+
+    @classmethod
+    def start(
+        cls,
+        program: Path,
+        target: ModelOptions,
+        draft: ModelOptions | None = None,
+        *,
+        draft_length: int | None = None,
+    ) -> Server:
+        cls.started.append((program, target, draft, draft_length))
+        Server.running += 1
+        return cls()
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        Server.running -= 1
+
+    def contender(self, name: str, sampling: Sampling) -> str:
+        return f"{name} at {sampling.temperature:g}"
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> type[Server]:
+    Server.started, Server.running = [], 0
+    monkeypatch.setattr(llama_server, "LlamaServer", Server)
+    return Server
+
+
+def recalling(**found: Tuned | None) -> Experience:
+    return Experience(found.__getitem__)
+
+
+def names(pair: PairOptions, runtime: Runtime, lengths: Sequence[int] = ()) -> list[str]:
+    wish = replace(WISH, lengths=tuple(lengths), server=Path("llama-server"))
+    with ExitStack() as stack:
+        found = [cast("str", each) for each in servers(wish, pair, runtime, stack)]
+        assert Server.running == len(found)
+    assert Server.running == 0
+    return found
+
+
+def runtime(**able: object) -> Runtime:
+    models = Models()
+    for name, value in able.items():
+        setattr(models, name, value)
+    return cast(Runtime, models)
+
+
+def test_modes_decide_themselves_before_fixed_lengths_do_not() -> None:
+    wish = replace(WISH, modes=("off", "ngram", "sd", "tuned"), lengths=(2, 8))
+    found = dict(ways(wish))
+    assert list(found) == ["off", "ngram", "sd", "sd K=2", "sd K=8"]
+    assert found["sd"] == EngineSettings(mode="sd")
+    assert found["sd K=2"] == EngineSettings(mode="sd", draft_length=2, min_confidence=0.0)
+
+
+def test_each_task_is_answered_as_it_was_tuned() -> None:
+    models = Models()
+    wish = replace(WISH, modes=("off", "tuned"), prompts=(CODING, Prompt("writing", "Tell.")))
+    writing = EngineSettings(mode="ngram")
+    contenders = list(own(cast(Runtime, models), wish, {"coding": SSD, "writing": writing}))
+    assert [each.name for each in contenders] == ["off", "tuned"]
+    for prompt in wish.prompts:
+        contenders[1].answer(prompt, 9, 5)
+    asked = [(request.settings, request.max_tokens, request.seed) for request in models.requests]
+    assert asked == [(SSD, 9, 5), (writing, 9, 5)]
+    assert (contenders[1].memory_peak() is None) == (contenders[0].memory_peak() is None)
+
+
+def test_tuned_settings_that_are_there(capsys: pytest.CaptureFixture[str]) -> None:
+    experience = recalling(coding=Tuned(SSD, "tuned today", "another driver"))
+    assert tuned_settings(experience, (CODING, CODING)) == {"coding": SSD}
+    assert capsys.readouterr().err == "note: another driver\n"
+
+
+@pytest.mark.parametrize(
+    ("prompt", "found", "complaint"),
+    [
+        (CODING, None, "there are no tuned settings for coding"),
+        (CODING, Tuned(None, "", "tuned for other files"), "tuned for other files"),
+        (STORY, None, "`story` is no task that can be tuned"),
+    ],
+)
+def test_tuned_settings_that_are_not(prompt: Prompt, found: Tuned | None, complaint: str) -> None:
+    with pytest.raises(UserError, match=complaint) as raised:
+        tuned_settings(recalling(coding=found), (prompt,))
+    assert "leave tuned out" in raised.value.hint
+
+
+def test_usual_modes_that_are_impossible_are_left_out_and_others_refused() -> None:
+    usual = replace(WISH, modes=MODES, asked_modes=False)
+    assert possible(usual, runtime()).modes == usual.modes
+    assert possible(usual, runtime(modes=MODES[:3])).modes == ("off", "ngram", "sd")
+    stuck = runtime(modes=("off",), notes=("it keeps a running state",))
+    assert possible(usual, stuck).modes == ("off",)
+    with pytest.raises(UserError, match="mode ngram is not possible: it keeps a running state"):
+        possible(replace(usual, asked_modes=True), stuck)
+
+
+def test_a_prompt_that_leaves_no_room_for_an_answer() -> None:
+    class Counting(Models):
+        """Counts a token for each letter."""
+
+        def count_tokens(self, messages: Sequence[Message]) -> int:
+            return sum(len(message.content) for message in messages)
+
+    models = cast(Runtime, Counting())  # whose context holds 512
+    check_fit([Prompt("story", "x" * 400, "y" * 111)], models)
+    with pytest.raises(
+        UserError, match="task `story` is 512 tokens, and the context holds 512 with"
+    ) as raised:
+        check_fit([CODING, Prompt("story", "Long " + "x" * 395, "y" * 112)], models)
+    assert ": Long xxx" in raised.value.message
+    assert "-c" in raised.value.hint
+
+
+@pytest.mark.parametrize(
+    ("modes", "mode", "has_draft"),
+    [
+        (("off",), "off", False),
+        (("off", "ngram"), "ngram", False),
+        (("off", "sd"), "sd", True),
+        (("off", "ssd", "sd"), "ssd", True),
+    ],
+)
+def test_models_sit_as_the_mode_needs_that_needs_most(
+    monkeypatch: pytest.MonkeyPatch, modes: tuple[str, ...], mode: str, has_draft: bool
+) -> None:
+    def placed(args: argparse.Namespace, pair: PairOptions, *, here: bool) -> PairOptions:
+        asked.append((args.mode, here))
+        return replace(pair, max_fan_out=5)
+
+    asked: list[tuple[str, bool]] = []
+    monkeypatch.setattr(placing, "placed", placed)
+    pair, tuned = seated(parser().parse_args([]), replace(WISH, modes=modes), PAIR)
+    assert asked == [(mode, True)]
+    assert (pair.draft is not None, pair.max_fan_out, tuned) == (has_draft, 5, {})
+
+
+def test_tuned_settings_are_used_on_the_seats_that_they_hold_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Known:
+        """Stands in for what is known of a pair."""
+
+        experience = recalling(coding=Tuned(SSD, "tuned today"))
+
+        def __init__(self, args: argparse.Namespace, *, here: bool) -> None:
+            assert (args.mode, here) == ("auto", True)
+
+        def seat(self, pair: PairOptions, _place: object) -> PairOptions:
+            return replace(pair, max_fan_out=24)
+
+    monkeypatch.setattr(bench_contenders, "KnownPair", Known)
+    wish = replace(WISH, modes=("off", "ssd", "tuned"), prompts=(CODING,))
+    pair, tuned = seated(parser().parse_args([]), wish, PAIR)
+    assert (pair.draft, pair.max_fan_out) == (SMALL, 24)
+    assert tuned == {"coding": SSD}
+
+
+@pytest.mark.usefixtures("server")
+def test_a_server_plain_one_that_speculates_and_one_for_each_length() -> None:
+    assert names(PAIR, runtime(), (2, 4)) == [
+        "llama-server at 0", "llama-server draft at 0", "llama-server draft K=2 at 0",
+        "llama-server draft K=4 at 0",
+    ]  # fmt: skip
+    program, plain = Path("llama-server"), replace(BIG, context=512)
+    draft = replace(SMALL, context=512)
+    assert Server.started == [
+        (program, plain, None, None),
+        (program, plain, draft, None),
+        (program, plain, draft, 2),
+        (program, plain, draft, 4),
+    ]
+
+
+def test_a_server_drafts_with_as_many_threads(server: type[Server]) -> None:
+    names(replace(PAIR, draft_threads=3), runtime())
+    names(replace(PAIR, draft=replace(SMALL, threads=2)), runtime())
+    assert [draft.threads for _, _, draft, _ in server.started if draft is not None] == [3, 2]
+
+
+@pytest.mark.usefixtures("server")
+def test_without_a_draft_model_the_server_is_plain() -> None:
+    assert names(replace(PAIR, draft=None), runtime(draft=None), (2,)) == ["llama-server at 0"]
+
+
+def test_nothing_is_started_unasked(server: type[Server]) -> None:
+    assert list(servers(WISH, PAIR, runtime(), ExitStack())) == []
+    assert server.started == []
+
+
+def test_every_tuned_task_is_recalled_once() -> None:
+    asked: list[TaskType] = []
+
+    def recall(task: TaskType) -> Tuned:
+        asked.append(task)
+        return Tuned(SSD, "")
+
+    tuned_settings(Experience(recall), (CODING, Prompt("writing", "Tell."), CODING))
+    assert asked == ["coding", "writing"]
