@@ -64,6 +64,11 @@ class Header:
         value = self.values.get(key.replace("{arch}", self.architecture), default)
         return _whole(value) if isinstance(value, int | float) else default
 
+    def fraction(self, key: str) -> float | None:
+        """Return a value between 0 and 1; None where there is none."""
+        value = self.values.get(key)
+        return float(value) if isinstance(value, int | float) and 0 <= value <= 1 else None
+
     def per_layer(self, key: str, layers: int, default: int = 0) -> tuple[int, ...]:
         """Return an integer for each layer, whether the file gives one for all or one for each."""
         numbers = self.numbers.get(key.replace("{arch}", self.architecture))

@@ -24,6 +24,7 @@ class Batch:
         self._ids = np.arange(sequences, dtype=np.int32)
         self._id_addresses = self._ids.ctypes.data + np.arange(sequences, dtype=np.uintp) * self._ids.itemsize
         self._pointers = np.full(capacity, self._id_addresses[0], np.uintp)
+        self._fanned = 0  # so many tokens at the front may be of other sequences than the trunk
         self._counting = np.arange(positions, dtype=np.int32)
         self.native: Native = api.llama_batch(
             n_tokens=0,
@@ -38,11 +39,16 @@ class Batch:
     def fill_run(self, tokens: Sequence[int] | NDArray[np.int32], start: int, rows: int) -> None:
         """Put a run of the trunk's tokens from position `start`; the last `rows` get logits."""
         count = len(tokens)
-        self._tokens[:count] = tokens
-        self._positions[:count] = self._counting[start : start + count]
-        self._pointers[:count] = self._id_addresses[0]
-        self._wanted[: count - rows] = 0
-        self._wanted[count - rows : count] = 1
+        if count == 1:  # most calls: single numbers are stored ten times as fast as slices
+            self._tokens[0], self._positions[0], self._wanted[0] = tokens[0], start, rows
+        else:
+            self._tokens[:count] = tokens
+            self._positions[:count] = self._counting[start : start + count]
+            self._wanted[: count - rows] = 0
+            self._wanted[count - rows : count] = 1
+        if self._fanned:
+            self._pointers[: self._fanned] = self._id_addresses[0]
+            self._fanned = 0
         self.native.n_tokens = count
 
     def fill_fan(self, tokens: Sequence[int], sequences: Sequence[int], positions: Sequence[int]) -> None:
@@ -52,6 +58,7 @@ class Batch:
         self._positions[:count] = positions
         self._pointers[:count] = self._id_addresses[list(sequences)]
         self._wanted[:count] = 1
+        self._fanned = max(self._fanned, count)
         self.native.n_tokens = count
 
 

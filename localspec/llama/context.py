@@ -68,7 +68,8 @@ class Context:
         self._batch = Batch(sizes.batch, sequences, sizes.context)
         self._lengths = [0] * sequences
         self._busy_s = 0.0
-        self._view: tuple[int, int, Rows] = (0, 0, np.empty((0, self._vocabulary_size), np.float32))
+        self._no_rows: Rows = np.empty((0, self._vocabulary_size), np.float32)
+        self._seen, self._view = 0, self._no_rows
 
     @property
     def vocabulary_size(self) -> int:
@@ -197,7 +198,7 @@ class Context:
     def close(self) -> None:
         """Free the KV cache; a second call does nothing."""
         self._pointer = None
-        self._view = (0, 0, np.empty((0, self._vocabulary_size), np.float32))
+        self._seen, self._view = 0, self._no_rows
         self._free()
 
     def _check_open(self) -> None:
@@ -225,7 +226,7 @@ class Context:
 
     def _run(self, touched: Iterable[int]) -> None:
         self._check_open()
-        if self._flag.raw[:1] != _CLEAR:
+        if self._flag[0] != _CLEAR:
             self._notice_cancel()
         start = perf_counter()
         code = self._decode(self._pointer, self._batch.native)
@@ -261,17 +262,16 @@ class Context:
 
     def _rows(self, count: int) -> Rows:
         if not count:
-            return np.empty((0, self._vocabulary_size), np.float32)
-        address = ctypes.cast(self._logits(self._pointer), ctypes.c_void_p).value
-        if not address:
+            return self._no_rows
+        logits = self._logits(self._pointer)
+        if not logits:
             raise EngineError("llama.cpp gave no logits")
-        seen, rows, view = self._view
-        if (seen, rows) != (address, count):
+        address = ctypes.addressof(logits.contents)
+        if address != self._seen:  # llama.cpp moves its buffer when it needs a larger one
             width = self._vocabulary_size
-            floats = (ctypes.c_float * (count * width)).from_address(address)
-            view = np.ctypeslib.as_array(floats).reshape(count, width)
-            self._view = (address, count, view)
-        return view
+            floats = (ctypes.c_float * (self.max_rows * width)).from_address(address)
+            self._seen, self._view = address, np.ctypeslib.as_array(floats).reshape(-1, width)
+        return self._view[:count]
 
 
 def _free(pointer: int, _model: Model, _flag: Native) -> None:

@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from localspec.errors import UserError
+from localspec.llama.segments import Segments
 from localspec.llama.vocabulary import Vocabulary
 from localspec.types import Message
 
@@ -42,6 +43,7 @@ class ChatTemplate:
             source, self.note = _stand_in(vocabulary)
         self.source = source
         self._compiled: Template | None = None
+        self._segments = Segments(vocabulary)
         texts = {vocabulary.decode([token], special=True) for token in vocabulary.control_tokens} - {""}
         self._single = frozenset(text for text in texts if len(text) == 1)
         longest_first = sorted(texts - self._single, key=lambda text: (-len(text), text))
@@ -62,7 +64,7 @@ class ChatTemplate:
         if vocabulary.adds_bos and bos:
             rendered = rendered.removeprefix(bos)
         first, *others = rendered.split(mark)
-        tokens = vocabulary.tokenize(first, special=True, add_special=True)
+        tokens = vocabulary.tokenize("", add_special=True) + self._segments.tokenize(first)
         for part in others:
             tokens += vocabulary.tokenize(part, special=part not in self._single)
         return tokens

@@ -27,6 +27,7 @@ Progress = Callable[[float], bool]
 
 _SPLIT_MODES = {"none": 0, "layer": 1, "row": 2}
 _LOAD_PLAIN, _LOAD_MMAP = 0, 1
+_ACCEPTANCE = "localspec.acceptance"  # in the files of drafts that were made for one target
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,12 @@ class Model:
         self._free = weakref.finalize(self, api.llama_model_free, pointer)
         self.options = options
         self.header = header
-        self.vocabulary = Vocabulary(api.llama_model_get_vocab(pointer))
+        eom = header.values.get("tokenizer.ggml.eom_token_id")  # llama.cpp has no function that tells it
+        self.vocabulary = Vocabulary(
+            api.llama_model_get_vocab(pointer),
+            digest=header.tokens_digest,
+            likely_ends=(eom,) if isinstance(eom, int) else (),
+        )
         raw = api.llama_model_chat_template(pointer, None)
         self.template = ChatTemplate(self.vocabulary, raw.decode("utf-8", "replace") if raw else None)
         self.layers: int = api.llama_model_n_layer(pointer)
@@ -88,6 +94,11 @@ class Model:
     def name(self) -> str:
         """Return the model's own name, else that of its file."""
         return self.header.text("general.name") or self.options.path.stem
+
+    @property
+    def acceptance(self) -> float | None:
+        """Return the share of its guesses that a draft's own target accepts; None unless its file tells."""
+        return self.header.fraction(_ACCEPTANCE)
 
     @property
     def end_tokens(self) -> frozenset[int]:

@@ -1,5 +1,8 @@
 """Talk with edits and cancels and look at memory; then time second turns by length of history.
 
+The last table is of chats of turns: what the first token of a further turn takes, against llama.cpp's own
+time for reading the new tokens.
+
 python -m tests.benchmarks.conversation [-m TARGET -md DRAFT] [--mode ssd] [--turns 30]
 """
 
@@ -27,6 +30,8 @@ from localspec.types import (
 )
 
 MIB = 2**20
+NEXT_TURN = 1.1
+QUESTION = Message("user", "And now tell me more about what we said at first, please. What about number")
 
 
 def main() -> None:
@@ -39,11 +44,16 @@ def main() -> None:
     parser.add_argument("--mode", choices=("off", "ngram", "sd", "ssd"), default="ssd")
     parser.add_argument("--turns", type=int, default=30)
     parser.add_argument("--tokens", type=int, default=60)
+    parser.add_argument("--lengths", default="1000,4000", help="of chats whose next turn is timed, in tokens")
+    parser.add_argument("--next", type=int, default=9, help="so often")
     args = parser.parse_args()
     target, draft = (ModelOptions(path, context=8192) for path in (args.model, args.model_draft))
     with Runtime.open(target, draft) as runtime:
-        talk(runtime, EngineSettings(mode=args.mode), args.turns, args.tokens)
-        second_turns(runtime, EngineSettings(mode=args.mode))
+        settings = EngineSettings(mode=args.mode)
+        if args.turns:
+            talk(runtime, settings, args.turns, args.tokens)
+            second_turns(runtime, settings)
+        next_turns(runtime, settings, [int(length) for length in args.lengths.split(",")], args.next)
 
 
 def answer(
@@ -96,6 +106,34 @@ def second_turns(runtime: Runtime, settings: EngineSettings) -> None:
             times.append(summary.first_token_s)
             sizes.add(summary.prompt_tokens - summary.cached_tokens)
         print(f"{summary.prompt_tokens:7}  {'-'.join(map(str, sorted(sizes))):>9}  {median(times) * 1e3:.1f}")
+
+
+def next_turns(runtime: Runtime, settings: EngineSettings, lengths: Sequence[int], repeats: int) -> None:
+    """Compare the first token of a further turn with the native time of its new tokens."""
+    print(
+        f"\nchat  read anew  first token ms  reading ms  first token / reading "
+        f"(median of {repeats}, from, to; target {NEXT_TURN})"
+    )
+    for length in lengths:
+        chat: list[Message] = []
+        while runtime.count_tokens([*chat, QUESTION]) < length:
+            asked = prompts()[len(chat) // 2 % len(prompts())].prompt
+            chat += [Message("user", asked), Message("assistant", f"{asked} Let me think about it.")]
+        answer(runtime, [*chat, QUESTION], settings, 8)
+        found = [
+            answer(runtime, [*chat, Message("user", f"{QUESTION.content} {number}?")], settings, 4)[1]
+            for number in range(repeats)
+        ]
+        ratios = sorted(summary.first_token_s / summary.prompt_s for summary in found)
+        fresh = median(summary.prompt_tokens - summary.cached_tokens for summary in found)
+        first, reading = (
+            median(getattr(one, name) for one in found) for name in ("first_token_s", "prompt_s")
+        )
+        print(
+            f"{found[-1].prompt_tokens:4}  {fresh:9.0f}  {first * 1e3:14.2f}  {reading * 1e3:10.2f}  "
+            f"{median(ratios):.3f} ({ratios[0]:.3f}, {ratios[-1]:.3f}): "
+            f"{'met' if median(ratios) <= NEXT_TURN else 'missed'}"
+        )
 
 
 if __name__ == "__main__":

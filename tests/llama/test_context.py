@@ -53,6 +53,23 @@ def test_rows_of_one_call_do_not_linger_in_the_next(q8: Model, open_context: Ope
     assert np.array_equal(fresh.evaluate(TOKENS[4:14], logits=2), found)
 
 
+@pytest.mark.parametrize("run", [1, 2, 6])
+def test_the_trunk_is_read_into_the_trunk_after_branches(
+    run: int, q8: Model, open_context: OpenContext
+) -> None:
+    context = open_context(q8, sequences=4)
+    context.evaluate(TOKENS[:4])
+    context.step([1, 2, 3], [1, 2, 3])
+    context.step([5], [1])
+    found = [context.evaluate(TOKENS[4 : 4 + run], run).copy(), context.evaluate(TOKENS[10:13], 3).copy()]
+    for sequence in range(1, 4):
+        context.truncate(0, sequence)
+    fresh = open_context(q8)
+    fresh.evaluate(TOKENS[:4])
+    assert np.array_equal(fresh.evaluate(TOKENS[4 : 4 + run], run), found[0])
+    assert np.array_equal(fresh.evaluate(TOKENS[10:13], 3), found[1])
+
+
 @pytest.mark.parametrize("count", [1, 31, 32, 33, 64, 65, 96, 97])
 @pytest.mark.parametrize("logits", [0, 1, 20])
 def test_long_inputs_are_read_in_chunks(

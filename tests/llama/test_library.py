@@ -40,6 +40,15 @@ def test_the_environment_is_set_before_the_library_is_loaded() -> None:
     assert chosen.stdout.split() == ["7", "FASTEST_FIRST", "1"]
 
 
+def test_the_package_is_loaded_without_what_lies_on_top_of_the_binding() -> None:
+    code = (
+        "import sys; from localspec.llama import devices; devices();"
+        "print('llama_cpp.llama' in sys.modules, 'jinja2' in sys.modules);"
+        "from llama_cpp.llama import Llama; print(Llama.__name__)"
+    )
+    assert run_fresh(code).stdout.split() == ["False", "False", "Llama"]
+
+
 def test_a_process_that_forgets_to_close_ends_quietly(tiny_llama: Path) -> None:
     code = (
         "from pathlib import Path; from localspec.llama import Context, Model;"

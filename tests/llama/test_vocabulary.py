@@ -7,6 +7,7 @@ import pytest
 
 from localspec.errors import PairingError
 from localspec.llama import Detokenizer, Model, Vocabulary, compare_vocabularies
+from localspec.llama.library import native
 from localspec.types import ModelOptions
 from tests.llama import tiny
 
@@ -108,6 +109,30 @@ def compared(target: Model, path: Path) -> None:
         compare_vocabularies(target.vocabulary, draft.vocabulary)
     finally:
         draft.close()
+
+
+def test_equal_texts_are_known_by_their_digest(
+    llama_model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tiny.llama(tmp_path / "same.gguf")
+    monkeypatch.setattr(Vocabulary, "texts", lambda _self: pytest.fail("no text needs to be read"))
+    compared(llama_model, path)
+
+
+def test_what_the_file_calls_an_end_is_one(tmp_path: Path) -> None:
+    def adjust(recipe: tiny.Recipe) -> None:
+        recipe.writer.add_eom_token_id(50)
+        recipe.writer.add_eot_token_id(51)
+
+    model = Model.open(ModelOptions(path=tiny.llama(tmp_path / "model.gguf", adjust=adjust)))
+    asked = [token for token in range(model.vocabulary.size) if is_end(model.vocabulary, token)]
+    assert {50, 51} < model.end_tokens
+    assert sorted(model.end_tokens) == asked
+    model.close()
+
+
+def is_end(vocabulary: Vocabulary, token: int) -> bool:
+    return bool(native().llama_vocab_is_eog(vocabulary._open, token))
 
 
 def test_padding_may_differ_a_little(llama_model: Model, tmp_path: Path) -> None:

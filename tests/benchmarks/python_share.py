@@ -1,0 +1,235 @@
+"""How much of a round is Python's own, by mode and size of the vocabulary, and which functions take it.
+
+python -m tests.benchmarks.python_share [--vocabularies 8192,152000] [--weights random] [--top 12]
+
+The models are the bundled draft model's shape with weights of chance, and the bundled tokenizer filled up
+with tokens that no text contains; `--weights bundled` keeps the pair's own weights, and so its acceptance.
+Figures are taken without a profiler. Then the same answers are profiled: what llama.cpp takes, and waiting
+for the other thread's messages, is left out; what a thread waits for Python's lock is not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import cProfile
+import threading
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from itertools import islice, product
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import gguf
+import numpy as np
+
+from localspec.demo import bundled_pair, prompts
+from localspec.demo.training.gguf_writing import add_tensor, finish
+from localspec.demo.training.inflate import Matrix, copy_metadata
+from localspec.runtime import Runtime
+from localspec.types import (
+    EngineSettings,
+    Finished,
+    Message,
+    Mode,
+    ModelOptions,
+    Request,
+    RoundDone,
+    RoundStats,
+    Sampling,
+    Summary,
+)
+
+MODES: tuple[Mode, ...] = ("off", "ngram", "sd", "ssd")
+GREEDY_MS = {8192: 0.5, 152_000: 1.5}  # the targets
+NOT_PYTHON = ("context.py:_run", "SimpleQueue", "'acquire' of '_thread")  # the models' work, and waiting
+CYCLE = 16  # tokens after which a text of chance repeats itself, for the n-grams
+CONTROL = 3  # gguf's type of a token that no text spells
+
+
+@dataclass(slots=True)
+class Measured:
+    """The rounds and the sums of some answers."""
+
+    stats: list[RoundStats] = field(default_factory=list)
+    summaries: list[Summary] = field(default_factory=list)
+
+    def own_ms(self, percentile: float) -> float:
+        """Return Python's part of a round."""
+        return float(np.percentile([stats.python_s for stats in self.stats], percentile)) * 1e3
+
+    @property
+    def with_text_ms(self) -> float:
+        """Return the mean of a round with what makes text and figures of it."""
+        return sum(each.python_s for each in self.summaries) / max(1, len(self.stats)) * 1e3
+
+    @property
+    def accepted(self) -> str:
+        """Return the draft tokens per round, and how many of them were accepted."""
+        drafted, accepted = (
+            sum(getattr(stats, name) for stats in self.stats) / max(1, len(self.stats))
+            for name in ("drafted", "accepted")
+        )
+        return f"{accepted:.1f} of {drafted:.1f}"
+
+
+def main() -> None:
+    """Parse the arguments and run."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--vocabularies", default="8192,152000")
+    parser.add_argument("--weights", choices=("random", "bundled"), default="random")
+    parser.add_argument("--modes", default=",".join(MODES))
+    parser.add_argument("--temps", default="0,0.8")
+    parser.add_argument("--rounds", type=int, default=150, help="of each mode")
+    parser.add_argument("--top", type=int, default=12, help="functions to list; 0 leaves the profile out")
+    parser.add_argument("--threads", type=int, default=1, help="of each model")
+    parser.add_argument("--folder", type=Path, help="keeps the models that are made")
+    args = parser.parse_args()
+    with _folder(args.folder) as folder:
+        for size in map(int, args.vocabularies.split(",")):
+            _measure_vocabulary(args, folder, size)
+
+
+@contextmanager
+def _folder(kept: Path | None) -> Iterator[Path]:
+    if kept is not None:
+        kept.mkdir(parents=True, exist_ok=True)
+        yield kept
+        return
+    with TemporaryDirectory() as folder:
+        yield Path(folder)
+
+
+def _measure_vocabulary(args: argparse.Namespace, folder: Path, size: int) -> None:
+    files = [folder / f"{args.weights}-{part}-{size}.gguf" for part in ("target", "draft")]
+    sources = bundled_pair() if args.weights == "bundled" else (bundled_pair()[1],) * 2
+    for seed, (source, out) in enumerate(zip(sources, files, strict=True)):
+        if not out.exists():
+            write_model(source, out, size, seed, is_random=args.weights == "random")
+    target, draft = (ModelOptions(path, context=1024, threads=args.threads) for path in files)
+    print(f"\nvocabulary {size:,}, {args.weights} weights; milliseconds of Python per round")
+    print("temp  mode   rounds    accepted  median   95 %  with text, mean")
+    profiles = []
+    with Runtime.open(target, draft, draft_threads=args.threads) as runtime:
+        for temperature, mode in product(map(float, args.temps.split(",")), args.modes.split(",")):
+            request = Request(
+                "", Sampling(temperature, 40, 0.95, 0.05), EngineSettings(mode, 4, min_confidence=0.0), 100
+            )
+            answers(runtime, request, 10)  # warms up
+            plain = answers(runtime, request, args.rounds)
+            print(
+                f"{temperature:4}  {mode:5}  {len(plain.stats):6}  {plain.accepted:>10}  "
+                f"{plain.own_ms(50):6.3f}  {plain.own_ms(95):5.3f}  {plain.with_text_ms:6.3f}"
+                f"{_verdict(size, temperature, plain)}"
+            )
+            if args.top:
+                profiles.append((temperature, mode, plain, _profiled(runtime, request, args)))
+    for temperature, mode, plain, (profiled, threads) in profiles:
+        print(f"\n{size:,} at {temperature}, {mode}: microseconds per round, alone")
+        slower = profiled.own_ms(50) / plain.own_ms(50)
+        print(f"  (under the profiler a round's Python takes {slower:.1f} times as long)")
+        for name, profile in threads.items():
+            _print_profile(name, profile, len(profiled.stats), args.top)
+
+
+def _verdict(size: int, temperature: float, plain: Measured) -> str:
+    limit = GREEDY_MS.get(size)
+    if limit is None or temperature > 0:
+        return ""
+    return f"  target {limit}: {'met' if plain.own_ms(50) <= limit else 'missed'}"
+
+
+def answers(runtime: Runtime, request: Request, rounds: int) -> Measured:
+    """Answer one question after the other until there are so many rounds; first rounds do not count."""
+    found = Measured()
+    for number, item in enumerate(prompts() * 1000):
+        asked = replace(request, prompt=(Message("user", item.prompt),), seed=number)
+        events = [event for event in runtime.generate(asked) if isinstance(event, RoundDone | Finished)]
+        found.stats += [event.stats for event in events[1:] if isinstance(event, RoundDone)]
+        found.summaries += [event.summary for event in events if isinstance(event, Finished)]
+        if len(found.stats) >= rounds:
+            break
+    return found
+
+
+def _profiled(
+    runtime: Runtime, request: Request, args: argparse.Namespace
+) -> tuple[Measured, dict[str, list[cProfile.Profile]]]:
+    """Answer again with a profile of every thread."""
+    mine = cProfile.Profile()
+    others: list[cProfile.Profile] = []
+
+    def begin(*_event: object) -> None:
+        others.append(cProfile.Profile())
+        others[-1].enable()
+
+    threading.setprofile(begin)
+    mine.enable()
+    try:
+        measured = answers(runtime, request, args.rounds)
+    finally:
+        mine.disable()
+        threading.setprofile(None)
+    return measured, {"the decoding loop": [mine], "the drafter's thread": others}
+
+
+def _print_profile(name: str, profiles: Sequence[cProfile.Profile], rounds: int, top: int) -> None:
+    spent: defaultdict[str, float] = defaultdict(float)
+    calls: defaultdict[str, int] = defaultdict(int)
+    for profile in profiles:
+        for entry in profile.getstats():
+            label = _label(entry.code)
+            if not any(part in label for part in NOT_PYTHON):
+                spent[label] += entry.inlinetime
+                calls[label] += entry.callcount
+    if not spent:
+        return
+    print(f"  {name}: {sum(spent.values()) / rounds * 1e6:.0f}")
+    for label in islice(sorted(spent, key=spent.__getitem__, reverse=True), top):
+        print(f"    {spent[label] / rounds * 1e6:7.1f}  {calls[label] / rounds:6.1f} x  {label}")
+
+
+def _label(code: object) -> str:
+    if isinstance(code, str):
+        return code.strip("<>")
+    path = Path(getattr(code, "co_filename", "?"))
+    return f"{path.parent.name}/{path.name}:{getattr(code, 'co_name', '?')}"
+
+
+def write_model(source: Path, out: Path, vocabulary: int, seed: int, *, is_random: bool) -> None:
+    """Write a model like another one, with more tokens, and with weights of chance if that is wanted."""
+    reader, random = gguf.GGUFReader(source), np.random.default_rng(seed)
+    tokens: list[str] = reader.fields["tokenizer.ggml.tokens"].contents()
+    kinds: list[int] = reader.fields["tokenizer.ggml.token_type"].contents()
+    more = vocabulary - len(tokens)
+    if more < 0 or vocabulary % CYCLE:
+        raise SystemExit(f"error: {vocabulary} is below {len(tokens)}, or no multiple of {CYCLE}")
+    changed = {
+        "tokenizer.ggml.tokens": [*tokens, *(f"filler{number}" for number in range(more))],
+        "tokenizer.ggml.token_type": [*kinds, *[int(gguf.TokenType.NORMAL)] * more],
+        "llama.vocab_size": vocabulary,
+    }
+    writer = gguf.GGUFWriter(out, "llama")
+    copy_metadata(reader, writer, changed)
+    for tensor in reader.tensors:
+        weight: Matrix = gguf.quants.dequantize(tensor.data, tensor.tensor_type).astype(np.float32)
+        scale = weight.std()
+        if is_random and weight.ndim > 1:
+            weight = random.standard_normal(weight.shape, np.float32) * scale
+        if tensor.name == "token_embd.weight":
+            filler = random.standard_normal((more, weight.shape[1]), np.float32) * scale / 2
+            weight = np.concatenate((weight, filler))
+            if is_random:  # what follows a token differs by model, so that drafts fail, and comes round again
+                cycles = weight.reshape(-1, CYCLE, weight.shape[1])
+                output: Matrix = 4 * np.roll(cycles, seed + 1, axis=1).reshape(weight.shape)
+                output[np.flatnonzero(np.array(kinds) == CONTROL)] = 0.0  # nothing ends an answer
+                add_tensor(writer, "output.weight", output, gguf.GGMLQuantizationType.BF16)
+        add_tensor(writer, tensor.name, weight, gguf.GGMLQuantizationType.BF16)
+    finish(writer)
+
+
+if __name__ == "__main__":
+    main()
