@@ -21,8 +21,8 @@ _EXAMPLE = """\
 
 theme = ""  # colours of the screen: a name that /theme lists; empty takes the usual ones
 
-# What opens when no -m is given. Without a target it is the bundled pair of tiny models.
-# Paths may begin with ~; others count from the folder of this file.
+# What opens when no -m is given. Without a target it is SmolLM2 if its package is installed, else the bundled
+# pair of tiny models. Paths may begin with ~; others count from the folder of this file.
 [models]
 # target = "~/models/large.gguf"
 # draft = "~/models/small.gguf"

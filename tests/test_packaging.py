@@ -13,6 +13,7 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 import localspec
+from localspec import smollm2
 from localspec.demo import bundled_pair
 
 ROOT = Path(__file__).parent.parent
@@ -75,6 +76,12 @@ def test_wheel_holds_the_pair_its_papers_and_prompts(contents: dict[str, int]) -
     licences = {path.name for path in (ROOT / "localspec" / "demo" / "LICENSES").iterdir()}
     assert licences
     assert {f"localspec/demo/LICENSES/{name}" for name in licences} <= set(contents)
+
+
+def test_wheel_holds_the_draft_for_smollm2_and_its_papers(contents: dict[str, int]) -> None:
+    assert contents["localspec/smollm2/smollm2-draft.gguf"] == smollm2.draft().stat().st_size
+    papers = {"LICENSE.txt", "MODEL_CARD.md", "SAMPLES.md"}
+    assert {f"localspec/smollm2/{name}" for name in papers} <= set(contents)
 
 
 def test_wheel_leaves_the_training_kit_out(contents: dict[str, int]) -> None:

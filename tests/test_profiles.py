@@ -16,6 +16,7 @@ from localspec.profiles import (
     profile,
     profiles,
     read_profile,
+    shipped_files,
 )
 from localspec.types import EngineSettings, Sampling, TaskType
 
@@ -108,14 +109,20 @@ def test_every_field_is_read(folder: Path) -> None:
     speculation = Speculation("sd", 3, 4, "uniform", 0.0, 0.5, "match", 0.2, "ngram")
     prompts = TuningPrompts(ASKED, KEPT)
     assert read_profile(path) == Profile(
-        "mine", "Mine", "D", "math", "Line 1\nLine 2", sampling, path, speculation, prompts
+        "mine", "Mine", "D", "math", "Line 1\nLine 2", sampling, path, speculation, prompts, own_sampling=True
     )
 
 
 def test_title_and_task_are_enough(folder: Path) -> None:
     mine = read_profile(put(folder, "mine", MINIMAL))
     assert (mine.description, mine.system_prompt, mine.sampling) == ("", "", Sampling())
-    assert (mine.speculation, mine.own_tuning) == (Speculation(), None)
+    assert (mine.speculation, mine.own_tuning, mine.own_sampling) == (Speculation(), None, False)
+
+
+def test_the_sampling_of_shipped_profiles_is_not_of_ones_own(folder: Path) -> None:
+    assert [known.own_sampling for known in profiles(folder)] == [False] * len(shipped_files())
+    put(folder, "coding", shipped_files()["coding"].read_text(encoding="utf-8"))
+    assert profiles(folder).named("coding").own_sampling
 
 
 def test_speculation_settles_what_it_names_and_leaves_the_rest() -> None:

@@ -28,5 +28,5 @@ def test_the_pictures_are_there() -> None:
 
 
 def test_the_two_commands_are_there() -> None:
-    assert ".venv/bin/pip install . && .venv/bin/localspec\n" in README
+    assert ".venv/bin/pip install '.[smollm2]' && .venv/bin/localspec\n" in README
     assert ".venv/bin/pip install -e '.[dev]' && .venv/bin/python -m pytest" in README

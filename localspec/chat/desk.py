@@ -13,6 +13,7 @@ from localspec.chat.learning import NONE, Answered, Experience
 from localspec.chat.open_chat import AnswerEvent, AnswerOptions, OpenChat, Saved
 from localspec.chat.queue import PromptQueue
 from localspec.chat.records import SearchHit
+from localspec.default_pair import suited
 from localspec.errors import UserError
 from localspec.interface import OpenModels
 from localspec.profiles import Profile, Speculation
@@ -110,10 +111,10 @@ class Desk:
         own = self.chat.info.system
         return self.chat.system if own is None else own
 
-    @property
-    def sampling(self) -> Sampling:
-        """Return how the next answer picks its tokens."""
-        sampling = self._wishes.sampling(self.followed.sampling)
+    def sampling(self, models: OpenModels | None) -> Sampling:
+        """Return how the next answer of these models picks its tokens."""
+        profile = self.followed if models is None else suited(self.followed, models.target.path)
+        sampling = self._wishes.sampling(profile.sampling)
         return sampling if self.temperature is None else replace(sampling, temperature=self.temperature)
 
     def new(self) -> None:
@@ -185,7 +186,7 @@ class Desk:
             settings=choice.settings,
             reason=choice.reason,
             steps_down=choice.steps_down,
-            sampling=self.sampling,
+            sampling=self.sampling(models),
             profile=profile.name,
             seed=seed,
             max_tokens=wishes.max_tokens,

@@ -1,4 +1,4 @@
-"""How answers are to be written: as the flags say, then the profile."""
+"""How answers are to be written: as the flags say, then the profile, as it suits the model."""
 
 from __future__ import annotations
 
@@ -51,6 +51,13 @@ class AnswerOptions:
     def sampling(self) -> Sampling:
         """Return how tokens are picked: as the flags say, then the profile."""
         return self.flags.apply(self.profile.sampling)
+
+    def on(self, target: Path) -> AnswerOptions:
+        """Return the options for answers of a target."""
+        from localspec.default_pair import suited  # only looked for when wanted
+
+        profiles = tuple(suited(profile, target) for profile in self.profiles)
+        return replace(self, profile=suited(self.profile, target), profiles=profiles)
 
     def under(self, questions: Sequence[str]) -> AnswerOptions:
         """Return the options for an answer to the last of these questions: `auto` follows another profile."""

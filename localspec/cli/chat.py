@@ -21,6 +21,7 @@ from localspec.cli.experience import KnownPair
 from localspec.cli.lines import line_reader
 from localspec.cli.logs import set_up_logging
 from localspec.cli.options import decoding, pair_options
+from localspec.default_pair import name_of
 from localspec.errors import UserError
 
 
@@ -50,7 +51,7 @@ def main(argv: Sequence[str]) -> int:
         opening.tell_notes(runtime, pair)
         decider = Decider(runtime, known.experience, options, how.asked)
         choice = decider.choice
-        names = runtime.target.name + (f" with draft {runtime.draft.name}" if runtime.draft else "")
+        names = name_of(runtime.target) + (f" with draft {name_of(runtime.draft)}" if runtime.draft else "")
         say(f"{names}; mode {choice.settings.mode}: {choice.reason}. /help lists the commands.")
         dialogue = Dialogue(
             runtime,

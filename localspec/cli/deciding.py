@@ -24,7 +24,7 @@ class Decider:
         """Begin with what the flags ask for."""
         self._chooser = Chooser(models, experience, note)
         self._experience = experience
-        self._given = options
+        self._given = options = options.on(models.target.path)
         self._asked = asked
         self.options = options.under([])
 

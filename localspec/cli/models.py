@@ -52,10 +52,11 @@ def main(argv: Sequence[str]) -> int:
 
 
 def on_this_computer(folders: Sequence[Path] = ()) -> tuple[LocalModel, ...]:
-    """Return the models in the caches, in given folders, and the bundled pair."""
+    """Return the models in the caches, in given folders, and those that come with LocalSpec."""
+    from localspec import smollm2
     from localspec.demo import bundled_pair
 
-    return find_models(folders, bundled=bundled_pair())
+    return find_models(folders, bundled=(*bundled_pair(), smollm2.draft()))
 
 
 def table(models: Iterable[LocalModel]) -> list[str]:

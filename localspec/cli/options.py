@@ -60,7 +60,7 @@ class Decoding:
 def pair_options(args: argparse.Namespace, fetch: Fetch | None = None) -> PairOptions:
     """Return the models that the arguments name; raises UserError for combinations without sense.
 
-    Where they name none, config.toml does, or else it is the bundled pair. Models of the hub that are not on
+    Where they name none, config.toml does, or else it is the default pair. Models of the hub that are not on
     disk come through `fetch`; without it, with progress on the terminal.
     """
     args = _with_configured_models(args)
@@ -108,9 +108,9 @@ def _paths(args: argparse.Namespace, fetch: Fetch | None) -> tuple[Path, Path | 
     if target:
         draft = args.model_draft
         return _model_path(target, fetch), _model_path(draft, fetch) if draft else None
-    from localspec.demo import bundled_pair  # only looked for when wanted
+    from localspec.default_pair import default_pair  # only looked for when wanted
 
-    return bundled_pair()
+    return default_pair()
 
 
 def _model_path(named: str | Reference, fetch: Fetch | None) -> Path:

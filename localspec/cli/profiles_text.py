@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import asdict
 
 from localspec.cli import amounts
+from localspec.default_pair import default_pair, suited
 from localspec.profiles import Profile, shipped_files
 
 _HEADINGS = ("NAME", "TITLE", "TASK", "FROM", "DESCRIPTION")
@@ -34,6 +35,7 @@ def described(profile: Profile) -> list[str]:
         ("task", profile.task),
         ("from", f"{origin(profile)}: {profile.path}"),
         ("sampling", _values(asdict(profile.sampling))),
+        *_sampling_of_the_usual_model(profile),
         ("speculation", _values(speculation) or "as tuned, else as measured"),
         ("tuning", f"{len(prompts.prompts)} prompts and {len(prompts.held_out)} held out, {whose}"),
     ]
@@ -62,6 +64,12 @@ def as_json(profile: Profile) -> dict[str, object]:
             "held_out": list(prompts.held_out),
         },
     }
+
+
+def _sampling_of_the_usual_model(profile: Profile) -> list[tuple[str, str]]:
+    """Return how the model that opens by itself is sampled under a profile, where that is another way."""
+    usual = suited(profile, default_pair()[0]).sampling
+    return [] if usual == profile.sampling else [("with SmolLM2", _values(asdict(usual)))]
 
 
 def _values(values: dict[str, object]) -> str:

@@ -45,7 +45,7 @@ def parser() -> Parser:
     add("--task", choices=get_args(TaskType), help="what the models are for: those made for it rise")
     add("-m", "--model", metavar="FILE", help="take this target: a GGUF file, or its name in `models`")
     add("-md", "--model-draft", metavar="FILE", help="the draft model to it")
-    add("--bundled", action="store_true", help="take the tiny bundled pair")
+    add("--bundled", action="store_true", help="take the models that came with LocalSpec")
     add("--json", action="store_true", help="print one JSON object about what was set up")
     add("-v", "--verbose", action="store_true", help="print log and tracebacks to standard error")
     return result

@@ -18,7 +18,7 @@ _MARK = "\ufeff"
 
 @dataclass(frozen=True, slots=True)
 class ModelsTable:
-    """What [models] is to say; no target is the bundled pair, a context of None stays as it is."""
+    """What [models] is to say; no target is the default pair, a context of None stays as it is."""
 
     target: Path | None
     draft: Path | None

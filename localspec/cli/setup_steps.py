@@ -31,7 +31,7 @@ class Recommended:
 
 @dataclass(frozen=True, slots=True)
 class Bundled:
-    """The pair of tiny models that comes with the program."""
+    """The models that came with the program."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +89,8 @@ def question(step: Step, options: int) -> str:
         return f"{_QUESTIONS[step]}? ({_USUAL})"
     numbers = f"1 to {options}, Enter for 1; " if options > 1 else "Enter for 1; " if options else ""
     return (
-        f"Which models? ({numbers}t: the tiny bundled pair; f TARGET [DRAFT]: files or names on this "
-        "computer; s: keep what is configured; a: again; b: back; q: quit)"
+        f"Which models? ({numbers}t: those that came with LocalSpec; f TARGET [DRAFT]: files or names on "
+        "this computer; s: keep what is configured; a: again; b: back; q: quit)"
     )
 
 

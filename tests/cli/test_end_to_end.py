@@ -75,10 +75,11 @@ def test_bad_input(
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no SIGINT for one child alone")
 @pytest.mark.parametrize("mode", ["off", "ssd"])
-def test_ctrl_c_stops_an_answer(mode: str) -> None:
+def test_ctrl_c_stops_an_answer(mode: str, demo_target: Path, demo_draft: Path) -> None:
     # counting goes on until the context is full
     flags = ["--no-chat", "1 2 3 4 5 6 7 8", "--temp", "0", "-c", "4096", "--mode", mode]
-    command = [sys.executable, "-m", "localspec", "run", *flags]
+    pair = ["-m", str(demo_target), "-md", str(demo_draft)]
+    command = [sys.executable, "-m", "localspec", "run", *flags, *pair]
     with subprocess.Popen(
         command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as process:

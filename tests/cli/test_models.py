@@ -31,15 +31,19 @@ def test_the_table(invoke: Invoke, cache: Path) -> None:
     headings, *rows = outcome.out.splitlines()
     assert outcome.code == 0
     assert headings.split()[:6] == ["NAME", "ARCHITECTURE", "PARAMETERS", "QUANT", "SIZE", "CONTEXT"]
-    assert [row.split()[0] for row in rows] == ["demo-draft", "demo-target", f"{REPOSITORY}:Q8_0"]
+    ours = ["demo-draft", "demo-target", "smollm2-draft"]
+    assert [row.split()[0] for row in rows] == [*ours, f"{REPOSITORY}:Q8_0"]
     assert rows[-1].split()[1:3] == ["llama", "1.38M"]
     assert rows[-1].endswith("Hugging Face cache")
-    assert outcome.err.startswith("3 models, ")
+    assert outcome.err.startswith("4 models, ")
 
 
 def test_pairs_show_the_same_vocabulary(invoke: Invoke) -> None:
-    rows = invoke("ls").out.splitlines()[1:]
-    assert len({row.split()[-2] for row in rows}) == 1
+    target, draft, other = (
+        next(row.split()[-2] for row in invoke("ls").out.splitlines() if row.startswith(name))
+        for name in ("demo-target", "demo-draft", "smollm2-draft")
+    )
+    assert target == draft != other
 
 
 def test_what_cannot_be_used_is_listed_with_the_reason(invoke: Invoke, cache: Path) -> None:

@@ -48,7 +48,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, written: list[Conversation]
         save(folder / "answers" / f"001-{number:05}.npz", written)
     distil.main([str(folder), "--target", str(TARGET), "--out", str(folder), *SHAPE])
     draft = [str(folder / "draft.pt"), "--target", str(TARGET), "--out", str(folder / "draft.gguf")]
-    export_distilled.main([*draft, "--type", "f32"])
+    export_distilled.main([*draft, "--type", "f32", "--acceptance", "0.4"])
     return folder
 
 
@@ -102,6 +102,31 @@ def test_llama_cpp_computes_what_was_trained(folder: Path) -> None:
     model = Checkpoint.load(folder / "draft.pt").model
     with Scorer(folder / "draft.gguf", threads=1, context=128) as scorer, torch.no_grad():
         np.testing.assert_allclose(scorer.logits(ids), model(torch.tensor([ids]))[0].numpy(), atol=0.05)
+
+
+def test_training_can_go_on_from_the_file(folder: Path) -> None:
+    from localspec.demo.training.import_gguf import read_gguf
+    from localspec.demo.training.model import Checkpoint
+
+    before, after = Checkpoint.load(folder / "draft.pt"), read_gguf(folder / "draft.gguf")
+    assert (after.model.cfg.dim, after.tokens) == (before.model.cfg.dim, before.tokens)
+    ids = torch.tensor([list(range(300, 340))])
+    with torch.no_grad():
+        np.testing.assert_allclose(after.model(ids).numpy(), before.model(ids).numpy(), atol=0.05)
+
+
+def test_a_file_is_written_again_with_another_acceptance(folder: Path, tmp_path: Path) -> None:
+    from localspec.demo.training import export_distilled
+
+    again = tmp_path / "again.gguf"
+    given = [str(folder / "draft.gguf"), "--target", str(TARGET), "--out", str(again), "--type", "f32"]
+    export_distilled.main([*given, "--acceptance", "0.25"])
+    files = (folder / "draft.gguf", again, TARGET)
+    models = [Model.open(ModelOptions(path, devices=())) for path in files]
+    assert [model.acceptance for model in models] == [pytest.approx(0.4), 0.25, None]
+    assert models[0].header.tensor_list == models[1].header.tensor_list
+    for model in models:
+        model.close()
 
 
 def test_ordinary_text_is_nothing_that_the_target_wrote(tmp_path: Path) -> None:

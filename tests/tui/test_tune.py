@@ -243,3 +243,15 @@ def test_the_board_shows_a_task_on_its_way() -> None:
     assert "simulating settings" in first
     assert settings.strip() == "SSD, draft 6, fan-out 12, temp 0.8, C 0.9"
     assert "simulated  ▁" in speed
+
+
+def test_what_matters_less_is_fainter_in_every_theme() -> None:
+    """A dim style blends with the background; an `auto` colour would be the strongest on the screen."""
+    progress = TuneProgress(["coding", "writing"], 0.0)
+    for event in half():
+        progress.take(event, 0.0)
+    board = drawn(progress, 120)
+    faint = " ".join(board.plain[span.start : span.end] for span in board.spans if span.style == "dim")
+    assert "opened with 1 thread" in faint
+    assert "4 of 10" not in faint
+    assert not [span for span in board.spans if "muted" in str(span.style)]

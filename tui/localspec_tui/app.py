@@ -38,7 +38,7 @@ class LocalSpecApp(App[int]):
         *,
         first_start: bool = False,
     ) -> None:
-        """Take what to show; at a first start, with the tiny models, better ones are offered."""
+        """Take what to show; at a first start, with the models that came along, larger ones are offered."""
         super().__init__()
         self.chat_screen = ChatScreen(desk, loader, config, folder, log)
         for theme in (DARK, LIGHT):

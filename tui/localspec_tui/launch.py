@@ -17,7 +17,7 @@ from localspec.cli.arguments import Parser, add_answer_flags, verb_parser
 from localspec.cli.experience import KnownPair
 from localspec.cli.options import PairOptions, decoding, pair_options
 from localspec.config import read_config
-from localspec.demo import bundled_pair
+from localspec.default_pair import default_pair
 from localspec.llama import check_model_file
 from localspec.profiles import Profiles, profiles
 
@@ -64,7 +64,7 @@ def main(argv: Sequence[str]) -> int:
 
     log: deque[LogLine] = deque(maxlen=LOG_LINES)
     with Store(paths.chats_file()) as store:
-        first_start = store.last_chat() is None and pair.target.path == bundled_pair()[0]
+        first_start = store.last_chat() is None and pair.target.path == default_pair()[0]
         known = KnownPair(args, here=False)
         desk = Desk(
             store,

@@ -14,6 +14,7 @@ from localspec.chat.live import LiveUpdate
 from localspec.chat.loading import Closed, Failed, Loading, LoadState, Ready
 from localspec.chat.records import AnswerRecord, StoredMessage
 from localspec.cli import figures
+from localspec.default_pair import introduction, name_of
 from localspec.errors import Cancelled, ContextFullError, EngineDied, UserError
 from localspec.types import DeviceMemory, Mode
 from localspec_tui.screens.note import NoteScreen
@@ -187,9 +188,10 @@ class Reporter:
             case Ready(models):
                 self._status.show_loading(None)
                 draft = models.draft
-                names = models.target.name + (f" + {draft.name}" if draft is not None else "")
+                names = name_of(models.target) + (f" + {name_of(draft)}" if draft is not None else "")
                 self._screen.query_one(TitleBar).models = names
-                self._screen.query_one(Welcome).introduce(_introduction(names))
+                more = introduction(models.target)
+                self._screen.query_one(Welcome).introduce(f"{names}: {more}" if more else names)
                 for note in models.notes:
                     self._screen.say(note)
                 self._show_context()
@@ -206,13 +208,6 @@ class Reporter:
         if models is not None:
             memory: tuple[DeviceMemory, ...] = await asyncio.to_thread(models.memory)
             self._status.show_memory(memory)
-
-
-def _introduction(models: str) -> str:
-    """Return whom one talks to."""
-    if models.startswith("demo-target"):  # the pair that comes with the package
-        return f"{models}: the bundled pair. It shows how everything works; it knows very little."
-    return models
 
 
 def in_words(error: BaseException) -> str:

@@ -89,7 +89,8 @@ class SlashCommands:
     async def _temp(self, argument: str) -> None:
         if argument:
             self._desk.temperature = commands.read_temperature(argument)
-        self._screen.say(f"temperature {self._desk.sampling.temperature:g}")
+        sampling = self._desk.sampling(self._screen.loader.ready)
+        self._screen.say(f"temperature {sampling.temperature:g}")
 
     async def _regen(self, argument: str) -> None:
         mode = commands.read_mode(argument) if argument else None

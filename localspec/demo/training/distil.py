@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
+from localspec.demo.training.import_gguf import read_gguf
 from localspec.demo.training.loop import RunSettings, TrainingRun, Windows
 from localspec.demo.training.losses import autocast
 from localspec.demo.training.model import Checkpoint, Config, Model
@@ -155,7 +156,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 def first_checkpoint(given: argparse.Namespace) -> Checkpoint:
     """Return the draft that the run starts from: an earlier one, or one with the target's embedding."""
     if given.init:
-        return Checkpoint.load(given.init)
+        return read_gguf(given.init) if given.init.suffix == ".gguf" else Checkpoint.load(given.init)
     embedding = projected_embedding(given.target, given.dim)
     heads = given.dim // HEAD
     checkpoint = Checkpoint(
@@ -213,7 +214,7 @@ def parser() -> argparse.ArgumentParser:
     add("--sampled", type=int, default=1024, help="other tokens drawn for each batch")
     add("--passes", type=int, default=1, help="times that the answers occur in one pass of all text")
     add("--plain", type=int, default=0, help="characters of ordinary text to read beside the answers")
-    add("--init", type=Path, help="continue from this checkpoint (weights only)")
+    add("--init", type=Path, help="continue from this checkpoint or GGUF of ours (weights only)")
     add("--threads", type=int, default=1)
     add("--fp32", action="store_true")
     add("--seed", type=int, default=1)

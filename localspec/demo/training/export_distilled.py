@@ -1,7 +1,10 @@
 r"""Write a distilled draft as GGUF, with the tokenizer and chat template of its target.
 
 python -m localspec.demo.training.export_distilled RUN/draft.pt --target target.gguf --out draft.gguf \
-    --name "SmolLM2 draft" [--type q8_0]
+    --name "SmolLM2 draft" [--type q8_0] [--acceptance 0.45]
+
+--acceptance tells `--mode auto` how many of the guesses the target accepts. An earlier GGUF of ours serves in
+place of the checkpoint, to be written with another one.
 """
 
 from __future__ import annotations
@@ -14,25 +17,28 @@ import gguf
 
 from localspec.demo.training.export_gguf import add_shape, tensors
 from localspec.demo.training.gguf_writing import TYPES, add_tensor, copy_tokenizer, finish
+from localspec.demo.training.import_gguf import read_gguf
 from localspec.demo.training.model import Checkpoint
 from localspec.demo.training.progress import log, show_progress
 
 DESCRIPTION = "A draft model for speculative decoding: it only guesses what its target would write."
 
 
-def export(checkpoint: Path, target: Path, out: Path, name: str, kind: str) -> None:
-    """Write a checkpoint as a GGUF file with weights of the given kind (a key of `TYPES`)."""
-    trained = Checkpoint.load(checkpoint)
-    tensor_type, file_type = TYPES[kind]
+def export(trained: Checkpoint, given: argparse.Namespace) -> None:
+    """Write a draft as a GGUF file, as the command line says."""
+    tensor_type, file_type = TYPES[given.type]
+    out, acceptance = given.out, given.acceptance
     writer = gguf.GGUFWriter(out, "llama")
-    writer.add_name(name)
+    writer.add_name(given.name)
     writer.add_description(DESCRIPTION)
     writer.add_license("apache-2.0")
     writer.add_uint64("localspec.training_tokens", trained.tokens)
+    if acceptance is not None:
+        writer.add_float32("localspec.acceptance", acceptance)
     writer.add_size_label(f"{sum(p.numel() for p in trained.model.parameters()) / 1e6:.1f}M")
     writer.add_languages(["en"])
     writer.add_file_type(file_type)
-    source = gguf.GGUFReader(target)
+    source = gguf.GGUFReader(given.target)
     add_shape(writer, trained.model.cfg)
     copy_tokenizer(writer, source)
     for tensor_name, weight in tensors(trained.model):
@@ -52,8 +58,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--name", default="Draft model")
     parser.add_argument("--type", choices=TYPES, default="q8_0")
+    parser.add_argument("--acceptance", type=float, help="share of the guesses that the target accepts")
     given = parser.parse_args(argv)
-    export(given.checkpoint, given.target, given.out, given.name, given.type)
+    is_file = given.checkpoint.suffix == ".gguf"
+    trained = read_gguf(given.checkpoint) if is_file else Checkpoint.load(given.checkpoint)
+    export(trained, given)
 
 
 if __name__ == "__main__":

@@ -53,6 +53,13 @@ def interleave(weight: NDArray[np.float32], heads: int) -> NDArray[np.float32]:
     return halves.swapaxes(1, 2).reshape(rows, columns)
 
 
+def separate(weight: NDArray[np.float32], heads: int) -> NDArray[np.float32]:
+    """Undo `interleave`."""
+    rows, columns = weight.shape
+    neighbours = weight.reshape(heads, rows // heads // 2, 2, columns)
+    return neighbours.swapaxes(1, 2).reshape(rows, columns)
+
+
 def add_tokenizer(writer: gguf.GGUFWriter, path: Path) -> None:
     """Add vocabulary, merges, special tokens and the chat template of a `tokenizer.json`."""
     specification = json.loads(path.read_text(encoding="utf-8"))

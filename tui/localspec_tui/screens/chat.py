@@ -110,7 +110,7 @@ class ChatScreen(Screen[int]):
         self.pane.take_up_draft()
 
     def offer_setup(self) -> None:
-        """Offer to find better models than the tiny ones."""
+        """Offer to find larger models than those that came along."""
         self.query_one(Welcome).offer_setup()
 
     def on_resize(self, event: events.Resize) -> None:

@@ -79,7 +79,7 @@ class TuneScreen(ModalScreen[None]):
         &.-narrow Horizontal { layout: vertical; }
         #tune-choice { height: auto; }
         #tune-run, &.-running #tune-choice { display: none; }
-        &.-running #tune { height: 96%; }
+        &.-running #tune { height: 96%; max-height: 34; }
         &.-running #tune-run { display: block; height: 1fr; }
         #tune-head { height: auto; margin-bottom: 1; text-style: bold; }
         #tune-scroll {
@@ -280,4 +280,4 @@ class TuneScreen(ModalScreen[None]):
 
 def _line(task: TaskType, *, chosen: bool) -> Content:
     """Return a task in a line; a word says what the check mark says by colour."""
-    return Content.assemble((f"{'tune' if chosen else '':<5}", "bold"), f"{task:<10} ", (_WORDS[task], "dim"))
+    return Content.assemble((f"{'tune' if chosen else '':<5}", "bold"), f"{task:<10} {_WORDS[task]}")

@@ -74,7 +74,7 @@ def _task(task: TaskState, stages: list[StageState], width: int) -> Iterator[Con
     elif stages:
         yield _stage(task.task, stages[-1], width)
     else:
-        yield Content.assemble((f"{task.task:<{_NAMES}} ", "bold"), ("· waits", "$text-muted"))
+        yield Content.assemble((f"{task.task:<{_NAMES}} ", "bold"), ("· waits", "dim"))
     if task.best is None or task.result is not None:
         return
     yield from _detail(settings_words(task.best.settings), width)
@@ -103,14 +103,14 @@ def _stage(name: str, state: StageState, width: int) -> Content:
     )
     if width < _WORDY or is_done:
         return row
-    return row + Content.styled(f"  {state.note or STAGE_WORDS[state.stage]}", "$text-muted").truncate(
+    return row + Content.styled(f"  {state.note or STAGE_WORDS[state.stage]}", "dim").truncate(
         max(1, width - row.cell_length), ellipsis=True
     )
 
 
 def _detail(text: str, width: int) -> Iterator[Content]:
     for line in wrap(text, max(20, width - len(_INDENT))):
-        yield Content.styled(f"{_INDENT}{line}", "$text-muted")
+        yield Content.styled(f"{_INDENT}{line}", "dim")
 
 
 def _took(stages: list[StageState]) -> float:

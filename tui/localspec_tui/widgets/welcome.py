@@ -22,7 +22,7 @@ TRIES = (
 
 
 class SetupOffer(Vertical):
-    """What a first start offers: better models than the tiny ones that come along."""
+    """What a first start offers: larger models than those that came along."""
 
     DEFAULT_CSS = """
     SetupOffer {
@@ -41,7 +41,7 @@ class SetupOffer(Vertical):
 
     def compose(self) -> ComposeResult:
         """Return the offer and its two answers."""
-        yield Static("These models are tiny: they show how it works, and that is all.", markup=False)
+        yield Static("These models came along and are small; larger ones know and can do more.", markup=False)
         with Horizontal():
             yield Button("Find models for this machine", id="set-up", variant="primary", compact=True)
             yield Button("Keep these for now", id="keep", compact=True)
@@ -79,5 +79,5 @@ class Welcome(VerticalScroll, can_focus=False):
         self.query_one(".models", Static).update(text)
 
     def offer_setup(self) -> None:
-        """Offer to find better models, as long as nobody has answered."""
+        """Offer to find larger models, as long as nobody has answered."""
         self.mount(SetupOffer(), after=self.query_one(".models"))
