@@ -185,6 +185,12 @@ def add_speculation_flags(parser: Parser) -> None:
     )  # fmt: skip
     for alias in ("--draft-max", "--draft"):
         add(alias, dest="draft_length", type=length, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
+    add_drafting_flags(add)
+
+
+def add_drafting_flags(add: Callable[..., argparse.Action]) -> None:
+    """Add how drafts are made and judged, whatever their mode and length."""
+    s = _SETTINGS
     add(
         "--fan-out", type=values.whole(1, MAX_FAN_OUT), metavar="N",
         help=f"outcomes to prepare in mode ssd ({s.fan_out_budget})",

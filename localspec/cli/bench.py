@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import platform
 import shlex
 import sys
@@ -12,10 +11,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from localspec.cli import opening, placing
-from localspec.cli.arguments import Parser, add_device_flags, add_model_flags, add_sampler_flags, verb_parser
+from localspec.cli.arguments import (
+    Parser,
+    add_device_flags,
+    add_drafting_flags,
+    add_model_flags,
+    add_sampler_flags,
+    verb_parser,
+)
 from localspec.cli.bench_contenders import check_fit, own, possible, seated, servers
 from localspec.cli.bench_course import Measured, Plan, measure
 from localspec.cli.bench_wish import (
+    COMBINED,
     MODES,
     SERVER,
     TUNED,
@@ -58,11 +65,12 @@ def parser() -> Parser:
     add = result.add_argument
     add(
         "--modes", type=read_modes, metavar="LIST",
-        help=f"modes to compare: {', '.join(MODES)}, {TUNED} (all that are possible without {TUNED}); off is "
+        help=f"modes to compare: {', '.join(MODES)}, {', '.join(COMBINED)} (with repetitions in the "
+        f"text), {TUNED} ({', '.join(MODES)}, as far as possible); off is "
         "always among them",
     )  # fmt: skip
     add(
-        "--draft-length", type=read_lengths, default=(), metavar="LIST",
+        "--draft-length", dest="lengths", type=read_lengths, default=(), metavar="LIST",
         help="also compare drafts of these fixed lengths, such as 2,4,8, in modes with a draft model",
     )  # fmt: skip
     add(
@@ -91,9 +99,13 @@ def parser() -> Parser:
     )  # fmt: skip
     add("-v", "--verbose", action="store_true", help="print log and tracebacks to standard error")
     add_sampler_flags(result, USUAL_SAMPLING, "the same for all that is compared")
+    add_drafting_flags(
+        result.add_argument_group("speculation", "the same for all modes of ours").add_argument
+    )
     add_model_flags(result)
     add_device_flags(result)
     placing.add_placing_flags(result)
+    result.set_defaults(mode="auto", draft_length=None)  # what other verbs have flags for
     return result
 
 
@@ -113,9 +125,8 @@ def main(argv: Sequence[str]) -> int:
     if args.list_devices:
         return opening.list_devices()
     prompts = prompts_of(args)
-    longest = max(args.draft_length, default=None)
-    opened_for = {"mode": "auto", "fan_out": None, "draft_length": longest}
-    pair = pair_options(argparse.Namespace(**{**vars(args), **opened_for}))
+    args.draft_length = max(args.lengths, default=None)
+    pair = pair_options(args)
     wish = wish_of(args, prompts, pair)
     set_up_logging(verbose=args.verbose)
     pair, tuned = seated(args, wish, pair)

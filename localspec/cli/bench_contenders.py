@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, cast, get_args
 from localspec.bench.records import Contender, Prompt
 from localspec.chat.learning import Experience
 from localspec.cli import placing
-from localspec.cli.bench_wish import SERVER, TUNED, BenchWish
+from localspec.cli.bench_wish import COMBINED, SERVER, TUNED, BenchWish
 from localspec.cli.experience import KnownPair
 from localspec.cli.opening import note
 from localspec.cli.options import DRAFT_MODES, PairOptions
@@ -51,7 +51,8 @@ def seated(args: argparse.Namespace, wish: BenchWish, pair: PairOptions) -> tupl
     """
     if not wish.drafts:
         pair = replace(pair, draft=None)  # nobody would ask it
-    needs_most = [mode for mode in DRAFT_MODES if mode in wish.modes][-1:]
+    used = {COMBINED.get(mode, mode) for mode in wish.modes}
+    needs_most = [mode for mode in DRAFT_MODES if mode in used][-1:]
     args = argparse.Namespace(**{**vars(args), "mode": needs_most[0] if needs_most else wish.modes[-1]})
     place = partial(placing.placed, here=True)
     if TUNED not in wish.modes:
@@ -87,7 +88,7 @@ def tuned_settings(experience: Experience, prompts: Sequence[Prompt]) -> TunedSe
 
 def possible(wish: BenchWish, runtime: Runtime) -> BenchWish:
     """Return the wish without usual modes that these models cannot decode in; raises UserError for others."""
-    unable = [mode for mode in wish.modes if mode not in (*runtime.modes, TUNED)]
+    unable = [mode for mode in wish.modes if COMBINED.get(mode, mode) not in (*runtime.modes, TUNED)]
     if unable and wish.asked_modes:
         reason = "; ".join(runtime.notes) or "these models cannot take tokens back"
         raise UserError(f"mode {unable[0]} is not possible: {reason}", f"leave {unable[0]} out of --modes")
@@ -115,9 +116,11 @@ def ways(wish: BenchWish) -> Iterator[tuple[str, EngineSettings]]:
     for mode in wish.modes:
         if mode == TUNED:
             continue
-        settings = EngineSettings(mode=cast("Mode", mode))
+        settings = wish.speculation.apply(EngineSettings(mode=cast("Mode", COMBINED.get(mode, mode))))
+        if mode in COMBINED:
+            settings = replace(settings, fallback="ngram")
         yield mode, settings
-        for length in wish.lengths if mode in DRAFT_MODES else ():
+        for length in wish.lengths if settings.mode in DRAFT_MODES else ():
             yield f"{mode} K={length}", replace(settings, draft_length=length, min_confidence=0.0)
 
 

@@ -7,22 +7,24 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from localspec.bench.prompts import profile_prompts, read_prompts, spread
 from localspec.bench.records import Prompt
 from localspec.cli.answer_options import sampling_given
 from localspec.cli.arguments import MAX_DRAFT_LENGTH
-from localspec.cli.options import DRAFT_MODES, PairOptions
+from localspec.cli.options import DRAFT_MODES, PairOptions, decoding
 from localspec.cli.values import whole
 from localspec.errors import UserError
 from localspec.paths import config_dir
-from localspec.profiles import files_in, shipped_files
+from localspec.profiles import Speculation, files_in, shipped_files
 from localspec.types import Sampling
 
 TUNED = "tuned"
 MODES = ("off", "ngram", *DRAFT_MODES)
+COMBINED = {f"{mode}+ngram": mode for mode in DRAFT_MODES}
+"""Modes in which repetitions of the text serve as drafts too, with the mode that they belong to."""
 SERVER = "llama-server"
 DEMO = "demo"
 USUAL_SETS = ("coding", "writing", "general")
@@ -41,21 +43,22 @@ class BenchWish:
     sampling: Sampling
     max_tokens: int
     repetitions: int
+    speculation: Speculation
     server: Path | None
     plot: Path | None
 
     @property
     def drafts(self) -> bool:
         """Tell whether a draft model has anything to do."""
-        return any(mode in (*DRAFT_MODES, TUNED) for mode in self.modes)
+        return any(mode in (*DRAFT_MODES, *COMBINED, TUNED) for mode in self.modes)
 
 
 def read_modes(text: str) -> tuple[str, ...]:
     """Read decoding modes such as `off,sd,ssd`; plain decoding is always the first."""
     names = [part.strip() for part in text.split(",")]
     for name in names:
-        if name not in (*MODES, TUNED):
-            raise argparse.ArgumentTypeError(f"`{name}` is not one of {', '.join((*MODES, TUNED))}")
+        if name not in (known := (*MODES, *COMBINED, TUNED)):
+            raise argparse.ArgumentTypeError(f"`{name}` is not one of {', '.join(known)}")
     return tuple(dict.fromkeys((MODES[0], *names)))
 
 
@@ -100,15 +103,16 @@ def wish_of(args: argparse.Namespace, prompts: Sequence[Prompt], pair: PairOptio
     wish = BenchWish(
         modes=args.modes or tuple(usual),
         asked_modes=args.modes is not None,
-        lengths=args.draft_length,
+        lengths=args.lengths,
         prompts=tuple(prompts),
         sampling=sampling_given(args).apply(USUAL_SAMPLING),
         max_tokens=args.predict,
         repetitions=args.runs,
+        speculation=replace(decoding(args).asked, mode=None, draft_length=None),
         server=args.against,
         plot=args.plot,
     )
-    speculative = [mode for mode in wish.modes if mode in DRAFT_MODES]
+    speculative = [mode for mode in wish.modes if mode in (*DRAFT_MODES, *COMBINED)]
     if speculative and not has_draft:
         raise UserError(
             f"mode {speculative[0]} needs a draft model", f"add -md FILE, or leave {speculative[0]} out"

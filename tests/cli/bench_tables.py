@@ -8,6 +8,7 @@ from localspec.bench.figures import Drift, Interval, Row, Table
 from localspec.bench.records import Prompt
 from localspec.cli.bench_output import Conditions
 from localspec.cli.bench_wish import USUAL_SAMPLING, BenchWish
+from localspec.profiles import Speculation
 
 PLAIN = Row(
     contender="off",
@@ -66,6 +67,7 @@ WISH = BenchWish(
     sampling=USUAL_SAMPLING,
     max_tokens=64,
     repetitions=1,
+    speculation=Speculation(),
     server=None,
     plot=None,
 )

@@ -28,6 +28,7 @@ from localspec.cli.bench_contenders import (
 from localspec.cli.bench_wish import MODES
 from localspec.cli.options import PairOptions
 from localspec.errors import UserError
+from localspec.profiles import Speculation
 from localspec.runtime import Runtime
 from localspec.types import EngineSettings, Message, ModelOptions, Sampling, TaskType
 from tests.cli.bench_tables import WISH
@@ -107,6 +108,17 @@ def test_modes_decide_themselves_before_fixed_lengths_do_not() -> None:
     assert list(found) == ["off", "ngram", "sd", "sd K=2", "sd K=8"]
     assert found["sd"] == EngineSettings(mode="sd")
     assert found["sd K=2"] == EngineSettings(mode="sd", draft_length=2, min_confidence=0.0)
+
+
+def test_repetitions_and_flags_shape_our_ways() -> None:
+    speculation = Speculation(acceptance="match", draft_temperature=1.2)
+    wish = replace(WISH, modes=("off", "sd", "sd+ngram", "ssd+ngram"), lengths=(3,), speculation=speculation)
+    found = dict(ways(wish))
+    assert found["sd"] == EngineSettings(mode="sd", acceptance="match", draft_temperature=1.2)
+    assert found["sd+ngram"] == replace(found["sd"], fallback="ngram")
+    assert found["ssd+ngram K=3"] == replace(
+        found["sd+ngram"], mode="ssd", draft_length=3, min_confidence=0.0
+    )
 
 
 def test_each_task_is_answered_as_it_was_tuned() -> None:
