@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from localspec.contexts import Contexts, CostedEngine
 from localspec.engines.answer import Answer, Happenings
+from localspec.engines.combined import longest_draft
 from localspec.engines.loop import Round, Task
 from localspec.engines.modes import explain, predict
 from localspec.engines.parts import Rounds, decode_in_parts
@@ -53,7 +54,7 @@ class Runtime:
         self._ladders: dict[EngineSettings, Ladder] = {}
         self._text: list[int] = []  # of the last prompt and its answer
         self._sampling = Sampling()
-        self.notes = contexts.notes
+        self.notes, self.modes = contexts.notes, contexts.modes
         self.target = target.info(contexts.target.context_size)
         self.draft: ModelInfo | None = None
         if draft is not None and contexts.draft is not None:
@@ -112,14 +113,14 @@ class Runtime:
         settings = settings or EngineSettings()
         if not self._contexts.can_rewind:
             return replace(settings, mode="off"), "this model cannot take tokens back"
-        if self.draft is None:
+        if self._draft_model is None:
             return replace(
                 settings, mode="ngram"
             ), "there is no draft model; repetitions in the text serve as drafts"
         with self._contexts.at_work():
             alone = self._engine.costs(together=False)
             together = self._engine.costs(together=True) if self._contexts.can_branch else None
-        ranked = predict(alone, together)
+        ranked = predict(alone, together, self._draft_model.acceptance)
         return replace(settings, mode=ranked[0].mode), explain(ranked)
 
     def count_tokens(self, messages: Sequence[Message]) -> int:
@@ -265,7 +266,7 @@ class Runtime:
             self._engine.costs(together=False)  # before the prompt is in the cache, and of plain decoding
             self._engine.costs_in(settings.mode)
         limit = self._limit(request)
-        longest = min(settings.draft_length, self._contexts.target.max_rows - 1)  # and the bonus token
+        longest = min(longest_draft(settings), self._contexts.target.max_rows - 1)  # and the bonus token
 
         def decode(mode: Mode, part: int) -> Rounds:
             left = limit - (len(text) - len(prompt))

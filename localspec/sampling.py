@@ -43,7 +43,7 @@ def top_candidates(rows: Logits, count: int) -> tuple[Ids, Logits]:
     logits = np.empty((len(rows), count), dtype=np.float32)
     thresholds = _thresholds(rows, count)
     for index, (row, threshold) in enumerate(zip(rows, thresholds, strict=True)):
-        found = np.flatnonzero(row >= threshold)
+        found = (row >= threshold).nonzero()[0]
         if len(found) < count:
             raise EngineError(_NOT_NUMBERS)
         values = row[found]
@@ -85,10 +85,10 @@ def distribution(logits: Logits, sampling: Sampling, history: Sequence[int]) -> 
         ids, best = _best(logits, sampling.top_k, sampling, history)
         values = best.astype(np.float64)
         kept = _kept(values, sampling)
-        return Distribution(ids[:kept], _softmax(values[:kept], sampling.temperature))
+        return Distribution(ids[:kept], _softmax(values[:kept], sampling.temperature, values[0]))
     row = _penalised(logits, sampling, history)
     if sampling.top_p >= 1 and sampling.min_p <= 0:
-        return Distribution(None, _softmax(row, sampling.temperature))
+        return Distribution(None, _softmax(row, sampling.temperature, row.max()))
     return _without_top_k(row, sampling)
 
 
@@ -117,7 +117,7 @@ def draft_distribution(  # noqa: PLR0913 - every one of them shapes q
     if 0 < sampling.top_k < len(ids):
         values = values[: sampling.top_k]
     kept = _kept(values, sampling)
-    probs = _softmax(values[:kept], temperature)
+    probs = _softmax(values[:kept], temperature, values[0])
     if saguaro_c != 1 and 0 < saguaro_top < kept:  # one factor for all tokens would change nothing
         probs = _down_weighted(probs, saguaro_c, saguaro_top)
     return Distribution(ids[:kept], probs)
@@ -160,7 +160,7 @@ def residual(p: Distribution, q: Distribution | int) -> Distribution:
     else:
         order = q.ids.argsort()
         sorted_ids = q.ids[order]
-        places = sorted_ids.searchsorted(p.ids).clip(max=len(order) - 1)
+        places = np.minimum(sorted_ids.searchsorted(p.ids), len(order) - 1)
         rest -= np.where(sorted_ids[places] == p.ids, q.probs[order][places], 0)
     np.maximum(rest, 0, out=rest)
     mass = rest.sum()
@@ -174,8 +174,11 @@ def _down_weighted(probs: Floats, factor: float, first: int) -> Floats:
     return weighted / mass if mass > 0 else probs
 
 
-def _softmax(values: Floats | Logits, temperature: float) -> Floats:
-    probs: Floats = np.exp((values - values.max()) / temperature).astype(np.float64, copy=False)
+def _softmax(values: Floats | Logits, temperature: float, best: np.floating) -> Floats:
+    """Return probabilities; `best` is the largest of the values."""
+    scaled = values - best
+    scaled /= temperature
+    probs: Floats = np.exp(scaled, out=scaled).astype(np.float64, copy=False)
     mass = probs.sum()
     if not mass > 0:  # also when it is not a number
         raise EngineError(_NOT_NUMBERS)
@@ -196,21 +199,21 @@ def _kept(values: Floats, sampling: Sampling, total: float | None = None) -> int
         kept = min(kept, int(masses.searchsorted(wanted, side="left")) + 1)
     if sampling.min_p > 0:
         least = values[0] + log(sampling.min_p)
-        kept = min(kept, int((values >= least).sum()))
+        kept = min(kept, int(np.count_nonzero(values >= least)))
     return max(kept, 1)
 
 
 def _without_top_k(row: Logits, sampling: Sampling) -> Distribution:
     """Truncate a whole row by top-p and min-p, looking at as few candidates as decide it."""
-    best = float(row.max())
-    total = float(np.exp(row - np.float32(best)).sum(dtype=np.float64))
+    weights = row - row.max()
+    total = float(np.exp(weights, out=weights).sum(dtype=np.float64))
     count = 256
     while True:
         ids, found = top_candidates(row[None], count)
         values = found[0].astype(np.float64)
         kept = _kept(values, sampling, total)
         if kept < len(values) or len(values) == len(row):
-            return Distribution(ids[0][:kept], _softmax(values[:kept], sampling.temperature))
+            return Distribution(ids[0][:kept], _softmax(values[:kept], sampling.temperature, values[0]))
         count *= 16
 
 

@@ -142,10 +142,17 @@ def test_top_candidates_of_equal_logits_are_distinct() -> None:
     assert not logits.any()
 
 
+def test_a_number_beside_one_that_is_none_is_still_a_candidate() -> None:
+    row = random_row(40005).copy()
+    row[[7, 7 + 40005 // 64]] = np.nan, 99.0  # of one column
+    assert top_candidates(row[None], 16)[0][0][0] == 7 + 40005 // 64
+
+
+@pytest.mark.parametrize("size", [6000, 40005])
 @pytest.mark.parametrize("sampling", [Sampling(), OPEN, GREEDY, replace(OPEN, top_p=0.5)], ids=str)
-def test_logits_that_are_not_numbers_are_an_engine_error(sampling: Sampling) -> None:
+def test_logits_that_are_not_numbers_are_an_engine_error(sampling: Sampling, size: int) -> None:
     with pytest.raises(EngineError, match="not numbers"):
-        distribution(np.full(6000, np.nan, dtype=np.float32), sampling, [])
+        distribution(np.full(size, np.nan, dtype=np.float32), sampling, [])
 
 
 def test_greedy_is_the_best_token_after_penalties() -> None:

@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Protocol, TypeVar
 
+from localspec.engines.combined import Repetitions, draft_with
 from localspec.engines.costs import Pace
-from localspec.engines.drafters import draft_of, repetition
-from localspec.engines.ngram import SuffixIndex
 from localspec.engines.prepare import Branch, Preparation
 from localspec.engines.propose import Proposal, Proposer
 from localspec.engines.trunk import Trunk
@@ -30,7 +29,15 @@ class Verdict:
     at: float
     sent: int | None  # so many prepared tokens went to the target; None asks for a draft
     limit: int = 0  # of the draft that is asked for
-    foreign: tuple[int, ...] = ()  # tokens from elsewhere that went to the target instead
+    foreign: tuple[int, ...] = ()  # tokens from elsewhere that went to the target behind them
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """Tokens from elsewhere that go to the target behind the draft that was asked for, `at` a time."""
+
+    tokens: tuple[int, ...]
+    at: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +45,7 @@ class Reply:
     """The draft that was asked for."""
 
     proposals: tuple[Proposal, ...]
+    whole: bool  # nothing was cut off for being unsure
     prepared: bool
     busy_s: float
 
@@ -77,25 +85,27 @@ class AheadDrafter:
         pace: Pace,
         proposer: Proposer,
         settings: EngineSettings,
-        repeats: tuple[SuffixIndex, Pace] | None = None,
+        repeats: Repetitions | None = None,
     ) -> None:
-        """Take the draft model's trunk; `repeats` is the n-gram fallback with its own stopping rules."""
+        """Take the draft model's trunk, and the repetitions that may stand in for it or go on behind it."""
         self._trunk = trunk
         self._pace = pace
         self._proposer = proposer
         self._preparation = Preparation(trunk, pace, proposer, settings)
         self._repeats = repeats
-        self._inbox: Mailbox[Verdict | None] = SimpleQueue()
+        self._length = settings.draft_length
+        self._inbox: Mailbox[Verdict | Tail | None] = SimpleQueue()
         self._outbox: Mailbox[Reply | BaseException] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._failure: BaseException | None = None
         self._prompt_read = False
         self._ready = _Ready(0, {})
+        self._judged = 0
         self._round = 0
         self._outcome: VerifyOutcome | None = None
         self._asked_at = 0.0
+        self._limit = 0
         self._sent: list[Proposal] = []
-        self._guessed: list[float] = []
         self._tokens: tuple[int, ...] = ()
         self.busy_s = 0.0
         self.wait_s = 0.0
@@ -111,7 +121,7 @@ class AheadDrafter:
     def begin(self, text: Sequence[int]) -> None:
         """Let the drafter read the prompt while the target does."""
         if self._repeats is not None:
-            self._repeats[0].sync(text)
+            self._repeats.begin(text)
         self._thread = threading.Thread(target=self._run, args=(list(text),), name="drafter", daemon=True)
         self._thread.start()
 
@@ -119,11 +129,9 @@ class AheadDrafter:
         """Learn from the verdict."""
         self._pace.calibration.observe([proposal.confidence for proposal in self._sent], outcome.accepted)
         if self._repeats is not None:
-            index, pace = self._repeats
-            pace.calibration.observe(self._guessed, outcome.accepted)
-            index.extend([*self._tokens[: outcome.accepted], outcome.bonus])
+            self._repeats.commit(self._tokens, len(self._sent), outcome)
         self._outcome = outcome
-        self._sent, self._guessed, self._tokens = [], [], ()
+        self._sent, self._tokens = [], ()
 
     def draft(self, limit: int) -> Draft:
         """Return the prepared draft for the last verdict, or get one."""
@@ -135,15 +143,17 @@ class AheadDrafter:
         if self._failure is not None:
             raise self._failure
         assert self._outcome is not None
-        draft = self._plain(self._outcome)
+        self._limit, outcome = limit, self._outcome
+        length = min(limit, self._length)
+        draft = self._repeated(outcome, limit, length)
         if draft is None:
-            draft = self._prepared(self._outcome, limit)
-        if draft is None and self._branch(self._outcome) is None:  # else what was drawn would decide its fate
-            draft = self._repeated(self._outcome, limit)
+            draft = self._plain(outcome)
+        if draft is None:
+            draft = self._prepared(outcome, length)
         self._round += 1
         if draft is None:
             self._asked_at = self._trunk.clock()
-            self._inbox.put(Verdict(self._outcome, self._asked_at, None, limit))
+            self._inbox.put(Verdict(outcome, self._asked_at, None, length))
         else:
             self._tokens = draft.tokens
         return draft
@@ -155,7 +165,11 @@ class AheadDrafter:
         self.busy_s += reply.busy_s
         self.wait_s += self._trunk.clock() - self._asked_at - reply.busy_s
         self._sent = list(reply.proposals)
-        draft = draft_of(reply.proposals, DraftOrigin.AHEAD if reply.prepared else DraftOrigin.FRESH)
+        tail = self._tail(self._sent, len(self._sent)) if reply.whole else ()
+        if tail:
+            self._round += 1
+            self._inbox.put(Tail(tail, self._trunk.clock()))
+        draft = draft_with(self._sent, tail, DraftOrigin.AHEAD if reply.prepared else DraftOrigin.FRESH)
         self._tokens = draft.tokens
         return draft
 
@@ -172,29 +186,42 @@ class AheadDrafter:
         branch = ready.branches.get(outcome) if ready.number == self._round else None
         return branch if branch is not None and branch.proposals else None
 
-    def _prepared(self, outcome: VerifyOutcome, limit: int) -> Draft | None:
+    def _prepared(self, outcome: VerifyOutcome, length: int) -> Draft | None:
         branch = self._branch(outcome)
         if branch is None:
             return None  # also if its first token is being drafted: that is worth the wait
-        proposals = branch.proposals[:limit]
-        confidences = [proposal.confidence for proposal in proposals]
-        delay_s = max(0.0, self._preparation.busy_until - self._trunk.clock())
-        if self._pace.worth_drafting(confidences, limit, delay_s):
+        ready = branch.proposals[:length]
+        confidences = [proposal.confidence for proposal in ready]
+        if self._pace.worth_drafting(confidences, length, self._delay_s()):
             return None
-        proposals = proposals[: self._pace.length_to_send(confidences, limit)]
-        self._sent = proposals
-        self._inbox.put(Verdict(outcome, self._trunk.clock(), len(proposals)))
-        return draft_of(proposals, DraftOrigin.AHEAD)
+        sent = self._pace.length_to_send(confidences, length)
+        tail = self._tail(ready, sent)
+        self._sent = ready if tail else ready[:sent]
+        self._inbox.put(Verdict(outcome, self._trunk.clock(), len(self._sent), foreign=tail))
+        return draft_with(self._sent, tail, DraftOrigin.AHEAD)
 
-    def _repeated(self, outcome: VerifyOutcome, limit: int) -> Draft | None:
+    def _delay_s(self) -> float:
+        """Return how long it takes until the draft model can begin."""
+        return max(0.0, self._preparation.busy_until - self._trunk.clock())
+
+    def _repeated(self, outcome: VerifyOutcome, limit: int, length: int) -> Draft | None:
+        """Repeat the text if that is worth more than what the draft model has or would have."""
         if self._repeats is None:
             return None
-        index, pace = self._repeats
-        tokens, self._guessed = repetition(index, pace, limit)
-        if not tokens:
-            return None
-        self._inbox.put(Verdict(outcome, self._trunk.clock(), len(tokens), foreign=tokens))
-        return Draft(tokens, None, DraftOrigin.NGRAM)
+        guess = self._repeats.first(limit)
+        branch = self._branch(outcome)
+        if not self._prompt_read:
+            beaten = not guess.length
+        elif branch is None:
+            beaten = self._repeats.beaten(guess, length, self._delay_s())
+        else:
+            beaten = self._repeats.beaten_by(branch.proposals[:length], guess, length)
+        if not beaten:
+            self._inbox.put(Verdict(outcome, self._trunk.clock(), 0, foreign=guess.sent))
+        return None if beaten else Draft(guess.sent, None, DraftOrigin.NGRAM)
+
+    def _tail(self, ready: Sequence[Proposal], sent: int) -> tuple[int, ...]:
+        return self._repeats.tail(ready, sent, self._limit) if self._repeats is not None else ()
 
     def end(self) -> None:
         """Stop the drafter; its cache stays for the next answer."""
@@ -228,28 +255,41 @@ class AheadDrafter:
             verdict = self._inbox.get()
             if verdict is None:
                 return
-            self._follow(verdict)
+            if isinstance(verdict, Tail):
+                self._lengthen(verdict)
+            else:
+                self._follow(verdict)
             busy = True
 
     def _follow(self, verdict: Verdict) -> None:
         trunk = self._trunk
         prepared = self._preparation.settle(verdict.outcome)
         sent, since = verdict.sent, verdict.at
-        if verdict.foreign:
-            trunk.proposals = []
-            trunk.model.truncate(min(trunk.model.length(), len(trunk.text) - 1))
-            trunk.adopt(verdict.foreign, self._proposer)
-        elif sent is None:
+        if sent is None:
             before = trunk.model.busy_s
             trunk.extend_while_worth(self._pace, self._proposer, verdict.limit)
             sent = self._pace.length_to_send(trunk.confidences(), verdict.limit)
+            whole = sent == min(len(trunk.proposals), verdict.limit)
             busy_s = trunk.model.busy_s - before
-            self._outbox.put(Reply(tuple(trunk.proposals[:sent]), prepared, busy_s))
+            self._outbox.put(Reply(tuple(trunk.proposals[:sent]), whole, prepared, busy_s))
             since = trunk.clock()
-        assert sent is not None
-        self._open_round(self._ready.number + 1, sent, since)
+        self._read(verdict.foreign, sent)
+        self._open_round(self._ready.number + 1, sent + len(verdict.foreign), since)
+
+    def _lengthen(self, tail: Tail) -> None:
+        """Begin the round again, with more tokens than were known."""
+        self._read(tail.tokens, self._judged)
+        self._open_round(self._ready.number + 1, self._judged + len(tail.tokens), tail.at)
+
+    def _read(self, foreign: tuple[int, ...], after: int) -> None:
+        """Let tokens from elsewhere follow the first proposals; unread if the round is over already."""
+        if foreign and self._inbox.empty():
+            self._trunk.adopt(foreign, self._proposer, after)
+        elif foreign:
+            self._trunk.take(foreign, after)
 
     def _open_round(self, number: int, sent: int, since: float) -> None:
+        self._judged = sent
         self._preparation.open_round(sent, since)
         self._ready = _Ready(number, self._preparation.branches)
 

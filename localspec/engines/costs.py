@@ -13,6 +13,7 @@ OUTLIER = 3.0  # a call that takes this many times its usual cost was disturbed
 EXPLORE_AFTER = 40  # rounds without a draft, before a short one tests whether the costs still hold
 EXPLORE_LENGTH = 2
 BINS = 13
+KNOTS = 12
 PRIOR_WEIGHT = 4.0
 PRIOR_MEAN = 0.7
 
@@ -75,6 +76,48 @@ class CostCurve:
         return dict(zip(*self._table, strict=True))
 
 
+class Odds:
+    """The chance that what a model expects comes true, learned from the chance that it gave itself.
+
+    It is the model's own chance, corrected by how often things came true in what the model expected; the
+    correction is known at a few chances and goes on between them without a step.
+    """
+
+    def __init__(self) -> None:
+        self._true = [PRIOR_WEIGHT] * (KNOTS + 1)
+        self._expected = [PRIOR_WEIGHT] * (KNOTS + 1)
+        self._corrections = [1.0] * (KNOTS + 1)
+
+    def __call__(self, own: float) -> float:
+        """Return the chance of something to which the model gives one of 0 to 1."""
+        knot, beyond = _knot(own)
+        low, high = self._corrections[knot], self._corrections[knot + 1]
+        return min(1.0, own * (low + beyond * (high - low)))
+
+    def observe(self, own: float, *, is_true: bool) -> None:
+        """Learn whether it came true."""
+        knot, beyond = _knot(own)
+        for at, share in ((knot, 1.0 - beyond), (knot + 1, beyond)):
+            self._expected[at] += share * own
+            self._true[at] += share * is_true
+            self._corrections[at] = self._true[at] / self._expected[at]
+
+
+def _knot(chance: float) -> tuple[int, float]:
+    """Return the knot below a chance, and how far the chance is on the way to the next one."""
+    knot = min(int(chance * KNOTS), KNOTS - 1)
+    return knot, chance * KNOTS - knot
+
+
+class Outcomes:
+    """What was learned about verdicts, for what is prepared before they are known."""
+
+    def __init__(self) -> None:
+        self.accepted = Odds()  # of a judged token, by the draft model's chance for just this token
+        self.after_rejection = Odds()  # of a guess to be the bonus token, by its share of all guesses
+        self.after_all = Odds()  # likewise where the whole draft was accepted
+
+
 class Calibration:
     """The chance that a draft token is accepted, learned from the draft model's confidence in it.
 
@@ -87,6 +130,7 @@ class Calibration:
         self._judged = [PRIOR_WEIGHT] * BINS
         self._chances = [*centres, centres[-1]]  # a confidence of 1 belongs to the last bin
         self._all_accepted, self._all_judged = PRIOR_WEIGHT * PRIOR_MEAN, PRIOR_WEIGHT
+        self.outcomes = Outcomes()
 
     @property
     def mean(self) -> float:

@@ -95,13 +95,20 @@ class ModelDrafter:
 
     def draft(self, limit: int) -> Draft:
         """Draft as long as it pays."""
+        return draft_of(self._written(limit), DraftOrigin.FRESH)
+
+    def _written(self, limit: int) -> list[Proposal]:
+        """Let the model write, and return what the target should judge of it."""
         trunk = self._trunk
         before = trunk.model.busy_s
-        trunk.extend_while_worth(self._pace, self._proposer, limit)
+        self._extend(limit)
         self.busy_s += trunk.model.busy_s - before
         sent = trunk.proposals[: self._pace.length_to_send(trunk.confidences(), limit)]
         self._sent = [proposal.confidence for proposal in sent]
-        return draft_of(sent, DraftOrigin.FRESH)
+        return sent
+
+    def _extend(self, limit: int) -> None:
+        self._trunk.extend_while_worth(self._pace, self._proposer, limit)
 
     def end(self) -> None:
         """Do nothing: the cache is kept for the next answer."""

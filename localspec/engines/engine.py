@@ -7,6 +7,7 @@ from collections.abc import Generator, Sequence
 import numpy as np
 
 from localspec.engines.ahead import AheadDrafter
+from localspec.engines.combined import CombinedDrafter, Learned, repetitions_of
 from localspec.engines.costs import Calibrations, Experience, Pace
 from localspec.engines.drafters import Drafter, ModelDrafter, NgramDrafter, NoDrafter
 from localspec.engines.loop import Decoder, Round, Task
@@ -26,6 +27,7 @@ class Engine:
         self._trunk = None if draft is None else Trunk(draft)
         self._index = SuffixIndex()
         self._calibrations = Calibrations()
+        self._learned = Learned()
         self._reused: int | None = None  # of the prompt, where a later part of the answer has been decoded
 
     def cached(self, prompt: Sequence[int]) -> int:
@@ -67,22 +69,23 @@ class Engine:
         proposer = Proposer(task.sampling, settings, for_draft, self._vocabulary)
         known = self._calibrations
         pace = Pace(experience, known.chosen, settings, deterministic=True)
-        repeats = Pace(experience, known.repeated, settings, deterministic=True)
         if settings.mode == "ngram":
-            pace = repeats
+            pace = Pace(experience, known.repeated, settings, deterministic=True)
         elif not proposer.deterministic:
             pace = Pace(experience, known.drawn, settings, deterministic=False)
-        drafter = self._drafter(settings, pace, proposer, repeats)
+        drafter = self._drafter(settings, pace, proposer)
         return self._decoder.rounds(prompt, drafter, pace, task, for_target)
 
-    def _drafter(self, settings: EngineSettings, pace: Pace, proposer: Proposer, repeats: Pace) -> Drafter:
+    def _drafter(self, settings: EngineSettings, pace: Pace, proposer: Proposer) -> Drafter:
         if settings.mode == "off":
             return NoDrafter()
         if settings.mode == "ngram":
             return NgramDrafter(pace, self._index)
         if self._trunk is None:
             raise ValueError(f"mode {settings.mode} needs a draft model")
-        if settings.mode == "sd":
+        repeats = repetitions_of(settings, self._index, pace, self._learned)
+        if settings.mode == "ssd":
+            return AheadDrafter(self._trunk, pace, proposer, settings, repeats)
+        if repeats is None:
             return ModelDrafter(self._trunk, pace, proposer)
-        fallback = (self._index, repeats) if settings.fallback == "ngram" else None
-        return AheadDrafter(self._trunk, pace, proposer, settings, fallback)
+        return CombinedDrafter(self._trunk, pace, proposer, repeats, settings.draft_length)

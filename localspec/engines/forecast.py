@@ -5,7 +5,7 @@ An outcome is "k draft tokens accepted, then bonus token t" (Saguaro, arXiv 2603
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from localspec.engines.propose import Proposal
@@ -29,17 +29,32 @@ def accepted_exactly(chances: Sequence[float]) -> list[float]:
     return [*exactly, reach]
 
 
-def forecasts_after(accepted: int, proposal: Proposal, chance: float, excluded: int | None) -> list[Forecast]:
-    """Rank the bonus tokens that may follow `accepted` draft tokens, with `chance` for exactly that many.
+def guesses_after(proposal: Proposal, excluded: int | None) -> list[tuple[int, float]]:
+    """Return the bonus tokens that the draft model expects at a position, with their shares of them all.
 
-    `proposal` is what the draft model thought at that position; `excluded` is the draft token that was
-    rejected there, which cannot be the bonus token.
+    `proposal` is what it thought there; `excluded` is the draft token that was rejected, which cannot be the
+    bonus token.
     """
     guesses = [(token, weight) for token, weight in proposal.guesses if token != excluded]
     total = sum(weight for _, weight in guesses)
-    if total <= 0:
-        return []
-    return [Forecast(VerifyOutcome(accepted, token), chance * weight / total) for token, weight in guesses]
+    return [(token, weight / total) for token, weight in guesses] if total > 0 else []
+
+
+def forecasts_after(
+    accepted: int,
+    proposal: Proposal,
+    chance: float,
+    excluded: int | None,
+    odds: Callable[[float], float] = lambda share: share,
+) -> list[Forecast]:
+    """Return the outcomes that may follow `accepted` draft tokens, with `chance` for exactly that many.
+
+    `odds` is the chance of a guess with a share of all guesses; see `guesses_after` for the rest.
+    """
+    return [
+        Forecast(VerifyOutcome(accepted, token), chance * odds(share))
+        for token, share in guesses_after(proposal, excluded)
+    ]
 
 
 def fan_out(

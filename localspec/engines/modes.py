@@ -27,16 +27,21 @@ class Prediction:
     draft_length: int
 
 
-def predict(alone: Experience, together: Experience | None) -> list[Prediction]:
+def predict(
+    alone: Experience, together: Experience | None, acceptance: float | None = None
+) -> list[Prediction]:
     """Rank plain, speculative and ahead-of-time decoding, the fastest first.
 
     `alone` are the costs when one model works at a time, `together` when both do at once
-    (Saguaro's Theorem 7, with measured times).
+    (Saguaro's Theorem 7, with measured times). `acceptance` is what is known of this draft model; prepared
+    outcomes are then thought to hit as often.
     """
     plain = Prediction("off", 1.0 / (alone.verify(1) + PYTHON_S), 0)
-    found = [plain, max((_waiting(alone, length) for length in LENGTHS), key=_speed)]
+    rate = ACCEPTANCE if acceptance is None else acceptance
+    found = [plain, max((_waiting(alone, length, rate) for length in LENGTHS), key=_speed)]
     if together is not None:
-        found.append(max((_ahead(together, length) for length in LENGTHS), key=_speed))
+        hits = HIT_RATE if acceptance is None else acceptance
+        found.append(max((_ahead(together, length, rate, hits) for length in LENGTHS), key=_speed))
     found.sort(key=_speed, reverse=True)
     if found[0].tokens_per_s < LEAST_GAIN * plain.tokens_per_s:
         found.remove(plain)
@@ -54,19 +59,19 @@ def _speed(prediction: Prediction) -> float:
     return prediction.tokens_per_s
 
 
-def _tokens(length: int) -> float:
+def _tokens(length: int, acceptance: float) -> float:
     """Return the tokens of a round: the accepted ones and the target's own."""
-    return (1.0 - ACCEPTANCE ** (length + 1)) / (1.0 - ACCEPTANCE)
+    return sum(acceptance**accepted for accepted in range(length + 1))
 
 
-def _waiting(costs: Experience, length: int) -> Prediction:
+def _waiting(costs: Experience, length: int, acceptance: float) -> Prediction:
     seconds = costs.verify(length + 1) + length * costs.step(1) + (length + 1) * PYTHON_S
-    return Prediction("sd", _tokens(length) / seconds, length)
+    return Prediction("sd", _tokens(length, acceptance) / seconds, length)
 
 
-def _ahead(costs: Experience, length: int) -> Prediction:
+def _ahead(costs: Experience, length: int, acceptance: float, hits: float) -> Prediction:
     verify_s = costs.verify(length + 1) + PYTHON_S + HANDOFF_S
     hit_s = max(verify_s, length * (costs.step(BRANCHES) + PYTHON_S))
     miss_s = verify_s + length * (costs.step(1) + PYTHON_S)
-    seconds = HIT_RATE * hit_s + (1.0 - HIT_RATE) * miss_s
-    return Prediction("ssd", _tokens(length) / seconds, length)
+    seconds = hits * hit_s + (1.0 - hits) * miss_s
+    return Prediction("ssd", _tokens(length, acceptance) / seconds, length)

@@ -66,6 +66,14 @@ class SuffixIndex:
         following = self._tokens[source + 1 : source + 1 + limit]
         return tuple(following[place % period] for place in range(limit)), length
 
+    def propose_after(self, tokens: Sequence[int], limit: int) -> tuple[tuple[int, ...], int]:
+        """Return what `propose` would if the text went on with some tokens; it stays as it is."""
+        held = len(self._tokens)
+        self.extend(tokens)
+        found = self.propose(limit)
+        self.truncate(held)
+        return found
+
     def _run(self, end: int) -> tuple[int, ...]:
         start = end + 1 - self._minimum
         return tuple(self._tokens[start : end + 1]) if start >= 0 else ()

@@ -11,7 +11,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from localspec.engines.costs import Pace
-from localspec.engines.forecast import Forecast, accepted_exactly, best_width, fan_out, forecasts_after
+from localspec.engines.forecast import (
+    Forecast,
+    accepted_exactly,
+    best_width,
+    fan_out,
+    forecasts_after,
+    guesses_after,
+)
 from localspec.engines.propose import Proposal, Proposer
 from localspec.engines.trunk import Trunk
 from localspec.errors import ContextFullError
@@ -47,6 +54,7 @@ class Preparation:
     def __init__(self, trunk: Trunk, pace: Pace, proposer: Proposer, settings: EngineSettings) -> None:
         self._trunk = trunk
         self._pace = pace
+        self._known = pace.calibration.outcomes
         self._proposer = proposer
         self._settings = settings
         self._budget = min(settings.fan_out_budget, trunk.model.max_sequences - 1)
@@ -74,24 +82,29 @@ class Preparation:
         self._opened = 0
         self.branches = {}
         judged = trunk.proposals[:sent]
-        chances = [self._pace.calibration.chance(proposal.confidence) for proposal in judged]
-        self._exactly = accepted_exactly(chances)
+        self._exactly = accepted_exactly([self._acceptance(proposal) for proposal in judged])
         self._forks = []
+        odds = self._known.after_rejection
         for accepted, proposal in enumerate(judged):
-            self._forks += forecasts_after(accepted, proposal, self._exactly[accepted], proposal.token)
+            self._forks += forecasts_after(accepted, proposal, self._exactly[accepted], proposal.token, odds)
         if rest:
             self._tail_known(rest[0], rest[1:])
         self._rank_forks()
 
+    def _acceptance(self, proposal: Proposal) -> float:
+        """Return the chance of a judged token; of one that the draft model has not read, the usual one."""
+        return self._known.accepted(proposal.weight) if proposal.guesses else self._pace.calibration.mean
+
     def _tail_known(self, tail: Proposal, prepared: Sequence[Proposal]) -> None:
-        chance = self._exactly[self._sent]
-        weight = next((weight for token, weight in tail.guesses if token == tail.token), 0.0)
-        value = chance * weight
+        exactly = self._exactly[self._sent]
+        found = forecasts_after(self._sent, tail, exactly, None, self._known.after_all)
+        chance = next((each.chance for each in found if each.outcome.bonus == tail.token), 0.0)
+        value = chance
         for proposal in prepared:
             value *= self._pace.calibration.chance(proposal.confidence)
-        self._own = Branch(0, VerifyOutcome(self._sent, tail.token), chance * weight, value, list(prepared))
+        self._own = Branch(0, VerifyOutcome(self._sent, tail.token), chance, value, list(prepared))
         self.branches[self._own.outcome] = self._own
-        self._forks += forecasts_after(self._sent, tail, chance * (1.0 - weight), tail.token)
+        self._forks += [each for each in found if each.outcome.bonus != tail.token]
 
     def _rank_forks(self) -> None:
         """Sort the forks that may still be opened, the most likely last; keep what the shape allows."""
@@ -112,6 +125,7 @@ class Preparation:
 
     def settle(self, outcome: VerifyOutcome) -> bool:
         """Follow the verdict; tell whether it was prepared. The trunk then holds what was ready for it."""
+        self._learn(outcome)
         trunk, branch = self._trunk, self.branches.get(outcome)
         if branch is None:
             trunk.proposals = trunk.proposals[: outcome.accepted]
@@ -126,6 +140,20 @@ class Preparation:
             model.truncate(fork)
             model.share(branch.sequence, 0, model.length(branch.sequence))
         return True
+
+    def _learn(self, outcome: VerifyOutcome) -> None:
+        """Compare a verdict with what the draft model thought of it."""
+        accepted, proposals = outcome.accepted, self._trunk.proposals
+        for position, proposal in enumerate(proposals[: min(accepted + 1, self._sent)]):
+            if proposal.guesses:
+                self._known.accepted.observe(proposal.weight, is_true=position < accepted)
+        if accepted == len(proposals):
+            return  # the draft model was not asked what follows
+        last = proposals[accepted]
+        is_rejected = accepted < self._sent
+        odds = self._known.after_rejection if is_rejected else self._known.after_all
+        for token, share in guesses_after(last, last.token if is_rejected else None):
+            odds.observe(share, is_true=token == outcome.bonus)
 
     def gather(self) -> None:
         """Give the trunk everything that its cache holds, so that a new text can start from it."""

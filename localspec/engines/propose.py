@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,19 +16,27 @@ CANDIDATES = 16  # a draft distribution over so many tokens loses next to nothin
 FOLDS = 16  # of a row of logits, to find its best token and its rivals in one pass
 GUESSES = 12  # bonus tokens worth considering at one position
 
+Guesses = tuple[tuple[int, float], ...]
+
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
     """A drafted token, and what the draft model thought before it was chosen.
 
     `confidence` is the draft model's chance for its best token, `guesses` its best tokens with their
-    chances; `q` is the distribution that the token was drawn from, None if it was chosen without chance.
+    chances, also those that sampling cuts off: what replaces a rejected token is often one of them. `q` is
+    the distribution that the token was drawn from, None if it was chosen without chance.
     """
 
     token: int
     confidence: float
-    guesses: tuple[tuple[int, float], ...]
+    guesses: Guesses
     q: Distribution | None
+
+    @property
+    def weight(self) -> float:
+        """Return the draft model's chance for the token, 0 where it is not among its guesses."""
+        return next((weight for token, weight in self.guesses if token == self.token), 0.0)
 
 
 class Proposer:
@@ -64,18 +72,25 @@ class Proposer:
         if self.deterministic and not self._guesses and not self._penalised:
             return [self._best(row) for row in rows]
         ids, logits = top_candidates(rows, min(CANDIDATES, rows.shape[1]))
-        if self._penalised or not self.deterministic:
+        if self._penalised:
             return [
                 self._drawn(ids[row], logits[row], histories[row] if histories else ())
                 for row in range(len(ids))
             ]
+        guesses = self._guessed(ids, logits)
+        if self.deterministic:
+            return [Proposal(*known[0], known, None) for known in guesses]
+        return [
+            replace(self._drawn(ids[row], logits[row], ()), guesses=known)
+            for row, known in enumerate(guesses)
+        ]
+
+    def _guessed(self, ids: NDArray[np.int64], logits: NDArray[np.float32]) -> list[Guesses]:
+        """Return the best tokens of each row with their chances at the target's temperature."""
         scaled = np.exp((logits - logits[:, :1]) * self._sharpness)
         scaled /= scaled.sum(axis=1, keepdims=True)
-        token_lists, chances = ids[:, :GUESSES].tolist(), scaled[:, :GUESSES].tolist()
-        return [
-            Proposal(tokens[0], weights[0], tuple(zip(tokens, weights, strict=True)), None)
-            for tokens, weights in zip(token_lists, chances, strict=True)
-        ]
+        rows = zip(ids[:, :GUESSES].tolist(), scaled[:, :GUESSES].tolist(), strict=True)
+        return [tuple(zip(tokens, weights, strict=True)) for tokens, weights in rows]
 
     def _best(self, row: NDArray[np.float32]) -> Proposal:
         """Return the best token alone, where nobody asks what else might follow.
@@ -95,6 +110,7 @@ class Proposer:
         return Proposal(token, share, (), None)
 
     def _drawn(self, ids: NDArray[np.int64], logits: NDArray[np.float32], history: Sequence[int]) -> Proposal:
+        """Return a token drawn from q, or its best, with the best tokens of q as guesses."""
         settings = self._settings
         q = draft_distribution(
             ids,
@@ -106,8 +122,7 @@ class Proposer:
             history=history[-self._window :] if self._window else (),
         )
         assert q.ids is not None
-        tokens, weights = q.ids[:GUESSES].tolist(), q.probs[:GUESSES].tolist()
-        guesses = tuple(zip(tokens, weights, strict=True))
+        guesses: Guesses = tuple(zip(q.ids[:GUESSES].tolist(), q.probs[:GUESSES].tolist(), strict=True))
         if self.deterministic:
-            return Proposal(tokens[0], weights[0], guesses, None)
-        return Proposal(draw(q, self._random.random()), weights[0], guesses, q)
+            return Proposal(*guesses[0], guesses, None)
+        return Proposal(draw(q, self._random.random()), guesses[0][1], guesses, q)

@@ -72,11 +72,16 @@ class Trunk:
         while pace.worth_drafting(self.confidences(), limit):
             self.extend(pace, proposer)
 
-    def adopt(self, tokens: Sequence[int], proposer: Proposer) -> None:
-        """Take somebody else's draft as the proposals, and look beyond its end."""
-        whole = self.text + list(tokens)
-        start = len(self.text)
-        self.proposals = [Proposal(token, 0.0, (), None) for token in tokens]
+    def take(self, tokens: Sequence[int], after: int = 0) -> None:
+        """Let somebody else's tokens follow the first proposals; the model reads them when it drafts."""
+        taken = [Proposal(token, 0.0, (), None) for token in tokens]
+        self.proposals = [*self.proposals[:after], *taken]
+        self.model.truncate(min(self.model.length(), len(self.text) + after - 1))
+
+    def adopt(self, tokens: Sequence[int], proposer: Proposer, after: int = 0) -> None:
+        """Let somebody else's tokens follow the first proposals, and look beyond their end."""
+        self.take(tokens, after)
+        whole, start = self.whole(), len(self.text) + after
         rows = self.model.evaluate(self.missing(), logits=len(tokens) + 1)
         histories = [whole[: start + index] for index in range(len(tokens) + 1)]
         own = proposer.propose(rows, histories if proposer.needs_history else None)
@@ -84,7 +89,7 @@ class Trunk:
             Proposal(token, proposal.confidence, proposal.guesses, None)
             for token, proposal in zip(tokens, own, strict=False)
         ]
-        self.proposals = [*judged, own[-1]]
+        self.proposals = [*self.proposals[:after], *judged, own[-1]]
 
     def settle(self, outcome: VerifyOutcome) -> None:
         """Commit the verdict; proposals behind it stay if the bonus token was proposed too."""

@@ -36,11 +36,11 @@ def verify(draft: Draft, target: Target, acceptance: Acceptance, rng: Uniforms) 
 
 def verify_greedily(draft: Draft, rows: NDArray[np.float32]) -> VerifyOutcome:
     """Judge a draft by the best token of each row of logits: what `verify` does at temperature 0."""
-    best = rows.argmax(axis=1).tolist()
     for accepted, token in enumerate(draft.tokens):
-        if token != best[accepted]:
-            return VerifyOutcome(accepted, best[accepted])
-    return VerifyOutcome(len(draft.tokens), best[-1])
+        best = int(rows[accepted].argmax())  # a row is as long as the vocabulary: none is read in vain
+        if token != best:
+            return VerifyOutcome(accepted, best)
+    return VerifyOutcome(len(draft.tokens), int(rows[len(draft.tokens)].argmax()))
 
 
 def _match(draft: Draft, target: Target, rng: Uniforms) -> VerifyOutcome:

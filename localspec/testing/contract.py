@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pytest
 
+from localspec.engines.combined import longest_draft
 from localspec.engines.costs import CostCurve, Experience
 from localspec.engines.engine import Engine
 from localspec.engines.loop import Round, Task
@@ -63,7 +64,7 @@ class Toy:
         end_tokens: frozenset[int] = NO_END,
     ) -> Generator[Round, None, None]:
         """Decode an answer."""
-        task = Task(sampling, settings.acceptance, settings.draft_length, tokens, end_tokens)
+        task = Task(sampling, settings.acceptance, longest_draft(settings), tokens, end_tokens)
         for event in self.engine.rounds(prompt, settings, task, experience(), seed):
             if isinstance(event, Round):
                 yield event

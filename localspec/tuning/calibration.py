@@ -20,13 +20,13 @@ from localspec.engines.propose import CANDIDATES, GUESSES
 from localspec.evidence import Trace, TraceSegment
 from localspec.sampling import draft_distribution, penalises
 from localspec.tuning.records import Calibration, RankCurve
+from localspec.tuning.replay import Shape, drawn_from, truncated
 from localspec.types import EngineSettings, Sampling
 
 POSITIONS = 8  # of a draft, whose acceptance is told
 LONGEST = 16  # draft tokens after which ranks are told
 COOLEST, HOTTEST, STEPS = 0.25, 4.0, 33  # draft temperatures that are tried
 NARROWINGS = 24
-COLDEST = 1e-6  # a temperature of 0 takes the best token
 GOLDEN = (sqrt(5.0) - 1.0) / 2.0
 
 Floats = NDArray[np.float64]
@@ -98,7 +98,7 @@ def _answer(segment: TraceSegment, sampling: Sampling) -> _Answer:
     )
     if penalises(sampling):
         answer = _penalised(answer, segment, sampling)
-    return replace(answer, logits=_truncated(answer.logits, sampling))
+    return replace(answer, logits=truncated(answer.logits, sampling))
 
 
 def _penalised(answer: _Answer, segment: TraceSegment, sampling: Sampling) -> _Answer:
@@ -126,34 +126,6 @@ def _penalised(answer: _Answer, segment: TraceSegment, sampling: Sampling) -> _A
     return replace(answer, ids=ids, logits=logits, target=target)
 
 
-def _truncated(logits: Floats, sampling: Sampling) -> Floats:
-    """Cut off what top-k, top-p and min-p do not leave of each row; a greedy target cuts nothing."""
-    if sampling.temperature <= 0:
-        return logits
-    places = np.arange(logits.shape[1])
-    kept = np.full(len(logits), logits.shape[1])
-    known = logits - logits[:, :1]
-    if sampling.top_k > 0:
-        kept = np.minimum(kept, sampling.top_k)
-        known = np.where(places < sampling.top_k, known, -np.inf)
-    if sampling.top_p < 1:
-        masses = np.exp(known).cumsum(axis=1)
-        kept = np.minimum(kept, (masses < sampling.top_p * masses[:, -1:]).sum(axis=1) + 1)
-    if sampling.min_p > 0:
-        kept = np.minimum(kept, (known >= log(sampling.min_p)).sum(axis=1))
-    return np.where(places < np.maximum(kept, 1)[:, None], logits, -np.inf)
-
-
-def _drawn_from(logits: Floats, temperature: float, settings: EngineSettings) -> Floats:
-    """Return q of every row, as `sampling.draft_distribution` does row by row."""
-    chances = np.exp((logits - logits[:, :1]) / max(temperature, COLDEST))
-    top = max(1, settings.fan_out_budget // (settings.draft_length + 1)) + 1
-    weighted = np.isfinite(logits).sum(axis=1) > top
-    if settings.saguaro_c != 1:
-        chances[weighted, :top] *= settings.saguaro_c
-    return np.asarray(chances / chances.sum(axis=1, keepdims=True))
-
-
 def _calibrated(
     answers: Sequence[_Answer], sampling: Sampling, settings: EngineSettings
 ) -> tuple[float, tuple[tuple[float, float], ...]]:
@@ -163,8 +135,10 @@ def _calibrated(
     if sampling.temperature <= 0:
         return 1.0, ((1.0, float(1.0 - target[:, 0].mean())),)
 
+    shape = Shape.of(sampling, settings)
+
     def distance(logarithm: float) -> float:
-        q = _drawn_from(logits, sampling.temperature * exp(logarithm), settings)
+        q = drawn_from(logits, sampling.temperature, replace(shape, draft_temperature=exp(logarithm)))
         return float(1.0 - np.minimum(q, target).sum(axis=1).mean())
 
     tried = np.linspace(log(COOLEST), log(HOTTEST), STEPS).tolist()
@@ -184,7 +158,7 @@ def _judged(answer: _Answer, sampling: Sampling, settings: EngineSettings) -> _J
         other = is_token[:, 1 : GUESSES + 1].astype(np.float64)
         stands, mean = is_token[:, 0].astype(np.float64), answer.target[:, 0]
     else:
-        q = _drawn_from(answer.logits, sampling.temperature * settings.draft_temperature, settings)
+        q = drawn_from(answer.logits, sampling.temperature, Shape.of(sampling, settings))
         stands = np.minimum((q * is_token).sum(axis=1) / answer.target_of_token, 1.0)
         mean = np.minimum(q, answer.target).sum(axis=1)
         other = _others(is_token, q, answer.target)

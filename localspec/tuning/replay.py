@@ -108,13 +108,16 @@ class Replay:
         if shape.deterministic and not shape.guesses and not self._penalised:
             proposals = _proposals(ids[:, 0].tolist(), self._shares().tolist())
             return proposals, proposals
-        if shape.deterministic and not self._penalised:
-            chances = _normalised(self._scaled(self.segment.draft_logits[:, :CANDIDATES]))
-        elif self._penalised:
-            ids, chances = self._penalised_chances(ids, shape)
+        logits = self.segment.draft_logits[:, :CANDIDATES]
+        if self._penalised:
+            ids, chances = expected = self._penalised_chances(ids, shape)
         else:
-            chances = self._chances(shape)
-        guesses = _guesses(ids, chances) if shape.guesses else ()
+            expected = ids, _normalised(self._scaled(logits))
+            chances = expected[1]
+            if not shape.deterministic:
+                cut = truncated(logits.astype(np.float64), self._sampling)
+                chances = drawn_from(cut, self._sampling.temperature, shape)
+        guesses = _guesses(*expected) if shape.guesses else ()
         best, confidences = ids[:, 0].tolist(), chances[:, 0].tolist()
         if shape.deterministic:
             proposals = _proposals(best, confidences, guesses)
@@ -125,28 +128,6 @@ class Replay:
 
     def _scaled(self, logits: NDArray[np.float32]) -> Floats:
         return np.exp(logits.astype(np.float64) / self._sampling.temperature)
-
-    def _chances(self, shape: Shape) -> Floats:
-        """Return q of every place's candidates, as `draft_distribution` does row by row."""
-        sampling, logits = self._sampling, self.segment.draft_logits[:, :CANDIDATES].astype(np.float64)
-        if 0 < sampling.top_k < logits.shape[1]:
-            logits = logits[:, : sampling.top_k]
-        kept = np.isfinite(logits).sum(axis=1)
-        if sampling.top_p < 1:
-            masses = np.exp(logits).cumsum(axis=1)
-            kept = np.minimum(kept, (masses < sampling.top_p * masses[:, -1:]).sum(axis=1) + 1)
-        if sampling.min_p > 0:
-            kept = np.minimum(kept, (logits >= log(sampling.min_p)).sum(axis=1))
-        kept = np.maximum(kept, 1)
-        places = np.arange(logits.shape[1])
-        temperature = sampling.temperature * shape.draft_temperature
-        if temperature <= 0:
-            return np.broadcast_to(places == 0, logits.shape).astype(np.float64)
-        chances = np.where(places < kept[:, None], np.exp(logits / temperature), 0.0)
-        if shape.saguaro_c != 1:
-            first = (places < shape.saguaro_top) & (kept[:, None] > shape.saguaro_top)
-            chances[first] *= shape.saguaro_c
-        return _normalised(chances)
 
     def _penalised_chances(self, ids: NDArray[np.int64], shape: Shape) -> tuple[NDArray[np.int64], Floats]:
         """Return the candidates and q of every place where they depend on the text before it."""
@@ -220,6 +201,41 @@ def replays(trace: Trace, seed: int = 0) -> tuple[Replay, ...]:
         Replay(segment, trace.sampling, vocabulary, seed + number)
         for number, segment in enumerate(trace.segments)
     )
+
+
+def truncated(logits: Floats, sampling: Sampling) -> Floats:
+    """Cut off what top-k, top-p and min-p do not leave of each row, best first; a greedy target cuts nothing.
+
+    What is cut off becomes -inf.
+    """
+    if sampling.temperature <= 0:
+        return logits
+    places = np.arange(logits.shape[1])
+    known = logits - logits[:, :1]
+    if sampling.top_k > 0:
+        known = np.where(places < sampling.top_k, known, -np.inf)
+    kept = np.isfinite(known).sum(axis=1)
+    if sampling.top_p < 1:
+        masses = np.exp(known).cumsum(axis=1)
+        kept = np.minimum(kept, (masses < sampling.top_p * masses[:, -1:]).sum(axis=1) + 1)
+    if sampling.min_p > 0:
+        kept = np.minimum(kept, (known >= log(sampling.min_p)).sum(axis=1))
+    return np.where(places < np.maximum(kept, 1)[:, None], logits, -np.inf)
+
+
+def drawn_from(logits: Floats, temperature: float, shape: Shape) -> Floats:
+    """Return q of every row of truncated logits, as `draft_distribution` does row by row.
+
+    `temperature` is the target's.
+    """
+    temperature *= shape.draft_temperature
+    if temperature <= 0:
+        return np.broadcast_to(np.arange(logits.shape[1]) == 0, logits.shape).astype(np.float64)
+    chances = np.exp((logits - logits[:, :1]) / temperature)
+    if shape.saguaro_c != 1:  # one factor for all tokens would change nothing
+        weighted = np.isfinite(logits).sum(axis=1) > shape.saguaro_top
+        chances[weighted, : shape.saguaro_top] *= shape.saguaro_c
+    return _normalised(chances)
 
 
 def _normalised(chances: Floats) -> Floats:

@@ -28,7 +28,7 @@ _PARAMETERS = {
     "saguaro_c": "Saguaro's C",
     "acceptance": "acceptance rule",
     "min_confidence": "confidence stop",
-    "fallback": "fallback after a miss",
+    "fallback": "fallback of the draft model",
 }
 DRIFT = 0.05  # more than this is told at the top
 
@@ -121,7 +121,7 @@ def settings_words(settings: EngineSettings) -> tuple[tuple[str, str], ...]:
         "saguaro_c": (ahead, f"{settings.saguaro_c:g}"),
         "acceptance": (drafts, settings.acceptance),
         "min_confidence": (drafts, stop),
-        "fallback": (ahead, settings.fallback),
+        "fallback": (drafts, settings.fallback),
     }
     values = ((parameter_name(name), words if uses else UNKNOWN) for name, (uses, words) in used.items())
     return (("mode", mode_name(settings.mode)), *values)

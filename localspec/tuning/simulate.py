@@ -13,6 +13,7 @@ from functools import lru_cache
 from itertools import zip_longest
 from typing import Any
 
+from localspec.engines.combined import Learned, repetitions_of
 from localspec.engines.costs import Calibrations, Pace
 from localspec.engines.drafters import NgramDrafter, NoDrafter
 from localspec.engines.ngram import SuffixIndex
@@ -21,7 +22,7 @@ from localspec.evidence import Costs, Trace
 from localspec.tuning.replay import Replay, Script, Shape, replays
 from localspec.tuning.simulate_caller import Caller
 from localspec.tuning.simulate_costs import Timing
-from localspec.tuning.simulate_drafters import ReplayedAhead, ReplayedDrafter
+from localspec.tuning.simulate_drafters import ReplayedAhead, ReplayedCombined, ReplayedDrafter
 from localspec.tuning.simulate_models import ReplayedModel, ReplayedProposer, Timeline
 from localspec.types import EngineSettings, Summary
 
@@ -76,6 +77,7 @@ class _Engine:
         self._timing = timing
         self._experience = timing.experience()
         self._calibrations = Calibrations()
+        self._learned = Learned()
         self._index = SuffixIndex()
         self._timeline = Timeline()
         self._model = ReplayedModel(self._timeline, settings.fan_out_budget + 1)
@@ -86,9 +88,8 @@ class _Engine:
         settings, known, experience = self.settings, self._calibrations, self._experience
         deterministic = script is None or script.judged is script.guesses
         pace = Pace(experience, known.chosen if deterministic else known.drawn, settings, deterministic)
-        repeats = Pace(experience, known.repeated, settings, deterministic=True)
         if settings.mode == "ngram":
-            pace = repeats
+            pace = Pace(experience, known.repeated, settings, deterministic=True)
         times = self._timing.at(len(replay.prompt) + len(replay.tokens) // 2)
         caller = Caller(replay, settings, pace, times, self._timeline)
         if script is None:
@@ -96,12 +97,15 @@ class _Engine:
         else:
             self._model.begin(replay, script, times)
             proposer = ReplayedProposer(replay, script)
-            if settings.mode == "sd":
-                caller.alone(ReplayedDrafter(self._trunk, pace, proposer))
-            else:
-                fallback = (self._index, repeats) if settings.fallback == "ngram" else None
-                ahead = ReplayedAhead(self._trunk, pace, proposer, settings, fallback)
+            repeats = repetitions_of(settings, self._index, pace, self._learned)
+            if settings.mode == "ssd":
+                ahead = ReplayedAhead(self._trunk, pace, proposer, settings, repeats)
                 ahead.play(replay.prompt, caller.rounds(ahead), self._timeline, times.handoff_s)
+            elif repeats is not None:
+                length = settings.draft_length
+                caller.alone(ReplayedCombined(self._trunk, pace, proposer, repeats, length))
+            else:
+                caller.alone(ReplayedDrafter(self._trunk, pace, proposer))
         self.done.append(number)
         self.summaries.append(caller.summary())
 

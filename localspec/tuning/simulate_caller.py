@@ -6,6 +6,7 @@ import math
 from collections.abc import Generator
 
 from localspec.engines.ahead import AheadDrafter, Reply
+from localspec.engines.combined import longest_draft
 from localspec.engines.costs import Pace
 from localspec.engines.drafters import Drafter
 from localspec.engines.tally import Tally
@@ -22,7 +23,7 @@ class Caller:
         self, replay: Replay, settings: EngineSettings, pace: Pace, times: CallTimes, timeline: Timeline
     ) -> None:
         self._replay = replay
-        self._draft_length = settings.draft_length
+        self._longest = longest_draft(settings)
         self._pace = pace
         self._times = times
         self._timeline = timeline
@@ -66,7 +67,7 @@ class Caller:
 
     def _drafted(self, drafter: Drafter, done: int) -> Generator[float, Reply | None, Draft]:
         """Return the next draft, waiting for it if need be."""
-        limit = self._draft_length
+        limit = self._longest
         if not self._replay.segment.ended:
             limit = min(limit, len(self._replay.tokens) - done - 1)
         if not isinstance(drafter, AheadDrafter):

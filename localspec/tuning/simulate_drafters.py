@@ -6,13 +6,14 @@ import math
 from collections import deque
 from collections.abc import Sequence
 
-from localspec.engines.ahead import AheadDrafter, Reply, Verdict
+from localspec.engines.ahead import AheadDrafter, Reply, Tail, Verdict
+from localspec.engines.combined import CombinedDrafter, Repetitions
 from localspec.engines.costs import Pace
 from localspec.engines.drafters import ModelDrafter
-from localspec.engines.ngram import SuffixIndex
+from localspec.engines.propose import Proposal
 from localspec.engines.trunk import Trunk
 from localspec.errors import Cancelled
-from localspec.tuning.simulate_models import Acting, ReplayedProposer, Timeline
+from localspec.tuning.simulate_models import Acting, ReplayedModel, ReplayedProposer, Timeline
 from localspec.tuning.simulate_prepare import ReplayedPreparation, Sprout
 from localspec.types import Draft, EngineSettings
 
@@ -27,13 +28,19 @@ class ReplayedDrafter(ModelDrafter):
         self._prompt = len(text)
         super().begin(text)
 
-    def draft(self, limit: int) -> Draft:
-        """Draft as long as it pays."""
-        draft = super().draft(limit)
-        trunk, sent = self._trunk, len(draft.tokens)
-        if sent < len(trunk.proposals) and not self._proposer.deterministic:
-            trunk.proposals[sent] = self._proposer.guess(len(trunk.text) - self._prompt + sent)
-        return draft
+    def _written(self, limit: int) -> list[Proposal]:
+        sent = super()._written(limit)
+        trunk = self._trunk
+        if len(sent) < len(trunk.proposals) and not self._proposer.deterministic:
+            assert isinstance(trunk.model, ReplayedModel)
+            place = len(trunk.text) + len(sent)
+            trunk.proposals[len(sent)] = self._proposer.guess(place - self._prompt)
+            trunk.model.rewrite([proposal.token for proposal in trunk.proposals[len(sent) :]], place)
+        return sent
+
+
+class ReplayedCombined(ReplayedDrafter, CombinedDrafter):
+    """The same with repetitions, which are as they are in the text."""
 
 
 class ReplayedAhead(AheadDrafter):
@@ -45,7 +52,7 @@ class ReplayedAhead(AheadDrafter):
         pace: Pace,
         proposer: ReplayedProposer,
         settings: EngineSettings,
-        repeats: tuple[SuffixIndex, Pace] | None = None,
+        repeats: Repetitions | None = None,
     ) -> None:
         super().__init__(trunk, pace, proposer, settings, repeats)
         self._preparation = ReplayedPreparation(trunk, pace, proposer, settings)
@@ -53,7 +60,7 @@ class ReplayedAhead(AheadDrafter):
     def begin(self, text: Sequence[int]) -> None:
         """Take the prompt; `play` reads it."""
         if self._repeats is not None:
-            self._repeats[0].sync(text)
+            self._repeats.begin(text)
 
     def look_up(self, limit: int) -> Draft | None:
         """Return the draft that can be sent at once after the last verdict, or ask the drafter for one."""
@@ -84,13 +91,13 @@ class _Inbox:
 
     def __init__(self, timeline: Timeline, handoff_s: float) -> None:
         self._timeline, self._handoff_s = timeline, handoff_s
-        self._verdicts: deque[Verdict | None] = deque()
+        self._verdicts: deque[Verdict | Tail | None] = deque()
 
-    def put(self, item: Verdict | None, /) -> None:
+    def put(self, item: Verdict | Tail | None, /) -> None:
         """Add a verdict."""
         self._verdicts.append(item)
 
-    def get(self) -> Verdict | None:
+    def get(self) -> Verdict | Tail | None:
         """Let time pass until there is a verdict, and the drafter has woken up."""
         if not self._verdicts:
             while not self._verdicts:

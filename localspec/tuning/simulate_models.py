@@ -136,6 +136,14 @@ class ReplayedModel:
         for token in tokens:
             self.follow(token, sequence)
 
+    def rewrite(self, tokens: Sequence[int], start: int) -> None:
+        """Let these be the tokens that the trunk holds from `start` on, as far as it holds any."""
+        held = self._lengths[0] - start
+        if held > 0:
+            self.truncate(start)
+            for token in tokens[:held]:
+                self.follow(token)
+
     def open_round(self) -> None:
         """Let the time pass that following a verdict takes."""
         self._timeline.spend(self._times.opening_s())

@@ -64,6 +64,8 @@ class ReplayedPreparation(Preparation):
             trunk = self._trunk
             tail = self._script.guess(self._model.place(len(trunk.text) + self._sent))
             trunk.proposals[self._sent] = tail
+            held = [tail.token, *(proposal.token for proposal in prepared)]
+            self._model.rewrite(held, len(trunk.text) + self._sent)
         super()._tail_known(tail, prepared)
         own = self._own
         assert own is not None

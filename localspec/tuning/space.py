@@ -22,6 +22,7 @@ SAGUARO = (0.1, 1.0)
 CONFIDENCES = (0.0, 0.9)
 _FRACTION = 0.01
 _FIXED = EngineSettings(draft_length=4, min_confidence=0.4)
+_COMBINED = EngineSettings(fallback="ngram")
 _LLAMA_CPP = EngineSettings(mode="sd", draft_length=3, acceptance="match", min_confidence=0.0)
 
 
@@ -70,7 +71,7 @@ def starting_points(space: Space) -> tuple[EngineSettings, ...]:
     rules: tuple[Acceptance, ...] = get_args(Acceptance)
     usual = [
         replace(base, mode=mode, acceptance=rule)
-        for base in (EngineSettings(), _FIXED)
+        for base in (EngineSettings(), _FIXED, _COMBINED)
         for mode in get_args(Mode)
         for rule in rules
     ]
@@ -98,6 +99,7 @@ def canonical(settings: EngineSettings, space: Space) -> EngineSettings:
     )
     if mode == "ngram":
         return found
+    found = replace(found, fallback=settings.fallback)
     if space.draws:
         found = replace(found, acceptance=settings.acceptance)
     if mode == "ssd":
@@ -105,7 +107,6 @@ def canonical(settings: EngineSettings, space: Space) -> EngineSettings:
             found,
             fan_out_budget=min(max(settings.fan_out_budget, 1), space.max_fan_out),
             fan_out_shape=settings.fan_out_shape,
-            fallback=settings.fallback,
         )
     if not _tempers(found, space):
         return found
@@ -133,6 +134,8 @@ def suggest(trial: BaseTrial, space: Space) -> EngineSettings:
         found = replace(found, min_confidence=_suggest(trial, "min_confidence", CONFIDENCES))
     if mode == "ngram":
         return found
+    fallback = trial.suggest_categorical("fallback", get_args(Fallback))
+    found = replace(found, fallback=cast(Fallback, fallback))
     if space.draws:
         rule = trial.suggest_categorical("acceptance", get_args(Acceptance))
         found = replace(found, acceptance=cast(Acceptance, rule))
@@ -143,7 +146,6 @@ def suggest(trial: BaseTrial, space: Space) -> EngineSettings:
             fan_out_shape=cast(
                 FanOutShape, trial.suggest_categorical("fan_out_shape", get_args(FanOutShape))
             ),
-            fallback=cast(Fallback, trial.suggest_categorical("fallback", get_args(Fallback))),
         )
     if not _tempers(found, space):
         return found
@@ -166,12 +168,12 @@ def parameters(settings: EngineSettings, space: Space) -> dict[str, str | int | 
         found["min_confidence"] = settings.min_confidence
     if settings.mode == "ngram":
         return found
+    found["fallback"] = settings.fallback
     if space.draws:
         found["acceptance"] = settings.acceptance
     if settings.mode == "ssd":
         found["fan_out_budget"] = settings.fan_out_budget
         found["fan_out_shape"] = settings.fan_out_shape
-        found["fallback"] = settings.fallback
     if _tempers(settings, space):
         found["draft_temperature"] = settings.draft_temperature
         if settings.mode == "ssd":

@@ -11,7 +11,6 @@ import pytest
 
 from localspec.engines.ahead import AheadDrafter
 from localspec.engines.costs import CostCurve, Experience
-from localspec.engines.ngram import SuffixIndex
 from localspec.engines.trunk import Trunk
 from localspec.errors import Cancelled, EngineError
 from localspec.testing.fake import FakeModel
@@ -56,12 +55,8 @@ def ahead_of(
     model: FakeModel,
     costs: Experience | None = None,
     settings: EngineSettings = SETTINGS,
-    *,
-    repeats: bool = False,
 ) -> AheadDrafter:
-    pace = pace_of(costs, settings)
-    fallback = (SuffixIndex(), pace_of(None, settings)) if repeats else None
-    return AheadDrafter(Trunk(model), pace, proposer_of(GREEDY, settings), settings, fallback)
+    return AheadDrafter(Trunk(model), pace_of(costs, settings), proposer_of(GREEDY, settings), settings)
 
 
 def first_token(model: FakeModel, prompt: Sequence[int] = PROMPT) -> int:
@@ -157,62 +152,6 @@ def test_a_short_prepared_draft_is_lengthened_while_that_pays() -> None:
         draft = drafter.draft(4)
         assert (draft.origin, len(draft.tokens)) == (DraftOrigin.AHEAD, 4)
         drafter.end()
-
-
-def repeating(model: FakeModel) -> list[int]:
-    """Return a prompt whose next token the model is sure of, and after which the text would repeat itself."""
-    bonus = first_token(model, [4, 5])
-    return [4, 5, bonus, 7, 8, 9, 4, 5]
-
-
-@pytest.mark.parametrize("prepared", [True, False])
-def test_a_repetition_stands_in_only_where_nothing_is_prepared(prepared: bool) -> None:
-    """A drawn draft must not be dropped for what its tokens made the draft model think."""
-    with Gate(free_calls=3) as gate:
-        model = FakeModel(sequences=5, delay=gate)
-        prompt = repeating(model)
-        settings = SETTINGS if prepared else replace(SETTINGS, fan_out_budget=0)
-        drafter = ahead_of(model, settings=settings, repeats=True)
-        drafter._inbox = Signalling(gate.open)
-        drafter.begin(prompt)
-        gate.wait_until_closed()
-        bonus = first_token(model, prompt)
-        if not prepared:
-            drafter._ready = replace(drafter._ready, branches={})
-        drafter.commit(VerifyOutcome(0, bonus))
-        draft = drafter.draft(4)
-        if prepared:
-            assert draft.origin is DraftOrigin.AHEAD
-            assert draft.tokens == tuple(greedy_text(model, [*prompt, bonus], 4))
-        else:
-            assert draft.origin is DraftOrigin.NGRAM
-            assert draft.tokens == (7, 8, 9, 4)
-        drafter.end()
-
-
-def test_after_a_repetition_the_draft_model_goes_on_from_it() -> None:
-    with Gate(free_calls=1) as gate:
-        model = FakeModel(sequences=5, delay=gate)
-        prompt = repeating(model)
-        drafter = ahead_of(model, settings=replace(SETTINGS, fan_out_budget=0), repeats=True)
-        drafter.begin(prompt)
-        gate.wait_until_closed()
-    text = list(prompt)
-    outcome = VerifyOutcome(0, first_token(model, [4, 5]))
-    origins = set()
-    for _ in range(60):
-        drafter.commit(outcome)
-        text.append(outcome.bonus)
-        draft = drafter.draft(4)
-        origins.add(draft.origin)
-        if draft.origin in {DraftOrigin.FRESH, DraftOrigin.AHEAD}:
-            assert draft.tokens == tuple(greedy_text(model, text, len(draft.tokens)))
-        accepted = len(draft.tokens) // 2
-        text += draft.tokens[:accepted]
-        outcome = VerifyOutcome(accepted, (text[-1] * 3 + 1) % 5)
-    drafter.end()
-    assert DraftOrigin.NGRAM in origins
-    assert origins & {DraftOrigin.FRESH, DraftOrigin.AHEAD}
 
 
 def test_an_error_while_the_caller_waits_reaches_the_caller() -> None:

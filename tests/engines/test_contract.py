@@ -2,8 +2,11 @@
 
 from dataclasses import replace
 
+import pytest
+
 from localspec.testing.contract import EngineContract
 from localspec.types import EngineSettings, Sampling
+from tests.engines.toys import let_texts_repeat
 
 SSD = EngineSettings(mode="ssd", draft_length=4, fan_out_budget=8)
 TRUNCATED = Sampling(
@@ -56,5 +59,42 @@ class TestSsdUniform(EngineContract):
     settings = replace(SSD, fan_out_shape="uniform", fan_out_budget=3)
 
 
-class TestSsdNgramFallback(EngineContract):
+class Repeating(EngineContract):
+    """A contract under which either the model or a repetition may write, and one go on for the other."""
+
+    @pytest.fixture(autouse=True)
+    def texts_repeat(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        let_texts_repeat(monkeypatch)
+
+
+class TestSdCombinedRejection(Repeating):
+    settings = EngineSettings(mode="sd", draft_length=4, fallback="ngram")
+
+
+class TestSdCombinedMatch(Repeating):
+    settings = EngineSettings(mode="sd", draft_length=4, fallback="ngram", acceptance="match")
+
+
+class TestSdCombinedShort(Repeating):
+    settings = EngineSettings(mode="sd", draft_length=2, fallback="ngram", min_confidence=0.0)
+
+
+class TestSdCombinedTruncatedSampling(Repeating):
+    settings = EngineSettings(mode="sd", draft_length=3, fallback="ngram")
+    sampling = TRUNCATED
+
+
+class TestSsdCombinedRejection(Repeating):
     settings = replace(SSD, fallback="ngram")
+
+
+class TestSsdCombinedMatch(Repeating):
+    settings = replace(SSD, fallback="ngram", acceptance="match")
+
+
+class TestSsdCombinedShort(Repeating):
+    settings = replace(SSD, draft_length=2, fallback="ngram", min_confidence=0.0)
+
+
+class TestSsdCombinedSaguaro(Repeating):
+    settings = replace(SSD, fallback="ngram", saguaro_c=0.4, fan_out_budget=3)

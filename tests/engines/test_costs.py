@@ -2,10 +2,11 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
+from itertools import pairwise
 
 import pytest
 
-from localspec.engines.costs import Calibration, CostCurve, Experience
+from localspec.engines.costs import Calibration, CostCurve, Experience, Odds
 from localspec.engines.drafters import ModelDrafter
 from localspec.engines.trunk import Trunk
 from localspec.testing.fake import FakeModel
@@ -77,6 +78,38 @@ def test_a_calibration_ignores_what_was_not_judged() -> None:
     assert calibration.chance(0.9) > fresh.chance(0.9)
     assert calibration.chance(0.5) < fresh.chance(0.5)
     assert calibration.chance(0.2) == fresh.chance(0.2)
+
+
+def test_unlearned_odds_take_a_chance_at_its_word() -> None:
+    odds = Odds()
+    assert [odds(percent / 100) for percent in range(101)] == [percent / 100 for percent in range(101)]
+
+
+def test_odds_learn_how_often_it_is_true() -> None:
+    odds, chances = Odds(), random.Random(0)
+    truth = {0.04: 0.01, 0.3: 0.45, 0.62: 0.62, 0.97: 0.8}
+    for _ in range(4000):
+        for own, chance in truth.items():
+            odds.observe(own, is_true=chances.random() < chance)
+    assert [odds(own) for own in truth] == pytest.approx(list(truth.values()), abs=0.04)
+
+
+def test_odds_go_on_without_a_step_between_what_was_learned() -> None:
+    odds = Odds()
+    for _ in range(300):
+        odds.observe(0.2, is_true=True)
+        odds.observe(0.9, is_true=False)
+    found = [odds(step / 1000) for step in range(1001)]
+    assert found[0] == 0.0
+    assert max(found) <= 1.0
+    assert max(abs(right - left) for left, right in pairwise(found)) < 0.02
+    assert odds(0.5) == 0.5  # nothing was learned there
+
+
+def test_one_surprise_hardly_counts() -> None:
+    odds = Odds()
+    odds.observe(0.01, is_true=True)
+    assert 0.01 < odds(0.01) < 0.02
 
 
 @pytest.mark.parametrize("deterministic", [True, False])

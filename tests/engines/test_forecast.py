@@ -4,7 +4,13 @@ import random
 
 import pytest
 
-from localspec.engines.forecast import accepted_exactly, best_width, fan_out, forecasts_after
+from localspec.engines.forecast import (
+    accepted_exactly,
+    best_width,
+    fan_out,
+    forecasts_after,
+    guesses_after,
+)
 from localspec.engines.propose import Proposal
 from localspec.types import FanOutShape, VerifyOutcome
 
@@ -36,6 +42,17 @@ def test_without_a_rejection_every_guess_may_follow() -> None:
 
 def test_a_certain_guess_that_was_rejected_leaves_nothing_to_expect() -> None:
     assert forecasts_after(0, Proposal(7, 1.0, ((7, 1.0), (3, 0.0)), None), 0.5, excluded=7) == []
+
+
+def test_odds_correct_each_share() -> None:
+    ranked = forecasts_after(2, GUESSES, 0.5, 7, {0.6: 0.8, 0.4: 0.1}.__getitem__)
+    assert [found.chance for found in ranked] == pytest.approx([0.4, 0.05])
+
+
+def test_shares_are_those_of_the_tokens_that_are_possible() -> None:
+    assert guesses_after(GUESSES, None) == [(7, 0.5), (3, 0.3), (9, 0.2)]
+    assert dict(guesses_after(GUESSES, 3)) == pytest.approx({7: 5 / 7, 9: 2 / 7})
+    assert guesses_after(Proposal(7, 0.0, (), None), None) == []
 
 
 # Computed by hand from Saguaro's Theorem 12: acceptance, exponent, draft length, budget, real fan-outs.

@@ -26,6 +26,15 @@ def test_where_verification_is_dear_nothing_beats_plain_decoding() -> None:
     assert predict(alone, together)[0].mode == "off"
 
 
+def test_a_draft_known_to_guess_badly_is_left_out() -> None:
+    alone = costs({1: 0.010, 9: 0.018}, {1: 0.001, 16: 0.004})
+    together = costs({1: 0.012, 9: 0.022}, {1: 0.002, 16: 0.008})
+    assert predict(alone, together)[0].mode == "sd"
+    assert predict(alone, together, 0.1)[0].mode == "off"
+    fast, slow = (predict(alone, together, acceptance)[0].tokens_per_s for acceptance in (0.9, 0.7))
+    assert fast > slow == predict(alone, together)[0].tokens_per_s
+
+
 def test_a_cheap_draft_on_all_cores_beats_sharing_them() -> None:
     alone = costs({1: 0.020, 9: 0.024}, {1: 0.0005, 16: 0.004})
     together = costs({1: 0.030, 9: 0.036}, {1: 0.001, 16: 0.009})

@@ -50,6 +50,16 @@ def test_nothing_to_propose() -> None:
     assert index_of([1, 2, 3, 1, 2, 3]).propose(0) == ((), 0)
 
 
+def test_what_would_follow_a_longer_text_is_told_without_keeping_it() -> None:
+    rng = random.Random(3)
+    for _ in range(60):
+        tokens, more = [rng.randrange(3) for _ in range(40)], [rng.randrange(3) for _ in range(5)]
+        index = index_of(tokens)
+        assert index.propose_after(more, 6) == index_of([*tokens, *more]).propose(6)
+        assert len(index) == len(tokens)
+        assert index.propose(6) == index_of(tokens).propose(6)
+
+
 def test_a_match_is_counted_to_its_cap() -> None:
     block = list(range(100))
     assert index_of([*block, 500, *block]).propose(2) == ((500, 0), 32)

@@ -78,14 +78,13 @@ class Bench:
 
     def expected(self) -> list[Forecast]:
         """Rank all outcomes that are not the trunk's own, the likeliest first."""
-        calibration, proposals = Calibration(), self.trunk.proposals
-        exactly = accepted_exactly([calibration.chance(p.confidence) for p in proposals[: self.sent]])
+        proposals = self.trunk.proposals
+        exactly = accepted_exactly([proposal.weight for proposal in proposals[: self.sent]])
         found = []
         for accepted, proposal in enumerate(proposals):
-            chance = exactly[accepted]
-            if accepted == self.sent:
-                chance *= 1.0 - dict(proposal.guesses)[proposal.token]
-            found += forecasts_after(accepted, proposal, chance, proposal.token)
+            excluded = proposal.token if accepted < self.sent else None
+            found += forecasts_after(accepted, proposal, exactly[accepted], excluded)
+        found = [forecast for forecast in found if forecast.outcome != self.own.outcome]
         return sorted(found, key=lambda forecast: forecast.chance, reverse=True)
 
     def text_of(self, branch: Branch) -> list[int]:

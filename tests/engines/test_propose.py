@@ -5,7 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from localspec.engines.propose import Proposer
+from localspec.engines.propose import Proposal, Proposer
+from localspec.sampling import probability
 from localspec.statistics import chi_square_p_value
 from localspec.types import EngineSettings, Sampling
 from tests.engines.toys import GREEDY, PLAIN, proposer_of
@@ -69,14 +70,32 @@ def test_draws_differ_from_call_to_call_and_repeat_with_the_seed() -> None:
 
 
 def test_a_draft_temperature_flattens_and_saguaro_lowers_the_best() -> None:
-    def chances(settings: EngineSettings) -> dict[int, float]:
-        return dict(proposer_of(PLAIN, settings).propose(ROWS[:1])[0].guesses)
+    def chances(settings: EngineSettings) -> list[float]:
+        q = proposer_of(PLAIN, settings).propose(ROWS[:1])[0].q
+        assert q is not None
+        return [probability(q, token) for token in range(5)]
 
     plain = chances(EngineSettings())
     assert chances(EngineSettings(draft_temperature=2.0))[1] < plain[1]
     lowered = chances(EngineSettings(saguaro_c=0.2, fan_out_budget=9, draft_length=8))
     assert lowered[1] < plain[1]
     assert lowered[4] > plain[4]
+
+
+@pytest.mark.parametrize(
+    "settings", [EngineSettings(), EngineSettings(draft_temperature=3.0, saguaro_c=0.2), MATCH]
+)
+def test_guesses_are_what_the_draft_model_thinks_whatever_is_drawn_from(settings: EngineSettings) -> None:
+    """What replaces a rejected token is often one that q leaves out."""
+    proposal = proposer_of(replace(PLAIN, top_k=2, min_p=0.3), settings).propose(ROWS[:1])[0]
+    softmax = np.exp(ROWS[0]) / np.exp(ROWS[0]).sum()
+    assert proposal.q is None or len(proposal.q.probs) == 2
+    assert dict(proposal.guesses) == pytest.approx(dict(enumerate(softmax)), abs=1e-5)
+    assert proposal.weight == pytest.approx(softmax[proposal.token], abs=1e-5)
+
+
+def test_a_token_that_is_no_guess_has_no_weight() -> None:
+    assert Proposal(7, 0.5, ((1, 0.5), (2, 0.2)), None).weight == 0.0
 
 
 @pytest.mark.parametrize("settings", [EngineSettings(), MATCH])

@@ -111,6 +111,32 @@ def test_a_foreign_draft_is_adopted_and_looked_beyond() -> None:
     assert_cache_follows(trunk, model)
 
 
+def test_a_foreign_draft_may_follow_the_first_proposals() -> None:
+    trunk, model = drafted([1, 2, 3], 4)
+    first = trunk.whole()[3:5]
+    trunk.adopt([9, 8], proposer_of(), after=2)
+    assert trunk.whole()[:7] == [1, 2, 3, *first, 9, 8]
+    assert trunk.proposals[4].token == greedy_text(model, [1, 2, 3, *first, 9, 8], 1)[0]
+    assert trunk.proposals[2].guesses[0][0] == greedy_text(model, [1, 2, 3, *first], 1)[0]
+    assert_cache_follows(trunk, model)
+
+
+@pytest.mark.parametrize(("proposals", "after"), [(0, 0), (3, 0), (3, 2), (3, 3)])
+def test_a_foreign_draft_is_read_with_the_next_tokens(proposals: int, after: int) -> None:
+    trunk, model = drafted([1, 2, 3], proposals)
+    first = trunk.whole()[3 : 3 + after]
+    calls = len(model.calls)
+    trunk.take([9, 8, 7], after)
+    assert trunk.whole() == [1, 2, 3, *first, 9, 8, 7]
+    trunk.settle(VerifyOutcome(after + 2, 4))
+    assert len(model.calls) == calls
+    trunk.extend(PACE, proposer_of())
+    assert len(model.calls) == calls + 1
+    assert trunk.whole()[:-1] == [1, 2, 3, *first, 9, 8, 4]
+    assert trunk.proposals[0].token == greedy_text(model, trunk.text, 1)[0]
+    assert_cache_follows(trunk, model)
+
+
 def test_whatever_happens_the_cache_holds_the_text() -> None:
     rng = random.Random(7)
     trunk, model = drafted([1, 2, 3], 0)
@@ -121,8 +147,9 @@ def test_whatever_happens_the_cache_holds_the_text() -> None:
         match rng.randrange(8):
             case 0:
                 trunk.begin([*trunk.whole()[: rng.randrange(1, 20)], rng.randrange(16)])
-            case 1 if not tokens:
-                trunk.adopt([rng.randrange(16), rng.randrange(16)], proposer_of())
+            case 1:
+                after = rng.randrange(len(tokens) + 1)
+                trunk.adopt([rng.randrange(16), rng.randrange(16)], proposer_of(), after)
             case _:
                 accepted = rng.randrange(len(tokens) + 1)
                 guessed = accepted < len(tokens) and rng.random() < 0.5

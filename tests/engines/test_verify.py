@@ -6,7 +6,7 @@ import pytest
 from numpy.typing import NDArray
 
 from localspec.engines import verify as module
-from localspec.engines.verify import verify
+from localspec.engines.verify import verify, verify_greedily
 from localspec.sampling import distribution, draft_distribution, draw, one_point, top_candidates
 from localspec.statistics import chi_square_p_value
 from localspec.types import Acceptance, Distribution, Draft, Sampling, VerifyOutcome
@@ -268,6 +268,15 @@ def test_the_target_is_asked_up_to_the_first_rejection_only(acceptance: Acceptan
 
     assert verify(Draft((5, 6, 5)), target, acceptance, Repeated(0.5)) == VerifyOutcome(1, 5)
     assert asked == [0, 1]
+
+
+@pytest.mark.parametrize("wrong", [0, 1, 2, 3])
+def test_the_best_logits_decide_up_to_the_first_rejection_only(wrong: int) -> None:
+    text, rows = (4, 7, 1, 9), np.zeros((4, 10), np.float32)
+    rows[range(4), text] = 1.0
+    rows[wrong + 1 :] = np.nan  # nobody looks
+    tokens = tuple(token if place != wrong else 0 for place, token in enumerate(text[:3]))
+    assert verify_greedily(Draft(tokens), rows) == VerifyOutcome(wrong, text[wrong])
 
 
 @pytest.mark.parametrize("acceptance", ["rejection", "match"])

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from functools import partial
 from typing import Self
 
 import numpy as np
+import pytest
 
 from localspec.engines.costs import Calibration, CostCurve, Experience, Pace
 from localspec.engines.propose import Proposer
 from localspec.engines.trunk import Trunk
 from localspec.errors import EngineError
+from localspec.testing import contract
 from localspec.testing.fake import FakeModel
 from localspec.types import DraftOrigin, EngineSettings, RoundStats, Sampling
 
@@ -41,6 +44,13 @@ def proposer_of(
 ) -> Proposer:
     """Return a proposer with a random stream of its own."""
     return Proposer(sampling, settings or EngineSettings(), np.random.default_rng(seed))
+
+
+def let_texts_repeat(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the contract's toys write texts that repeat themselves, and their target judge long drafts."""
+    costs = Experience(CostCurve({1: 1.0, 64: 1.001}), CostCurve({1: 0.05, 17: 0.06}))
+    monkeypatch.setattr(contract, "experience", lambda: costs)
+    monkeypatch.setattr(contract, "Toy", partial(contract.Toy, sharpness=2.5))
 
 
 def stats(

@@ -15,8 +15,9 @@ from localspec.engines.verify import verify
 from localspec.evidence import Trace, TraceSegment
 from localspec.sampling import distribution, draft_distribution, draw, probability, top_candidates
 from localspec.testing.fake import FakeModel
-from localspec.tuning.calibration import _answers, _drawn_from, calibrate, power_law, rank_weights
+from localspec.tuning.calibration import _answers, calibrate, power_law, rank_weights
 from localspec.tuning.records import Calibration
+from localspec.tuning.replay import Shape, drawn_from
 from localspec.types import Distribution, Draft, DraftOrigin, EngineSettings, Sampling
 
 FULL = Sampling(temperature=0.8, top_k=0, top_p=1.0, min_p=0.0)
@@ -152,7 +153,7 @@ def test_drafts_are_drawn_from_what_the_engine_draws_them_from(
 ) -> None:
     trace = traced(sampling, 120)
     [answer], one = _answers(trace), trace.segments[0]
-    q = _drawn_from(answer.logits, sampling.temperature * settings.draft_temperature, settings)
+    q = drawn_from(answer.logits, sampling.temperature, Shape.of(sampling, settings))
     text = [*one.prompt, *one.tokens.tolist()]
     for place in range(len(one.tokens)):
         ids, logits = one.draft_ids[place].astype(np.int64), one.draft_logits[place]

@@ -6,12 +6,15 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
+from unittest.mock import patch
 
 import pytest
 
+from localspec.engines.combined import longest_draft
 from localspec.evidence import CallCosts, Costs, Overhead, Trace
 from localspec.tuning.simulate import Simulator
-from localspec.types import EngineSettings, Mode, Sampling
+from localspec.tuning.simulate_prepare import ReplayedPreparation
+from localspec.types import EngineSettings, Mode, Sampling, VerifyOutcome
 from tests.tuning.virtual import Linear, toy
 from tests.tuning.written import Written
 
@@ -66,7 +69,7 @@ def test_whatever_the_settings_the_sums_are_right(sampling: Sampling, ended: boo
     assert sum(summary.accepted_at) == summary.accepted <= summary.drafted
     assert sum(summary.drafted_at) - summary.accepted <= summary.rounds
     assert list(summary.drafted_at) == sorted(summary.drafted_at, reverse=True)
-    assert len(summary.drafted_at) <= settings.draft_length
+    assert len(summary.drafted_at) <= longest_draft(settings)
     parts = summary.verify_s + summary.draft_s + summary.wait_s + summary.python_s
     assert parts == pytest.approx(summary.decode_s)
     assert min(summary.draft_s, summary.wait_s, summary.python_s) > -1e-9
@@ -83,6 +86,25 @@ def test_a_simulation_is_repeatable_and_leaves_nothing_behind() -> None:
     first = [simulator(each) for each in settings]
     assert [simulator(each) for each in reversed(settings)] == first[::-1]
     assert [Simulator(trace_of(USUAL), costs_of())(each) for each in settings] == first
+
+
+def test_what_was_emitted_leads_nobody_astray() -> None:
+    """Not even where the bonus token is a tail that was drawn anew after the model had read the old one."""
+    beyond: list[int] = []
+    settle = ReplayedPreparation.settle
+
+    def settled(self: ReplayedPreparation, outcome: VerifyOutcome) -> bool:
+        found, model = settle(self, outcome), self._model
+        beyond.append(min(model.length(), len(self._trunk.text)) - model._right[0])
+        return found
+
+    settings = EngineSettings(mode="ssd", fan_out_budget=4, draft_temperature=1.5)
+    trace = trace_of(PLAIN, 8, 100)
+    with patch.object(ReplayedPreparation, "settle", settled):
+        for seed in range(8):
+            Simulator(trace, costs_of(ratio=0.05), seed)(settings)
+    assert len(beyond) > 1000
+    assert max(beyond) <= 0
 
 
 def test_answers_can_be_chosen() -> None:

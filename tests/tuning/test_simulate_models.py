@@ -69,6 +69,22 @@ def test_a_path_is_what_steps_would_find(model: ReplayedModel) -> None:
         model.truncate(START + WRONG, 1)
 
 
+@pytest.mark.parametrize("more", [0, 1, 2])
+def test_another_tail_than_it_has_read_is_as_right_as_it_is(model: ReplayedModel, more: int) -> None:
+    own, right = SCRIPT.judged[WRONG].token, ONE.tokens[WRONG : WRONG + 3]
+    model.evaluate([own, *right[1:]][: more + 1])
+    model.rewrite(right, START + WRONG)
+    assert model.length() == START + WRONG + more + 1
+    assert model.follow(ONE.tokens[WRONG + more + 1]) == WRONG + more + 2
+    model.rewrite([own], START + WRONG)
+    assert model.follow(right[1]) < 0
+
+
+def test_a_tail_that_it_has_not_read_is_still_to_be_read(model: ReplayedModel) -> None:
+    model.rewrite(ONE.tokens[WRONG : WRONG + 2], START + WRONG)
+    assert model.length() == START + WRONG
+
+
 def test_astray_it_is_as_sure_as_after_right_tokens() -> None:
     after_right = {SCRIPT.judged[place + 1] for place in range(59) if RIGHT[place]}
     assert set(SCRIPT.astray) <= after_right

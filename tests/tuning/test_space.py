@@ -57,6 +57,8 @@ def test_random_settings_stay_in_the_space_and_reach_all_of_it() -> None:
     assert {each.draft_length for each in found if each.mode == "sd"} == {1, 2, 3}
     assert {each.fan_out_budget for each in found if each.mode == "ssd"} == {1, 2, 3, 4, 5}
     assert {each.min_confidence is None for each in found if each.mode == "ngram"} == {True, False}
+    for mode, fallbacks in (("ngram", 1), ("sd", 2), ("ssd", 2)):
+        assert len({each.fallback for each in found if each.mode == mode}) == fallbacks
     drawn = [each for each in found if each.mode == "ssd" and each.acceptance == "rejection"]
     assert all(0.3 <= each.draft_temperature <= 2.0 and 0.1 <= each.saguaro_c <= 1.0 for each in drawn)
     assert all(round(each.saguaro_c, 2) == each.saguaro_c for each in drawn)
@@ -67,8 +69,8 @@ def test_random_settings_stay_in_the_space_and_reach_all_of_it() -> None:
     [
         ("off", "match", set()),
         ("ngram", "match", {"draft_length", "min_confidence"}),
-        ("sd", "match", {"draft_length", "min_confidence", "acceptance"}),
-        ("sd", "rejection", {"draft_length", "min_confidence", "draft_temperature"}),
+        ("sd", "match", {"draft_length", "min_confidence", "acceptance", "fallback"}),
+        ("sd", "rejection", {"draft_length", "min_confidence", "fallback", "draft_temperature"}),
         (
             "ssd",
             "match",
@@ -133,6 +135,7 @@ def test_the_first_points_are_plain_decoding_llama_cpp_and_every_way() -> None:
     pairs = product(("sd", "ssd"), ("match", "rejection"), (True, False))
     assert {(s.mode, s.acceptance, s.min_confidence is None) for s in starts} >= set(pairs)
     assert EngineSettings("ssd") in starts
+    assert {s.mode for s in starts if s.fallback == "ngram"} == {"sd", "ssd"}
     assert len(set(starts)) == len(starts)
     assert len(ways(DRAWS)) == 10
     assert len(ways(GREEDY)) == 6

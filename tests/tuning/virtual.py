@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localspec.engines.ahead import AheadDrafter
+from localspec.engines.combined import longest_draft
 from localspec.engines.costs import CostCurve, Experience
 from localspec.engines.engine import Engine
 from localspec.engines.loop import Round, Task
@@ -128,17 +129,19 @@ class PlacedModel:
 
     def evaluate(self, tokens: Sequence[int], logits: int = 1) -> Rows:
         self._spend(len(tokens))
-        self._lengths[0] += len(tokens)
-        return self._at(range(self._lengths[0] - logits, self._lengths[0]))
+        return np.stack([self._follow(token, 0) for token in tokens])[len(tokens) - logits :]
 
     def step(self, tokens: Sequence[int], sequences: Sequence[int]) -> Rows:
         self._spend(len(tokens))
-        for sequence in sequences:
-            self._lengths[sequence] += 1
-        return self._at([self._lengths[sequence] - 1 for sequence in sequences])
+        return np.stack(list(map(self._follow, tokens, sequences)))
 
-    def _at(self, places: Sequence[int]) -> Rows:
-        return self._rows[np.minimum(list(places), len(self._rows) - 1)]
+    def _follow(self, token: int, sequence: int) -> NDArray[np.float32]:
+        self._lengths[sequence] += 1
+        return self._row(self._lengths[sequence] - 1)
+
+    def _row(self, place: int) -> NDArray[np.float32]:
+        row: NDArray[np.float32] = self._rows[min(place, len(self._rows) - 1)]
+        return row
 
     def _spend(self, size: int) -> None:
         seconds = self._cost(size)
@@ -229,17 +232,23 @@ class Happened:
     seconds: float
 
 
-def decode(toy: Toy, settings: EngineSettings) -> Happened:
+def placed(toy: Toy, stage: Stage, actor: int) -> PlacedModel:
+    return PlacedModel(toy.draft, stage, actor, toy.step)
+
+
+def decode(
+    toy: Toy, settings: EngineSettings, draft_model: Callable[[Toy, Stage, int], PlacedModel] = placed
+) -> Happened:
     """Decode an answer with the real engine."""
     ahead = settings.mode == "ssd"
     stage = Stage(2 if ahead else 1)
     target = PlacedModel(toy.target, stage, 0, toy.verify)
-    draft = PlacedModel(toy.draft, stage, 1 if ahead else 0, toy.step)
+    draft = draft_model(toy, stage, 1 if ahead else 0)
     draft.max_sequences = settings.fan_out_budget + 1
     engine = Engine(target, draft)
     assert engine._trunk is not None
     engine._trunk.clock = stage
-    task = Task(GREEDY, settings.acceptance, settings.draft_length, len(toy.tokens), frozenset())
+    task = Task(GREEDY, settings.acceptance, longest_draft(settings), len(toy.tokens), frozenset())
     rounds: list[Round] = []
     first = 0.0
     with in_virtual_time(stage):

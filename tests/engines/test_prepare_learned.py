@@ -1,0 +1,58 @@
+"""Preparation after many verdicts that were all alike."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+from localspec.engines.propose import Proposal
+from localspec.types import VerifyOutcome
+from tests.engines.test_prepare import SETTINGS, Bench
+from tests.engines.toys import pace_of
+
+
+def taught(kinds: Sequence[str]) -> Bench:
+    """Return a round that follows others with two tokens each, of which all or none were accepted."""
+    bench = Bench(replace(SETTINGS, fan_out_budget=4), sent=2)
+    for kind in kinds:
+        bench.prepare()
+        accepted = 2 if kind == "accepted" else 0
+        proposal = bench.trunk.proposals[accepted]
+        bonus = next(t for t, _ in proposal.guesses if accepted == 2 or t != proposal.token)
+        bench.preparation.settle(
+            VerifyOutcome(accepted, unguessed(proposal) if kind == "surprise" else bonus)
+        )
+        while len(bench.trunk.proposals) < 2:
+            bench.trunk.extend(pace_of(), bench.proposer)
+        bench.preparation.open_round(2)
+    bench.prepare()
+    return bench
+
+
+def unguessed(proposal: Proposal) -> int:
+    return next(token for token in range(16) if token not in dict(proposal.guesses))
+
+
+def opened_after(kinds: Sequence[str]) -> Counter[int]:
+    """Return for how many accepted tokens branches are opened then."""
+    branches = taught(kinds).branches.values()
+    return Counter(branch.outcome.accepted for branch in branches if branch.sequence)
+
+
+def test_branches_follow_the_verdicts_that_were_seen() -> None:
+    assert opened_after([]) == {0: 4}
+    assert opened_after(["accepted"] * 60)[2] > 1
+    assert opened_after(["accepted"] * 20 + ["rejected"] * 100)[0] > 2
+
+
+def test_where_guesses_are_wrong_there_are_fewer_branches() -> None:
+    usual = opened_after(["rejected", "accepted"] * 30)
+    assert opened_after(["surprise", "accepted"] * 30)[0] < usual[0]
+
+
+def test_what_always_comes_true_is_soon_expected() -> None:
+    """The own branch stands for all tokens and the best guess."""
+    bench = taught(["accepted"] * 60)
+    first, second, tail = bench.trunk.proposals[:3]
+    assert bench.own.chance > 0.6 > first.weight * second.weight * tail.weight
