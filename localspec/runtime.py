@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from types import TracebackType
 from typing import Self
 
@@ -15,7 +16,7 @@ from localspec.contexts import Contexts, CostedEngine
 from localspec.engines.answer import Answer, Happenings
 from localspec.engines.combined import longest_draft
 from localspec.engines.loop import Round, Task
-from localspec.engines.modes import explain, predict
+from localspec.engines.modes import explain, rank
 from localspec.engines.parts import Rounds, decode_in_parts
 from localspec.engines.rate import FEWEST_PLAIN_TOKENS, PLAIN_TOKENS, plain_rate
 from localspec.engines.stepdown import Ladder
@@ -114,13 +115,12 @@ class Runtime:
         if not self._contexts.can_rewind:
             return replace(settings, mode="off"), "this model cannot take tokens back"
         if self._draft_model is None:
-            return replace(
-                settings, mode="ngram"
-            ), "there is no draft model; repetitions in the text serve as drafts"
+            reason = "there is no draft model; repetitions in the text serve as drafts"
+            return replace(settings, mode="ngram"), reason
         with self._contexts.at_work():
             alone = self._engine.costs(together=False)
-            together = self._engine.costs(together=True) if self._contexts.can_branch else None
-        ranked = predict(alone, together, self._draft_model.acceptance)
+            together = partial(self._engine.costs, together=True) if self._contexts.can_branch else None
+            ranked = rank(alone, together, self._draft_model.acceptance)
         return replace(settings, mode=ranked[0].mode), explain(ranked)
 
     def count_tokens(self, messages: Sequence[Message]) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from localspec.engines.costs import Experience
@@ -25,6 +25,18 @@ class Prediction:
     mode: Mode
     tokens_per_s: float
     draft_length: int
+
+
+def rank(
+    alone: Experience, together: Callable[[], Experience] | None, acceptance: float | None = None
+) -> list[Prediction]:
+    """Rank the ways of decoding as `predict` does, and measure both models at once only if it matters.
+
+    At once neither is faster than alone: where drafting ahead would lose even so, nobody waits for that.
+    """
+    if together is not None and predict(alone, alone, acceptance)[0].mode == "ssd":
+        return predict(alone, together(), acceptance)
+    return predict(alone, None, acceptance)
 
 
 def predict(

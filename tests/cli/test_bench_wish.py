@@ -52,7 +52,9 @@ def test_plain_decoding_is_always_the_first() -> None:
 
 @pytest.mark.parametrize("text", ["", "off,", "auto", "fast", "SD"])
 def test_what_is_no_mode(text: str) -> None:
-    with pytest.raises(ArgumentTypeError, match=r"not one of off, ngram, sd, ssd, sd\+ngram, ssd\+ngram, tuned"):
+    with pytest.raises(
+        ArgumentTypeError, match=r"not one of off, ngram, sd, ssd, sd\+ngram, ssd\+ngram, tuned"
+    ):
         read_modes(text)
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from localspec.engines.costs import CostCurve, Experience
-from localspec.engines.modes import PYTHON_S, predict
+from localspec.engines.modes import PYTHON_S, predict, rank
 
 
 def costs(verify: dict[int, float], step: dict[int, float]) -> Experience:
@@ -33,6 +33,22 @@ def test_a_draft_known_to_guess_badly_is_left_out() -> None:
     assert predict(alone, together, 0.1)[0].mode == "off"
     fast, slow = (predict(alone, together, acceptance)[0].tokens_per_s for acceptance in (0.9, 0.7))
     assert fast > slow == predict(alone, together)[0].tokens_per_s
+
+
+@pytest.mark.parametrize(("nine_s", "asked"), [(0.024, 1), (0.200, 0)])
+def test_both_at_once_are_measured_only_where_that_can_matter(nine_s: float, asked: int) -> None:
+    alone = costs({1: 0.020, 9: nine_s}, {1: 0.004, 16: 0.008})
+    together = costs({1: 0.021, 9: 1.1 * nine_s}, {1: 0.005, 16: 0.010})
+    measured: list[Experience] = []
+
+    def measure() -> Experience:
+        measured.append(together)
+        return together
+
+    ranked = rank(alone, measure)
+    assert len(measured) == asked
+    assert ranked == (predict(alone, together) if asked else predict(alone, None))
+    assert rank(alone, None) == predict(alone, None)
 
 
 def test_a_cheap_draft_on_all_cores_beats_sharing_them() -> None:
