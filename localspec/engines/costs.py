@@ -16,6 +16,7 @@ BINS = 13
 KNOTS = 12
 PRIOR_WEIGHT = 4.0
 PRIOR_MEAN = 0.7
+RECENT = 0.95  # weight of what was known of the mean after one more token: a text changes its kind
 
 
 class CostCurve:
@@ -129,13 +130,13 @@ class Calibration:
         self._accepted = [PRIOR_WEIGHT * centre for centre in centres]
         self._judged = [PRIOR_WEIGHT] * BINS
         self._chances = [*centres, centres[-1]]  # a confidence of 1 belongs to the last bin
-        self._all_accepted, self._all_judged = PRIOR_WEIGHT * PRIOR_MEAN, PRIOR_WEIGHT
+        self._recent_accepted, self._recent_judged = PRIOR_WEIGHT * PRIOR_MEAN, PRIOR_WEIGHT
         self.outcomes = Outcomes()
 
     @property
     def mean(self) -> float:
-        """Return the share of all judged tokens that were accepted."""
-        return self._all_accepted / self._all_judged
+        """Return the share of the last judged tokens that were accepted."""
+        return self._recent_accepted / self._recent_judged
 
     def chance(self, confidence: float) -> float:
         """Return the chance of acceptance at a confidence of 0 to 1."""
@@ -148,8 +149,8 @@ class Calibration:
             self._judged[index] += 1.0
             self._accepted[index] += position < accepted
             self._chances[index] = self._accepted[index] / self._judged[index]
-            self._all_judged += 1.0
-            self._all_accepted += position < accepted
+            self._recent_judged = RECENT * self._recent_judged + 1.0
+            self._recent_accepted = RECENT * self._recent_accepted + (position < accepted)
         self._chances[BINS] = self._chances[BINS - 1]
 
 

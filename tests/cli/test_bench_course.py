@@ -76,13 +76,13 @@ def test_progress_counts_answers_after_the_warm_up() -> None:
 
 @pytest.mark.skipif(os.name == "nt", reason="Ctrl+C cannot be pressed from here")
 def test_ctrl_c_cancels_ours_and_leaves_out_the_answer_that_was_cut_short() -> None:
-    cancelled: list[bool] = []
+    before, cancelled = signal.getsignal(signal.SIGINT), list[bool]()
     plain = Scripted("off", at=3, does=press)
     measured = run(plain, Scripted("sd"), cancel=lambda: cancelled.append(True))
     assert isinstance(measured.failure, Cancelled)
     assert cancelled == [True]
     assert [(one.prompt, one.contender) for one in measured.runs] == [(0, "off"), (0, "sd"), (1, "sd")]
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Ctrl+C cannot be pressed from here")

@@ -27,6 +27,7 @@ from tests.engines.toys import (
     greedy_text,
     pace_of,
     proposer_of,
+    teach,
 )
 
 SETTINGS = EngineSettings(mode="ssd", draft_length=4, fan_out_budget=4, fallback="ngram")
@@ -48,10 +49,8 @@ def ahead_of(
 ) -> AheadDrafter:
     """Return a drafter to whom both are known to be accepted with a chance."""
     known, learned = Calibration(), Learned()
-    for step in range(200):
-        for place in range(40):
-            learned.repeated.observe([place / 40], step < 200 * repetitions)
-            known.observe([place / 40], step < 200 * of_model)
+    teach(learned.repeated, repetitions)
+    teach(known, of_model)
     pace = pace_of(costs, settings, calibration=known)
     repeats = Repetitions(SuffixIndex(), pace, learned)
     return AheadDrafter(Trunk(model), pace, proposer_of(GREEDY, settings), settings, repeats)

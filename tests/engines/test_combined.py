@@ -30,6 +30,7 @@ from tests.engines.toys import (
     greedy_text,
     pace_of,
     proposer_of,
+    teach,
 )
 
 SETTINGS = EngineSettings(mode="sd", draft_length=4, fallback="ngram")
@@ -61,14 +62,12 @@ class Bench:
 
     def teach(self, repetitions: float, model: float) -> None:
         """Let both have been accepted so often, many times."""
-        for step in range(200):
-            for place in range(40):
-                self.learned.repeated.observe([place / 40], step < 200 * repetitions)
-                self.calibration.observe([place / 40], step < 200 * model)
+        teach(self.learned.repeated, repetitions)
+        teach(self.calibration, model)
 
 
 def judged(calibration: Calibration) -> float:
-    return calibration._all_judged
+    return sum(calibration._judged)
 
 
 def test_a_text_that_repeats_itself_is_drafted_without_the_model() -> None:

@@ -80,6 +80,16 @@ def test_a_calibration_ignores_what_was_not_judged() -> None:
     assert calibration.chance(0.2) == fresh.chance(0.2)
 
 
+def test_the_mean_follows_a_text_that_changes_its_kind() -> None:
+    calibration = Calibration()
+    for _ in range(200):
+        calibration.observe([0.5], 1)
+    for _ in range(40):
+        calibration.observe([0.5], 0)
+    assert calibration.mean < 0.2
+    assert 0.6 < calibration.chance(0.5) < 0.9  # what a confidence means lasts longer than how a text goes
+
+
 def test_unlearned_odds_take_a_chance_at_its_word() -> None:
     odds = Odds()
     assert [odds(percent / 100) for percent in range(101)] == [percent / 100 for percent in range(101)]
