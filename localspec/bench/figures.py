@@ -8,7 +8,7 @@ pace are left out of comparisons; where that is most of them, nothing is compare
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from statistics import fmean, median
@@ -37,8 +37,9 @@ class Interval:
 class Row:
     """What a contender did over the prompts of a task, or over "all"; None says that nobody can know.
 
-    `against` is its speed in the first contender's, paired by prompt. `acceptance` and `accepted_at` are
-    shares of the drafted tokens, the latter by position and of those that were judged.
+    `against` is its speed in the first contender's, paired by prompt; `whole_against` counts all time
+    from the question on, as some let both models read the prompt before the first token. `acceptance` and
+    `accepted_at` are shares of the drafted tokens, the latter by position and of those that were judged.
     """
 
     contender: str
@@ -46,6 +47,7 @@ class Row:
     answers: int
     tokens_per_s: Interval
     against: Interval | None
+    whole_against: Interval | None
     prompt_tokens_per_s: float | None
     first_token_s: float  # the median
     acceptance: float | None
@@ -100,8 +102,11 @@ def table(runs: Sequence[Run], anchors: Sequence[Anchor], peaks: Mapping[str, in
         for name in names:
             if mine := by_name[name]:
                 comparable = name != names[0] and not reason
-                against = _against(mine, by_name[names[0]], fair) if comparable else None
-                rows.append(_row(name, task, mine, against, peaks.get(name)))
+                ratios = [
+                    _against(mine, by_name[names[0]], fair, pace) if comparable else None
+                    for pace in (_decoding, _whole)
+                ]
+                rows.append(_row(name, task, mine, ratios, peaks.get(name)))
     return Table(tuple(rows), drift, not reason, reason)
 
 
@@ -133,7 +138,9 @@ def _why_not(drift: Drift, steady: int, left: int) -> str:
     return ""
 
 
-def _row(name: str, task: str, runs: Sequence[Run], against: Interval | None, peak: int | None) -> Row:
+def _row(
+    name: str, task: str, runs: Sequence[Run], ratios: Sequence[Interval | None], peak: int | None
+) -> Row:
     sums = [run.summary for run in runs]
     drafted = sum(each.drafted for each in sums)
     hits, misses = sum(each.hits for each in sums), sum(each.misses for each in sums)
@@ -150,7 +157,8 @@ def _row(name: str, task: str, runs: Sequence[Run], against: Interval | None, pe
         task=task,
         answers=len(runs),
         tokens_per_s=_speed(runs),
-        against=against,
+        against=ratios[0],
+        whole_against=ratios[1],
         prompt_tokens_per_s=_share(sum(each.prompt_tokens - each.cached_tokens for each in sums), prompt_s),
         first_token_s=median(each.first_token_s for each in sums),
         acceptance=_share(sum(each.accepted for each in sums), drafted),
@@ -181,18 +189,31 @@ def _speed(runs: Sequence[Run]) -> Interval:
     """Return the tokens per second of decoding; every prompt weighs alike, however long its answers."""
     by_prompt: defaultdict[int, list[float]] = defaultdict(list)
     for run in runs:
-        by_prompt[run.prompt].append(1.0 / run.tokens_per_s)
+        by_prompt[run.prompt].append(_decoding(run))
     paces = [fmean(of_prompt) for of_prompt in by_prompt.values()]
     return _interval([1.0] * len(paces), paces)
 
 
-def _against(runs: Sequence[Run], first: Sequence[Run], fair: frozenset[int]) -> Interval | None:
-    """Return the speed of some runs in that of the first contender, over the prompts where that is fair."""
-    theirs = {(run.prompt, run.repetition): 1.0 / run.tokens_per_s for run in first if run.prompt in fair}
+def _decoding(run: Run) -> float:
+    return 1.0 / run.tokens_per_s
+
+
+def _whole(run: Run) -> float:
+    return (run.summary.first_token_s + run.summary.decode_s) / run.summary.tokens
+
+
+def _against(
+    runs: Sequence[Run], first: Sequence[Run], fair: frozenset[int], pace: Callable[[Run], float]
+) -> Interval | None:
+    """Return the speed of some runs in that of the first contender, over the prompts where that is fair.
+
+    `pace` tells the seconds per token that count.
+    """
+    theirs = {(run.prompt, run.repetition): pace(run) for run in first if run.prompt in fair}
     pairs: defaultdict[int, list[tuple[float, float]]] = defaultdict(list)
     for run in runs:
         if (their := theirs.get((run.prompt, run.repetition))) is not None:
-            pairs[run.prompt].append((their, 1.0 / run.tokens_per_s))
+            pairs[run.prompt].append((their, pace(run)))
     if not pairs:
         return None
     means = [[fmean(paces) for paces in zip(*of_prompt, strict=True)] for of_prompt in pairs.values()]

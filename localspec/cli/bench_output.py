@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 UNKNOWN = "-"
-_INTERVALS = ("tokens_per_s", "against")
+_INTERVALS = ("tokens_per_s", "against", "whole_against")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +76,8 @@ def _speed(row: Row) -> str:
     return _with_interval(row.tokens_per_s, figure)
 
 
-def _against(row: Row) -> str:
-    return UNKNOWN if row.against is None else _with_interval(row.against, times)
+def _ratio(found: Interval | None) -> str:
+    return UNKNOWN if found is None else _with_interval(found, times)
 
 
 def times(ratio: float) -> str:
@@ -102,7 +102,8 @@ def _percent(share: float | None) -> str:
 _COLUMNS: tuple[tuple[str, Callable[[Row], str]], ...] = (
     ("", lambda row: row.contender),
     ("tokens/s", _speed),
-    ("x plain", _against),
+    ("x plain", lambda row: _ratio(row.against)),
+    ("x plain, whole", lambda row: _ratio(row.whole_against)),
     ("TTFT ms", lambda row: _milliseconds(row.first_token_s)),
     (
         "prompt tok/s",

@@ -114,6 +114,16 @@ def test_the_others_are_compared_with_the_first_prompt_by_prompt() -> None:
     assert plain.tokens_per_s.low < 0.5 * plain.tokens_per_s.value  # prompts differ widely, pairs do not
 
 
+def test_whole_answers_are_compared_with_the_time_before_their_first_token() -> None:
+    runs = [run("a", n, 2.0, first_token_s=1.0) for n in range(3)]
+    runs += [run("b", n, 1.0, first_token_s=0.5 + n) for n in range(3)]
+    _, other = found(runs).rows
+    assert other.against is not None
+    assert other.whole_against is not None
+    assert other.against.value == pytest.approx(2.0)
+    assert other.whole_against.value == pytest.approx(9.0 / 7.5)
+
+
 def test_repetitions_are_compared_with_their_like() -> None:
     runs = both([(2.0, 1.0)] * 3)
     runs += [run("a", 0, 90.0, repetition=1), run("b", 0, 45.0, repetition=1)]

@@ -199,7 +199,7 @@ def test_against_a_server(invoke: Invoke, rival: str) -> None:
         "off", "sd", "sd K=4", "llama-server", "llama-server draft", "llama-server draft K=4",
     ]  # fmt: skip
     assert found["llama-server"][2].startswith("2.00")
-    assert found["llama-server"][5:] == ["-", "-", "-", "-", "-", "-", "5.0 GiB"]
+    assert found["llama-server"][6:] == ["-", "-", "-", "-", "-", "-", "5.0 GiB"]
     assert Rival.running == 0
 
 

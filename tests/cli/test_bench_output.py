@@ -43,8 +43,8 @@ def test_a_table_for_each_task_and_what_it_holds_for() -> None:
     assert [text for text in lines if text.startswith("#")] == ["### coding", "### all"]
     first = lines[: lines.index("### all")]
     assert cells(first, "ssd") == [
-        "ssd", "120 (100-150)", "3.00 (2.50-3.62)", "31.20", "512", "4.26", "76%", "88%", "1.23", "0.40",
-        "98%", "3.0 GiB",
+        "ssd", "120 (100-150)", "3.00 (2.50-3.62)", "2.50 (2.25-2.75)", "31.20", "512", "4.26", "76%", "88%",
+        "1.23", "0.40", "98%", "3.0 GiB",
     ]  # fmt: skip
     assert cells(first, "off")[2] == "-"
     assert lines[-2] == (
@@ -61,7 +61,7 @@ def test_every_row_has_as_many_cells_as_the_head() -> None:
 def test_what_nobody_knows_is_a_dash() -> None:
     lines = list(markdown(replace(TABLE, rows=(PLAIN, SERVER)), WISH, CONDITIONS))
     assert cells(lines, "llama-server") == [
-        "llama-server", "39.0", "0.97", "31.20", "-", "-", "-", "-", "-", "-", "-", "-"
+        "llama-server", "39.0", "0.97", "0.88", "31.20", "-", "-", "-", "-", "-", "-", "-", "-"
     ]  # fmt: skip
 
 
@@ -90,6 +90,7 @@ def test_csv_has_a_column_for_each_end_of_an_interval() -> None:
     ]  # fmt: skip
     plain, ahead, server = rows[:3]
     assert (ahead["against"], ahead["against_low"], ahead["against_high"]) == ("3.0", "2.5", "3.625")
+    assert (ahead["whole_against"], ahead["whole_against_low"]) == ("2.5", "2.25")
     assert (plain["against"], plain["against_low"], plain["accepted_at"]) == ("", "", "")
     assert ahead["accepted_at"] == "0.9 0.8125"
     assert (server["tokens_per_s"], server["tokens_per_s_low"], server["python_s"]) == ("39.0", "", "")
