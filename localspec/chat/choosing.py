@@ -11,6 +11,8 @@ from localspec.profiles import Profile, Speculation
 from localspec.types import EngineSettings, Mode, TaskType
 
 NOTHING_ASKED = Speculation()
+UNTUNED = EngineSettings(fallback="ngram")
+"""Where nothing is known: repetitions in a text help, and where there are none they cost next to nothing."""
 _DRAFTS = ("sd", "ssd")
 
 
@@ -53,7 +55,7 @@ class Chooser:
         wanted = asked.mode or self._possible(profile.speculation.mode)
         tuned = self._recall(profile.task) if wanted != "off" else None
         fits = tuned is not None and (wanted is None or tuned.mode == wanted)
-        settings = asked.apply(profile.speculation.apply((tuned if fits else None) or EngineSettings()))
+        settings = asked.apply(profile.speculation.apply((tuned if fits else None) or UNTUNED))
         if asked.mode is not None:
             return Choice(settings, "asked for", steps_down=False)
         if wanted is not None:

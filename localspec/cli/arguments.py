@@ -205,7 +205,7 @@ def add_drafting_flags(add: Callable[..., argparse.Action]) -> None:
     )  # fmt: skip
     add(
         "--fallback", choices=get_args(Fallback),
-        help=f"ngram: repetitions in the text serve as drafts too, in sd and ssd ({s.fallback})",
+        help="ngram: repetitions in the text serve as drafts too, in sd and ssd (ngram; bench: by its modes)",
     )  # fmt: skip
 
 

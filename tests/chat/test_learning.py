@@ -57,9 +57,17 @@ def test_without_tuning_measured_costs_choose_the_mode() -> None:
     models.preferred = "off"
     chooser = Notebook().chooser(models)
     choice = chooser.choose(under(Speculation(draft_length=3)))
-    assert choice.settings == EngineSettings(mode="off", draft_length=3)
+    assert choice.settings == EngineSettings(mode="off", draft_length=3, fallback="ngram")
     models.preferred = "sd"
     assert chooser.choose(CODING).settings.mode == "off"  # measured once
+
+
+def test_repetitions_serve_as_drafts_unless_tuning_or_somebody_says_otherwise() -> None:
+    assert Notebook().chooser().choose(CODING).settings.fallback == "ngram"
+    assert Notebook().chooser().choose(CODING, Speculation(mode="sd")).settings.fallback == "ngram"
+    alone = Speculation(fallback="just-in-time")
+    assert Notebook().chooser().choose(CODING, alone).settings.fallback == "just-in-time"
+    assert Notebook(Tuned(TUNED, REASON)).chooser().choose(CODING).settings.fallback == TUNED.fallback
 
 
 @pytest.mark.parametrize(("mode", "length"), [("sd", 5), ("ssd", 8), ("off", 8)])

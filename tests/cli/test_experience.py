@@ -27,6 +27,7 @@ from tests.cli.fake_runtime import FakeRuntime
 from tests.machine.machines import card, machine
 
 HERE = machine((card(0, 24), 900), (card(1, 8), 300))
+UNTUNED = EngineSettings(mode="sd", fallback="ngram")
 CODING = TunedTask(
     "coding",
     EngineSettings(mode="sd", draft_length=5, fan_out_budget=20),
@@ -88,7 +89,7 @@ def test_task_that_was_not_tuned_asks_the_cost_model(
 ) -> None:
     keep(identity(files), CODING)
     invoke("run", "Hello", *files)
-    assert fake.requests[0].settings == EngineSettings(mode="sd")
+    assert fake.requests[0].settings == UNTUNED
 
 
 @pytest.mark.parametrize(
@@ -139,7 +140,7 @@ def test_settings_of_other_files_or_seats_are_told_and_not_used(
     assert "another placement" in invoke("run", *CODE, *files, "-t", "3").err
     Path(files[1]).write_bytes(b"GGUF" + b"other" * 4000)
     assert "the file of the target has changed" in invoke("run", *CODE, *files).err
-    assert [request.settings for request in fake.requests] == [EngineSettings(mode="sd")] * 2
+    assert [request.settings for request in fake.requests] == [UNTUNED] * 2
 
 
 def test_damaged_file_is_told_and_nothing_is_used(
@@ -147,7 +148,7 @@ def test_damaged_file_is_told_and_nothing_is_used(
 ) -> None:
     (data_dir() / "tuned.json").write_text("{", encoding="utf-8")
     outcome = invoke("run", *CODE, *files)
-    assert fake.requests[0].settings == EngineSettings(mode="sd")
+    assert fake.requests[0].settings == UNTUNED
     assert [line for line in outcome.err.splitlines() if "tuned.json cannot be used" in line] != []
     assert (outcome.code, outcome.out) == (0, "Hello\n")
 
@@ -183,7 +184,16 @@ def test_draft_model_gets_the_seat_that_it_was_tuned_on(files: tuple[str, ...]) 
 def test_pair_that_was_never_tuned_is_placed_as_asked(files: tuple[str, ...]) -> None:
     keep(identity(files), CODING)
     args, pair = parsed(*files[:2], "--mode", "ngram")
-    assert KnownPair(args, here=True).seat(pair, lambda _args, pair: pair) == pair
+    assert KnownPair(args, here=True).seat(pair, lambda _args, pair: pair) == replace(
+        pair, target=replace(pair.target, keeps_costs=True)
+    )
+
+
+def test_whoever_compares_measures_what_calls_cost_anew(files: tuple[str, ...]) -> None:
+    args, pair = parsed(*files)
+    seat = KnownPair(args, here=True).seat
+    assert seat(pair, lambda _args, pair: pair).target.keeps_costs
+    assert not seat(pair, lambda _args, pair: pair, keeps_costs=False).target.keeps_costs
 
 
 @pytest.mark.parametrize("wanted", [True, False])

@@ -102,7 +102,7 @@ def test_sampling_flags(fake: FakeRuntime, invoke: Invoke, flags: list[str], sam
     assert fake.requests[0].sampling == sampling
 
 
-SSD = EngineSettings(mode="ssd")
+SSD = EngineSettings(mode="ssd", fallback="ngram")
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ SSD = EngineSettings(mode="ssd")
         (["--mode", "ssd", "--acceptance", "match"], replace(SSD, acceptance="match")),
         (["--mode", "ssd", "--min-confidence", "0.4"], replace(SSD, min_confidence=0.4)),
         (["--mode", "ssd", "--spec-draft-p-min", "0.4"], replace(SSD, min_confidence=0.4)),
-        (["--mode", "ssd", "--fallback", "ngram"], replace(SSD, fallback="ngram")),
+        (["--mode", "ssd", "--fallback", "just-in-time"], EngineSettings(mode="ssd")),
     ],
 )
 def test_speculation_flags(
