@@ -12,13 +12,14 @@ from localspec.engines.costs import CostCurve, Experience
 from localspec.engines.engine import Engine
 from localspec.engines.loop import Round, Task
 from localspec.engines.measure import PREFIX, measure, time_calls
+from localspec.engines.modes import Prediction, explain
 from localspec.engines.parts import Rounds, decode_in_parts
 from localspec.engines.stepdown import PlainCost
 from localspec.engines.tracing import Tracer
 from localspec.errors import LocalSpecError, UserError
 from localspec.evidence import CallCosts, CostWish, TraceSegment
 from localspec.llama import Context, Model, devices, physical_cores, probe
-from localspec.machine.memory_actual import compare, expected_of, needs_of
+from localspec.machine.cost_files import CostFiles
 from localspec.machine.opening import context_size, draft_options
 from localspec.types import EngineSettings, Mode, ModelOptions, Sampling
 
@@ -26,6 +27,8 @@ logger = logging.getLogger("localspec.memory")
 
 SMALLEST_CONTEXT = 64
 MEASURE_S = 0.8  # of calls, to learn their costs
+COMPARED = 8  # rounds that tell how fast calls are against costs that were measured earlier
+BUSY_THEN = 0.6  # of the time that calls took then: the machine had other work to do, and costs are dropped
 DRAFT_SHARE = (
     4  # where both models compute on the processor at once, the draft model takes one core in so many
 )
@@ -59,6 +62,8 @@ class Contexts:
             notes += [branching.reason] if branching.reason else []
         self.notes = tuple(notes)
         self._at_work = False
+        beside = None if draft is None else draft.options
+        self.cost_files = CostFiles(target.options, beside, max_fan_out, draft_threads)
         self._plan_threads(target.options, draft, draft_threads)
 
     def _open_target(self, model: Model, options: ModelOptions) -> Context:
@@ -127,19 +132,51 @@ class CostedEngine(Engine):
         self.plain = PlainCost()
         self._contexts = contexts
         self._experience: dict[bool, Experience] = {}
+        self._earlier: dict[bool, CostCurve] = {}  # of verification, as measured by an earlier program
+        self._speeds: list[float] = []  # of calls, against what they took then
 
     def costs(self, *, together: bool) -> Experience:
-        """Return what calls cost, measured once per way of working."""
-        known = self._experience.get(together)
-        if known is None:
-            contexts = self._contexts
-            self.forget()  # measuring needs a few cells
-            contexts.share_threads(together=together)
-            known = measure(contexts.target, contexts.draft, MEASURE_S, together=together)
-            self._experience[together] = known
-            if not together:
-                self.plain.observe(PREFIX, known.verify(1))
-        return known
+        """Return what calls cost in a way of working, measured once, perhaps by an earlier program."""
+        if together not in self._experience:
+            found = self._recalled(together=together) or self._measured(together=together)
+            self._experience[together] = found
+        return self._experience[together]
+
+    def _recalled(self, *, together: bool) -> Experience | None:
+        kept = self._contexts.cost_files.recall(together=together)
+        if kept is None:
+            return None
+        verify, step = kept
+        self._earlier[together] = CostCurve(verify)
+        return Experience(CostCurve(verify), CostCurve(step))
+
+    def _measured(self, *, together: bool) -> Experience:
+        contexts = self._contexts
+        self.forget()  # measuring needs a few cells
+        contexts.share_threads(together=together)
+        found = measure(contexts.target, contexts.draft, MEASURE_S, together=together)
+        if not together:
+            self.plain.observe(PREFIX, found.verify(1))
+        contexts.cost_files.keep(found.verify.points(), found.step.points(), together=together)
+        return found
+
+    def _compare(self, event: Round, *, together: bool) -> None:
+        """Learn from the first rounds what plain decoding costs now, where it was measured earlier.
+
+        Calls that are slower now may be so for the depth of their text, of which nothing follows.
+        """
+        if False in self._earlier and len(self._speeds) < COMPARED:
+            verify = self._earlier.get(together, self._experience[together].verify)
+            self._speeds.append(event.stats.verify_s / verify(event.stats.drafted + 1))
+            if len(self._speeds) == COMPARED:
+                speed = sorted(self._speeds)[COMPARED // 2]
+                self.plain.observe(PREFIX, self._earlier[False](1) * min(1.0, speed))
+                if speed < BUSY_THEN:
+                    self._contexts.cost_files.drop(together=together)
+
+    def explain(self, ranked: Sequence[Prediction]) -> str:
+        """Return why the first prediction was chosen, in a plain sentence."""
+        return explain(ranked) + (", measured earlier" if self._earlier else "")
 
     def costs_in(self, mode: Mode) -> Experience:
         """Return what calls cost in a mode; plain decoding asks for none."""
@@ -188,12 +225,17 @@ class CostedEngine(Engine):
                 if isinstance(event, Round):
                     break
             contexts.give_target(together=together)
-            yield from rounds
+            for event in rounds:
+                if isinstance(event, Round):
+                    self._compare(event, together=together)
+                yield event
 
 
 def _log_memory(context: Context, options: ModelOptions) -> None:
     """Log what an open model takes of each device, beside what was expected."""
     if logger.isEnabledFor(logging.INFO):
+        from localspec.machine.memory_actual import compare, expected_of, needs_of
+
         with suppress(LocalSpecError):  # where nobody can tell there is nothing to log
             logger.info("%s", compare(options.path.stem, needs_of(context), expected_of(context, options)))
 

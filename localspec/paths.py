@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from contextlib import suppress
 from pathlib import Path
 
@@ -45,6 +44,8 @@ def write_atomically(path: Path, text: str, mode: int = PRIVATE_FILE) -> None:
 
     A symbolic link is followed. Raises StoreError and leaves the old file alone if anything fails.
     """
+    import tempfile  # 3 ms
+
     target = Path(os.path.realpath(path))
     try:
         descriptor, name = tempfile.mkstemp(prefix=f".{target.name[:32]}.", suffix=".tmp", dir=target.parent)

@@ -16,7 +16,7 @@ from localspec.contexts import Contexts, CostedEngine
 from localspec.engines.answer import Answer, Happenings
 from localspec.engines.combined import longest_draft
 from localspec.engines.loop import Round, Task
-from localspec.engines.modes import explain, rank
+from localspec.engines.modes import rank
 from localspec.engines.parts import Rounds, decode_in_parts
 from localspec.engines.rate import FEWEST_PLAIN_TOKENS, PLAIN_TOKENS, plain_rate
 from localspec.engines.stepdown import Ladder
@@ -121,7 +121,7 @@ class Runtime:
             alone = self._engine.costs(together=False)
             together = partial(self._engine.costs, together=True) if self._contexts.can_branch else None
             ranked = rank(alone, together, self._draft_model.acceptance)
-        return replace(settings, mode=ranked[0].mode), explain(ranked)
+        return replace(settings, mode=ranked[0].mode), self._engine.explain(ranked)
 
     def count_tokens(self, messages: Sequence[Message]) -> int:
         """Return how many tokens a conversation takes, the start of the next answer included."""

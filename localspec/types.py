@@ -142,7 +142,7 @@ class Summary:
     accepted_at: tuple[int, ...] = ()  # per draft position: how often accepted
     drafted_at: tuple[int, ...] = ()  # per draft position: how often judged
     hits: int = 0  # rounds whose draft was prepared
-    misses: int = 0  # rounds whose draft could have been prepared and was not
+    misses: int = 0  # rounds that wanted a prepared draft and had none; those that repeat the text want none
     prompt_s: float = 0.0  # native time of reading the rest
     first_token_s: float = 0.0  # from the request to the first token
     decode_s: float = 0.0
@@ -277,6 +277,7 @@ class ModelOptions:
     `context` 0 takes the model's own training length; `threads` 0 all physical cores;
     `gpu_layers` None offloads every layer that there are devices for.
     `devices` names ggml devices ("CUDA0"); an empty tuple is the CPU alone, None lets llama.cpp choose.
+    `keeps_costs`, of a target, keeps what its calls cost for the next time; else they are measured anew.
     """
 
     path: Path
@@ -293,3 +294,4 @@ class ModelOptions:
     micro_batch: int = 512
     threads: int = 0
     mmap: bool = True
+    keeps_costs: bool = False

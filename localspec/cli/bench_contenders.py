@@ -59,7 +59,7 @@ def seated(args: argparse.Namespace, wish: BenchWish, pair: PairOptions) -> tupl
         return place(args, pair), {}
     args.mode = "auto"  # the settings hold for these seats alone
     known = KnownPair(args, here=True)
-    pair = known.seat(pair, place)
+    pair = known.seat(pair, place, keeps_costs=False)
     return pair, tuned_settings(known.experience, wish.prompts)
 
 

@@ -45,11 +45,17 @@ class KnownPair:
         learns = read_config(config_dir() / "config.toml").learn
         return Experience(self._recall, self._learn) if learns else Experience(self._recall)
 
-    def seat(self, pair: PairOptions, place: Place) -> PairOptions:
-        """Return the pair with its seats, opened as was found best where it was tuned; raises UserError."""
+    def seat(self, pair: PairOptions, place: Place, *, keeps_costs: bool = True) -> PairOptions:
+        """Return the pair with its seats, opened as was found best where it was tuned; raises UserError.
+
+        `keeps_costs` if what its calls cost need not be measured every time.
+        """
+        pair = replace(pair, target=replace(pair.target, keeps_costs=keeps_costs))
+        self._pair, self._identity, self._trouble = pair, None, ""
+        if self._args.mode == "off":  # no settings would be looked up
+            return place(self._args, pair)
         from localspec.tuned import everything, recall_workplace
 
-        self._pair, self._identity = pair, None
         kept, self._trouble = everything()
         if self._args.mode in _WITHOUT_DRAFT or not _is_tuned(pair, kept):
             return place(self._args, pair)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from contextlib import suppress
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from localspec.cli.console import StatusLine, on_interrupt, say
@@ -19,6 +22,7 @@ def open_runtime(options: PairOptions) -> Runtime:
     """Open the models, with progress on a terminal; Ctrl+C raises Cancelled."""
     from localspec.runtime import Runtime  # numpy and llama.cpp: 0.3 s
 
+    threading.Thread(target=_import_the_rest).start()
     status, started, wanted = StatusLine(), time.monotonic(), [True]
 
     def on_progress(fraction: float) -> bool:
@@ -41,6 +45,13 @@ def open_runtime(options: PairOptions) -> Runtime:
         runtime.close()
         raise KeyboardInterrupt
     return runtime
+
+
+def _import_the_rest() -> None:
+    """Import what the first answer needs, while native code reads the models."""
+    with suppress(ImportError):  # whoever needs it has more to say
+        for name in ("jinja2.ext", "jinja2.sandbox", "numpy.random"):
+            import_module(name)
 
 
 def tell_notes(runtime: Runtime, options: PairOptions) -> None:

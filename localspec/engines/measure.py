@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import repeat
 from random import Random
-from statistics import median, median_low, quantiles
 
 from localspec.engines.costs import CostCurve, Experience
 from localspec.engines.model import LanguageModel
@@ -54,6 +53,8 @@ def measure(
 
     The first sizes are always measured, the others as the budget allows.
     """
+    from statistics import median_low  # 3 ms, which costs that were kept do without
+
     with _scratch(target, PREFIX), _scratch(draft, PREFIX):
         _evaluate(target, 1)  # the first call of all builds graphs and touches memory
         plan = _Plan(VERIFY_SIZES, STEP_WIDTHS, FEWEST_SIZES, PASSES, budget_s)
@@ -65,6 +66,8 @@ def measure(
 
 def time_calls(target: LanguageModel, draft: LanguageModel | None, wish: CostWish) -> CallCosts:
     """Return what was wished for, as far as the caches have room for it."""
+    from statistics import median, quantiles
+
     sizes = [size for size in _telling_first(wish.verify_sizes) if size < target.context_size // 2]
     plan = _Plan(sizes, _telling_first(wish.step_widths), FEWEST_WISHED, MOST_PASSES, wish.budget_s)
     together = wish.together and draft is not None
@@ -88,6 +91,8 @@ def time_calls(target: LanguageModel, draft: LanguageModel | None, wish: CostWis
 
 
 def _medians(times: dict[int, list[float]]) -> tuple[tuple[int, float], ...]:
+    from statistics import median
+
     return tuple((size, median(times[size])) for size in sorted(times))
 
 

@@ -1,4 +1,4 @@
-"""What a model's memory lets speculation do, found out by trying."""
+"""What a model's memory lets speculation do; where that is in doubt, found out by trying."""
 
 from __future__ import annotations
 
@@ -22,11 +22,10 @@ def probe(context: Context) -> Rewind:
     if context.length():
         raise ValueError("only an empty context can be probed")
     model = context.model
-    can_rewind = _takes_back_a_token(context)
-    if can_rewind and not model.recurrent:
+    if not model.recurrent:  # llama.cpp's caches of tokens take back any; trying would read all weights once
         return Rewind(can_rewind=True, can_branch=True)
     return Rewind(
-        can_rewind=can_rewind,
+        can_rewind=_takes_back_a_token(context),
         can_branch=False,
         reason=(
             f"{model.name} ({model.header.architecture}) keeps a running state instead of every token, "

@@ -5,12 +5,14 @@ from __future__ import annotations
 import codecs
 import ctypes
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from itertools import repeat
 
 import numpy as np
 from numpy.typing import NDArray
 
 from localspec.errors import EngineError, PairingError
+from localspec.llama import ggml
 from localspec.llama.library import native
 
 # llama.cpp common/speculative.cpp: paddings may differ by so much, and the first ids are not compared
@@ -35,26 +37,52 @@ class Vocabulary:
         self.digest = digest
         self._pieces: dict[tuple[int, bool], bytes] = {}
         self._texts: tuple[bytes, ...] | None = None
+        self._likely_ends = frozenset(likely_ends)
         self.size: int = api.llama_vocab_n_tokens(pointer)
         self.type: int = api.llama_vocab_type(pointer)
         self.bos: int | None = _token(api.llama_vocab_bos(pointer))
         self.eos: int | None = _token(api.llama_vocab_eos(pointer))
         self.adds_bos: bool = api.llama_vocab_get_add_bos(pointer)
         self.adds_eos: bool = api.llama_vocab_get_add_eos(pointer)
-        attributes = _attributes(pointer, self.size)
-        # exactly the tokens that llama.cpp recognises in a text only when asked to parse special ones
-        hidden = api.LLAMA_TOKEN_ATTR_CONTROL | api.LLAMA_TOKEN_ATTR_UNKNOWN
-        self.control_tokens = _where(attributes & hidden)
-        self.special_tokens = _where(attributes & (hidden | api.LLAMA_TOKEN_ATTR_USER_DEFINED))
-        self.stripping_tokens = _where(
-            attributes & (api.LLAMA_TOKEN_ATTR_LSTRIP | api.LLAMA_TOKEN_ATTR_RSTRIP)
-        )
+
+    @cached_property
+    def control_tokens(self) -> frozenset[int]:
+        """Return the tokens that llama.cpp recognises in a text only when asked to parse special ones."""
+        return _where(self._attributes & self._hidden)
+
+    @cached_property
+    def special_tokens(self) -> frozenset[int]:
+        """Return the control tokens and those that the model's makers have added."""
+        return _where(self._attributes & (self._hidden | native().LLAMA_TOKEN_ATTR_USER_DEFINED))
+
+    @cached_property
+    def stripping_tokens(self) -> frozenset[int]:
+        """Return the tokens that take spaces around them away."""
+        api = native()
+        return _where(self._attributes & (api.LLAMA_TOKEN_ATTR_LSTRIP | api.LLAMA_TOKEN_ATTR_RSTRIP))
+
+    @cached_property
+    def end_tokens(self) -> frozenset[int]:
+        """Return every token that ends the model's turn."""
+        api, pointer = native(), self._open
         # llama.cpp makes control tokens of those that it knows by their text; the others have a role
         named = {getattr(api, f"llama_vocab_{role}")(pointer) for role in _END_ROLES}
-        candidates = self.special_tokens | named | set(likely_ends)
-        self.end_tokens: frozenset[int] = frozenset(
+        candidates = self.special_tokens | named | self._likely_ends
+        return frozenset(
             token for token in candidates if 0 <= token < self.size and api.llama_vocab_is_eog(pointer, token)
         )
+
+    @cached_property
+    def _attributes(self) -> NDArray[np.int32]:
+        """Return what kind of token each is, in llama.cpp's bits; nobody asks a draft model's."""
+        kind = ggml.function("llama_vocab_get_attr", ctypes.c_int)  # undeclared arguments pass twice as fast
+        pointer = repeat(ctypes.c_void_p(self._open))
+        return np.fromiter(map(kind, pointer, range(self.size)), np.int32, self.size)
+
+    @property
+    def _hidden(self) -> int:
+        api = native()
+        return int(api.LLAMA_TOKEN_ATTR_CONTROL | api.LLAMA_TOKEN_ATTR_UNKNOWN)
 
     def close(self) -> None:
         """Forget the native vocabulary, which its model is about to free."""
@@ -167,11 +195,6 @@ def compare_vocabularies(target: Vocabulary, draft: Vocabulary) -> None:
             raise PairingError(
                 f"token {token} is {shown[0]!r} in the target, {shown[1]!r} in the draft", hint
             )
-
-
-def _attributes(pointer: int, size: int) -> NDArray[np.int32]:
-    """Return what kind of token each is, in llama.cpp's bits."""
-    return np.fromiter(map(native().llama_vocab_get_attr, repeat(pointer), range(size)), np.int32, size)
 
 
 def _where(bits: NDArray[np.int32]) -> frozenset[int]:

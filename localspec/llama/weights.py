@@ -7,6 +7,7 @@ import os
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import psutil
@@ -55,8 +56,6 @@ class Model:
             digest=header.tokens_digest,
             likely_ends=(eom,) if isinstance(eom, int) else (),
         )
-        raw = api.llama_model_chat_template(pointer, None)
-        self.template = ChatTemplate(self.vocabulary, raw.decode("utf-8", "replace") if raw else None)
         self.layers: int = api.llama_model_n_layer(pointer)
         self.training_context: int = api.llama_model_n_ctx_train(pointer)
         self.recurrent: bool = api.llama_model_is_recurrent(pointer) or api.llama_model_is_hybrid(pointer)
@@ -82,6 +81,12 @@ class Model:
             _check_room(options, header)
         pointer = _load(options, on_progress, allocate=allocate)
         return cls(pointer, options, header, places, allocated=allocate)
+
+    @cached_property
+    def template(self) -> ChatTemplate:
+        """Return how the model wants a conversation written; nobody asks a draft model."""
+        raw = native().llama_model_chat_template(self.pointer, None)
+        return ChatTemplate(self.vocabulary, raw.decode("utf-8", "replace") if raw else None)
 
     @property
     def pointer(self) -> int:

@@ -6,7 +6,6 @@ Rates of links count a byte once.
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
@@ -125,12 +124,14 @@ def _link_rate(job: LinkJob, ends: dict[str, Buffers], share_s: float) -> LinkRa
 
 def typical_s(timed: Callable[[], float], share_s: float) -> float:
     """Return the median of what something takes, called again and again for `share_s` seconds."""
+    from statistics import median  # 3 ms
+
     started = time.perf_counter()
     timed()  # memory is touched, clocks rise, kernels are loaded
     taken: list[float] = []
     while len(taken) < _FEWEST or (len(taken) < _MOST and time.perf_counter() - started < share_s):
         taken.append(timed())
-    return statistics.median(taken)
+    return median(taken)
 
 
 def judge(machine: Machine) -> tuple[str, ...]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import chain
+from typing import TYPE_CHECKING
 
 from localspec.errors import EngineError
-from localspec.machine.exact import Needs, exact
 from localspec.machine.memory_fit import check_fit
 from localspec.machine.records import Machine, Placement, Seat
 from localspec.machine.reserve import reserve_on
@@ -15,7 +15,16 @@ from localspec.machine.wishes import CacheTypes, Sitting, Spread, Wishes
 from localspec.models.shape import ModelShape
 from localspec.types import ModelOptions
 
+if TYPE_CHECKING:
+    from localspec.machine.exact import Needs
+
 CLOSE = 0.15  # of what a device has to give: the formula may be wrong by less than that
+
+
+def _exact(*options: ModelOptions, max_fan_out: int) -> tuple[Needs, ...]:
+    from localspec.machine.exact import exact  # few plans are that close
+
+    return exact(*options, max_fan_out=max_fan_out)
 
 
 def confirm(
@@ -25,7 +34,7 @@ def confirm(
     machine: Machine,
     wishes: Wishes,
     *,
-    ask: Callable[..., tuple[Needs, ...]] = exact,
+    ask: Callable[..., tuple[Needs, ...]] = _exact,
 ) -> None:
     """Raise `UserError` if models that the plan holds for fitting do not; `options` open them as planned.
 

@@ -7,7 +7,6 @@ import pickle
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
@@ -64,6 +63,8 @@ def values_of(
 
     Raises the function's own error, or EngineDied if the process died or took longer than `timeout_s`.
     """
+    import tempfile  # 3 ms
+
     with tempfile.TemporaryFile() as printed:
         process = _start(printed)
         deadline = _Deadline(process, timeout_s)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -12,6 +14,7 @@ from localspec.machine.records import DeviceUser
 Library: TypeAlias = Any
 """The module `pynvml`, which has no types."""
 Answer: TypeAlias = Any
+_LIBRARY = "libnvidia-ml.so.1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +48,22 @@ class Cards:
 
 def look() -> Cards:
     """Ask NVML about every card."""
+    if sys.platform == "linux" and not _is_installed():
+        return Cards(trouble="NVIDIA's driver does not answer (NVML Shared Library Not Found)")
     try:
         import pynvml
     except Exception as error:  # noqa: BLE001 - a broken installation fails in its own ways; nothing depends on it
         return Cards(trouble=f"the package nvidia-ml-py cannot be used ({_words(error)})")
     return look_through(pynvml)
+
+
+def _is_installed() -> bool:
+    """Tell whether the driver's library is there: importing the binding for nothing takes 15 ms."""
+    try:
+        ctypes.CDLL(_LIBRARY)
+    except OSError:
+        return False
+    return True
 
 
 def look_through(library: Library) -> Cards:

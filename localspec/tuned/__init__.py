@@ -1,6 +1,14 @@
 """Tuned settings, kept for each machine, pair of models and task, and how their going stale is noticed."""
 
 from localspec.tuned.identity import Identity, MachineFacts, ModelFacts, changes, identify
+from localspec.tuned.kept_costs import (
+    KeptCall,
+    KeptCosts,
+    costs_file,
+    forget_costs,
+    keep_costs,
+    recall_costs,
+)
 from localspec.tuned.model_files import fingerprint
 from localspec.tuned.store import (
     Kept,
@@ -18,18 +26,24 @@ from localspec.tuned.store import (
 __all__ = [
     "Identity",
     "Kept",
+    "KeptCall",
+    "KeptCosts",
     "MachineFacts",
     "ModelFacts",
     "Recalled",
     "TunedTask",
     "TunedWorkplace",
     "changes",
+    "costs_file",
     "everything",
     "fingerprint",
     "forget",
+    "forget_costs",
     "identify",
     "keep",
+    "keep_costs",
     "keep_workplace",
     "recall",
+    "recall_costs",
     "recall_workplace",
 ]

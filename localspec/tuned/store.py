@@ -13,6 +13,7 @@ from localspec.checked import UnexpectedError, checked
 from localspec.errors import StoreError
 from localspec.paths import PRIVATE_FILE, data_dir, write_atomically
 from localspec.tuned.identity import Identity, ModelFacts, changes
+from localspec.tuned.kept_costs import forget_costs
 from localspec.types import EngineSettings, KvType, TaskType
 
 logger = logging.getLogger("localspec.tuned")
@@ -136,7 +137,7 @@ def recall_workplace(identity: Identity) -> TunedWorkplace | None:
 def forget(identity: Identity, task: TaskType | None = None) -> int:
     """Drop what was tuned for a pair, on whatever machine: one task, or all; return how many tasks.
 
-    Raises StoreError or UserError.
+    What its calls were measured to cost goes as well. Raises StoreError or UserError.
     """
 
     def change(old: _Contents) -> _Contents:
@@ -152,6 +153,7 @@ def forget(identity: Identity, task: TaskType | None = None) -> int:
         return new if task is not None else replace(new, workplaces=others)
 
     before, after = _rewrite(change)
+    forget_costs(identity)
     return len(before.tasks) - len(after.tasks)
 
 

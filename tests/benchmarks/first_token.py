@@ -5,6 +5,7 @@ python -m tests.benchmarks.first_token [--modes auto,off,sd] [--runs 7] [--llama
 Runs alternate. The bare program is a fresh Python that loads the same files and reads the same tokens through
 llama.cpp, and nothing else; `--llama-bench` adds llama.cpp's own program, from its start to its end, which
 loads the target and reads as many tokens. What counts is the time above the bare program's load and prefill.
+A first run, which does not count, fills the disk's cache and leaves what calls cost to those that follow.
 """
 
 from __future__ import annotations
@@ -118,7 +119,7 @@ def _measured(
     times = Times()
     files = [args.model] if mode in WITHOUT_DRAFT else [args.model, args.model_draft]
     order = {"models": list(map(str, files)), "tokens": tokens, "threads": physical_cores()}
-    for number in range(args.runs + 1):  # the first fills the disk's cache
+    for number in range(args.runs + 1):
         run = first_byte_s(_command(args, mode, prompt), environment)
         started = time.perf_counter()
         told = subprocess.run(

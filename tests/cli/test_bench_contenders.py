@@ -213,7 +213,8 @@ def test_tuned_settings_are_used_on_the_seats_that_they_hold_for(monkeypatch: py
         def __init__(self, args: argparse.Namespace, *, here: bool) -> None:
             assert (args.mode, here) == ("auto", True)
 
-        def seat(self, pair: PairOptions, _place: object) -> PairOptions:
+        def seat(self, pair: PairOptions, _place: object, *, keeps_costs: bool) -> PairOptions:
+            assert not keeps_costs  # what is compared is measured now
             return replace(pair, max_fan_out=24)
 
     monkeypatch.setattr(bench_contenders, "KnownPair", Known)

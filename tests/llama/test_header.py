@@ -9,6 +9,7 @@ import gguf
 import pytest
 
 from localspec.errors import ModelFileError
+from localspec.gguf import read
 from localspec.gguf.header import BLOCKS
 from localspec.gguf.read import read_header
 from localspec.llama import Model, check_model_file
@@ -50,6 +51,18 @@ def test_block_sizes_are_those_of_ggml() -> None:
     library.ggml_type_size.restype = ctypes.c_size_t
     sizes = {kind: (library.ggml_blck_size(kind), library.ggml_type_size(kind)) for kind in range(43)}
     assert {kind: size for kind, size in sizes.items() if size[0]} == BLOCKS
+
+
+def test_a_file_is_read_once_until_it_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tiny.llama(tmp_path / "a.gguf")
+    header = read_header(path)
+    with monkeypatch.context() as patched:
+        patched.setattr(read, "parse", None)
+        assert read_header(path) is header
+    tiny.llama(
+        tmp_path / "b.gguf", adjust=lambda recipe: recipe.writer.add_string("test.new", "yes")
+    ).replace(path)
+    assert read_header(path).text("test.new") == "yes"
 
 
 def test_per_layer_values(tmp_path: Path) -> None:

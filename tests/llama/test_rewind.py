@@ -20,7 +20,7 @@ def test_attention_rewinds_and_branches(
     model = Model.open(ModelOptions(path=request.getfixturevalue(name)))
     context = open_context(model, sequences=2)
     assert probe(context) == Rewind(can_rewind=True, can_branch=True)
-    assert context.length() == 0
+    assert (context.length(), context.busy_s) == (0, 0.0)  # on a large model trying would take long
     model.close()
 
 

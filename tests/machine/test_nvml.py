@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -86,8 +87,17 @@ def test_a_driver_that_cannot_count_is_broken() -> None:
 
 
 def test_a_missing_package_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "pynvml", None)
+    monkeypatch.setattr(nvml, "_is_installed", lambda: True)
+    monkeypatch.setitem(sys.modules, "pynvml", None)
     assert "nvidia-ml-py cannot be used" in nvml.look().trouble
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the binding looks for the library itself")
+def test_without_a_driver_its_binding_is_not_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nvml, "_LIBRARY", "libnvidia-ml-that-nobody-has.so.1")
+    monkeypatch.delitem(sys.modules, "pynvml", raising=False)
+    assert nvml.look().trouble == "NVIDIA's driver does not answer (NVML Shared Library Not Found)"
+    assert "pynvml" not in sys.modules
 
 
 def test_a_place_on_the_bus_decides() -> None:
