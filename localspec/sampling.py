@@ -6,21 +6,21 @@ penalties, top-k, top-p, min-p, temperature.
 
 from __future__ import annotations
 
-from collections import Counter
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from math import log
+from itertools import accumulate
+from math import exp, inf, log
 
 import numpy as np
-from numpy.typing import NDArray
 
 from localspec.errors import EngineError
+from localspec.penalties import Floats, Ids, Logits, penalised_candidates, penalised_row, penalises
 from localspec.types import Distribution, Sampling
 
-Logits = NDArray[np.float32]
-Ids = NDArray[np.int64]
-Floats = NDArray[np.float64]
-
+FEW = 64  # candidates: up to here Python's own numbers are faster than calls of numpy
 _LARGE_VOCABULARY = 32768  # from here on, longer blocks find the best candidates faster
+_LARGE_ROW = 16384  # from here on, folding it twice is faster than once
+_COLUMNS = 128  # of a folded row, about
 _CERTAIN: Floats = np.ones(1)
 _CERTAIN.flags.writeable = False
 _NOT_NUMBERS = "the model returned logits that are not numbers"
@@ -53,6 +53,48 @@ def top_candidates(rows: Logits, count: int) -> tuple[Ids, Logits]:
     return ids, logits
 
 
+def best_candidates(row: Logits, count: int) -> tuple[list[int], list[float]]:
+    """Return ids and logits of the `count` (at most `FEW`) largest entries of a row, best first.
+
+    What `top_candidates` does, for one row and as Python's numbers.
+    """
+    count = min(count, len(row))
+    maxima = column_maxima(row)
+    place = len(maxima) - count
+    maxima.partition(place)
+    found = (row >= maxima[place]).nonzero()[0]
+    if len(found) < count:
+        raise EngineError(_NOT_NUMBERS)
+    ids, values = found.tolist(), row.take(found).tolist()
+    order = sorted(range(len(ids)), key=values.__getitem__, reverse=True)[:count]
+    return [ids[place] for place in order], [values[place] for place in order]
+
+
+def column_maxima(row: Logits) -> Logits:
+    """Return the maxima of some hundred groups of a row's entries, in which no entry is missing.
+
+    There are `columns(len(row))`. Entries that are neighbours, and often alike, belong to different groups.
+    """
+    if len(row) >= _LARGE_ROW:
+        row = _folded(row, 64)
+    return _folded(row, len(row) // _COLUMNS or 1)
+
+
+def columns(vocabulary: int) -> int:
+    """Return how many groups `column_maxima` makes; entry i belongs to the group i modulo that, about."""
+    if vocabulary >= _LARGE_ROW:
+        vocabulary //= 64
+    return vocabulary // max(vocabulary // _COLUMNS, 1)
+
+
+def _folded(values: Logits, folds: int) -> Logits:
+    rest = len(values) % folds
+    maxima: Logits = np.maximum.reduce((values[:-rest] if rest else values).reshape(folds, -1))
+    if rest:
+        np.maximum(maxima[:rest], values[-rest:], out=maxima[:rest])
+    return maxima
+
+
 def _thresholds(rows: Logits, count: int) -> Logits:
     """Return for each row a value that at least `count` entries reach, and few more."""
     size = rows.shape[1]
@@ -66,10 +108,9 @@ def _thresholds(rows: Logits, count: int) -> Logits:
 
 def greedy_token(logits: Logits, sampling: Sampling, history: Sequence[int]) -> int:
     """Return the most likely token after penalties; `logits` float32 (vocabulary,)."""
-    if penalises(sampling) and history:
-        return int(_best(logits, 1, sampling, history)[0][0])
-    token = int(logits.argmax())
-    if logits[token] != logits[token]:
+    row = penalised_row(logits, sampling, history)
+    token = int(row.argmax())
+    if row[token] != row[token]:
         raise EngineError(_NOT_NUMBERS)
     return token
 
@@ -81,20 +122,24 @@ def distribution(logits: Logits, sampling: Sampling, history: Sequence[int]) -> 
     """
     if sampling.temperature <= 0:
         return one_point(greedy_token(logits, sampling, history))
-    if 0 < sampling.top_k < len(logits):
-        ids, best = _best(logits, sampling.top_k, sampling, history)
-        values = best.astype(np.float64)
+    row = penalised_row(logits, sampling, history)
+    if 0 < sampling.top_k <= min(FEW, len(row) - 1):
+        few, logits_of_few = best_candidates(row, sampling.top_k)
+        probs = _truncated(logits_of_few, sampling, sampling.temperature)
+        return Distribution(np.array(few[: len(probs)], np.int64), np.array(probs))
+    if 0 < sampling.top_k < len(row):
+        ids, best = top_candidates(row[None], sampling.top_k)
+        values = best[0].astype(np.float64)
         kept = _kept(values, sampling)
-        return Distribution(ids[:kept], _softmax(values[:kept], sampling.temperature, values[0]))
-    row = _penalised(logits, sampling, history)
+        return Distribution(ids[0][:kept], _softmax(values[:kept], sampling.temperature, values[0]))
     if sampling.top_p >= 1 and sampling.min_p <= 0:
         return Distribution(None, _softmax(row, sampling.temperature, row.max()))
     return _without_top_k(row, sampling)
 
 
 def draft_distribution(  # noqa: PLR0913 - every one of them shapes q
-    ids: Ids,
-    logits: Logits,
+    ids: Sequence[int] | Ids,
+    logits: Sequence[float] | Logits,
     sampling: Sampling,
     *,
     draft_temperature: float,
@@ -102,33 +147,36 @@ def draft_distribution(  # noqa: PLR0913 - every one of them shapes q
     saguaro_top: int,
     history: Sequence[int],
 ) -> Distribution:
-    """Return the q to draw a draft token from, given the draft model's best candidates.
+    """Return the q to draw a draft token from, given the draft model's few best candidates.
 
-    `ids` (n,) and `logits` (n,) are one row of `top_candidates`. After the target's own sampling steps
-    the temperature is multiplied by `draft_temperature`, and the probabilities of the first `saguaro_top`
-    tokens by `saguaro_c`. The order is that of the draft model's preference, before this down-weighting.
+    `ids` and `logits` come from `best_candidates` or a row of `top_candidates`. After the target's own
+    sampling steps the temperature is multiplied by `draft_temperature`, and the probabilities of the first
+    `saguaro_top` tokens by `saguaro_c`. The order is that of the draft model's preference, before this
+    down-weighting.
     """
-    values = logits.astype(np.float64)
-    if penalises(sampling) and history:
-        ids, values = _penalise_candidates(ids, values, sampling, history)
+    if history and penalises(sampling):
+        ids, logits = penalised_candidates(ids, logits, sampling, history)
     temperature = sampling.temperature * draft_temperature
     if temperature <= 0:
         return one_point(int(ids[0]))
-    if 0 < sampling.top_k < len(ids):
-        values = values[: sampling.top_k]
-    kept = _kept(values, sampling)
-    probs = _softmax(values[:kept], temperature, values[0])
-    if saguaro_c != 1 and 0 < saguaro_top < kept:  # one factor for all tokens would change nothing
+    if 0 < sampling.top_k < len(logits):
+        logits = logits[: sampling.top_k]
+    probs = _truncated(logits, sampling, temperature)
+    if saguaro_c != 1 and 0 < saguaro_top < len(probs):  # one factor for all tokens would change nothing
         probs = _down_weighted(probs, saguaro_c, saguaro_top)
-    return Distribution(ids[:kept], probs)
+    return Distribution(np.array(ids[: len(probs)], np.int64), np.array(probs))
 
 
 def probability(distribution: Distribution, token: int) -> float:
     """Return the probability of a token, 0 outside the support."""
-    if distribution.ids is None:
-        return float(distribution.probs[token])
-    index = int((distribution.ids == token).argmax())
-    return float(distribution.probs[index]) if distribution.ids[index] == token else 0.0
+    ids = distribution.ids
+    if ids is None:
+        return distribution.probs.item(token)
+    if len(ids) <= FEW:
+        few = ids.tolist()
+        return distribution.probs.item(few.index(token)) if token in few else 0.0
+    index = int((ids == token).argmax())
+    return distribution.probs.item(index) if ids[index] == token else 0.0
 
 
 def draw(distribution: Distribution, uniform: float) -> int:
@@ -136,12 +184,13 @@ def draw(distribution: Distribution, uniform: float) -> int:
 
     A token of probability 0 is never returned.
     """
-    cumulative = distribution.probs.cumsum()
+    ids, probs = distribution.ids, distribution.probs
+    cumulative = list(accumulate(probs.tolist())) if len(probs) <= FEW else probs.cumsum()
     total = cumulative[-1]
-    index = int(cumulative.searchsorted(uniform * total, side="right"))
+    index = bisect_right(cumulative, uniform * total)
     if index >= len(cumulative):  # rounding has carried the product up to the total
-        index = int(cumulative.searchsorted(total, side="left"))
-    return index if distribution.ids is None else int(distribution.ids[index])
+        index = bisect_left(cumulative, total)
+    return index if ids is None else ids.item(index)
 
 
 def residual(p: Distribution, q: Distribution | int) -> Distribution:
@@ -150,6 +199,8 @@ def residual(p: Distribution, q: Distribution | int) -> Distribution:
     `q` is a distribution, or the token of a one-hot one. Where rounding leaves nothing, p and q agree
     and a rejection has no probability but that of rounding: the answer is then p.
     """
+    if p.ids is not None and len(p.ids) <= FEW:
+        return _residual_of_few(p, p.ids.tolist(), q)
     rest = p.probs.copy()
     if not isinstance(q, Distribution):
         rest[q if p.ids is None else p.ids == q] = 0
@@ -167,11 +218,41 @@ def residual(p: Distribution, q: Distribution | int) -> Distribution:
     return Distribution(p.ids, rest / mass) if mass > 0 else p
 
 
-def _down_weighted(probs: Floats, factor: float, first: int) -> Floats:
-    weighted = probs.copy()
-    weighted[:first] *= factor
-    mass = weighted.sum()
-    return weighted / mass if mass > 0 else probs
+def _residual_of_few(p: Distribution, ids: list[int], q: Distribution | int) -> Distribution:
+    if not isinstance(q, Distribution):
+        taken = {q: 1.0}
+    elif q.ids is None:
+        taken = dict(zip(ids, q.probs[ids].tolist(), strict=True))
+    else:
+        taken = dict(zip(q.ids.tolist(), q.probs.tolist(), strict=True))
+    rest = [max(x - taken.get(token, 0.0), 0.0) for token, x in zip(ids, p.probs.tolist(), strict=True)]
+    return Distribution(p.ids, np.array(_normalised(rest))) if sum(rest) > 0 else p
+
+
+def _down_weighted(probs: list[float], factor: float, first: int) -> list[float]:
+    weighted = [*(x * factor for x in probs[:first]), *probs[first:]]
+    return _normalised(weighted) if sum(weighted) > 0 else probs
+
+
+def _normalised(weights: Sequence[float]) -> list[float]:
+    mass = sum(weights)
+    return [weight / mass for weight in weights]
+
+
+def _truncated(values: Sequence[float] | Logits, sampling: Sampling, temperature: float) -> list[float]:
+    """Return the probabilities of those of the few descending `values` that top-p and min-p leave."""
+    best = float(values[0])
+    if not -inf < best < inf:
+        raise EngineError(_NOT_NUMBERS)
+    gaps = [float(value) - best for value in values]
+    kept = len(gaps)
+    if sampling.top_p < 1:
+        masses = list(accumulate(map(exp, gaps)))
+        kept = min(kept, bisect_left(masses, sampling.top_p * masses[-1]) + 1)
+    if sampling.min_p > 0:
+        least = log(sampling.min_p)
+        kept = next((place for place, gap in enumerate(gaps[:kept]) if gap < least), kept)
+    return _normalised([exp(gap / temperature) for gap in gaps[: max(kept, 1)]])
 
 
 def _softmax(values: Floats | Logits, temperature: float, best: np.floating) -> Floats:
@@ -215,59 +296,3 @@ def _without_top_k(row: Logits, sampling: Sampling) -> Distribution:
         if kept < len(values) or len(values) == len(row):
             return Distribution(ids[0][:kept], _softmax(values[:kept], sampling.temperature, values[0]))
         count *= 16
-
-
-def penalises(sampling: Sampling) -> bool:
-    """Tell whether any penalty is on."""
-    return sampling.penalty_window > 0 and (
-        sampling.repetition_penalty != 1 or sampling.presence_penalty != 0 or sampling.frequency_penalty != 0
-    )
-
-
-def _lowered(values: Floats, counts: Sequence[int], sampling: Sampling) -> Floats:
-    """Return the logits of tokens that occur `counts` times in the penalty window."""
-    times = np.asarray(counts, dtype=np.float64)
-    repetition = sampling.repetition_penalty
-    scaled = np.where(values <= 0, values * repetition, values / repetition)
-    lowered = scaled - times * sampling.frequency_penalty - sampling.presence_penalty
-    return np.where(times > 0, lowered, values)
-
-
-def _recent(sampling: Sampling, history: Sequence[int]) -> Counter[int]:
-    return Counter(history[-sampling.penalty_window :])
-
-
-def _penalised(logits: Logits, sampling: Sampling, history: Sequence[int]) -> Logits:
-    """Return the row after penalties; the row itself where there are none."""
-    if not penalises(sampling) or not history:
-        return logits
-    recent = _recent(sampling, history)
-    row, tokens = logits.copy(), list(recent)
-    row[tokens] = _lowered(row[tokens].astype(np.float64), list(recent.values()), sampling)
-    return row
-
-
-def _best(logits: Logits, count: int, sampling: Sampling, history: Sequence[int]) -> tuple[Ids, Logits]:
-    """Return the `count` best ids and logits after penalties, without copying the row."""
-    if not penalises(sampling) or not history:
-        ids, values = top_candidates(logits[None], count)
-        return ids[0], values[0]
-    recent = _recent(sampling, history)
-    # That many hold at least `count` tokens without a penalty; those with one join whatever their rank.
-    top_ids, top_values = top_candidates(logits[None], count + len(recent))
-    free = [place for place, token in enumerate(top_ids[0].tolist()) if token not in recent]
-    tokens = np.array(list(recent), dtype=np.int64)
-    lowered = _lowered(logits[tokens].astype(np.float64), list(recent.values()), sampling)
-    joined_ids = np.concatenate((top_ids[0][free], tokens))
-    joined = np.concatenate((top_values[0][free], lowered.astype(np.float32)))
-    order = joined.argsort()[: -count - 1 : -1]
-    return joined_ids[order], joined[order]
-
-
-def _penalise_candidates(
-    ids: Ids, values: Floats, sampling: Sampling, history: Sequence[int]
-) -> tuple[Ids, Floats]:
-    recent = _recent(sampling, history)
-    values = _lowered(values, [recent[token] for token in ids.tolist()], sampling)
-    order = (-values).argsort(kind="stable")
-    return ids[order], values[order]

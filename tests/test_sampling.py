@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from localspec.errors import EngineError
 from localspec.sampling import (
+    FEW,
     distribution,
     draft_distribution,
     draw,
@@ -124,30 +125,6 @@ def test_banned_tokens_have_no_probability() -> None:
         assert as_dict(distribution(logits, sampling, [])) == pytest.approx({5: 0.5, 2999: 0.5})
 
 
-@pytest.mark.parametrize("size", [10, 3001, 8192, 40005])
-@pytest.mark.parametrize("count", [1, 16, 200])
-def test_top_candidates_are_the_largest_in_order(size: int, count: int) -> None:
-    rows = np.stack([random_row(size, seed) for seed in range(3)])
-    rows[1, -1] = 99.0  # the last entry lies outside the equal blocks
-    ids, logits = top_candidates(rows, count)
-    expected = -np.sort(-rows, axis=1)[:, :count]
-    assert np.array_equal(logits, expected)
-    assert np.array_equal(np.take_along_axis(rows, ids, axis=1), expected)
-    assert all(len(set(row)) == min(count, size) for row in ids.tolist())
-
-
-def test_top_candidates_of_equal_logits_are_distinct() -> None:
-    ids, logits = top_candidates(np.zeros((2, 9000), dtype=np.float32), 40)
-    assert len(set(ids[1].tolist())) == 40
-    assert not logits.any()
-
-
-def test_a_number_beside_one_that_is_none_is_still_a_candidate() -> None:
-    row = random_row(40005).copy()
-    row[[7, 7 + 40005 // 64]] = np.nan, 99.0  # of one column
-    assert top_candidates(row[None], 16)[0][0][0] == 7 + 40005 // 64
-
-
 @pytest.mark.parametrize("size", [6000, 40005])
 @pytest.mark.parametrize("sampling", [Sampling(), OPEN, GREEDY, replace(OPEN, top_p=0.5)], ids=str)
 def test_logits_that_are_not_numbers_are_an_engine_error(sampling: Sampling, size: int) -> None:
@@ -180,6 +157,17 @@ def test_draw_inverts_the_cumulative_distribution() -> None:
     assert draw(Distribution(None, np.array([0.25, 0.75])), 0.25) == 1
 
 
+def test_the_size_of_a_distribution_changes_nothing() -> None:
+    ids = np.arange(1000, 1000 + 2 * FEW)[::-1].copy()
+    half = np.random.default_rng(0).dirichlet(np.ones(FEW))
+    wide = Distribution(ids, np.concatenate((half, np.zeros(FEW))))
+    few = Distribution(ids[:FEW], half)
+    for uniform in np.linspace(0.0, np.nextafter(1.0, 0.0), 50).tolist():
+        assert draw(wide, uniform) == draw(few, uniform)
+    assert [probability(wide, token) for token in ids.tolist()] == [probability(few, t) for t in ids.tolist()]
+    assert probability(wide, 7) == probability(few, 7) == 0.0
+
+
 def test_draw_never_gives_a_token_without_probability() -> None:
     p = Distribution(np.array([1, 2, 3, 4]), np.array([0.0, 0.3, 0.6999999999999999, 0.0]))
     assert {draw(p, uniform) for uniform in (0.0, 0.3, np.nextafter(1.0, 0.0), 1.0)} == {2, 3}
@@ -191,15 +179,18 @@ def dense(p: Distribution, size: int) -> NDArray[np.float64]:
 
 @pytest.mark.parametrize("p_spans", [True, False])
 @pytest.mark.parametrize("q_spans", [True, False])
-def test_residual_is_the_normalised_positive_part(p_spans: bool, q_spans: bool) -> None:
-    size = 12
+@pytest.mark.parametrize(("p_width", "q_width"), [(5, 5), (FEW + 1, 5), (5, FEW + 1), (FEW + 1, FEW + 1)])
+def test_residual_is_the_normalised_positive_part(
+    p_spans: bool, q_spans: bool, p_width: int, q_width: int
+) -> None:
+    size = 12 + max(p_width, q_width)
     rng = np.random.default_rng(3)
     for _ in range(50):
         p, q = (
             Distribution(None, rng.dirichlet(np.ones(size)))
             if spans
-            else Distribution(rng.permutation(size)[:5].astype(np.int64), rng.dirichlet(np.ones(5)))
-            for spans in (p_spans, q_spans)
+            else Distribution(rng.permutation(size)[:width].astype(np.int64), rng.dirichlet(np.ones(width)))
+            for spans, width in ((p_spans, p_width), (q_spans, q_width))
         )
         expected = np.maximum(dense(p, size) - dense(q, size), 0)
         np.testing.assert_allclose(dense(residual(p, q), size), expected / expected.sum(), atol=1e-12)

@@ -12,9 +12,10 @@ from localspec.engines.costs import Pace
 from localspec.engines.drafters import Drafter
 from localspec.engines.model import LanguageModel, Rows
 from localspec.engines.trunk import common_prefix
-from localspec.engines.verify import verify, verify_greedily
+from localspec.engines.verify import Coins, Uniforms, verify, verify_greedily
 from localspec.errors import EngineError
-from localspec.sampling import distribution, penalises
+from localspec.penalties import penalises
+from localspec.sampling import distribution
 from localspec.types import (
     Acceptance,
     Distribution,
@@ -81,12 +82,13 @@ class Decoder:
         The first round verifies an empty draft, so that the first token waits for nobody.
         """
         text, draft, emitted = list(prompt), Draft(), 0
+        coins = Coins(random)
         drafter.begin(text)
         try:
             clock = _Clock(self._target, drafter)
             rows = yield from self._read(text)
             while True:
-                outcome = self._judge(draft, rows, text, task, random)
+                outcome = self._judge(draft, rows, text, task, coins)
                 tokens = _cut([*draft.tokens[: outcome.accepted], outcome.bonus], task, emitted)
                 accepted = min(outcome.accepted, len(tokens))
                 self._forget(len(text) + accepted)
@@ -137,14 +139,16 @@ class Decoder:
         self._target.truncate(length)
 
     def _judge(
-        self, draft: Draft, rows: Rows, text: list[int], task: Task, random: np.random.Generator
+        self, draft: Draft, rows: Rows, text: list[int], task: Task, random: Uniforms
     ) -> VerifyOutcome:
-        if task.plain_greedy and not np.isnan(rows[0, 0]):  # not a number: let `distribution` say so
+        sampling = task.sampling
+        if task.plain_greedy and rows.item(0) == rows.item(0):  # not a number: let `distribution` say so
             return verify_greedily(draft, rows)
-        history = text[-task.sampling.penalty_window :] if task.sampling.penalty_window else []
+        history = text[-sampling.penalty_window :] if penalises(sampling) else None
 
         def target(accepted: int) -> Distribution:
-            return distribution(rows[accepted], task.sampling, [*history, *draft.tokens[:accepted]])
+            seen = () if history is None else [*history, *draft.tokens[:accepted]]
+            return distribution(rows[accepted], sampling, seen)
 
         return verify(draft, target, task.acceptance, random)
 
@@ -181,8 +185,8 @@ class _Clock:
     def lap(self, draft: Draft, accepted: int) -> RoundStats:
         """End a round."""
         now = self._totals()
-        verify_s, draft_s, wait_s, ahead_s = (new - old for new, old in zip(now, self._last, strict=True))
-        self._last = now
+        last, self._last = self._last, now
+        verify_s, draft_s, wait_s = now[0] - last[0], now[1] - last[1], now[2] - last[2]
         return RoundStats(
             drafted=len(draft.tokens),
             accepted=accepted,
@@ -191,7 +195,8 @@ class _Clock:
             draft_s=draft_s,
             wait_s=wait_s,
             python_s=time.perf_counter() - self._started - verify_s - draft_s - wait_s,
-            ahead_s=min(ahead_s, verify_s),  # a call counts where it ends, also one that began a round before
+            # a call counts where it ends, also one that began a round before
+            ahead_s=min(now[3] - last[3], verify_s),
         )
 
     def _totals(self) -> tuple[float, float, float, float]:

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from math import exp
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from localspec.engines.model import Rows
-from localspec.sampling import draft_distribution, draw, penalises, top_candidates
+from localspec.engines.verify import Coins
+from localspec.penalties import penalises
+from localspec.sampling import best_candidates, column_maxima, draft_distribution, draw, top_candidates
 from localspec.types import Distribution, EngineSettings, Sampling
 
 CANDIDATES = 16  # a draft distribution over so many tokens loses next to nothing (prototype: top 12 to 16)
-FOLDS = 16  # of a row of logits, to find its best token and its rivals in one pass
 GUESSES = 12  # bonus tokens worth considering at one position
 
 Guesses = tuple[tuple[int, float], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Proposal:
+class Proposal(NamedTuple):  # a frozen dataclass takes twice as long to make
     """A drafted token, and what the draft model thought before it was chosen.
 
     `confidence` is the draft model's chance for its best token, `guesses` its best tokens with their
@@ -56,10 +57,11 @@ class Proposer:
         # A greedy target has no temperature of its own: the draft's plain softmax ranks the guesses.
         self._sampling = sampling if sampling.temperature > 0 else Sampling(1.0, 0, 1.0, 0.0)
         self._window = sampling.penalty_window
-        self._sharpness = np.float32(1.0 / self._sampling.temperature)
+        self._sharpness = 1.0 / self._sampling.temperature
         self._guesses = settings.mode == "ssd"
         self._settings = settings
-        self._random = random
+        self._weighted = max(1, settings.fan_out_budget // (settings.draft_length + 1)) + 1
+        self._random = Coins(random)
 
     @property
     def needs_history(self) -> bool:
@@ -68,61 +70,70 @@ class Proposer:
 
     def propose(self, rows: Rows, histories: Sequence[Sequence[int]] | None = None) -> list[Proposal]:
         """Return one proposal for each row; `histories` are needed with penalties only."""
-        rows = rows[:, : self._vocabulary]
-        if self.deterministic and not self._guesses and not self._penalised:
-            return [self._best(row) for row in rows]
-        ids, logits = top_candidates(rows, min(CANDIDATES, rows.shape[1]))
+        if self._vocabulary is not None and rows.shape[1] > self._vocabulary:
+            rows = rows[:, : self._vocabulary]
         if self._penalised:
-            return [
-                self._drawn(ids[row], logits[row], histories[row] if histories else ())
-                for row in range(len(ids))
-            ]
-        guesses = self._guessed(ids, logits)
+            known = [best_candidates(row, CANDIDATES) for row in rows]
+            seen = histories or [()] * len(known)
+            return [self._penalised_row(*best, text) for best, text in zip(known, seen, strict=True)]
+        if self._guesses:
+            return self._with_guesses(rows)
         if self.deterministic:
-            return [Proposal(*known[0], known, None) for known in guesses]
-        return [
-            replace(self._drawn(ids[row], logits[row], ()), guesses=known)
-            for row, known in enumerate(guesses)
-        ]
+            return [self._best(row) for row in rows]
+        return [self._drawn(*best_candidates(row, CANDIDATES), ()) for row in rows]
 
-    def _guessed(self, ids: NDArray[np.int64], logits: NDArray[np.float32]) -> list[Guesses]:
-        """Return the best tokens of each row with their chances at the target's temperature."""
-        scaled = np.exp((logits - logits[:, :1]) * self._sharpness)
+    def _with_guesses(self, rows: Rows) -> list[Proposal]:
+        """Return proposals with the best tokens of each row and their chances at the target's temperature."""
+        ids, logits = top_candidates(rows, CANDIDATES)
+        scaled = np.exp((logits - logits[:, :1]) * np.float32(self._sharpness))
         scaled /= scaled.sum(axis=1, keepdims=True)
-        rows = zip(ids[:, :GUESSES].tolist(), scaled[:, :GUESSES].tolist(), strict=True)
-        return [tuple(zip(tokens, weights, strict=True)) for tokens, weights in rows]
+        found = zip(ids.tolist(), logits.tolist(), scaled[:, :GUESSES].tolist(), strict=True)
+        if self.deterministic:
+            return [
+                Proposal(tokens[0], weights[0], tuple(zip(tokens, weights, strict=False)), None)
+                for tokens, _, weights in found
+            ]
+        return [
+            self._drawn(tokens, own, tuple(zip(tokens, weights, strict=False)))
+            for tokens, own, weights in found
+        ]
 
     def _best(self, row: NDArray[np.float32]) -> Proposal:
         """Return the best token alone, where nobody asks what else might follow.
 
-        One pass over the row: it is folded into columns, and their maxima stand for all tokens. The
-        confidence is the best token's share of the maxima; calibration makes a chance of it.
+        The row is folded into columns, and the largest of their maxima stand for its best tokens. The
+        confidence is the best token's share of them; calibration makes a chance of it.
         """
-        width = len(row) // FOLDS
-        end = width * FOLDS
-        maxima = np.concatenate((row[:end].reshape(FOLDS, width).max(axis=0), row[end:]))
-        column = int(maxima.argmax())
-        if column < width:
-            token = int(row[column:end:width].argmax()) * width + column
-        else:
-            token = end + column - width
-        share = 1.0 / float(np.exp((maxima - maxima[column]) * self._sharpness).sum())
+        token = int(row.argmax())
+        best = row.item(token)
+        maxima = column_maxima(row)
+        place = max(len(maxima) - CANDIDATES, 0)
+        maxima.partition(place)
+        sharpness = self._sharpness
+        share = 1.0 / sum([exp((value - best) * sharpness) for value in maxima[place:].tolist()])
         return Proposal(token, share, (), None)
 
-    def _drawn(self, ids: NDArray[np.int64], logits: NDArray[np.float32], history: Sequence[int]) -> Proposal:
+    def _drawn(self, ids: list[int], logits: list[float], guesses: Guesses) -> Proposal:
+        """Return a token drawn from q."""
+        q = self._q(ids, logits, ())
+        return Proposal(draw(q, self._random.random()), q.probs.item(0), guesses, q)
+
+    def _penalised_row(self, ids: list[int], logits: list[float], text: Sequence[int]) -> Proposal:
         """Return a token drawn from q, or its best, with the best tokens of q as guesses."""
-        settings = self._settings
-        q = draft_distribution(
-            ids,
-            logits,
-            self._sampling,
-            draft_temperature=settings.draft_temperature,
-            saguaro_c=settings.saguaro_c,
-            saguaro_top=max(1, settings.fan_out_budget // (settings.draft_length + 1)) + 1,
-            history=history[-self._window :] if self._window else (),
-        )
+        q = self._q(ids, logits, text[-self._window :])
         assert q.ids is not None
         guesses: Guesses = tuple(zip(q.ids[:GUESSES].tolist(), q.probs[:GUESSES].tolist(), strict=True))
         if self.deterministic:
             return Proposal(*guesses[0], guesses, None)
         return Proposal(draw(q, self._random.random()), guesses[0][1], guesses, q)
+
+    def _q(self, ids: list[int], logits: list[float], history: Sequence[int]) -> Distribution:
+        return draft_distribution(
+            ids,
+            logits,
+            self._sampling,
+            draft_temperature=self._settings.draft_temperature,
+            saguaro_c=self._settings.saguaro_c,
+            saguaro_top=self._weighted,
+            history=history,
+        )

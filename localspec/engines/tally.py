@@ -41,7 +41,7 @@ class Tally:
         else:
             self._stats.append(stats)
             could_prepare = self._mode == "ssd" and not self._part_begins
-            self._misses += could_prepare and stats.origin is not DraftOrigin.AHEAD
+            self._misses += could_prepare and stats.origin not in (DraftOrigin.AHEAD, DraftOrigin.NGRAM)
         self._part_begins = False
         self._tokens += tokens
         self._last_s = now_s

@@ -14,8 +14,10 @@ from localspec.engines.drafters import NoDrafter
 from localspec.engines.loop import Decoder, Round, Task
 from localspec.engines.model import LanguageModel, Rows
 from localspec.engines.stepdown import seconds_of
+from localspec.engines.verify import Uniforms
 from localspec.evidence import TraceSegment
-from localspec.sampling import Floats, Ids, distribution, probability, top_candidates
+from localspec.penalties import Floats, Ids
+from localspec.sampling import distribution, probability, top_candidates
 from localspec.types import Distribution, Draft, EngineSettings, VerifyOutcome
 
 READ_TOGETHER = 64  # tokens whose rows of draft logits are held at once
@@ -82,7 +84,7 @@ class _Watched(Decoder):
     row: NDArray[np.float32]
 
     def _judge(
-        self, draft: Draft, rows: Rows, text: list[int], task: Task, random: np.random.Generator
+        self, draft: Draft, rows: Rows, text: list[int], task: Task, random: Uniforms
     ) -> VerifyOutcome:
         self.row = rows[0]
         return super()._judge(draft, rows, text, task, random)

@@ -31,6 +31,7 @@ class Trunk:
         self.clock = clock
         self.text: list[int] = []
         self.proposals: list[Proposal] = []
+        self._last_token = model.vocabulary_size - 1
 
     def begin(self, text: Sequence[int]) -> None:
         """Start from a new text; what the caches hold of it stays, in every sequence."""
@@ -48,11 +49,10 @@ class Trunk:
     def missing(self) -> list[int]:
         """Return the end of the whole, which the cache does not hold yet."""
         held = self.model.length() - len(self.text)
-        missing = [proposal.token for proposal in self.proposals[max(held, 0) :]]
-        if held < 0:
-            missing = self.text[held:] + missing
-        known = self.model.vocabulary_size  # a target may have a few ids more, to fill up its matrices
-        return missing if max(missing, default=0) < known else [min(token, known - 1) for token in missing]
+        missing = [] if held >= 0 else self.text[held:]
+        missing += [proposal.token for proposal in self.proposals[max(held, 0) :]]
+        last = self._last_token  # a target may have a few ids more, to fill up its matrices
+        return missing if max(missing, default=0) <= last else [min(token, last) for token in missing]
 
     def confidences(self) -> list[float]:
         """Return the confidence of each proposal."""

@@ -21,6 +21,7 @@ class Batch:
         self._positions = np.zeros(capacity, np.int32)
         self._counts = np.ones(capacity, np.int32)
         self._wanted = np.zeros(capacity, np.int8)
+        self._first = self._tokens.data, self._positions.data, self._wanted.data
         self._ids = np.arange(sequences, dtype=np.int32)
         self._id_addresses = self._ids.ctypes.data + np.arange(sequences, dtype=np.uintp) * self._ids.itemsize
         self._pointers = np.full(capacity, self._id_addresses[0], np.uintp)
@@ -40,7 +41,8 @@ class Batch:
         """Put a run of the trunk's tokens from position `start`; the last `rows` get logits."""
         count = len(tokens)
         if count == 1:  # most calls: single numbers are stored ten times as fast as slices
-            self._tokens[0], self._positions[0], self._wanted[0] = tokens[0], start, rows
+            token, position, wanted = self._first
+            token[0], position[0], wanted[0] = tokens[0], start, rows
         else:
             self._tokens[:count] = tokens
             self._positions[:count] = self._counting[start : start + count]

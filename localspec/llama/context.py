@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from localspec.errors import Cancelled, ContextFullError, EngineError
 from localspec.llama import log
 from localspec.llama.batch import Batch
+from localspec.llama.ggml import function
 from localspec.llama.library import Native, abort_flag, native
 from localspec.llama.settings import context_parameters, creation_error, plan
 from localspec.llama.weights import Model
@@ -58,17 +59,15 @@ class Context:
         model.adopt(self)
         self._memory = api.llama_get_memory(pointer)
         self._decode, self._synchronize = api.llama_decode, api.llama_synchronize
-        self._remove, self._copy, self._logits = (
-            api.llama_memory_seq_rm,
-            api.llama_memory_seq_cp,
-            api.llama_get_logits,
-        )
+        self._remove, self._copy = api.llama_memory_seq_rm, api.llama_memory_seq_cp
+        self._logits = function("llama_get_logits", ctypes.c_void_p, ctypes.c_void_p)  # its address alone
         self._sizes = sizes
         self._vocabulary_size = model.vocabulary.size
         self._batch = Batch(sizes.batch, sequences, sizes.context)
         self._lengths = [0] * sequences
         self._busy_s = 0.0
         self._no_rows: Rows = np.empty((0, self._vocabulary_size), np.float32)
+        self._address: int | None = None  # of the last call's logits
         self._seen, self._view = 0, self._no_rows
 
     @property
@@ -123,7 +122,7 @@ class Context:
             count = self._chunk(total - done, logits)
             rows = logits if done + count == total else 0
             self._batch.fill_run(tokens[done : done + count], self._lengths[0], rows)
-            self._run((0,))
+            self._run((0,), rows)
             self._lengths[0] += count
             done += count
         return self._rows(logits)
@@ -147,7 +146,7 @@ class Context:
         for sequence, length in grown.items():
             self._check_room(length, sequence)
         self._batch.fill_fan(tokens, sequences, positions)
-        self._run(grown)
+        self._run(grown, count)
         for sequence, length in grown.items():
             self._lengths[sequence] = length
         return self._rows(count)
@@ -224,13 +223,15 @@ class Context:
             return left
         return min(self._sizes.micro_batch, left - max(rows, 1))
 
-    def _run(self, touched: Iterable[int]) -> None:
+    def _run(self, touched: Iterable[int], rows: int) -> None:
         self._check_open()
         if self._flag[0] != _CLEAR:
             self._notice_cancel()
         start = perf_counter()
         code = self._decode(self._pointer, self._batch.native)
-        if code == _OK:
+        if code == _OK and rows:
+            self._address = self._logits(self._pointer)  # which waits until all is computed
+        elif code == _OK:
             self._synchronize(self._pointer)
         self._busy_s += perf_counter() - start
         if code != _OK:
@@ -263,11 +264,10 @@ class Context:
     def _rows(self, count: int) -> Rows:
         if not count:
             return self._no_rows
-        logits = self._logits(self._pointer)
-        if not logits:
-            raise EngineError("llama.cpp gave no logits")
-        address = ctypes.addressof(logits.contents)
+        address = self._address
         if address != self._seen:  # llama.cpp moves its buffer when it needs a larger one
+            if not address:
+                raise EngineError("llama.cpp gave no logits")
             width = self._vocabulary_size
             floats = (ctypes.c_float * (self.max_rows * width)).from_address(address)
             self._seen, self._view = address, np.ctypeslib.as_array(floats).reshape(-1, width)

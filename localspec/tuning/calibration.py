@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from localspec.engines.propose import CANDIDATES, GUESSES
 from localspec.evidence import Trace, TraceSegment
-from localspec.sampling import draft_distribution, penalises
+from localspec.penalties import penalises
+from localspec.sampling import draft_distribution
 from localspec.tuning.records import Calibration, RankCurve
 from localspec.tuning.replay import Shape, drawn_from, truncated
 from localspec.types import EngineSettings, Sampling

@@ -16,13 +16,12 @@ from random import Random
 import numpy as np
 from numpy.typing import NDArray
 
-from localspec.engines.propose import CANDIDATES, FOLDS, GUESSES, Proposal
+from localspec.engines.propose import CANDIDATES, GUESSES, Proposal
 from localspec.evidence import Trace, TraceSegment
-from localspec.sampling import draft_distribution, penalises
+from localspec.penalties import penalises
+from localspec.sampling import columns, draft_distribution
 from localspec.types import EngineSettings, Sampling
 
-TAIL_FROM = 8  # of the traced candidates, the first rank from which those that are not there are estimated
-TAIL_POINTS = 24
 USUAL_MULTIPLE = 64  # of vocabularies, whose size a trace does not tell
 BEST_LOGIT = 15.0  # usual; a trace does not know it, and repetition penalties depend on it
 
@@ -170,27 +169,15 @@ class Replay:
         return np.asarray((known[:, None, :] * (ids[:, :, None] == traced[:, None, :])).sum(axis=2))
 
     def _shares(self) -> Floats:
-        """Return the best token's share of the maxima of a folded row, as `Proposer` estimates it."""
+        """Return the best token's share of the best maxima of a folded row, as `Proposer` estimates it."""
         ids, logits = self.segment.draft_ids.astype(np.int64), self.segment.draft_logits
-        width = max(self._vocabulary // FOLDS, 1)
-        columns = np.where(ids < width * FOLDS, ids % width, ids)
+        width = columns(self._vocabulary)
+        places = ids % width
         is_first = np.ones(ids.shape, dtype=np.bool_)
         for rank in range(1, ids.shape[1]):
-            is_first[:, rank] = (columns[:, :rank] != columns[:, rank : rank + 1]).all(axis=1)
-        known = (self._scaled(logits) * is_first).sum(axis=1)
-        return np.asarray(1.0 / (known + self._tails(logits.astype(np.float64), width)))
-
-    def _tails(self, logits: Floats, width: int) -> Floats:
-        """Return what columns without a traced candidate add: logits fall with the logarithm of the rank."""
-        count = logits.shape[1]
-        if self._vocabulary <= count + 1 or count <= TAIL_FROM or not np.isfinite(logits[:, -1]).all():
-            return np.zeros(len(logits))
-        slope = (logits[:, -1] - logits[:, TAIL_FROM - 1]) / log(count / TAIL_FROM)
-        edges = np.geomspace(count + 0.5, self._vocabulary + 0.5, TAIL_POINTS + 1)
-        ranks = np.sqrt(edges[1:] * edges[:-1])
-        new = np.exp(-ranks / width)  # the chance that a better token has not its column already
-        values = logits[:, -1:] + slope[:, None] * np.log(ranks / count)
-        return np.asarray(self._scaled(values.astype(np.float32)) @ (new * np.diff(edges)))
+            is_first[:, rank] = (places[:, :rank] != places[:, rank : rank + 1]).all(axis=1)
+        judged = is_first & (is_first.cumsum(axis=1) <= CANDIDATES)
+        return np.asarray(1.0 / (self._scaled(logits) * judged).sum(axis=1))
 
 
 def replays(trace: Trace, seed: int = 0) -> tuple[Replay, ...]:

@@ -5,11 +5,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from localspec import sampling
 from localspec.engines import drafters, propose, verify
-from localspec.engines.propose import Proposal, Proposer
+from localspec.engines.propose import Guesses, Proposal, Proposer
 from localspec.engines.verify import Target, Uniforms
 from localspec.statistics import ks_uniform_p_value
 from localspec.testing.contract import SIGNIFICANT, EngineContract
@@ -17,7 +16,7 @@ from localspec.types import Distribution, Draft, DraftOrigin, EngineSettings, Ve
 
 SD = EngineSettings(mode="sd", draft_length=4, min_confidence=0.0)
 SSD = EngineSettings(mode="ssd", draft_length=4, fan_out_budget=8, min_confidence=0.0)
-Drawn = Callable[[Proposer, NDArray[np.int64], NDArray[np.float32], Sequence[int]], Proposal]
+Drawn = Callable[[Proposer, list[int], list[float], Guesses], Proposal]
 
 both = pytest.mark.parametrize("settings", [SD, SSD])
 
@@ -86,13 +85,11 @@ def test_a_q_without_its_down_weighting_is_noticed(
 ) -> None:
     original: Drawn = propose.Proposer._drawn
 
-    def forgetful(
-        self: Proposer, ids: NDArray[np.int64], logits: NDArray[np.float32], history: Sequence[int]
-    ) -> Proposal:
+    def forgetful(self: Proposer, ids: list[int], logits: list[float], guesses: Guesses) -> Proposal:
         told = sampling.draft_distribution(
-            ids, logits, self._sampling, draft_temperature=1.0, saguaro_c=1.0, saguaro_top=0, history=history
+            ids, logits, self._sampling, draft_temperature=1.0, saguaro_c=1.0, saguaro_top=0, history=()
         )
-        return replace(original(self, ids, logits, history), q=told)
+        return original(self, ids, logits, guesses)._replace(q=told)
 
     monkeypatch.setattr(propose.Proposer, "_drawn", forgetful)
     assert lowest_p_value(settings) < SIGNIFICANT
@@ -102,7 +99,9 @@ def test_a_draft_shortened_by_its_own_tokens_is_noticed(monkeypatch: pytest.Monk
     def without_unlikely(proposals: Sequence[Proposal], origin: DraftOrigin) -> Draft:
         kept = []
         for proposal in proposals:
-            if proposal.token != proposal.guesses[0][0]:
+            assert proposal.q is not None
+            assert proposal.q.ids is not None
+            if proposal.token != proposal.q.ids[0]:
                 break
             kept.append(proposal)
         q = tuple(proposal.q for proposal in kept if proposal.q is not None)

@@ -45,6 +45,14 @@ def test_only_mode_ssd_can_miss(mode: str, misses: int) -> None:
     assert (tally.summary().hits, tally.summary().misses) == (1, misses)
 
 
+def test_a_round_that_repeats_the_text_is_neither_hit_nor_miss() -> None:
+    tally = Tally(1, "ssd")
+    tally.add(stats(), 1, 1.0)
+    for origin in (DraftOrigin.NGRAM, DraftOrigin.AHEAD, DraftOrigin.NGRAM):
+        tally.add(stats(1, 1, origin), 2, 2.0)
+    assert (tally.summary().hits, tally.summary().misses) == (1, 0)
+
+
 def test_a_later_part_in_mode_ssd_can_miss_after_its_first_round() -> None:
     tally = Tally(1, "sd")
     parts: tuple[tuple[Mode, tuple[DraftOrigin, ...]], ...] = (

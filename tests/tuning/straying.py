@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from unittest.mock import patch
 
 import numpy as np
 from numpy.typing import NDArray
 
-from localspec.engines.propose import FOLDS, Proposal
+from localspec.engines.propose import Proposal
+from localspec.sampling import columns
 from localspec.tuning.replay import Replay
 from tests.tuning.virtual import VOCABULARY, PlacedModel, Stage, Toy
 
-ASTRAY = 7 * VOCABULARY // FOLDS  # to the ids of tokens that stand in the same columns
+ASTRAY = 4 * columns(VOCABULARY)  # to the ids of tokens that stand in the same columns
 
 
 class StrayingModel(PlacedModel):
@@ -53,8 +53,7 @@ def straying_alike() -> Iterator[None]:
 
     def astray(_: Replay, judged: Sequence[Proposal]) -> tuple[Proposal, ...]:
         return tuple(
-            replace(
-                proposal,
+            proposal._replace(
                 token=(proposal.token + ASTRAY) % VOCABULARY,
                 guesses=tuple(((token + ASTRAY) % VOCABULARY, chance) for token, chance in proposal.guesses),
             )

@@ -198,7 +198,7 @@ def test_a_model_and_repetitions_together(
 def test_together_they_are_faster_than_either_and_each_goes_on_for_the_other(
     mode: Mode, rounds: list[tuple[int, int, DraftOrigin]]
 ) -> None:
-    one = echoing(0.8, seed=3)
+    one = echoing(0.8, seed=1)
     simulator = Simulator(one.trace(), one.costs())
     settings = EngineSettings(mode=mode, draft_length=4, fallback="ngram")
     together = simulator.rate(settings)

@@ -21,7 +21,6 @@ from localspec.engines.engine import Engine
 from localspec.engines.loop import Round, Task
 from localspec.engines.measure import STEP_WIDTHS, VERIFY_SIZES
 from localspec.engines.model import Rows
-from localspec.engines.propose import FOLDS
 from localspec.errors import Cancelled
 from localspec.evidence import CallCosts, Costs, Trace, TraceSegment
 from localspec.sampling import top_candidates
@@ -29,6 +28,7 @@ from localspec.types import DraftOrigin, EngineSettings, Sampling
 
 PATIENCE_S = 30.0
 VOCABULARY = 1024
+APART = 64  # ids that differ modulo this are in different columns of the folded row
 RANKS = 20  # that the draft model gives a chance
 PROMPT = 6  # tokens
 GREEDY = Sampling(temperature=0.0)
@@ -211,8 +211,8 @@ def toy(tokens: int = 200, agreement: float = 0.7, seed: int = 0, *, varied: boo
     random = np.random.default_rng(seed)
     places = tokens + PROMPT - 1
     # Of its candidates no two share a column of the folded row, so that it is as sure as it seems.
-    columns = np.stack([random.permutation(VOCABULARY // FOLDS)[:RANKS] for _ in range(places)])
-    ranked = columns + random.integers(FOLDS, size=columns.shape) * (VOCABULARY // FOLDS)
+    columns = np.stack([random.permutation(APART)[:RANKS] for _ in range(places)])
+    ranked = columns + random.integers(VOCABULARY // APART, size=columns.shape) * APART
     sureness = random.uniform(0.4, 2.5, size=(places, 1)) if varied else 1.2
     draft = np.full((places, VOCABULARY), -99.0, np.float32)
     np.put_along_axis(draft, ranked, (-np.arange(RANKS) * sureness).astype(np.float32), axis=1)
