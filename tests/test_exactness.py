@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -7,17 +8,16 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from localspec.errors import Cancelled
 from localspec.exactness import (
     NEAR_TIE,
     QUICK,
     Effort,
     Variant,
     check,
-    check_distribution,
-    check_greedy,
     variants,
 )
-from localspec.exactness.sampled import transforms
+from localspec.exactness.sampled import surprise, transforms
 from localspec.statistics import ks_uniform_p_value
 from localspec.types import EngineSettings, Message, Mode, ModelInfo, Provenance, Request
 
@@ -79,13 +79,12 @@ class MarkovRuntime:
                 return
 
 
-def quiet(_text: str) -> None:
+def quiet(_words: str, _done: float) -> None:
     pass
 
 
 def test_an_exact_runtime_passes_everything() -> None:
-    heard: list[str] = []
-    report = check(MarkovRuntime(), HAS_DRAFT, EFFORT, heard.append)
+    report = check(MarkovRuntime(), HAS_DRAFT, EFFORT, quiet)
     assert report.exact
     assert [(r.variant, r.answers, r.differences) for r in report.greedy] == [
         ("ngram", 6, ()),
@@ -105,7 +104,35 @@ def test_an_exact_runtime_passes_everything() -> None:
     assert all(r.p_value is not None and r.tokens > 500 for r in report.sampled)
     assert all(r.drafted == (r.tokens if r.rounds == "hit" else 0) for r in report.sampled)
     assert [r.drafted > 0 for r in report.greedy] == [False, False, True]
-    assert heard
+
+
+def test_progress_goes_from_nothing_to_almost_all() -> None:
+    heard: list[float] = []
+    check(MarkovRuntime(), HAS_DRAFT, EFFORT, lambda _words, done: heard.append(done))
+    assert heard == sorted(heard)
+    assert heard[0] == 0
+    assert 0.95 < heard[-1] < 1
+
+
+def test_doubt_makes_the_test_longer() -> None:
+    heard: list[float] = []
+    bent = MarkovRuntime(trusts_the_draft("ssd", hits=True))
+    check(bent, HAS_DRAFT, EFFORT, lambda _words, done: heard.append(done))
+    assert heard != sorted(heard)
+    assert 0.95 < heard[-1] < 1
+
+
+@pytest.mark.parametrize(("share", "sampled"), [(0.0, 0), (0.04, 0), (0.5, 8)])
+def test_a_test_that_is_stopped_tells_what_it_found(share: float, sampled: int) -> None:
+    def stop(_words: str, done: float) -> None:
+        if done >= share:
+            raise Cancelled("enough")
+
+    report = check(MarkovRuntime(), HAS_DRAFT, EFFORT, stop)
+    assert not report.complete
+    assert len(report.greedy) == (3 if share else 0)
+    assert len(report.sampled) == sampled
+    assert all(result.p_value is not None for result in report.sampled)
 
 
 def test_every_kind_of_prompt_is_answered_with_and_without_forced_drafts() -> None:
@@ -150,8 +177,8 @@ def test_a_temperature_that_is_off_is_found() -> None:
     def cooler(mode: str, _is_hit: bool, _text: list[int], row: Row) -> Row:
         return row * np.float32(1.25) if mode == "sd" else row
 
-    results = check_distribution(MarkovRuntime(cooler), HAS_DRAFT[1:2], EFFORT, quiet)
-    assert [result.passed for result in results] == [False]
+    results = check(MarkovRuntime(cooler), HAS_DRAFT[1:2], EFFORT, quiet).sampled
+    assert [result.passed for result in results] == [True, False, False]
 
 
 def swaps(gap: float, later: float = 0.0) -> tuple[MarkovRuntime, Bend]:
@@ -185,7 +212,7 @@ def swaps(gap: float, later: float = 0.0) -> tuple[MarkovRuntime, Bend]:
 
 
 QUESTION = (Message("user", "Write a Python function that reverses a string."),)
-ONE_PROMPT = replace(EFFORT, prompts=1, greedy_tokens=8)
+ONE_PROMPT = replace(EFFORT, prompts=1, greedy_tokens=8, sampled_tokens=50)
 SSD = (Variant("ssd", EngineSettings(mode="ssd")),)
 
 
@@ -196,7 +223,7 @@ SSD = (Variant("ssd", EngineSettings(mode="ssd")),)
 def test_a_near_tie_counts_as_equal_if_the_rest_is_greedy_too(gap: float, later: float, passes: bool) -> None:
     runtime, bend = swaps(gap, later)
     runtime.bend = bend
-    [result] = check_greedy(runtime, SSD, ONE_PROMPT, quiet)
+    [result] = check(runtime, SSD, ONE_PROMPT, quiet).greedy
     [difference] = result.differences
     assert result.passed == passes
     assert difference.near_tie == passes
@@ -209,20 +236,20 @@ def test_a_near_tie_counts_as_equal_if_the_rest_is_greedy_too(gap: float, later:
 def test_the_tolerance_can_be_widened() -> None:
     runtime, bend = swaps(0.2)
     runtime.bend = bend
-    [result] = check_greedy(runtime, SSD, replace(ONE_PROMPT, near_tie=0.3), quiet)
+    [result] = check(runtime, SSD, replace(ONE_PROMPT, near_tie=0.3), quiet).greedy
     assert result.passed
 
 
 def test_an_answer_that_stops_early_differs() -> None:
-    [result] = check_greedy(MarkovRuntime(stop_early=True), SSD, ONE_PROMPT, quiet)
+    [result] = check(MarkovRuntime(stop_early=True), SSD, ONE_PROMPT, quiet).greedy
     assert not result.passed
     assert result.differences[0].found == ""
 
 
 def test_too_few_tokens_are_no_verdict() -> None:
     effort = replace(EFFORT, sampled_tokens=20, greedy_tokens=10)
-    results = check_distribution(MarkovRuntime(trusts_the_draft("ssd", hits=True)), SSD, effort, quiet)
-    assert [(result.p_value, result.passed) for result in results] == [(None, True)] * 2
+    report = check(MarkovRuntime(trusts_the_draft("ssd", hits=True)), SSD, effort, quiet)
+    assert {(result.p_value, result.passed) for result in report.sampled} == {(None, True)}
 
 
 @pytest.mark.parametrize(
@@ -243,6 +270,19 @@ def test_variants(mode: Mode | None, has_draft: bool, names: list[str]) -> None:
 def test_the_quick_test_is_smaller() -> None:
     assert QUICK.prompts < Effort().prompts
     assert QUICK.sampled_tokens < Effort().sampled_tokens
+
+
+def test_surprise_is_as_expected_of_the_right_distribution_and_not_of_a_flatter_one() -> None:
+    row = np.random.default_rng(1).normal(0, 2, 40).astype(np.float32)
+    random = np.random.default_rng(5)
+
+    def z(chosen_by: Row) -> float:
+        probs = np.exp(chosen_by, dtype=np.float64)
+        found = [surprise(row, int(token)) for token in random.choice(40, size=500, p=probs / probs.sum())]
+        return sum(excess for excess, _ in found) / math.sqrt(sum(variance for _, variance in found))
+
+    assert abs(z(row)) < 2.5
+    assert z(row * np.float32(0.7)) > 4
 
 
 def test_transforms_are_uniform_also_with_equal_probabilities() -> None:

@@ -100,10 +100,9 @@ class Progress:
             return f"warming up: {name}"
         text = f"{done} of {self._answers} answers"
         if done:
-            from localspec.cli.tune_words import clock  # 20 ms
+            from localspec.cli.tune_words import time_left  # 20 ms
 
-            left_s = (self._now() - self._began_s) / done * (self._answers - done)
-            text += f", about {clock(left_s)} left"
+            text += f", {time_left(self._now() - self._began_s, done / self._answers)}"
         return f"{text}: {name}"
 
 

@@ -156,6 +156,11 @@ def clock(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
+def time_left(passed_s: float, done: float) -> str:
+    """Return how long the rest should take after some time and a share of the work."""
+    return f"about {clock(passed_s / done - passed_s)} left"
+
+
 def shortened(text: str, width: int) -> str:
     """Return a line that fits into so many columns."""
     return text if len(text) <= width else f"{text[: max(0, width - 3)]}..."[:width]

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from localspec.exactness.greedy import Difference, GreedyResult, check_greedy
-from localspec.exactness.sampled import FALSE_ALARM, DistributionResult, check_distribution
-from localspec.exactness.subject import NEAR_TIE, QUICK, Effort, Progress, TokenRuntime, Variant
+from localspec.errors import Cancelled
+from localspec.exactness.greedy import Difference, GreedyResult, GreedyTest
+from localspec.exactness.sampled import FALSE_ALARM, DistributionResult, SampledTest
+from localspec.exactness.subject import NEAR_TIE, QUICK, Course, Effort, Progress, TokenRuntime, Variant
 from localspec.types import Acceptance, EngineSettings, Mode
 
 __all__ = [
@@ -21,22 +22,22 @@ __all__ = [
     "DistributionResult",
     "Effort",
     "GreedyResult",
+    "Progress",
     "Report",
     "TokenRuntime",
     "Variant",
     "check",
-    "check_distribution",
-    "check_greedy",
     "variants",
 ]
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The outcome of the self-test."""
+    """The outcome of the self-test; an incomplete one was stopped."""
 
     greedy: tuple[GreedyResult, ...]
     sampled: tuple[DistributionResult, ...]
+    complete: bool = True
 
     @property
     def exact(self) -> bool:
@@ -51,10 +52,16 @@ def variants(settings: EngineSettings, mode: Mode | None, *, has_draft: bool) ->
 
 
 def check(runtime: TokenRuntime, tested: Sequence[Variant], effort: Effort, on_progress: Progress) -> Report:
-    """Run both tests and return what they found; `on_progress` hears what is being done."""
-    greedy = check_greedy(runtime, tested, effort, on_progress)
-    sampled = check_distribution(runtime, _sampled_variants(tested), effort, on_progress)
-    return Report(greedy, sampled)
+    """Run both tests and return what they found until the end, or until they were cancelled."""
+    greedy = GreedyTest(runtime, tested, effort)
+    sampled = SampledTest(runtime, _sampled_variants(tested), effort)
+    course = Course(on_progress, total=greedy.tokens + sampled.tokens)
+    try:
+        greedy.run(course)
+        sampled.run(course)
+    except Cancelled:
+        return Report(greedy.results, sampled.results, complete=False)
+    return Report(greedy.results, sampled.results)
 
 
 def _sampled_variants(tested: Sequence[Variant]) -> list[Variant]:

@@ -8,8 +8,9 @@ from math import inf
 
 from localspec.exactness.subject import (
     PROMPTS,
+    Answer,
+    Course,
     Effort,
-    Progress,
     TokenRuntime,
     Variant,
     num_drafted,
@@ -52,31 +53,54 @@ class GreedyResult:
         return all(difference.near_tie for difference in self.differences)
 
 
-def check_greedy(
-    runtime: TokenRuntime, tested: Sequence[Variant], effort: Effort, on_progress: Progress
-) -> tuple[GreedyResult, ...]:
-    """Compare the greedy answers of each variant with those of plain decoding, token by token."""
-    prompts = PROMPTS[: effort.prompts]
-    plain = [Request(question(text), GREEDY, _OFF, effort.greedy_tokens, seed=0) for _, text in prompts]
-    expected = []
-    for number, request in enumerate(plain):
-        on_progress(f"plain greedy answers: {number + 1} of {len(plain)}")
-        expected.append([token for token, *_ in runtime.generate_tokens(request)])
-    results = []
-    for variant in tested:
-        answers = []
-        for number, request in enumerate(plain):
-            on_progress(f"greedy answers, {variant.name}: {number + 1} of {len(plain)}")
-            speculating = replace(request, settings=variant.settings_for(number))
-            answers.append(list(runtime.generate_tokens(speculating)))
-        differences = tuple(
-            _difference(runtime, prompt, before, [token for token, *_ in answer], effort.near_tie)
-            for prompt, before, answer in zip(prompts, expected, answers, strict=True)
-            if before != [token for token, *_ in answer]
+class GreedyTest:
+    """The greedy answers of each variant and of plain decoding, one question after another."""
+
+    def __init__(self, runtime: TokenRuntime, tested: Sequence[Variant], effort: Effort) -> None:
+        self._runtime = runtime
+        self._effort = effort
+        self._results = [GreedyResult(variant.name, 0, 0, 0, ()) for variant in tested]
+        self._tested = tested
+
+    @property
+    def tokens(self) -> int:
+        """Return how many tokens there will be, at most."""
+        return self._effort.prompts * self._effort.greedy_tokens * (len(self._tested) + 1)
+
+    @property
+    def results(self) -> tuple[GreedyResult, ...]:
+        """Return what was found so far."""
+        return tuple(result for result in self._results if result.answers)
+
+    def run(self, course: Course) -> None:
+        """Answer all questions."""
+        for number, prompt in enumerate(PROMPTS[: self._effort.prompts]):
+            expected = [token for token, *_ in self._answer(course, number, Variant("plain decoding", _OFF))]
+            for place, variant in enumerate(self._tested):
+                answer = self._answer(course, number, variant)
+                self._results[place] = self._judged(self._results[place], prompt, expected, answer)
+
+    def _answer(self, course: Course, number: int, variant: Variant) -> Answer:
+        course.begin(f"greedy answers: {number + 1} of {self._effort.prompts}, {variant.name}")
+        settings, limit = variant.settings_for(number), self._effort.greedy_tokens
+        request = Request(question(PROMPTS[number][1]), GREEDY, settings, limit, seed=0)
+        answer = list(self._runtime.generate_tokens(request))
+        course.done += limit
+        return answer
+
+    def _judged(
+        self, before: GreedyResult, prompt: tuple[str, str], expected: list[int], answer: Answer
+    ) -> GreedyResult:
+        found, differences = [token for token, *_ in answer], before.differences
+        if found != expected:
+            differences += (_difference(self._runtime, prompt, expected, found, self._effort.near_tie),)
+        return replace(
+            before,
+            answers=before.answers + 1,
+            tokens=before.tokens + len(answer),
+            drafted=before.drafted + num_drafted(answer),
+            differences=differences,
         )
-        tokens, drafted = sum(map(len, answers)), sum(map(num_drafted, answers))
-        results.append(GreedyResult(variant.name, len(prompts), tokens, drafted, differences))
-    return tuple(results)
 
 
 def _difference(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from math import erfc, sqrt
 from typing import Literal
 
 import numpy as np
@@ -11,9 +12,9 @@ import numpy as np
 from localspec.exactness.subject import (
     DRAFTED,
     PROMPTS,
+    Course,
     Effort,
     Logits,
-    Progress,
     TokenRuntime,
     Variant,
     question,
@@ -48,55 +49,14 @@ class DistributionResult:
         return self.p_value is None or self.p_value >= FALSE_ALARM
 
 
-def check_distribution(
-    runtime: TokenRuntime, tested: Sequence[Variant], effort: Effort, on_progress: Progress
-) -> tuple[DistributionResult, ...]:
-    """Sample at temperature 1 and test that the tokens follow the target's distribution.
-
-    Rounds whose draft was prepared are tested apart from the others.
-    """
-    results: list[DistributionResult] = []
-    for number, variant in enumerate(tested):
-        found = _sampled_results(runtime, variant, effort, number, on_progress)
-        if any(result.p_value is not None and result.p_value < SUSPICION for result in found):
-            # fresh answers, so that the doubt that led here does not count twice
-            more = replace(effort, sampled_tokens=4 * effort.sampled_tokens)
-            found = _sampled_results(runtime, variant, more, number + len(tested), on_progress)
-        results += found
-    return tuple(results)
-
-
-def _sampled_results(
-    runtime: TokenRuntime, variant: Variant, effort: Effort, stream: int, on_progress: Progress
-) -> list[DistributionResult]:
-    """Sample once and test hit rounds and other rounds apart."""
-    hits, others = _Group(), _Group()
-    random = np.random.default_rng(stream)
-    answers = 0
-    while hits.tokens + others.tokens < effort.sampled_tokens and answers < effort.sampled_tokens:
-        done = hits.tokens + others.tokens
-        on_progress(f"{variant.name} at temperature 1: {done} of {effort.sampled_tokens} tokens")
-        prompt, seed = PROMPTS[answers % len(PROMPTS)][1], stream * 1_000_003 + answers
-        settings = variant.settings_for(answers)
-        request = Request(question(prompt), FULL, settings, effort.greedy_tokens, seed=seed)
-        answer = list(runtime.generate_tokens(request))
-        for place, row in rows(runtime, prompt, [token for token, *_ in answer]):
-            token, provenance, is_hit = answer[place]
-            group = hits if is_hit else others
-            group.pairs.append(transforms(row, token, float(random.random())))
-            group.drafted += provenance in DRAFTED
-        answers += 1
-    if not hits.tokens:
-        return [others.result(variant.name, "all")]
-    return [hits.result(variant.name, "hit"), others.result(variant.name, "other")]
-
-
 @dataclass(slots=True)
 class _Group:
     """The transforms of the tokens of some rounds, and how many of the tokens were drafted."""
 
     pairs: list[tuple[float, float]] = field(default_factory=list)
     drafted: int = 0
+    excess: float = 0.0  # of surprise: what the tokens' was above what the target's distributions let expect
+    variance: float = 0.0  # of that
 
     @property
     def tokens(self) -> int:
@@ -105,7 +65,104 @@ class _Group:
 
     def result(self, variant: str, rounds: Rounds) -> DistributionResult:
         """Test the transforms."""
-        return DistributionResult(variant, rounds, self.tokens, self.drafted, _p_value(self.pairs))
+        return DistributionResult(variant, rounds, self.tokens, self.drafted, self._p_value())
+
+    def _p_value(self) -> float | None:
+        if self.tokens < FEWEST_TOKENS:
+            return None
+        shapes = [ks_uniform_p_value(values) for values in zip(*self.pairs, strict=True)]
+        surprised = erfc(abs(self.excess) / sqrt(2 * self.variance)) if self.variance > 0 else 1.0
+        return min(1.0, 3 * min(*shapes, surprised))
+
+
+class _Sample:
+    """Tokens of one variant at temperature 1; those of rounds whose draft was prepared are kept apart."""
+
+    def __init__(self, variant: Variant, effort: Effort, stream: int) -> None:
+        self.variant = variant
+        self.wanted = effort.sampled_tokens
+        self._limit = effort.greedy_tokens
+        self._stream = stream
+        self._random = np.random.default_rng(stream)
+        self._answers = 0
+        self._hits, self._others = _Group(), _Group()
+
+    @property
+    def tokens(self) -> int:
+        """Return how many tokens there are, of those that are wanted."""
+        return min(self.wanted, self._hits.tokens + self._others.tokens)
+
+    @property
+    def is_done(self) -> bool:
+        """Tell whether that is enough."""
+        return self.wanted in (self.tokens, self._answers)
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Tell whether more tokens should decide."""
+        return any(each.p_value is not None and each.p_value < SUSPICION for each in self.results())
+
+    def extend(self, runtime: TokenRuntime, course: Course) -> None:
+        """Add an answer."""
+        before = self.tokens
+        course.begin(f"tokens at temperature 1: {before} of {self.wanted}, {self.variant.name}")
+        prompt, seed = PROMPTS[self._answers % len(PROMPTS)][1], self._stream * 1_000_003 + self._answers
+        settings = self.variant.settings_for(self._answers)
+        request = Request(question(prompt), FULL, settings, self._limit, seed=seed)
+        answer = list(runtime.generate_tokens(request))
+        for place, row in rows(runtime, prompt, [token for token, *_ in answer]):
+            token, provenance, is_hit = answer[place]
+            group = self._hits if is_hit else self._others
+            group.pairs.append(transforms(row, token, float(self._random.random())))
+            excess, variance = surprise(row, token)
+            group.excess, group.variance = group.excess + excess, group.variance + variance
+            group.drafted += provenance in DRAFTED
+        self._answers += 1
+        course.done += self.tokens - before
+
+    def results(self) -> tuple[DistributionResult, ...]:
+        """Test hit rounds and other rounds apart."""
+        name = self.variant.name
+        if not self._hits.tokens:
+            return (self._others.result(name, "all"),) if self._others.tokens else ()
+        return self._hits.result(name, "hit"), self._others.result(name, "other")
+
+
+class SampledTest:
+    """Tokens of each variant at temperature 1, an answer of each in turn."""
+
+    def __init__(self, runtime: TokenRuntime, tested: Sequence[Variant], effort: Effort) -> None:
+        self._runtime = runtime
+        self._effort = effort
+        self._samples = [_Sample(variant, effort, number) for number, variant in enumerate(tested)]
+
+    @property
+    def tokens(self) -> int:
+        """Return how many tokens there will be, unless more are needed to decide."""
+        return len(self._samples) * self._effort.sampled_tokens
+
+    @property
+    def results(self) -> tuple[DistributionResult, ...]:
+        """Return what the tokens so far tell."""
+        return tuple(result for sample in self._samples for result in sample.results())
+
+    def run(self, course: Course) -> None:
+        """Sample all tokens, and more of them where chance may have played a trick."""
+        self._complete(self._samples, course)
+        doubtful = [number for number, sample in enumerate(self._samples) if sample.is_doubtful]
+        # fresh answers, so that the doubt that led here does not count twice
+        more = replace(self._effort, sampled_tokens=4 * self._effort.sampled_tokens)
+        streams = {number: number + len(self._samples) for number in doubtful}
+        fresh = {number: _Sample(self._samples[number].variant, more, streams[number]) for number in doubtful}
+        course.total += more.sampled_tokens * len(fresh)
+        self._complete(list(fresh.values()), course)
+        for number, sample in fresh.items():
+            self._samples[number] = sample
+
+    def _complete(self, samples: Sequence[_Sample], course: Course) -> None:
+        while left := [sample for sample in samples if not sample.is_done]:
+            for sample in left:
+                sample.extend(self._runtime, course)
 
 
 def transforms(row: Logits, token: int, uniform: float) -> tuple[float, float]:
@@ -120,7 +177,12 @@ def transforms(row: Logits, token: int, uniform: float) -> tuple[float, float]:
     return randomised_pit(ranks, 1, uniform), randomised_pit(p, token, uniform)
 
 
-def _p_value(pairs: list[tuple[float, float]]) -> float | None:
-    if len(pairs) < FEWEST_TOKENS:
-        return None
-    return min(1.0, 2 * min(ks_uniform_p_value(values) for values in zip(*pairs, strict=True)))
+def surprise(row: Logits, token: int) -> tuple[float, float]:
+    """Return how much more a token surprises than is to be expected, in nats, and the variance of that.
+
+    Their sums show a draft that is believed too much sooner than the transforms: it writes what is rare.
+    """
+    probs = distribution(row, FULL, ()).probs
+    surprises = -np.log(np.maximum(probs, np.finfo(np.float64).tiny))
+    mean = float(probs @ surprises)
+    return float(surprises[token]) - mean, float(probs @ (surprises - mean) ** 2)

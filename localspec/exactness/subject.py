@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 from localspec.types import EngineSettings, Message, ModelInfo, Provenance, Request
 
 Logits = NDArray[np.float32]
-Progress = Callable[[str], None]
+Answer = Sequence[tuple[int, Provenance, bool]]
+Progress = Callable[[str, float], None]
+"""Hears what is being done and the share that is done before; ends the test by raising `Cancelled`."""
 
 DRAFTED = (Provenance.ACCEPTED, Provenance.PREPARED)
 NEAR_TIE = 0.05  # logits; a float target's logits move by up to this much with the width of a batch
@@ -75,13 +77,26 @@ class Variant:
 class Effort:
     """How much to test."""
 
-    prompts: int = 12
-    greedy_tokens: int = 64  # in each answer
-    sampled_tokens: int = 4000  # of each variant
+    prompts: int = 8
+    greedy_tokens: int = 48  # in each answer
+    sampled_tokens: int = 600  # of each variant
     near_tie: float = NEAR_TIE
 
 
-QUICK = Effort(prompts=8, greedy_tokens=32, sampled_tokens=1000)
+QUICK = Effort(prompts=4, sampled_tokens=200)
+
+
+@dataclass(slots=True)
+class Course:
+    """How far the self-test is, in tokens."""
+
+    on_progress: Progress
+    total: int
+    done: int = 0
+
+    def begin(self, words: str) -> None:
+        """Tell what comes next; raises `Cancelled` if nothing is to come."""
+        self.on_progress(words, self.done / self.total)
 
 
 def question(prompt: str) -> tuple[Message, ...]:
@@ -98,6 +113,6 @@ def rows(runtime: TokenRuntime, prompt: str, answer: Sequence[int]) -> Iterator[
             yield place, row
 
 
-def num_drafted(answer: Sequence[tuple[int, Provenance, bool]]) -> int:
+def num_drafted(answer: Answer) -> int:
     """Return how many tokens of an answer were accepted from drafts."""
     return sum(provenance in DRAFTED for _, provenance, _ in answer)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 from collections.abc import Callable
 from dataclasses import replace
 from math import inf
@@ -9,9 +10,18 @@ from math import inf
 import pytest
 
 from localspec import exactness
-from localspec.cli import placing
+from localspec.cli import placing, verify
 from localspec.cli.options import PairOptions
-from localspec.exactness import Difference, DistributionResult, Effort, GreedyResult, Report, Variant
+from localspec.errors import Cancelled
+from localspec.exactness import (
+    Difference,
+    DistributionResult,
+    Effort,
+    GreedyResult,
+    Progress,
+    Report,
+    Variant,
+)
 from tests.cli.conftest import Invoke
 from tests.cli.fake_runtime import FakeRuntime
 
@@ -71,6 +81,54 @@ def test_a_pair_that_is_not_exact(
     assert outcome.code == 1
     assert line in outcome.out
     assert outcome.out.endswith("verdict: NOT exact\n")
+
+
+@pytest.mark.usefixtures("fake")
+@pytest.mark.parametrize(
+    ("parts", "code", "verdict"),
+    [
+        ((FOLLOWS,), 130, "none, as the test was stopped"),
+        ((FOLLOWS, STRAYS), 1, "NOT exact"),
+        ((), 130, "none"),
+    ],
+)
+def test_a_test_that_was_stopped_gives_no_verdict_unless_it_failed(
+    invoke: Invoke,
+    asked: Callable[[Report], Asked],
+    parts: tuple[DistributionResult, ...],
+    code: int,
+    verdict: str,
+) -> None:
+    asked(Report((), parts, complete=False))
+    outcome = invoke("verify")
+    assert outcome.code == code
+    assert f"verdict: {verdict}" in outcome.out
+    assert outcome.out.count("ok ") == (FOLLOWS in parts)
+
+
+def test_ctrl_c_stops_the_models_and_the_test(
+    fake: FakeRuntime, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def check(_runtime: object, _tested: object, _effort: Effort, on_progress: Progress) -> Report:
+        on_progress("something", 0.2)
+        signal.raise_signal(signal.SIGINT)
+        with pytest.raises(Cancelled):
+            on_progress("something else", 0.4)
+        return Report((), (), complete=False)
+
+    monkeypatch.setattr(exactness, "check", check)
+    assert invoke("verify").code == 130
+    assert fake.cancelled.is_set()
+
+
+@pytest.mark.parametrize(
+    ("done", "line"),
+    [(0.0, "0%: greedy answers"), (0.25, "25%, about 3:00 left: greedy answers")],
+)
+def test_the_time_left_follows_the_pace_so_far(done: float, line: str) -> None:
+    seconds = iter((100.0, 160.0))
+    progress = verify.Progress(lambda: None, lambda: next(seconds))
+    assert progress.line("greedy answers", done) == line
 
 
 @pytest.mark.usefixtures("fake")
