@@ -203,12 +203,16 @@ class Search:
         passes = self._draft_passes
         if draft is None or passes is None or self.cannot_rewind:
             return (plain,)
+        known = self.draft.acceptance if self.draft else None
         ahead = ahead_speed(
             lambda tokens: self._passes.take(target, tokens, threads.together[0]),
             lambda tokens: passes.take(draft, tokens, threads.together[1]),
             take_turns=threads.take_turns,
+            acceptance=known,
         )
-        waiting = waiting_speed(verify, lambda tokens: passes.take(draft, tokens, threads.alone[1]))
+        waiting = waiting_speed(
+            verify, lambda tokens: passes.take(draft, tokens, threads.alone[1]), acceptance=known
+        )
         speeds = ranked([plain, waiting, ahead])
         if self.wishes.mode in {"sd", "ssd"}:
             asked = next(speed for speed in speeds if speed.mode == self.wishes.mode)

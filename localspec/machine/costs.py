@@ -132,23 +132,25 @@ def plain_speed(target: PassAt) -> Speed:
     return Speed("off", 1.0 / (target(1).seconds + PYTHON_S))
 
 
-def waiting_speed(target: PassAt, draft: PassAt) -> Speed:
+def waiting_speed(target: PassAt, draft: PassAt, *, acceptance: float | None = None) -> Speed:
     """Return the speed of speculative decoding, where the models take turns."""
     step_s = draft(1).seconds
 
     def speed(length: int) -> Speed:
         seconds = target(length + 1).seconds + length * step_s + (length + 1) * PYTHON_S
-        return Speed("sd", _tokens(length) / seconds, length)
+        return Speed("sd", _tokens(length, acceptance) / seconds, length)
 
     return max(map(speed, LENGTHS), key=_rate)
 
 
-def ahead_speed(target: PassAt, draft: PassAt, *, take_turns: bool) -> Speed:
+def ahead_speed(target: PassAt, draft: PassAt, *, take_turns: bool, acceptance: float | None = None) -> Speed:
     """Return the speed of drafting ahead; `take_turns` if the models have too few cores to work at once.
 
     What both models need at the same time serves one after the other: a card, or the way to a memory.
+    Prepared outcomes are thought to hit as often as a draft's tokens are known to be accepted.
     """
     step_s, branches = draft(1).seconds, draft(BRANCHES)
+    hits = HIT_RATE if acceptance is None else acceptance
 
     def speed(length: int) -> Speed:
         verify = target(length + 1)
@@ -162,8 +164,8 @@ def ahead_speed(target: PassAt, draft: PassAt, *, take_turns: bool) -> Speed:
         work_s = verify_s + prepare_s if take_turns else max(verify_s, *shared, 0.0)
         hit_s = max(work_s, prepare_s)
         miss_s = work_s + length * (step_s + PYTHON_S)
-        seconds = HIT_RATE * hit_s + (1.0 - HIT_RATE) * miss_s
-        return Speed("ssd", _tokens(length) / seconds, length)
+        seconds = hits * hit_s + (1.0 - hits) * miss_s
+        return Speed("ssd", _tokens(length, acceptance) / seconds, length)
 
     return max(map(speed, LENGTHS), key=_rate)
 
@@ -182,5 +184,6 @@ def _rate(speed: Speed) -> float:
     return speed.tokens_per_s
 
 
-def _tokens(length: int) -> float:
-    return (1.0 - ACCEPTANCE ** (length + 1)) / (1.0 - ACCEPTANCE)
+def _tokens(length: int, acceptance: float | None) -> float:
+    rate = ACCEPTANCE if acceptance is None else acceptance
+    return sum(rate**accepted for accepted in range(length + 1))

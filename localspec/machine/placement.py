@@ -130,7 +130,7 @@ def _reasons(chosen: Candidate, search: Search, found: _Found) -> Iterable[str]:
     for reason in (words.draft_reason(chosen, search), words.shape_reason(search)):
         if reason is not None:
             yield reason
-    yield words.speed_reason(chosen)
+    yield words.speed_reason(chosen, search)
     yield from words.rate_reasons(chosen, search)
 
 

@@ -127,11 +127,17 @@ def _draft_seat(found: Candidate, spread: Spread, layers: int, search: Search) -
     return f"{draft} sits on {where} beside the target, and they take turns"
 
 
-def speed_reason(found: Candidate) -> str:
+def speed_reason(found: Candidate, search: Search) -> str:
     """Return the expected speeds and what they assume."""
     figures = ", ".join(f"{_MODES[speed.mode]} {rate(speed.tokens_per_s)}" for speed in found.speeds)
     if len(found.speeds) == 1:
         return f"expected tokens/s: {figures}"
+    known = search.draft.acceptance if search.draft else None
+    if known is not None:
+        return (
+            f"expected tokens/s: {figures}, if {known:.0%} of the draft's tokens are accepted, as its file "
+            "tells of the target that it was made for, and as many of the outcomes were prepared"
+        )
     return (
         f"expected tokens/s: {figures}, if {ACCEPTANCE:.0%} of the draft's tokens are accepted and "
         f"{HIT_RATE:.0%} of the outcomes were prepared (assumed until the models are open)"

@@ -14,6 +14,7 @@ from localspec.models.layers import layer_shapes, outside_layers
 from localspec.models.quants import quant_name
 from localspec.models.shape import ModelShape
 
+_ACCEPTANCE = "localspec.acceptance"  # in the files of drafts that were made for one target
 _TABLE, _OUTPUT = "token_embd.weight", "output.weight"
 
 
@@ -87,6 +88,7 @@ def _shape(header: Header) -> ModelShape:
         experts_used=header.integer("{arch}.expert_used_count"),
         expert_feed_forward=_most(header, "{arch}.expert_feed_forward_length"),
         attention_width=heads * header.integer("{arch}.attention.key_length", width // max(1, heads)),
+        acceptance=header.fraction(_ACCEPTANCE),
     )
 
 

@@ -49,6 +49,7 @@ class ModelShape:
     experts_used: int = 0  # by a token, of a mixture of experts
     expert_feed_forward: int = 0
     attention_width: int = 0  # of all heads together, where it is not the embedding's
+    acceptance: float | None = None  # share of its guesses that the target it was made for accepts
 
     @property
     def weight_bytes(self) -> int:

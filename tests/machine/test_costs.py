@@ -28,21 +28,22 @@ def test_assumptions_are_those_of_the_engine() -> None:
         assert getattr(costs, name) == getattr(modes, name)
 
 
-def test_on_devices_of_their_own_speeds_equal_the_engine_s_predictions() -> None:
+@pytest.mark.parametrize("known", [None, 0.0, 0.4, 1.0])
+def test_on_devices_of_their_own_speeds_equal_the_engine_s_predictions(known: float | None) -> None:
     def target(tokens: int) -> Pass:
         return Pass(0.02 + 0.0004 * tokens, {"CUDA0": 1.0})
 
     def draft(tokens: int) -> Pass:
         return Pass(0.002 + 0.0001 * tokens, {"CUDA1": 1.0})
 
-    known = Experience(
+    measured = Experience(
         CostCurve({size: target(size).seconds for size in range(1, 10)}),
         CostCurve({size: draft(size).seconds for size in range(1, 10)}),
     )
-    ours = ranked(
-        [plain_speed(target), waiting_speed(target, draft), ahead_speed(target, draft, take_turns=False)]
-    )
-    for speed, prediction in zip(ours, modes.predict(known, known), strict=True):
+    waiting = waiting_speed(target, draft, acceptance=known)
+    ahead = ahead_speed(target, draft, take_turns=False, acceptance=known)
+    ours = ranked([plain_speed(target), waiting, ahead])
+    for speed, prediction in zip(ours, modes.predict(measured, measured, known), strict=True):
         assert (speed.mode, speed.draft_length) == (prediction.mode, prediction.draft_length)
         assert speed.tokens_per_s == pytest.approx(prediction.tokens_per_s)
 

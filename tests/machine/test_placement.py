@@ -185,6 +185,17 @@ def test_a_draft_that_does_not_pay_sits_ready() -> None:
     assert told(found, "ready in case measured costs speak for it")
 
 
+def test_what_the_draft_s_file_tells_of_its_acceptance_counts() -> None:
+    here = machine((card(0, 24), 900), (card(1, 12), 360))
+    unknown, poor, good = (
+        place(here, LARGE, replace(SMALL, acceptance=share), Wishes()) for share in (None, 0.1, 0.95)
+    )
+    speeds = [found.tokens_per_s or 0.0 for found in (poor, unknown, good)]
+    assert speeds[0] < speeds[1] < speeds[2]
+    assert "if 95% of the draft's tokens are accepted, as its file tells" in " ".join(good.reasons)
+    assert "if 70% of the draft's tokens are accepted and 70%" in " ".join(unknown.reasons)
+
+
 def test_without_a_draft_decoding_is_plain() -> None:
     found = seats(machine((card(0, 12), 360)), MIDDLE, None)
     assert (found.draft, found.mode) == (None, "off")
