@@ -106,9 +106,10 @@ class Gauge:
             self._look_back(seconds(stats), mark.tokens)
 
     def _count(self, origin: DraftOrigin) -> None:
-        """Count a hit, or a miss where drafting ahead had a round before to do so."""
+        """Count a hit, or a miss where a draft was wanted that a round before could have prepared."""
         self._hits += origin is DraftOrigin.AHEAD
-        self._misses += origin is not DraftOrigin.AHEAD and self._mode == "ssd" and not self._part_begins
+        could_prepare = self._mode == "ssd" and not self._part_begins
+        self._misses += could_prepare and origin not in (DraftOrigin.AHEAD, DraftOrigin.NGRAM)
         self._part_begins = False
 
     def _look_back(self, work_s: float, tokens: int) -> None:

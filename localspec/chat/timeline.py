@@ -84,7 +84,7 @@ class Totals:
     drafted: int = 0
     accepted: int = 0
     hits: int = 0
-    chances: int = 0  # rounds up to the last while the draft model worked ahead
+    chances: int = 0  # rounds up to the last while the draft model worked ahead that did not repeat the text
     waited_s: float = 0.0  # of the target, for a draft
     hidden_s: float = 0.0  # of the draft model, behind the target's work
 
@@ -108,6 +108,7 @@ class History:
         self._seconds = [0.0]  # before round i
         self._positions: list[list[int]] = []
         self._totals = Totals()
+        self._wanted = 0  # rounds whose draft the draft model could have prepared
         self.add(rounds)
 
     def __len__(self) -> int:
@@ -137,13 +138,14 @@ class History:
         hit = stats.origin is DraftOrigin.AHEAD
         self._rounds.append(round_)
         totals.rounds += 1
+        self._wanted += stats.origin is not DraftOrigin.NGRAM
         totals.tokens += round_.tokens
         totals.seconds += stats.draft_s + stats.wait_s + stats.verify_s + stats.python_s
         totals.drafted += stats.drafted
         totals.accepted += stats.accepted
         totals.hits += hit
         if hit or stats.ahead_s > 0 or (before is not None and before.stats.ahead_s > 0):
-            totals.chances = totals.rounds
+            totals.chances = self._wanted
         totals.waited_s += stats.draft_s + stats.wait_s
         totals.hidden_s += stats.ahead_s
         self._tokens.append(totals.tokens)

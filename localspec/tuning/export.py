@@ -83,8 +83,10 @@ def _notes(exported: Exported) -> Iterator[str]:
         yield "llama.cpp does not draft ahead (ssd): here the target waits for each draft (sd)"
         yield (
             f"no counterpart: fan-out of {settings.fan_out_budget} ({settings.fan_out_shape}), "
-            f"Saguaro's C of {settings.saguaro_c:g}, fallback {settings.fallback}"
+            f"Saguaro's C of {settings.saguaro_c:g}"
         )
+    if settings.mode != "ngram" and settings.fallback == "ngram":
+        yield "no counterpart: repetitions of the text instead of a model's draft, and behind it"
     if settings.min_confidence is None:
         yield "no counterpart: drafts that end where measured costs say so; these go on to their full length"
     if settings.mode != "ngram" and settings.acceptance == "rejection":

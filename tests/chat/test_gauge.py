@@ -115,6 +115,12 @@ def test_misses_count_only_where_drafts_could_be_prepared() -> None:
     assert gauge.figures().hit_rate is None
 
 
+def test_a_round_that_repeats_the_text_is_neither_hit_nor_miss() -> None:
+    gauge = started("ssd")
+    gauge.add([mark(3, 4), mark(3, 4, DraftOrigin.NGRAM), mark(0, 4, DraftOrigin.FRESH)])
+    assert gauge.figures().hit_rate == pytest.approx(1 / 2)
+
+
 def test_the_ratio_follows_the_depth_of_the_answer() -> None:
     gauge = started("sd", rates((100, 20.0), (1000, 10.0)), prompt_tokens=99)
     gauge.add([mark(0, 1)])

@@ -111,6 +111,14 @@ def test_rounds_after_stepping_down_missed_nothing() -> None:
     assert History(sd(20)).totals.chances == 0
 
 
+def test_rounds_that_repeat_the_text_missed_nothing() -> None:
+    ahead = replace(ROUND, ahead_s=0.010)
+    shown = history(
+        ahead, replace(ahead, origin=DraftOrigin.AHEAD), replace(ahead, origin=DraftOrigin.NGRAM), ahead
+    )
+    assert (shown.totals.hits, shown.totals.chances) == (1, 3)
+
+
 @pytest.mark.parametrize(("rounds", "width"), [(1, 30), (5, 30), (30, 30), (5000, 30)])
 def test_curves_cover_the_answer_in_the_width_given(rounds: int, width: int) -> None:
     shown = History(plain(rounds))

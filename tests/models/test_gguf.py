@@ -7,6 +7,8 @@ from pathlib import Path
 import gguf
 import pytest
 
+from localspec import smollm2
+from localspec.demo import bundled_pair
 from localspec.models.gguf import read_shape, read_tokens, shape_of
 from tests.llama import tiny
 from tests.machine.shapes import SHAPES, Build, make
@@ -39,6 +41,11 @@ def test_the_bundled_target(demo_target: Path) -> None:
 
 def test_both_bundled_models_are_of_one_family(demo_target: Path, demo_draft: Path) -> None:
     assert read_shape(demo_target).vocabulary_family == read_shape(demo_draft).vocabulary_family
+
+
+def test_a_draft_made_for_one_target_tells_how_often_that_accepts() -> None:
+    assert read_shape(smollm2.draft()).acceptance == pytest.approx(0.45)
+    assert read_shape(bundled_pair()[1]).acceptance is None
 
 
 def test_a_single_changed_token_makes_another_family(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ import pytest
 from localspec.errors import UserError
 from localspec.profiles import read_profile
 from localspec.tuning.export import Exported, ExportForm, export, flags
-from localspec.types import EngineSettings, ModelOptions
+from localspec.types import EngineSettings, Fallback, ModelOptions
 
 TARGET = ModelOptions(
     Path("/models/it's a large one.gguf"),
@@ -142,6 +142,16 @@ def test_what_cannot_be_said_stands_in_comments(form: ExportForm) -> None:
     ):
         assert words in said
     assert comments(export(form, replace(CODING, settings=SD)), mark) == ""
+
+
+@pytest.mark.parametrize("settings", [SD, SSD])
+def test_repetitions_beside_a_draft_model_have_no_counterpart(settings: EngineSettings) -> None:
+    def said(fallback: Fallback) -> str:
+        changed = replace(CODING, settings=replace(settings, fallback=fallback))
+        return comments(export("llama-server", changed))
+
+    assert "repetitions of the text" in said("ngram")
+    assert "repetitions" not in said("just-in-time")
 
 
 def test_paths_that_a_format_cannot_hold_are_refused() -> None:

@@ -93,7 +93,7 @@ class Prose(Widget):
         & > .prose--fence-head { color: $text-muted; background: $foreground 10%; }
         & > .prose--heading { color: $text-primary; text-style: bold; }
         & > .prose--link { color: $text-accent; text-style: underline; }
-        & > .prose--mark { color: $text-muted; }
+        & > .prose--mark { color: $foreground-muted; }
     }
     """
 

@@ -249,7 +249,7 @@ class Timeline(Widget, can_focus=True):
         history, view = self._history, self._view()
         if not len(history):
             text = "No rounds yet: this fills as an answer is written" if history.prompt is None else ""
-            return [("", Content(text or "The prompt is read").stylize("$text-muted"))]
+            return [("", Content(text or "The prompt is read").stylize("dim"))]
         tall = 2 if height >= 11 else 1
         lanes = history.lanes(view.start_s, view.scale_s, self._width)
         rows = [("lanes", row) for row in draft_rows(lanes.draft, tall) + verify_rows(lanes.verify, tall)]

@@ -35,4 +35,4 @@ class TitleBar(Widget):
         right = "  ".join(part for part in parts if part)
         left = Content(title).truncate(max(1, room - len(right) - 2), ellipsis=True).stylize("bold")
         gap = " " * max(1, room - left.cell_length - len(right))
-        return left + Content(gap) + Content(right).stylize("$text-muted")
+        return left + Content(gap) + Content(right).stylize("dim")
