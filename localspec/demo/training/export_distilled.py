@@ -15,8 +15,8 @@ from pathlib import Path
 
 import gguf
 
-from localspec.demo.training.export_gguf import add_shape, tensors
-from localspec.demo.training.gguf_writing import TYPES, add_tensor, copy_tokenizer, finish
+from localspec.demo.training.export_gguf import write_model
+from localspec.demo.training.gguf_writing import TYPES, copy_tokenizer
 from localspec.demo.training.import_gguf import read_gguf
 from localspec.demo.training.model import Checkpoint
 from localspec.demo.training.progress import log, show_progress
@@ -26,24 +26,15 @@ DESCRIPTION = "A draft model for speculative decoding: it only guesses what its 
 
 def export(trained: Checkpoint, given: argparse.Namespace) -> None:
     """Write a draft as a GGUF file, as the command line says."""
-    tensor_type, file_type = TYPES[given.type]
     out, acceptance = given.out, given.acceptance
     writer = gguf.GGUFWriter(out, "llama")
     writer.add_name(given.name)
     writer.add_description(DESCRIPTION)
     writer.add_license("apache-2.0")
-    writer.add_uint64("localspec.training_tokens", trained.tokens)
     if acceptance is not None:
         writer.add_float32("localspec.acceptance", acceptance)
-    writer.add_size_label(f"{sum(p.numel() for p in trained.model.parameters()) / 1e6:.1f}M")
-    writer.add_languages(["en"])
-    writer.add_file_type(file_type)
-    source = gguf.GGUFReader(given.target)
-    add_shape(writer, trained.model.cfg)
-    copy_tokenizer(writer, source)
-    for tensor_name, weight in tensors(trained.model):
-        add_tensor(writer, tensor_name, weight, tensor_type)
-    finish(writer)
+    copy_tokenizer(writer, gguf.GGUFReader(given.target))
+    write_model(writer, trained, given.type)
     log.info("%s: %.1f MB", out, out.stat().st_size / 1e6)
 
 

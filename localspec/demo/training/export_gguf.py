@@ -68,24 +68,28 @@ def add_shape(writer: gguf.GGUFWriter, cfg: Config) -> None:
 
 def export(checkpoint: Path, tokenizer: Path, out: Path, name: str, kind: str) -> None:
     """Write a checkpoint as a GGUF file with weights of the given kind (a key of `TYPES`)."""
-    trained = Checkpoint.load(checkpoint)
-    tensor_type, file_type = TYPES[kind]
     writer = gguf.GGUFWriter(out, "llama")
     writer.add_name(name)
     writer.add_description(DESCRIPTION)
     writer.add_license("other")
     writer.add_license_name("mixed open sources, see localspec.licence_note")
     writer.add_string("localspec.licence_note", LICENCE_NOTE)
+    add_tokenizer(writer, tokenizer)
+    write_model(writer, Checkpoint.load(checkpoint), kind)
+    log.info("%s: %.1f MB", out, out.stat().st_size / 1e6)
+
+
+def write_model(writer: gguf.GGUFWriter, trained: Checkpoint, kind: str) -> None:
+    """Add what a checkpoint is, with its weights, and write all that was added."""
+    tensor_type, file_type = TYPES[kind]
     writer.add_uint64("localspec.training_tokens", trained.tokens)
     writer.add_size_label(f"{sum(p.numel() for p in trained.model.parameters()) / 1e6:.1f}M")
     writer.add_languages(["en"])
     writer.add_file_type(file_type)
     add_shape(writer, trained.model.cfg)
-    add_tokenizer(writer, tokenizer)
-    for tensor_name, weight in tensors(trained.model):
-        add_tensor(writer, tensor_name, weight, tensor_type)
+    for name, weight in tensors(trained.model):
+        add_tensor(writer, name, weight, tensor_type)
     finish(writer)
-    log.info("%s: %.1f MB", out, out.stat().st_size / 1e6)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -14,7 +14,6 @@ DATA may hold a corpus-heldout.txt[.xz] of its own; OUT receives measure.json an
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import random
 from collections.abc import Sequence
@@ -25,14 +24,7 @@ from pathlib import Path
 import numpy as np
 
 from localspec.demo.training.documents import ASSISTANT, Corpus, Document
-from localspec.demo.training.measure_report import (
-    DRAFT_LENGTHS,
-    Perplexity,
-    Report,
-    TaskResult,
-    as_json,
-    as_markdown,
-)
+from localspec.demo.training.measure_report import DRAFT_LENGTHS, Perplexity, Report, TaskResult, write_report
 from localspec.demo.training.progress import log, show_progress
 from localspec.demo.training.scorer import Scorer
 from localspec.demo.training.speculation import (
@@ -225,10 +217,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             report = measure(arguments, *scorers)
     except UserError as error:
         raise SystemExit(f"error: {error}") from error
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    (arguments.out / "measure.json").write_text(json.dumps(as_json(report), indent=1), encoding="utf-8")
-    (arguments.out / "measure.md").write_text(as_markdown(report), encoding="utf-8")
-    log.info("%s", as_markdown(report))
+    write_report(report, arguments.out, "measure")
 
 
 if __name__ == "__main__":

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 
+from localspec.demo.training.progress import log
 from localspec.demo.training.speculation import FAN_OUTS, FanOut, GreedyRuns, power_law
 
 DRAFT_LENGTHS = range(1, 9)
@@ -163,3 +166,12 @@ def as_markdown(report: Report) -> str:
         RANK_NOTE.format(cases=len(everything.ranks), ranks=ranks),
     ]
     return "\n".join(lines) + "\n"
+
+
+def write_report(report: Report, folder: Path, name: str) -> None:
+    """Write a report as JSON and as Markdown, and show it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    text = as_markdown(report)
+    (folder / f"{name}.json").write_text(json.dumps(as_json(report), indent=1), encoding="utf-8")
+    (folder / f"{name}.md").write_text(text, encoding="utf-8")
+    log.info("%s", text)

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from localspec.demo.training.measure import PROMPT_TOKENS, Pair, measure_task
-from localspec.demo.training.measure_report import Report, as_json, as_markdown
+from localspec.demo.training.measure_report import Report, write_report
 from localspec.demo.training.progress import log, show_progress
 from localspec.demo.training.scorer import Scorer
 from localspec.types import Message
@@ -74,10 +74,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     given = parser.parse_args(argv)
     with Scorer(given.target, given.threads) as target, Scorer(given.draft, given.threads) as draft:
         report = measure_sets(given, target, draft)
-    given.out.mkdir(parents=True, exist_ok=True)
-    (given.out / "sets.json").write_text(json.dumps(as_json(report), indent=1), encoding="utf-8")
-    (given.out / "sets.md").write_text(as_markdown(report), encoding="utf-8")
-    log.info("%s", as_markdown(report))
+    write_report(report, given.out, "sets")
 
 
 if __name__ == "__main__":
