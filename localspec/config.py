@@ -29,8 +29,8 @@ theme = ""  # colours of the screen: a name that /theme lists; empty takes the u
 context = 0  # tokens that one conversation can hold; 0 is what the model was trained for
 
 [chat]
-profile = "general"  # that new chats start with; "auto" takes coding or general, message by message
-sidebar = true       # show the list of chats
+profile = "auto"  # that new chats start with; "auto" takes coding or general, message by message
+sidebar = true    # show the list of chats
 
 [tuning]
 learn = false  # true counts on this machine how everyday answers fare, for `localspec tune` to start from
@@ -57,7 +57,7 @@ class Config:
     target: Path | None = None
     draft: Path | None = None
     context: int = 0
-    profile: str = "general"
+    profile: str = "auto"
     sidebar: bool = True
     learn: bool = False
     attachment_bytes: int = 256 * 1024

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from math import ceil
 
 from localspec.engines.answer import Happenings
 from localspec.engines.costs import CostCurve, Experience
@@ -32,6 +33,16 @@ BUSY_THEN = 0.6  # of the time that calls took then: the machine had other work 
 DRAFT_SHARE = (
     4  # where both models compute on the processor at once, the draft model takes one core in so many
 )
+THREAD_BYTES = 64 * 2**20  # of weights for each thread of a draft step: for less, waking it takes longer
+
+
+@dataclass(frozen=True, slots=True)
+class _Threads:
+    """How many processor threads compute the target, a draft step, and several of the draft's tokens."""
+
+    target: int
+    draft: int
+    draft_reading: int
 
 
 class Contexts:
@@ -73,13 +84,12 @@ class Contexts:
         return Context(model, options, sequences=sequences)
 
     def _plan_threads(self, target: ModelOptions, draft: Model | None, draft_threads: int | None) -> None:
-        cores = physical_cores()
-        wanted = target.threads or cores
-        self._threads_alone = (wanted, draft_threads or wanted)
-        self._threads_together = self._threads_alone
+        wanted = target.threads or physical_cores()
+        for_steps = draft_threads or (1 if draft is None else _threads_of_steps(draft, wanted))
+        self._threads_alone = self._threads_together = _Threads(wanted, for_steps, draft_threads or wanted)
         if draft is not None and _on_cpu(self.target.model) and _on_cpu(draft):
             for_draft = draft_threads or max(1, wanted // DRAFT_SHARE)
-            self._threads_together = (max(1, wanted - for_draft), for_draft)
+            self._threads_together = _Threads(max(1, wanted - for_draft), for_draft, for_draft)
 
     @property
     def modes(self) -> tuple[Mode, ...]:
@@ -93,11 +103,12 @@ class Contexts:
         """Give each model all threads, or divide them for both to work at once."""
         self.give_target(together=together)
         if self.draft is not None:
-            self.draft.set_threads((self._threads_together if together else self._threads_alone)[1])
+            threads = self._threads_together if together else self._threads_alone
+            self.draft.set_threads(threads.draft, several=threads.draft_reading)
 
     def give_target(self, *, together: bool) -> None:
         """Give the target its threads; the draft model, which may be at work, is left alone."""
-        self.target.set_threads((self._threads_together if together else self._threads_alone)[0])
+        self.target.set_threads((self._threads_together if together else self._threads_alone).target)
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
@@ -238,6 +249,11 @@ def _log_memory(context: Context, options: ModelOptions) -> None:
 
         with suppress(LocalSpecError):  # where nobody can tell there is nothing to log
             logger.info("%s", compare(options.path.stem, needs_of(context), expected_of(context, options)))
+
+
+def _threads_of_steps(draft: Model, most: int) -> int:
+    """Return how many threads are worth waking for one token of a draft model."""
+    return max(1, min(most, ceil(draft.header.weight_bytes / THREAD_BYTES))) if _on_cpu(draft) else most
 
 
 def _on_cpu(model: Model) -> bool:

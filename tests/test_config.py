@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from localspec.chat.auto import with_auto
 from localspec.config import Config, example, read_config
 from localspec.errors import UserError
-from localspec.profiles import profile
+from localspec.profiles import profiles
 
 IDS = ("message.copy", "message.edit", "chat.search")
 
@@ -28,7 +29,7 @@ def test_without_a_file_everything_is_as_usual(path: Path) -> None:
 
 
 def test_new_chats_start_with_a_profile_that_is_shipped() -> None:
-    assert profile(Config().profile, Path("nowhere")).name == Config().profile
+    assert Config().profile in {each.name for each in with_auto(profiles(Path("nowhere")))}
 
 
 def test_every_field_is_read(path: Path, empty_home: Path) -> None:

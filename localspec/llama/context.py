@@ -187,12 +187,12 @@ class Context:
         """Take back a `cancel` that no call has noticed."""
         self._flag[0] = _CLEAR
 
-    def set_threads(self, threads: int) -> None:
-        """Compute with so many processor threads from the next call on."""
+    def set_threads(self, threads: int, several: int | None = None) -> None:
+        """Compute with so many processor threads from the next call on; several tokens with `several`."""
         if threads < 1:
             raise ValueError(f"{threads} threads cannot compute")
         self._check_open()
-        native().llama_set_n_threads(self._pointer, threads, threads)
+        native().llama_set_n_threads(self._pointer, threads, several or threads)
 
     def close(self) -> None:
         """Free the KV cache; a second call does nothing."""

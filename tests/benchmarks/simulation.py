@@ -11,7 +11,7 @@ import argparse
 import random
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 from localspec.demo import bundled_pair, prompts
@@ -29,10 +29,12 @@ from localspec.types import (
     ModelOptions,
     Request,
     Sampling,
+    Summary,
 )
 from tests.benchmarks.simulation_report import Comparison, report
 
 MAX_FAN_OUT = 24
+WARM_UPS = 3  # times that a simulated engine has given all answers before: the real one has given them often
 OVERHEADS = ("round_s", "token_s", "verify", "step", "handoff_s")
 Points = tuple[tuple[int, float], ...]
 
@@ -168,10 +170,19 @@ def predict(found: Sequence[Comparison], trace: Trace, costs: Costs) -> None:
     simulator = Simulator(trace, costs)
     began, rounds = time.process_time(), 0
     for each in found:
-        each.predicted, each.predicted_rate = simulator(each.settings), simulator.rate(each.settings)
-        rounds += each.predicted.rounds
+        each.predicted, each.predicted_rate = settled(simulator, each.settings, len(trace.segments))
+        rounds += (WARM_UPS + 1) * each.predicted.rounds
     taken = time.process_time() - began
     print(f"{rounds} simulated rounds took {taken:.1f} s, {taken / rounds * 1e3:.2f} ms each")
+
+
+def settled(simulator: Simulator, settings: EngineSettings, answers: int) -> tuple[Summary, float]:
+    """Return what happens, and the tokens per second, once it is learned how drafts fare: as in `run`."""
+    before = simulator(settings, list(range(answers)) * WARM_UPS)
+    after = simulator(settings, list(range(answers)) * (WARM_UPS + 1))
+    names = [field.name for field in fields(Summary) if not field.name.endswith("_at")]
+    last = Summary(**{name: getattr(after, name) - getattr(before, name) for name in names})
+    return last, (last.tokens - answers) / last.decode_s
 
 
 def mean_costs(before: Costs, after: Costs) -> Costs:

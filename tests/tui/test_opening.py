@@ -100,7 +100,7 @@ async def test_step_down_is_told_with_its_reason_and_stays_in_the_figures(tmp_pa
     script = says("first words " * 20, change, "more words " * 20)
     async with desktop(tmp_path, script) as screen:
         await screen.answered("go")
-        await screen.shows("SSD 31 tok/s over the last 64 tokens", "SSD → SD")
+        await screen.shows("SSD 31 tok/s over the last 64", "SSD → SD")
         record = screen.store.record(screen.path[-1].id)
         assert record is not None
         assert record.changes == (change,)
