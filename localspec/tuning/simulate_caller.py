@@ -23,6 +23,7 @@ class Caller:
         self, replay: Replay, settings: EngineSettings, pace: Pace, times: CallTimes, timeline: Timeline
     ) -> None:
         self._replay = replay
+        self._settings = settings
         self._longest = longest_draft(settings)
         self._pace = pace
         self._times = times
@@ -54,7 +55,7 @@ class Caller:
             draft = yield from self._drafted(drafter, done)
             drafted = len(draft.tokens)
             verify_s = times.verify(drafted + 1) * times.unsteady(done)
-            python_s = times.round_s + times.token_s * drafted
+            python_s = times.round_s + times.token_s * self._one_by_one(draft)
             yield clock.now + verify_s + python_s
             accepted = _agreeing(draft.tokens, tokens, done)
             emitted = min(accepted + 1, len(tokens) - done)
@@ -64,6 +65,12 @@ class Caller:
             self._tally.add(stats, emitted, clock.now - began)
             done += emitted
             outcome = VerifyOutcome(accepted, tokens[done - 1])
+
+    def _one_by_one(self, draft: Draft) -> int:
+        """Return how many tokens of a draft took Python each: repetitions beside a model come as a whole."""
+        if self._settings.mode != "ngram" and draft.origin is DraftOrigin.NGRAM:
+            return 0
+        return min(len(draft.tokens), self._settings.draft_length)
 
     def _drafted(self, drafter: Drafter, done: int) -> Generator[float, Reply | None, Draft]:
         """Return the next draft, waiting for it if need be."""

@@ -209,6 +209,16 @@ def test_together_they_are_faster_than_either_and_each_goes_on_for_the_other(
     assert together > 1.2 * simulator.rate(replace(settings, mode="ngram"))
 
 
+@pytest.mark.parametrize(("mode", "share"), [("ngram", 1.0), ("sd", 0.0)])
+def test_tokens_that_a_repetition_brings_beside_a_model_take_no_python_each(mode: Mode, share: float) -> None:
+    """The draft model is so dear that nearly all drafts are repetitions."""
+    one = replace(echoing(0.0, seed=1), step=Linear(50.0, 0.0))
+    costs = replace(one.costs(), overheads=(Overhead(mode, 0.0, token_s=0.01),))
+    found = Simulator(one.trace(), costs)(EngineSettings(mode=mode, draft_length=8, fallback="ngram"))
+    assert found.drafted > 20
+    assert found.python_s == pytest.approx(share * 0.01 * found.drafted, abs=0.03)
+
+
 @pytest.mark.parametrize("mode", ["sd", "ssd"])
 @pytest.mark.parametrize("agreement", [0.3, 0.8])
 def test_where_nothing_repeats_the_model_does_as_well_as_alone(mode: Mode, agreement: float) -> None:
