@@ -8,12 +8,12 @@ from textwrap import wrap
 
 from localspec.cli.amounts import columns
 from localspec.cli.tune_words import (
-    MODE_NAMES,
     UNICODE,
     Glyphs,
     figure,
     gain_interval,
     interval,
+    mode_words,
     settings_words,
 )
 from localspec.tuning.records import Contender, TaskResult
@@ -62,7 +62,7 @@ def _row(result: TaskResult, with_: Glyphs) -> tuple[str, ...]:
     ratio = llama_ratio(result)
     return (
         result.task,
-        MODE_NAMES[settings.mode],
+        mode_words(settings),
         str(settings.draft_length) if drafts else _NONE,
         str(settings.fan_out_budget) if ssd else _NONE,
         (f"{settings.draft_temperature:.2g}" if tempers else "match") if drafts else _NONE,

@@ -84,9 +84,15 @@ def gain_interval(estimate: Estimate) -> str:
     return f"{estimate.low:.2f}-{estimate.high:.2f}"
 
 
+def mode_words(settings: EngineSettings) -> str:
+    """Return who drafts: a model, repetitions of the text, or both."""
+    both = settings.fallback == "ngram" and settings.mode in {"sd", "ssd"}
+    return MODE_NAMES[settings.mode] + "+ngram" * both
+
+
 def settings_words(settings: EngineSettings) -> str:
     """Return what tells these settings from others, in a few words."""
-    mode = MODE_NAMES[settings.mode]
+    mode = mode_words(settings)
     if settings.mode == "off":
         return f"{mode} decoding"
     parts = [mode, f"draft {settings.draft_length}"]

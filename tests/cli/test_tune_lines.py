@@ -59,6 +59,8 @@ class TestWords:
             ),
             (EngineSettings("sd", 3, acceptance="match"), "SD, draft 3, match"),
             (EngineSettings("sd", 5, draft_temperature=1.25), "SD, draft 5, temp 1.2"),
+            (EngineSettings("sd", 3, fallback="ngram"), "SD+ngram, draft 3, temp 1"),
+            (EngineSettings("ngram", 9, fallback="ngram"), "n-gram, draft 9"),
             (EngineSettings("ngram", 9, min_confidence=0.25), "n-gram, draft 9, stop 0.25"),
         ],
     )
