@@ -289,9 +289,8 @@ def _shipped_prompts(task: TaskType) -> TuningPrompts:
 
 
 def _shipped_folder() -> Path:
-    package = Path(__file__).parent
-    installed = package / "_profiles"
-    return installed if installed.is_dir() else package.parent / "profiles"
+    installed = Path(__file__).parent / "_profiles"
+    return installed if installed.is_dir() else installed.parents[1] / "profiles"
 
 
 def _unknown(name: str, names: list[str]) -> UserError:

@@ -42,6 +42,7 @@ from localspec.types import (
 )
 
 SCORE_CHUNK = 64
+Progress = Callable[[float], bool]
 
 
 class Runtime:
@@ -69,7 +70,7 @@ class Runtime:
         *,
         max_fan_out: int = 16,
         draft_threads: int | None = None,
-        on_progress: Callable[[float], bool] | None = None,
+        on_progress: Progress | None = None,
         contexts: Callable[[Model, Model | None, int, int | None], Contexts] = Contexts,
     ) -> Runtime:
         """Open the models; `on_progress(fraction)` returns False to stop with `Cancelled`.
@@ -291,9 +292,7 @@ class Runtime:
         return settings
 
 
-def _share(
-    on_progress: Callable[[float], bool] | None, number: int, count: int
-) -> Callable[[float], bool] | None:
+def _share(on_progress: Progress | None, number: int, count: int) -> Progress | None:
     """Return the progress of one of several loads as a part of the whole."""
     if on_progress is None:
         return None

@@ -210,8 +210,7 @@ def values_of(
     values = [0.0]
     for length, (chance, drafting_s) in enumerate(further, start + 1):
         reach *= chance
-        verifying_s = pace.verify(length + 1) - pace.verify(length)
-        values.append(values[-1] + reach * pace.seconds_per_token - verifying_s - drafting_s)
+        values.append(values[-1] + pace.gain(reach, length) - drafting_s)
     return values
 
 

@@ -229,7 +229,7 @@ class Pace:
         value = values[-1] - delay_s
         for length in range(drafted + 1, limit + 1):
             reach *= usual
-            value += self._gain(reach, length) - step_s
+            value += self.gain(reach, length) - step_s
             if value > max(values):
                 return True
         return False
@@ -260,10 +260,10 @@ class Pace:
         values, reach = [0.0], 1.0
         for length, confidence in enumerate(confidences, start=1):
             reach *= self.calibration.chance(confidence)
-            values.append(values[-1] + self._gain(reach, length))
+            values.append(values[-1] + self.gain(reach, length))
         return values, reach
 
-    def _gain(self, reach: float, length: int) -> float:
+    def gain(self, reach: float, length: int) -> float:
         """Return the seconds that the last token of a draft saves, if it is accepted with chance `reach`."""
         return reach * self.seconds_per_token - (self.verify(length + 1) - self.verify(length))
 
@@ -271,7 +271,7 @@ class Pace:
         """Tell whether a token pays, alone or with further ones of the usual chance."""
         value, usual = 0.0, self.calibration.mean
         for further in range(length, limit + 1):
-            value += self._gain(reach, further)
+            value += self.gain(reach, further)
             if value > 0:
                 return True
             reach *= usual
