@@ -25,6 +25,7 @@ from localspec.demo.training.losses import autocast
 from localspec.demo.training.model import Checkpoint, Config, Model
 from localspec.demo.training.plain_text import write_plain_text
 from localspec.demo.training.progress import show_progress
+from localspec.demo.training.rounding import as_q4_0
 from localspec.demo.training.teacher_text import TeacherText, split_shards
 from localspec.errors import UserError
 
@@ -63,7 +64,8 @@ class AnswerLoss:
         tops, chances = text.top[rows], text.chances[rows]
         place, chosen, standing = self._softmax(np.concatenate((text.ids[positions], tops[:, :4].ravel())))
         hidden = self._model.hidden(torch.from_numpy(text.ids[before.numpy()])).flatten(0, 1)
-        logits = functional.linear(hidden, self._model.token_embd.weight[torch.from_numpy(chosen)]).float()
+        output = self._model.rounding(self._model.token_embd.weight[torch.from_numpy(chosen)])
+        logits = functional.linear(hidden, output).float()
         logs = functional.log_softmax(logits + torch.from_numpy(standing), -1)
         is_read = torch.from_numpy(np.flatnonzero(~written))
         next_read = torch.from_numpy(place[text.ids[positions[~written]]])
@@ -148,6 +150,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         train.append(plain)
     text = TeacherText.read(train)
     checkpoint = first_checkpoint(given)
+    if given.embedding == "q4_0":
+        checkpoint.model.rounding = as_q4_0
     loss = AnswerLoss(checkpoint.model, text, given.frequent, given.sampled, given.seed)
     windows, agreement = Windows(len(text.ids), given.seed), Agreement(TeacherText.read(judge), given.context)
     TrainingRun(run_settings(given), checkpoint.model, loss, checkpoint.tokens, windows, agreement).run()
@@ -214,6 +218,7 @@ def parser() -> argparse.ArgumentParser:
     add("--sampled", type=int, default=1024, help="other tokens drawn for each batch")
     add("--passes", type=int, default=1, help="times that the answers occur in one pass of all text")
     add("--plain", type=int, default=0, help="characters of ordinary text to read beside the answers")
+    add("--embedding", choices=("float", "q4_0"), default="float", help="train it as this type rounds it")
     add("--init", type=Path, help="continue from this checkpoint or GGUF of ours (weights only)")
     add("--threads", type=int, default=1)
     add("--fp32", action="store_true")

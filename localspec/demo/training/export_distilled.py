@@ -34,7 +34,7 @@ def export(trained: Checkpoint, given: argparse.Namespace) -> None:
     if acceptance is not None:
         writer.add_float32("localspec.acceptance", acceptance)
     copy_tokenizer(writer, gguf.GGUFReader(given.target))
-    write_model(writer, trained, given.type)
+    write_model(writer, trained, given.type, given.embedding)
     log.info("%s: %.1f MB", out, out.stat().st_size / 1e6)
 
 
@@ -49,6 +49,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--name", default="Draft model")
     parser.add_argument("--type", choices=TYPES, default="q8_0")
+    parser.add_argument("--embedding", choices=TYPES, help="type of the embedding, if another")
     parser.add_argument("--acceptance", type=float, help="share of the guesses that the target accepts")
     given = parser.parse_args(argv)
     is_file = given.checkpoint.suffix == ".gguf"

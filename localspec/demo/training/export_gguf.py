@@ -21,6 +21,7 @@ from localspec.demo.training.gguf_writing import TYPES, add_tensor, add_tokenize
 from localspec.demo.training.model import Checkpoint, Config, Model
 from localspec.demo.training.progress import log, show_progress
 
+EMBEDDING = "token_embd.weight"
 DESCRIPTION = "Tiny demonstration chat model for speculative decoding; fluent in form, without knowledge."
 LICENCE_NOTE = (
     "Trained from scratch on openly licensed text: CPython library (PSF), Python documentation (PSF), "
@@ -35,7 +36,7 @@ LICENCE_NOTE = (
 def tensors(model: Model) -> Iterator[tuple[str, NDArray[np.float32]]]:
     """Yield every weight under llama.cpp's name and in its layout; the embedding is the output matrix too."""
     weights = {name: weight.float().numpy() for name, weight in model.state_dict().items()}
-    yield "token_embd.weight", weights["token_embd.weight"]
+    yield EMBEDDING, weights[EMBEDDING]
     for layer in range(model.cfg.layers):
         ours, theirs = f"blocks.{layer}", f"blk.{layer}"
         q, k, v = np.split(weights[f"{ours}.attn_qkv.weight"], 3)
@@ -79,16 +80,19 @@ def export(checkpoint: Path, tokenizer: Path, out: Path, name: str, kind: str) -
     log.info("%s: %.1f MB", out, out.stat().st_size / 1e6)
 
 
-def write_model(writer: gguf.GGUFWriter, trained: Checkpoint, kind: str) -> None:
-    """Add what a checkpoint is, with its weights, and write all that was added."""
+def write_model(
+    writer: gguf.GGUFWriter, trained: Checkpoint, kind: str, embedding: str | None = None
+) -> None:
+    """Add what a checkpoint is, with its weights (the embedding in a type of its own), and write it all."""
     tensor_type, file_type = TYPES[kind]
     writer.add_uint64("localspec.training_tokens", trained.tokens)
     writer.add_size_label(f"{sum(p.numel() for p in trained.model.parameters()) / 1e6:.1f}M")
     writer.add_languages(["en"])
     writer.add_file_type(file_type)
     add_shape(writer, trained.model.cfg)
+    embedding_type, _ = TYPES[embedding or kind]
     for name, weight in tensors(trained.model):
-        add_tensor(writer, name, weight, tensor_type)
+        add_tensor(writer, name, weight, embedding_type if name == EMBEDDING else tensor_type)
     finish(writer)
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from localspec.demo.training.rounding import unrounded
 
 PLAIN_ATTENTION_TOKENS = 512  # up to here, on a CPU, matrix products beat the fused kernel
 
@@ -85,6 +88,7 @@ class Model(nn.Module):
     def __init__(self, cfg: Config) -> None:
         super().__init__()
         self.cfg = cfg
+        self.rounding: Callable[[Tensor], Tensor] = unrounded  # of the embedding
         self.token_embd = nn.Embedding(cfg.vocab, cfg.dim)
         self.blocks = nn.ModuleList(Block(cfg) for _ in range(cfg.layers))
         self.output_norm = nn.RMSNorm(cfg.dim, eps=cfg.eps)
@@ -96,14 +100,14 @@ class Model(nn.Module):
         """Return what the output matrix reads, (batch, time, dim), for ids (batch, time)."""
         cos, sin = rope_tables(self.cfg, ids.device)
         cos, sin = cos[: ids.shape[1]], sin[: ids.shape[1]]
-        x = self.token_embd(ids)
+        x = self.rounding(self.token_embd(ids))
         for block in self.blocks:
             x = block(x, cos, sin)
         return self.output_norm(x)
 
     def forward(self, ids: Tensor) -> Tensor:
         """Return logits (batch, time, vocabulary) for ids (batch, time)."""
-        return F.linear(self.hidden(ids), self.token_embd.weight)
+        return F.linear(self.hidden(ids), self.rounding(self.token_embd.weight))
 
 
 def initial_spread(name: str, cfg: Config) -> float:
