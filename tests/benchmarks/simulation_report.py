@@ -30,12 +30,21 @@ class Comparison:
     @property
     def rate(self) -> float:
         """Return the real tokens per second."""
-        return sum(each.tokens - 1 for each in self.real) / sum(each.decode_s for each in self.real)
+        return pace(self.real)
+
+    def every_other(self, first: int) -> float:
+        """Return the tokens per second of the first, third ... or the second, fourth ... answers."""
+        return pace([one for each in self.answers.values() for one in each[first::2]])
 
     @property
     def error(self) -> float:
         """Return the relative error of the prediction."""
         return self.predicted_rate / self.rate - 1.0
+
+
+def pace(answers: Sequence[Summary]) -> float:
+    """Return the tokens per second of answers, after their first tokens."""
+    return sum(each.tokens - 1 for each in answers) / sum(each.decode_s for each in answers)
 
 
 def report(found: Sequence[Comparison]) -> None:
@@ -57,6 +66,20 @@ def report(found: Sequence[Comparison]) -> None:
             f"{mode:6} {len(errors):3} settings: median error {median(errors):.1%}, worst {max(errors):.1%}, "
             f"bias {bias:+.1%}, rank correlation {ranks:.3f}"
         )
+        against_itself(comparisons)
+
+
+def against_itself(comparisons: Sequence[Comparison]) -> None:
+    """Print how well the engine predicts itself, from answers given twice: no simulator can do better."""
+    if len(comparisons) < 2 or min(len(each) for one in comparisons for each in one.answers.values()) < 2:
+        return
+    halves = [(each.every_other(0), each.every_other(1)) for each in comparisons]
+    errors = [abs(one / other - 1.0) for one, other in halves]
+    ranks = spearman([one for one, _ in halves], [other for _, other in halves])
+    print(
+        f"{'':6} the engine against itself: median {median(errors):.1%}, worst {max(errors):.1%}, "
+        f"rank correlation {ranks:.3f}"
+    )
 
 
 def figures(each: Comparison) -> Iterator[str]:
