@@ -9,6 +9,11 @@ import torch
 from torch import Tensor
 
 
+def own_rank() -> int:
+    """Return this process's number among those that `torch.distributed.run` started, 0 for the first or only."""
+    return int(os.environ.get("RANK", "0"))
+
+
 @dataclass(frozen=True, slots=True)
 class Workers:
     """This process among those that `torch.distributed.run` started."""
@@ -20,7 +25,7 @@ class Workers:
     @classmethod
     def join(cls, device: str) -> Workers:
         """Meet the other processes, if there are any."""
-        rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+        rank, world = own_rank(), int(os.environ.get("WORLD_SIZE", "1"))
         if world > 1:
             torch.distributed.init_process_group("gloo" if device == "cpu" else "nccl")
         return cls(device, rank, world)
