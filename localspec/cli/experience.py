@@ -137,6 +137,11 @@ def _with_mode(args: argparse.Namespace, mode: str) -> argparse.Namespace:
 def without_given(found: TunedWorkplace, args: argparse.Namespace) -> TunedWorkplace:
     """Return how a pair is best opened, less what flags say."""
     usual = type(found)()
+    return replace(found, **{name: getattr(usual, name) for name in settled(args)})
+
+
+def settled(args: argparse.Namespace) -> tuple[str, ...]:
+    """Return what of a workplace flags say."""
     draft_seat = (args.device_draft, getattr(args, "gpu_layers_draft", None))
     given = {
         "threads": bool(args.threads),
@@ -146,7 +151,7 @@ def without_given(found: TunedWorkplace, args: argparse.Namespace) -> TunedWorkp
         "draft_kv_type": (args.cache_type_k_draft, args.cache_type_v_draft) != (None, None),
         "draft_on_cpu": draft_seat != (None, None),
     }
-    return replace(found, **{name: getattr(usual, name) for name, is_given in given.items() if is_given})
+    return tuple(name for name, is_given in given.items() if is_given)
 
 
 def _judged(recalled: Recalled, tuned: TunedTask, now: Identity) -> Tuned:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import shutil
 import sys
 from collections.abc import Sequence
@@ -14,11 +15,21 @@ from localspec import paths
 from localspec.cli import opening, placing
 from localspec.cli.arguments import Parser, add_device_flags, add_model_flags, verb_parser
 from localspec.cli.console import is_terminal, on_interrupt, say
+from localspec.cli.experience import settled
 from localspec.cli.logs import set_up_logging
 from localspec.cli.report import INTERRUPTED, SUCCESS
 from localspec.cli.tune_live import view
 from localspec.cli.tune_results import as_json, result_lines
-from localspec.cli.tune_start import USUAL_TASKS, TuneWish, budget, plan_of, profiles_of, run, seated_pair
+from localspec.cli.tune_start import (
+    USUAL_TASKS,
+    TuneWish,
+    budget,
+    plan_of,
+    profiles_of,
+    run,
+    seated_pair,
+    stopped_profiles,
+)
 from localspec.cli.tune_stopping import Stop
 from localspec.cli.tune_words import glyphs
 from localspec.cli.values import whole
@@ -87,15 +98,22 @@ def main(argv: Sequence[str]) -> int:
         return opening.list_devices()
     _check(args)
     set_up_logging(verbose=args.verbose)
-    if args.show or args.reset or args.export or args.report:
+    if args.show or args.reset or args.export or args.report is not None:
         return _look_back(args)
     found = profiles(paths.config_dir() / "profiles")
     for problem in found.problems:
         say(f"note: {problem}")
     chosen = profiles_of(found, args.task, args.profile)
     pair = seated_pair(args, _explain if args.explain else None)
-    wish = TuneWish(chosen, args.budget, args.trials, quick=args.quick, resume=args.resume)
-    return _tune(plan_of(pair, wish), pair, args)
+    if args.resume and not args.task and not args.profile:
+        chosen = stopped_profiles(found, pair) or chosen
+    wish = TuneWish(chosen, args.budget, args.trials, args.quick, args.resume, settled(args))
+    return _tune(plan_of(pair, wish), pair, args, _again(argv))
+
+
+def _again(argv: Sequence[str]) -> str:
+    """Return the command that goes on with a run."""
+    return shlex.join(["localspec", "tune", *argv, *["--resume"] * ("--resume" not in argv)])
 
 
 def _look_back(args: argparse.Namespace) -> int:
@@ -104,7 +122,7 @@ def _look_back(args: argparse.Namespace) -> int:
 
     if args.export:
         return tune_export.main(args)
-    if args.report:
+    if args.report is not None:
         return tune_kept.report(args)
     return tune_kept.show(args) if args.show else tune_kept.reset(args)
 
@@ -115,7 +133,8 @@ def _explain(placement: Placement) -> None:
 
 
 def _check(args: argparse.Namespace) -> None:
-    wanted = [f"--{name}" for name in ("show", "reset", "export", "report") if getattr(args, name)]
+    verbs = ("show", "reset", "export", "report")
+    wanted = [f"--{name}" for name in verbs if getattr(args, name) not in (None, False)]
     if len(wanted) > 1:
         raise UserError(f"{wanted[0]} and {wanted[1]} cannot be done at once", "do one after the other")
     given = [f"--{name}" for name in ("budget", "trials", "quick", "resume") if getattr(args, name)]
@@ -127,7 +146,7 @@ def _check(args: argparse.Namespace) -> None:
         raise UserError("-y/--yes answers a question that only --reset asks", "leave it out")
 
 
-def _tune(plan: TunePlan, pair: PairOptions, args: argparse.Namespace) -> int:
+def _tune(plan: TunePlan, pair: PairOptions, args: argparse.Namespace, again: str) -> int:
     """Tune with a view of it, and print what came of it; also of a run that was stopped."""
     stop, shown = Stop(), view([profile.task for profile in plan.profiles])
     draft = f" + {pair.draft.path.stem}" if pair.draft is not None else ""
@@ -146,6 +165,8 @@ def _tune(plan: TunePlan, pair: PairOptions, args: argparse.Namespace) -> int:
         except (Cancelled, KeyboardInterrupt):
             is_stopped = True
     _print_results(shown.progress, pair, args, is_stopped=is_stopped)
+    if is_stopped:
+        say(f"stopped; what was found so far is kept, and `{again}` goes on with it")
     return INTERRUPTED if is_stopped else SUCCESS
 
 
@@ -169,5 +190,3 @@ def _print_results(
             print(line)
     if progress.results:
         say(f"kept in {paths.data_dir() / 'tuned.json'}; `--mode auto` uses it from the next start on")
-    if is_stopped:
-        say("stopped; what was found so far is kept, and `localspec tune --resume` goes on with it")

@@ -8,12 +8,12 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, cast, get_args
 
 from localspec.cli.console import say
+from localspec.cli.experience import without_given
 from localspec.cli.options import PairOptions
 from localspec.cli.report import SUCCESS
 from localspec.cli.tune_kept import SCHEMA, pair_name, tasks_of
 from localspec.cli.tune_start import at_workplace, identity_of, seated_pair
 from localspec.errors import UserError
-from localspec.tuning.records import Workplace
 from localspec.types import TaskType
 
 if TYPE_CHECKING:
@@ -31,9 +31,13 @@ class ExportedTask:
 
 def main(args: argparse.Namespace) -> int:
     """Print the settings of the models that the arguments name."""
+    from localspec.tuned import recall_workplace
+
     pair = seated_pair(args)
     identity = identity_of(pair)
-    found = exported(args.export, pair, identity, tasks_of(args))
+    workplace = recall_workplace(identity)
+    opened = pair if workplace is None else at_workplace(pair, without_given(workplace, args))
+    found = exported(args.export, opened, identity, tasks_of(args))
     if args.json:
         values = [asdict(each) for each in found]
         print(json.dumps({"schema": SCHEMA, "format": args.export, "tasks": values}))
@@ -43,13 +47,12 @@ def main(args: argparse.Namespace) -> int:
 
 
 def exported(
-    form: ExportForm, pair: PairOptions, identity: Identity, tasks: tuple[TaskType, ...]
+    form: ExportForm, opened: PairOptions, identity: Identity, tasks: tuple[TaskType, ...]
 ) -> list[ExportedTask]:
     """Return the settings of tasks, of all that are tuned without any; raises UserError without settings."""
-    from localspec.tuned import recall, recall_workplace
+    from localspec.tuned import recall
     from localspec.tuning.export import Exported, export
 
-    opened = at_workplace(pair, recall_workplace(identity) or Workplace())
     name, found, missing = pair_name(identity), [], []
     for task in tasks or cast("tuple[TaskType, ...]", get_args(TaskType)):
         recalled = recall(identity, task)

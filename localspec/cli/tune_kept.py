@@ -183,7 +183,8 @@ def report(args: argparse.Namespace) -> int:
     pair = seated_pair(args)
     identity = identity_of(pair)
     found = profiles(paths.config_dir() / "profiles")
-    wish = TuneWish(profiles_of(found, tasks_of(args) or get_args(TaskType)))
+    tasks = args.task or (() if args.profile else get_args(TaskType))
+    wish = TuneWish(profiles_of(found, tasks, args.profile))
     given = gather(plan_of(pair, wish), identity)
     if given is None:
         raise UserError(f"{pair_name(identity)} is not tuned", "run `localspec tune` first")

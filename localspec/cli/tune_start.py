@@ -57,6 +57,17 @@ def profiles_of(found: Profiles, tasks: Sequence[TaskType], names: Sequence[str]
     return tuple(chosen.values())
 
 
+def stopped_profiles(found: Profiles, pair: PairOptions) -> tuple[Profile, ...]:
+    """Return what the last run of these models was to tune, nothing if it was not stopped."""
+    from localspec.tuning.folder import Folder
+
+    last = Folder(identity_of(pair).pair).last_run()
+    if last is None or last.complete:
+        return ()
+    by_name = {profile.name: profile for profile in found}
+    return tuple(by_name.get(state.profile) or found.for_task(state.task) for state in last.tasks)
+
+
 def read_tasks(words: Sequence[str]) -> tuple[TaskType, ...]:
     """Return the tasks that words name; raises UserError."""
     known: dict[str, TaskType] = {task: task for task in get_args(TaskType)}
@@ -108,6 +119,7 @@ class TuneWish:
     trials: int | None = None
     quick: bool = False
     resume: bool = False
+    fixed: tuple[str, ...] = ()  # fields of a workplace that flags have settled
 
 
 def plan_of(pair: PairOptions, wish: TuneWish) -> TunePlan:
@@ -118,6 +130,7 @@ def plan_of(pair: PairOptions, wish: TuneWish) -> TunePlan:
         tuple(suited(profile, pair.target.path) for profile in wish.profiles),
         max_fan_out=pair.max_fan_out,
         draft_threads=pair.draft_threads,
+        fixed=wish.fixed,
         budget_s=wish.budget_s,
         trials=wish.trials or (QUICK_TRIALS if wish.quick else TRIALS),
         quick=wish.quick,

@@ -11,14 +11,14 @@ from localspec.checked import checked
 from localspec.paths import data_dir, make_private_folder, write_atomically
 from localspec.tuning.records import WorkplaceChosen
 from localspec.tuning.results import folder_of
-from localspec.types import TaskType
+from localspec.types import Sampling, TaskType
 
 
 @dataclass(frozen=True, slots=True)
 class TaskState:
     """How far a task is; `segments` is how many answers its trace has, 0 until it is recorded.
 
-    The keys say under which name traces and study are on disk.
+    The keys say under which name traces and study are on disk. `sampling` is that of the trace.
     """
 
     task: TaskType
@@ -26,16 +26,26 @@ class TaskState:
     segments: int = 0
     study_key: str = ""
     done: bool = False
+    profile: str = ""
+    sampling: Sampling | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class RunState:
-    """How far a run is; runs of a pair are numbered from 1. `costs_key` names the costs that it goes by."""
+    """How far a run is; runs of a pair are numbered from 1. `costs_key` names the costs that it goes by.
+
+    `place` names machine and placement. `earlier` are tasks that only runs before it have done, by the costs
+    of `earlier_costs` at the latest.
+    """
 
     number: int
     costs_key: str = ""
     tasks: tuple[TaskState, ...] = ()
     complete: bool = False
+    place: str = ""
+    quick: bool = False
+    earlier: tuple[TaskState, ...] = ()
+    earlier_costs: str = ""
 
     def of(self, task: TaskType) -> TaskState:
         """Return how far a task is."""
@@ -43,8 +53,13 @@ class RunState:
 
     def having(self, state: TaskState) -> RunState:
         """Return the run with a task's new state."""
-        others = tuple(other for other in self.tasks if other.task != state.task)
-        return replace(self, tasks=(*others, state))
+        tasks = {other.task: other for other in self.tasks} | {state.task: state}
+        return replace(self, tasks=tuple(tasks.values()))
+
+    def evidence(self) -> dict[TaskType, TaskState]:
+        """Return how every task was last done."""
+        done = (state for state in self.tasks if state.done)
+        return {state.task: state for state in (*self.earlier, *done)}
 
 
 @dataclass(frozen=True, slots=True)

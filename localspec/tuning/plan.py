@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 
+from localspec.errors import UserError
 from localspec.interface import OpenModels
 from localspec.profiles import Profile
 from localspec.tuning.records import Stage
@@ -32,6 +32,7 @@ class TunePlan:
     profiles: tuple[Profile, ...]
     max_fan_out: int = 24
     draft_threads: int | None = None
+    fixed: tuple[str, ...] = ()  # fields of a workplace that a person has settled
     budget_s: float | None = None  # of the whole run
     trials: int = TRIALS  # simulated, of each task
     quick: bool = False  # without trying other ways to open the models, and with less of everything
@@ -79,9 +80,11 @@ def requests(
             )
 
 
-def few(of: Iterator[Request], count: int) -> tuple[Request, ...]:
-    """Return the first few requests."""
-    return tuple(islice(of, count))
+def nothing_fits(profile: Profile) -> UserError:
+    """Return what is wrong where a profile has no prompt for a context as small as this."""
+    return UserError(
+        f"no tuning prompt of the profile {profile.name} fits the context", "open the models with a larger -c"
+    )
 
 
 def _system(profile: Profile) -> tuple[Message, ...]:

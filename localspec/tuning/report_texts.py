@@ -120,7 +120,7 @@ def settings_words(settings: EngineSettings) -> tuple[tuple[str, str], ...]:
         "draft_temperature": (drafts, f"{settings.draft_temperature:g}"),
         "saguaro_c": (ahead, f"{settings.saguaro_c:g}"),
         "acceptance": (drafts, settings.acceptance),
-        "min_confidence": (drafts, stop),
+        "min_confidence": (settings.mode != "off", stop),
         "fallback": (drafts, settings.fallback),
     }
     values = ((parameter_name(name), words if uses else UNKNOWN) for name, (uses, words) in used.items())

@@ -14,13 +14,15 @@ from itertools import count, islice
 from typing import cast
 
 from localspec import tuned
+from localspec.errors import UserError
 from localspec.evidence import Costs
 from localspec.interface import TunableModels
 from localspec.machine.machine import known_machine
 from localspec.machine.machine_facts import facts_of
+from localspec.paths import PRIVATE_FILE, data_dir
 from localspec.tuning.costs import recall_costs
-from localspec.tuning.folder import Folder, RunState, digest
-from localspec.tuning.plan import TunePlan, left_s, requests, seconds_of
+from localspec.tuning.folder import Folder, RunState, TaskState, digest
+from localspec.tuning.plan import TunePlan, left_s, nothing_fits, requests, seconds_of
 from localspec.tuning.records import (
     Attempt,
     StageBegan,
@@ -54,10 +56,11 @@ def tune(plan: TunePlan, open_models: Opener) -> Iterator[TuneEvent]:
     facts = facts_of(known_machine())
     identity = tuned.identify(plan.target, plan.draft, plan.draft_threads, facts)
     room = Room(
-        cores=facts.cores,
+        cores=(plan.target.threads if "threads" in plan.fixed else 0) or facts.cores,
         has_draft=plan.draft is not None,
         target_on_card=_on_card(plan.target, facts),
         draft_on_card=plan.draft is not None and _on_card(plan.draft, facts),
+        fixed=plan.fixed,
     )
     return Run(plan, open_models, identity, room).events()
 
@@ -71,17 +74,26 @@ class Run:
 
     def __init__(self, plan: TunePlan, open_models: Opener, identity: tuned.Identity, room: Room) -> None:
         """Take what the results will hold for, and what other ways to open the models there are."""
-        self._plan, self._open, self._identity, self._room = plan, open_models, identity, room
+        self._open, self._identity, self._room = open_models, identity, room
         self._folder = Folder(identity.pair)
         self._place = digest(identity)
-        last = self._folder.last_run()
-        if plan.resume and last is not None and not last.complete:
-            self._state = last
-        else:
-            self._state = RunState(1 if last is None else last.number + 1)
+        self._state = _begun(plan, self._folder.last_run(), self._place)
+        self._plan = replace(plan, quick=self._state.quick)
 
     def events(self) -> Iterator[TuneEvent]:
-        """Do what is not done yet."""
+        """Do what is not done yet; raises `UserError` while another program tunes."""
+        from filelock import FileLock, Timeout  # 20 ms
+
+        try:
+            with FileLock(data_dir() / "tune.lock", timeout=0, mode=PRIVATE_FILE):
+                yield from self._stages()
+        except Timeout:
+            raise UserError(
+                "another run of the tuner is at work, and each would disturb what the other measures",
+                "wait for its end, or stop it",
+            ) from None
+
+    def _stages(self) -> Generator[TuneEvent, None, None]:
         self._keep(self._state)
         workplace = yield from self._choose_workplace()
         with self._open(workplace) as models:
@@ -95,13 +107,14 @@ class Run:
                     result = yield from task.run(state)
                     self._done(result)
                 yield TaskDone(result)
-        self._keep(replace(self._state, complete=True))
+        self._keep(replace(self._state, complete=all(state.done for state in self._state.tasks)))
 
     def _choose_workplace(self) -> Generator[TuneEvent, None, Workplace]:
         """Try other ways to open the models, and return the fastest."""
         plan, room = self._plan, self._room
         if plan.quick:
-            return tuned.recall_workplace(self._identity) or Workplace()
+            known, usual = tuned.recall_workplace(self._identity) or Workplace(), Workplace()
+            return replace(known, **{name: getattr(usual, name) for name in plan.fixed})
         attempts: list[Attempt] = []
         steps = len(possible(room)) + 2
         yield StageBegan("machine", None, steps)
@@ -158,6 +171,8 @@ class Run:
             found += islice(requests(models, profile, profile.tuning_prompts().prompts), each)
         if tokens is not None:
             found = [replace(request, max_tokens=tokens) for request in found]
+        if not found:
+            raise nothing_fits(self._plan.profiles[0])
         return tuple(found[:count])
 
     def _done(self, result: TaskResult) -> None:
@@ -169,6 +184,25 @@ class Run:
     def _keep(self, state: RunState) -> None:
         self._folder.keep(state)
         self._state = state
+
+
+def _begun(plan: TunePlan, last: RunState | None, place: str) -> RunState:
+    """Return where a run begins: where the last one was stopped, if that is wanted.
+
+    What was done for another placement, or under another profile of a task, is done again.
+    """
+    if last is None:
+        state = RunState(1, place=place, quick=plan.quick)
+    elif plan.resume and not last.complete:
+        tasks = tuple(replace(state, done=state.done and last.place == place) for state in last.tasks)
+        state = replace(last, tasks=tasks, place=place, quick=plan.quick or last.quick)
+    else:
+        earlier, costs = tuple(last.evidence().values()), last.costs_key or last.earlier_costs
+        state = RunState(last.number + 1, "", (), False, place, plan.quick, earlier, costs)
+    for profile in plan.profiles:
+        if state.of(profile.task).profile != profile.name:
+            state = state.having(TaskState(profile.task, profile=profile.name))
+    return state
 
 
 def _summary(result: TaskResult) -> tuned.TunedTask:

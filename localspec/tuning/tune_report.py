@@ -11,7 +11,7 @@ from localspec.models.gguf import read_shape
 from localspec.profiles import Profile
 from localspec.tuned import Identity, ModelFacts
 from localspec.tuning.costs import recall_costs
-from localspec.tuning.folder import Folder, RunState
+from localspec.tuning.folder import Folder, RunState, TaskState
 from localspec.tuning.plan import TunePlan
 from localspec.tuning.records import TaskResult
 from localspec.tuning.report_input import ReportInput, ReportModel, TaskReport
@@ -43,7 +43,7 @@ def gather(plan: TunePlan, identity: Identity) -> ReportInput | None:
     """
     folder = Folder(identity.pair)
     state = folder.last_run() or RunState(0)
-    costs = recall_costs(folder.costs, state.costs_key)
+    costs = recall_costs(folder.costs, state.costs_key) or recall_costs(folder.costs, state.earlier_costs)
     found = [(profile, recall(identity.pair, profile.task)) for profile in plan.profiles]
     tasks = [
         _task(_Scene(plan, folder, state), profile, result, costs)
@@ -65,10 +65,11 @@ def gather(plan: TunePlan, identity: Identity) -> ReportInput | None:
 
 def _task(scene: _Scene, profile: Profile, result: TaskResult, costs: Costs | None) -> TaskReport:
     """Return a task's report; without the evidence where that is gone."""
-    task = scene.state.of(result.task)
+    task = scene.state.evidence().get(result.task, TaskState(result.task))
     segments = load(scene.folder.traces(result.task), task.trace_key)[: task.segments]
-    if costs is None or not task.done or not segments:
+    if costs is None or not segments:
         return TaskReport(result)
+    profile = replace(profile, sampling=task.sampling or profile.sampling)
     simulator = Simulator(Trace(profile.sampling, segments), costs)
     where = space(costs, profile, scene.plan)
     wish = Search(where, shares=shares(len(segments)), trials=0)

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from math import ceil
 
-from localspec.errors import UserError
 from localspec.evidence import Costs, Trace, TraceSegment
 from localspec.interface import TunableModels
 from localspec.learned import file_of, learned, starting_points
@@ -22,6 +21,7 @@ from localspec.tuning.plan import (
     TRACE_TOKENS,
     TunePlan,
     left_s,
+    nothing_fits,
     requests,
     seconds_of,
 )
@@ -40,9 +40,9 @@ from localspec.tuning.space import Space, space_of
 from localspec.tuning.study import Search, search
 from localspec.tuning.study_file import StudyKey
 from localspec.tuning.study_history import Tried
-from localspec.tuning.study_results import best
+from localspec.tuning.study_results import best, predicted
 from localspec.tuning.traces import append, load, record
-from localspec.tuning.verdict import Verdict
+from localspec.tuning.verdict import Entrant, Verdict
 from localspec.types import EngineSettings, TaskType
 
 SHARES = 3  # of the trace: a trial that is behind on the first is spared the others
@@ -85,7 +85,8 @@ class TaskRun:
         simulator = Simulator(trace, self._scene.costs)
         tried = yield from self._search(simulator, len(segments), state.study_key)
         candidates = best(tried, CANDIDATES)
-        verdict = yield from self._confirm(simulator, candidates, state.study_key)
+        llama_cpp = predicted(tried, LLAMA_CPP, space(self._scene.costs, self._profile, self._scene.plan))
+        verdict = yield from self._confirm(entrants(candidates, llama_cpp), state.study_key)
         return TaskResult(
             task=self._task,
             settings=verdict.settings,
@@ -121,11 +122,8 @@ class TaskRun:
             done = min(_tokens(segments), TRACE_TOKENS)
             yield self._progress("traces", done, TRACE_TOKENS, f"{len(segments)} answers")
         if not _tokens(segments):
-            raise UserError(
-                f"no tuning prompt of the profile {profile.name} fits the context",
-                "open the models with a larger -c",
-            )
-        state = TaskState(self._task, key, len(segments))
+            raise nothing_fits(profile)
+        state = TaskState(self._task, key, len(segments), profile=profile.name, sampling=profile.sampling)
         self._keep(state)
         return tuple(segments), state
 
@@ -151,12 +149,9 @@ class TaskRun:
             yield self._progress("study", len(tried), plan.trials, each.failure)
         return tried
 
-    def _confirm(
-        self, simulator: Simulator, candidates: tuple[Candidate, ...], key: str
-    ) -> Generator[TuneEvent, None, Verdict]:
+    def _confirm(self, field: tuple[Entrant, ...], key: str) -> Generator[TuneEvent, None, Verdict]:
         models, plan = self._models, self._scene.plan
         held_out = tuple(requests(models, self._profile, self._prompts.held_out, seed=ANSWER_TOKENS))
-        field = entrants(candidates, None if models.draft is None else simulator.rate(LLAMA_CPP))
         if models.draft is None:
             field = tuple(each for each in field if each.settings != LLAMA_CPP)
         budget_s = seconds_of("confirm", plan)

@@ -65,8 +65,9 @@ def try_workplaces(open_models: OpenWorkplace, runs: Runs, path: Path, key: Stud
         steps = course(runs.room, lambda: _is_late(done, runs.budget_s))
         workplace = next(steps)
         while True:
-            if kept:
-                measured = kept.pop(0)
+            measured = next((each for each in kept if each.attempt.workplace == workplace), None)
+            if measured is not None:  # of another one, where the budget is not what it was
+                kept.remove(measured)
             else:
                 with explained(path):  # a file that the attempt itself misses is the attempt's failure
                     measured = _attempt(study, open_models, workplace, runs, _bar(done, workplace))

@@ -15,12 +15,16 @@ MICRO_BATCHES = (256, 1024)
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """What a machine offers and where the runtime puts the models by itself; `cores` are physical ones."""
+    """What a machine offers and where the runtime puts the models by itself; `cores` are physical ones.
+
+    `fixed` names what of a workplace a person has settled.
+    """
 
     cores: int
     has_draft: bool = True
     target_on_card: bool = False
     draft_on_card: bool = False
+    fixed: tuple[str, ...] = ()
 
     @property
     def shares_cores(self) -> bool:
@@ -30,8 +34,14 @@ class Room:
 
 def possible(room: Room) -> tuple[Workplace, ...]:
     """Return the usual workplace and others that each change one thing, the most promising first."""
-    others = [workplace for workplace in _changes(room) if is_sensible(workplace, room)]
-    return tuple(dict.fromkeys([Workplace(), *others]))
+    usual = Workplace()
+    others = [
+        workplace
+        for workplace in _changes(room)
+        if is_sensible(workplace, room)
+        and all(getattr(workplace, name) == getattr(usual, name) for name in room.fixed)
+    ]
+    return tuple(dict.fromkeys([usual, *others]))
 
 
 def _changes(room: Room) -> Iterator[Workplace]:

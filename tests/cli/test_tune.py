@@ -12,10 +12,11 @@ import pytest
 
 from localspec.cli import tune as verb
 from localspec.cli.options import PairOptions
-from localspec.cli.tune_start import budget, profiles_of, read_tasks
+from localspec.cli.tune_start import budget, identity_of, profiles_of, read_tasks, seated_pair
 from localspec.cli.tune_stopping import Stop
 from localspec.errors import EngineError, UserError
 from localspec.profiles import profiles
+from localspec.tuning.folder import Folder, RunState, TaskState
 from localspec.tuning.plan import QUICK_TRIALS, TRIALS, TunePlan
 from localspec.tuning.records import TuneEvent
 from tests.cli.conftest import Invoke
@@ -88,6 +89,7 @@ def test_flags_make_the_plan(tuner: Tuner, invoke: Invoke) -> None:
     assert tuner.plan.quick
     assert tuner.plan.resume
     assert (tuner.plan.target.threads, tuner.plan.target.context) == (2, 512)
+    assert tuner.plan.fixed == ("threads",)
     invoke("tune", "--no-fit", "--quick", "--profile", "writing")
     assert tuner.plan.trials == QUICK_TRIALS
     assert [profile.name for profile in tuner.plan.profiles] == ["writing"]
@@ -117,10 +119,23 @@ def test_ctrl_c_keeps_what_was_found_and_says_how_to_go_on(tuner: Tuner, invoke:
     outcome = invoke("tune", "--no-fit")
     assert outcome.code == 130
     assert "1.42" in outcome.out
-    assert "`localspec tune --resume` goes on" in outcome.err
+    assert "`localspec tune --no-fit --resume` goes on" in outcome.err
     value = json.loads(invoke("tune", "--no-fit", "--json").out)
     assert value["complete"] is False
     assert [one["task"] for one in value["tasks"]] == ["coding"]
+
+
+def test_what_goes_on_is_what_was_stopped(tuner: Tuner, invoke: Invoke) -> None:
+    folder = Folder(identity_of(seated_pair(verb.parser().parse_args(["--no-fit"]))).pair)
+    tasks = TaskState("math", profile="math", done=True), TaskState("translate", profile="deleted since")
+    folder.keep(RunState(1, tasks=tasks))
+    invoke("tune", "--no-fit", "--resume")
+    assert [profile.name for profile in tuner.plan.profiles] == ["math", "translate"]
+    invoke("tune", "--no-fit", "--resume", "--task", "coding")
+    assert [profile.name for profile in tuner.plan.profiles] == ["coding"]
+    folder.keep(RunState(1, tasks=tasks, complete=True))
+    invoke("tune", "--no-fit", "--resume")
+    assert [profile.task for profile in tuner.plan.profiles] == ["coding", "writing", "dialogue"]
 
 
 def test_impatience_does_not_wait_for_the_models(tuner: Tuner, invoke: Invoke) -> None:
@@ -155,6 +170,7 @@ def test_an_error_is_a_line_below_what_was_said(tuner: Tuner, invoke: Invoke) ->
         (["--show", "--reset"], "--show and --reset cannot be done at once"),
         (["--show", "--quick"], "--show does not tune, and --quick says how"),
         (["--yes"], "only --reset asks"),
+        (["--no-fit", "--report", ""], "is a folder"),
         (["--export", "yaml"], "--export"),
         (["-md", "small.gguf"], "there is no target"),
         (["--no-fit", "--explain"], "--explain"),

@@ -6,16 +6,18 @@ import json
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
-from localspec import tuned
+from localspec import paths, tuned
 from localspec.cli.tune import parser
 from localspec.cli.tune_kept import Listed, age, lines
 from localspec.cli.tune_start import identity_of, seated_pair
 from localspec.machine import machine as machine_module
 from localspec.tuned import Identity, Kept, MachineFacts, ModelFacts, TunedTask, TunedWorkplace
-from localspec.tuning import results
+from localspec.tuning import results, tune_report
+from localspec.tuning.plan import TunePlan
 from localspec.types import EngineSettings, TaskType
 from tests.cli.conftest import Invoke
 from tests.cli.tuning_script import PLAIN, SSD, result
@@ -162,6 +164,9 @@ def test_settings_are_exported_with_the_place_they_were_found_at(invoke: Invoke,
     assert "# coding\n" in outcome.out
     assert "--threads 3" in outcome.out
     assert "--ubatch-size 1024" in outcome.out
+    flags = invoke("tune", "--export", "llama-server", "--no-fit", "-ub", "256").out
+    assert "--ubatch-size 256" in flags
+    assert "--threads 3" in flags
     one = invoke("tune", "--export", "toml", "--task", "coding", "--no-fit").out
     assert one.startswith("[speculation]")
     assert "draft_length = 6" in one
@@ -206,6 +211,22 @@ def test_a_report_is_written_where_it_was_asked_for(
     assert (tmp_path / "localspec-tune.html").read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
     again = invoke("tune", "--report", "localspec-tune.html", "--no-fit", "--json")
     assert json.loads(again.out) == {"schema": 1, "file": str(tmp_path / "localspec-tune.html")}
+
+
+@pytest.mark.usefixtures("two")
+def test_a_report_is_about_the_profile_that_was_named(
+    invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = paths.config_dir() / "profiles"
+    folder.mkdir(exist_ok=True)
+    (folder / "mine.toml").write_text('title = "Mine"\ntask = "coding"\n', encoding="utf-8")
+    plans: list[TunePlan] = []
+    monkeypatch.setattr(tune_report, "gather", lambda plan, _identity: plans.append(plan))
+    for flags in (["--profile", "mine"], ["--task", "math"], []):
+        invoke("tune", "--report", str(tmp_path / "new.html"), "--no-fit", *flags)
+    mine, math, every = ([profile.name for profile in plan.profiles] for plan in plans)
+    assert (mine, math) == (["mine"], ["math"])
+    assert len(every) == len(get_args(TaskType))
 
 
 @pytest.mark.usefixtures("two")

@@ -112,7 +112,7 @@ async def test_a_run_is_stopped_by_a_key_and_closed_by_a_second(tmp_path: Path, 
         await desk.press("enter")
         await desk.shows(" s left", "4 of 10", "Esc stops", "tuned in")
         await desk.press(key)
-        await desk.shows("Stopped; what was found is kept")
+        await desk.shows("Stopped; what was found is kept. /tune coding writing, then r")
         assert script.ended.is_set()
         await desk.shows("×1.42 of plain")  # of the task that was done
         await desk.press(key)

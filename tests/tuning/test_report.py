@@ -16,6 +16,7 @@ from localspec.errors import StoreError
 from localspec.evidence import CallCosts, Costs
 from localspec.tuning.records import Contender, Estimate, RankCurve, TaskResult
 from localspec.tuning.report import LandscapeCell, ReportInput, TaskReport, render, write_report
+from localspec.tuning.report_texts import settings_words
 from localspec.types import EngineSettings
 from tests.tuning.report_sample import sample
 
@@ -292,3 +293,8 @@ def test_the_report_is_written_in_one_step_for_its_owner(tmp_path: Path) -> None
     assert list(tmp_path.iterdir()) == [path]
     with pytest.raises(StoreError):
         write_report(tmp_path / "missing" / "report.html", sample())
+
+
+def test_every_setting_that_a_mode_uses_is_told() -> None:
+    words = dict(settings_words(EngineSettings("ngram", 5, min_confidence=0.4)))
+    assert (words["confidence stop"], words["fan-out budget"]) == ("0.4", "–")

@@ -14,10 +14,11 @@ from localspec.chat.auto import with_auto
 from localspec.cli import placing
 from localspec.cli.answer_options import sampling_given, system_given
 from localspec.cli.arguments import Parser, add_answer_flags, verb_parser
-from localspec.cli.experience import KnownPair
+from localspec.cli.experience import KnownPair, settled
 from localspec.cli.options import PairOptions, decoding, pair_options
 from localspec.config import read_config
 from localspec.default_pair import default_pair
+from localspec.errors import UserError
 from localspec.llama import check_model_file
 from localspec.profiles import Profiles, profiles
 
@@ -49,7 +50,10 @@ def main(argv: Sequence[str]) -> int:
         if model is not None:
             check_model_file(model.path)
     found = profiles(paths.config_dir() / "profiles")
-    usual = Profiles(with_auto(found)).named(args.profile or config.profile)
+    try:
+        usual = Profiles(with_auto(found)).named(args.profile or config.profile)
+    except UserError as error:
+        raise UserError(f"{'' if args.profile else 'config.toml: '}{error.message}", error.hint) from None
     from localspec.chat.desk import Desk  # what follows takes 0.3 s, which a mistake does without
     from localspec.chat.loading import ModelLoader
     from localspec.chat.store import Store
@@ -120,7 +124,8 @@ def _tuner(args: argparse.Namespace, found: Profiles, log: deque[LogLine]) -> Tu
         from localspec.cli.tune_start import TuneWish, plan_of, profiles_of, run, seated_pair
 
         pair = seated_pair(args)
-        wish = TuneWish(profiles_of(found, choice.tasks), quick=choice.quick, resume=choice.resume)
+        chosen = profiles_of(found, choice.tasks)
+        wish = TuneWish(chosen, quick=choice.quick, resume=choice.resume, fixed=settled(args))
         yield from run(plan_of(pair, wish), pair, stop, log.append)
 
     return tune

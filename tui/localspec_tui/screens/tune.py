@@ -272,7 +272,8 @@ class TuneScreen(ModalScreen[None]):
             case TuneScreen.Ended(None):
                 text = "Tuned; the settings are kept, and mode auto uses them"
             case TuneScreen.Ended(Cancelled()):
-                text = "Stopped; what was found is kept. /tune, then r, goes on with it"
+                tasks = " ".join(each.task for each in progress.tasks)
+                text = f"Stopped; what was found is kept. /tune {tasks}, then r, goes on with it"
             case TuneScreen.Ended(error=BaseException() as error):
                 return Content.styled(f"Tuning ended: {in_words(error)}", "$text-error")
         return Content(text)

@@ -1,0 +1,157 @@
+"""Runs of the tuner after other runs: what is gone on with, what is done again, what a report still knows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from localspec import tuned
+from localspec.demo import bundled_pair
+from localspec.errors import UserError
+from localspec.evidence import TraceSegment, TraceWish
+from localspec.profiles import TuningPrompts
+from localspec.tuning.folder import Folder
+from localspec.tuning.plan import TunePlan
+from localspec.tuning.records import StageBegan, TaskDone, TaskResult, Workplace
+from localspec.tuning.tune import Run
+from localspec.tuning.tune_report import gather
+from localspec.tuning.workplaces_possible import Room
+from localspec.types import GenerationEvent, ModelOptions, Request
+from tests.tuning.fake_models import FakeModels
+from tests.tuning.test_tune import identity, planned, results, run_of, stopped_at
+
+
+@pytest.fixture(autouse=True)
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCALSPEC_DATA_DIR", str(tmp_path / "data"))
+
+
+def closed_after_the_first_task(plan: TunePlan) -> TaskResult:
+    """Stop a run when its first task is done."""
+    run = run_of(plan).events()
+    first = next(event for event in run if isinstance(event, TaskDone))
+    run.close()  # type: ignore[attr-defined]
+    return first.result
+
+
+def test_what_was_done_under_another_placement_is_not_taken_for_done(tmp_path: Path) -> None:
+    plan = planned(tmp_path, "coding", "writing")
+    closed_after_the_first_task(plan)
+    elsewhere = replace(plan, target=replace(plan.target, threads=2), resume=True)
+    assert tuned.recall(identity(elsewhere), "coding").settings is None
+    found = results(run_of(elsewhere).events())
+    assert [result.task for result in found] == ["coding", "writing"]
+    assert tuned.recall(identity(elsewhere), "coding").settings == found[0].settings
+
+
+def test_going_on_with_some_tasks_leaves_the_others_to_be_gone_on_with(tmp_path: Path) -> None:
+    plan = planned(tmp_path, "coding", "writing", "math")
+    closed_after_the_first_task(plan)
+    results(run_of(planned(tmp_path, "writing", resume=True)).events())
+    last = Folder(identity(plan).pair).last_run()
+    assert last is not None
+    assert not last.complete
+    events = list(run_of(replace(plan, resume=True)).events())
+    began = {event.task for event in events if isinstance(event, StageBegan) and event.task}
+    assert began == {"math"}
+    last = Folder(identity(plan).pair).last_run()
+    assert last is not None
+    assert ([task.task for task in last.tasks], last.complete) == (["coding", "writing", "math"], True)
+
+
+def test_a_quick_run_goes_on_quickly(tmp_path: Path) -> None:
+    plan = planned(tmp_path, "coding")
+    stopped_at("study", run_of(plan).events())
+    events = run_of(replace(plan, quick=False, resume=True)).events()
+    began = [event for event in events if isinstance(event, StageBegan)]
+    assert (began[0].stage, began[0].kept, began[0].steps) == ("costs", 5, 5)
+
+
+def test_a_task_done_under_another_profile_is_tuned_again(tmp_path: Path) -> None:
+    plan = planned(tmp_path, "coding", "writing")
+    closed_after_the_first_task(plan)
+    own = replace(plan.profiles[0], name="mine", sampling=replace(plan.profiles[0].sampling, top_k=7))
+    events = run_of(replace(plan, profiles=(own, plan.profiles[1]), resume=True)).events()
+    assert ("traces", "coding") in [(e.stage, e.task) for e in events if isinstance(e, StageBegan)]
+
+
+def test_a_quick_run_opens_the_models_as_was_best_but_for_what_is_settled(tmp_path: Path) -> None:
+    plan = planned(tmp_path)
+    tuned.keep_workplace(identity(plan), tuned.TunedWorkplace(threads=3, micro_batch=1024))
+    opened: list[Workplace] = []
+
+    def open_models(workplace: Workplace) -> FakeModels:
+        opened.append(workplace)
+        return FakeModels()
+
+    plan = replace(plan, fixed=("micro_batch",))
+    next(Run(plan, open_models, identity(plan), Room(cores=4)).events())
+    assert opened == [Workplace(threads=3)]
+
+
+def test_a_context_too_short_for_every_prompt_is_said_before_anything_is_tried(tmp_path: Path) -> None:
+    plan = planned(tmp_path, "coding", quick=False)
+    long = TuningPrompts(("word " * 3000,) * 4, ("word " * 3000,) * 4)
+    plan = replace(plan, profiles=(replace(plan.profiles[0], own_tuning=long),))
+    with pytest.raises(UserError, match="no tuning prompt of the profile coding fits the context"):
+        results(run_of(plan).events())
+
+
+def test_two_runs_at_once_would_disturb_each_other(tmp_path: Path) -> None:
+    plan = planned(tmp_path)
+    first = run_of(plan).events()
+    next(first)
+    with pytest.raises(UserError, match="another run of the tuner is at work"):
+        next(run_of(replace(plan, resume=True)).events())
+    assert len(results(first)) == 1
+    assert len(results(run_of(plan).events())) == 1
+
+
+class Curt(FakeModels):
+    """Ends every answer at once."""
+
+    def trace(self, wish: TraceWish) -> TraceSegment:
+        whole = super().trace(wish)
+        arrays = {field.name: getattr(whole, field.name) for field in fields(TraceSegment)}
+        first: dict[str, Any] = {
+            name: array[:1] for name, array in arrays.items() if isinstance(array, np.ndarray)
+        }
+        return replace(whole, **first, ended=True)
+
+    def generate(self, request: Request) -> Iterator[GenerationEvent]:
+        return super().generate(replace(request, max_tokens=1))
+
+
+def test_models_that_say_nothing_are_a_mistake_that_is_explained(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="too short to be timed"):
+        results(run_of(planned(tmp_path), Curt()).events())
+
+
+def test_a_report_keeps_the_evidence_of_tasks_that_later_runs_left_out(tmp_path: Path) -> None:
+    files = bundled_pair()
+    plan = planned(tmp_path, "coding", "writing")
+    plan = replace(plan, target=ModelOptions(files[0]), draft=ModelOptions(files[1]))
+    results(run_of(replace(plan, profiles=plan.profiles[:1])).events())
+    stopped_at("traces", run_of(replace(plan, profiles=plan.profiles[1:])).events())
+    found = gather(plan, identity(plan))
+    assert found is not None
+    assert found.costs is not None
+    (task,) = found.tasks
+    assert len(task.history) == task.result.trials
+
+
+def test_a_report_goes_by_the_sampling_that_was_traced(tmp_path: Path) -> None:
+    files = bundled_pair()
+    plan = replace(planned(tmp_path), target=ModelOptions(files[0]), draft=ModelOptions(files[1]))
+    results(run_of(plan).events())
+    as_it_was = gather(plan, identity(plan))
+    greedy = replace(plan.profiles[0], sampling=replace(plan.profiles[0].sampling, temperature=0.0))
+    since = gather(replace(plan, profiles=(greedy,)), identity(plan))
+    assert as_it_was is not None
+    assert since is not None
+    assert since.tasks == as_it_was.tasks
