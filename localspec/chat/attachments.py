@@ -59,7 +59,7 @@ def attach(text: str, folder: Path, limit: int = USUAL_LIMIT) -> tuple[str, tupl
 
 def read_attachment(name: str, folder: Path, limit: int = USUAL_LIMIT) -> Attachment:
     """Read one text file; raises UserError for everything that cannot be attached."""
-    path = _path(name, folder)
+    path = path_named(name, folder)
     try:
         _check(name, path.stat(), limit)
         with path.open("rb") as file:
@@ -71,6 +71,14 @@ def read_attachment(name: str, folder: Path, limit: int = USUAL_LIMIT) -> Attach
     except ValueError:
         raise UserError(f"{name!r} is no name of a file") from None
     return Attachment(name, _decoded(name, data))
+
+
+def path_named(name: str, folder: Path) -> Path:
+    """Return the file that a person names, relative to `folder` or to the home folder after a `~`."""
+    try:
+        return folder / Path(name).expanduser()
+    except RuntimeError:  # `~somebody`
+        return folder / name
 
 
 def describe(attachment: Attachment, tokens: int | None = None) -> str:
@@ -91,7 +99,9 @@ def complete_path(prefix: str, folder: Path) -> tuple[Completion, ...]:
     parent, slash, name = typed.rpartition("/")
     if typed == "~":
         parent, slash, name = "~", "/", ""
-    entries = sorted(_matching(_path(parent + slash, folder), name), key=lambda entry: entry.name.casefold())
+    entries = sorted(
+        _matching(path_named(parent + slash, folder), name), key=lambda entry: entry.name.casefold()
+    )
     return tuple(_completion(entry, f"{parent}{slash}") for entry in entries[:MOST_COMPLETIONS])
 
 
@@ -114,7 +124,7 @@ def _file_meant(word: str, folder: Path) -> str | None:
     """Return the file that a word names, without punctuation behind it; None if the word is mere text."""
     names = [word[:end] for end in range(len(word), len(word.rstrip(_PUNCTUATION)) - 1, -1) if end]
     for name in names:
-        kind = _kind(_path(name, folder))
+        kind = _kind(path_named(name, folder))
         if kind == "file" or (kind == "folder" and "/" in name and name not in _PATH_STARTS):
             return name
     bare = names[-1] if names else ""
@@ -122,15 +132,8 @@ def _file_meant(word: str, folder: Path) -> str | None:
     return bare if is_path or Path(bare).suffix.lower() in _FILE_ENDINGS else None
 
 
-def _path(name: str, folder: Path) -> Path:
-    try:
-        return folder / Path(name).expanduser()
-    except RuntimeError:  # `~somebody`
-        return folder / name
-
-
 def _real_path(name: str, folder: Path) -> Path:
-    path = _path(name, folder)
+    path = path_named(name, folder)
     try:
         return path.resolve()
     except (OSError, RuntimeError, ValueError):

@@ -52,14 +52,19 @@ def estimate(messages: Sequence[Message], size: int) -> ContextUse:
     return ContextUse(tokens, size, estimated=True)
 
 
-def warning(use: ContextUse) -> str | None:
-    """Return a line to show while there is still room to act, None while there is plenty."""
+def warning(use: ContextUse, *, is_new: bool = False) -> str | None:
+    """Return a line to show while there is still room to act, None while there is plenty.
+
+    A new chat holds nothing yet that could be left out.
+    """
     if use.used >= use.size:
-        return "the context is full; leave out earlier exchanges to go on"
+        advice = "shorten the prompt" if is_new else "leave out earlier exchanges to go on"
+        return f"the context is full; {advice}"
     if use.share <= WARN_ABOVE:
         return None
     about = "about " if use.estimated else ""
-    return f"the context is {about}{int(100 * use.share)} % full; leave out earlier exchanges to make room"
+    advice = "" if is_new else "; leave out earlier exchanges to make room"
+    return f"the context is {about}{int(100 * use.share)} % full{advice}"
 
 
 def exchanges(

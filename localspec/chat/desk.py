@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -76,6 +77,7 @@ class Desk:
         self.temperature: float | None = None
         self.queue = PromptQueue()
         self.rates = PlainRates()
+        self._newest: int | None = None  # chat that was begun here
         last = store.last_chat() if resumes else None
         self.chat = self._opened(last) if last is not None else self._fresh()
 
@@ -118,8 +120,13 @@ class Desk:
         return sampling if self.temperature is None else replace(sampling, temperature=self.temperature)
 
     def new(self) -> None:
-        """Open an empty chat under the present profile."""
-        self.chat = self._fresh(self.chat.info.profile)
+        """Open an empty chat under the present profile, or that in which only unsent text stands."""
+        profile = self.profile.name
+        if (begun := self._begun()) is None:
+            self.chat = self._fresh(profile)
+        else:
+            self.chat = self._opened(begun)
+            self.choose_profile(profile)
 
     def open(self, chat_id: int) -> None:
         """Open a chat."""
@@ -225,7 +232,16 @@ class Desk:
         return None if rate is None else chat.set_plain(saved.message.id, PlainRate(at, rate))
 
     def _fresh(self, profile: str | None = None) -> OpenChat:
-        return self._opened(self._store.new_chat(profile=profile or self._usual_profile).id)
+        self._newest = self._store.new_chat(profile=profile or self._usual_profile).id
+        return self._opened(self._newest)
+
+    def _begun(self) -> int | None:
+        """Return the newest chat if its text, which no list leads to, was never sent."""
+        with suppress(UserError):
+            if self._newest is not None:
+                chat = self._store.chat(self._newest)
+                return chat.id if chat.draft and not chat.messages else None
+        return None
 
     def _opened(self, chat_id: int) -> OpenChat:
         chat = OpenChat(self._store, chat_id)

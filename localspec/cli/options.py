@@ -87,16 +87,15 @@ def pair_options(args: argparse.Namespace, fetch: Fetch | None = None) -> PairOp
 
 
 def _with_configured_models(args: argparse.Namespace) -> argparse.Namespace:
-    """Let the models of config.toml stand in for those that no flag names."""
+    """Let the models and the context of config.toml stand in where no flag names models."""
     config = read_config(config_dir() / "config.toml")
-    if args.model or args.model_draft or config.target is None:
+    if args.model or args.model_draft:
         return args
-    models = {
-        "model": str(config.target),
-        "model_draft": str(config.draft) if config.draft is not None else None,
-        "ctx_size": args.ctx_size or config.context,
-    }
-    return argparse.Namespace(**{**vars(args), **models})
+    configured: dict[str, str | int | None] = {"ctx_size": args.ctx_size or config.context}
+    if config.target is not None:
+        configured["model"] = str(config.target)
+        configured["model_draft"] = str(config.draft) if config.draft is not None else None
+    return argparse.Namespace(**{**vars(args), **configured})
 
 
 def _paths(args: argparse.Namespace, fetch: Fetch | None) -> tuple[Path, Path | None]:

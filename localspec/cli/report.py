@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
+from errno import ENOSPC
 
 from localspec.cli.console import say
 from localspec.errors import Cancelled, EngineError, LocalSpecError, StoreError, UserError
@@ -38,7 +39,11 @@ def exit_code(action: Callable[[], int], argv: Sequence[str]) -> int:
         _forget_output()
         return SUCCESS  # who reads no further has what they wanted, as with `head`
     except Exception as error:  # noqa: BLE001 - the last line of defence: one line, not a traceback
-        _tell_unexpected(error, verbose="-v" in argv or "--verbose" in argv)
+        if isinstance(error, OSError) and error.errno == ENOSPC:
+            _forget_output()
+            say(f"error: cannot write: {error.strerror}")
+        else:
+            _tell_unexpected(error, verbose="-v" in argv or "--verbose" in argv)
         return FAILURE
     return code
 

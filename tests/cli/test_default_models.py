@@ -55,6 +55,14 @@ def test_configuration_names_other_models(small: FakeRuntime, invoke: Invoke) ->
     assert opened(small) == (Path("/big.gguf"), None)
 
 
+def test_context_of_the_configuration_counts_for_whatever_opens(small: FakeRuntime, invoke: Invoke) -> None:
+    write("config.toml", "[models]\ncontext = 2048\n")
+    assert invoke("run", "Hi").code == 0
+    assert invoke("run", "Hi", "-c", "512").code == 0
+    assert invoke("run", "Hi", "-m", "big.gguf").code == 0
+    assert [options.target.context for options in small.opened] == [2048, 512, 0]
+
+
 @pytest.mark.parametrize(
     ("flags", "sampling"),
     [

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from errno import ENOSPC
 from pathlib import Path
 
 import pytest
@@ -165,6 +166,7 @@ def test_figures_go_to_standard_error(invoke: Invoke) -> None:
         (Cancelled(), 130, ""),
         (KeyboardInterrupt(), 130, ""),
         (BrokenPipeError(), 0, ""),
+        (OSError(ENOSPC, "No space left on device"), 1, "error: cannot write: No space left on device\n"),
     ],
 )
 def test_every_error_has_its_line_and_code(

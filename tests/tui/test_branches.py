@@ -120,3 +120,23 @@ async def test_deed_is_refused_while_an_answer_is_written(tmp_path: Path) -> Non
         await desk.shows("an answer is being written")
         gate.open()
         await at_rest(desk)
+
+
+async def test_branches_are_walked_key_after_key(tmp_path: Path) -> None:
+    async with desktop(tmp_path, says("one"), says("two"), says("three")) as desk:
+        await desk.answered("count")
+        for number in (2, 3):
+            await desk.press("ctrl+r")
+            await desk.shows(f"{number}/{number}")
+            await desk.until(lambda: not desk.chat.pane.working)
+        await desk.press("ctrl+up")
+        for key, text in [("[", "two"), ("[", "one"), ("[", "one"), ("]", "two"), ("]", "three")]:
+            await desk.press(key)
+            await settled(desk.pilot)
+            assert desk.texts == ["count", text]
+        assert desk.composer.text == ""
+        desk.composer.focus()
+        await desk.enter("/branch previous")
+        await desk.until(lambda: desk.texts == ["count", "two"])
+        await desk.press("a")
+        assert desk.composer.text == "a"

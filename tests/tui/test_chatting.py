@@ -10,6 +10,7 @@ from localspec.errors import EngineDied
 from localspec.testing.scripted import MARKDOWN, Gate, ScriptedModels, says
 from localspec_tui.widgets.welcome import Welcome
 from tests.tui.desktop import desktop
+from tests.tui.settled import settled
 
 pytestmark = pytest.mark.asyncio
 
@@ -149,6 +150,17 @@ async def test_full_context_is_said_and_room_is_offered(tmp_path: Path) -> None:
         assert len(desk.path) in {2, 3}
 
 
+async def test_long_prompt_is_warned_of_until_it_is_shorter(tmp_path: Path) -> None:
+    async with desktop(tmp_path, says("fine"), models=lambda: ScriptedModels(context=80)) as desk:
+        desk.composer.text = "word " * 100
+        await desk.shows("the context is full; shorten the prompt")
+        desk.composer.text = "word"
+        await desk.until(lambda: "the context is full" not in desk.screen_text())
+        await desk.answered("word")
+        desk.composer.text = "word " * 100
+        await desk.shows("the context is full; leave out earlier exchanges to go on")
+
+
 async def test_resizing_while_an_answer_streams_keeps_it_whole(tmp_path: Path) -> None:
     gates = [Gate(), Gate(), Gate()]
     script = says("alpha " * 40, gates[0], "beta " * 40, gates[1], "gamma " * 40, gates[2], "omega")
@@ -163,11 +175,52 @@ async def test_resizing_while_an_answer_streams_keeps_it_whole(tmp_path: Path) -
         assert desk.path[-1].content == "alpha " * 40 + "beta " * 40 + "gamma " * 40 + "omega"
 
 
+async def test_text_is_whole_again_after_a_narrow_window(tmp_path: Path) -> None:
+    question = "one two three four five six seven eight nine ten eleven twelve thirteen"
+    async with desktop(tmp_path, says("alpha " * 12 + "omega"), size=(100, 30)) as desk:
+        await desk.answered(question)
+        await desk.shows(question)
+        for width in (40, 100):
+            await desk.pilot.resize_terminal(width, 30)
+            await settled(desk.pilot)
+        await desk.shows(question, "alpha " * 12 + "omega")
+
+
 async def test_files_named_in_the_prompt_are_weighed_before_it_is_sent(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("one two three", encoding="utf-8")
     async with desktop(tmp_path) as desk:
         desk.composer.text = "What does @notes.txt say"
         await desk.shows("notes.txt", "5 tokens")
+
+
+async def test_trouble_with_a_file_is_said_in_full_until_the_prompt_is_mended(tmp_path: Path) -> None:
+    (tmp_path / "a rather long name of a file.txt").write_bytes(b"caf\xe9")
+    async with desktop(tmp_path, size=(80, 24)) as desk:
+        await desk.enter('What does @"a rather long name of a file.txt" say')
+        await desk.shows("is not text that can be read", "pictures, PDF and office", "keeps it as text")
+        assert "ctx" in desk.screen_text()
+        desk.composer.text = "never mind"
+        await desk.until(lambda: "pictures, PDF and office" not in desk.screen_text())
+
+
+async def test_another_chat_begins_without_what_was_said_about_the_last(tmp_path: Path) -> None:
+    async with desktop(tmp_path) as desk:
+        await desk.enter("/nonsense")
+        await desk.shows("there is no command")
+        await desk.press("ctrl+n")
+        await desk.until(lambda: "there is no command" not in desk.screen_text())
+
+
+async def test_figures_belong_to_the_chat_that_is_open(tmp_path: Path) -> None:
+    async with desktop(tmp_path) as desk:
+        await desk.answered("hello")
+        await desk.until(lambda: "tok/s" in desk.status())
+        first = desk.chat.desk.chat.info.id
+        await desk.press("ctrl+n")
+        await desk.until(lambda: desk.texts == [])
+        await desk.until(lambda: "tok/s" not in desk.status())
+        await desk.chat.open_chat(first)
+        assert "tok/s" in desk.status()
 
 
 async def test_unsent_text_is_there_again_at_the_next_start(tmp_path: Path) -> None:

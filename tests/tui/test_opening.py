@@ -13,10 +13,11 @@ from localspec.chat.desk import Desk, Wishes
 from localspec.chat.loading import ModelLoader
 from localspec.chat.store import Store
 from localspec.config import Config
-from localspec.errors import Cancelled, ModelFileError
+from localspec.errors import Cancelled, ModelFileError, UserError
 from localspec.profiles import profiles
 from localspec.testing.scripted import ScriptedModels, says
 from localspec.types import ModeChanged
+from localspec_tui import launch
 from localspec_tui.app import LocalSpecApp
 from tests.tui.desktop import Desktop, desktop
 
@@ -104,3 +105,17 @@ async def test_step_down_is_told_with_its_reason_and_stays_in_the_figures(tmp_pa
         record = screen.store.record(screen.path[-1].id)
         assert record is not None
         assert record.changes == (change,)
+
+
+async def test_profile_of_the_configuration_that_does_not_exist_is_said_to_stand_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOCALSPEC_CONFIG_DIR", str(tmp_path))
+    (tmp_path / "config.toml").write_text('[chat]\nprofile = "cooking"\n', encoding="utf-8")
+    with pytest.raises(UserError, match=r"config\.toml: there is no profile `cooking`"):
+        launch.main([])
+
+
+async def test_theme_of_the_configuration_that_does_not_exist_is_said(tmp_path: Path) -> None:
+    async with desktop(tmp_path, config=Config(theme="neon", sidebar=False)) as desk:
+        await desk.shows("there is no theme `neon`")

@@ -162,6 +162,37 @@ async def test_room_is_made_by_leaving_exchanges_out(tmp_path: Path) -> None:
         assert "second question" in sent
 
 
+async def test_where_nothing_can_be_left_out_no_room_is_offered(tmp_path: Path) -> None:
+    async with desktop(tmp_path) as desk:
+        await desk.enter("/drop")
+        await desk.shows("nothing that could be left out")
+        assert desk.app.screen is desk.chat
+
+
+async def test_prompt_that_alone_is_too_long_is_said_to_be_so(tmp_path: Path) -> None:
+    async with desktop(tmp_path, models=lambda: ScriptedModels(context=64)) as desk:
+        await desk.enter("word " * 100)
+        await desk.until(lambda: desk.path and not desk.chat.pane.working)
+        await desk.shows("the context holds 64")
+        assert desk.app.screen is desk.chat
+
+
+async def test_files_of_chats_may_lie_in_the_home_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("USERPROFILE", str(home))
+    async with desktop(tmp_path) as desk:
+        await desk.answered("about boats")
+        await desk.enter("/export json ~/boats.json")
+        await desk.until((home / "boats.json").exists)
+        await settled(desk.pilot)
+        await desk.enter("/import ~/boats.json")
+        await desk.until(lambda: len(desk.store.chats()) == 2)
+
+
 @pytest.mark.parametrize(
     ("key", "screen"),
     [("f1", HelpScreen), ("ctrl+k", SearchScreen)],

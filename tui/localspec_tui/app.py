@@ -56,6 +56,8 @@ class LocalSpecApp(App[int]):
         """Settle down: what has been loaded stays, and need not be looked through for garbage."""
         if self._first_start:
             self.chat_screen.offer_setup()
+        if self.theme != self._wanted_theme:
+            self.chat_screen.say(f"there is no theme `{self._wanted_theme}`; /theme lists them")
         if not self.is_headless:  # tests start many of these in one process
             collect_rarely()
 

@@ -15,6 +15,7 @@ from localspec_tui.messages import Deed
 from localspec_tui.screens.ask import AskScreen
 from localspec_tui.screens.compare import CompareScreen
 from localspec_tui.screens.edit import EditScreen
+from localspec_tui.widgets.transcript import Transcript
 
 if TYPE_CHECKING:
     from localspec_tui.screens.chat import ChatScreen
@@ -70,9 +71,9 @@ class Deeds:
 
     def edit(self, message: StoredMessage) -> None:
         """Let a message be rewritten; a new question is answered at once, an answer can be continued."""
-        self._must_be_idle()
+        self.must_be_idle()
         title = "Edit the question" if message.role == "user" else "Edit the answer"
-        self._screen.app.push_screen(EditScreen(title, message.content), self._take_edit(message))
+        self._screen.ask(EditScreen(title, message.content), self._take_edit(message))
 
     def _take_edit(self, message: StoredMessage) -> Callable[[str | None], Awaitable[None]]:
         async def take(text: str | None) -> None:
@@ -88,7 +89,7 @@ class Deeds:
 
     async def regenerate(self, message: StoredMessage, mode: Mode | None = None) -> None:
         """Answer a question again, as another branch."""
-        self._must_be_idle()
+        self.must_be_idle()
         question = self._question_of(message)
         await self._screen.pane.until_free()
         await asyncio.to_thread(self._desk.chat.back_to, question.id)
@@ -96,7 +97,7 @@ class Deeds:
 
     async def go_on(self, message: StoredMessage) -> None:
         """Let the model continue an answer where it ends."""
-        self._must_be_idle()
+        self.must_be_idle()
         if message.role != "assistant":
             raise UserError("only an answer can be continued", "choose the answer below")
         await self._screen.pane.until_free()
@@ -106,13 +107,17 @@ class Deeds:
 
     async def switch(self, message: StoredMessage, step: int) -> None:
         """Show another branch at a message."""
-        self._must_be_idle()
+        self.must_be_idle()
+        transcript, place = self._screen.query_one(Transcript), self._desk.chat.path.index(message)
+        stays = transcript.has_focus_within  # on the keys that walk on
         await asyncio.to_thread(self._desk.chat.switch, message.id, step)
         await self._screen.show_chat()
+        if stays:
+            transcript.focus_at(place)
 
     async def compare(self, message: StoredMessage, modes: tuple[Mode, ...] = COMPARED) -> None:
         """Answer a question in several modes with one seed, side by side."""
-        self._must_be_idle()
+        self.must_be_idle()
         question, chat = self._question_of(message), self._desk.chat
         models = self._screen.ready_models()
         if models.draft is None:
@@ -130,7 +135,7 @@ class Deeds:
             await self._screen.show_chat()
 
         await self._screen.pane.until_free()
-        self._screen.app.push_screen(CompareScreen(modes, run, models.cancel), keep)
+        self._screen.ask(CompareScreen(modes, run, models.cancel), keep)
 
     async def rename(self, chat_id: int, title: str) -> None:
         """Give a chat another title."""
@@ -145,19 +150,23 @@ class Deeds:
     async def delete(self, chat_id: int) -> None:
         """Delete a chat, and offer to take that back."""
         info = await asyncio.to_thread(self._desk.store.chat, chat_id)
-        if chat_id == self._desk.chat.info.id:
-            self._must_be_idle()
-            await asyncio.to_thread(self._desk.new)
+        was_open = chat_id == self._desk.chat.info.id
+        if was_open:
+            self.must_be_idle()
         await asyncio.to_thread(self._desk.store.delete, chat_id)
-        await self._screen.show_chat()
+        if was_open:
+            await asyncio.to_thread(self._desk.new)
+            await self._screen.show_chat()
+        else:  # an answer may be under way
+            await self._screen.show_chats()
 
         async def decide(undo: bool | None) -> None:
             if undo:
                 await asyncio.to_thread(self._desk.store.restore, chat_id)
-                await self._screen.open_chat(chat_id)
+                await (self._screen.open_chat(chat_id) if was_open else self._screen.show_chats())
 
         question = f"“{info.title or 'New chat'}” was deleted."
-        self._screen.app.push_screen(AskScreen(question, yes="Undo", no="Fine"), decide)
+        self._screen.ask(AskScreen(question, yes="Undo", no="Fine"), decide)
 
     async def _chats_changed(self) -> None:
         await asyncio.to_thread(self._desk.chat.reload)
@@ -174,6 +183,7 @@ class Deeds:
         """Return the question that an answer belongs to, or the question itself."""
         return message if message.role == "user" or message.parent is None else self._message(message.parent)
 
-    def _must_be_idle(self) -> None:
+    def must_be_idle(self) -> None:
+        """Raise `UserError` while an answer is written."""
         if self._screen.pane.answering:
             raise UserError("an answer is being written", "stop it first: Esc")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -17,13 +18,14 @@ from localspec.chat.attachments import attach, describe
 from localspec.chat.commands import Completion, as_message, parse
 from localspec.chat.completion import complete_input
 from localspec.chat.records import StoredMessage
-from localspec.errors import LocalSpecError, UserError
+from localspec.errors import LocalSpecError, StoreError, UserError
 from localspec.types import Message
 from localspec_tui import messages as said
 from localspec_tui.answering import AnswerEnded, Answering, Job
 from localspec_tui.reporting import in_words
 from localspec_tui.widgets.composer import Composer
 from localspec_tui.widgets.log_panel import LogPanel
+from localspec_tui.widgets.status import StatusLine
 from localspec_tui.widgets.timeline import Timeline
 from localspec_tui.widgets.transcript import Transcript
 from localspec_tui.widgets.welcome import Welcome
@@ -55,7 +57,8 @@ class ChatPane(Vertical):
         self._answering = Answering(chat_screen.loader, self.post_message)
         self._ticks: Timer | None = None
         self._work: Worker[None] | None = None
-        self._resting: Timer | None = None
+        self._resting: Timer | None = None  # until the prompt below is kept
+        self._draft = self._said_of_draft = self._refused = ""
 
     def compose(self) -> ComposeResult:
         """Stack transcript, panels and prompt."""
@@ -72,9 +75,12 @@ class ChatPane(Vertical):
         self.query_one(Composer).set_history(history)
 
     def on_unmount(self) -> None:
-        """End an answer under way; what was written so far is kept."""
+        """End an answer under way; what was written so far is kept, and what was not sent."""
         if self._answering.busy:
             self._answering.stop()
+        if self._resting is not None or self._desk.queue.items:
+            with suppress(StoreError):
+                self._keep_unsent(self._draft)
 
     @property
     def answering(self) -> bool:
@@ -110,6 +116,21 @@ class ChatPane(Vertical):
             self._answering.finish()
             self._rest()
 
+    async def put_away(self) -> None:
+        """Leave the open chat for another; prompts that wait become part of its unsent text."""
+        await self.leave()
+        if self._resting is not None:
+            self._resting.stop()
+            self._resting = None
+        await asyncio.to_thread(self._keep_unsent, self.query_one(Composer).text)
+        self._desk.queue.clear()
+        self._show_queue()
+        self._chat_screen.say("")
+
+    def _keep_unsent(self, draft: str) -> None:
+        unsent = "\n\n".join(text for text in (*self._desk.queue.items, draft) if text.strip())
+        self._desk.store.set_draft(self._desk.chat.info.id, unsent)
+
     # --- asking ---
 
     @on(said.PromptEntered)
@@ -126,7 +147,8 @@ class ChatPane(Vertical):
         except LocalSpecError as error:
             composer = self.query_one(Composer)
             composer.text = composer.text or event.text
-            self._chat_screen.say(in_words(error))
+            self._refused, self._said_of_draft = event.text, in_words(error)
+            self._chat_screen.say(self._said_of_draft)
 
     async def _ask(self, text: str) -> None:
         """Ask the open chat something and start the answer."""
@@ -160,8 +182,12 @@ class ChatPane(Vertical):
         """Look after an unsent prompt when the fingers rest."""
         if self._resting is not None:
             self._resting.stop()
-        look = partial(self._look_after, self._desk.chat.info.id, event.text)
-        self._resting = self.set_timer(REST_S, look)
+        self._draft = event.text
+        self._resting = self.set_timer(REST_S, partial(self._rested, self._desk.chat.info.id, event.text))
+
+    def _rested(self, chat_id: int, text: str) -> None:
+        self._resting = None
+        self._look_after(chat_id, text)
 
     @work(thread=True, exclusive=True, group="draft", exit_on_error=False)
     def _look_after(self, chat_id: int, text: str) -> None:
@@ -174,8 +200,14 @@ class ChatPane(Vertical):
             line = in_words(error)
         else:
             line = "; ".join(describe(*pair) for pair in zip(files, tokens, strict=True))
-        if line:
-            self.app.call_from_thread(self._chat_screen.say, line)
+        self.app.call_from_thread(self._tell_of_draft, text, line)
+
+    def _tell_of_draft(self, text: str, line: str) -> None:
+        """Say what there is to say of an unsent prompt, or take back what was said of the one before."""
+        said = self._chat_screen.query_one(StatusLine).said
+        if line or (said == self._said_of_draft and text != self._refused):
+            self._said_of_draft = line
+            self._chat_screen.say(line)
 
     def _count(self, text: str) -> int | None:
         models = self._chat_screen.loader.ready

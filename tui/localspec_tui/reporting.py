@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from localspec.chat import gauge
 from localspec.chat.commands import Command
 from localspec.chat.context_use import ContextUse, estimate, warning
-from localspec.chat.gauge import Gauge
+from localspec.chat.gauge import Figures, Gauge
 from localspec.chat.live import LiveUpdate
 from localspec.chat.loading import Closed, Failed, Loading, LoadState, Ready
 from localspec.chat.records import AnswerRecord, StoredMessage
@@ -39,6 +39,7 @@ class Reporter:
         self._gauge = Gauge(screen.desk.rates)
         self._record: AnswerRecord | None = None  # of the last answer of the open chat
         self._draft = ""
+        self._warned: str | None = None
         self._prompt_tokens = self._written = 0  # of the answer under way
 
     @property
@@ -106,7 +107,8 @@ class Reporter:
                 self._screen.say("stopped")
             case ContextFullError():
                 self._screen.say(in_words(error))
-                await self._screen.run_command(Command("drop"))
+                if any(message.role == "assistant" for message in self._desk.chat.path):
+                    await self._screen.run_command(Command("drop"))
             case EngineDied():
                 self._screen.say(f"{error}; what was written is kept")
                 self._screen.loader.reopen()
@@ -124,6 +126,9 @@ class Reporter:
         self._record = chat.record(answers[-1].id) if answers else None
         if self._record is not None:
             self._show_figures(self._record)
+        elif not answers:
+            self._status.show(Figures(""))
+            self._status.show_choice("", "")
         if not self._screen.pane.working:
             self._show_timeline(answers[-1] if answers else None, self._record)
         self._show_context()
@@ -167,8 +172,10 @@ class Reporter:
             used = self._record.summary.prompt_tokens + self._record.summary.tokens
         typed = round(len(self._draft) / CHARACTERS_PER_TOKEN)
         use = self._show_use(used + typed, estimated=typed > 0)
-        if use is not None and (line := warning(use)) is not None:
-            self._screen.say(line)
+        line = warning(use, is_new=not used) if use is not None else None
+        if line is not None or (self._warned and self._status.said == self._warned):
+            self._screen.say(line or "")
+        self._warned = line
 
     def _show_use(self, used: int, *, estimated: bool) -> ContextUse | None:
         models = self._screen.loader.ready

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from textual.app import SuspendNotSupported
 
 from localspec.chat import commands
+from localspec.chat.attachments import path_named
 from localspec.chat.commands import Command
 from localspec.chat.context_use import exchanges
 from localspec.chat.export import import_json
@@ -52,6 +53,7 @@ class SlashCommands:
     _keys = _help
 
     async def _new(self, _argument: str) -> None:
+        await self._screen.pane.put_away()
         await asyncio.to_thread(self._desk.new)
         await self._screen.show_chat()
         self._screen.pane.take_up_draft()
@@ -84,7 +86,7 @@ class SlashCommands:
         if argument:
             await take("" if argument == "-" else argument)
         else:
-            self._screen.app.push_screen(EditScreen("System prompt of this chat", self._desk.system), take)
+            self._screen.ask(EditScreen("System prompt of this chat", self._desk.system), take)
 
     async def _temp(self, argument: str) -> None:
         if argument:
@@ -119,15 +121,18 @@ class SlashCommands:
         composer.focus()
 
     async def _drop(self, _argument: str) -> None:
+        self._deeds.must_be_idle()
         models, chat = self._screen.ready_models(), self._desk.chat
         found = await asyncio.to_thread(exchanges, chat.path, models.count_tokens)
+        if not found:
+            raise UserError("there is nothing that could be left out", "ask something first")
 
         async def take(dropped: tuple[int, ...] | None) -> None:
             if dropped is not None:
                 await asyncio.to_thread(self._desk.leave_out, dropped)
                 await self._screen.show_chat()
 
-        self._screen.app.push_screen(MakeRoomScreen(found, models.target.context), take)
+        self._screen.ask(MakeRoomScreen(found, models.target.context), take)
 
     async def _copy(self, argument: str) -> None:
         answer = self._deeds.last("assistant").content
@@ -140,7 +145,7 @@ class SlashCommands:
 
     async def _export(self, argument: str) -> None:
         wanted, chat = commands.read_export(argument), self._desk.chat
-        target = self._screen.folder / (wanted.file or f"chat-{chat.info.id}.{wanted.format}")
+        target = path_named(wanted.file or f"chat-{chat.info.id}.{wanted.format}", self._screen.folder)
         if target.exists():
             raise UserError(
                 f"{target.name} is there already", f"name another file: /export {wanted.format} FILE"
@@ -150,12 +155,13 @@ class SlashCommands:
         self._screen.say(f"written to {target}")
 
     async def _import(self, argument: str) -> None:
-        path = (self._screen.folder / commands.unquoted(argument)).expanduser()
+        path = path_named(commands.unquoted(argument), self._screen.folder)
         try:
             text = await asyncio.to_thread(path.read_text, encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
+            why = error.strerror if isinstance(error, OSError) else "it is not text"
             raise UserError(
-                f"{path.name} cannot be read: {error}", "name a chat that was exported as JSON"
+                f"{path.name} cannot be read: {why}", "name a chat that was exported as JSON"
             ) from None
         info = await asyncio.to_thread(import_json, self._desk.store, text)
         await self._screen.open_chat(info.id)

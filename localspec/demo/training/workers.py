@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 def own_rank() -> int:
-    """Return this process's number among those that `torch.distributed.run` started, 0 for the first or only."""
+    """Return this process's number among those that `torch.distributed.run` started, 0 for the only one."""
     return int(os.environ.get("RANK", "0"))
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, get_args
+from typing import TYPE_CHECKING, ClassVar, TypeVar, get_args
 
 from textual import events, on
 from textual.app import ComposeResult
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from localspec_tui.screens.tune import Tuner
 
 Log = deque["LogLine"]
+Answer = TypeVar("Answer")
 
 LOG_S = 0.3
 QUIT_WITHIN_S = 2.0
@@ -145,7 +147,7 @@ class ChatScreen(Screen[int]):
 
     async def open_chat(self, chat_id: int, at: int | None = None) -> None:
         """Leave the open chat for another; an answer under way there is ended and kept."""
-        await self.pane.leave()
+        await self.pane.put_away()
         await asyncio.to_thread(self.desk.open, chat_id)
         await self.show_chat(at)
         self.pane.take_up_draft()
@@ -171,33 +173,37 @@ class ChatScreen(Screen[int]):
 
     async def run_command(self, command: Command) -> None:
         """Run a slash command; what goes wrong is said in the status line."""
+        await self._attempt(self._slash.run(command))
+
+    async def _attempt(self, deed: Awaitable[None]) -> None:
         try:
-            await self._slash.run(command)
+            await deed
         except LocalSpecError as error:
             self.say(in_words(error))
+
+    def ask(self, screen: Screen[Answer], take: Callable[[Answer | None], Awaitable[None]]) -> None:
+        """Open another screen, and do with what it brings back what is to be done."""
+        self.app.push_screen(screen, lambda answer: self._attempt(take(answer)))
 
     @on(said.MessageDeed)
     async def _do_deed(self, event: said.MessageDeed) -> None:
-        try:
-            await self.deeds.do(event.deed, event.message_id, event.text)
-        except LocalSpecError as error:
-            self.say(in_words(error))
+        await self._attempt(self.deeds.do(event.deed, event.message_id, event.text))
 
     @on(said.ChatPicked)
     async def _pick_chat(self, event: said.ChatPicked) -> None:
-        await self.open_chat(event.chat_id, event.message_id)
+        await self._attempt(self.open_chat(event.chat_id, event.message_id))
 
     @on(said.ChatRenamed)
     async def _rename_chat(self, event: said.ChatRenamed) -> None:
-        await self.deeds.rename(event.chat_id, event.title)
+        await self._attempt(self.deeds.rename(event.chat_id, event.title))
 
     @on(said.ChatPinned)
     async def _pin_chat(self, event: said.ChatPinned) -> None:
-        await self.deeds.pin(event.chat_id, pinned=event.pinned)
+        await self._attempt(self.deeds.pin(event.chat_id, pinned=event.pinned))
 
     @on(said.ChatDeleted)
     async def _delete_chat(self, event: said.ChatDeleted) -> None:
-        await self.deeds.delete(event.chat_id)
+        await self._attempt(self.deeds.delete(event.chat_id))
 
     def say(self, text: str) -> None:
         """Say one line where the person looks."""

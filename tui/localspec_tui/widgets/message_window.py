@@ -82,7 +82,7 @@ class MessageWindow(SteadyScroll):
 
     def focus_last(self) -> None:
         """Give the focus to the last message."""
-        self._focus_at(len(self._items) - 1)
+        self.focus_at(len(self._items) - 1)
 
     def action_scroll_home(self) -> None:
         """Go to the very first message."""
@@ -102,7 +102,7 @@ class MessageWindow(SteadyScroll):
         event.stop()
         index, last = self._index(event.view.item.message.id) or 0, len(self._items) - 1
         target = {"previous": index - 1, "next": index + 1, "first": 0, "last": last}[event.way]
-        self._focus_at(min(max(target, 0), last))
+        self.focus_at(min(max(target, 0), last))
 
     def moved(self) -> None:
         """Fetch more messages when the reader comes near an end of those at hand."""
@@ -225,7 +225,8 @@ class MessageWindow(SteadyScroll):
         if focus:
             view.focus(scroll_visible=False)
 
-    def _focus_at(self, index: int) -> None:
+    def focus_at(self, index: int) -> None:
+        """Give the focus to the message at a place, counted from the first; there may be none."""
         if index not in range(len(self._items)):
             return
         if index not in self._window:

@@ -143,10 +143,13 @@ class Prose(Widget):
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
         """Return the rows at a width, laying the text out anew when it differs from the last."""
+        self._fit(width)
+        return self._laid.height
+
+    def _fit(self, width: int) -> None:
         if width and width != self._laid.width:
             self._laid = lay(self._laid.blocks, width)
             self._strips.clear()
-        return self._laid.height
 
     def notify_style_update(self) -> None:
         """Render anew in the colours of another theme."""
@@ -177,6 +180,7 @@ class Prose(Widget):
     def render_line(self, y: int) -> Strip:
         """Render one row."""
         width = self.content_size.width
+        self._fit(width)  # Textual knows the height at a width that it has seen before, and does not ask
         laid = self._laid
         if not 0 <= y < laid.height or len(laid.contents) != len(laid.blocks):
             return Strip.blank(width, self.visual_style.rich_style)

@@ -1,4 +1,4 @@
-"""The status line: how the answer is decoded and how fast, the context, the memory, or what went wrong."""
+"""The status line: how the answer is decoded and how fast, the context, the memory, and what went wrong."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from dataclasses import replace
 
 from textual import events
 from textual.content import Content
+from textual.geometry import Size
 from textual.widget import Widget
 
 from localspec.chat.gauge import Figures
 from localspec.types import DeviceMemory
 from localspec_tui.widgets.status_layout import (
+    GAP,
     Part,
     Placed,
     choice_parts,
@@ -25,11 +27,15 @@ from localspec_tui.widgets.status_layout import (
 
 
 class StatusLine(Widget):
-    """One row of figures, each of which explains itself under the pointer."""
+    """One row of figures, each of which explains itself under the pointer.
+
+    A sentence takes their place; one that is longer than the row stands in rows of its own above them.
+    """
 
     DEFAULT_CSS = """
     StatusLine {
-        height: 1;
+        height: auto;
+        max-height: 4;
         padding: 0 1;
         background: $panel;
         color: $text;
@@ -48,6 +54,11 @@ class StatusLine(Widget):
         self._said = ""
         self._loading: float | None = None
 
+    @property
+    def said(self) -> str:
+        """Return what is said at present."""
+        return self._said
+
     def show(self, figures: Figures) -> None:
         """Show the figures of an answer."""
         self._speed = speed_parts(figures)
@@ -61,7 +72,7 @@ class StatusLine(Widget):
     def show_context(self, used: int | None, size: int | None, estimated: bool) -> None:
         """Show how full the context is; None leaves the meter out."""
         self._meter = context_part(used, size, estimated=estimated)
-        self.refresh()
+        self._fit()
 
     def show_memory(self, memory: Sequence[DeviceMemory]) -> None:
         """Show the memory in use on each device."""
@@ -71,15 +82,27 @@ class StatusLine(Widget):
     def say(self, text: str) -> None:
         """Say something in place of the figures until it is replaced; an empty text clears it."""
         self._said = text
-        self.refresh()
+        self._fit()
 
     def show_loading(self, fraction: float | None) -> None:
         """Show how far the models are loaded, None when they are or will not be."""
         self._loading = fraction
-        self.refresh()
+        self._fit()
+
+    def _fit(self) -> None:
+        rows = len(self._sentence(self.content_size.width)) + 1
+        self.refresh(layout=rows != self.content_size.height)
+
+    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
+        """Return the rows of figures and of what is said above them."""
+        return len(self._sentence(width)) + 1
 
     def render(self) -> Content:
         """Return what fits, each part in its style."""
+        sentence = [line.stylize("bold") for line in self._sentence(self.content_size.width)]
+        return Content("\n").join([*sentence, self._figures()])
+
+    def _figures(self) -> Content:
         row = Content("")
         for placed in self._layout():
             row = row.pad_right(placed.column - row.cell_length) + Content.styled(
@@ -89,15 +112,22 @@ class StatusLine(Widget):
 
     def on_mouse_move(self, event: events.MouseMove) -> None:
         """Explain what is under the pointer."""
-        offset = event.get_content_offset(self)
-        parts = [placed for placed in self._layout() if offset is not None and _covers(placed, offset.x)]
+        offset, row = event.get_content_offset(self), len(self._sentence(self.content_size.width))
+        is_over = offset is not None and offset.y == row
+        parts = [placed for placed in self._layout() if is_over and offset and _covers(placed, offset.x)]
         meaning = Content(parts[0].part.meaning) if parts else None
         if meaning != self.tooltip:
             self.tooltip = meaning
 
+    def _sentence(self, width: int) -> Sequence[Content]:
+        """Return the lines of what is said where it is too long to stand beside the meter."""
+        said = said_part(self._said)
+        room = width - (self._meter.width + GAP if self._meter else 0)
+        return () if self._loading is not None or said.width <= room else Content(said.text).wrap(width)
+
     def _layout(self) -> tuple[Placed, ...]:
         said = None if self._loading is None else loading_part(self._loading)
-        if said is None and self._said.strip():
+        if said is None and self._said.strip() and not self._sentence(self.content_size.width):
             said = said_part(self._said)
         parts = [*self._speed, *self._choice, *self._memory]
         if self._speed and self._reason:

@@ -1,0 +1,155 @@
+"""Leaving a chat while something is under way in it: nothing is lost, and nothing lands elsewhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from localspec.errors import StoreError
+from localspec.testing.scripted import Gate, says
+from localspec_tui.screens.ask import AskScreen
+from localspec_tui.screens.search import SearchScreen
+from tests.tui.desktop import Desktop, desktop
+
+pytestmark = pytest.mark.asyncio
+
+
+async def _midway(desk: Desktop, gate: Gate) -> int:
+    """Ask something and wait until the answer is half written; return the chat."""
+    await desk.enter("a long story, please")
+    await desk.until(gate.reached.is_set)
+    await desk.shows("the beginning")
+    return desk.chat.desk.chat.info.id
+
+
+async def test_new_chat_ends_an_answer_under_way_and_keeps_it(tmp_path: Path) -> None:
+    gate = Gate()
+    async with desktop(tmp_path, says("the beginning ", gate), says("fine")) as desk:
+        story = await _midway(desk, gate)
+        await desk.press("ctrl+n")
+        await desk.until(lambda: not desk.chat.pane.working and desk.texts == [])
+        assert desk.store.messages(story)[-1].content.strip() == "the beginning"
+        await desk.answered("and how are you?")
+        assert desk.texts == ["and how are you?", "fine"]
+
+
+async def test_prompts_that_wait_stay_with_their_chat_as_unsent_text(tmp_path: Path) -> None:
+    gate = Gate()
+    async with desktop(tmp_path, says("the beginning ", gate), says("fine")) as desk:
+        story = await _midway(desk, gate)
+        await desk.enter("go on")
+        await desk.until(lambda: desk.chat.desk.queue.items)
+        desk.composer.text = "and th"
+        await desk.press("ctrl+n")
+        await desk.until(lambda: not desk.chat.pane.working and desk.texts == [])
+        assert desk.composer.text == ""
+        await desk.answered("something else")
+        assert desk.texts == ["something else", "fine"]
+        await desk.chat.open_chat(story)
+        assert desk.composer.text == "go on\n\nand th"
+
+
+async def test_text_typed_just_before_leaving_is_there_again(tmp_path: Path) -> None:
+    async with desktop(tmp_path) as desk:
+        await desk.answered("first")
+        first = desk.chat.desk.chat.info.id
+        desk.composer.text = "half a thou"
+        await desk.press("ctrl+n")
+        await desk.until(lambda: desk.texts == [])
+        await desk.chat.open_chat(first)
+        assert desk.composer.text == "half a thou"
+
+
+async def test_new_chat_keeps_text_that_was_typed_into_an_empty_one(tmp_path: Path) -> None:
+    async with desktop(tmp_path) as desk:
+        await desk.answered("first")
+        first = desk.chat.desk.chat.info.id
+        await desk.press("ctrl+n")
+        await desk.until(lambda: desk.texts == [])
+        desk.composer.text = "half a thou"
+        await desk.chat.open_chat(first)
+        await desk.press("ctrl+n")
+        await desk.until(lambda: desk.texts == [])
+        assert desk.composer.text == "half a thou"
+
+
+async def test_text_typed_and_prompts_that_wait_when_quitting_are_there_at_the_next_start(
+    tmp_path: Path,
+) -> None:
+    gate = Gate()
+    async with desktop(tmp_path, says("the beginning ", gate)) as desk:
+        await _midway(desk, gate)
+        await desk.enter("go on")
+        await desk.until(lambda: desk.chat.desk.queue.items)
+        desk.composer.text = "and th"
+        await desk.pilot.pause()
+        desk.app.exit(0)
+    async with desktop(tmp_path) as desk:
+        await desk.until(lambda: desk.composer.text == "go on\n\nand th")
+
+
+async def test_deleting_another_chat_leaves_an_answer_under_way_whole(tmp_path: Path) -> None:
+    gate, second = Gate(), Gate()
+    scripts = says("old"), says("the beginning ", gate, "the middle ", second, "the end")
+    async with desktop(tmp_path, *scripts) as desk:
+        await desk.answered("old one")
+        old = desk.chat.desk.chat.info.id
+        await desk.enter("/new")
+        await desk.until(lambda: desk.texts == [])
+        await _midway(desk, gate)
+        await desk.chat.deeds.delete(old)
+        await desk.until(lambda: isinstance(desk.app.screen, AskScreen))
+        await desk.press("n")
+        gate.open()
+        await desk.until(second.reached.is_set)
+        await desk.shows("the beginning the middle")
+        second.open()
+        await desk.shows("the beginning the middle the end")
+
+
+async def test_no_room_is_made_while_an_answer_is_written(tmp_path: Path) -> None:
+    gate = Gate()
+    async with desktop(tmp_path, says("the beginning ", gate)) as desk:
+        await _midway(desk, gate)
+        await desk.enter("/drop")
+        await desk.shows("an answer is being written")
+        assert desk.app.screen is desk.chat
+
+
+async def test_chat_that_another_program_deleted_is_said_to_be_gone(tmp_path: Path) -> None:
+    async with desktop(tmp_path) as desk:
+        await desk.answered("about boats")
+        boats = desk.chat.desk.chat.info.id
+        await desk.enter("/new")
+        await desk.until(lambda: desk.texts == [])
+        await desk.press("ctrl+k")
+        await desk.until(lambda: isinstance(desk.app.screen, SearchScreen))
+        await desk.shows("about boats")
+        desk.store.delete(boats)
+        await desk.press("enter")
+        await desk.shows("was deleted")
+
+
+async def test_open_chat_that_another_program_deleted_can_be_left(tmp_path: Path) -> None:
+    async with desktop(tmp_path) as desk:
+        await desk.answered("about boats")
+        desk.store.delete(desk.chat.desk.chat.info.id)
+        await desk.enter("more about boats")
+        await desk.shows("was deleted")
+        await desk.press("ctrl+n")
+        await desk.until(lambda: desk.texts == [])
+        await desk.answered("about planes")
+
+
+async def test_edit_that_cannot_be_kept_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_arguments: object, **_named: object) -> None:
+        raise StoreError("the disk is full")
+
+    async with desktop(tmp_path) as desk:
+        await desk.answered("first")
+        await desk.enter("/edit")
+        await desk.until(lambda: desk.app.screen is not desk.chat)
+        monkeypatch.setattr(desk.store, "add", full)
+        await desk.press("x", "ctrl+s")
+        await desk.shows("the disk is full")
