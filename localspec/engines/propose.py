@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import exp
 from typing import NamedTuple
 
@@ -55,7 +56,8 @@ class Proposer:
         self.deterministic = sampling.temperature <= 0 or settings.acceptance == "match"
         self._penalised = penalises(sampling)
         # A greedy target has no temperature of its own: the draft's plain softmax ranks the guesses.
-        self._sampling = sampling if sampling.temperature > 0 else Sampling(1.0, 0, 1.0, 0.0)
+        plain = replace(sampling, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
+        self._sampling = sampling if sampling.temperature > 0 else plain
         self._window = sampling.penalty_window
         self._sharpness = 1.0 / self._sampling.temperature
         self._guesses = settings.mode == "ssd"

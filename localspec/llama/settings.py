@@ -20,6 +20,7 @@ _KV_TYPES: dict[KvType, tuple[int, int]] = {
 }  # fmt: skip
 _FLOATS = ("f32", "f16", "bf16")
 _FLASH = {None: -1, False: 0, True: 1}
+_FEWEST_ROWS = 64  # of one call: drafts are judged, calls timed and texts scored in runs of up to this
 _CELLS_PER_BRANCH = 32  # beside the trunk's: a branch holds what is drafted after the shared text
 
 
@@ -55,13 +56,13 @@ def plan(model: Model, options: ModelOptions, sequences: int, rows: int) -> Size
         )
     context = options.context or model.training_context
     # llama.cpp aborts the process where one call's rows or tokens exceed these
-    batch = max(options.batch, sequences)
+    batch = max(options.batch, sequences, _FEWEST_ROWS)
     sizes = Sizes(
         context=context,
         cells=context + (sequences - 1) * _CELLS_PER_BRANCH,
         sequences=sequences,
         batch=batch,
-        micro_batch=min(options.micro_batch, batch),
+        micro_batch=min(options.micro_batch, max(options.batch, sequences)),
         rows=min(batch, max(rows, sequences)),
     )
     _check_room(model, options, sizes)

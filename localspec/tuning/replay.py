@@ -76,10 +76,9 @@ class Replay:
         self.prompt = list(segment.prompt)
         self.tokens: list[int] = segment.tokens.tolist()
         # A greedy target has no temperature of its own: see `Proposer`.
-        self._sampling = sampling if sampling.temperature > 0 else Sampling(1.0, 0, 1.0, 0.0)
+        plain = replace(sampling, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
+        self._sampling = sampling if sampling.temperature > 0 else plain
         self._penalised = penalises(sampling)
-        if self._penalised:
-            self._sampling = replace(sampling, temperature=self._sampling.temperature)
         self._vocabulary = vocabulary
         self._seed = seed
         self._coins = np.random.default_rng(seed).random((3, len(self.tokens)))

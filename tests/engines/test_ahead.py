@@ -19,6 +19,7 @@ from tests.engines.toys import (
     GREEDY,
     PATIENCE_S,
     Gate,
+    Watched,
     broken,
     drafters,
     greedy_text,
@@ -91,6 +92,36 @@ def test_the_limit_cuts_a_prepared_draft() -> None:
         drafter.end()
 
 
+def test_a_prepared_draft_is_cut_where_the_draft_model_is_unsure() -> None:
+    settings = replace(SETTINGS, min_confidence=0.9)
+    with Gate(free_calls=5) as gate:
+        model = FakeModel(sequences=5, delay=gate)
+        drafter = ahead_of(model, settings=settings)
+        drafter.begin(PROMPT)
+        gate.wait_until_closed()
+        bonus = first_token(model)
+        drafter.commit(VerifyOutcome(0, bonus))
+        ready = drafter._ready.branches[VerifyOutcome(0, bonus)].proposals
+        sure = next(place for place, proposal in enumerate(ready) if proposal.confidence < 0.9)
+        assert drafter.draft(4).tokens == tuple(proposal.token for proposal in ready[:sure])
+        gate.open()
+        drafter.end()
+
+
+def test_a_short_prepared_draft_is_sent_as_it_is_while_the_draft_model_is_long_busy() -> None:
+    for busy_until, lengths in ((0.0, {4}), (1e9, {1, 2, 3})):
+        with Gate(free_calls=3) as gate:
+            model = FakeModel(sequences=5, delay=gate)
+            drafter = ahead_of(model)
+            drafter._inbox = Signalling(gate.open)
+            drafter.begin(PROMPT)
+            gate.wait_until_closed()
+            drafter._preparation.busy_until = busy_until
+            drafter.commit(VerifyOutcome(0, first_token(model)))
+            assert len(drafter.draft(4).tokens) in lengths
+            drafter.end()
+
+
 def test_an_outcome_that_was_not_prepared_is_drafted_while_the_target_waits() -> None:
     model = FakeModel(sequences=5)
     drafter = ahead_of(model, settings=replace(SETTINGS, fan_out_budget=0))
@@ -107,6 +138,24 @@ def test_an_outcome_that_was_not_prepared_is_drafted_while_the_target_waits() ->
     assert drafter.busy_s > 0
     drafter.commit(VerifyOutcome(4, 9))
     assert drafter.draft(3).tokens == tuple(greedy_text(model, [*PROMPT, bonus, *draft.tokens, 9], 3))
+    drafter.end()
+
+
+def test_after_a_draft_that_was_asked_for_its_verification_begins_anew() -> None:
+    """By the clock of the verdict before it there would be no time left to prepare anything."""
+    model = FakeModel(sequences=5)
+    costs = Experience(CostCurve({1: 1.0}), CostCurve({1: 0.5}))
+    settings = replace(SETTINGS, fan_out_budget=0, min_confidence=0.0)
+    trunk = Trunk(model, clock=lambda: 0.5 * len(model.calls))
+    drafter = AheadDrafter(trunk, pace_of(costs, settings), proposer_of(GREEDY, settings), settings)
+    drafter._inbox = inbox = Watched()
+    drafter.begin(PROMPT)
+    assert inbox.idle.wait(PATIENCE_S)
+    drafter.commit(VerifyOutcome(0, (first_token(model) + 1) % 16))
+    assert drafter.draft(4).origin is DraftOrigin.FRESH
+    assert inbox.idle.wait(PATIENCE_S)
+    drafter.commit(next(iter(drafter._ready.branches)))
+    assert drafter.draft(1).origin is DraftOrigin.AHEAD
     drafter.end()
 
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import random
-import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from queue import SimpleQueue
 
 import pytest
 
-from localspec.engines.ahead import AheadDrafter, Tail, Verdict
+from localspec.engines.ahead import AheadDrafter
 from localspec.engines.combined import Learned, Repetitions
 from localspec.engines.costs import Calibration, Experience
 from localspec.engines.ngram import SuffixIndex
@@ -22,6 +20,7 @@ from tests.engines.toys import (
     GREEDY,
     PATIENCE_S,
     Gate,
+    Watched,
     drafters,
     experience,
     greedy_text,
@@ -126,26 +125,6 @@ def assert_goes_on(drafter: AheadDrafter, model: FakeModel, text: list[int], out
     drafter.end()
 
 
-class Watched(SimpleQueue[Verdict | Tail | None]):
-    """An inbox that tells when its reader has done everything."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.idle = threading.Event()
-        self._changing = threading.Lock()
-
-    def put(self, item: Verdict | Tail | None, block: bool = True, timeout: float | None = None) -> None:
-        with self._changing:
-            self.idle.clear()
-            super().put(item, block, timeout)
-
-    def get(self, block: bool = True, timeout: float | None = None) -> Verdict | Tail | None:
-        with self._changing:
-            if self.empty():
-                self.idle.set()
-        return super().get(block, timeout)
-
-
 def test_a_repetition_goes_on_behind_a_draft_that_was_asked_for() -> None:
     model = FakeModel(sequences=5)
     bonus = (first_token(model, [7, 2]) + 1) % 16
@@ -169,6 +148,24 @@ def test_a_repetition_goes_on_behind_a_draft_that_was_asked_for() -> None:
     drafter.end()
     assert following is not None  # what was prepared behind the repetition is found
     assert following.tokens == tuple(greedy_text(model, [*prompt, bonus, *draft.tokens, outcome.bonus], 3))
+
+
+@pytest.mark.parametrize(("draft_length", "sent"), [(3, 9), (4, 3)])
+def test_no_repetition_follows_a_draft_that_was_asked_for_and_cut(draft_length: int, sent: int) -> None:
+    """The model is sure of three tokens and not of a fourth."""
+    model = FakeModel(sequences=5)
+    bonus = (first_token(model, [1, 11]) + 1) % 16
+    prompt, expected = written_before(model, [1, 11, bonus])
+    settings = replace(SETTINGS, draft_length=draft_length, fan_out_budget=0, min_confidence=0.3)
+    drafter = ahead_of(model, 0.9, 0.9, settings)
+    drafter._inbox = inbox = Watched()
+    drafter.begin(prompt)
+    assert inbox.idle.wait(PATIENCE_S)
+    drafter.commit(VerifyOutcome(0, bonus))
+    draft = drafter.draft(9)
+    drafter.end()
+    assert draft.origin is DraftOrigin.FRESH
+    assert draft.tokens == tuple(expected[:sent])
 
 
 def test_while_the_draft_model_still_reads_the_text_is_repeated_and_read_at_once_later() -> None:
@@ -206,9 +203,12 @@ def test_whatever_is_sent_and_accepted_the_model_follows(repetitions: float, of_
     text = [4, 5, 6, 4, 5]
     drafter.begin(text)
     assert inbox.idle.wait(PATIENCE_S)
+    known, is_model = drafter._pace.calibration, False
     outcome, kinds = VerifyOutcome(0, 6), set()
     for _ in range(300):
+        judged = sum(known._judged)
         drafter.commit(outcome)
+        assert is_model or sum(known._judged) == judged  # a repetition says nothing of the model
         text.append(outcome.bonus)
         draft = drafter.draft(8)
         is_model = draft.origin in {DraftOrigin.FRESH, DraftOrigin.AHEAD}

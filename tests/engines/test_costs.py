@@ -72,6 +72,13 @@ def test_a_calibration_learns_where_confidence_misleads() -> None:
     assert calibration.chance(0.6) == Calibration().chance(0.6)
 
 
+def test_a_calibration_learns_what_absolute_confidence_means() -> None:
+    calibration = Calibration()
+    for _ in range(200):
+        calibration.observe([1.0], 0)
+    assert calibration.chance(1.0) < 0.1
+
+
 def test_a_calibration_ignores_what_was_not_judged() -> None:
     calibration, fresh = Calibration(), Calibration()
     calibration.observe([0.9, 0.5, 0.2], 1)
@@ -165,14 +172,21 @@ def test_a_chosen_draft_takes_its_best_length_of_all() -> None:
     assert pace_of(costs).length_to_send([0.95, 0.95, 0.95, 0.3], 4) == 2
 
 
-def test_whether_a_drawn_token_is_sent_never_depends_on_the_token() -> None:
+@pytest.mark.parametrize(
+    "costs",
+    [
+        experience(verify_slope=0.08, step=0.02),
+        Experience(CostCurve({1: 1.0, 2: 1.6, 3: 1.6, 9: 2.4}), CostCurve({1: 0.02})),  # only two pay
+    ],
+)
+def test_whether_a_drawn_token_is_sent_never_depends_on_the_token(costs: Experience) -> None:
     """Over many draws: after the same draft tokens, the next one is always sent, or never."""
     decisions: defaultdict[tuple[int, ...], set[bool]] = defaultdict(set)
     drawn: defaultdict[tuple[int, ...], set[int]] = defaultdict(set)
     lengths = set()
     for seed in range(300):
         trunk = Trunk(FakeModel(8, seed=4, sharpness=1.5))
-        pace = pace_of(experience(verify_slope=0.08, step=0.02), deterministic=False)
+        pace = pace_of(costs, deterministic=False)
         drafter = ModelDrafter(trunk, pace, proposer_of(PLAIN, EngineSettings(), seed))
         drafter.begin([1, 2])
         drafter.commit(VerifyOutcome(0, 3))

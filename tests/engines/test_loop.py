@@ -273,3 +273,13 @@ def test_the_last_round_says_so() -> None:
     for task in (TASK, replace(TASK, max_tokens=3), replace(TASK, end_tokens=frozenset([end]))):
         flags = [round_.is_last for round_ in rounds_of(decode(FakeModel(64, seed=1), Oracle(model), task))]
         assert flags == [False] * (len(flags) - 1) + [True]
+
+
+def test_reading_the_prompt_says_nothing_of_the_pace() -> None:
+    model, pace = FakeModel(), pace_of()
+    for tokens, learned in ((1, False), (2, True)):
+        task = replace(TASK, max_tokens=tokens, draft_length=0)
+        before = pace.seconds_per_token, pace.verify.points()
+        list(Decoder(model).rounds(PROMPT, Oracle(model), pace, task, np.random.default_rng(0)))
+        model.truncate(0)
+        assert (before != (pace.seconds_per_token, pace.verify.points())) == learned

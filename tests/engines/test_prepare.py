@@ -27,10 +27,11 @@ class WatchedModel(FakeModel):
 
     def __init__(self, context: int = 4096) -> None:
         super().__init__(sequences=9, sharpness=1.0, context=context)
-        self.moves = 0
+        self.moves = self.shared = 0
 
     def share(self, source: int, target: int, end: int) -> None:
         self.moves += 1
+        self.shared += end - self.length(target)
         super().share(source, target, end)
 
     def truncate(self, length: int, sequence: int = 0) -> None:
@@ -232,6 +233,17 @@ def test_branches_serve_hundreds_of_rounds(shape: FanOutShape, sampling: Samplin
         bench.preparation.open_round(bench.sent)
         assert bench.model.length() <= len(bench.trunk.text) + 8
     assert 100 < hits < 300
+
+
+def test_branches_share_only_what_is_new() -> None:
+    bench = Bench()
+    for _ in range(30):
+        bench.prepare()
+        bench.preparation.settle(bench.own.outcome)
+        bench.preparation.open_round(3)
+    before = bench.model.shared
+    bench.prepare()
+    assert bench.model.shared - before <= 6 * (4 + 3)  # for each the last round, and what is judged
 
 
 def test_preparing_stops_quietly_where_the_context_ends() -> None:

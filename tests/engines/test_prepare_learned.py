@@ -6,10 +6,11 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
+from localspec.engines.costs import Calibration, CostCurve, Experience
 from localspec.engines.propose import Proposal
 from localspec.types import VerifyOutcome
 from tests.engines.test_prepare import SETTINGS, Bench
-from tests.engines.toys import pace_of
+from tests.engines.toys import pace_of, teach
 
 
 def taught(kinds: Sequence[str]) -> Bench:
@@ -56,3 +57,26 @@ def test_what_always_comes_true_is_soon_expected() -> None:
     bench = taught(["accepted"] * 60)
     first, second, tail = bench.trunk.proposals[:3]
     assert bench.own.chance > 0.6 > first.weight * second.weight * tail.weight
+
+
+def test_where_drafts_are_hardly_accepted_more_outcomes_come_before_longer_drafts() -> None:
+    one_at_a_time = Experience(CostCurve({1: 1.0}), CostCurve({1: 0.01, 2: 0.5, 16: 8.0}))
+    longest = {}
+    for chance in (0.1, 0.9):
+        bench, known = Bench(), Calibration()
+        teach(known, chance)
+        bench.preparation._pace = pace_of(one_at_a_time, calibration=known)
+        while len(bench.branches) < 4:
+            bench.preparation.step()
+        longest[chance] = max(len(branch.proposals) for branch in bench.branches.values())
+    assert longest == {0.1: 1, 0.9: 4}
+
+
+def test_what_a_call_costs_is_learned_by_its_width() -> None:
+    bench = Bench()
+    costs = bench.preparation._pace.step.points
+    before = costs()
+    bench.prepare(most_steps=1)
+    width = bench.model.calls[-1]
+    assert width not in before
+    assert width in costs()

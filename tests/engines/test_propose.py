@@ -53,8 +53,9 @@ def test_rejection_draws_from_the_very_q_that_it_hands_over() -> None:
     assert chi_square_p_value(counts, expected) > 1e-4
 
 
-def test_confidence_and_guesses_are_the_same_whatever_is_drawn() -> None:
-    proposals = [proposer_of(PLAIN, seed=seed).propose(ROWS[:1])[0] for seed in range(50)]
+@pytest.mark.parametrize("sampling", [PLAIN, replace(PLAIN, presence_penalty=0.5)])
+def test_confidence_and_guesses_are_the_same_whatever_is_drawn(sampling: Sampling) -> None:
+    proposals = [proposer_of(sampling, seed=seed).propose(ROWS[:1], [[1, 3]])[0] for seed in range(50)]
     assert len({proposal.token for proposal in proposals}) > 2
     assert len({(proposal.confidence, proposal.guesses) for proposal in proposals}) == 1
 
@@ -98,9 +99,11 @@ def test_a_token_that_is_no_guess_has_no_weight() -> None:
     assert Proposal(7, 0.5, ((1, 0.5), (2, 0.2)), None).weight == 0.0
 
 
-@pytest.mark.parametrize("settings", [EngineSettings(), MATCH])
-def test_penalties_look_at_the_history_of_each_row(settings: EngineSettings) -> None:
-    proposer = proposer_of(replace(PLAIN, presence_penalty=50.0), settings)
+@pytest.mark.parametrize(
+    ("sampling", "settings"), [(PLAIN, EngineSettings()), (PLAIN, MATCH), (GREEDY, EngineSettings())]
+)
+def test_penalties_look_at_the_history_of_each_row(sampling: Sampling, settings: EngineSettings) -> None:
+    proposer = proposer_of(replace(sampling, presence_penalty=50.0), settings)
     assert proposer.needs_history
     first, second = proposer.propose(ROWS, [[1, 4], [3]])
     assert [token for token, _ in first.guesses[:2]] == [3, 2]

@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
 from localspec.engines.trunk import Trunk, common_prefix
 from localspec.testing.fake import FakeModel
 from localspec.types import EngineSettings, VerifyOutcome
-from tests.engines.toys import assert_cache_follows, greedy_text, pace_of, proposer_of
+from tests.engines.toys import PLAIN, assert_cache_follows, greedy_text, pace_of, proposer_of
 
 PACE = pace_of()
 
@@ -109,6 +110,28 @@ def test_a_foreign_draft_is_adopted_and_looked_beyond() -> None:
     assert trunk.proposals[0].guesses[0][0] == greedy_text(model, [1, 2, 3], 1)[0]
     assert all(proposal.q is None for proposal in trunk.proposals)
     assert_cache_follows(trunk, model)
+
+
+def test_penalties_on_what_follows_a_foreign_draft_look_no_further_than_to_its_place() -> None:
+    strict = proposer_of(replace(PLAIN, presence_penalty=90.0), EngineSettings(acceptance="match"))
+    trunk, model = drafted([1, 2, 3], 0)
+    ranked = model.logits_after([1, 2, 3]).argsort()[::-1].tolist()
+    first = next(token for token in ranked if token not in {1, 2, 3})
+    trunk.adopt([first, 1], strict)
+    assert trunk.proposals[0].guesses[0][0] == first
+    assert trunk.proposals[1].guesses[0][0] not in {1, 2, 3, first}
+
+
+def test_only_single_tokens_tell_what_a_step_costs() -> None:
+    model = FakeModel()
+    trunk = Trunk(model, clock=lambda: 7.0 * len(model.calls))
+    trunk.begin([1, 2, 3])
+    pace = pace_of()
+    known = pace.step(1)
+    trunk.extend(pace, proposer_of())
+    assert pace.step(1) == known
+    trunk.extend(pace, proposer_of())
+    assert pace.step(1) > known
 
 
 def test_a_foreign_draft_may_follow_the_first_proposals() -> None:

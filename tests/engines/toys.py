@@ -5,11 +5,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from functools import partial
+from queue import SimpleQueue
 from typing import Self
 
 import numpy as np
 import pytest
 
+from localspec.engines.ahead import Tail, Verdict
 from localspec.engines.costs import Calibration, CostCurve, Experience, Pace
 from localspec.engines.propose import Proposer
 from localspec.engines.trunk import Trunk
@@ -109,6 +111,26 @@ class Gate:
 
     def __exit__(self, *_: object) -> None:
         self.open()
+
+
+class Watched(SimpleQueue[Verdict | Tail | None]):
+    """An inbox that tells when its reader has done everything."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.idle = threading.Event()
+        self._changing = threading.Lock()
+
+    def put(self, item: Verdict | Tail | None, block: bool = True, timeout: float | None = None) -> None:
+        with self._changing:
+            self.idle.clear()
+            super().put(item, block, timeout)
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Verdict | Tail | None:
+        with self._changing:
+            if self.empty():
+                self.idle.set()
+        return super().get(block, timeout)
 
 
 def drafters() -> list[threading.Thread]:
