@@ -70,6 +70,7 @@ class Costs:
 
     calls: tuple[CallCosts, ...]
     overheads: tuple[Overhead, ...] = ()
+    left_out: tuple[tuple[Mode, str], ...] = ()  # modes that could not be measured, and why
 
 
 @dataclass(frozen=True, slots=True)

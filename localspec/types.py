@@ -58,12 +58,14 @@ class Draft:
     """Tokens proposed for the target to judge; the empty draft is plain decoding.
 
     `q` holds, for each token, the very distribution that it was drawn from;
-    None says that the proposals were deterministic (q is one-hot).
+    None says that the proposals were deterministic (q is one-hot). The last `copied` tokens repeat the text,
+    behind those of the draft model.
     """
 
     tokens: tuple[int, ...] = ()
     q: tuple[Distribution, ...] | None = field(default=None, compare=False, repr=False)
     origin: DraftOrigin = DraftOrigin.NONE
+    copied: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +129,7 @@ class RoundStats:
     wait_s: float  # other time that the target waited for the drafter
     python_s: float  # the rest
     ahead_s: float = 0.0  # native time of the draft model while the target verified
+    copied: int = field(default=0, kw_only=True)  # of the drafted tokens: see Draft
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +142,8 @@ class Summary:
     rounds: int = 0
     drafted: int = 0
     accepted: int = 0
-    accepted_at: tuple[int, ...] = ()  # per draft position: how often accepted
-    drafted_at: tuple[int, ...] = ()  # per draft position: how often judged
+    accepted_at: tuple[int, ...] = ()  # per position of the mode's own drafts: how often accepted
+    drafted_at: tuple[int, ...] = ()  # likewise: how often judged
     hits: int = 0  # rounds whose draft was prepared
     misses: int = 0  # rounds that wanted a prepared draft and had none; those that repeat the text want none
     prompt_s: float = 0.0  # native time of reading the rest

@@ -47,9 +47,11 @@ def show(args: argparse.Namespace) -> int:
     """List what is kept, for all models."""
     from localspec.tuned import everything
 
-    found, note = everything()
+    kept, note = everything()
     if note:
         say(f"note: {note}")
+    chosen = tasks_of(args)
+    found = [each for each in kept if not chosen or each.tuned.task in chosen]
     now = _present(args) if found else None
     listed = [Listed(kept, _stale(kept.identity, now)) for kept in found]
     if args.json:
@@ -57,7 +59,8 @@ def show(args: argparse.Namespace) -> int:
         print(json.dumps({"schema": SCHEMA, "kept": values}))
         return SUCCESS
     if not listed:
-        say("nothing is tuned yet; `localspec tune` does it")
+        for_tasks = f" for {', '.join(chosen)}" if chosen else ""
+        say(f"nothing is tuned yet{for_tasks}; `localspec tune` does it")
     width = shutil.get_terminal_size().columns if is_terminal(sys.stdout) else _WIDE
     for line in lines(listed, width, datetime.now(UTC)):
         print(line)

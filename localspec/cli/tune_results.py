@@ -10,6 +10,7 @@ from localspec.cli.amounts import columns
 from localspec.cli.tune_words import (
     UNICODE,
     Glyphs,
+    dropped_words,
     figure,
     gain_interval,
     interval,
@@ -31,7 +32,7 @@ _NONE = "-"
 def result_lines(results: Sequence[TaskResult], width: int, with_: Glyphs = UNICODE) -> list[str]:
     """Return each result on a line under common headings, or in a few lines where it is narrow.
 
-    Why a task is better off without speculation follows.
+    Why a task is better off without speculation follows, and what could not be measured.
     """
     if not results:
         return []
@@ -41,6 +42,8 @@ def result_lines(results: Sequence[TaskResult], width: int, with_: Glyphs = UNIC
     for result in results:
         if result.settings.mode == "off":
             lines += _wrapped([f"{result.task}: {result.reason}"], width, "")
+        for dropped in result.dropped:
+            lines += _wrapped([f"{result.task}: {dropped_words(dropped)}"], width, "")
     return lines
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
-from localspec.tuning.records import BestSoFar, Estimate, Workplace, WorkplaceChosen
+from localspec.tuning.records import BestSoFar, Dropped, Estimate, Workplace, WorkplaceChosen
 from localspec.types import EngineSettings
 
 STAGE_WORDS = {
@@ -23,6 +23,12 @@ UNITS = {
     "confirm": "answers",
 }
 MODE_NAMES = {"off": "plain", "ngram": "n-gram", "sd": "SD", "ssd": "SSD"}
+_CONTENDERS = {
+    "best": "the best settings",
+    "second": "the second best",
+    "third": "the third best",
+    "llama.cpp": "llama.cpp's defaults",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +119,12 @@ def _guessing(settings: EngineSettings) -> list[str]:
         return ["match"]
     parts = [f"temp {settings.draft_temperature:.2g}"]
     return parts + [f"C {settings.saguaro_c:.2g}"] * (settings.mode == "ssd")
+
+
+def dropped_words(dropped: Dropped) -> str:
+    """Return what could not be measured, and why."""
+    name = (MODE_NAMES | _CONTENDERS).get(dropped.name, dropped.name)
+    return f"{name} could not be measured: {dropped.reason}"
 
 
 def best_words(best: BestSoFar) -> str:

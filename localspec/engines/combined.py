@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 import numpy as np
@@ -222,9 +222,9 @@ def chances_of(pace: Pace, proposals: Iterable[Proposal]) -> list[float]:
 def draft_with(proposals: Sequence[Proposal], tail: Sequence[int], origin: DraftOrigin) -> Draft:
     """Return the model's draft with a repetition behind it."""
     if not proposals or proposals[0].q is None:
-        return Draft((*(proposal.token for proposal in proposals), *tail), None, origin)
+        return Draft((*(proposal.token for proposal in proposals), *tail), None, origin, len(tail))
     added = [Proposal(token, 1.0, (), one_hot(token)) for token in tail]
-    return draft_of([*proposals, *added], origin)
+    return replace(draft_of([*proposals, *added], origin), copied=len(tail))
 
 
 def one_hot(token: int) -> Distribution:

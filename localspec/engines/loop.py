@@ -197,6 +197,7 @@ class _Clock:
             python_s=time.perf_counter() - self._started - verify_s - draft_s - wait_s,
             # a call counts where it ends, also one that began a round before
             ahead_s=min(now[3] - last[3], verify_s),
+            copied=draft.copied,
         )
 
     def _totals(self) -> tuple[float, float, float, float]:

@@ -19,6 +19,8 @@ class Tally:
         self._mode = mode
         self._misses = 0
         self._stats: list[RoundStats] = []
+        self._judged: Counter[int] = Counter()
+        self._accepted: Counter[int] = Counter()
         self._part_begins = True
         self._tokens = 0
         self._first_token_s = 0.0
@@ -40,11 +42,20 @@ class Tally:
             self._first_token_s, self._prompt_s = now_s, stats.verify_s
         else:
             self._stats.append(stats)
+            self._judge(stats)
             could_prepare = self._mode == "ssd" and not self._part_begins
             self._misses += could_prepare and stats.origin not in (DraftOrigin.AHEAD, DraftOrigin.NGRAM)
         self._part_begins = False
         self._tokens += tokens
         self._last_s = now_s
+
+    def _judge(self, stats: RoundStats) -> None:
+        """Count by position; beside a draft model, repetitions say nothing of how good its drafts are."""
+        if stats.origin is DraftOrigin.NGRAM and self._mode != "ngram":
+            return
+        own = stats.drafted - stats.copied
+        self._judged.update(range(min(stats.accepted + 1, own)))
+        self._accepted.update(range(min(stats.accepted, own)))
 
     def change(self, mode: Mode) -> None:
         """Go on in another mode, whose first round has nothing to verify yet."""
@@ -53,11 +64,6 @@ class Tally:
     def summary(self, cached_tokens: int = 0) -> Summary:
         """Return the sums; so many tokens of the prompt were in the cache."""
         stats = self._stats
-        judged: Counter[int] = Counter()
-        accepted: Counter[int] = Counter()
-        for round_ in stats:
-            judged.update(range(min(round_.accepted + 1, round_.drafted)))
-            accepted.update(range(round_.accepted))
         decode_s = self.decode_s
         verify_s, draft_s = sum(round_.verify_s for round_ in stats), sum(round_.draft_s for round_ in stats)
         wait_s = sum(round_.wait_s for round_ in stats)
@@ -68,8 +74,8 @@ class Tally:
             rounds=len(stats),
             drafted=sum(round_.drafted for round_ in stats),
             accepted=sum(round_.accepted for round_ in stats),
-            accepted_at=tuple(accepted[position] for position in range(len(judged))),
-            drafted_at=tuple(judged[position] for position in range(len(judged))),
+            accepted_at=tuple(self._accepted[position] for position in range(len(self._judged))),
+            drafted_at=tuple(self._judged[position] for position in range(len(self._judged))),
             hits=sum(round_.origin is DraftOrigin.AHEAD for round_ in stats),
             misses=self._misses,
             prompt_s=self._prompt_s,

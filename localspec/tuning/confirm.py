@@ -6,12 +6,12 @@ same prompt for another contender would begin faster than it does in everyday us
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 
-from localspec.errors import Cancelled, UserError
+from localspec.errors import Cancelled, EngineError, UserError
 from localspec.interface import OpenModels
 from localspec.tuning.confirm_runs import Notebook
 from localspec.tuning.records import Candidate, Contender
@@ -84,12 +84,17 @@ def entrants(candidates: Sequence[Candidate], llama_cpp: float | None = None) ->
 
 
 def confirm(
-    models: OpenModels, requests: Sequence[Request], contenders: Sequence[Entrant], terms: Terms
+    models: OpenModels,
+    requests: Sequence[Request],
+    contenders: Sequence[Entrant],
+    terms: Terms,
+    reopen: Callable[[], OpenModels] | None = None,
 ) -> Iterator[Progress | Verdict]:
     """Time all contenders and plain decoding in turns; the last value is the verdict.
 
-    A contender that raises `UserError` is dropped; `EngineDied` and `Cancelled` end the confirmation, which
-    another call with the same arguments takes up again after the last finished answer.
+    A contender that raises `UserError` is dropped, and one that raises `EngineError` too, if models can be
+    opened again by `reopen`. Everything else ends the confirmation, which another call with the same
+    arguments takes up again after the last finished answer.
     """
     if len(requests) < FEWEST_PROMPTS:
         raise UserError(
@@ -98,7 +103,7 @@ def confirm(
         )
     key = sha256(repr((terms.key, tuple(requests), tuple(contenders))).encode()).hexdigest()[:32]
     with Notebook(terms.file, key) as notebook:
-        work = _Confirmation(models, requests, contenders, notebook)
+        work = _Confirmation(models, requests, contenders, notebook, reopen)
         yield from work.laps(terms.budget_s)
         yield work.verdict()
 
@@ -112,13 +117,13 @@ class _Confirmation:
         requests: Sequence[Request],
         contenders: Sequence[Entrant],
         notebook: Notebook,
+        reopen: Callable[[], OpenModels] | None,
     ) -> None:
-        self._models = models
+        self._models, self._reopen = models, reopen
         self._requests = requests
         self._plain = Entrant(PLAIN, EngineSettings(mode="off"))
-        self._field = [self._plain, *contenders]
+        self._field = [self._plain, *(each for each in contenders if each.name not in notebook.dropped)]
         self._notebook = notebook
-        self._dropped: dict[str, str] = {}
         self._warm: set[str] = set()
 
     def laps(self, budget_s: float) -> Iterator[Progress]:
@@ -152,9 +157,9 @@ class _Confirmation:
                 f"give prompts that ask for {SHORTEST} tokens or more",
             )
         chosen, reason = choose(contenders, paces)
-        dropped = (*self._dropped.items(), *short)
+        dropped = (*self._notebook.dropped.values(), *short)
         if len(contenders) == 1 and dropped:
-            reason += f": {dropped[0][1]}"
+            reason += f": {dropped[0].reason}"
         if abs(drift - 1.0) > DRIFT:
             change = f"{abs(1.0 - drift):.0%} {'slower' if drift < 1.0 else 'faster'}"
             reason += f"; plain decoding became {change} meanwhile, which widens the intervals"
@@ -190,15 +195,24 @@ class _Confirmation:
     def _take(self, entrant: Entrant, prompt: int, turn: int) -> None:
         """Time one answer unless it is known; a contender that cannot answer is dropped."""
         known = (entrant.name, prompt, turn) in self._notebook.runs
-        if known or entrant.name in self._dropped:
+        if known or entrant.name in self._notebook.dropped:
             return
         try:
             self._notebook.add(self._timed(entrant, entrant.name, prompt, turn))
         except UserError as error:
-            if entrant is self._plain:
+            self._drop(entrant, error)
+        except EngineError as error:
+            if self._reopen is None:
                 raise
-            self._field.remove(entrant)
-            self._dropped[entrant.name] = str(error)
+            self._drop(entrant, error)
+            self._models = self._reopen()
+            self._warm.clear()
+
+    def _drop(self, entrant: Entrant, error: Exception) -> None:
+        if entrant is self._plain:
+            raise error
+        self._field.remove(entrant)
+        self._notebook.drop(entrant.name, str(error))
 
     def _timed(self, entrant: Entrant, name: str, prompt: int, turn: int) -> Run:
         if entrant.name not in self._warm:  # the first answer builds graphs and measures what calls cost

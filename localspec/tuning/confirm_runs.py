@@ -12,16 +12,18 @@ from typing import Self, TextIO
 from localspec.checked import checked
 from localspec.errors import StoreError
 from localspec.paths import PRIVATE_FILE, write_atomically
+from localspec.tuning.records import Dropped
 from localspec.tuning.verdict import Run
 
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """What one line holds: a run, or how long the answers are."""
+    """What one line holds: a run, how long the answers are, or who takes part no more."""
 
     key: str
     run: Run | None = None
     tokens: int | None = None
+    dropped: Dropped | None = None
 
 
 class Notebook:
@@ -33,6 +35,7 @@ class Notebook:
         self._open_file: TextIO | None = None
         self.runs: dict[tuple[str, int, int], Run] = {}
         self.tokens: int | None = None
+        self.dropped: dict[str, Dropped] = {}
         for line in [] if file is None else _read(file):
             if line.key == key:
                 self._take(line)
@@ -40,6 +43,7 @@ class Notebook:
     def __enter__(self) -> Self:
         if self._path is not None:
             lines = [_Line(self._key, run=run) for run in self.runs.values()]
+            lines += [_Line(self._key, dropped=dropped) for dropped in self.dropped.values()]
             if self.tokens is not None:
                 lines.insert(0, _Line(self._key, tokens=self.tokens))
             write_atomically(self._path, "".join(map(_text, lines)), PRIVATE_FILE)
@@ -68,6 +72,10 @@ class Notebook:
         """Keep how long the answers are."""
         self._keep(_Line(self._key, tokens=tokens))
 
+    def drop(self, name: str, reason: str) -> None:
+        """Keep that a contender takes part no more."""
+        self._keep(_Line(self._key, dropped=Dropped(name, reason)))
+
     def _keep(self, line: _Line) -> None:
         if self._open_file is not None:
             try:
@@ -82,6 +90,8 @@ class Notebook:
             self.runs[line.run.name, line.run.prompt, line.run.turn] = line.run
         if line.tokens is not None:
             self.tokens = line.tokens
+        if line.dropped is not None:
+            self.dropped[line.dropped.name] = line.dropped
 
 
 def _read(path: Path) -> Iterable[_Line]:

@@ -7,11 +7,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from math import inf, log
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
+from localspec.errors import EngineError
 from localspec.evidence import CallCosts, Costs, CostWish, Overhead
 from localspec.interface import TunableModels
 from localspec.paths import write_atomically
+from localspec.tuning.opened import Opened
 from localspec.tuning.overheads import fit_overheads
 from localspec.types import Mode
 
@@ -25,12 +27,17 @@ SCHEMA = 1
 
 
 def measure(
-    models: TunableModels, *, depths: Sequence[int] = DEPTHS, budget_s: float = BUDGET_S
+    models: TunableModels,
+    *,
+    depths: Sequence[int] = DEPTHS,
+    budget_s: float = BUDGET_S,
+    opened: Opened | None = None,
 ) -> Iterator[CallCosts]:
     """Yield the costs of calls, alone and with both models at work, with little and with much in the caches.
 
     Where the speed of the machine drifts, a measurement is repeated once, and the steadier one counts.
     A slow model is spared the reading of long texts. Raises `UserError` if tokens cannot be taken back.
+    With `opened` models, those that crash while both are at work go on alone.
     """
     ways = (False,) if models.draft is None else (False, True)
     share_s = budget_s / len(ways) / len(depths)
@@ -40,7 +47,13 @@ def measure(
         if depth < 2 * before:
             return
         for together in ways:
-            found = _steady(models, CostWish(depth, together, budget_s=share_s))
+            try:
+                found = _steady(models, CostWish(depth, together, budget_s=share_s))
+            except EngineError as error:
+                if opened is None or not together:
+                    raise
+                models, ways = opened.without("ssd", error), (False,)
+                break
             yield found
         before = depth
         most = min(most, int(READING_SHARE * budget_s / _seconds_per_token(found)))
@@ -72,10 +85,11 @@ def recall_costs(path: Path, key: str) -> Costs | None:
             return None
         calls = tuple(_calls(each) for each in value["calls"])
         overheads = tuple(_overhead(each) for each in value["overheads"])
+        left_out = tuple((_mode(mode), str(reason)) for mode, reason in value.get("left_out", ()))
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
     usable = calls and all(each.verify for each in calls)
-    return Costs(calls, overheads) if usable else None
+    return Costs(calls, overheads, left_out) if usable else None
 
 
 def _unsteadiness(calls: CallCosts) -> float:
@@ -98,10 +112,14 @@ def _points(value: list[list[Any]]) -> tuple[tuple[int, float], ...]:
 
 
 def _overhead(value: dict[str, Any]) -> Overhead:
-    mode = value.pop("mode")
-    if mode not in get_args(Mode):
-        raise ValueError(f"not a mode: {mode!r}")
+    mode = _mode(value.pop("mode"))
     return Overhead(mode, **{name: _finite(number) for name, number in value.items()})
+
+
+def _mode(value: object) -> Mode:
+    if value not in get_args(Mode):
+        raise ValueError(f"not a mode: {value!r}")
+    return cast(Mode, value)
 
 
 def _positive(value: object) -> float:

@@ -18,7 +18,8 @@ from localspec.types import Sampling, TaskType
 class TaskState:
     """How far a task is; `segments` is how many answers its trace has, 0 until it is recorded.
 
-    The keys say under which name traces and study are on disk. `sampling` is that of the trace.
+    The keys say under which name traces and study are on disk. `sampling` is that of the trace, `seconds`
+    how long it has been worked on.
     """
 
     task: TaskType
@@ -28,6 +29,7 @@ class TaskState:
     done: bool = False
     profile: str = ""
     sampling: Sampling | None = None
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

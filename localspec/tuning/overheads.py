@@ -10,9 +10,10 @@ from itertools import pairwise
 from statistics import fmean
 from typing import TypeVar
 
-from localspec.errors import Cancelled
+from localspec.errors import Cancelled, EngineError
 from localspec.evidence import CallCosts, Costs, Overhead
 from localspec.interface import OpenModels
+from localspec.tuning.opened import Opened
 from localspec.tuning.simulate_costs import Timing
 from localspec.types import DraftOrigin, EngineSettings, Finished, Mode, Request, RoundDone, RoundStats
 
@@ -54,31 +55,46 @@ class RealRound:
 
 
 def fit_overheads(
-    models: OpenModels, calls: Sequence[CallCosts], requests: Sequence[Request], budget_s: float = BUDGET_S
+    models: OpenModels,
+    calls: Sequence[CallCosts],
+    requests: Sequence[Request],
+    budget_s: float = BUDGET_S,
+    opened: Opened | None = None,
 ) -> tuple[Overhead, ...]:
     """Return what rounds of each possible mode take beside the calls, from a few real answers."""
-    return fit(calls, real_rounds(models, requests, budget_s))
+    return fit(calls, real_rounds(models, requests, budget_s, opened))
 
 
 def real_rounds(
-    models: OpenModels, requests: Sequence[Request], budget_s: float = BUDGET_S
+    models: OpenModels,
+    requests: Sequence[Request],
+    budget_s: float = BUDGET_S,
+    opened: Opened | None = None,
 ) -> tuple[RealRound, ...]:
     """Decode the beginnings of answers, in turn in every mode, and return the rounds after each's first.
 
-    Every mode gets at least one answer. Raises `Cancelled` after `cancel`.
+    Every mode gets at least one answer; with `opened` models, one that crashes is left out, and so are those
+    that did before. Raises `Cancelled` after `cancel`.
     """
     modes: tuple[Mode, ...] = ("off", "ngram") if models.draft is None else ("off", "ngram", "sd", "ssd")
+    left_out = {} if opened is None else opened.left_out
     rounds: list[RealRound] = []
     began = time.perf_counter()
     for number, request in enumerate(requests):
         if number and time.perf_counter() - began > budget_s:
             break
         for mode in modes:
+            if mode in left_out:
+                continue
             settings = replace(_WAYS[number % len(_WAYS)], mode=mode)
             tokens = min(request.max_tokens or TOKENS, TOKENS)
-            rounds += _rounds_of(
-                models, replace(request, settings=settings, max_tokens=tokens, steps_down=False)
-            )
+            wish = replace(request, settings=settings, max_tokens=tokens, steps_down=False)
+            try:
+                rounds += _rounds_of(models, wish)
+            except EngineError as error:
+                if opened is None or mode == "off":
+                    raise
+                models = opened.without(mode, error)
     return tuple(rounds)
 
 

@@ -53,14 +53,13 @@ def seconds_of(stage: Stage, plan: TunePlan) -> float:
     return TASK_S * scale * share
 
 
-def left_s(plan: TunePlan, task: int, stage: Stage, done: float) -> float:
-    """Estimate the rest of a run that is at a stage of a task (numbered from 0), so much of it done."""
+def left_s(plan: TunePlan, stage: Stage, done: float, tasks: int) -> float:
+    """Estimate the rest of a run, so much of a stage and of the following tasks so many to be done."""
     first: tuple[Stage, ...] = ("machine", "costs")
     of_task: tuple[Stage, ...] = ("traces", "study", "confirm")
-    stages = [*first, *of_task * len(plan.profiles)]
-    at = first.index(stage) if stage in first else len(first) + len(of_task) * task + of_task.index(stage)
-    rest = sum(seconds_of(later, plan) for later in stages[at + 1 :])
-    return seconds_of(stage, plan) * (1.0 - done) + rest
+    part = first if stage in first else of_task
+    stages = [*part[part.index(stage) + 1 :], *of_task * tasks]
+    return seconds_of(stage, plan) * (1.0 - done) + sum(seconds_of(later, plan) for later in stages)
 
 
 def requests(

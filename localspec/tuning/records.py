@@ -54,6 +54,14 @@ class Contender:
 
 
 @dataclass(frozen=True, slots=True)
+class Dropped:
+    """A contender, or a mode, that could not be measured, and why."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class RankCurve:
     """How often the bonus token was the draft model's 1st, 2nd, 3rd ... other choice, by accepted tokens.
 
@@ -87,8 +95,10 @@ class TaskResult:
     contenders: tuple[Contender, ...]  # "plain" first
     calibration: Calibration | None
     trials: int
-    seconds: float
+    seconds: float  # of work, those before a restart included
     drift: float = 1.0  # of plain decoding, from the beginning of the confirmation to its end
+    dropped: tuple[Dropped, ...] = ()
+    quick: bool = False
 
     @property
     def winner(self) -> Contender:

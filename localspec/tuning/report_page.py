@@ -20,6 +20,7 @@ from localspec.tuning.report_texts import (
     chosen,
     comparison,
     contender_name,
+    dropped_words,
     interval,
     meanings,
     methods,
@@ -116,6 +117,7 @@ def _result(task: TaskReport) -> Markup:
         parts.append(tag("div", *line, class_="headline"))
     parts += [paragraph(choice(result.settings)), paragraph(comparison(result))]
     parts.append(paragraph(result.reason, class_="soft"))
+    parts += [paragraph(dropped_words(each), class_="soft") for each in result.dropped]
     bars = [_bar(each, each is winner) for each in result.contenders]
     title = f"Measured tokens per second, {result.task}"
     drawing = rate_bars(bars)

@@ -7,7 +7,7 @@ from math import inf, isfinite, log
 from statistics import correlation, median
 
 from localspec.evidence import CallCosts, Costs
-from localspec.tuning.records import Contender, Estimate, TaskResult
+from localspec.tuning.records import Contender, Dropped, Estimate, TaskResult
 from localspec.tuning.report_input import Prediction, ReportInput
 from localspec.tuning.report_scales import UNKNOWN, finite, fixed, milliseconds, percent
 from localspec.types import EngineSettings
@@ -67,6 +67,12 @@ def contender_name(contender: Contender) -> str:
     """Return how a way of decoding is called, and its settings."""
     name = _CONTENDERS.get(contender.name, contender.name)
     return name if contender.settings.mode == "off" else f"{name}: {brief(contender.settings)}"
+
+
+def dropped_words(dropped: Dropped) -> str:
+    """Return what could not be measured, and why, as a sentence."""
+    name = _CONTENDERS.get(dropped.name) or mode_name(dropped.name)
+    return f"Could not be measured: {name} ({dropped.reason})."
 
 
 def parameter_name(name: str) -> str:

@@ -60,7 +60,8 @@ class Caller:
             accepted = _agreeing(draft.tokens, tokens, done)
             emitted = min(accepted + 1, len(tokens) - done)
             draft_s, waited_s = drafter.busy_s - busy_s, drafter.wait_s - wait_s
-            stats = RoundStats(drafted, accepted, draft.origin, verify_s, draft_s, waited_s, python_s)
+            times_s = (verify_s, draft_s, waited_s, python_s)
+            stats = RoundStats(drafted, accepted, draft.origin, *times_s, copied=draft.copied)
             self._pace.observe(stats, emitted)
             self._tally.add(stats, emitted, clock.now - began)
             done += emitted

@@ -22,6 +22,7 @@ from localspec.machine.machine_facts import facts_of
 from localspec.paths import PRIVATE_FILE, data_dir
 from localspec.tuning.costs import recall_costs
 from localspec.tuning.folder import Folder, RunState, TaskState, digest
+from localspec.tuning.opened import Opened
 from localspec.tuning.plan import TunePlan, left_s, nothing_fits, requests, seconds_of
 from localspec.tuning.records import (
     Attempt,
@@ -35,7 +36,7 @@ from localspec.tuning.records import (
 )
 from localspec.tuning.results import keep, recall
 from localspec.tuning.study_file import StudyKey
-from localspec.tuning.tune_costs import STEPS, costs_of
+from localspec.tuning.tune_costs import Step, can_rewind, costs_of, steps_of
 from localspec.tuning.tune_task import Scene, TaskRun
 from localspec.tuning.workplaces import Runs, try_workplaces
 from localspec.tuning.workplaces_possible import Room, choose, possible
@@ -96,14 +97,15 @@ class Run:
     def _stages(self) -> Generator[TuneEvent, None, None]:
         self._keep(self._state)
         workplace = yield from self._choose_workplace()
-        with self._open(workplace) as models:
-            costs = yield from self._measure(models, workplace)
+        with Opened(lambda: self._open(workplace)) as opened:
+            costs = yield from self._measure(opened, workplace)
             scene = Scene(self._plan, self._folder, costs, self._state.number)
             for place, profile in enumerate(self._plan.profiles):
                 state = self._state.of(profile.task)
                 result = recall(self._identity.pair, profile.task) if state.done else None
                 if result is None:
-                    task = TaskRun(scene, models, place, lambda new: self._keep(self._state.having(new)))
+                    later = self._to_do(place + 1)
+                    task = TaskRun(scene, opened, profile, later, self._keep_task)
                     result = yield from task.run(state)
                     self._done(result)
                 yield TaskDone(result)
@@ -117,18 +119,19 @@ class Run:
             return replace(known, **{name: getattr(usual, name) for name in plan.fixed})
         attempts: list[Attempt] = []
         steps = len(possible(room)) + 2
-        yield StageBegan("machine", None, steps)
         modes: tuple[Mode, ...] = ("off", "sd", "ssd") if room.has_draft else ("off", "ngram")
         with self._open(Workplace()) as models:
             asked = self._prompts(models, ATTEMPT_PROMPTS, ATTEMPT_TOKENS)
+            if not can_rewind(models):
+                return Workplace()
+        yield StageBegan("machine", None, steps)
         runs = Runs(room, modes, asked, seconds_of("machine", plan))
         key = StudyKey("ways to open the models", digest(self._place, self._state.number))
         for attempt in try_workplaces(self._open, runs, self._folder.studies, key):
             attempts.append(attempt)
             done = min(len(attempts), steps)
-            yield StageProgress(
-                "machine", None, done, steps, left_s(plan, 0, "machine", done / steps), attempt.failure
-            )
+            rest_s = left_s(plan, "machine", done / steps, self._to_do())
+            yield StageProgress("machine", None, done, steps, rest_s, attempt.failure)
         workplace, reason = choose(attempts)
         tuned.keep_workplace(self._identity, workplace)
         chosen = WorkplaceChosen(workplace, tuple(attempts), reason)
@@ -136,31 +139,30 @@ class Run:
         yield chosen
         return workplace
 
-    def _measure(self, models: TunableModels, workplace: Workplace) -> Generator[TuneEvent, None, Costs]:
-        key = digest(self._place, workplace)
+    def _measure(self, opened: Opened, workplace: Workplace) -> Generator[TuneEvent, None, Costs]:
+        key, steps = digest(self._place, workplace), steps_of(opened.models)
         begun = recall_costs(self._folder.costs, key) if self._state.costs_key == key else None
         if (
             begun is not None
         ):  # a run goes on by the costs that it began with: its trials are simulated by them
-            yield StageBegan("costs", None, STEPS, STEPS)
+            yield StageBegan("costs", None, steps, steps)
             return begun
-        yield StageBegan("costs", None, STEPS)
-        asked = self._prompts(models, COST_PROMPTS)
-        work = costs_of(models, self._folder.costs, key, asked, seconds_of("costs", self._plan))
+        yield StageBegan("costs", None, steps)
+        asked = self._prompts(opened.models, COST_PROMPTS)
+        work = costs_of(opened, self._folder.costs, key, asked, seconds_of("costs", self._plan))
         costs = yield from self._told(work)
         self._keep(replace(self._state, costs_key=key))
         return costs
 
-    def _told(self, work: Generator[str, None, Costs]) -> Generator[TuneEvent, None, Costs]:
+    def _told(self, work: Generator[Step, None, Costs]) -> Generator[TuneEvent, None, Costs]:
         """Turn notes on what was done into progress."""
         for done in count(1):
             try:
-                note = next(work)
+                note, steps = next(work)
             except StopIteration as end:
                 return cast(Costs, end.value)
-            step = min(done, STEPS)
-            rest_s = left_s(self._plan, 0, "costs", step / STEPS)
-            yield StageProgress("costs", None, step, STEPS, rest_s, note)
+            rest_s = left_s(self._plan, "costs", done / steps, self._to_do())
+            yield StageProgress("costs", None, done, steps, rest_s, note)
         raise AssertionError("counting does not end")
 
     def _prompts(self, models: TunableModels, count: int, tokens: int | None = None) -> tuple[Request, ...]:
@@ -181,6 +183,13 @@ class Run:
         state = self._state.of(result.task)
         self._keep(self._state.having(replace(state, done=True)))
 
+    def _to_do(self, begin: int = 0) -> int:
+        """Return how many tasks are not done, from a place of the plan on."""
+        return sum(not self._state.of(profile.task).done for profile in self._plan.profiles[begin:])
+
+    def _keep_task(self, state: TaskState) -> None:
+        self._keep(self._state.having(state))
+
     def _keep(self, state: RunState) -> None:
         self._folder.keep(state)
         self._state = state
@@ -194,7 +203,9 @@ def _begun(plan: TunePlan, last: RunState | None, place: str) -> RunState:
     if last is None:
         state = RunState(1, place=place, quick=plan.quick)
     elif plan.resume and not last.complete:
-        tasks = tuple(replace(state, done=state.done and last.place == place) for state in last.tasks)
+        tasks = last.tasks
+        if last.place != place:
+            tasks = tuple(replace(state, done=False, seconds=0.0) for state in tasks)
         state = replace(last, tasks=tasks, place=place, quick=plan.quick or last.quick)
     else:
         earlier, costs = tuple(last.evidence().values()), last.costs_key or last.earlier_costs

@@ -60,6 +60,7 @@ def gather(plan: TunePlan, identity: Identity) -> ReportInput | None:
         costs=costs,
         tasks=tuple(tasks),
         workplace=folder.workplace(),
+        quick=any(task.result.quick for task in tasks),
     )
 
 

@@ -9,12 +9,12 @@ from itertools import islice
 from math import ceil
 
 from localspec.evidence import Costs, Trace, TraceSegment
-from localspec.interface import TunableModels
 from localspec.learned import file_of, learned, starting_points
 from localspec.profiles import Profile
 from localspec.tuning.calibration import calibrate
 from localspec.tuning.confirm import LLAMA_CPP, Terms, confirm, entrants
 from localspec.tuning.folder import Folder, TaskState, digest
+from localspec.tuning.opened import Opened
 from localspec.tuning.plan import (
     ANSWER_TOKENS,
     FEWEST_TRACE_TOKENS,
@@ -27,8 +27,10 @@ from localspec.tuning.plan import (
 )
 from localspec.tuning.records import (
     BestSoFar,
+    Calibration,
     Candidate,
     Contender,
+    Dropped,
     Stage,
     StageBegan,
     StageProgress,
@@ -65,54 +67,78 @@ class TaskRun:
     """The work on one task, stage by stage; every stage leaves what the next one needs."""
 
     def __init__(
-        self, scene: Scene, models: TunableModels, place: int, keep: Callable[[TaskState], None]
+        self, scene: Scene, opened: Opened, profile: Profile, later: int, keep: Callable[[TaskState], None]
     ) -> None:
-        """Prepare the task at a place of the plan, counted from 0; `keep` writes down how far it is."""
-        self._scene, self._models, self._place, self._keep = scene, models, place, keep
-        self._profile = scene.plan.profiles[place]
-        self._task = self._profile.task
-        self._prompts = self._profile.tuning_prompts()
+        """Prepare a profile's task, with so many `later` ones; `keep` writes down how far it is."""
+        self._scene, self._opened, self._later, self._keep = scene, opened, later, keep
+        self._profile, self._task = profile, profile.task
+        self._prompts = profile.tuning_prompts()
+        self._space = space(scene.costs, profile, scene.plan)
+        self._state, self._began_s = TaskState(profile.task), 0.0
 
     def run(self, state: TaskState) -> Generator[TuneEvent, None, TaskResult]:
         """Go through the stages that are not done yet, and return what came of them."""
-        began = time.monotonic()
-        segments, state = yield from self._trace(state)
+        self._state, self._began_s = state, time.monotonic() - state.seconds
+        try:
+            result = yield from (self._plain() if self._only_plain else self._stages())
+        finally:
+            self._note(self._state)
+        return replace(result, seconds=self._state.seconds, quick=self._scene.plan.quick)
+
+    def _note(self, state: TaskState) -> None:
+        self._state = replace(state, seconds=time.monotonic() - self._began_s)
+        self._keep(self._state)
+
+    @property
+    def _only_plain(self) -> bool:
+        return self._space.modes == ("off",)
+
+    def _plain(self) -> Generator[TuneEvent, None, TaskResult]:
+        """Time plain decoding shortly, where nothing else is possible."""
+        reasons = dict.fromkeys(reason for _, reason in self._scene.costs.left_out)
+        verdict = yield from self._confirm((), digest(self._scene.costs, self._scene.number), 0.0)
+        return replace(self._result(verdict, 0, None), reason="; ".join(reasons), dropped=())
+
+    def _stages(self) -> Generator[TuneEvent, None, TaskResult]:
+        segments = yield from self._trace()
         trace = Trace(self._profile.sampling, segments)
-        evidence = digest(self._scene.costs, self._scene.number, state.trace_key, len(segments))
-        if state.study_key != evidence:
-            state = replace(state, study_key=evidence)
-            self._keep(state)
+        key = digest(self._scene.costs, self._scene.number, self._state.trace_key, len(segments))
+        if self._state.study_key != key:
+            self._note(replace(self._state, study_key=key))
         simulator = Simulator(trace, self._scene.costs)
-        tried = yield from self._search(simulator, len(segments), state.study_key)
+        tried = yield from self._search(simulator, len(segments), key)
         candidates = best(tried, CANDIDATES)
-        llama_cpp = predicted(tried, LLAMA_CPP, space(self._scene.costs, self._profile, self._scene.plan))
-        verdict = yield from self._confirm(entrants(candidates, llama_cpp), state.study_key)
+        field = entrants(candidates, predicted(tried, LLAMA_CPP, self._space))
+        verdict = yield from self._confirm(field, key, seconds_of("confirm", self._scene.plan))
+        return self._result(verdict, len(tried), calibrate(trace, _judged_by(verdict, candidates)))
+
+    def _result(self, verdict: Verdict, trials: int, calibration: Calibration | None) -> TaskResult:
+        left_out = (Dropped(mode, reason) for mode, reason in self._scene.costs.left_out)
         return TaskResult(
             task=self._task,
             settings=verdict.settings,
             reason=verdict.reason,
             contenders=verdict.contenders,
-            calibration=calibrate(trace, _judged_by(verdict, candidates)),
-            trials=len(tried),
-            seconds=time.monotonic() - began,
+            calibration=calibration,
+            trials=trials,
+            seconds=0.0,
             drift=verdict.drift,
+            dropped=(*left_out, *verdict.dropped),
         )
 
-    def _trace(
-        self, state: TaskState
-    ) -> Generator[TuneEvent, None, tuple[tuple[TraceSegment, ...], TaskState]]:
+    def _trace(self) -> Generator[TuneEvent, None, tuple[TraceSegment, ...]]:
         """Return the answers of a trace; those on disk are not decoded again."""
-        path, profile = self._scene.folder.traces(self._task), self._profile
-        wanted = list(requests(self._models, profile, self._prompts.prompts))
+        path, profile, state = self._scene.folder.traces(self._task), self._profile, self._state
+        wanted = list(requests(self._opened.models, profile, self._prompts.prompts))
         key = digest(self._scene.folder.pair, wanted)
         segments = list(load(path, key))
         if state.trace_key == key and 0 < state.segments <= len(segments):
             tokens = _tokens(segments[: state.segments])
             yield self._began("traces", tokens, tokens)
-            return tuple(segments[: state.segments]), state
+            return tuple(segments[: state.segments])
         yield self._began("traces", TRACE_TOKENS, min(_tokens(segments), TRACE_TOKENS))
         ends_s = time.monotonic() + seconds_of("traces", self._scene.plan)
-        rest = record(self._models, islice(wanted, len(segments), None))
+        rest = record(self._opened.models, islice(wanted, len(segments), None))
         while not _is_enough(_tokens(segments), time.monotonic() > ends_s):
             segment = next(rest, None)
             if segment is None:
@@ -123,9 +149,9 @@ class TaskRun:
             yield self._progress("traces", done, TRACE_TOKENS, f"{len(segments)} answers")
         if not _tokens(segments):
             raise nothing_fits(profile)
-        state = TaskState(self._task, key, len(segments), profile=profile.name, sampling=profile.sampling)
-        self._keep(state)
-        return tuple(segments), state
+        traced = replace(state, trace_key=key, segments=len(segments), study_key="")
+        self._note(replace(traced, profile=profile.name, sampling=profile.sampling))
+        return tuple(segments)
 
     def _search(self, simulator: Simulator, count: int, key: str) -> Generator[TuneEvent, None, list[Tried]]:
         plan, tried = self._scene.plan, list[Tried]()
@@ -135,7 +161,7 @@ class TaskRun:
 
         known = learned(file_of(self._scene.folder.pair), self._task)
         wish = Search(
-            space(self._scene.costs, self._profile, plan),
+            self._space,
             () if known is None else starting_points(known),
             shares=shares(count),
             trials=plan.trials,
@@ -146,19 +172,20 @@ class TaskRun:
             tried.append(each)
             if each.is_best:
                 yield BestSoFar(self._task, each.settings, each.tokens_per_s)
-            yield self._progress("study", len(tried), plan.trials, each.failure)
+            steps = max(plan.trials, len(tried))  # an earlier run may have wanted more
+            yield self._progress("study", len(tried), steps, each.failure)
         return tried
 
-    def _confirm(self, field: tuple[Entrant, ...], key: str) -> Generator[TuneEvent, None, Verdict]:
-        models, plan = self._models, self._scene.plan
+    def _confirm(
+        self, field: tuple[Entrant, ...], key: str, budget_s: float
+    ) -> Generator[TuneEvent, None, Verdict]:
+        models = self._opened.models
         held_out = tuple(requests(models, self._profile, self._prompts.held_out, seed=ANSWER_TOKENS))
-        if models.draft is None:
-            field = tuple(each for each in field if each.settings != LLAMA_CPP)
-        budget_s = seconds_of("confirm", plan)
+        field = tuple(each for each in field if each.settings.mode in self._space.modes)
         yield self._began("confirm", 1, 0)
         terms = Terms(budget_s, key, self._scene.folder.runs(self._task))
         leader: Contender | None = None
-        for each in confirm(models, held_out, field, terms):
+        for each in confirm(models, held_out, field, terms, self._opened.again):
             if isinstance(each, Verdict):
                 return each
             if each.leader is not None and each.leader != leader:
@@ -171,7 +198,7 @@ class TaskRun:
         return StageBegan(stage, self._task, steps, kept)
 
     def _progress(self, stage: Stage, done: int, steps: int, note: str = "") -> StageProgress:
-        rest_s = left_s(self._scene.plan, self._place, stage, done / steps)
+        rest_s = None if self._only_plain else left_s(self._scene.plan, stage, done / steps, self._later)
         return StageProgress(stage, self._task, done, steps, rest_s, note)
 
 
@@ -187,13 +214,14 @@ def study_key(task: TaskType, key: str) -> StudyKey:
 
 def space(costs: Costs, profile: Profile, plan: TunePlan) -> Space:
     """Return what can be searched: a mode that ran no rounds when costs were measured cannot run here."""
-    modes = {overhead.mode for overhead in costs.overheads}
-    return space_of(
+    modes, left_out = {overhead.mode for overhead in costs.overheads}, dict(costs.left_out)
+    found = space_of(
         profile.sampling,
         has_draft=plan.draft is not None,
         can_branch="ssd" in modes,
         max_fan_out=plan.max_fan_out,
     )
+    return replace(found, modes=tuple(mode for mode in found.modes if mode not in left_out))
 
 
 def _judged_by(verdict: Verdict, candidates: tuple[Candidate, ...]) -> EngineSettings:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localspec.statistics import ratio_of_sums
-from localspec.tuning.records import Contender, Estimate
+from localspec.tuning.records import Contender, Dropped, Estimate
 from localspec.types import EngineSettings, Mode
 
 PLAIN = "plain"
@@ -64,15 +64,12 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What to decode with, why, and what was measured; `drift` is plain decoding's speed, end to beginning.
-
-    `dropped` are contenders that could not be measured, with the reasons.
-    """
+    """What to decode with, why, and what was measured; `drift` is plain decoding's speed at the end."""
 
     settings: EngineSettings
     reason: str
     contenders: tuple[Contender, ...]  # "plain" first
-    dropped: tuple[tuple[str, str], ...] = ()
+    dropped: tuple[Dropped, ...] = ()
     drift: float = 1.0
     seconds: float = 0.0
 
@@ -88,7 +85,7 @@ def paces_of(runs: Sequence[Run]) -> Paces:
 
 def compare(
     entrants: Sequence[Entrant], paces: Paces, drift: float = 1.0
-) -> tuple[tuple[Contender, ...], tuple[tuple[str, str], ...]]:
+) -> tuple[tuple[Contender, ...], tuple[Dropped, ...]]:
     """Measure entrants against the first of them, plain decoding; also return those that cannot be measured.
 
     Pairs are made within a prompt and the order rotates, so that drift hits all alike: a gain is off by no
@@ -101,7 +98,8 @@ def compare(
     for entrant in entrants:
         mine, theirs = _paired(paces, entrant.name, plain.name)
         if len(mine) < FEWEST_PROMPTS:
-            dropped.append((entrant.name, f"only {len(mine)} of its answers were long enough to be timed"))
+            why = f"only {len(mine)} of its answers were long enough to be timed"
+            dropped.append(Dropped(entrant.name, why))
             continue
         gain = _ratio(theirs, mine, one_sided)
         if entrant is not plain and abs(drift - 1.0) > DRIFT:

@@ -49,8 +49,9 @@ def tuner(monkeypatch: pytest.MonkeyPatch) -> Tuner:
 
 
 @pytest.mark.parametrize(
-    ("text", "seconds"), [("90s", 90), ("3m", 180), ("1h", 3600), ("1h30m", 5400), ("45", 45), ("2 min", 120)]
-)
+    ("text", "seconds"), [("90s", 90), ("3m", 180), ("1h", 3600), ("1h30m", 5400), ("45", 45), ("2 min", 120),
+     ("1h30", 5400), ("1 h 30", 5400), ("1m30", 90), ("1h30s", 3630), ("1h2m3", 3723)],
+)  # fmt: skip
 def test_lengths_of_time(text: str, seconds: float) -> None:
     assert budget(text) == seconds
 

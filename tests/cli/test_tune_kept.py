@@ -86,6 +86,18 @@ def test_what_has_changed_is_said(
     assert "tuned with llama-cpp-python" in invoke("tune", "--show", "--no-fit").out
 
 
+def test_the_list_is_of_the_tasks_that_were_named(invoke: Invoke, identity: Identity) -> None:
+    tuned.keep(identity, found())
+    tuned.keep(identity, found("writing"))
+    value = json.loads(invoke("tune", "--show", "--no-fit", "--json", "--task", "writing").out)
+    assert [kept["tuned"]["task"] for kept in value["kept"]] == ["writing"]
+    outcome = invoke("tune", "--show", "--no-fit", "--profile", "coding")
+    assert [row.split()[0] for row in outcome.out.splitlines()[2:]] == ["coding"]
+    outcome = invoke("tune", "--show", "--no-fit", "--task", "math")
+    assert outcome.out == ""
+    assert "nothing is tuned yet for math" in outcome.err
+
+
 @pytest.mark.parametrize("width", [80, 120])
 def test_the_list_fits_the_terminal(width: int) -> None:
     listed = [Listed(Kept(LONG_AGO, found(days=40)), ("tuned with driver 1, now 2",))]

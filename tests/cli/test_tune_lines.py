@@ -24,6 +24,7 @@ from localspec.cli.tune_words import (
 )
 from localspec.tuning.records import (
     BestSoFar,
+    Dropped,
     StageBegan,
     StageProgress,
     TuneEvent,
@@ -145,6 +146,15 @@ class TestResults:
         assert value["task"] == "coding"
         assert value["winner"] == as_json(result())["contenders"][1]  # type: ignore[index]
         assert value["of_llama_cpp"] == pytest.approx(1.2)
+
+    @pytest.mark.parametrize("width", [60, 110])
+    def test_what_could_not_be_measured_is_said_with_the_reason(self, width: int) -> None:
+        dropped = Dropped("ssd", "the engine crashed (SIGSEGV)"), Dropped("second", "there is no memory")
+        lines = result_lines([replace(result(), dropped=dropped)], width)
+        assert max(map(len, lines)) <= width
+        text = " ".join(" ".join(lines).split())
+        assert "coding: SSD could not be measured: the engine crashed (SIGSEGV)" in text
+        assert "coding: the second best could not be measured: there is no memory" in text
 
     def test_nothing_tuned_is_nothing_said(self) -> None:
         assert result_lines([], 80) == []

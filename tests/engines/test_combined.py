@@ -139,7 +139,7 @@ def test_a_repetition_goes_on_behind_the_models_draft() -> None:
     bench.teach(0.9, 0.9)
     draft = bench.drafter.draft(10)
     assert draft.origin is DraftOrigin.FRESH
-    assert draft.tokens == tuple(expected)
+    assert (draft.tokens, draft.copied) == (tuple(expected), len(expected) - 4)
     assert bench.model.calls[1:] == [1, 1, 1]
     bench.drafter.commit(VerifyOutcome(7, 9))
     assert bench.trunk.text[-8:] == [*expected[:7], 9]
@@ -169,7 +169,7 @@ def test_a_repetition_behind_drawn_tokens_is_certain_of_itself() -> None:
             assert q.ids is not None
             assert (q.ids.tolist(), q.probs.tolist()) == ([token], [1.0])
         if len(draft.tokens) > 4:
-            assert draft.tokens == tuple(expected)
+            assert (draft.tokens, draft.copied) == (tuple(expected), len(expected) - 4)
             return
     raise AssertionError("the model never wrote what it is most sure of")
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from localspec.engines.tally import Tally
@@ -34,6 +36,17 @@ def test_acceptance_is_counted_by_position_up_to_the_first_rejection() -> None:
     assert summary.drafted_at == (3, 2, 1)
     assert summary.accepted_at == (2, 2, 0)
     assert sum(summary.accepted_at) == summary.accepted
+
+
+def test_what_repeats_the_text_is_not_counted_as_the_draft_model_s() -> None:
+    tally = Tally(1, "sd")
+    tally.add(stats(), 1, 1.0)
+    tally.add(stats(5, 5, DraftOrigin.NGRAM), 6, 2.0)
+    for accepted in (1, 2, 4):
+        tally.add(replace(stats(4, accepted, DraftOrigin.FRESH), copied=2), accepted + 1, 3.0)
+    summary = tally.summary()
+    assert (summary.drafted_at, summary.accepted_at) == ((3, 3), (3, 2))
+    assert (summary.drafted, summary.accepted) == (17, 12)
 
 
 @pytest.mark.parametrize(("mode", "misses"), [("ssd", 2), ("sd", 0), ("ngram", 0), ("off", 0)])

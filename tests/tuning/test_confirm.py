@@ -16,7 +16,7 @@ import pytest
 from localspec.errors import Cancelled, EngineDied, UserError
 from localspec.tuning.confirm import Progress, Terms, confirm, entrants
 from localspec.tuning.confirm_runs import Notebook
-from localspec.tuning.records import Candidate
+from localspec.tuning.records import Candidate, Dropped
 from localspec.tuning.verdict import FEWEST_PROMPTS
 from localspec.types import EngineSettings, Request
 from tests.tuning.timed import (
@@ -114,7 +114,7 @@ def test_a_contender_that_cannot_answer_is_dropped_with_its_reason() -> None:
 
     verdict = run(TimedModels(pace), SSD, SD)
     assert verdict.settings == SD.settings
-    assert verdict.dropped == (("second", "the draft model's context is full"),)
+    assert verdict.dropped == (Dropped("second", "the draft model's context is full"),)
     assert [contender.name for contender in verdict.contenders] == ["plain", "best"]
     alone = run(TimedModels(pace), SSD)
     assert alone.settings.mode == "off"

@@ -104,6 +104,8 @@ def test_costs_are_kept_for_their_key_alone(tmp_path: Path) -> None:
     keep_costs(path, "another", replace(COSTS, overheads=()))
     assert recall_costs(path, "pair") is None
     assert recall_costs(path, "another") == replace(COSTS, overheads=())
+    keep_costs(path, "pair", replace(COSTS, left_out=(("ssd", "it crashed"),)))
+    assert recall_costs(path, "pair") == replace(COSTS, left_out=(("ssd", "it crashed"),))
 
 
 def test_damaged_costs_are_none(tmp_path: Path) -> None:
@@ -127,6 +129,8 @@ def test_damaged_costs_are_none(tmp_path: Path) -> None:
         value | {"overheads": [overhead | {"step": "fast"}]},
         value | {"overheads": [overhead | {"colour": 1.0}]},
         value | {"overheads": [7]},
+        value | {"left_out": [["warp", "it crashed"]]},
+        value | {"left_out": [["ssd"]]},
         [],
     )
     for broken in damaged:

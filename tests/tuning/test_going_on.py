@@ -16,8 +16,8 @@ from localspec.errors import UserError
 from localspec.evidence import TraceSegment, TraceWish
 from localspec.profiles import TuningPrompts
 from localspec.tuning.folder import Folder
-from localspec.tuning.plan import TunePlan
-from localspec.tuning.records import StageBegan, TaskDone, TaskResult, Workplace
+from localspec.tuning.plan import TASK_S, TunePlan
+from localspec.tuning.records import StageBegan, StageProgress, TaskDone, TaskResult, TuneEvent, Workplace
 from localspec.tuning.tune import Run
 from localspec.tuning.tune_report import gather
 from localspec.tuning.workplaces_possible import Room
@@ -155,3 +155,54 @@ def test_a_report_goes_by_the_sampling_that_was_traced(tmp_path: Path) -> None:
     assert as_it_was is not None
     assert since is not None
     assert since.tasks == as_it_was.tasks
+
+
+def test_the_time_of_a_task_is_the_sum_over_restarts(tmp_path: Path) -> None:
+    plan = planned(tmp_path)
+    stopped_at("study", run_of(plan).events())
+    folder = Folder(identity(plan).pair)
+    state = folder.last_run()
+    assert state is not None
+    (task,) = state.tasks
+    assert task.seconds > 0
+    folder.keep(state.having(replace(task, seconds=1000.0)))
+    (result,) = results(run_of(replace(plan, resume=True)).events())
+    assert 1000.0 < result.seconds < 2000.0
+
+
+def last_left_s(events: Iterator[TuneEvent]) -> float:
+    """Return the time that is said to be left when the ways to open the models were tried."""
+    told = [each.left_s for each in events if isinstance(each, StageProgress) and each.stage == "machine"]
+    assert told[-1] is not None
+    return told[-1]
+
+
+def test_what_is_done_takes_no_time_any_more(tmp_path: Path) -> None:
+    plan = planned(tmp_path, "coding", "writing", "math", quick=False)
+    first = last_left_s(run_of(plan).events())
+    closed_after_the_first_task(plan)
+    again = last_left_s(run_of(replace(plan, resume=True)).events())
+    assert first - again == pytest.approx(TASK_S)
+
+
+def test_going_on_with_fewer_trials_counts_those_that_were_made(tmp_path: Path) -> None:
+    plan = planned(tmp_path)
+    stopped_at("confirm", run_of(plan).events())
+    events = run_of(replace(plan, trials=6, resume=True)).events()
+    told = [each for each in events if isinstance(each, StageProgress) and each.stage == "study"]
+    assert told[-1].done == 12
+    assert all(each.done <= each.steps for each in told)
+
+
+def test_a_depth_that_is_skipped_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.tuning.fake_models.VERIFY_S", 0.5)
+    events = run_of(planned(tmp_path)).events()
+    told = [each for each in events if isinstance(each, StageProgress) and each.stage == "costs"]
+    assert [(each.done, each.steps) for each in told] == [(1, 5), (2, 5), (3, 3)]
+
+
+def test_without_a_draft_model_there_is_less_to_measure(tmp_path: Path) -> None:
+    plan = replace(planned(tmp_path), draft=None)
+    events = run_of(plan, FakeModels(draft=None)).events()
+    told = [each for each in events if isinstance(each, StageProgress) and each.stage == "costs"]
+    assert [(each.done, each.steps) for each in told] == [(1, 3), (2, 3), (3, 3)]

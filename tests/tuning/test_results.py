@@ -10,7 +10,7 @@ import pytest
 
 from localspec.errors import StoreError
 from localspec.tuning import results
-from localspec.tuning.records import Calibration, Contender, Estimate, RankCurve, TaskResult
+from localspec.tuning.records import Calibration, Contender, Dropped, Estimate, RankCurve, TaskResult
 from localspec.types import EngineSettings
 
 PLAIN = Contender(
@@ -44,6 +44,9 @@ def test_a_result_comes_back_as_it_was() -> None:
     assert results.recall("pair", "coding") == RESULT
     assert path().stat().st_mode & 0o777 == 0o600
     assert path().parent.stat().st_mode & 0o777 == 0o700
+    dropped = replace(RESULT, dropped=(Dropped("second", "it crashed"),), quick=True)
+    results.keep("pair", dropped)
+    assert results.recall("pair", "coding") == dropped
     off = replace(RESULT, settings=PLAIN.settings, calibration=None)
     results.keep("pair", off)
     assert results.recall("pair", "coding") == off

@@ -166,6 +166,17 @@ def test_a_report_is_gathered_from_what_a_run_left(tmp_path: Path) -> None:
     assert f"{result.winner.rate.value:.0f}" in render(found)
 
 
+@pytest.mark.parametrize("quick", [True, False])
+def test_a_report_says_whether_the_run_was_quick(tmp_path: Path, quick: bool) -> None:
+    files = bundled_pair()
+    plan = planned(tmp_path, quick=quick)
+    plan = replace(plan, target=ModelOptions(files[0]), draft=ModelOptions(files[1]))
+    results(run_of(plan).events())
+    found = gather(plan, identity(plan))
+    assert found is not None
+    assert ("A quick run" in render(found)) == quick
+
+
 def test_a_run_without_resume_begins_anew_but_keeps_costs_and_traces(tmp_path: Path) -> None:
     plan = planned(tmp_path)
     results(run_of(plan).events())

@@ -1,0 +1,213 @@
+"""What ends the models' process, or cannot be run at all, is left out with the reason; the rest goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Self
+
+import pytest
+
+from localspec import tuned
+from localspec.errors import EngineDied, EngineError, UserError
+from localspec.evidence import CallCosts, CostWish, TraceSegment, TraceWish
+from localspec.runtime import Runtime
+from localspec.tuning.confirm import LLAMA_CPP
+from localspec.tuning.records import Dropped, StageBegan, StageProgress, TaskResult, Workplace
+from localspec.tuning.report import render
+from localspec.tuning.results import recall
+from localspec.tuning.tune import Run
+from localspec.tuning.workplaces_possible import Room
+from localspec.types import GenerationEvent, ModelOptions, Request
+from tests.llama import tiny
+from tests.tuning.fake_models import FakeModels
+from tests.tuning.report_sample import sample
+from tests.tuning.test_tune import identity, planned, results, run_of, stopped_at
+
+DIED = EngineDied("the engine crashed (SIGSEGV)")
+
+
+@pytest.fixture(autouse=True)
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCALSPEC_DATA_DIR", str(tmp_path / "data"))
+
+
+@dataclass
+class Crashing(FakeModels):
+    """End at some requests, and do nothing more until they are opened again."""
+
+    crashes: Callable[[Request | CostWish], bool] = lambda _asked: False
+    error: EngineError = DIED
+    opened: int = 0
+    is_dead: bool = False
+
+    def __enter__(self) -> Self:
+        self.opened += 1
+        self.is_dead = False
+        return super().__enter__()
+
+    def generate(self, request: Request) -> Iterator[GenerationEvent]:
+        self._check(request)
+        yield from super().generate(request)
+
+    def measure_costs(self, wish: CostWish) -> CallCosts:
+        self._check(wish)
+        return super().measure_costs(wish)
+
+    def trace(self, wish: TraceWish) -> TraceSegment:
+        self._check(wish.request)
+        return super().trace(wish)
+
+    def _check(self, asked: Request | CostWish) -> None:
+        self.is_dead = self.is_dead or self.crashes(asked)
+        if self.is_dead:
+            raise self.error
+
+    def modes(self) -> set[str]:
+        """Return the modes that were asked for."""
+        return {request.settings.mode for request in self.asked}
+
+
+def as_llama_cpp_does(asked: Request | CostWish) -> bool:
+    return isinstance(asked, Request) and asked.settings == LLAMA_CPP
+
+
+def both_at_work(asked: Request | CostWish) -> bool:
+    return asked.together if isinstance(asked, CostWish) else asked.settings.mode == "ssd"
+
+
+def drafting(asked: Request | CostWish) -> bool:
+    return isinstance(asked, Request) and asked.settings.mode == "sd"
+
+
+def left_out(result: TaskResult) -> list[tuple[str, str]]:
+    return [(each.name, each.reason) for each in result.dropped]
+
+
+@pytest.mark.parametrize("error", [DIED, EngineError("there is not enough memory left to go on")])
+def test_a_contender_that_ends_the_process_is_dropped_and_the_others_go_on(
+    tmp_path: Path, error: EngineError
+) -> None:
+    plan, models = planned(tmp_path), Crashing(crashes=as_llama_cpp_does, error=error)
+    (result,) = results(run_of(plan, models).events())
+    assert left_out(result) == [("llama.cpp", str(error))]
+    assert [each.name for each in result.contenders[:2]] == ["plain", "best"]
+    assert "llama.cpp" not in [each.name for each in result.contenders]
+    assert result.winner.gain.low > 1
+    assert models.opened == 2
+    assert recall(identity(plan).pair, "coding") == result
+
+
+def test_a_contender_that_crashed_is_not_run_again_when_the_run_goes_on(tmp_path: Path) -> None:
+    plan, again = planned(tmp_path), Crashing(crashes=as_llama_cpp_does)
+    stopped_at("confirm", run_of(plan, Crashing(crashes=as_llama_cpp_does)).events(), steps=10)
+    (result,) = results(run_of(replace(plan, resume=True), again).events())
+    assert left_out(result) == [("llama.cpp", str(DIED))]
+    assert again.opened == 1
+
+
+def test_models_opened_again_serve_the_next_task(tmp_path: Path) -> None:
+    models = Crashing(crashes=as_llama_cpp_does)
+    found = results(run_of(planned(tmp_path, "coding", "writing"), models).events())
+    assert [left_out(result) for result in found] == [[("llama.cpp", str(DIED))]] * 2
+    assert models.opened == 3
+    assert not models.is_open
+
+
+@pytest.mark.parametrize(
+    ("crashes", "mode", "others"),
+    [(both_at_work, "ssd", {"off", "ngram", "sd"}), (drafting, "sd", {"off", "ngram", "ssd"})],
+)
+def test_a_mode_that_crashes_while_costs_are_measured_is_not_searched(
+    tmp_path: Path, crashes: Callable[[Request | CostWish], bool], mode: str, others: set[str]
+) -> None:
+    plan, models = planned(tmp_path), Crashing(crashes=crashes)
+    stopped_at("study", run_of(plan, models).events())
+    assert models.opened == 2
+    again = Crashing(crashes=crashes)
+    (result,) = results(run_of(replace(plan, resume=True), again).events())
+    assert left_out(result) == [(mode, str(DIED))]
+    assert result.settings.mode in others
+    assert result.winner.gain.low > 1
+    assert models.modes() | again.modes() == others
+    assert (again.opened, again.measured) == (1, 0)
+
+
+def test_the_next_run_measures_again_what_was_left_out(tmp_path: Path) -> None:
+    plan, models = planned(tmp_path), FakeModels()
+    results(run_of(plan, Crashing(crashes=both_at_work)).events())
+    (result,) = results(run_of(plan, models).events())
+    assert left_out(result) == []
+    assert models.measured > 1
+
+
+def test_the_line_of_the_costs_says_what_is_left_out(tmp_path: Path) -> None:
+    events = run_of(planned(tmp_path), Crashing(crashes=both_at_work)).events()
+    told = [each for each in events if isinstance(each, StageProgress) and each.stage == "costs"]
+    assert (told[-1].note, told[-1].done, told[-1].steps) == (f"ssd left out: {DIED}", 3, 4)
+
+
+def test_the_report_says_what_could_not_be_measured() -> None:
+    given = sample()
+    dropped = Dropped("ssd", "the engine <crashed>"), Dropped("second", "there is no memory")
+    task = replace(given.tasks[0], result=replace(given.tasks[0].result, dropped=dropped))
+    page = render(replace(given, tasks=(task,)))
+    assert "Could not be measured: SSD (the engine &lt;crashed&gt;)." in page
+    assert "Could not be measured: study's second (there is no memory)." in page.replace("&#x27;", "'")
+
+
+@pytest.mark.parametrize("stage", ["costs", "confirm"])
+def test_plain_decoding_that_crashes_ends_the_run(tmp_path: Path, stage: str) -> None:
+    def crashes(asked: Request | CostWish) -> bool:
+        of_stage = isinstance(asked, Request) and (asked.max_tokens == 48) == (stage == "costs")
+        return of_stage and isinstance(asked, Request) and asked.settings.mode == "off" and traced(stage)
+
+    def traced(stage: str) -> bool:
+        return stage == "costs" or models.traced == 10
+
+    models = Crashing(crashes=crashes)
+    with pytest.raises(EngineDied):
+        results(run_of(planned(tmp_path), models).events())
+    assert models.opened == 1
+
+
+class Recurrent(FakeModels):
+    """Cannot take tokens back."""
+
+    def measure_costs(self, wish: CostWish) -> CallCosts:
+        raise UserError("target cannot take tokens back", "it writes without speculation")
+
+
+@pytest.mark.parametrize("quick", [True, False])
+def test_models_that_cannot_take_tokens_back_decode_plainly_and_that_is_found_quickly(
+    tmp_path: Path, quick: bool
+) -> None:
+    plan, models = planned(tmp_path, "coding", "writing", quick=quick), Recurrent()
+    events = list(run_of(plan, models).events())
+    found = results(iter(events))
+    assert [(result.settings.mode, result.reason) for result in found] == [
+        ("off", "target cannot take tokens back")
+    ] * 2
+    assert all(result.winner.rate.value > 0 for result in found)
+    began = [(event.stage, event.task) for event in events if isinstance(event, StageBegan)]
+    assert began == [("costs", None), ("confirm", "coding"), ("confirm", "writing")]
+    assert models.traced == 0
+    assert sum(request.max_tokens or 0 for request in models.asked) < 2 * 400
+    kept = tuned.recall(identity(plan), "writing")
+    assert kept.settings is not None
+    assert kept.settings.mode == "off"
+
+
+@pytest.mark.parametrize("quick", [True, False])
+def test_a_real_recurrent_model_is_tuned_to_plain_decoding(tmp_path: Path, quick: bool) -> None:
+    options = ModelOptions(tiny.recurrent(tmp_path / "recurrent.gguf"), context=4096, threads=1)
+    plan = replace(planned(tmp_path, quick=quick), target=options, draft=None)
+
+    def open_models(_workplace: Workplace) -> Runtime:
+        return Runtime.open(options)
+
+    room = Room(cores=2, has_draft=False)
+    (result,) = results(Run(plan, open_models, identity(plan), room).events())
+    assert result.settings.mode == "off"
+    assert "cannot take tokens back" in result.reason
