@@ -137,8 +137,8 @@ def _with(known: Learned, settings: EngineSettings, summary: Summary, *, steady:
     """Return what is known, with one more answer."""
     known = replace(known, answers=known.answers + 1)
     if settings.mode in {"sd", "ssd"}:  # drafts that repeat the text say nothing of the draft model
-        accepted = _sums(known.accepted_at, summary.accepted_at)
-        drafted = _sums(known.drafted_at, summary.drafted_at)
+        accepted = _sums(known.accepted_at, summary.model_accepted_at)
+        drafted = _sums(known.drafted_at, summary.model_drafted_at)
         half = _fading(drafted[:1])
         known = replace(
             known,

@@ -142,8 +142,10 @@ class Summary:
     rounds: int = 0
     drafted: int = 0
     accepted: int = 0
-    accepted_at: tuple[int, ...] = ()  # per position of the mode's own drafts: how often accepted
-    drafted_at: tuple[int, ...] = ()  # likewise: how often judged
+    accepted_at: tuple[int, ...] = ()  # per draft position: how often accepted
+    drafted_at: tuple[int, ...] = ()  # per draft position: how often judged
+    model_accepted_at: tuple[int, ...] = ()  # the same two of the draft model's tokens alone
+    model_drafted_at: tuple[int, ...] = ()
     hits: int = 0  # rounds whose draft was prepared
     misses: int = 0  # rounds that wanted a prepared draft and had none; those that repeat the text want none
     prompt_s: float = 0.0  # native time of reading the rest

@@ -37,8 +37,8 @@ def answer(
     decode_s: float = 2.0,
 ) -> Summary:
     return Summary(
-        prompt_tokens=500, tokens=tokens, accepted_at=accepted, drafted_at=drafted, hits=hits, misses=misses,
-        decode_s=decode_s,
+        prompt_tokens=500, tokens=tokens, model_accepted_at=accepted, model_drafted_at=drafted,
+        hits=hits, misses=misses, decode_s=decode_s,
     )  # fmt: skip
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from localspec.types import DraftOrigin, Mode, RoundStats, Summary
@@ -19,8 +19,6 @@ class Tally:
         self._mode = mode
         self._misses = 0
         self._stats: list[RoundStats] = []
-        self._judged: Counter[int] = Counter()
-        self._accepted: Counter[int] = Counter()
         self._part_begins = True
         self._tokens = 0
         self._first_token_s = 0.0
@@ -42,20 +40,11 @@ class Tally:
             self._first_token_s, self._prompt_s = now_s, stats.verify_s
         else:
             self._stats.append(stats)
-            self._judge(stats)
             could_prepare = self._mode == "ssd" and not self._part_begins
             self._misses += could_prepare and stats.origin not in (DraftOrigin.AHEAD, DraftOrigin.NGRAM)
         self._part_begins = False
         self._tokens += tokens
         self._last_s = now_s
-
-    def _judge(self, stats: RoundStats) -> None:
-        """Count by position; beside a draft model, repetitions say nothing of how good its drafts are."""
-        if stats.origin is DraftOrigin.NGRAM and self._mode != "ngram":
-            return
-        own = stats.drafted - stats.copied
-        self._judged.update(range(min(stats.accepted + 1, own)))
-        self._accepted.update(range(min(stats.accepted, own)))
 
     def change(self, mode: Mode) -> None:
         """Go on in another mode, whose first round has nothing to verify yet."""
@@ -64,6 +53,9 @@ class Tally:
     def summary(self, cached_tokens: int = 0) -> Summary:
         """Return the sums; so many tokens of the prompt were in the cache."""
         stats = self._stats
+        accepted_at, drafted_at = _by_position((each.drafted, each.accepted) for each in stats)
+        of_model = (each for each in stats if each.origin in (DraftOrigin.AHEAD, DraftOrigin.FRESH))
+        model_at = _by_position((each.drafted - each.copied, each.accepted) for each in of_model)
         decode_s = self.decode_s
         verify_s, draft_s = sum(round_.verify_s for round_ in stats), sum(round_.draft_s for round_ in stats)
         wait_s = sum(round_.wait_s for round_ in stats)
@@ -74,8 +66,10 @@ class Tally:
             rounds=len(stats),
             drafted=sum(round_.drafted for round_ in stats),
             accepted=sum(round_.accepted for round_ in stats),
-            accepted_at=tuple(self._accepted[position] for position in range(len(self._judged))),
-            drafted_at=tuple(self._judged[position] for position in range(len(self._judged))),
+            accepted_at=accepted_at,
+            drafted_at=drafted_at,
+            model_accepted_at=model_at[0],
+            model_drafted_at=model_at[1],
             hits=sum(round_.origin is DraftOrigin.AHEAD for round_ in stats),
             misses=self._misses,
             prompt_s=self._prompt_s,
@@ -86,6 +80,17 @@ class Tally:
             wait_s=wait_s,
             python_s=decode_s - verify_s - draft_s - wait_s,
         )
+
+
+def _by_position(drafts: Iterable[tuple[int, int]]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return how often each position was accepted, and judged, from the lengths drafted and accepted."""
+    judged: Counter[int] = Counter()
+    accepted: Counter[int] = Counter()
+    for length, agreed in drafts:
+        judged.update(range(min(agreed + 1, length)))
+        accepted.update(range(min(agreed, length)))
+    positions = range(len(judged))
+    return tuple(accepted[at] for at in positions), tuple(judged[at] for at in positions)
 
 
 class Stopwatch:

@@ -45,7 +45,8 @@ def test_what_repeats_the_text_is_not_counted_as_the_draft_model_s() -> None:
     for accepted in (1, 2, 4):
         tally.add(replace(stats(4, accepted, DraftOrigin.FRESH), copied=2), accepted + 1, 3.0)
     summary = tally.summary()
-    assert (summary.drafted_at, summary.accepted_at) == ((3, 3), (3, 2))
+    assert (summary.model_drafted_at, summary.model_accepted_at) == ((3, 3), (3, 2))
+    assert (summary.drafted_at, summary.accepted_at) == ((4, 4, 3, 2, 1), (4, 3, 2, 2, 1))
     assert (summary.drafted, summary.accepted) == (17, 12)
 
 
