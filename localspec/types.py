@@ -57,9 +57,8 @@ class Distribution:
 class Draft:
     """Tokens proposed for the target to judge; the empty draft is plain decoding.
 
-    `q` holds, for each token, the very distribution that it was drawn from;
-    None says that the proposals were deterministic (q is one-hot). The last `copied` tokens repeat the text,
-    behind those of the draft model.
+    `q` holds, for each token, the very distribution that it was drawn from; None says that the proposals were
+    deterministic (q is one-hot). The last `copied` tokens repeat the text, behind the draft model's.
     """
 
     tokens: tuple[int, ...] = ()
@@ -279,10 +278,9 @@ class ModelInfo:
 class ModelOptions:
     """Which GGUF to open, where, and with which context.
 
-    `context` 0 takes the model's own training length; `threads` 0 all physical cores;
-    `gpu_layers` None offloads every layer that there are devices for.
-    `devices` names ggml devices ("CUDA0"); an empty tuple is the CPU alone, None lets llama.cpp choose.
-    `keeps_costs`, of a target, keeps what its calls cost for the next time; else they are measured anew.
+    `context` 0: the model's own training length; `threads` 0: all physical cores; `gpu_layers` None: all that
+    there are devices for. `devices` names ggml devices ("CUDA0"); an empty tuple is the CPU alone, None lets
+    llama.cpp choose. `keeps_costs`, of a target, keeps what its calls cost for the next time.
     """
 
     path: Path
