@@ -57,14 +57,13 @@ class Distribution:
 class Draft:
     """Tokens proposed for the target to judge; the empty draft is plain decoding.
 
-    `q` holds, for each token, the very distribution that it was drawn from; None says that the proposals were
-    deterministic (q is one-hot). The last `copied` tokens repeat the text, behind the draft model's.
+    `q` holds the very distribution that each token was drawn from; None says that none was (q is one-hot).
     """
 
     tokens: tuple[int, ...] = ()
     q: tuple[Distribution, ...] | None = field(default=None, compare=False, repr=False)
     origin: DraftOrigin = DraftOrigin.NONE
-    copied: int = 0
+    copied: int = 0  # tokens at the end that repeat the text, behind those of the draft model
 
 
 @dataclass(frozen=True, slots=True)

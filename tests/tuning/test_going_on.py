@@ -35,7 +35,7 @@ def closed_after_the_first_task(plan: TunePlan) -> TaskResult:
     """Stop a run when its first task is done."""
     run = run_of(plan).events()
     first = next(event for event in run if isinstance(event, TaskDone))
-    run.close()  # type: ignore[attr-defined]
+    run.close()  # type: ignore[attr-defined]  # a generator, as nobody else need know
     return first.result
 
 

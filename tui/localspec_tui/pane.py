@@ -33,8 +33,7 @@ from localspec_tui.widgets.welcome import Welcome
 if TYPE_CHECKING:
     from localspec_tui.screens.chat import ChatScreen
 
-TICKS_PER_S = 12
-REST_S = 0.4
+TICKS_PER_S, REST_S = 12, 0.4
 
 
 class ChatPane(Vertical):
