@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
@@ -154,17 +154,12 @@ class Runtime:
             tally = Tally(len(prompt), self._checked(request.settings).mode)
             spaces = 0 if isinstance(request.prompt, str) else trailing_spaces(request.prompt)
             text = AnswerText(Detokenizer(self._target_model.vocabulary), request.stop, spaces)
-            answer = Answer(text, tally, self._target_model.end_tokens, stopwatch)
-            reason: FinishReason = "context"
-            try:
+            answer = Answer(text, tally, self._target_model.end_tokens, stopwatch, request.max_tokens)
+            reason: FinishReason = "cancelled"
+            with suppress(Cancelled):
                 with closing(self._rounds(prompt, request)) as rounds:
                     yield from answer.events(rounds)
-                if answer.stopped:
-                    reason = "stop"
-                elif tally.tokens == request.max_tokens:
-                    reason = "length"
-            except Cancelled:
-                reason = "cancelled"
+                reason = answer.ending
         yield from answer.finish(reason, self._engine.reused)
 
     def generate_tokens(self, request: Request) -> Iterator[tuple[int, Provenance, bool]]:

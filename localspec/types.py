@@ -21,7 +21,7 @@ FanOutShape = Literal["uniform", "geometric", "best-first"]
 Fallback = Literal["just-in-time", "ngram"]
 SplitMode = Literal["none", "layer", "row"]
 KvType = Literal["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0"]
-FinishReason = Literal["stop", "length", "context", "cancelled"]
+FinishReason = Literal["stop", "length", "context", "circles", "cancelled"]
 
 
 class DraftOrigin(Enum):
@@ -224,8 +224,8 @@ class Request:
 
     A conversation that ends with an assistant's message has that message continued.
     `steps_down` leaves a mode that turns out slower than plain decoding, and tries it again later.
-
-    `max_tokens` None goes on until the model ends its turn or the context is full; `seed` None draws one.
+    `max_tokens` None goes on until the model ends its turn, goes in circles or has filled the context;
+    `seed` None draws one.
     `template_variables` are passed to the model's chat template (`enable_thinking`, ...).
     `reuses_cache` False reads the whole prompt, as if it were the first.
     """

@@ -19,6 +19,7 @@ _STATES: dict[FinishReason, State] = {
     "stop": "complete",
     "length": "length",
     "context": "context",
+    "circles": "circles",
     "cancelled": "stopped",
 }
 

@@ -23,6 +23,7 @@ _STATES: dict[State, str] = {
     "stopped": "stopped",
     "length": "ended at the length limit",
     "context": "ended as the context was full",
+    "circles": "ended as it repeated itself",
     "failed": "broken off by an error",
 }
 _FENCE = re.compile(r"^ {0,3}(`{3,}|~{3,})([^\n]*)$", re.MULTILINE)

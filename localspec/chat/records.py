@@ -8,9 +8,10 @@ from typing import Literal
 from localspec.types import EngineSettings, ModeChanged, PlainRate, Provenance, RoundStats, Sampling, Summary
 
 Role = Literal["user", "assistant"]
-State = Literal["writing", "complete", "stopped", "length", "context", "failed"]
+State = Literal["writing", "complete", "stopped", "length", "context", "circles", "failed"]
 """Of a message. `writing` is an answer under way; `stopped` was ended by a person, by a kill or a power cut;
-`length` and `context` ran into a limit; `failed` lost its engine. All but `complete` can be continued."""
+`length` and `context` ran into a limit, `circles` repeated itself; `failed` lost its engine. All but
+`complete` can be continued."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, assert_never
 
-from localspec.cli.console import StatusLine, show
+from localspec.cli.console import StatusLine, say, show
 from localspec.cli.streaming import stream
 from localspec.types import Finished, ModeChanged, PromptProgress, Request, RoundDone, TextDelta
 
@@ -56,4 +56,6 @@ def write_answer(runtime: Runtime, request: Request, *, silent: bool, colours: b
                     assert_never(event)
     if not silent and answer.text and not answer.text.endswith("\n"):
         sys.stdout.write("\n")
+    if answer.finished is not None and answer.finished.reason == "circles":
+        say("note: the answer was ended because it repeats itself; with -n N it goes on to N tokens")
     return answer

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator
 
+from localspec.engines.circles import Circles
 from localspec.engines.loop import Round
 from localspec.engines.tally import Stopwatch, Tally
 from localspec.engines.text import AnswerText
@@ -24,21 +25,36 @@ class Answer:
     """The text and the figures of one answer."""
 
     def __init__(
-        self, text: AnswerText, tally: Tally, end_tokens: frozenset[int], stopwatch: Stopwatch
+        self,
+        text: AnswerText,
+        tally: Tally,
+        end_tokens: frozenset[int],
+        stopwatch: Stopwatch,
+        limit: int | None = None,
     ) -> None:
-        """Start with nothing; the answer ends with an end token or a stop string of the text."""
+        """Start with nothing; the answer ends with an end token, a stop string of the text, or in circles.
+
+        One that has a limit of its own, in tokens, may go in circles up to there.
+        """
         self._text = text
         self._end_tokens = end_tokens
         self._stopwatch = stopwatch
+        self._limit = limit
+        self._circles = Circles() if limit is None else None
+        self._ending: FinishReason | None = None
         self.tally = tally
-        self.stopped = False
+
+    @property
+    def ending(self) -> FinishReason:
+        """Return why there is no more of it: of its own accord, else at its limit or that of the context."""
+        return self._ending or ("length" if self.tally.tokens == self._limit else "context")
 
     def events(self, happenings: Happenings) -> Iterator[GenerationEvent]:
         """Translate what the token layer reports, until the answer ends itself; the caller closes it."""
         for happening in happenings:
             match happening:
                 case Round():
-                    self.stopped = self._take(happening)
+                    self._take(happening)
                     self.tally.add(happening.stats, len(happening.tokens), self._stopwatch.seconds())
                 case ModeChanged():
                     self.tally.change(happening.mode)
@@ -46,7 +62,7 @@ class Answer:
                     pass
             with self._stopwatch.paused():
                 yield from self._shown(happening)
-            if self.stopped:
+            if self._ending is not None:
                 return
 
     def finish(self, reason: FinishReason, cached_tokens: int) -> Iterator[GenerationEvent]:
@@ -55,12 +71,15 @@ class Answer:
             yield TextDelta(pieces)
         yield Finished(reason, self.tally.summary(cached_tokens))
 
-    def _take(self, round_: Round) -> bool:
-        """Add a round's tokens to the text; tell whether the answer ends with them."""
-        tokens = zip(round_.tokens, round_.provenance, strict=True)
-        return any(
-            token in self._end_tokens or self._text.add(token, provenance) for token, provenance in tokens
-        )
+    def _take(self, round_: Round) -> None:
+        """Add a round's tokens to the text, up to that with which the answer ends itself."""
+        for token, provenance in zip(round_.tokens, round_.provenance, strict=True):
+            if token in self._end_tokens or self._text.add(token, provenance):
+                self._ending = "stop"
+            elif self._circles is not None and self._circles.add(token):
+                self._ending = "circles"
+            if self._ending is not None:
+                return
 
     def _shown(self, happening: PromptProgress | Round | ModeChanged) -> Iterator[GenerationEvent]:
         if not isinstance(happening, Round):

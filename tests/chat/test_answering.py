@@ -109,7 +109,13 @@ def test_a_seed_that_nobody_gave_is_drawn_and_recorded(chat: OpenChat) -> None:
 
 @pytest.mark.parametrize(
     ("reason", "state"),
-    [("stop", "complete"), ("length", "length"), ("context", "context"), ("cancelled", "stopped")],
+    [
+        ("stop", "complete"),
+        ("length", "length"),
+        ("context", "context"),
+        ("circles", "circles"),
+        ("cancelled", "stopped"),
+    ],
 )
 def test_the_state_tells_how_an_answer_ended(
     chat: OpenChat, store: Store, reason: FinishReason, state: State

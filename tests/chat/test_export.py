@@ -60,7 +60,13 @@ def test_markdown_says_who_said_what() -> None:
 
 @pytest.mark.parametrize(
     ("state", "mark"),
-    [("stopped", "(stopped)"), ("length", "length"), ("context", "context was full"), ("failed", "error")],
+    [
+        ("stopped", "(stopped)"),
+        ("length", "length"),
+        ("context", "context was full"),
+        ("circles", "repeated itself"),
+        ("failed", "error"),
+    ],
 )
 def test_markdown_marks_what_is_not_complete(state: State, mark: str) -> None:
     heading = to_markdown(CHAT, [replace(message("Hi", state), dropped=True)]).splitlines()[4]

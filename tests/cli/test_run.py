@@ -272,6 +272,14 @@ def test_a_terminal_is_not_steered_by_the_answer(
     assert invoke("run", "Hi", typed="").out == "a[2Jb\tc\n"
 
 
+def test_an_answer_that_repeats_itself_says_so(fake: FakeRuntime, invoke: Invoke) -> None:
+    fake.scripts = [says("on and on and on", reason="circles")] * 2
+    outcome = invoke("run", "Hi")
+    assert (outcome.code, outcome.out) == (0, "on and on and on\n")
+    assert "note: the answer was ended because it repeats itself; with -n N" in outcome.err
+    assert json.loads(invoke("run", "Hi", "--json").out)["finish_reason"] == "circles"
+
+
 def test_color_marks_the_origin(fake: FakeRuntime, invoke: Invoke) -> None:
     fake.scripts = [says("t", "a", "p")]
     assert invoke("run", "Hi", "--color").out == "t\x1b[32ma\x1b[0m\x1b[36mp\x1b[0m\n"

@@ -148,10 +148,10 @@ class Letters:
 
 def answer_of(toy: RestlessToy, tokens: int, stop: tuple[str, ...] = ()) -> list[GenerationEvent]:
     prompt = [1, 2, 3]
-    answer = Answer(AnswerText(Letters(), stop), Tally(len(prompt), "ssd"), NO_END, Stopwatch())
+    answer = Answer(AnswerText(Letters(), stop), Tally(len(prompt), "ssd"), NO_END, Stopwatch(), tokens)
     with closing(toy.happenings(prompt, replace(SSD, min_confidence=0.0), GREEDY, tokens)) as happenings:
         events = list(answer.events(happenings))
-    return [*events, *answer.finish("stop" if answer.stopped else "length", toy.engine.reused)]
+    return [*events, *answer.finish(answer.ending, toy.engine.reused)]
 
 
 def test_figures_are_right_over_all_parts() -> None:

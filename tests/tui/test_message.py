@@ -128,6 +128,7 @@ async def test_deeds_appear_under_the_mouse() -> None:
         ("stopped", "stopped - c continues"),
         ("length", "length limit - c continues"),
         ("context", "context is full - c continues"),
+        ("circles", "repeats itself - c continues"),
         ("failed", "model failed - c continues"),
     ],
 )

@@ -30,6 +30,7 @@ _STATES: Final[dict[State, str]] = {
     "stopped": "stopped",
     "length": "stopped at the length limit",
     "context": "stopped because the context is full",
+    "circles": "stopped because it repeats itself",
     "failed": "stopped because the model failed",
 }
 _DEEDS: Final[dict[Deed, str]] = {
