@@ -17,10 +17,10 @@ from io import BytesIO
 from pathlib import Path
 from zipfile import BadZipFile
 
-from localspec.errors import ContextFullError, StoreError
+from localspec.errors import ContextFullError, EngineError, StoreError
 from localspec.evidence import TraceSegment, TraceWish
-from localspec.interface import TunableModels
 from localspec.paths import write_atomically
+from localspec.tuning.opened import Opened
 from localspec.types import Request
 
 SCHEMA = 1
@@ -28,11 +28,30 @@ _MARK = b"\x89LST"
 _HEAD = struct.Struct("<4sII")  # the mark, and the length and checksum of what follows
 
 
-def record(models: TunableModels, requests: Iterable[Request]) -> Iterator[TraceSegment]:
-    """Yield a trace of each answer; a prompt that the context cannot hold is left out."""
+def record(opened: Opened, requests: Iterable[Request]) -> Iterator[TraceSegment]:
+    """Yield a trace of each answer, without tokens where there is none: kept, it says that it was tried.
+
+    That happens to a prompt that the context cannot hold, and to one at which the models failed; they are
+    opened again then. A second failure in a row raises its `EngineError`.
+    """
+    has_failed = False
     for request in requests:
-        with suppress(ContextFullError):
-            yield models.trace(TraceWish(request))
+        try:
+            segment = opened.models.trace(TraceWish(request))
+            has_failed = False
+        except ContextFullError:
+            segment = _untraced()
+        except EngineError:
+            if has_failed:
+                raise
+            has_failed, segment = True, _untraced()
+            opened.again()
+        yield segment
+
+
+def with_tokens(segments: Iterable[TraceSegment]) -> tuple[TraceSegment, ...]:
+    """Return the answers that could be traced."""
+    return tuple(segment for segment in segments if len(segment.tokens))
 
 
 def append(path: Path, key: str, segment: TraceSegment) -> None:
@@ -67,6 +86,14 @@ def load(path: Path, key: str) -> tuple[TraceSegment, ...]:
         with suppress(ValueError, KeyError, EOFError, BadZipFile):
             segments.append(_unpacked(payload))
     return tuple(segments)
+
+
+def _untraced() -> TraceSegment:
+    import numpy as np  # 0.1 s that `--help` should not cost
+
+    tokens, of_tokens = np.zeros(0, np.int32), np.zeros(0, np.float32)
+    ids, values = tokens.reshape(0, 0), of_tokens.reshape(0, 0)
+    return TraceSegment((), tokens, ids, values, of_tokens, ids, values, values, 0.0, ended=False)
 
 
 def _content(path: Path) -> bytes:

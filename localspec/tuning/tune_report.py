@@ -19,7 +19,7 @@ from localspec.tuning.results import recall
 from localspec.tuning.simulate import Simulator
 from localspec.tuning.study import Search, search
 from localspec.tuning.study_results import history, importance, landscape
-from localspec.tuning.traces import load
+from localspec.tuning.traces import load, with_tokens
 from localspec.tuning.tune_task import shares, space, study_key
 from localspec.types import EngineSettings, ModelOptions
 
@@ -67,7 +67,8 @@ def gather(plan: TunePlan, identity: Identity) -> ReportInput | None:
 def _task(scene: _Scene, profile: Profile, result: TaskResult, costs: Costs | None) -> TaskReport:
     """Return a task's report; without the evidence where that is gone."""
     task = scene.state.evidence().get(result.task, TaskState(result.task))
-    segments = load(scene.folder.traces(result.task), task.trace_key)[: task.segments]
+    kept = load(scene.folder.traces(result.task), task.trace_key)
+    segments = with_tokens(kept[: task.segments])
     if costs is None or not segments:
         return TaskReport(result)
     profile = replace(profile, sampling=task.sampling or profile.sampling)

@@ -43,7 +43,7 @@ from localspec.tuning.study import Search, search
 from localspec.tuning.study_file import StudyKey
 from localspec.tuning.study_history import Tried
 from localspec.tuning.study_results import best, predicted
-from localspec.tuning.traces import append, load, record
+from localspec.tuning.traces import append, load, record, with_tokens
 from localspec.tuning.verdict import Entrant, Verdict
 from localspec.types import EngineSettings, TaskType
 
@@ -135,10 +135,10 @@ class TaskRun:
         if state.trace_key == key and 0 < state.segments <= len(segments):
             tokens = _tokens(segments[: state.segments])
             yield self._began("traces", tokens, tokens)
-            return tuple(segments[: state.segments])
+            return with_tokens(segments[: state.segments])
         yield self._began("traces", TRACE_TOKENS, min(_tokens(segments), TRACE_TOKENS))
         ends_s = time.monotonic() + seconds_of("traces", self._scene.plan)
-        rest = record(self._opened.models, islice(wanted, len(segments), None))
+        rest = record(self._opened, islice(wanted, len(segments), None))
         while not _is_enough(_tokens(segments), time.monotonic() > ends_s):
             segment = next(rest, None)
             if segment is None:
@@ -146,12 +146,12 @@ class TaskRun:
             append(path, key, segment)
             segments.append(segment)
             done = min(_tokens(segments), TRACE_TOKENS)
-            yield self._progress("traces", done, TRACE_TOKENS, f"{len(segments)} answers")
+            yield self._progress("traces", done, TRACE_TOKENS, f"{len(with_tokens(segments))} answers")
         if not _tokens(segments):
             raise nothing_fits(profile)
         traced = replace(state, trace_key=key, segments=len(segments), study_key="")
         self._note(replace(traced, profile=profile.name, sampling=profile.sampling))
-        return tuple(segments)
+        return with_tokens(segments)
 
     def _search(self, simulator: Simulator, count: int, key: str) -> Generator[TuneEvent, None, list[Tried]]:
         plan, tried = self._scene.plan, list[Tried]()

@@ -10,12 +10,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from localspec.evidence import Trace
+from localspec.evidence import Trace, TraceWish
 from localspec.profiles import profiles
 from localspec.tuning.calibration import calibrate
 from localspec.tuning.confirm import Terms, confirm
 from localspec.tuning.plan import requests
-from localspec.tuning.traces import record
 from localspec.tuning.verdict import Entrant, Verdict
 from localspec.types import EngineSettings
 from tests.benchmarks.simulation import opened, pair_parser
@@ -33,7 +32,8 @@ def main() -> None:
     profile = replace(profile, sampling=replace(profile.sampling, temperature=args.temp))
     prompts = profile.tuning_prompts()
     with opened(args) as runtime:
-        trace = Trace(profile.sampling, tuple(record(runtime, requests(runtime, profile, prompts.prompts))))
+        wishes = map(TraceWish, requests(runtime, profile, prompts.prompts))
+        trace = Trace(profile.sampling, tuple(map(runtime.trace, wishes)))
         found = calibrate(trace, EngineSettings(mode=args.mode))
         assert found is not None
         print(f"{trace.tokens} tokens traced; the draft temperature should be {found.draft_temperature:.2f}")

@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from localspec.evidence import Costs, Trace
+from localspec.evidence import Costs, Trace, TraceWish
 from localspec.profiles import Profile, profiles
 from localspec.runtime import Runtime
 from localspec.tuning.costs import fit_overheads, measure
@@ -26,7 +26,6 @@ from localspec.tuning.space import space_of
 from localspec.tuning.study import Search, search
 from localspec.tuning.study_file import StudyKey
 from localspec.tuning.study_results import best
-from localspec.tuning.traces import record
 from localspec.types import EngineSettings, Finished, Request
 from tests.benchmarks.simulation import MAX_FAN_OUT, opened, pair_parser
 
@@ -79,7 +78,7 @@ def tune(runtime: Runtime, profile: Profile, prompts: Sequence[str], trials: int
     asked = list(requests(runtime, profile, prompts))
     calls = tuple(measure(runtime, budget_s=10))
     costs = Costs(calls, fit_overheads(runtime, calls, asked[:6], 8))
-    segments = tuple(record(runtime, asked))
+    segments = tuple(runtime.trace(TraceWish(request)) for request in asked)
     simulator = Simulator(Trace(profile.sampling, segments), costs)
     count = len(segments)
 

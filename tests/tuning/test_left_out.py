@@ -157,6 +157,25 @@ def test_the_report_says_what_could_not_be_measured() -> None:
     assert "Could not be measured: study's second (there is no memory)." in page.replace("&#x27;", "'")
 
 
+class OnceTracing(Crashing):
+    """Crash at the third trace."""
+
+    def trace(self, wish: TraceWish) -> TraceSegment:
+        if self.traced == 2:
+            self.traced += 1
+            raise DIED
+        return super().trace(wish)
+
+
+def test_a_prompt_that_crashes_is_left_out_of_the_trace_and_not_tried_again(tmp_path: Path) -> None:
+    plan, models, again = planned(tmp_path), OnceTracing(), Crashing()
+    stopped_at("traces", run_of(plan, models).events(), steps=5)
+    assert (models.traced, models.opened) == (5, 2)
+    (result,) = results(run_of(replace(plan, resume=True), again).events())
+    assert result.winner.gain.low > 1
+    assert models.traced + again.traced == len(plan.profiles[0].tuning_prompts().prompts)
+
+
 @pytest.mark.parametrize("stage", ["costs", "confirm"])
 def test_plain_decoding_that_crashes_ends_the_run(tmp_path: Path, stage: str) -> None:
     def crashes(asked: Request | CostWish) -> bool:

@@ -7,18 +7,19 @@ import signal
 import stat
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
-from typing import cast
 
 import numpy as np
 import pytest
 
-from localspec.errors import ContextFullError, StoreError
+from localspec.errors import ContextFullError, EngineDied, StoreError
 from localspec.evidence import TraceSegment, TraceWish
-from localspec.interface import TunableModels
-from localspec.tuning.traces import append, load, record
+from localspec.tuning.opened import Opened
+from localspec.tuning.traces import append, load, record, with_tokens
 from localspec.types import Request
+from tests.tuning.fake_models import FakeModels
 
 ENDLESS_APPENDING = """
 import sys
@@ -153,13 +154,51 @@ def test_a_file_that_cannot_be_written_says_so(tmp_path: Path) -> None:
             append(path, "k", segment_of(2))
 
 
-def test_prompts_that_do_not_fit_are_left_out() -> None:
-    class Tracing:
-        def trace(self, wish: TraceWish) -> TraceSegment:
-            if wish.request.prompt == "long":
-                raise ContextFullError("too long")
-            return segment_of(wish.request.seed or 0)
+class Failing(FakeModels):
+    """Trace an answer of as many tokens as the prompt says, and fail at other prompts."""
 
-    requests = [Request(prompt, seed=seed) for seed, prompt in enumerate(("one", "long", "two"))]
-    found = list(record(cast(TunableModels, Tracing()), requests))
-    assert [same(one, segment_of(seed)) for one, seed in zip(found, (0, 2), strict=True)] == [True, True]
+    def trace(self, wish: TraceWish) -> TraceSegment:
+        prompt = str(wish.request.prompt)
+        if prompt == "long":
+            raise ContextFullError("too long")
+        if prompt == "bad":
+            raise EngineDied("the engine crashed (SIGSEGV)")
+        return segment_of(0, tokens=int(prompt))
+
+
+def recorded(*prompts: str) -> Iterator[int]:
+    """Yield the lengths of the traced answers, and at last how often the models were opened."""
+    opened: list[Failing] = []
+
+    def open_models() -> Failing:
+        opened.append(Failing())
+        return opened[-1]
+
+    with Opened(open_models) as models:
+        for segment in record(models, map(Request, prompts)):
+            yield len(segment.tokens)
+    yield len(opened)
+
+
+def test_a_prompt_that_does_not_fit_has_no_tokens() -> None:
+    assert list(recorded("1", "long", "2", "long", "long", "3")) == [1, 0, 2, 0, 0, 3, 1]
+
+
+def test_a_prompt_at_which_the_models_fail_has_no_tokens_and_they_are_opened_again() -> None:
+    assert list(recorded("bad", "1", "bad", "2")) == [0, 1, 0, 2, 3]
+
+
+def test_two_failures_in_a_row_are_an_error() -> None:
+    found = recorded("1", "bad", "bad", "2")
+    assert [next(found), next(found)] == [1, 0]
+    with pytest.raises(EngineDied, match="SIGSEGV"):
+        next(found)
+
+
+def test_an_answer_that_failed_keeps_its_place_among_the_others(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    with Opened(Failing) as models:
+        for segment in record(models, map(Request, ("1", "bad", "2"))):
+            append(path, "k", segment)
+    assert [len(segment.tokens) for segment in load(path, "k")] == [1, 0, 2]
+    assert [len(segment.tokens) for segment in with_tokens(load(path, "k"))] == [1, 2]
