@@ -17,13 +17,13 @@ from localspec.errors import EngineError
 from localspec.penalties import Floats, Ids, Logits, penalised_candidates, penalised_row, penalises
 from localspec.types import Distribution, Sampling
 
+NOT_NUMBERS = "the model returned logits that are not numbers"
 FEW = 64  # candidates: up to here Python's own numbers are faster than calls of numpy
 _LARGE_VOCABULARY = 32768  # from here on, longer blocks find the best candidates faster
 _LARGE_ROW = 16384  # from here on, folding it twice is faster than once
 _COLUMNS = 128  # of a folded row, about
 _CERTAIN: Floats = np.ones(1)
 _CERTAIN.flags.writeable = False
-_NOT_NUMBERS = "the model returned logits that are not numbers"
 
 
 def one_point(token: int) -> Distribution:
@@ -45,7 +45,7 @@ def top_candidates(rows: Logits, count: int) -> tuple[Ids, Logits]:
     for index, (row, threshold) in enumerate(zip(rows, thresholds, strict=True)):
         found = (row >= threshold).nonzero()[0]
         if len(found) < count:
-            raise EngineError(_NOT_NUMBERS)
+            raise EngineError(NOT_NUMBERS)
         values = row[found]
         order = values.argsort()[: -count - 1 : -1]
         ids[index] = found[order]
@@ -64,7 +64,7 @@ def best_candidates(row: Logits, count: int) -> tuple[list[int], list[float]]:
     maxima.partition(place)
     found = (row >= maxima[place]).nonzero()[0]
     if len(found) < count:
-        raise EngineError(_NOT_NUMBERS)
+        raise EngineError(NOT_NUMBERS)
     ids, values = found.tolist(), row.take(found).tolist()
     order = sorted(range(len(ids)), key=values.__getitem__, reverse=True)[:count]
     return [ids[place] for place in order], [values[place] for place in order]
@@ -111,7 +111,7 @@ def greedy_token(logits: Logits, sampling: Sampling, history: Sequence[int]) -> 
     row = penalised_row(logits, sampling, history)
     token = int(row.argmax())
     if row[token] != row[token]:
-        raise EngineError(_NOT_NUMBERS)
+        raise EngineError(NOT_NUMBERS)
     return token
 
 
@@ -243,7 +243,7 @@ def _truncated(values: Sequence[float] | Logits, sampling: Sampling, temperature
     """Return the probabilities of those of the few descending `values` that top-p and min-p leave."""
     best = float(values[0])
     if not -inf < best < inf:
-        raise EngineError(_NOT_NUMBERS)
+        raise EngineError(NOT_NUMBERS)
     gaps = [float(value) - best for value in values]
     kept = len(gaps)
     if sampling.top_p < 1:
@@ -262,7 +262,7 @@ def _softmax(values: Floats | Logits, temperature: float, best: np.floating) -> 
     probs: Floats = np.exp(scaled, out=scaled).astype(np.float64, copy=False)
     mass = probs.sum()
     if not mass > 0:  # also when it is not a number
-        raise EngineError(_NOT_NUMBERS)
+        raise EngineError(NOT_NUMBERS)
     probs /= mass
     return probs
 

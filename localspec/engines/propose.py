@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from math import exp
+from math import exp, isnan
 from typing import NamedTuple
 
 import numpy as np
@@ -12,8 +12,16 @@ from numpy.typing import NDArray
 
 from localspec.engines.model import Rows
 from localspec.engines.verify import Coins
+from localspec.errors import EngineError
 from localspec.penalties import penalises
-from localspec.sampling import best_candidates, column_maxima, draft_distribution, draw, top_candidates
+from localspec.sampling import (
+    NOT_NUMBERS,
+    best_candidates,
+    column_maxima,
+    draft_distribution,
+    draw,
+    top_candidates,
+)
 from localspec.types import Distribution, EngineSettings, Sampling
 
 CANDIDATES = 16  # a draft distribution over so many tokens loses next to nothing (prototype: top 12 to 16)
@@ -108,6 +116,8 @@ class Proposer:
         """
         token = int(row.argmax())
         best = row.item(token)
+        if isnan(best):
+            raise EngineError(NOT_NUMBERS)
         maxima = column_maxima(row)
         place = max(len(maxima) - CANDIDATES, 0)
         maxima.partition(place)

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from localspec.engines.propose import Proposal, Proposer
+from localspec.errors import EngineError
 from localspec.sampling import probability
 from localspec.statistics import chi_square_p_value
-from localspec.types import EngineSettings, Sampling
+from localspec.types import EngineSettings, Mode, Sampling
 from tests.engines.toys import GREEDY, PLAIN, proposer_of
 
 ROWS = np.array([[0.0, 3.0, 1.0, 2.0, -1.0], [5.0, 0.0, 0.0, 4.0, 1.0]], dtype=np.float32)
@@ -28,6 +29,14 @@ def test_greedy_and_match_take_the_best_token_without_chance(
     softmax = np.exp(ROWS[0]) / np.exp(ROWS[0]).sum()
     assert dict(first.guesses) == pytest.approx(dict(enumerate(softmax)), abs=1e-5)
     assert first.confidence == pytest.approx(softmax[1], abs=1e-5)
+
+
+@pytest.mark.parametrize("mode", ["sd", "ssd"])
+@pytest.mark.parametrize("sampling", [GREEDY, PLAIN, replace(GREEDY, presence_penalty=0.5)])
+def test_a_draft_model_without_numbers_is_an_error(mode: Mode, sampling: Sampling) -> None:
+    rows = np.full((1, 400), np.nan, dtype=np.float32)
+    with pytest.raises(EngineError, match="not numbers"):
+        proposer_of(sampling, EngineSettings(mode)).propose(rows, [[1, 3]])
 
 
 def test_match_sees_the_chances_at_the_sampling_temperature() -> None:
