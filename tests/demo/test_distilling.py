@@ -141,6 +141,22 @@ def test_ordinary_text_is_nothing_that_the_target_wrote(tmp_path: Path) -> None:
     assert not read.written.any()
 
 
+def test_every_process_of_a_run_reads_windows_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    from localspec.demo.training.loop import Windows
+    from localspec.demo.training.workers import own_seed
+
+    def first_windows(rank: str | None) -> list[int]:
+        monkeypatch.delenv("RANK", raising=False)
+        if rank is not None:
+            monkeypatch.setenv("RANK", rank)
+        taken: list[int] = Windows(100_000, own_seed(7)).take(8, 64)[:, 0].tolist()
+        return taken
+
+    alone, first, second = map(first_windows, (None, "0", "1"))
+    assert alone == first
+    assert not set(first) & set(second)
+
+
 def test_without_answers_the_program_says_so(tmp_path: Path) -> None:
     from localspec.demo.training import distil
 

@@ -27,7 +27,7 @@ from localspec.demo.training.plain_text import write_plain_text
 from localspec.demo.training.progress import show_progress
 from localspec.demo.training.rounding import as_q4_0
 from localspec.demo.training.teacher_text import TeacherText, split_shards
-from localspec.demo.training.workers import own_rank
+from localspec.demo.training.workers import own_seed
 from localspec.errors import UserError
 
 EMBEDDING_SPREAD = 0.04
@@ -153,7 +153,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     checkpoint = first_checkpoint(given)
     if given.embedding == "q4_0":
         checkpoint.model.rounding = as_q4_0
-    seed = given.seed + 1000 * own_rank()  # every process reads windows of its own
+    seed = own_seed(given.seed)
     loss = AnswerLoss(checkpoint.model, text, given.frequent, given.sampled, seed)
     windows, agreement = Windows(len(text.ids), seed), Agreement(TeacherText.read(judge), given.context)
     TrainingRun(run_settings(given), checkpoint.model, loss, checkpoint.tokens, windows, agreement).run()

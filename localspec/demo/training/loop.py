@@ -16,7 +16,7 @@ from torch import Tensor
 from localspec.demo.training.losses import Loss, autocast, evaluate, make_optimizers, schedule
 from localspec.demo.training.model import Checkpoint, Model
 from localspec.demo.training.progress import log
-from localspec.demo.training.workers import Workers
+from localspec.demo.training.workers import Workers, own_seed
 
 SMOOTHING = 0.95  # of the loss that is reported
 
@@ -118,7 +118,7 @@ class TrainingRun:
         """Take windows of `train.bin` and the losses on `heldout.npz`, unless others are given."""
         self._settings, self._model, self._loss = settings, model, loss
         self._workers = Workers.join(settings.device)
-        seed = settings.seed + 1000 * self._workers.rank
+        seed = own_seed(settings.seed)
         self._batches = batches or Batches(settings.data / "train.bin", seed)
         self._optimizers = make_optimizers(model, settings.lr, settings.weight_decay)
         self._judge = judge or HeldOutLosses(settings)

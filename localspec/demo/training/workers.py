@@ -14,6 +14,11 @@ def own_rank() -> int:
     return int(os.environ.get("RANK", "0"))
 
 
+def own_seed(seed: int) -> int:
+    """Return a seed of this process's own, `seed` for the first: each is to read windows of its own."""
+    return seed + 1000 * own_rank()
+
+
 @dataclass(frozen=True, slots=True)
 class Workers:
     """This process among those that `torch.distributed.run` started."""
