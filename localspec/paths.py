@@ -32,6 +32,11 @@ def chats_file() -> Path:
     return data_dir() / "chats.db"
 
 
+def expanded(text: str | Path) -> Path:
+    """Return a path whose `~` is the home folder; where there is none of that name it stays as written."""
+    return Path(os.path.expanduser(text))  # noqa: PTH111 - Path.expanduser raises there
+
+
 def make_private_folder(path: Path) -> None:
     """Make a folder that only its owner can look into, unless it exists; raises OSError."""
     if not path.is_dir():
@@ -69,7 +74,7 @@ def write_atomically(path: Path, text: str, mode: int = PRIVATE_FILE) -> None:
 def _own_folder(kind: str) -> Path:
     variable = f"LOCALSPEC_{kind.upper()}_DIR"
     wanted = os.environ.get(variable, "").strip()
-    path = Path(os.path.abspath(os.path.expanduser(wanted))) if wanted else _usual_folder(kind)  # noqa: PTH100, PTH111 - a home that cannot be found stays as written
+    path = Path(os.path.abspath(expanded(wanted))) if wanted else _usual_folder(kind)  # noqa: PTH100 - takes `..` out, too
     try:
         make_private_folder(path)
     except OSError as error:

@@ -11,9 +11,11 @@ from localspec.cli.arguments import Parser, verb_parser
 from localspec.cli.console import say
 from localspec.cli.report import SUCCESS
 from localspec.models.local import LocalModel, find_models
+from localspec.paths import expanded
 
 SCHEMA = 1
 _HEADINGS = ("NAME", "ARCHITECTURE", "PARAMETERS", "QUANT", "SIZE", "CONTEXT", "VOCABULARY", "FOUND IN")
+_CONTROL = dict.fromkeys((*range(0x20), *range(0x7F, 0xA0)), "?")  # a file may call itself anything
 _NUMERIC = frozenset({2, 4, 5})
 _SOURCES = {
     "hub": "Hugging Face cache",
@@ -32,15 +34,18 @@ def parser() -> Parser:
         "List the models on this computer: in the caches of Hugging Face, llama.cpp and LM Studio, bundled, "
         "and in the folders that you name. -m takes a name from this list.",
     )
-    result.add_argument("folder", nargs="*", type=Path, metavar="FOLDER", help="another folder to look into")
+    result.add_argument(
+        "folder", nargs="*", type=expanded, metavar="FOLDER", help="another folder to look into"
+    )
     result.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
+    result.add_argument("-v", "--verbose", action="store_true", help="print tracebacks to standard error")
     return result
 
 
 def main(argv: Sequence[str]) -> int:
     """Run the verb and return its exit code."""
     args = parser().parse_args(argv)
-    models = on_this_computer([folder.expanduser() for folder in args.folder])
+    models = on_this_computer(args.folder)
     if args.json:
         print(json.dumps({"schema": SCHEMA, "models": [as_json(model) for model in models]}))
         return SUCCESS
@@ -71,7 +76,7 @@ def table(models: Iterable[LocalModel]) -> list[str]:
         for model in models
         if model.shape is None
     ]
-    return lines
+    return [line.translate(_CONTROL) for line in lines]
 
 
 def as_json(model: LocalModel) -> dict[str, object]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from localspec.cli.arguments import MODES
 from localspec.config import read_config
 from localspec.errors import UserError
-from localspec.models.names import Reference
+from localspec.models.names import Reference, file_named
 from localspec.paths import config_dir
 from localspec.profiles import Speculation
 from localspec.types import EngineSettings, Mode, ModelOptions
@@ -119,8 +119,8 @@ def _model_path(named: str | Reference, fetch: Fetch | None) -> Path:
         from localspec.models.hub import resolve
 
         return resolve(named, fetch or fetch_with_progress)
-    path = Path(named)
-    if path.exists() or path.suffix.lower() == ".gguf":
+    path = file_named(named)
+    if path is not None:
         return path
     from localspec.cli.models import on_this_computer
     from localspec.models.local import named as model_named

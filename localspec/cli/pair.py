@@ -80,9 +80,10 @@ def find_target(text: str, local: Sequence[LocalModel], known: Catalogue) -> Tar
     from localspec.models.catalogue import approximate_shape
     from localspec.models.gguf import read_shape
     from localspec.models.local import named, no_such_model
+    from localspec.models.names import file_named
 
-    path = Path(text).expanduser()
-    if path.exists() or path.suffix.lower() == ".gguf":
+    path = file_named(text)
+    if path is not None:
         return Target(str(path), read_shape(path), path)
     model = named(text, local)
     if model is not None:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from localspec.cli.arguments import MODES, Parser
 from localspec.cli.console import say
 from localspec.cli.options import PairOptions
-from localspec.errors import UserError
+from localspec.errors import ModelFileError, UserError
 from localspec.types import ModelOptions
 
 if TYPE_CHECKING:
     from localspec.machine.records import Machine, Placement, Seat
     from localspec.machine.wishes import Wishes
+    from localspec.models.shape import ModelShape
 
 _FEW = 3  # alternatives, where nobody asks for all
 _MODES = {"off": "plain decoding", "sd": "speculative decoding (SD)", "ssd": "drafting ahead (SSD)"}
@@ -55,10 +57,9 @@ def plan(
     from localspec.machine.confirm import confirm
     from localspec.machine.machine import known_machine  # looks at the devices: 0.3 s
     from localspec.machine.placement import place
-    from localspec.models.gguf import read_shape
 
-    target = read_shape(pair.target.path)
-    draft = None if pair.draft is None else read_shape(pair.draft.path)
+    target = _shape(pair.target.path, args)
+    draft = None if pair.draft is None else _shape(pair.draft.path, args)
     machine = known_machine(may_measure=may_measure, here=here)
     asked = wishes(args, pair, machine)
     placement = place(machine, target, draft, asked)
@@ -67,6 +68,18 @@ def plan(
     options = (seated.target,) if seated.draft is None else (seated.target, seated.draft)
     confirm(placement, shapes, options, machine, asked)
     return placement
+
+
+def _shape(path: Path, args: argparse.Namespace) -> ModelShape:
+    from localspec.models.gguf import read_shape
+
+    try:
+        return read_shape(path)
+    except ModelFileError as error:
+        if args.model:
+            raise
+        hint = f"{error.hint}; `localspec setup` chooses what opens without -m"
+        raise ModelFileError(error.message, hint) from None
 
 
 def wishes(args: argparse.Namespace, pair: PairOptions, machine: Machine) -> Wishes:

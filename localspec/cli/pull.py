@@ -30,9 +30,10 @@ def parser() -> Parser:
     )
     result.add_argument(
         "model", nargs="+", metavar="USER/REPO[:QUANT]",
-        help="which model; without a quant Q4_K_M, or the first there is. USER/REPO/FILE.gguf names a file",
+        help="which model; without a quant Q4_K_M, else Q8_0, else the first. USER/REPO/FILE.gguf is a file",
     )  # fmt: skip
     result.add_argument("--json", action="store_true", help="print one JSON object instead of paths")
+    result.add_argument("-v", "--verbose", action="store_true", help="print tracebacks to standard error")
     return result
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 SCHEMA = 1
 _SHOWN = 5
 _WIDTH = 100
-_MEMORY = re.compile(r"(\d+(?:\.\d+)?) ?([gm])(i?)b?", re.IGNORECASE)
+_MEMORY = re.compile(r"(\d{1,12}(?:\.\d+)?) ?([gm])(i?)b?", re.IGNORECASE)
 
 
 def parser() -> Parser:
@@ -39,6 +39,7 @@ def parser() -> Parser:
     )  # fmt: skip
     add("--all", action="store_true", help=f"show every pair that fits, not only the best {_SHOWN}")
     add("--json", action="store_true", help="print one JSON object instead of text")
+    add("-v", "--verbose", action="store_true", help="print tracebacks to standard error")
     return result
 
 

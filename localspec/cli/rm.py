@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from localspec.cli import amounts
 from localspec.cli.arguments import Parser, verb_parser
 from localspec.cli.console import is_terminal, say
 from localspec.cli.models import on_this_computer
 from localspec.cli.report import FAILURE, SUCCESS
+from localspec.config import read_config
 from localspec.errors import UserError
-from localspec.models.local import named, no_such_model
+from localspec.models.local import LocalModel, named, no_such_model
 from localspec.models.local_removal import Removal, plan_removal, remove
+from localspec.paths import config_dir
 
 SCHEMA = 1
 
@@ -30,6 +33,7 @@ def parser() -> Parser:
     )
     result.add_argument("--yes", "-y", action="store_true", help="do not ask")
     result.add_argument("--json", action="store_true", help="print one JSON object; needs --yes")
+    result.add_argument("-v", "--verbose", action="store_true", help="print tracebacks to standard error")
     return result
 
 
@@ -37,12 +41,14 @@ def main(argv: Sequence[str]) -> int:
     """Run the verb and return its exit code."""
     args = parser().parse_args(argv)
     models = on_this_computer()
-    removals = []
-    for text in dict.fromkeys(args.model):
+    chosen: dict[Path, LocalModel] = {}
+    for text in args.model:
         model = named(text, models)
         if model is None:
             raise no_such_model(text, models)
-        removals.append(plan_removal(model))
+        model = model.called(text)
+        chosen[model.path] = model
+    removals = [plan_removal(model) for model in chosen.values()]
     if not args.yes and (args.json or not is_terminal(sys.stdin)):
         raise UserError("nobody is there to be asked", "say --yes to delete without a question")
     for removal in removals:
@@ -51,9 +57,12 @@ def main(argv: Sequence[str]) -> int:
     if not args.yes and not _agrees(removals):
         say("nothing was deleted")
         return FAILURE
-    for removal in removals:
+    done = []
+    for model in chosen.values():
+        removal = plan_removal(model)  # what it shared with the one before is its own now
         remove(removal)
-    _tell(removals, as_json=args.json)
+        done.append(removal)
+    _tell(done, as_json=args.json)
     return SUCCESS
 
 
@@ -63,6 +72,17 @@ def _announce(removal: Removal) -> None:
         say(f"  {path}")
     for reason in removal.kept:
         say(f"  {reason}")
+    if _is_configured(removal):
+        say("  config.toml opens it; `localspec setup` chooses other models")
+
+
+def _is_configured(removal: Removal) -> bool:
+    try:
+        config = read_config(config_dir() / "config.toml")
+    except UserError:  # told wherever it counts
+        return False
+    named = [path for path in (config.target, config.draft) if path is not None]
+    return any(path in removal.paths or path.resolve() in removal.paths for path in named)
 
 
 def _agrees(removals: Sequence[Removal]) -> bool:

@@ -94,10 +94,20 @@ def edited(text: str, wanted: ModelsTable) -> str:
 
 def _values(wanted: ModelsTable) -> dict[str, str | int | None]:
     values: dict[str, str | int | None] = {
-        "target": None if wanted.target is None else str(wanted.target),
-        "draft": None if wanted.draft is None else str(wanted.draft),
+        "target": _text(wanted.target),
+        "draft": _text(wanted.draft),
     }
     return values if wanted.context is None else values | {"context": wanted.context}
+
+
+def _text(path: Path | None) -> str | None:
+    text = None if path is None else str(path)
+    if text is not None and not text.isprintable():
+        raise UserError(
+            f"config.toml cannot name {text!r}: it holds a character that does not print",
+            "give the file or its folder another name",
+        )
+    return text
 
 
 def _check(old: str, new: str, wanted: ModelsTable) -> None:

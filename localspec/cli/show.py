@@ -17,7 +17,7 @@ from localspec.machine.memory import estimate
 from localspec.machine.memory_fit import size
 from localspec.machine.records import DeviceNeed
 from localspec.machine.wishes import Sitting, Spread
-from localspec.models.names import looks_like_reference, parse
+from localspec.models.names import file_named, looks_like_reference, parse
 from localspec.models.shape import ModelShape
 
 SCHEMA = 1
@@ -46,6 +46,7 @@ def parser() -> Parser:
     add("-c", "--ctx-size", type=context_size, default=0, metavar="N", help="for this context alone")
     add("--exact", action="store_true", help="let llama.cpp plan it too, which takes a second and no memory")
     add("--json", action="store_true", help="print one JSON object instead of text")
+    add("-v", "--verbose", action="store_true", help="print tracebacks to standard error")
     return result
 
 
@@ -133,8 +134,8 @@ def _find(named: str) -> tuple[Path | None, ModelShape]:
     """Return a model on this computer with its file, or one on the hub without."""
     from localspec.models.gguf import read_shape
 
-    path = Path(named).expanduser()
-    if path.exists() or path.suffix.lower() == ".gguf":
+    path = file_named(named)
+    if path is not None:
         return path, read_shape(path)
     from localspec.cli.models import on_this_computer
     from localspec.models.local import named as model_named

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import stat
 import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -25,6 +26,10 @@ def read_header(path: Path) -> Header:
     """Read a GGUF file's header; raise `ModelFileError` if it is not one."""
     with _plain_errors(path):
         status = path.stat()
+        if stat.S_ISDIR(status.st_mode):
+            raise ModelFileError(f"{path} is a folder", "name the .gguf file in it")
+        if not stat.S_ISREG(status.st_mode):  # whoever opens a pipe waits for its other end
+            raise ModelFileError(f"{path} is a pipe or a device", "save the model as a file")
         return _read(path, status.st_ino, status.st_size, status.st_mtime_ns)
 
 
@@ -73,10 +78,10 @@ def read_tokens(header: Header) -> tuple[bytes, ...]:
 @contextmanager
 def _plain_errors(path: Path) -> Iterator[None]:
     try:
-        if path.is_dir():
-            raise ModelFileError(f"{path} is a folder", "name the .gguf file in it")
         yield
     except FileNotFoundError:
+        if path.is_symlink():
+            raise ModelFileError(f"{path} links to a file that is gone", "download it again") from None
         raise ModelFileError(f"there is no file {path}", "check the spelling of the path") from None
     except OSError as error:
         raise ModelFileError(

@@ -35,14 +35,26 @@ def check_fit(
 
     From `models`, of which those are the needs, follow the ways out that the error names.
     """
+    needs = tuple(needs)
     room = Room(machine, reserve_on(machine, reserve))
-    shortages = room.shortages(tuple(needs))
+    shortages = room.shortages(needs)
     if not shortages:
         return
     words = "; ".join(_words(shortage, room) for shortage in shortages)
-    ways = ways_out(models, room)
+    ways = ways_out(models, _corrected(room, machine, needs, models))
     hint = ", or ".join(ways) or "close other programs, or choose smaller models"
     raise UserError(f"there is not enough memory: {words}", hint)
+
+
+def _corrected(room: Room, machine: Machine, needs: Iterable[DeviceNeed], models: Models) -> Room:
+    """Return the room with so much less in it as `needs` are above what the formula expects of `models`."""
+    reserve = dict(room.reserve)
+    for need in needs:
+        reserve[need.device] += need.total
+    for shape, sitting in models:
+        for need in estimate(shape, sitting):
+            reserve[need.device] -= need.total
+    return Room(machine, [(name, max(kept, room.reserve[name])) for name, kept in reserve.items()])
 
 
 def ways_out(models: Models, room: Room) -> tuple[str, ...]:

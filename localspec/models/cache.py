@@ -11,6 +11,8 @@ from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Literal
 
+from localspec.paths import expanded
+
 PlaceKind = Literal["hub", "llama.cpp", "lmstudio", "package", "bundled", "folder"]
 """`hub` has huggingface_hub's layout, which llama.cpp shares; `llama.cpp` are loose files beside it."""
 
@@ -85,7 +87,7 @@ def _hub_candidates() -> Iterator[Path]:
         base = _folder_from(variable)
         if base is not None:
             yield base / below
-    yield Path.home() / ".cache" / "huggingface" / "hub"
+    yield expanded("~") / ".cache" / "huggingface" / "hub"
 
 
 def _loose_candidates() -> Iterator[Path]:
@@ -96,12 +98,12 @@ def _loose_candidates() -> Iterator[Path]:
     local = _folder_from("LOCALAPPDATA")
     if local is not None:
         yield local / "llama.cpp"
-    yield (_folder_from("XDG_CACHE_HOME") or Path.home() / ".cache") / "llama.cpp"
-    yield Path.home() / "Library" / "Caches" / "llama.cpp"
+    yield (_folder_from("XDG_CACHE_HOME") or expanded("~") / ".cache") / "llama.cpp"
+    yield expanded("~") / "Library" / "Caches" / "llama.cpp"
 
 
 def _lmstudio_candidates() -> Iterator[Path]:
-    home = Path.home()
+    home = expanded("~")
     base = home / ".lmstudio"
     with suppress(OSError, UnicodeDecodeError):
         base = Path((home / ".lmstudio-home-pointer").read_text(encoding="utf-8").strip() or base)
@@ -116,4 +118,4 @@ def _lmstudio_candidates() -> Iterator[Path]:
 
 def _folder_from(variable: str) -> Path | None:
     text = os.environ.get(variable, "").strip()
-    return Path(os.path.expandvars(text)).expanduser() if text else None
+    return expanded(os.path.expandvars(text)) if text else None

@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 import localspec
 from localspec.errors import ModelFileError, UserError
 from localspec.models import hub_session
-from localspec.models.cache import hub_cache, known_places, repository_folder
+from localspec.models.cache import current_commit, hub_cache, known_places, repository_folder
 from localspec.models.hub_download import Meter, OnProgress, RemoteFile, download, is_whole, request_range
 from localspec.models.local import find_models, of_reference
 from localspec.models.names import Reference, choose
@@ -90,7 +90,7 @@ def pull(
     """
     model = look_up(reference)
     folder = repository_folder(cache or hub_cache(), model.repository)
-    with hub_session.plain_errors(str(reference)):
+    with hub_session.plain_errors(str(reference), folder):
         (folder / "blobs").mkdir(parents=True, exist_ok=True)
         missing = [file for file in model.files if not _is_present(folder, model.commit, file)]
         _check_space(reference, folder, missing)
@@ -104,7 +104,7 @@ def pull(
                 download(_url(model, file), file, _part(folder, file), blob, meter)
         for file in model.files:
             _link(folder, model.commit, file)
-        if reference.revision is None:
+        if reference.revision is None and current_commit(folder) != model.commit:
             _remember_commit(folder, model.commit)
     return _pointer(folder, model.commit, model.files[0])
 
@@ -113,7 +113,7 @@ def resolve(reference: Reference, fetch: Callable[[Reference], Path] = pull) -> 
     """Return the file of a model: where it is on disk without asking anybody, else as `fetch` gets it."""
     places = [place for place in known_places() if place.kind in ("hub", "lmstudio")]
     sound = [model for model in find_models(places=places) if not model.problem]
-    model = of_reference(reference, sound)
+    model = of_reference(reference, sound, loosely=hub_session.is_offline())
     return fetch(reference) if model is None else model.path
 
 
@@ -179,7 +179,7 @@ def _check_space(reference: Reference, folder: Path, missing: Sequence[RemoteFil
     free = shutil.disk_usage(folder).free
     if needed > free:
         raise UserError(
-            f"{reference} needs {needed / 1e9:.1f} GB more, but only {free / 1e9:.1f} GB are free"
+            f"{reference} needs {-(-needed // 10**6):,} MB more, but only {free // 10**6:,} MB are free"
             f" in {folder.parent}",
             "free some space, choose a smaller quant, or let HF_HUB_CACHE name a folder on another disk",
         )

@@ -107,18 +107,12 @@ def download(url: str, file: RemoteFile, part: Path, blob: Path, meter: Meter) -
             meter.add(file.name, file.bytes - min(_size(part), file.bytes))
             part.unlink(missing_ok=True)
             return
-        with part.open("ab") as out:
-            if out.tell() > file.bytes:
-                meter.add(file.name, -file.bytes)
-                out.truncate(0)
-        digest = file.checksum()
-        with part.open("r+b") as out:
-            while piece := out.read(_READ):
-                digest.update(piece)
-                meter.add(file.name, 0)
-            digest = _receive(url, file, out, digest, meter)
-            out.flush()
-            os.fsync(out.fileno())  # its new name must not survive a power cut that its bytes do not
+        try:
+            digest = _complete(url, file, part, meter)
+        except BaseException:
+            if _size(part) == 0:  # nothing that one could go on with
+                part.unlink(missing_ok=True)
+            raise
         if digest.hexdigest() != file.blob:
             part.unlink()
             raise UserError(
@@ -126,6 +120,23 @@ def download(url: str, file: RemoteFile, part: Path, blob: Path, meter: Meter) -
                 "it was thrown away; pull again. If this happens again, check the network and the disk",
             )
         part.replace(blob)
+
+
+def _complete(url: str, file: RemoteFile, part: Path, meter: Meter) -> _Hash:
+    """Bring a part of a file to its full size, and return the checksum of it."""
+    with part.open("ab") as out:
+        if out.tell() > file.bytes:
+            meter.add(file.name, -file.bytes)
+            out.truncate(0)
+    digest = file.checksum()
+    with part.open("r+b") as out:
+        while piece := out.read(_READ):
+            digest.update(piece)
+            meter.add(file.name, 0)
+        digest = _receive(url, file, out, digest, meter)
+        out.flush()
+        os.fsync(out.fileno())  # its new name must not survive a power cut that its bytes do not
+    return digest
 
 
 def is_whole(blob: Path, file: RemoteFile) -> bool:
@@ -169,7 +180,7 @@ def _receive_once(url: str, file: RemoteFile, out: BinaryIO, digest: _Hash, mete
                     f"{file.name} is longer than the hub lists",
                     "pull again; the file may be changing just now",
                 )
-    if out.tell() == start:
+    if out.tell() <= start:
         raise UserError(f"the server sends nothing of {file.name}", "try again later")
     return digest
 

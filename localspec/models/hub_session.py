@@ -7,6 +7,7 @@ import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
@@ -22,8 +23,18 @@ _TOKEN_HINT = "make a token at huggingface.co/settings/tokens and set HF_TOKEN t
 
 
 def endpoint() -> str:
-    """Return the hub's address; HF_ENDPOINT names another one."""
-    return (os.environ.get("HF_ENDPOINT", "").strip() or USUAL_ENDPOINT).rstrip("/")
+    """Return the hub's address; HF_ENDPOINT names another one. Raises UserError where that is no address."""
+    address = (os.environ.get("HF_ENDPOINT", "").strip() or USUAL_ENDPOINT).rstrip("/")
+    try:
+        parts = urlsplit(address)
+        is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # brackets or a port that cannot be
+        is_address = False
+    if not is_address:
+        raise UserError(
+            f"HF_ENDPOINT is no address: `{address}`", f"write it like {USUAL_ENDPOINT}, or unset it"
+        )
+    return address
 
 
 def is_offline() -> bool:
@@ -38,6 +49,10 @@ def session() -> Any:  # noqa: ANN401 - huggingface_hub has changed its HTTP lib
 
     try:
         return get_session()
+    except OSError as error:
+        raise UserError(
+            f"the certificates cannot be read: {error}", "correct SSL_CERT_FILE and SSL_CERT_DIR"
+        ) from error
     except Exception as error:  # each HTTP library has its own for proxies that it cannot use
         raise UserError(
             f"the proxy settings cannot be used: {error}", "correct HTTP_PROXY, HTTPS_PROXY and ALL_PROXY"
@@ -66,8 +81,11 @@ def quieten() -> None:
 
 
 @contextmanager
-def plain_errors(what: str) -> Iterator[None]:
-    """Turn whatever goes wrong between here and the hub into one `UserError`; `what` was asked for."""
+def plain_errors(what: str, place: Path | None = None) -> Iterator[None]:
+    """Turn whatever goes wrong between here and the hub into one `UserError`.
+
+    `what` was asked for; `place` is where it is written to.
+    """
     quieten()
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
 
@@ -81,8 +99,10 @@ def plain_errors(what: str) -> Iterator[None]:
         raise UserError(f"the hub knows no such name as {what}: {error}", "write it as USER/REPO") from None
     except HfHubHTTPError as error:
         raise _refused(what, error) from error
+    except UnicodeEncodeError:
+        raise UserError("the token holds a character that no token has", _TOKEN_HINT) from None
     except OSError as error:
-        raise disk_trouble(error) from error
+        raise disk_trouble(error, place) from error
     except Exception as error:
         if is_transport_error(error):
             raise unreachable(error) from error
@@ -98,9 +118,10 @@ def is_transport_error(error: BaseException) -> bool:
     return isinstance(error, HfHubHTTPError.__mro__[1])  # the base of whichever HTTP library it uses
 
 
-def disk_trouble(error: OSError) -> UserError:
+def disk_trouble(error: OSError, written_to: Path | None = None) -> UserError:
     """Return what to say of a disk that refuses."""
-    place = f" at {error.filename}" if error.filename else ""
+    named = error.filename or written_to
+    place = f" at {named}" if named else ""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return UserError(
             f"the disk is full{place}", "free some space and pull again: what has arrived is kept"
@@ -141,8 +162,8 @@ def _proxy() -> str | None:
     proxy = getproxies().get(parts.scheme) or getproxies().get("all")
     if not proxy or proxy_bypass(parts.hostname or ""):
         return None
-    address = urlsplit(proxy)
-    return address.netloc.rpartition("@")[2] or proxy  # without the password that may stand before it
+    # without the password that may stand before it
+    return proxy.rpartition("@")[2].rpartition("://")[2]
 
 
 def _offline(what: str) -> UserError:

@@ -108,7 +108,7 @@ def _cache_widths(
     header: Header, count: int, windows: Sequence[int | None]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return the numbers of a key and of a value that a token leaves in each layer."""
-    heads = max(1, *header.per_layer("{arch}.attention.head_count", count)[:1])
+    heads = max((1, *header.per_layer("{arch}.attention.head_count", count)[:1]))
     width = header.integer("{arch}.embedding_length") // heads
     per_layer = header.per_layer("{arch}.attention.head_count_kv", count, heads)
     groups = (*per_layer, *(0,) * (count - len(per_layer)))

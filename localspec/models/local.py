@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from itertools import pairwise
+from pathlib import Path, PurePosixPath
 
 from localspec.errors import UserError
 from localspec.models import gguf
 from localspec.models.cache import Place, PlaceKind, known_places
 from localspec.models.local_headers import Headers
-from localspec.models.local_walk import UNFINISHED, Candidate, candidates
-from localspec.models.names import Reference, close_names, looks_like_reference, parse, quant_of
+from localspec.models.local_walk import SHORT_COMMIT, UNFINISHED, Candidate, candidates
+from localspec.models.names import Reference, close_names, looks_like_reference, of_quant, parse, quant_of
 from localspec.models.shape import ModelShape
 from localspec.paths import data_dir
 
@@ -32,6 +33,14 @@ class LocalModel:
     shape: ModelShape | None
     problem: str = ""
     also: tuple[str, ...] = ()
+    also_files: tuple[tuple[Path, ...], ...] = ()  # what each of them leads to
+
+    def called(self, name: str) -> LocalModel:
+        """Return the model with the files that one of its names leads to."""
+        for other, files in zip(self.also, self.also_files, strict=True):
+            if other.lower() == name.lower():
+                return replace(self, name=other, path=files[0], files=files)
+        return self
 
 
 def find_models(
@@ -42,11 +51,11 @@ def find_models(
 ) -> tuple[LocalModel, ...]:
     """Return the models in given folders, in the caches of this computer (or `places`) and bundled ones.
 
-    Raises UserError if a given folder is missing. Broken and unfinished files are listed with the reason.
+    Raises UserError if a given folder is missing or closed. Broken and unfinished files are listed with the
+    reason.
     """
     for folder in folders:
-        if not folder.exists():
-            raise UserError(f"there is no folder {folder}", "check the spelling of the path")
+        _check_folder(folder)
     all_places = (
         *(known_places() if places is None else places),
         *(Place(folder, "folder") for folder in folders),
@@ -62,16 +71,22 @@ def find_models(
 
 
 def named(text: str, models: Iterable[LocalModel]) -> LocalModel | None:
-    """Return the model that a name means: one of its names, its file, or a repository's usual quant."""
+    """Return the model that a name means: one of its names, its file, or a repository's usual quant.
+
+    Raises UserError for the name of a file that several models have.
+    """
     models = tuple(models)
     wanted = text.lower()
     for model in models:
         if wanted in (name.lower() for name in (model.name, *model.also)) or text == str(model.path):
             return model
     sound = [model for model in models if not model.problem]
-    for model in sound:
-        if wanted.removesuffix(".gguf") == model.path.stem.lower():
-            return model
+    of_file = [model for model in sound if wanted.removesuffix(".gguf") == model.path.stem.lower()]
+    if len(of_file) > 1:
+        names = ", ".join(model.name for model in of_file)
+        raise UserError(f"`{text}` is the file of {len(of_file)} models: {names}", "take one of these names")
+    if of_file:
+        return of_file[0]
     if not looks_like_reference(text):
         return None
     wanted_model = parse(text)
@@ -88,23 +103,53 @@ def no_such_model(text: str, models: Iterable[LocalModel]) -> UserError:
     return UserError(f"no model `{text}` is on this computer" + (f"; {close}" if close else ""), hint)
 
 
-def of_reference(wanted: Reference, models: Iterable[LocalModel]) -> LocalModel | None:
-    """Return the model on disk that a reference means; the usual quant where it names none."""
-    revision = f"@{wanted.revision[:8]}" if wanted.revision else ""
-    prefix = f"{wanted.repository}{revision}".lower()
-    own = [model for model in models if _is_of(model, prefix)]
+def of_reference(
+    wanted: Reference, models: Iterable[LocalModel], *, loosely: bool = False
+) -> LocalModel | None:
+    """Return the model on disk that a reference means; the usual quant where it names none.
+
+    `loosely` takes a quant that merely holds what was named, as the hub does where there is no better one.
+    """
+    own = [model for model in models if _is_of(model, wanted)]
     if wanted.file is not None:
-        base = wanted.file.rpartition("/")[2].lower()
-        return next((model for model in own if model.path.name.lower() == base), None)
+        steps = PurePosixPath(wanted.file.lower()).parts
+        return next((model for model in own if _steps(model, len(steps)) == steps), None)
+    names = {"/".join(_steps(model, 2)): model for model in reversed(own)}  # a folder may tell the quant
     if wanted.quant is not None:
-        return next((model for model in own if quant_of(model.path.name) == wanted.quant.upper()), None)
-    quants = {quant_of(model.path.name): model for model in reversed(own)}
+        fitting = of_quant(wanted.quant, reversed(names), loosely=loosely)
+        return names[fitting[0]] if fitting else None
+    quants = {quant_of(name): model for name, model in names.items()}
     return quants.get("Q4_K_M") or quants.get("Q8_0") or (own[0] if own else None)
 
 
-def _is_of(model: LocalModel, repository: str) -> bool:
+def _steps(model: LocalModel, count: int) -> tuple[str, ...]:
+    return tuple(step.lower() for step in model.path.parts[-count:])
+
+
+def _is_of(model: LocalModel, wanted: Reference) -> bool:
+    repository, revision = wanted.repository.lower(), (wanted.revision or "").lower()
+    if revision and not (len(revision) >= SHORT_COMMIT and _is_of_commit(model.path, revision)):
+        return False
+    beginnings = (f"{repository}:", f"{repository}/", *([f"{repository}@"] if revision else []))
     names = (name.lower() for name in (model.name, *model.also))
-    return any(name == repository or name.startswith((f"{repository}:", f"{repository}/")) for name in names)
+    return any(name == repository or name.startswith(beginnings) for name in names)
+
+
+def _is_of_commit(path: Path, beginning: str) -> bool:
+    steps = pairwise(path.parts)
+    return any(folder == "snapshots" and commit.startswith(beginning) for folder, commit in steps)
+
+
+def _check_folder(folder: Path) -> None:
+    try:
+        if not folder.is_file():
+            os.scandir(folder).close()
+    except FileNotFoundError:
+        raise UserError(f"there is no folder {folder}", "check the spelling of the path") from None
+    except OSError as error:
+        raise UserError(
+            f"{folder} cannot be looked into: {error.strerror or error}", "check its permissions"
+        ) from error
 
 
 def _add(found: dict[Path, LocalModel], candidate: Candidate, headers: Headers) -> None:
@@ -113,7 +158,11 @@ def _add(found: dict[Path, LocalModel], candidate: Candidate, headers: Headers) 
     first = found.get(real)
     if first is not None:
         if candidate.plain_name not in (first.name, *first.also):
-            found[real] = replace(first, also=(*first.also, candidate.plain_name))
+            found[real] = replace(
+                first,
+                also=(*first.also, candidate.plain_name),
+                also_files=(*first.also_files, candidate.files),
+            )
         return
     shape, problem = None, candidate.problem
     if not problem:

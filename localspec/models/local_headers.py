@@ -42,7 +42,14 @@ class Headers:
         if isinstance(known, dict) and known.get("stamp") == stamp:
             with suppress(KeyError, TypeError, ValueError):
                 return _decode(known["shape"]), str(known["problem"])
-        shape, problem = self._fresh(path)
+        shape: ModelShape | None = None
+        problem = ""
+        try:
+            shape = self._read(path)
+        except ModelFileError as error:
+            problem = error.message.removeprefix(f"{path} ") + (f"; {error.hint}" if error.hint else "")
+            if isinstance(error.__cause__, OSError):  # which may pass while the file stays as it is
+                return None, problem
         self._known[str(path)] = {"stamp": stamp, "shape": _encode(shape), "problem": problem}
         self._changed = True
         return shape, problem
@@ -51,15 +58,16 @@ class Headers:
         """Write what was learned; a disk that takes no more costs only time, the next time."""
         if not self._changed:
             return
-        entries = {path: entry for path, entry in self._known.items() if Path(path).exists()}
+        entries = {path: entry for path, entry in self._known.items() if _is_there(path)}
         with suppress(StoreError):
             write_atomically(self._file, json.dumps({"layout": _LAYOUT, "models": entries}))
 
-    def _fresh(self, path: Path) -> tuple[ModelShape | None, str]:
-        try:
-            return self._read(path), ""
-        except ModelFileError as error:
-            return None, error.message.removeprefix(f"{path} ") + (f"; {error.hint}" if error.hint else "")
+
+def _is_there(path: str) -> bool:
+    try:
+        return Path(path).exists()
+    except OSError:  # a folder that is closed now
+        return True
 
 
 def _load(file: Path) -> dict[str, object]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,7 +55,7 @@ def remove(removal: Removal) -> None:
 
 def _plan_loose(model: LocalModel, caches: Sequence[Place]) -> Removal:
     targets = {_real(file) for file in model.files if file.is_symlink()}
-    linked = {_real(link) for link in _links(caches) if link not in model.files}
+    linked = _linked_elsewhere([place.path for place in caches], model.files)
     paths, freed, kept = [], 0, []
     for file in model.files:
         if not file.is_symlink() and _real(file) in linked:
@@ -74,7 +74,7 @@ def _plan_links(model: LocalModel, repository: Path, caches: Sequence[Place]) ->
     blobs = {_real(file) for file in model.files}
     snapshots = (path for path in (repository / "snapshots").rglob("*") if not path.is_dir())
     links = [path for path in snapshots if _inside_commit(path, repository) in names and _real(path) in blobs]
-    others = {_real(link) for link in _links(caches) if link not in links}
+    others = _linked_elsewhere([repository, *(place.path for place in caches)], links)
     paths, freed, kept = list(links), 0, []
     for blob in sorted(blobs):
         if blob in links:  # where links are not allowed, the file itself stands in the snapshot
@@ -89,11 +89,16 @@ def _plan_links(model: LocalModel, repository: Path, caches: Sequence[Place]) ->
     return Removal(model, tuple(paths), freed, tuple(kept))
 
 
-def _links(caches: Sequence[Place]) -> Iterator[Path]:
-    """Yield every symbolic link in the caches."""
-    for root in dict.fromkeys(place.path for place in caches):
-        for folder, _, names in os.walk(root):
-            yield from (path for name in names if (path := Path(folder, name)).is_symlink())
+def _linked_elsewhere(roots: Sequence[Path], own: Sequence[Path]) -> set[Path]:
+    """Return what symbolic links below some folders lead to, but for one's own; links may lead to folders."""
+    ours = {_real(path.parent) / path.name for path in own}
+    return {
+        _real(link)
+        for root in {_real(root) for root in roots}
+        for folder, _, names in os.walk(root)
+        for name in names
+        if (link := Path(folder, name)).is_symlink() and link not in ours
+    }
 
 
 def _repository(path: Path, root: Path) -> Path | None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from localspec.models.names import all_parts, is_model_file, models_among, quant
 PARTIAL_ENDINGS = (".incomplete", ".downloadInProgress")  # of huggingface_hub and us, and of llama.cpp
 UNFINISHED = " (unfinished)"
 MOST_ENTRIES = 200_000
+SHORT_COMMIT = 8  # so many digits of it stand in names
 _DEEPEST = 12
 
 
@@ -31,10 +34,19 @@ class Candidate:
 
 def candidates(place: Place) -> Iterator[Candidate]:
     """Yield the models of a place; those of a repository's newest commit before older ones."""
-    if place.path.is_dir():
+    mode = _mode(place.path)
+    if stat.S_ISDIR(mode):
         yield from _Walk(place).folder(place.path, 0)
-    elif place.path.is_file():
+    elif stat.S_ISREG(mode):
         yield Candidate(place.path.stem, place.path.stem, (place.path,), place.kind)
+
+
+def _mode(path: Path) -> int:
+    """Return what a path leads to; 0 where there is nothing, or nobody may look."""
+    try:
+        return path.stat().st_mode
+    except (OSError, ValueError):
+        return 0
 
 
 class _Walk:
@@ -50,7 +62,7 @@ class _Walk:
         yield from self._loose(folder, files)
         for name in folders:
             path = folder / name
-            if (repository := repository_of(name)) and (path / "blobs").is_dir():
+            if (repository := repository_of(name)) and stat.S_ISDIR(_mode(path / "blobs")):
                 yield from self._repository(path, repository)
             elif self._goes_into(name, depth):
                 yield from self.folder(path, depth + 1)
@@ -77,7 +89,10 @@ class _Walk:
                     self._left -= 1
                     if self._left <= 0:
                         break
-                    (folders if entry.is_dir() else files).append(entry.name)
+                    is_folder = False
+                    with suppress(OSError):  # a link in a circle, or into a closed folder
+                        is_folder = entry.is_dir()
+                    (folders if is_folder else files).append(entry.name)
         except OSError:
             pass  # what cannot be looked into holds no model for us
         return sorted(files), sorted(folders)
@@ -96,12 +111,12 @@ class _Walk:
         commits = self._entries(folder / "snapshots")[1]
         for commit in sorted(commits, key=lambda commit: commit != newest):
             root = folder / "snapshots" / commit
-            revision = "" if newest in (None, commit) else f"@{commit[:8]}"
+            revision = "" if newest in (None, commit) else f"@{commit[:SHORT_COMMIT]}"
             yield from _named(root, self._below(root, ""), repository, revision, self._place.kind)
         for name in self._entries(folder / "blobs")[0]:
             if name.endswith(PARTIAL_ENDINGS):
                 path = folder / "blobs" / name
-                text = f"its download was broken off; `localspec pull {repository}` goes on with it"
+                text = f"its download is not finished; `localspec pull {repository}:QUANT` goes on with it"
                 yield Candidate(f"{repository}{UNFINISHED}", repository, (path,), self._place.kind, text)
 
     def _below(self, folder: Path, prefix: str) -> list[str]:

@@ -6,9 +6,11 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from localspec.errors import UserError
+from localspec.paths import expanded
 
 HUB_HOSTS = ("huggingface.co", "www.huggingface.co", "hf.co")
 USUAL_QUANTS = ("Q4_K_M", "Q8_0")  # taken where none is named, as in llama.cpp
@@ -141,12 +143,27 @@ def choose(reference: Reference, names: Sequence[str]) -> tuple[str, ...]:
         quants = {quant_of(name): name for name in reversed(models)}
         usual = next((quants[quant] for quant in USUAL_QUANTS if quant in quants), models[0])
         return all_parts(usual, names)
-    fitting = [name for name in models if quant_of(name) == reference.quant.upper()] or [
-        name for name in models if _has_word(name, reference.quant)
-    ]
+    fitting = of_quant(reference.quant, models)
     if not fitting:
         raise _no_such_quant(reference, reference.quant, models)
     return all_parts(fitting[0], names)
+
+
+def of_quant(quant: str, names: Iterable[str], *, loosely: bool = True) -> list[str]:
+    """Return the names that tell a quant; `loosely`, where none does, those that hold it as a word."""
+    names = tuple(names)
+    exact = [name for name in names if quant_of(name) == quant.upper()]
+    return exact or [name for name in names if loosely and _has_word(name, quant)]
+
+
+def file_named(text: str) -> Path | None:
+    """Return the file that a text means: what is there, or ends in .gguf; None for any other name."""
+    path = expanded(text)
+    try:
+        is_there = path.exists()
+    except OSError:  # too long, or in a closed folder
+        is_there = False
+    return path if is_there or path.suffix.lower() == ".gguf" else None
 
 
 def close_names(name: str, choices: Iterable[str]) -> str:
@@ -164,7 +181,10 @@ def _address(text: str) -> list[str] | None:
         return [unquote(step) for step in path.split("/")] if slash and host.lower() in HUB_HOSTS else None
     if scheme == "hf":
         return [step for step in rest.split("/") if step]
-    parts = urlsplit(text)
+    try:
+        parts = urlsplit(text)
+    except ValueError:  # brackets that are no address
+        return None
     if scheme not in ("http", "https") or parts.hostname not in HUB_HOSTS:
         return None
     return [unquote(step) for step in parts.path.split("/") if step]

@@ -62,6 +62,14 @@ def test_a_build_for_the_processor_alone_beside_a_card_fails_with_the_command() 
     assert "llama-cpp-python==0.3.36" in seen.mend
 
 
+def test_the_small_card_within_the_processor_does_not_matter_beside_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(doctor_machine, "card_vendors", lambda sight: ("NVIDIA", "AMD"))
+    texts = [seen.text for seen in machine_checks(WITH_CARD, WITH_CARD.machine, {}) if seen.name == "cards"]
+    assert texts == ["the NVIDIA card is used"]
+
+
 def test_a_driver_that_does_not_answer_fails() -> None:
     updated = Cards(trouble="NVIDIA's driver does not answer (Driver/library version mismatch)")
     seen = check("driver", replace(PLAIN, cards=updated))
@@ -182,11 +190,13 @@ def test_folders_must_be_writable_private_and_have_room(
             patch.setattr(doctor_files, "disk_usage", lambda path, free=free: SimpleNamespace(free=free))
             assert doctor_files.folder("data folder", tmp_path).verdict == verdict
     if os.name == "posix":
-        tmp_path.chmod(0o755)
-        seen = doctor_files.folder("data folder", tmp_path)
-        assert (seen.verdict, seen.mend) == ("warn", f"chmod 700 {tmp_path}")
+        for mode in (0o755, 0o710):
+            tmp_path.chmod(mode)
+            seen = doctor_files.folder("data folder", tmp_path)
+            assert (seen.verdict, seen.mend) == ("warn", f"chmod 700 {tmp_path}")
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     assert doctor_files.folder("data folder", tmp_path).verdict == "fail"
+    assert doctor_files.chats().verdict == "fail"
 
 
 def test_chats_are_read_and_left_as_they_are() -> None:

@@ -135,7 +135,8 @@ def test_speculation_flags(
 
 def test_a_wide_fan_out_opens_room_for_it(fake: FakeRuntime, invoke: Invoke) -> None:
     invoke("run", "Hi", "--fan-out", "40")
-    assert fake.opened[0].max_fan_out == 40
+    invoke("run", "Hi", "--fan-out", "4")
+    assert [options.max_fan_out for options in fake.opened] == [40, 16]
 
 
 def test_limits_stops_seeds_and_template_variables(fake: FakeRuntime, invoke: Invoke) -> None:
@@ -155,7 +156,7 @@ def test_minus_one_means_no_limit_and_no_seed(fake: FakeRuntime, invoke: Invoke,
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (["-c", "5"], ["-c/--ctx-size", "`5`", "32"]),
+        (["-c", "63"], ["-c/--ctx-size", "`63`", "64"]),
         (["-c", "many"], ["-c/--ctx-size", "`many`"]),
         (["-t", "-2"], ["-t/--threads", "0 to 1024"]),
         (["-td", "0"], ["-td/--threads-draft", "1 to 1024"]),

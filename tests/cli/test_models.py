@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 from localspec.cli import amounts
 from localspec.models import cache as cache_module
+from localspec.paths import config_dir
 from tests.cli.conftest import Invoke
+from tests.llama import tiny
 from tests.models.disk import REPOSITORY, model_bytes, put
 
 DRAFT = model_bytes()
@@ -108,3 +111,46 @@ def test_durations(seconds: float, text: str) -> None:
 @pytest.mark.parametrize(("count", "text"), [(12, "12"), (134_515_008, "135M"), (7_615_616_512, "7.62B")])
 def test_parameters(count: int, text: str) -> None:
     assert amounts.number(count) == text
+
+
+def test_what_would_rule_the_terminal_is_shown_as_a_question(invoke: Invoke, tmp_path: Path) -> None:
+    def architecture(recipe: tiny.Recipe) -> None:
+        recipe.writer.add_tokenizer_pre("\x1b]0;owned\x07")
+
+    tiny.llama(tmp_path / "a\n\x1b[2J.gguf", adjust=architecture)
+    out = invoke("models", str(tmp_path)).out
+    assert "a??[2J" in out
+    assert "\x1b" not in out
+
+
+@pytest.mark.parametrize("name", ["~nobody-of-this-name/models", "x" * 300, "~nobody-of-this-name/a.gguf"])
+def test_odd_names_are_mistakes_and_no_accidents(invoke: Invoke, name: str) -> None:
+    for verb in (["models"], ["show"], ["pair"], ["run", "Hi", "-m"]):
+        outcome = invoke(*verb, name)
+        assert outcome.code == 2
+        assert outcome.err.startswith("error: ")
+        assert name in outcome.err
+
+
+def test_a_configured_model_that_is_gone_says_where_it_is_chosen(invoke: Invoke) -> None:
+    (config_dir() / "config.toml").write_text("[models]\ntarget = '/gone.gguf'\n", encoding="utf-8")
+    outcome = invoke("plan")
+    assert outcome.code == 2
+    assert outcome.err.startswith("error: there is no file /gone.gguf\n")
+    assert "`localspec setup` chooses what opens without -m" in outcome.err
+    assert "localspec setup" not in invoke("plan", "-m", "/gone.gguf").err
+
+
+@pytest.mark.parametrize("verb", ["models", "show", "pull", "rm", "recommend"])
+def test_the_traceback_of_an_accident_can_be_asked_for(
+    invoke: Invoke, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    def break_down(*_arguments: object) -> None:
+        raise RuntimeError("an accident")
+
+    module = import_module(f"localspec.cli.{verb}")
+    for step in ("on_this_computer", "_find", "fetch", "this_machine"):
+        monkeypatch.setattr(module, step, break_down, raising=False)
+    words = [] if verb in ("models", "recommend") else ["a/b"]
+    assert "unexpected RuntimeError: an accident" in invoke(verb, *words).err
+    assert "Traceback" in invoke(verb, "-v", *words).err

@@ -132,6 +132,7 @@ def test_models_of_the_configuration_open_where_no_flag_names_any(
     (folder / "config.toml").write_text(text, encoding="utf-8")
     assert invoke("run", "Hi").code == 0
     assert invoke("run", "Hi", "-m", "other.gguf", "-c", "512").code == 0
+    assert "no target" in invoke("run", "Hi", "-md", "other.gguf").err
     configured, named = fake.opened
     assert (configured.target.path.name, configured.target.context) == ("large.gguf", 2048)
     assert configured.draft is not None

@@ -46,6 +46,13 @@ def test_smaller_models_on_disk_are_judged_and_placed() -> None:
     assert [partner.name for partner in rest] == ["user/small-GGUF:Q4_K_M"]
 
 
+def test_what_is_no_smaller_than_the_target_is_no_draft() -> None:
+    alike = on_disk("alike", SHAPE)
+    assert [partner.name for partner in found(alike)] == ["user/small-GGUF:Q4_K_M"]
+    little = replace(TARGET, shape=approximate_shape(entry("little", 0.6)))
+    assert found(alike, target=little) == ()
+
+
 def test_what_differs_comes_last_without_a_place() -> None:
     partner = found(on_disk("mine", approximate_shape(SMALL)), verdict=DIFFERS)[-1]
     assert (partner.name, partner.placement, partner.verdict.fits) == ("mine", None, False)

@@ -134,10 +134,17 @@ def test_flags_become_wishes(flags: list[str], wish: Wishes) -> None:
     assert placing.wishes(args, pair_options(args), BIG_AND_SMALL) == wish
 
 
-def test_a_main_device_that_is_not_there_is_refused() -> None:
-    args = plan.parser().parse_args([*PAIR, "-sm", "none", "-mg", "5"])
-    with pytest.raises(UserError, match="-mg 5 names no device"):
+@pytest.mark.parametrize("number", ["2", "5"])
+def test_a_main_device_that_is_not_there_is_refused(number: str) -> None:
+    args = plan.parser().parse_args([*PAIR, "-sm", "none", "-mg", number])
+    with pytest.raises(UserError, match=f"-mg {number} names no device"):
         placing.wishes(args, pair_options(args), BIG_AND_SMALL)
+
+
+@pytest.mark.usefixtures("invented")
+def test_the_main_device_is_the_first_of_those_that_are_left() -> None:
+    _, pair = parsed("-sm", "none", "-mg", "1")
+    assert (pair.target.devices, pair.target.main_gpu) == (("CUDA1",), 0)
 
 
 @pytest.mark.usefixtures("invented")

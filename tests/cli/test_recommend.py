@@ -70,6 +70,13 @@ def test_a_short_context_costs_rank_and_is_told() -> None:
     assert any("ranked lower for its context" in reason for reason in after.reasons)
 
 
+def test_a_model_that_was_made_for_short_talks_loses_nothing_by_them() -> None:
+    (found,) = best((pair(entry("short", 1, context=2048), score=50),))
+    assert found.placement is not None
+    assert found.placement.target.context == 2048
+    assert found.points == 50
+
+
 def test_a_task_lifts_the_models_made_for_it_and_lowers_the_others() -> None:
     pairs = (pair(entry("plain", 3), score=50), pair(entry("coder", 3), score=52, good_at=("coding",)))
     assert names(best(pairs)) == ["plain", "coder"]
@@ -187,6 +194,13 @@ def test_another_memory_on_the_command_line(invoke: Invoke) -> None:
         return sum(found["fits"] for found in json.loads(invoke("recommend", "--json", *flags).out)["pairs"])
 
     assert fitting("--memory", "100GiB") > fitting() > 0
-    outcome = invoke("recommend", "--memory", "much")
-    assert outcome.code == 2
-    assert "`much` is not a size of memory such as 12GiB" in outcome.err
+    for much in ("much", f"{10**400}GiB"):
+        outcome = invoke("recommend", "--memory", much)
+        assert outcome.code == 2
+        assert f"`{much}` is not a size of memory such as 12GiB" in outcome.err
+
+
+def test_a_broken_file_is_to_be_downloaded_again() -> None:
+    broken = on_disk("user/big-GGUF:Q4_K_M", None, problem="is incomplete")
+    (found,) = best((pair(BIG),), local=(broken,))
+    assert (found.files, found.missing) == ((None,), (BIG,))

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from localspec.paths import config_dir
 from tests.cli.conftest import Invoke
 from tests.models.disk import REPOSITORY, files_below, model_bytes, put
 
@@ -92,3 +93,36 @@ def test_two_names_that_share_a_file_go_together(invoke: Invoke, cache: Path) ->
     assert invoke("rm", "--yes", f"{REPOSITORY}:Q4_0").code == 0
     assert invoke("rm", "--yes", NAME).code == 0
     assert files_below(cache) == set()
+
+
+def test_of_two_names_of_a_file_the_given_one_goes(invoke: Invoke, cache: Path) -> None:
+    other = put(cache, "tiny-Q4_0.gguf", DRAFT)
+    outcome = invoke("rm", "--yes", NAME)
+    assert outcome.err.startswith(f"{NAME}: frees 0 bytes\n")
+    assert other.read_bytes() == DRAFT
+    assert not list(cache.rglob("tiny-Q8_0.gguf"))
+
+
+def test_all_names_of_a_file_take_it_with_them(invoke: Invoke, cache: Path) -> None:
+    put(cache, "tiny-Q4_0.gguf", DRAFT)
+    outcome = invoke("rm", "--yes", "--json", f"{REPOSITORY}:Q4_0", NAME)
+    assert json.loads(outcome.out)["freed"] == len(DRAFT)
+    assert files_below(cache) == set()
+
+
+def test_a_model_named_twice_is_deleted_once(invoke: Invoke) -> None:
+    outcome = invoke("rm", "--yes", "--json", NAME, REPOSITORY)
+    value = json.loads(outcome.out)
+    assert (value["freed"], len(value["models"])) == (len(DRAFT), 1)
+
+
+def test_it_says_that_the_configuration_opens_the_model(invoke: Invoke, cache: Path, tmp_path: Path) -> None:
+    (link,) = cache.rglob("tiny-Q8_0.gguf")
+    own = tmp_path / "own.gguf"
+    own.symlink_to(link)
+    config = config_dir() / "config.toml"
+    for named in (link, link.resolve(), own):
+        config.write_text(f"[models]\ntarget = '{named}'\n", encoding="utf-8")
+        assert "config.toml opens it" in invoke("rm", NAME, typed="n\n").err
+    config.write_text("[models]\ntarget = '/other.gguf'\n", encoding="utf-8")
+    assert "config.toml" not in invoke("rm", NAME, typed="n\n").err

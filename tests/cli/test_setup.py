@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from localspec.cli import recommend, setup_work
+from localspec.cli.recommend_ranking import Ranked
 from localspec.config import read_config
 from localspec.errors import UserError
 from localspec.machine.records import Machine
@@ -132,12 +133,32 @@ def test_files_on_disk_are_taken_if_they_are_a_pair(invoke: Invoke, tmp_path: Pa
     assert (config.target, config.draft) == (large, None)
 
 
+@pytest.mark.usefixtures("world")
+def test_a_model_that_is_only_in_the_catalogue_is_to_be_pulled_first(invoke: Invoke) -> None:
+    outcome = invoke("setup", "--yes", "-m", "qwen3-8b")
+    assert outcome.code == 2
+    assert "Qwen/Qwen3-8B-GGUF:Q4_K_M is not on this computer" in outcome.err
+    assert "`localspec pull Qwen/Qwen3-8B-GGUF:Q4_K_M` downloads it" in outcome.err
+
+
 def test_a_draft_that_turns_out_wrong_stays_out(invoke: Invoke, world: World) -> None:
     world.draft_differs = True
     outcome = invoke("setup", "--yes")
     assert outcome.code == 0
     assert "the catalogue is wrong about this pair" in outcome.err
     assert read_config(config_file()).draft is None
+
+
+@pytest.mark.usefixtures("world")
+def test_a_draft_that_would_stay_closed_is_not_configured(
+    invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert invoke("setup", "--yes").code == 0
+    assert read_config(config_file()).draft is not None
+    monkeypatch.setattr(Ranked, "opens_draft", False)
+    assert invoke("setup", "--yes").code == 0
+    config = read_config(config_file())
+    assert (config.target is not None, config.draft) == (True, None)
 
 
 def test_a_download_that_fails_leaves_everything_as_it_was(invoke: Invoke, world: World) -> None:

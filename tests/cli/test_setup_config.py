@@ -113,3 +113,10 @@ def test_an_edit_that_went_wrong_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
         monkeypatch.setattr("tomlkit.dumps", lambda _, spoilt=spoilt: spoilt)
         with pytest.raises(UserError, match="cannot be edited safely"):
             edited('theme = "x"\n', ModelsTable(Path("/m/big.gguf"), None))
+
+
+@pytest.mark.parametrize("name", ["modèles\u00a0IA.gguf", "a\nb.gguf", "a\udcff.gguf"])
+def test_a_path_that_the_configuration_could_not_hold_is_refused(name: str) -> None:
+    for models in (ModelsTable(Path(name), None), ModelsTable(PAIR.target, Path(name))):
+        with pytest.raises(UserError, match=r"config\.toml cannot name"):
+            edited(OWN, models)

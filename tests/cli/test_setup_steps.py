@@ -109,6 +109,8 @@ def test_a_reply_that_nobody_understands_is_asked_again(capsys: pytest.CaptureFi
     work = Told()
     assert talk(work, "perhaps", "", "9", "f", "y", 'f "x', "2", "", "y").writes
     error = capsys.readouterr().err
+    with pytest.raises(UserError, match="one or two models"):
+        read("choose", "f one two three", 3)
     for words in ("`perhaps` is no reply", "no number 9", "one or two models", "`y` is no", "not closed"):
         assert words in error
     assert work.shown == ["measure", "choose", "place", "write"]

@@ -41,6 +41,15 @@ def test_contexts_up_to_the_trained_one(invoke: Invoke, tmp_path: Path) -> None:
     assert one["exact"] is None
 
 
+@pytest.mark.parametrize(("trained", "shown"), [(32768, [2048, 8192, 32768]), (2047, [2047])])
+def test_the_trained_context_itself_is_among_them(
+    invoke: Invoke, tmp_path: Path, trained: int, shown: list[int]
+) -> None:
+    path = make(tmp_path / "a.gguf", Build(bare=True, context=trained))
+    needs = json.loads(invoke("show", str(path), "--json").out)["needs"]
+    assert [need["context"] for need in needs] == shown
+
+
 def test_an_exact_figure_beside_the_estimate(invoke: Invoke, demo_target: Path) -> None:
     outcome = invoke("show", str(demo_target), "--exact", "--json")
     [need] = json.loads(outcome.out)["needs"]

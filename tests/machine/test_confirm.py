@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -7,11 +9,14 @@ import pytest
 from localspec.errors import EngineError, UserError
 from localspec.machine.confirm import confirm
 from localspec.machine.exact import Needs
+from localspec.machine.memory import estimate
 from localspec.machine.placement import place
 from localspec.machine.records import DeviceNeed
-from localspec.machine.wishes import Wishes
+from localspec.machine.room import Room
+from localspec.machine.wishes import Sitting, Spread, Wishes
+from localspec.models.shape import ModelShape
 from localspec.types import ModelOptions
-from tests.machine.machines import card, machine, model
+from tests.machine.machines import SMALL, card, cpu, machine, model
 
 GIB = 1 << 30
 OPTIONS = (ModelOptions(Path("large.gguf")),)
@@ -60,3 +65,30 @@ def test_plan_stands_where_llama_cannot_tell() -> None:
     llama = Llama(None)
     check(9, 12, llama)
     assert llama.asked == 1
+
+
+@pytest.mark.parametrize("draft", [None, SMALL])
+def test_the_context_that_is_named_would_fit_by_llama_cpps_own_figures(draft: ModelShape | None) -> None:
+    shape, on = model(9, layers=32), machine((card(0, 14 if draft else 12), 600), processor=cpu(60))
+    wishes = Wishes(context=12288, gpu_layers=99, draft_devices=("CUDA0",), max_fan_out=48, mode="sd")
+    found = place(on, shape, draft, wishes)
+    above = GIB // 2
+
+    def llama(*_options: ModelOptions, max_fan_out: int) -> tuple[Needs, ...]:
+        assert max_fan_out == wishes.max_fan_out
+        more = tuple(replace(need, compute=need.compute + above) for need in found.target.needs)
+        return (more, found.draft.needs) if found.draft else (more,)
+
+    with pytest.raises(UserError, match="CUDA0 has") as refused:
+        confirm(found, (shape, draft) if draft else (shape,), OPTIONS, on, wishes, ask=llama)
+    context = int(re.findall(r"\(-c (\d+)\)", refused.value.hint)[0])
+    free = Room(on).free["CUDA0"] - above
+
+    def needed(context: int) -> int:
+        sittings = [(shape, Sitting(Spread(("CUDA0",), (32,)), context))]
+        if draft:
+            sittings.append((draft, Sitting(Spread(("CUDA0",), (28,)), context, sequences=49)))
+        needs = (need for each, sitting in sittings for need in estimate(each, sitting))
+        return sum(need.total for need in needs if need.device == "CUDA0")
+
+    assert needed(context) <= free < needed(context + 256)

@@ -11,10 +11,10 @@ from localspec.engines.costs import CostCurve, Experience
 from localspec.machine import costs
 from localspec.machine.costs import Pass, Passes, Speed, ahead_speed, plain_speed, ranked, waiting_speed
 from localspec.machine.rates import Rates
-from localspec.machine.records import Machine
+from localspec.machine.records import LinkRate, Machine
 from localspec.machine.wishes import Spread
 from localspec.models.shape import ModelShape
-from tests.machine.machines import GB, LARGE, MIDDLE, SMALL, apple, card, machine, mixture, model
+from tests.machine.machines import GB, LARGE, MIDDLE, SMALL, TINY, apple, card, machine, mixture, model
 
 TWO = machine((card(0, 24), 900), (card(1, 8), 300))
 
@@ -29,12 +29,15 @@ def test_assumptions_are_those_of_the_engine() -> None:
 
 
 @pytest.mark.parametrize("known", [None, 0.0, 0.4, 1.0])
-def test_on_devices_of_their_own_speeds_equal_the_engine_s_predictions(known: float | None) -> None:
+@pytest.mark.parametrize("step_s", [0.002, 0.03])
+def test_on_devices_of_their_own_speeds_equal_the_engine_s_predictions(
+    known: float | None, step_s: float
+) -> None:
     def target(tokens: int) -> Pass:
         return Pass(0.02 + 0.0004 * tokens, {"CUDA0": 1.0})
 
     def draft(tokens: int) -> Pass:
-        return Pass(0.002 + 0.0001 * tokens, {"CUDA1": 1.0})
+        return Pass(step_s + 0.0001 * tokens, {"CUDA1": 1.0})
 
     measured = Experience(
         CostCurve({size: target(size).seconds for size in range(1, 10)}),
@@ -129,3 +132,37 @@ def machine_without_links(generation: int | None, width: int | None) -> Machine:
 def test_one_thread_reads_less_than_all() -> None:
     one, all_ = (passes().take(Spread(), 1, threads).seconds for threads in (1, 8))
     assert one > 2 * all_
+
+
+def test_a_chip_is_known_by_its_name_and_its_cores_reach_less_of_its_memory() -> None:
+    rates = Rates(apple()).of
+    assert (rates["Metal"].read, rates["Metal"].origin) == (0.7 * 400 * GB, "name")
+    assert (rates["CPU"].read, rates["CPU"].origin) == (0.5 * 400 * GB, "name")
+
+
+def test_a_way_that_was_measured_in_the_other_direction_counts() -> None:
+    one_way = replace(TWO, links=(LinkRate("CUDA0", "CUDA1", 3 * GB), LinkRate("CUDA0", "CPU", 5 * GB)))
+    assert Rates(one_way).link("CUDA1", "CUDA0") == 3 * GB
+    assert Rates(one_way).link("CPU", "CUDA0") == 5 * GB
+
+
+def test_taking_turns_is_slower_than_working_at_once() -> None:
+    def speed(*, take_turns: bool) -> float:
+        verify, step = (lambda n: Pass(0.02, {})), (lambda n: Pass(0.002, {}))
+        return ahead_speed(verify, step, take_turns=take_turns).tokens_per_s
+
+    assert speed(take_turns=True) < 0.95 * speed(take_turns=False)
+
+
+def test_what_stays_in_the_cores_own_caches_keeps_no_memory_busy() -> None:
+    few, many = (Passes(TINY, Rates(TWO), cores).take(Spread(), 1, cores) for cores in (4, 16))
+    assert (set(few.busy), set(many.busy)) == ({"CPU"}, set())
+
+
+def test_the_logits_have_to_come_back_from_a_card() -> None:
+    def seconds(rate: float) -> float:
+        back = replace(TWO, links=(LinkRate("CPU", "CUDA0", 12 * GB), LinkRate("CUDA0", "CPU", rate)))
+        return passes(where=back).take(Spread(("CUDA0",), (32,)), 2, 1).seconds
+
+    logits = 2 * MIDDLE.vocabulary * 4
+    assert seconds(1 * GB) - seconds(4 * GB) == pytest.approx(logits / GB - logits / (4 * GB))

@@ -55,6 +55,12 @@ def test_the_order_of_the_bus_serves_where_no_place_is_known() -> None:
     assert unknown.devices[0].name == "a card"
 
 
+def test_only_cuda_s_own_devices_count_in_its_order() -> None:
+    vulkan = replace(cuda(0), name="Vulkan0", backend="Vulkan")
+    machine = describe(found(vulkan, cuda(0), CPU), TWO, PROCESSOR, {})
+    assert [device.name for device in machine.devices if device.id == "CUDA0"] == ["NVIDIA GeForce GTX 1060"]
+
+
 def test_another_numbering_than_that_of_nvidia_smi_is_told() -> None:
     environment = {"CUDA_VISIBLE_DEVICES": "1"}
     machine = describe(found(cuda(0, "0000:c1:00.0"), CPU), TWO, PROCESSOR, environment)

@@ -113,6 +113,19 @@ def test_ways_that_lead_nowhere_are_not_named() -> None:
     assert "take a context" not in refusal(on_card(8192), machine(4)).hint
 
 
+def test_a_card_without_room_for_a_single_layer_is_left_out() -> None:
+    assert "(-ngl 0)" in refusal(on_card(8192), machine(0.6)).hint
+
+
+def test_the_quant_that_a_model_has_is_no_way_out() -> None:
+    [(first, sitting)] = on_card(8192)
+    wider = replace(first, parameters=int(first.parameters * 8.5 / 8.6))
+    [need] = [need for need in estimate(wider, sitting) if need.device == "CUDA0"]
+    hint = refusal(((wider, sitting),), machine(need.total / GIB + 0.5 - 0.02)).hint
+    assert "as Q8_0" not in hint
+    assert "as Q6_K" in hint
+
+
 def test_all_short_devices_are_named() -> None:
     models = ((shape(), Sitting(Spread(("CUDA0", "CUDA1"), (20, 12)), 8192)),)
     error = refusal(models, machine(4, 2))
@@ -153,7 +166,8 @@ def test_reserves(text: str, wanted: tuple[tuple[str, int], ...]) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "1GiB", "0=", "0=much", "=1GiB", "0=1GiB,0=2GiB", "0=1XB", "0=-1", "0=1e400"]
+    "text",
+    ["", "1GiB", "0=", "0=much", "=1GiB", "0=1GiB,0=2GiB", "0=1XB", "0=-1", "0=1e400", f"0={10**400}"],
 )
 def test_what_is_no_reserve(text: str) -> None:
     with pytest.raises(UserError) as refused:

@@ -90,3 +90,11 @@ def test_no_vocabulary_is_too_large_to_count(dense: ModelShape) -> None:
     [small] = estimate(dense, Sitting(Spread(), 2048))
     [large] = estimate(replace(dense, vocabulary=1_000_000), Sitting(Spread(), 2048))
     assert large.compute - small.compute > logits_bytes(900_000, 1)
+
+
+def test_without_flash_attention_every_layer_has_values_as_wide_as_the_widest(dense: ModelShape) -> None:
+    narrow = replace(dense.layers[0], value_values=dense.layers[0].value_values // 2)
+    mixed = replace(dense, layers=(narrow, *dense.layers[1:]))
+    sitting = Sitting(Spread(), 2048)
+    [flash], [plain] = estimate(mixed, sitting), estimate(mixed, replace(sitting, flash_attention=False))
+    assert flash.cache < plain.cache == estimate(dense, sitting)[0].cache

@@ -9,7 +9,7 @@ from localspec.machine.placement import place
 from localspec.machine.records import Placement
 from localspec.machine.room import by_shares
 from localspec.machine.wishes import CacheTypes, Spread, Wishes
-from tests.machine.machines import GIB, LARGE, MIDDLE, SMALL, card, machine, model, recurrent
+from tests.machine.machines import GIB, LARGE, MIDDLE, SMALL, card, cpu, machine, model, recurrent
 
 TWO = machine((card(0, 24), 900), (card(1, 8), 300))
 
@@ -50,6 +50,32 @@ def test_devices_are_those_named() -> None:
         place(TWO, MIDDLE, SMALL, Wishes(devices=("CUDA7",)))
 
 
+def test_layers_of_the_draft_are_as_many_as_the_flag_says() -> None:
+    found = place(TWO, LARGE, SMALL, Wishes(draft_devices=("CUDA1",), draft_gpu_layers=10, mode="sd"))
+    assert found.draft is not None
+    assert (found.draft.devices, found.draft.layers) == (("CUDA1",), (9,))
+
+
+def test_layers_of_the_draft_on_a_card_are_on_a_card_even_if_the_processor_would_do_better() -> None:
+    where = machine((card(0, 24), 300), processor=cpu(60, 32), rate=120)
+    seats = [place(where, LARGE, SMALL, Wishes(draft_gpu_layers=count)).draft for count in (None, 99)]
+    assert [seat and seat.devices for seat in seats] == [(), ("CUDA0",)]
+
+
+def test_a_draft_on_two_named_devices_is_split() -> None:
+    cards = machine((card(0, 8), 400), (card(1, 8), 400))
+    wishes = Wishes(gpu_layers=0, draft_devices=("CUDA0", "CUDA1"), context=2048, mode="sd")
+    found = place(cards, MIDDLE, model(10, 40), wishes)
+    assert found.draft is not None
+    assert found.draft.devices == ("CUDA0", "CUDA1")
+    assert sum(found.draft.layers) == 40
+
+
+def test_cards_slower_than_the_processor_stay_empty() -> None:
+    found = place(machine((card(0, 24), 15), (card(1, 24), 15), rate=200), MIDDLE, None, Wishes())
+    assert found.target.devices == ()
+
+
 def test_shares_are_taken_as_they_are() -> None:
     found = place(TWO, MIDDLE, None, Wishes(tensor_split=(3, 1)))
     assert found.target.devices == ("CUDA0", "CUDA1")
@@ -80,6 +106,7 @@ def test_the_mode_may_be_asked_for() -> None:
     assert "the flags cost" in reason(off, "flags")
     sd = place(TWO, LARGE, SMALL, Wishes(mode="sd"))
     assert sd.mode == "sd"
+    assert "expected tokens/s against the plan" in reason(sd, "the flags cost")
     assert (sd.tokens_per_s or 0) < (place(TWO, LARGE, SMALL, Wishes()).tokens_per_s or 0)
 
 

@@ -111,3 +111,8 @@ def test_the_newest_commit(tmp_path: Path) -> None:
     (tmp_path / "refs").mkdir()
     (tmp_path / "refs" / "main").write_text("abc\n")
     assert current_commit(tmp_path) == "abc"
+
+
+def test_a_home_of_somebody_unknown_stays_as_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_CACHE", "~nobody-of-this-name/models")
+    assert hub_cache() == Path("~nobody-of-this-name/models")

@@ -10,6 +10,7 @@ import pytest
 from localspec import smollm2
 from localspec.demo import bundled_pair
 from localspec.models.gguf import read_shape, read_tokens, shape_of
+from localspec.models.shape import LayerShape
 from tests.llama import tiny
 from tests.machine.shapes import SHAPES, Build, make
 
@@ -159,3 +160,65 @@ def test_ranges_of_a_large_file_are_few(tmp_path: Path) -> None:
     assert len(asked) <= 3
     assert sum(count for _, count in asked) < 20 << 20 < path.stat().st_size
     assert [start for start, _ in asked] == sorted({start for start, _ in asked})
+
+
+def of_architecture(path: Path, architecture: str, layers: int, **numbers: object) -> tuple[LayerShape, ...]:
+    """Return the layers of a model with one head of four numbers."""
+    recipe = tiny.Recipe(path, architecture)
+    recipe.writer.add_embedding_length(4)
+    recipe.writer.add_block_count(layers)
+    recipe.writer.add_head_count(1)
+    for key, value in numbers.items():
+        name = f"{architecture}.attention.{key}"
+        if isinstance(value, list):
+            recipe.writer.add_array(name, value)
+        else:
+            recipe.writer.add_uint32(name, value)
+    recipe.matrix("token_embd", 8, 4)
+    for layer in range(layers):
+        recipe.matrix(f"blk.{layer}.attn_k", 4, 4)
+    return read_shape(recipe.write()).layers
+
+
+def test_a_number_for_each_of_many_layers(tmp_path: Path) -> None:
+    heads = [1, 0] * 50
+    layers = of_architecture(tmp_path / "a.gguf", "openelm", 100, head_count_kv=heads)
+    assert [layer.key_values for layer in layers] == [4 * count for count in heads]
+
+
+@pytest.mark.parametrize(
+    ("architecture", "layers", "windows"),
+    [
+        ("exaone4", 30, (None, None, None, None)),  # only the large one has windows
+        ("exaone4", 64, (16, 16, 16, None)),
+        ("llama4", 8, (8192, 8192, 8192, None)),  # whatever its header says
+        ("smallthinker", 8, (None, 16, 16, 16)),
+        ("phi3", 8, (None, None, None, None)),
+    ],
+)
+def test_windows_as_llama_cpp_knows_them(
+    architecture: str, layers: int, windows: tuple[int | None, ...], tmp_path: Path
+) -> None:
+    found = of_architecture(tmp_path / "a.gguf", architecture, layers, sliding_window=16)
+    assert tuple(layer.window for layer in found[:4]) == windows
+
+
+@pytest.mark.parametrize(
+    ("architecture", "numbers", "own"),
+    [("gemma3n", {}, 20), ("gemma4", {"shared_kv_layers": 5}, 25), ("llama", {}, 30)],
+)
+def test_layers_that_look_into_the_cache_of_others(
+    architecture: str, numbers: dict[str, object], own: int, tmp_path: Path
+) -> None:
+    layers = of_architecture(tmp_path / "a.gguf", architecture, 30, **numbers)
+    assert [layer.key_values > 0 for layer in layers] == [True] * own + [False] * (30 - own)
+
+
+@pytest.mark.parametrize(
+    ("told", "believed"), [(0.5, 0.5), (0.0, 0.0), (1.0, 1.0), (7.0, None), (-1.0, None)]
+)
+def test_a_share_that_cannot_be_is_not_believed(told: float, believed: float | None, tmp_path: Path) -> None:
+    def tell(recipe: tiny.Recipe) -> None:
+        recipe.writer.add_float32("localspec.acceptance", told)
+
+    assert read_shape(tiny.llama(tmp_path / "a.gguf", adjust=tell)).acceptance == believed

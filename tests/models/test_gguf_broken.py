@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import struct
 from functools import partial
 from pathlib import Path
@@ -122,3 +123,40 @@ def test_a_source_that_sends_nothing_more_ends() -> None:
     endless = b"GGUF" + struct.pack("<IQQ", 3, 1, 2**40)
     with pytest.raises(ModelFileError):
         shape_of(partial(piece, endless), 2**50)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+def test_a_pipe_is_told_and_not_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "a.gguf"
+    os.mkfifo(path)
+    held = os.open(path, os.O_RDWR)  # whoever reads from it finds something
+    try:
+        os.write(held, b"GGUF\x03\0\0\0".ljust(512, b"\0"))
+        with pytest.raises(ModelFileError, match="is a pipe or a device"):
+            read_shape(path)
+    finally:
+        os.close(held)
+
+
+def test_a_list_of_heads_without_heads(tmp_path: Path) -> None:
+    path = with_value(tmp_path / "a.gguf", "llama.attention.head_count", [7], GGUFValueType.ARRAY)
+    seven = struct.pack("<IQi", GGUFValueType.INT32, 1, 7)
+    data = path.read_bytes()
+    assert data.count(seven) == 1
+    path.write_bytes(data.replace(seven, seven[:4] + bytes(8)) + bytes(64))
+    assert len(read_shape(path).layers) == tiny.LAYERS
+
+
+def test_a_folder_called_like_a_model_far_away_does_not_matter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tiny.llama(tmp_path / "a.gguf")
+    (tmp_path / "someone" / "model-GGUF").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    assert shape_of(ranges_of(path), path.stat().st_size, "someone/model-GGUF").layers
+
+
+def test_a_link_to_nowhere_is_no_misspelt_path(tmp_path: Path) -> None:
+    (tmp_path / "a.gguf").symlink_to("gone")
+    with pytest.raises(ModelFileError, match="links to a file that is gone"):
+        read_shape(tmp_path / "a.gguf")

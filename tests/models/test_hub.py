@@ -203,3 +203,49 @@ def test_the_shape_of_a_remote_model_needs_its_header_alone(hub: Hub) -> None:
     asked = [range_.removeprefix("bytes=") for a in hub.downloads if (range_ := a.range)]
     assert asked[0] == "0-1048575"
     assert len(asked) == len(hub.downloads) <= 2
+
+
+def test_a_pull_of_what_is_there_writes_nothing(hub: Hub, cache: Path) -> None:
+    def written() -> dict[Path, tuple[int, int]]:
+        return {path: (path.lstat().st_ino, path.lstat().st_mtime_ns) for path in cache.rglob("*")}
+
+    offer(hub, "tiny-Q4_K_M.gguf")
+    pull(parse(NAME))
+    before = written()
+    pull(parse(NAME))
+    assert written() == before
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("Q8_0/tiny.gguf", f"{NAME}:Q8_0"),
+        ("tiny-Q8_0.gguf", f"{NAME}@{COMMIT}:Q8_0"),
+        ("tiny-Q8_0.gguf", f"{NAME}@{COMMIT[:9]}"),
+        ("tiny-UD-Q4_K_XL.gguf", f"{NAME}:Q4_K_XL"),
+    ],
+)
+def test_what_was_pulled_opens_offline_by_the_same_name(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch, file: str, text: str
+) -> None:
+    offer(hub, file, content=bundled_pair()[1].read_bytes())
+    path = pull(parse(f"{NAME}" if "@" in text else text))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert resolve(parse(text)) == path
+
+
+def test_another_commit_or_folder_is_another_model(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    offer(hub, "Q4_0/tiny.gguf", content=bundled_pair()[1].read_bytes())
+    pull(parse(NAME))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    for text in (f"{NAME}@{'c' * 40}", f"{NAME}@aaaa", f"{NAME}/Q8_0/tiny.gguf", f"{NAME}:Q8_0"):
+        with pytest.raises(UserError, match="is not on this computer"):
+            resolve(parse(text))
+
+
+def test_a_quant_that_only_holds_the_word_is_asked_for_online(hub: Hub) -> None:
+    offer(hub, "tiny-UD-Q4_K_M.gguf", content=bundled_pair()[1].read_bytes())
+    pull(parse(f"{NAME}:UD-Q4_K_M"))
+    repository = offer(hub, "tiny-UD-Q4_K_M.gguf", "tiny-Q4_K_M.gguf")
+    repository.commit = "b" * 40
+    assert resolve(parse(f"{NAME}:Q4_K_M")).name == "tiny-Q4_K_M.gguf"

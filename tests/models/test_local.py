@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from localspec.demo import bundled_pair
-from localspec.errors import UserError
+from localspec.errors import ModelFileError, UserError
 from localspec.models import gguf, local_walk
 from localspec.models.cache import Place
 from localspec.models.local import LocalModel, find_models, named, no_such_model
+from localspec.models.local_headers import Headers
 from localspec.models.shape import ModelShape
 from localspec.paths import data_dir
 from tests.models.disk import NEW, OLD, REPOSITORY, model_bytes, put
@@ -117,7 +118,7 @@ def test_an_unfinished_download(cache: Path) -> None:
     (blobs / f"{'c' * 64}.incomplete").write_bytes(b"GGUF")
     (model,) = found(cache).values()
     assert (model.name, model.bytes) == (f"{REPOSITORY} (unfinished)", 4)
-    assert f"localspec pull {REPOSITORY}" in model.problem
+    assert f"localspec pull {REPOSITORY}:QUANT" in model.problem
     assert named(REPOSITORY, [model]) == model
 
 
@@ -218,6 +219,15 @@ def test_what_a_name_means(cache: Path) -> None:
     assert meant(f"{REPOSITORY}:Q3_K") is None
 
 
+def test_a_file_that_several_models_have_names_none_of_them(cache: Path) -> None:
+    put(cache, "tiny-Q8_0.gguf", DRAFT)
+    put(cache, "tiny-Q8_0.gguf", DRAFT + b"2", repository="other/one")
+    models = find_models(places=[Place(cache, "hub")])
+    with pytest.raises(UserError, match=f"is the file of 2 models: other/one:Q8_0, {REPOSITORY}:Q8_0"):
+        named("tiny-Q8_0", models)
+    assert named("other/one", models) == models[0]
+
+
 def test_a_name_that_nobody_has(cache: Path) -> None:
     put(cache, "tiny-Q8_0.gguf", DRAFT)
     error = no_such_model("someone/tyny-GGUF:Q8_0", found(cache).values())
@@ -233,3 +243,38 @@ def test_files_of_the_same_name_go_by_their_paths(tmp_path: Path) -> None:
         "m",
         str(tmp_path / "b" / "m.gguf"),
     ]
+
+
+def test_a_link_to_itself_hides_no_neighbour(tmp_path: Path) -> None:
+    for number in range(8):
+        (tmp_path / f"{number}.gguf").write_bytes(DRAFT + bytes([number]))
+        (tmp_path / f"round{number}").symlink_to(f"round{number}")
+    assert len(find_models([tmp_path], places=[])) == 8
+
+
+def test_a_cache_that_nobody_may_look_at_holds_nothing() -> None:
+    assert find_models(places=[Place(Path("x" * 300), "hub")]) == ()
+
+
+def test_a_given_folder_that_cannot_be_looked_into(tmp_path: Path) -> None:
+    (tmp_path / "a.gguf").write_bytes(DRAFT)
+    with pytest.raises(UserError, match="cannot be looked into: Not a directory"):
+        find_models([tmp_path / "a.gguf" / "deep"])
+
+
+def test_what_could_not_be_read_is_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "a.gguf"
+    path.write_bytes(DRAFT)
+    closed = [True]
+
+    def read(path: Path) -> ModelShape:
+        if closed[0]:
+            raise ModelFileError(f"{path} cannot be read: Permission denied") from PermissionError(13, "no")
+        return gguf.read_shape(path)
+
+    memory = tmp_path / "models.json"
+    before = Headers(memory, read)
+    assert before.shape(path, [path]) == (None, "cannot be read: Permission denied")
+    before.save()
+    closed[0] = False  # which changes neither size nor time of the file
+    assert Headers(memory, read).shape(path, [path]) == (gguf.read_shape(path), "")

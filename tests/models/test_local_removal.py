@@ -51,6 +51,31 @@ def test_a_blob_that_another_name_uses_stays(cache: Path) -> None:
     assert named(f"{REPOSITORY}:Q4_0", find_models()) is None
 
 
+def test_a_cache_with_two_paths_is_one_cache(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(cache, "tiny-Q8_0.gguf", DRAFT)
+    (tmp_path / "moved").symlink_to(cache)
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "moved"))
+    removal = planned(f"{REPOSITORY}:Q8_0")
+    assert (removal.freed, removal.kept) == (len(DRAFT), ())
+    remove(removal)
+    assert files_below(cache) == set()
+
+
+def test_a_repository_that_was_moved_to_another_disk_keeps_what_another_name_uses(
+    cache: Path, tmp_path: Path
+) -> None:
+    folder = put(cache, "tiny-Q4_0.gguf", DRAFT).parents[2]
+    other = put(cache, "tiny-Q8_0.gguf", DRAFT)
+    folder.rename(tmp_path / "moved")
+    folder.symlink_to(tmp_path / "moved")
+    remove(planned(f"{REPOSITORY}:Q4_0"))
+    assert other.read_bytes() == DRAFT
+    remove(planned(f"{REPOSITORY}:Q8_0"))
+    assert not list(tmp_path.rglob("blobs/*"))
+
+
 def test_a_blob_that_lm_studio_links_to_stays(cache: Path) -> None:
     blob = put(cache, "tiny-Q8_0.gguf", DRAFT).resolve()
     folder = Path.home() / ".lmstudio" / "models" / "someone" / "linked"
@@ -77,6 +102,13 @@ def test_the_same_file_in_older_commits_goes_too(cache: Path) -> None:
     assert removal.freed == len(DRAFT)
     remove(removal)
     assert files_below(cache) == set()
+
+
+def test_another_file_of_the_same_name_in_an_older_commit_stays(cache: Path) -> None:
+    put(cache, "tiny-Q8_0.gguf", DRAFT, commit=NEW)
+    older = put(cache, "tiny-Q8_0.gguf", DRAFT + b"old", commit=OLD, newest=False)
+    remove(planned(f"{REPOSITORY}:Q8_0"))
+    assert older.read_bytes() == DRAFT + b"old"
 
 
 def test_all_parts_of_a_split_model_go(cache: Path) -> None:
@@ -140,6 +172,34 @@ def test_loose_files_of_lm_studio() -> None:
     remove(removal)
     assert files_below(root) == {"someone/tiny-GGUF/mmproj.gguf"}
     (folder / "mmproj.gguf").unlink()
+
+
+def lm_studio(name: str) -> Path:
+    path = Path.home() / ".lmstudio" / "models" / "someone" / "mine" / name
+    path.parent.mkdir(parents=True)
+    return path
+
+
+def test_a_loose_file_that_another_model_links_to_stays(cache: Path) -> None:
+    loose = lm_studio("mine.gguf")
+    loose.write_bytes(DRAFT)
+    link = put(cache, "tiny-Q8_0.gguf", b"x")
+    link.unlink()
+    link.symlink_to(loose)
+    model = named("someone/mine", find_models())
+    assert model is not None
+    removal = plan_removal(model.called("someone/mine"))
+    assert (removal.paths, removal.freed) == ((), 0)
+    assert "another model's link leads to it" in removal.kept[0]
+
+
+def test_a_loose_link_goes_without_what_it_links_to(cache: Path) -> None:
+    link = lm_studio("mine.gguf")
+    link.symlink_to(put(cache, "tiny-Q8_0.gguf", DRAFT).resolve())
+    model = named("someone/mine", find_models())
+    assert model is not None
+    removal = plan_removal(model.called("someone/mine"))
+    assert (removal.paths, removal.freed, removal.kept) == ((link,), 0, ("what it links to stays",))
 
 
 def test_the_caches_themselves_stay() -> None:

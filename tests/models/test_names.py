@@ -61,7 +61,8 @@ def test_what_names_a_model_on_the_hub(text: str, reference: Reference) -> None:
 @pytest.mark.parametrize(
     "text",
     ["", "tiny", "a/b/c", "a//b", "a/b:", "a/b:Q4 K", "../b", "a/..", "-a/b", "https://example.org/a/b",
-     "https://huggingface.co/someone", "https://huggingface.co/a/b/blob/main/README.md", "a/b@:Q4"],
+     "https://huggingface.co/someone", "https://huggingface.co/a/b/blob/main/README.md", "a/b@:Q4",
+     "https://[huggingface.co/a/b"],
 )  # fmt: skip
 def test_what_does_not(text: str) -> None:
     with pytest.raises(UserError) as caught:

@@ -101,6 +101,29 @@ def test_what_the_word_splitter_adds_where_the_file_is_silent(
     assert may_serve(one, one).fits
 
 
+def test_some_word_splitters_put_a_beginning_there_whatever_the_file_says(tmp_path: Path) -> None:
+    always = keys("granite-embed-multi-311m")
+    one = tiny.llama(tmp_path / "one.gguf", adds_bos=True, adjust=always)
+    other = tiny.llama(tmp_path / "other.gguf", adds_bos=False, adjust=always)
+    assert by_loading(one, other) == ""
+    assert may_serve(one, other).fits
+
+
+def test_some_word_splitters_know_no_beginning(tmp_path: Path) -> None:
+    def beginning(path: Path, pre: str) -> Path:
+        def adjust(recipe: Recipe) -> None:
+            recipe.writer.add_tokenizer_pre(pre)
+            for values in recipe.writer.kv_data:
+                values.pop("tokenizer.ggml.bos_token_id", None)
+
+        return tiny.llama(path, adjust=adjust)
+
+    one, other = beginning(tmp_path / "one.gguf", "gpt-2"), beginning(tmp_path / "other.gguf", "chatglm-bpe")
+    verdict = may_serve(one, other)
+    assert not verdict.fits
+    assert verdict.reason == by_loading(one, other)
+
+
 def test_the_first_differing_token_is_told_with_both_texts(target: Path, tmp_path: Path) -> None:
     verdict = may_serve(target, tiny.llama(tmp_path / "draft.gguf", change=77))
     assert verdict.difference == TokenDifference(77, "F", "[changed77]")
@@ -147,4 +170,5 @@ def test_tokens_are_compared_as_llama_cpp_sees_them() -> None:
 def test_ratios_in_words() -> None:
     assert "swap" in pairing.remark(0.5)
     assert "2.5 times" in pairing.remark(2.5)
-    assert pairing.remark(20) == ""
+    assert "only 3.9 times" in pairing.remark(3.9)
+    assert pairing.remark(4) == pairing.remark(20) == ""
