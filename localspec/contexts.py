@@ -8,6 +8,7 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from math import ceil
 
+from localspec.config import SMALLEST_CONTEXT
 from localspec.engines.answer import Happenings
 from localspec.engines.costs import CostCurve, Experience
 from localspec.engines.engine import Engine
@@ -26,7 +27,6 @@ from localspec.types import EngineSettings, Mode, ModelOptions, Sampling
 
 logger = logging.getLogger("localspec.memory")
 
-SMALLEST_CONTEXT = 64
 MEASURE_S = 0.8  # of calls, to learn their costs
 COMPARED = 8  # rounds that tell how fast calls are against costs that were measured earlier
 BUSY_THEN = 0.6  # of the time that calls took then: the machine had other work to do, and costs are dropped

@@ -114,14 +114,14 @@ def learn(path: Path, task: TaskType, settings: EngineSettings, summary: Summary
 
 
 def _read(path: Path) -> tuple[Learned, ...]:
-    if not path.exists():
-        return ()
     try:
         if path.stat().st_size > LARGEST_FILE:
             raise UnexpectedError("it is far too large")
         found = checked(_File, json.loads(path.read_text(encoding="utf-8")), "the file")
         if found.version != VERSION or not all(map(_is_sound, found.tasks)):
             raise UnexpectedError("its figures make no sense together")
+    except FileNotFoundError:
+        return ()
     except (OSError, ValueError, RecursionError) as error:
         logger.warning("%s cannot be used, and learning begins anew: %s", path, error)
         return ()

@@ -176,7 +176,7 @@ def parse_table(path: Path, data: bytes) -> Table:
     text = _decoded(path, data)
     try:
         values = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # also of numbers and nestings beyond all measure
         raise _syntax_error(path, text, str(error)) from None
     return Table(_Source(path, text), (), values)
 

@@ -110,7 +110,7 @@ def test_a_disk_that_takes_nothing_is_no_trouble(
 def test_files_of_other_days_go_when_one_is_written() -> None:
     old, fresh = kept(), kept(replace(HERE, context=16384))
     os.utime(old, (NOW - HOLDS_S - 1, NOW - HOLDS_S - 1))
-    os.utime(fresh, (NOW, NOW))
+    os.utime(fresh, (NOW - HOLDS_S + 1, NOW - HOLDS_S + 1))
     written = kept(replace(HERE, context=65536))
     assert set(written.parent.iterdir()) == {fresh, written}
 
@@ -127,3 +127,8 @@ def test_llama_cpp_tells_what_costs_depend_on_here() -> None:
     assert facts.cores > 0
     assert facts.processor
     assert facts.llama_cpp
+
+
+def test_a_file_that_cannot_be_looked_at_is_none(caplog: pytest.LogCaptureFixture) -> None:
+    assert recall_costs(kept().parent / ("x" * 300), NOW) is None  # as in a folder of another user
+    assert "cannot be used" in caplog.text

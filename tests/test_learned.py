@@ -167,3 +167,10 @@ def test_the_mode_that_was_fastest_comes_first(path: Path, fast: Mode) -> None:
 def test_too_few_answers_are_no_place_to_start(path: Path) -> None:
     learn(path, "coding", SSD, answer((3,), (4,), 1, 1), steady=True)
     assert starting_points(known(path)) == ()
+
+
+def test_a_file_that_cannot_be_looked_at_is_as_good_as_none(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert learned(tmp_path / ("x" * 300), "coding") is None
+    assert "cannot be used" in caplog.text

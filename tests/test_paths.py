@@ -107,3 +107,8 @@ def test_what_fails_half_way_leaves_the_old_file(
 def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="No such file"):
         paths.write_atomically(tmp_path / "missing" / "file", "text")
+
+
+def test_a_home_is_found_in_a_path_and_nobodys_home_stays_as_written(empty_home: Path) -> None:
+    assert paths.expanded("~/models") == empty_home / "models"
+    assert paths.expanded(Path("~nobody-of-that-name/x")) == Path("~nobody-of-that-name/x")

@@ -65,3 +65,11 @@ def test_models_that_work_at_once_share_the_cores(
     answer(demo_target, demo_draft, "ssd")
     assert given[demo_draft.stem][-1] == (2, 2)
     assert given[demo_target.stem][-1][0] == 6
+
+
+def test_threads_asked_for_are_taken_from_the_cores_that_are_shared(
+    given: dict[str, list[Threads]], demo_target: Path, demo_draft: Path
+) -> None:
+    answer(demo_target, demo_draft, "ssd", draft_threads=5)
+    assert given[demo_draft.stem][-1] == (5, 5)
+    assert given[demo_target.stem][-1][0] == 3

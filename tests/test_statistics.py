@@ -1,3 +1,5 @@
+import math
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -110,3 +112,12 @@ def test_a_surer_interval_is_wider() -> None:
     _, low, high = ratio_of_sums(above, below)
     _, lower, higher = ratio_of_sums(above, below, 0.005)
     assert lower < low < high < higher
+
+
+@pytest.mark.parametrize("count", [2, 3, 5])
+def test_where_pairs_differ_little_the_interval_is_students(count: int) -> None:
+    above = 100 + np.random.default_rng(3).normal(0, 1, count)
+    value, low, high = ratio_of_sums(above, np.ones(count))
+    half = stats.t.ppf(0.975, count - 1) * above.std(ddof=1) / math.sqrt(count)
+    assert value == pytest.approx(above.mean())
+    assert (high - low) / 2 == pytest.approx(half, rel=0.06)

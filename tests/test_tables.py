@@ -186,6 +186,11 @@ def test_what_is_missing_is_named_with_its_table(write: Callable[[str], Table]) 
     table.require("a")
 
 
+def test_a_key_in_a_table_has_its_own_line(write: Callable[[str], Table]) -> None:
+    table = write("[sub]\n\nkey = 1").table("sub")
+    assert "file.toml, line 3: " in message_of(lambda: table.text("key"))
+
+
 def test_a_key_in_an_inline_table_has_the_line_of_that(write: Callable[[str], Table]) -> None:
     table = write("\nsub = { a = 1 }").table("sub")
     assert "line 2: there is no key `a`" in message_of(lambda: table.allow(()))
@@ -227,3 +232,10 @@ def test_a_text_that_is_not_on_disk_is_read_as_if_it_were(tmp_path: Path) -> Non
     path = tmp_path / "file.toml"
     assert parse_table(path, b"a = 'x'").text("a") == "x"
     assert message_of(lambda: parse_table(path, b"\na = ")).startswith(f"{path}, line 2: ")
+
+
+@pytest.mark.parametrize("value", ["9" * 5000, "[" * 5000 + "]" * 5000], ids=["number", "nesting"])
+def test_what_is_beyond_all_measure_is_a_mistake_in_the_file(
+    write: Callable[[str], Table], value: str
+) -> None:
+    assert "file.toml: " in message_of(lambda: write(f"a = {value}"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from localspec.paths import expanded
 from localspec.types import ModelOptions
 
 Flag = tuple[str, str]
@@ -62,4 +63,4 @@ def _seat_flags(options: ModelOptions, device: str, layers: str) -> Iterator[Fla
 
 
 def _path(options: ModelOptions) -> str:
-    return str(options.path.expanduser().absolute())
+    return str(expanded(options.path).absolute())

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import IO
 
 from localspec.errors import EngineDied, EngineError, UserError
+from localspec.paths import expanded
 
 HOST = "127.0.0.1"
 START_LIMIT_S = 600.0
@@ -138,9 +139,10 @@ def free_port() -> int:
 
 
 def _start(program: Path, words: Sequence[str], output: IO[bytes]) -> subprocess.Popen[bytes]:
-    found = shutil.which(program) or shutil.which(program.expanduser().absolute())
+    path = expanded(program).absolute()
+    found = shutil.which(program) or shutil.which(path)
     if found is None:
-        what = "is not a program that can be started" if program.expanduser().exists() else "does not exist"
+        what = "is not a program that can be started" if path.exists() else "does not exist"
         raise UserError(f"{program} {what}", _HINT)
     try:
         return subprocess.Popen(

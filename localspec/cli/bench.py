@@ -38,7 +38,7 @@ from localspec.cli.bench_wish import (
     read_plot,
     wish_of,
 )
-from localspec.cli.console import say
+from localspec.cli.console import on_interrupt, say
 from localspec.cli.logs import set_up_logging
 from localspec.cli.options import PairOptions, pair_options
 from localspec.cli.report import FAILURE, INTERRUPTED, SUCCESS
@@ -130,13 +130,14 @@ def main(argv: Sequence[str]) -> int:
     wish = wish_of(args, prompts, pair)
     set_up_logging(verbose=args.verbose)
     pair, tuned = seated(args, wish, pair)
-    outcome = _compare(wish, pair, tuned, _print_line if args.output == "jsonl" else _wait)
-    command = shlex.join(["localspec", "bench", *argv])
-    return _conclude(outcome, args.output, command)
+    on_run = _print_line if args.output == "jsonl" else _wait
+    with ExitStack() as until_printed:
+        outcome = _compare(wish, pair, tuned, on_run, until_printed)
+        return _conclude(outcome, args.output, shlex.join(["localspec", "bench", *argv]))
 
 
-def _wait(_run: Run) -> None:
-    """Print nothing yet."""
+def _wait(_run: Run | None = None) -> None:
+    """Do nothing yet."""
 
 
 def _print_line(run: Run) -> None:
@@ -146,9 +147,13 @@ def _print_line(run: Run) -> None:
 
 
 def _compare(
-    wish: BenchWish, pair: PairOptions, tuned: TunedSettings, on_run: Callable[[Run], None]
+    wish: BenchWish,
+    pair: PairOptions,
+    tuned: TunedSettings,
+    on_run: Callable[[Run], None],
+    until_printed: ExitStack,
 ) -> _Outcome:
-    """Open everything, and ask all contenders."""
+    """Open everything, and ask all contenders; what was measured survives a second Ctrl+C."""
     with opening.open_runtime(pair) as runtime, ExitStack() as processes:
         from localspec.bench.own import plain_anchor
 
@@ -159,6 +164,7 @@ def _compare(
         contenders = [*ours, *servers(wish, pair, runtime, processes)]
         plan = Plan(contenders, wish.prompts, wish.max_tokens, wish.repetitions, plain_anchor(runtime))
         say(f"timing {plan.answers} answers of {', '.join(each.name for each in contenders)}")
+        until_printed.enter_context(on_interrupt(_wait))
         measured = measure(plan, len(ours), runtime.cancel, on_run)
         peaks = {each.name: each.memory_peak() for each in contenders}
     return _Outcome(wish, pair, measured, peaks)

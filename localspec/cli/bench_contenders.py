@@ -14,6 +14,7 @@ from localspec.bench.records import Contender, Prompt
 from localspec.chat.learning import Experience
 from localspec.cli import placing
 from localspec.cli.bench_wish import COMBINED, SERVER, TUNED, BenchWish
+from localspec.cli.console import leaving_in_order
 from localspec.cli.experience import KnownPair
 from localspec.cli.opening import note
 from localspec.cli.options import DRAFT_MODES, PairOptions
@@ -146,6 +147,7 @@ def servers(
         return
     from localspec.bench.llama_server import LlamaServer
 
+    open_until.enter_context(leaving_in_order())  # a server hears of nothing but its own end
     target = replace(pair.target, context=runtime.target.context)
     plain = open_until.enter_context(LlamaServer.start(wish.server, target))
     yield plain.contender(SERVER, wish.sampling)

@@ -17,7 +17,7 @@ from localspec.cli.arguments import MAX_DRAFT_LENGTH
 from localspec.cli.options import DRAFT_MODES, PairOptions, decoding
 from localspec.cli.values import whole
 from localspec.errors import UserError
-from localspec.paths import config_dir
+from localspec.paths import config_dir, expanded
 from localspec.profiles import Speculation, files_in, shipped_files
 from localspec.types import Sampling
 
@@ -72,7 +72,7 @@ def read_against(text: str) -> Path:
     name, _, program = text.partition("=")
     if name != SERVER or not program:
         raise argparse.ArgumentTypeError(f"`{text}` is not `{SERVER}=PATH`; nothing else can be run against")
-    path = Path(program).expanduser()
+    path = expanded(program)
     if path.parent == Path() and not path.exists():
         path = Path(shutil.which(program) or program)
     if not path.exists():
@@ -84,7 +84,7 @@ def read_against(text: str) -> Path:
 
 def read_plot(text: str) -> Path:
     """Read the name of a drawing, whose folder has to be there."""
-    path = Path(text).expanduser()
+    path = expanded(text)
     if path.suffix.lower() != ".svg":
         raise argparse.ArgumentTypeError(f"`{text}` is not the name of an SVG file, such as speed.svg")
     if path.is_dir():
@@ -143,7 +143,7 @@ def _named(name: str) -> Iterator[Prompt]:
         yield from (Prompt(found.task, found.prompt) for found in prompts())
     elif name in (known := _profile_names()):
         yield from profile_prompts([name])
-    elif (path := Path(name).expanduser()).exists() or path.suffix or path.name != name:
+    elif (path := expanded(name)).exists() or path.suffix or path.name != name:
         yield from read_prompts(path)
     else:
         sets = ", ".join((DEMO, *known))

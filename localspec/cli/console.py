@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import count
 from types import FrameType
 from typing import TextIO
@@ -17,6 +17,7 @@ from localspec.types import Provenance, TextDelta
 
 ERASE_LINE = "\r\x1b[K"
 _PATIENCE = 2  # an impatient second press means the same as the first
+_ENDS = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
 _RESET = "\x1b[0m"
 _STYLES = {
     Provenance.TARGET: "",
@@ -48,8 +49,31 @@ def colours_unwanted() -> bool:
 
 
 def say(text: str) -> None:
-    """Print a line for the person at the keyboard: to standard error, never among the data."""
-    print(text, file=sys.stderr, flush=True)
+    """Print a line for the person at the keyboard: to standard error, never among the data.
+
+    That nobody can read it stops no work, unless nobody reads the data either.
+    """
+    try:
+        print(text, file=sys.stderr, flush=True)
+    except OSError as error:
+        if isinstance(error, BrokenPipeError) and _are_one(sys.stdout, sys.stderr):
+            raise
+        forget(sys.stderr)
+
+
+def _are_one(one: TextIO, other: TextIO) -> bool:
+    try:
+        return os.path.sameopenfile(one.fileno(), other.fileno())
+    except OSError:  # one of them is no file
+        return False
+
+
+def forget(stream: TextIO) -> None:
+    """Send what is written to a stream nowhere, and what it still holds."""
+    with suppress(OSError):  # it is no file
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
 
 
 def show(delta: TextDelta, *, colours: bool) -> None:
@@ -62,9 +86,12 @@ def show(delta: TextDelta, *, colours: bool) -> None:
     sys.stdout.flush()
 
 
-def read_utf8(stream: TextIO) -> str:
-    """Read a stream to its end; raises UserError with the offset of the first byte that is not UTF-8 text."""
-    return decode_utf8(stream.buffer.read())
+def read_utf8(stream: TextIO, most: int = -1) -> str:
+    """Read a stream to its end; raises UserError where it is no UTF-8 text, or more than so many bytes."""
+    data = stream.buffer.read(most if most < 0 else most + 1)
+    if 0 <= most < len(data):
+        raise UserError(f"standard input holds more than {most >> 20} MiB", "pipe a part of it")
+    return decode_utf8(data)
 
 
 def decode_utf8(data: bytes, offset: int = 0) -> str:
@@ -88,7 +115,7 @@ def decode_utf8(data: bytes, offset: int = 0) -> str:
 @contextmanager
 def on_interrupt(action: Callable[[], None]) -> Iterator[None]:
     """Let Ctrl+C call `action`; the third time, should nothing else help, it raises KeyboardInterrupt."""
-    if threading.current_thread() is not threading.main_thread():
+    if not _hears_signals():
         yield
         return
     presses = count(1)
@@ -105,6 +132,28 @@ def on_interrupt(action: Callable[[], None]) -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
+@contextmanager
+def leaving_in_order() -> Iterator[None]:
+    """Let a request to end, such as `kill` sends, raise SystemExit: whoever started a program can end it."""
+    ours = _hears_signals()
+    found = [number for number in _ENDS if ours and signal.getsignal(number) is signal.SIG_DFL]
+    for number in found:
+        signal.signal(number, _leave)
+    try:
+        yield
+    finally:
+        for number in found:
+            signal.signal(number, signal.SIG_DFL)
+
+
+def _leave(number: int, _frame: FrameType | None) -> None:
+    raise SystemExit(128 + number)
+
+
+def _hears_signals() -> bool:
+    return threading.current_thread() is threading.main_thread()
+
+
 class StatusLine:
     """One line on standard error that is written over and over, if somebody looks at it."""
 
@@ -115,7 +164,7 @@ class StatusLine:
     def update(self, text: str) -> None:
         """Show `text` in place of what the line said."""
         if self._enabled:
-            sys.stderr.write(f"{ERASE_LINE}{text}")
+            sys.stderr.write(f"{ERASE_LINE}{text[: _columns()]}")
             sys.stderr.flush()
             self._visible = True
 
@@ -125,3 +174,12 @@ class StatusLine:
             sys.stderr.write(ERASE_LINE)
             sys.stderr.flush()
             self._visible = False
+
+
+def _columns() -> int | None:
+    """Return how many characters fit a line of standard error: what wraps could not be taken away again."""
+    try:
+        columns = os.get_terminal_size(sys.stderr.fileno()).columns
+    except (OSError, ValueError):
+        return None
+    return columns - 1 if columns else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Sequence
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 from localspec.cli.console import read_utf8
 from localspec.errors import UserError
-from localspec.paths import make_private_folder, write_atomically
+from localspec.paths import expanded, make_private_folder, write_atomically
 
 if TYPE_CHECKING:
     from localspec.chat.import_json import Parsed
@@ -40,8 +41,7 @@ def chat_text(store: Store, chat: ChatInfo, form: Format) -> str:
 
     messages = store.messages(chat.id)
     if form == "md":
-        newest = messages[-1].id if messages else None
-        return to_markdown(chat, Tree.of(messages, newest if chat.leaf is None else chat.leaf).path)
+        return to_markdown(chat, Tree.of(messages, chat.leaf).answered().path)
     records = {m.id: record for m in messages if (record := store.record(m.id)) is not None}
     return to_json(chat, messages, records) + "\n"
 
@@ -53,9 +53,10 @@ def targets(
 
     A set of chats goes into a folder, unless `output` has the ending of a file.
     """
-    path = Path(output).expanduser()
+    path = expanded(output)
     ending = _FORMATS.get(path.suffix.lower())
-    if path.is_dir() or output.endswith(("/", "\\")) or (is_set and ending is None):
+    is_folder = os.path.isdir(path)  # noqa: PTH112 - as below, of names that no disk takes
+    if is_folder or output.endswith(("/", "\\")) or (is_set and ending is None):
         chosen = form or "md"
         return tuple(ExportFile(path / _file_name(chat, chosen), chosen, (chat,)) for chat in chats)
     chosen = form or ending or "md"
@@ -82,7 +83,7 @@ def read(name: str) -> tuple[Parsed, ...]:
     """Return the chats of an exported file; `-` is standard input."""
     from localspec.chat.import_json import parse_all
 
-    text = read_utf8(sys.stdin) if name == "-" else _read_file(Path(name).expanduser())
+    text = read_utf8(sys.stdin, MAX_BYTES) if name == "-" else _read_file(expanded(name))
     try:
         return tuple(parse_all(text))
     except UserError as error:
@@ -102,9 +103,11 @@ def _read_file(path: Path) -> str:
 
 
 def _check_target(path: Path, *, force: bool) -> None:
-    if path.exists() and not path.is_file():
+    if not os.path.exists(path):  # noqa: PTH110 - a name that no disk takes is refused in writing
+        return
+    if not path.is_file():
         raise UserError(f"`{path}` is not a plain file", "leave -o out to write to standard output")
-    if path.exists() and not force:
+    if not force:
         raise UserError(f"`{path}` exists already", "name another file, or add --force to write over it")
 
 

@@ -60,10 +60,20 @@ ALIASES = {"ls": "models", "list": "models"}
 
 def main(argv: Sequence[str], open_screen: Verb | None = None) -> int:
     """Run the command line and return its exit code; where a chat is wanted without a verb, `open_screen`."""
+    _open_missing_streams()
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # a terminal that lacks a character shows `?` instead of failing
             stream.reconfigure(errors="replace")
     return exit_code(lambda: _dispatch(argv, open_screen or _verb("chat")), argv)
+
+
+def _open_missing_streams() -> None:
+    """Let what is written to a closed stream go nowhere: else the next file that opens would get it."""
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(descriptor)
+    sys.stdout = sys.stdout or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, PTH123
+    sys.stderr = sys.stderr or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, PTH123
 
 
 def _dispatch(argv: Sequence[str], open_screen: Verb) -> int:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from localspec.cli.console import is_terminal, read_utf8
 from localspec.errors import UserError
 
+MOST_BYTES = 64 * 2**20  # of standard input: far more than any context holds
 _HOW = 'write `localspec run "question"`, or pipe a text into it'
 
 
@@ -19,7 +20,7 @@ def read_prompt(words: Sequence[str]) -> str:
             "the prompt is not valid text", "write it in the terminal's encoding, or pipe it as UTF-8"
         )
     has_input = sys.stdin is not None and not sys.stdin.closed and not is_terminal(sys.stdin)
-    piped = read_utf8(sys.stdin).rstrip("\r\n") if has_input else ""
+    piped = read_utf8(sys.stdin, MOST_BYTES).rstrip("\r\n") if has_input else ""
     if argument.strip():
         return f"{argument}\n\n{piped}" if piped.strip() else argument
     if piped.strip():

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Sequence
 from errno import ENOSPC
 
-from localspec.cli.console import say
-from localspec.errors import Cancelled, EngineError, LocalSpecError, StoreError, UserError
+from localspec.cli.console import forget, say
+from localspec.errors import Cancelled, LocalSpecError, UserError
 
 SUCCESS, FAILURE, USAGE, INTERRUPTED = 0, 1, 2, 130
-_ONE_LINE = str.maketrans({"\n": " ", "\r": " "})
+_ONE_LINE = dict.fromkeys((*range(0x20), *range(0x7F, 0xA0)), " ")  # files and servers say anything
 
 
 def tell(error: LocalSpecError) -> None:
@@ -25,27 +24,39 @@ def tell(error: LocalSpecError) -> None:
 def exit_code(action: Callable[[], int], argv: Sequence[str]) -> int:
     """Run a verb and return its exit code; nothing but SystemExit gets through."""
     try:
-        code = action()
-        sys.stdout.flush()  # a reader that has gone shows itself here, not at the interpreter's end
-    except UserError as error:
-        tell(error)
-        return USAGE
+        return _flushed(action)
     except (Cancelled, KeyboardInterrupt):
         return INTERRUPTED
-    except (EngineError, StoreError) as error:
-        tell(error)
-        return FAILURE
     except BrokenPipeError:
-        _forget_output()
+        _forget_broken()
         return SUCCESS  # who reads no further has what they wanted, as with `head`
     except Exception as error:  # noqa: BLE001 - the last line of defence: one line, not a traceback
-        if isinstance(error, OSError) and error.errno == ENOSPC:
-            _forget_output()
-            say(f"error: cannot write: {error.strerror}")
-        else:
-            _tell_unexpected(error, verbose="-v" in argv or "--verbose" in argv)
-        return FAILURE
+        try:
+            _explain(error, verbose="-v" in argv or "--verbose" in argv)
+        except OSError:  # nobody can read that
+            _forget_broken()
+        return USAGE if isinstance(error, UserError) else FAILURE
+
+
+def _flushed(action: Callable[[], int]) -> int:
+    """Run a verb; a reader that has gone shows itself here, not at the interpreter's end."""
+    try:
+        code = action()
+    except SystemExit:  # argparse leaves this way after `--help`
+        sys.stdout.flush()
+        raise
+    sys.stdout.flush()
     return code
+
+
+def _explain(error: Exception, *, verbose: bool) -> None:
+    if isinstance(error, LocalSpecError):
+        tell(error)
+    elif isinstance(error, OSError) and error.errno == ENOSPC:
+        forget(sys.stdout)
+        say(f"error: cannot write: {error.strerror}")
+    else:
+        _tell_unexpected(error, verbose=verbose)
 
 
 def _tell_unexpected(error: Exception, *, verbose: bool) -> None:
@@ -58,9 +69,10 @@ def _tell_unexpected(error: Exception, *, verbose: bool) -> None:
         say("  hint: this is a mistake in LocalSpec; run it again with -v for the traceback, and report it")
 
 
-def _forget_output() -> None:
-    """Send what is still buffered nowhere, so that the interpreter's last flush does not fail too."""
-    try:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except OSError:
-        return  # standard output is no file
+def _forget_broken() -> None:
+    """Forget the streams that nobody reads: the interpreter's last flush would fail, too."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            forget(stream)

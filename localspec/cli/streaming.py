@@ -32,11 +32,18 @@ def stream(runtime: Runtime, request: Request) -> Generator[GenerationEvent]:
             events.put(error)
 
     thread = threading.Thread(target=generate, name="localspec-generate", daemon=True)
-    ended = False
-    with on_interrupt(runtime.cancel):
+    ended, unwanted = False, threading.Event()
+
+    def stop() -> None:
+        unwanted.set()
+        runtime.cancel()
+
+    with on_interrupt(stop):
         thread.start()
         try:
             while not ended:
+                if unwanted.is_set():
+                    runtime.cancel()  # again and again: before their first step models hear nothing
                 try:
                     event = events.get(timeout=_POLL_S)
                 except Empty:
@@ -47,6 +54,7 @@ def stream(runtime: Runtime, request: Request) -> Generator[GenerationEvent]:
                 if event is not None:
                     yield event
         finally:
-            if not ended:
+            while not ended and thread.is_alive():
                 runtime.cancel()
+                thread.join(_POLL_S)
             thread.join()

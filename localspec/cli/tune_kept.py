@@ -181,7 +181,7 @@ def report(args: argparse.Namespace) -> int:
     from localspec.tuning.report import write_report
     from localspec.tuning.tune_report import gather
 
-    path = Path(args.report).expanduser().absolute()
+    path = paths.expanded(args.report).absolute()
     _must_be_ours(path)
     pair = seated_pair(args)
     identity = identity_of(pair)

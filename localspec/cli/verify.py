@@ -37,7 +37,7 @@ def parser() -> Parser:
         "follow the target's distribution. Exit code 0: exact; 1: not. Ctrl+C tells what was found so far.",
     )
     add = result.add_argument
-    add("--quick", action="store_true", help="test a quarter as much")
+    add("--quick", action="store_true", help="half the answers, a third of the tokens")
     add(
         "--tokens",
         type=whole(50, 1_000_000),
@@ -78,7 +78,7 @@ def main(argv: Sequence[str]) -> int:
         effort = replace(effort, sampled_tokens=args.tokens)
     if args.near_tie is not None:
         effort = replace(effort, near_tie=args.near_tie)
-    with opening.open_runtime(pair) as runtime:
+    with opening.open_runtime(pair) as runtime, on_interrupt(_wait):
         opening.tell_notes(runtime, pair)
         report = _check(runtime, how, effort)
         if args.json:
@@ -90,11 +90,18 @@ def main(argv: Sequence[str]) -> int:
     return SUCCESS if report.complete else INTERRUPTED
 
 
+def _wait() -> None:
+    """Let what was found be printed although Ctrl+C is pressed again."""
+
+
 def _check(runtime: Runtime, how: Decoding, effort: Effort) -> Report:
     from localspec.exactness import check, variants
 
     progress = Progress(runtime.cancel)
-    tested = variants(how.settings, how.mode, has_draft=runtime.draft is not None)
+    tested = variants(how.settings, how.mode, runtime.modes)
+    if not tested:
+        reason = "; ".join(runtime.notes) or "these models cannot speculate so"
+        raise UserError(f"there is nothing to verify: {reason}", "choose another --mode or other models")
     try:
         with on_interrupt(progress.stop):
             return check(runtime, tested, effort, progress)
@@ -195,7 +202,7 @@ def _mark(passed: bool) -> str:
 def _as_json(runtime: Runtime, report: Report) -> figures.Json:
     return {
         "schema": figures.SCHEMA,
-        "exact": report.exact,
+        "exact": report.exact if report.complete or not report.exact else None,
         "complete": report.complete,
         **figures.models(runtime),
         "greedy": [_greedy_json(result) for result in report.greedy],

@@ -45,10 +45,13 @@ class Report:
         return all(part.passed for part in self.greedy) and all(part.passed for part in self.sampled)
 
 
-def variants(settings: EngineSettings, mode: Mode | None, *, has_draft: bool) -> tuple[Variant, ...]:
+def variants(settings: EngineSettings, mode: Mode | None, possible: Sequence[Mode]) -> tuple[Variant, ...]:
     """Return the speculating variants to test: those of one mode, or of all that the models allow."""
-    possible: tuple[Mode, ...] = ("ngram", "sd", "ssd") if has_draft else ("ngram",)
-    return tuple(Variant(m, replace(settings, mode=m)) for m in possible if mode in (None, m))
+    return tuple(
+        Variant(each, replace(settings, mode=each))
+        for each in possible
+        if each != "off" and mode in (None, each)
+    )
 
 
 def check(runtime: TokenRuntime, tested: Sequence[Variant], effort: Effort, on_progress: Progress) -> Report:

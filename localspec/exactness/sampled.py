@@ -63,6 +63,11 @@ class _Group:
         """Return how many tokens there are."""
         return len(self.pairs)
 
+    def with_those_of(self, other: _Group) -> _Group:
+        """Return the tokens of both."""
+        excess, variance = self.excess + other.excess, self.variance + other.variance
+        return _Group(self.pairs + other.pairs, self.drafted + other.drafted, excess, variance)
+
     def result(self, variant: str, rounds: Rounds) -> DistributionResult:
         """Test the transforms."""
         return DistributionResult(variant, rounds, self.tokens, self.drafted, self._p_value())
@@ -121,10 +126,11 @@ class _Sample:
         course.done += self.tokens - before
 
     def results(self) -> tuple[DistributionResult, ...]:
-        """Test hit rounds and other rounds apart."""
+        """Test hit rounds and other rounds apart, where there are enough tokens of both."""
         name = self.variant.name
-        if not self._hits.tokens:
-            return (self._others.result(name, "all"),) if self._others.tokens else ()
+        if min(self._hits.tokens, self._others.tokens) < FEWEST_TOKENS:
+            every = self._hits.with_those_of(self._others)
+            return (every.result(name, "all"),) if every.tokens else ()
         return self._hits.result(name, "hit"), self._others.result(name, "other")
 
 

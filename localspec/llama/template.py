@@ -75,9 +75,13 @@ class ChatTemplate:
 
     def _guard(self, content: str, mark: str) -> str:
         """Break every control token's text with the mark, at which the rendering is cut before tokenising."""
-        while self._control is not None and (found := self._control.search(content)):
+        parts: list[str] = []
+        done = 0
+        while self._control is not None and (found := self._control.search(content, done)):
             inside = found.start() + 1
-            content = content[:inside] + mark + content[inside:]
+            parts += content[done:inside], mark
+            done = inside
+        content = "".join(parts) + content[done:]
         for text in self._single:  # one character cannot be broken: it becomes a part of its own
             content = content.replace(text, mark + text + mark)
         return content

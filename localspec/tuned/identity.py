@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from localspec.paths import expanded
 from localspec.tuned.model_files import fingerprint
 from localspec.types import ModelOptions
 
@@ -98,7 +99,7 @@ def _model_changes(role: str, kept: ModelFacts, now: ModelFacts) -> Iterator[str
 
 
 def _facts(options: ModelOptions, threads: int) -> ModelFacts:
-    path = options.path.expanduser().absolute()
+    path = expanded(options.path).absolute()
     return ModelFacts(str(path), fingerprint(path), _seat(options, threads))
 
 

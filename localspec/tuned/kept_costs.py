@@ -53,8 +53,6 @@ def costs_file(identity: Identity, details: object) -> Path:
 
 def recall_costs(path: Path, now: float) -> KeptCosts | None:
     """Return the costs in a file, None if there are none, or none that may still hold."""
-    if not path.exists():
-        return None
     try:
         if path.stat().st_size > LARGEST_FILE:
             raise UnexpectedError("it is far too large")
@@ -63,6 +61,8 @@ def recall_costs(path: Path, now: float) -> KeptCosts | None:
             raise UnexpectedError(f"its schema is {kept.schema}, and this program knows {SCHEMA}")
         if not _is_sound(kept):
             raise UnexpectedError("its figures make no sense")
+    except FileNotFoundError:
+        return None
     except (OSError, ValueError, RecursionError) as error:
         logger.warning("%s cannot be used, and costs are measured anew: %s", path, error)
         return None

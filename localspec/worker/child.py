@@ -11,6 +11,7 @@ import os
 import pickle
 import signal
 import sys
+import threading
 from contextlib import suppress
 from pathlib import Path
 from typing import IO
@@ -26,6 +27,7 @@ def main() -> None:
     """Serve until the requests end."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     faulthandler.enable(all_threads=False)  # the others run on: reading their stacks can crash or never end
+    threading.excepthook = _end_with_a_thread
     _die_first_and_fast()
     requests, replies = _take_pipes()
     logging.captureWarnings(capture=True)
@@ -37,6 +39,12 @@ def main() -> None:
     service.stop(_PATIENCE_S)
     outbox.flush(_PATIENCE_S)
     os._exit(0)  # the system frees everything; destructors of native libraries can only crash here
+
+
+def _end_with_a_thread(failure: threading.ExceptHookArgs) -> None:
+    """End where a thread fails: the parent would wait for its answers for ever."""
+    threading.__excepthook__(failure)
+    os._exit(1)
 
 
 def _die_first_and_fast() -> None:

@@ -180,7 +180,7 @@ class EngineProcess:
         stream = self._process.stdout
         assert stream is not None
         try:
-            while (line := stream.readline()) != GREETING:
+            while not (line := stream.readline()).endswith(GREETING):  # after what did not end its line
                 if not line:
                     raise EOFError
                 self._output.add(line)  # of something that runs at the start of every Python

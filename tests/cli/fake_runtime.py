@@ -74,6 +74,7 @@ class FakeRuntime:
     target: ModelInfo = field(default_factory=lambda: model_info("big"))
     draft: ModelInfo | None = field(default_factory=lambda: model_info("small"))
     notes: tuple[str, ...] = ()
+    modes: tuple[str, ...] = ("off", "ngram", "sd", "ssd")
     requests: list[Request] = field(default_factory=list)
     opened: list[PairOptions] = field(default_factory=list)
     cancelled: threading.Event = field(default_factory=threading.Event)

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import os
+import signal
 from dataclasses import replace
 from pathlib import Path
 
@@ -148,6 +149,22 @@ def test_ctrl_c_prints_what_there_is(models: Models, invoke: Invoke) -> None:
     assert outcome.err.endswith("stopped\n")
     assert models.cancelled.is_set()
     assert models.closed
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Ctrl+C cannot be pressed from here")
+def test_a_second_ctrl_c_does_not_cost_what_was_measured(
+    models: Models, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def press_again() -> None:
+        models.closed = True
+        os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(models, "close", press_again)
+    models.pressed_after = 2 + 5
+    before = signal.getsignal(signal.SIGINT)
+    outcome = invoke("bench", *QUICK, "--modes", "sd", "-o", "json")
+    assert (outcome.code, json.loads(outcome.out)["complete"], models.closed) == (130, False, True)
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Ctrl+C cannot be pressed from here")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import signal
+import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -188,6 +190,7 @@ def test_a_prompt_that_leaves_no_room_for_an_answer() -> None:
         (("off", "ngram"), "ngram", False),
         (("off", "sd"), "sd", True),
         (("off", "ssd", "sd"), "ssd", True),
+        (("off", "ngram", "ssd+ngram"), "ssd", True),
     ],
 )
 def test_models_sit_as_the_mode_needs_that_needs_most(
@@ -265,3 +268,21 @@ def test_every_tuned_task_is_recalled_once() -> None:
 
     tuned_settings(Experience(recall), (CODING, Prompt("writing", "Tell."), CODING))
     assert asked == ["coding", "writing"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no such signals")
+@pytest.mark.usefixtures("server")
+def test_a_request_to_end_ends_the_servers_too() -> None:
+    def start_and_end(stack: ExitStack) -> None:
+        assert len(list(servers(wish, PAIR, runtime(), stack))) == Server.running == 2
+        assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL  # or this would end the tests
+        signal.raise_signal(signal.SIGTERM)
+
+    wish = replace(WISH, server=Path("llama-server"))
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        with pytest.raises(SystemExit) as left, ExitStack() as stack:
+            start_and_end(stack)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert (left.value.code, Server.running) == (143, 0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -15,15 +16,16 @@ from localspec.cli.arguments import add_answer_flags, verb_parser
 from localspec.cli.experience import KnownPair, reason
 from localspec.cli.options import PairOptions, pair_options
 from localspec.cli.placing import add_placing_flags
+from localspec.errors import UserError
 from localspec.learned import file_of, learned
 from localspec.machine import machine as machine_module
 from localspec.machine.machine_facts import facts_of
 from localspec.machine.records import Machine
 from localspec.paths import config_dir, data_dir
 from localspec.tuned import Identity, TunedTask, TunedWorkplace, identify, keep, keep_workplace
-from localspec.types import EngineSettings, Mode
+from localspec.types import EngineSettings, Finished, GenerationEvent, Mode, ModeChanged, Request
 from tests.cli.conftest import Invoke
-from tests.cli.fake_runtime import FakeRuntime
+from tests.cli.fake_runtime import SUMMARY, FakeRuntime
 from tests.machine.machines import card, machine
 
 HERE = machine((card(0, 24), 900), (card(1, 8), 300))
@@ -155,15 +157,16 @@ def test_damaged_file_is_told_and_nothing_is_used(
 
 def test_pair_is_opened_as_was_found_best_unless_flags_say_otherwise(files: tuple[str, ...]) -> None:
     best = TunedWorkplace(5, 2, 256, draft_flash_attention=True, draft_kv_type="q8_0", draft_on_cpu=True)
-    for flags in ((), ("-ub", "128", "-fa", "off", "-ctkd", "f16")):
+    given = ("-ub", "128", "-fa", "off", "-ctkd", "f16", "-t", "3", "-td", "1", "-devd", "CUDA1")
+    for flags in ((), given):
         args, pair = parsed(*files, *flags)
         now = identify(pair.target, pair.draft, pair.draft_threads, facts_of(HERE))
         keep(now, CODING)
         keep_workplace(now, best)
         opened = KnownPair(args, here=True).seat(pair, lambda _args, pair: pair)
         assert opened.draft is not None
-        assert (opened.target.threads, opened.draft_threads) == (5, 2)
-        assert opened.draft.devices == ()
+        assert (opened.target.threads, opened.draft_threads) == ((3, 1) if flags else (5, 2))
+        assert opened.draft.devices == (("CUDA1",) if flags else ())
         tuned = (opened.target.micro_batch, opened.draft.flash_attention, opened.draft.kv_type_v)
         assert tuned == ((128, False, "f16") if flags else (256, True, "q8_0"))
 
@@ -179,6 +182,18 @@ def test_draft_model_gets_the_seat_that_it_was_tuned_on(files: tuple[str, ...]) 
 
     assert KnownPair(args, here=True).seat(pair, place).draft == pair.draft
     assert modes == ["auto", "sd"]
+
+
+def test_draft_model_for_which_there_is_no_room_is_left_out(files: tuple[str, ...]) -> None:
+    def place(args: argparse.Namespace, pair: PairOptions) -> PairOptions:
+        if args.mode == "sd":
+            raise UserError("there is no room for both")
+        return replace(pair, draft=None)
+
+    keep(identity(files), CODING)
+    args, pair = parsed(*files, "--fan-out", "64")
+    seated = KnownPair(args, here=True).seat(pair, place)
+    assert (seated.draft, seated.max_fan_out) == (None, 64)
 
 
 def test_pair_that_was_never_tuned_is_placed_as_asked(files: tuple[str, ...]) -> None:
@@ -208,6 +223,22 @@ def test_answers_are_learned_from_where_that_is_wanted(
     found = learned(file_of(identity(files).pair), "coding")
     assert (found.answers if found is not None else 0) == (3 if wanted else 0)
     assert (data_dir() / "learned").exists() is wanted
+
+
+@pytest.mark.parametrize("changes", [(), (ModeChanged("off", "it was losing"),)])
+def test_pace_is_learned_of_answers_in_one_mode(
+    fake: FakeRuntime, invoke: Invoke, files: tuple[str, ...], changes: tuple[ModeChanged, ...]
+) -> None:
+    def script(_request: Request) -> Iterator[GenerationEvent]:
+        yield from changes
+        yield Finished("stop", replace(SUMMARY, tokens=100))
+
+    (config_dir() / "config.toml").write_text("[tuning]\nlearn = true", encoding="utf-8")
+    fake.scripts = [script]
+    invoke("run", *CODE, *files)
+    found = learned(file_of(identity(files).pair), "coding")
+    assert found is not None
+    assert (found.answers, len(found.paces)) == (1, 0 if changes else 1)
 
 
 def test_trouble_with_learning_is_no_trouble(

@@ -125,6 +125,14 @@ def test_nothing_is_written_over_unasked(invoke: Invoke, tmp_path: Path) -> None
     assert "is not a plain file" in invoke("history", "export", "1", "-o", os.devnull, "--force").err
 
 
+def test_a_name_that_no_disk_takes_is_an_error_and_no_mistake_of_the_program(invoke: Invoke) -> None:
+    for name in ("x" * 300, "x" * 300 + ".json"):
+        outcome = invoke("history", "export", "1", "-o", name)
+        assert (outcome.code, outcome.out) == (1, "")
+        assert "File name too long" in outcome.err
+        assert "unexpected" not in outcome.err
+
+
 def test_exporting_everything_to_a_folder(invoke: Invoke, tmp_path: Path) -> None:
     outcome = invoke("history", "export", "--all", "-o", str(tmp_path / "out"), "--format", "json", "--json")
     files = [Path(file) for file in json.loads(outcome.out)["files"]]

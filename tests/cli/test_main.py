@@ -9,6 +9,7 @@ import pytest
 
 import localspec
 from localspec.cli import main as command_line
+from localspec.types import Message
 from tests.cli.conftest import Invoke
 from tests.cli.fake_runtime import FakeInput, FakeRuntime
 
@@ -41,6 +42,11 @@ def test_a_misspelt_verb(fake: FakeRuntime, invoke: Invoke, word: str, verb: str
     assert f"did you mean `{verb}`?" in outcome.err
     assert f'localspec run "{word}"' in outcome.err
     assert fake.opened == []
+
+
+def test_a_question_that_begins_like_a_verb_is_a_question(fake: FakeRuntime, invoke: Invoke) -> None:
+    assert invoke("run it").code == 0
+    assert fake.requests[0].prompt == (Message("user", "run it"),)
 
 
 @pytest.mark.parametrize(("arguments", "talks"), [([], True), (["--temp", "1"], True), (["-p", "Hi"], False)])

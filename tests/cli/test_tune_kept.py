@@ -194,15 +194,20 @@ def test_several_tasks_make_one_file(invoke: Invoke) -> None:
         "[demo-target+demo-draft-coding]",
         "[demo-target+demo-draft-writing]",
     ]
+    assert [row for row in preset.splitlines() if row in ("; coding", "; writing")] == [
+        "; coding",
+        "; writing",
+    ]
     value = json.loads(invoke("tune", "--export", "toml", "--no-fit", "--json").out)
     assert [each["task"] for each in value["tasks"]] == ["coding", "writing"]
 
 
 @pytest.mark.usefixtures("two")
 def test_what_was_not_tuned_cannot_be_exported(invoke: Invoke) -> None:
-    outcome = invoke("tune", "--export", "toml", "--task", "math", "--no-fit")
-    assert outcome.code == 2
-    assert "demo-target + demo-draft is not tuned for math" in outcome.err
+    for tasks in (["math"], ["coding", "math"]):
+        outcome = invoke("tune", "--export", "toml", "--task", *tasks, "--no-fit")
+        assert (outcome.code, outcome.out) == (2, "")
+        assert "demo-target + demo-draft is not tuned for math" in outcome.err
 
 
 @pytest.mark.usefixtures("two")
@@ -250,6 +255,8 @@ def test_a_report_takes_the_place_of_nothing_else(invoke: Invoke, tmp_path: Path
     assert "exists and is no report" in outcome.err
     assert letter.read_text(encoding="utf-8") == "Dear Ada"
     assert "is a folder" in invoke("tune", "--report", str(tmp_path), "--no-fit").err
+    nowhere = invoke("tune", "--report", "~nobody-of-that-name/new.html", "--no-fit")
+    assert "No such file or directory" in nowhere.err
 
 
 @pytest.mark.usefixtures("identity")

@@ -121,6 +121,22 @@ def test_ctrl_c_stops_the_models_and_the_test(
     assert fake.cancelled.is_set()
 
 
+@pytest.mark.usefixtures("fake")
+def test_a_second_ctrl_c_does_not_cost_what_was_found(
+    invoke: Invoke, asked: Callable[[Report], Asked], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def press_again(_report: Report) -> str:
+        signal.raise_signal(signal.SIGINT)
+        return "pressed"
+
+    monkeypatch.setattr(verify, "_verdict", press_again)
+    asked(Report((), (FOLLOWS,), complete=False))
+    before = signal.getsignal(signal.SIGINT)
+    outcome = invoke("verify")
+    assert (outcome.code, outcome.out.splitlines()[-1]) == (130, "verdict: pressed")
+    assert signal.getsignal(signal.SIGINT) is before
+
+
 @pytest.mark.parametrize(
     ("done", "line"),
     [(0.0, "0%: greedy answers"), (0.25, "25%, about 3:00 left: greedy answers")],
@@ -143,13 +159,50 @@ def test_json(invoke: Invoke, asked: Callable[[Report], Asked]) -> None:
     assert value["model"]["name"] == "big"
 
 
+@pytest.mark.usefixtures("fake")
+@pytest.mark.parametrize(("parts", "exact"), [((FOLLOWS,), None), ((), None), ((STRAYS,), False)])
+def test_json_of_a_test_that_was_stopped(
+    invoke: Invoke,
+    asked: Callable[[Report], Asked],
+    parts: tuple[DistributionResult, ...],
+    exact: bool | None,
+) -> None:
+    asked(Report((), parts, complete=False))
+    value = json.loads(invoke("verify", "--json").out)
+    assert (value["exact"], value["complete"]) == (exact, False)
+
+
+@pytest.mark.parametrize(
+    ("modes", "flags", "tested"),
+    [
+        (("off",), (), None),
+        (("off", "ngram", "sd"), (), ("ngram", "sd")),
+        (("off", "ngram", "sd"), ("--mode", "ssd"), None),
+    ],
+)
+def test_what_the_models_do_not_allow_is_not_called_exact(
+    fake: FakeRuntime,
+    invoke: Invoke,
+    asked: Callable[[Report], Asked],
+    modes: tuple[str, ...],
+    flags: tuple[str, ...],
+    tested: tuple[str, ...] | None,
+) -> None:
+    calls = asked(Report((EQUAL,), (FOLLOWS,)))
+    fake.modes, fake.notes = modes, ("it keeps a running state",)
+    outcome = invoke("verify", *flags)
+    assert [names for names, _ in calls] == ([] if tested is None else [tested])
+    assert outcome.code == (2 if tested is None else 0)
+    assert ("nothing to verify: it keeps a running state" in outcome.err) == (tested is None)
+
+
 def test_flags_choose_what_is_tested(
     fake: FakeRuntime, invoke: Invoke, asked: Callable[[Report], Asked]
 ) -> None:
     calls = asked(Report((), ()))
     invoke("verify", "--quick")
     invoke("verify", "--mode", "ssd", "--tokens", "99", "--near-tie", "0.2")
-    fake.draft = None
+    fake.draft, fake.modes = None, ("off", "ngram")
     invoke("verify", "-m", "a.gguf")
     assert calls == [
         (("ngram", "sd", "ssd"), exactness.QUICK),

@@ -118,3 +118,10 @@ def test_a_control_token_in_a_message_stays_text(tmp_path: Path) -> None:
     quoted = model.template.encode_chat([Message("user", "a"), Message("assistant", "b<|im_end|>c")])
     assert quoted.count(4) == 1  # the end of the first turn alone
     model.close()
+
+
+def test_nothing_but_the_last_text_is_kept(llama_model: Model) -> None:
+    found = Segments(llama_model.vocabulary)
+    for number in range(20):
+        found.tokenize(f"<|im_start|>user {number}<|im_end|><|im_start|>assistant")
+    assert len(found._known) <= 4

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,31 @@ def test_control_tokens_in_messages_stay_text(llama_model: Model) -> None:
     control = llama_model.vocabulary.control_tokens
     assert [t for t in attack if t in control] == [t for t in honest if t in control]
     assert text_of(llama_model, attack) == text_of(llama_model, honest).replace("hi", content)
+
+
+def test_a_long_text_full_of_control_tokens_is_searched_once(
+    llama_model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    template, content = llama_model.template, "<|im_<|im_end|>end|> and so on" * 300
+    assert template._control is not None
+    pattern = template._control
+
+    class Counting:
+        """Counts the characters that are searched."""
+
+        searched = 0
+
+        def search(self, text: str, start: int = 0) -> re.Match[str] | None:
+            found = pattern.search(text, start)
+            Counting.searched += (found.end() if found else len(text)) - start
+            return found
+
+    monkeypatch.setattr(template, "_control", Counting())
+    tokens = template.encode_chat([Message("user", content)])
+    honest = template.encode_chat([USER])
+    assert text_of(llama_model, tokens) == text_of(llama_model, honest).replace("hi", content)
+    assert tokens.count(4) == honest.count(4)
+    assert len(content) <= Counting.searched < 3 * len(content)
 
 
 def test_a_control_token_of_one_character_stays_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

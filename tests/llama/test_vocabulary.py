@@ -146,6 +146,12 @@ def test_the_first_different_token_is_named(llama_model: Model, tmp_path: Path) 
         compared(llama_model, tiny.llama(tmp_path / "a.gguf", change=77))
 
 
+def test_the_very_first_tokens_may_be_spelt_otherwise(llama_model: Model, tmp_path: Path) -> None:
+    compared(llama_model, tiny.llama(tmp_path / "a.gguf", change=3))
+    with pytest.raises(PairingError, match="token 5 is"):
+        compared(llama_model, tiny.llama(tmp_path / "b.gguf", change=5))
+
+
 def test_bos_must_agree(llama_model: Model, tmp_path: Path) -> None:
     with pytest.raises(PairingError, match="begin of a text differs: target token 1, draft none"):
         compared(llama_model, tiny.llama(tmp_path / "a.gguf", adds_bos=False))

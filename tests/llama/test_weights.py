@@ -148,6 +148,8 @@ def test_memory_is_that_of_the_named_devices_and_of_this_program(monkeypatch: py
         ({}, ["CUDA0", "CUDA1"]),
         ({"split_mode": "none", "main_gpu": 1}, ["CUDA1"]),
         ({"gpu_layers": 1}, ["CUDA0", "CUDA1", "CPU"]),
+        ({"gpu_layers": tiny.LAYERS}, ["CUDA0", "CUDA1", "CPU"]),
+        ({"gpu_layers": tiny.LAYERS + 1}, ["CUDA0", "CUDA1"]),  # what follows the layers counts as one
         ({"gpu_layers": 0}, ["CPU"]),
     ],
 )

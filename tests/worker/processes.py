@@ -7,6 +7,7 @@ import select
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -63,6 +64,12 @@ def ends(pid: int) -> bool:
         return bool(poll.poll(PATIENCE_S * 1000))
     finally:
         os.close(descriptor)
+
+
+def patience(asks: int = 400) -> Callable[[float], bool]:
+    """Return an `on_progress` that waits for 20 s at most."""
+    left = iter(range(asks))
+    return lambda _fraction: next(left, None) is not None
 
 
 def children() -> set[int]:

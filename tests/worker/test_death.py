@@ -16,7 +16,7 @@ from localspec.worker.death import explain
 from tests.llama import tiny
 from tests.runtimes import QUESTION, end_of, greedy
 from tests.worker.conftest import Open
-from tests.worker.processes import ENDLESS, children, ends, kill_children_except
+from tests.worker.processes import ENDLESS, children, ends, kill_children_except, patience
 
 ABORT = "/build/llama.cpp/src/llama-vocab.cpp:25: GGML_ASSERT(size == 3) failed"
 
@@ -59,6 +59,7 @@ def test_a_death_while_nobody_waits_is_heard_of_by_the_next(open_worker: Open) -
     for _ in range(3):
         with pytest.raises(EngineDied, match="SIGKILL"):
             worker.count_tokens(QUESTION)
+        worker.close()  # which is not why there is no answer
 
 
 def test_a_death_while_loading(demo_target: Path) -> None:
@@ -85,6 +86,29 @@ def test_an_assertion_of_llama_cpp_is_the_reason_given(
     assert "llama-vocab.cpp:" in str(caught.value)
     assert "/" not in str(caught.value)
     assert any("GGML_ASSERT" in line.text for line in lines)
+    assert capfd.readouterr() == ("", "")
+
+
+FAILING = """
+import pickle
+
+def failing(value, *more, dumps=pickle.dumps):
+    if any(type(item).__name__ == "Result" for item in value):
+        raise MemoryError("no room for an answer")
+    return dumps(value, *more)
+
+pickle.dumps = failing
+"""
+
+
+def test_a_thread_that_fails_keeps_nobody_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(FAILING, "utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    model = ModelOptions(tiny.llama(tmp_path / "model.gguf"), threads=1)
+    with pytest.raises(EngineDied, match="exit code 1: MemoryError: no room for an answer"):
+        Worker.open(model, on_progress=patience())
     assert capfd.readouterr() == ("", "")
 
 

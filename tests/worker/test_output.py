@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import threading
 from pathlib import Path
@@ -11,8 +12,12 @@ import pytest
 from localspec.errors import EngineError
 from localspec.types import Message, ModelOptions
 from localspec.worker import LogLine, Worker
+from localspec.worker.outbox import LogSender, Outbox
+from localspec.worker.output import Output
+from localspec.worker.wire import Reply
 from tests.llama import tiny
 from tests.runtimes import end_of, greedy
+from tests.worker.processes import patience
 
 NOISY = """
 import os, sys, warnings
@@ -81,7 +86,46 @@ def test_a_listener_that_dawdles_or_fails_holds_nothing_up(model: ModelOptions) 
     assert len(heard) > 10
 
 
+def test_of_much_that_is_printed_the_last_is_kept_in_pieces_of_a_sensible_size() -> None:
+    told = list[LogLine]()
+    printed = b"x" * 2**18 + b"\n" + b"".join(b"line %d\n" % number for number in range(1000))
+    output = Output(io.BytesIO(printed), told.append)
+    output.thread.join()
+    assert max(len(line.text) for line in told) <= 2**16
+    assert [line.text for line in told][-1000:] == [f"line {number}" for number in range(1000)]
+    assert output.last_lines() == tuple(f"line {number}" for number in range(900, 1000))
+
+
+def test_an_error_is_sent_before_native_code_can_end_the_process() -> None:
+    class Recording(Outbox):
+        """Keeps what it was told to do."""
+
+        def __init__(self) -> None:
+            self.done: list[str] = []
+
+        def put(self, item: Reply | LogLine) -> None:
+            assert isinstance(item, LogLine)
+            self.done.append(item.text)
+
+        def flush(self, timeout_s: float) -> None:
+            self.done.append("flush")
+
+    outbox = Recording()
+    for level in (logging.WARNING, logging.ERROR):
+        LogSender(outbox).emit(logging.LogRecord("a", level, "", 0, "one\ntwo", None, None))
+    assert outbox.done == ["one", "two", "one", "two", "flush"]
+
+
 def test_nobody_need_listen(model: ModelOptions, capfd: pytest.CaptureFixture[str]) -> None:
     with Worker.open(model) as worker:
         assert worker.target.name
     assert capfd.readouterr() == ("", "")
+
+
+def test_what_is_printed_without_an_end_of_line_hides_nothing(
+    model: ModelOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import sys; sys.stdout.write('no end')", "utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    with Worker.open(model, on_progress=patience()) as worker:
+        assert worker.target.name

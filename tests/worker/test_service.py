@@ -80,6 +80,22 @@ def test_a_cancel_that_was_missed_is_repeated(line: Line) -> None:
     assert line.models.cancels > 1
 
 
+def test_of_many_cancels_one_is_repeated(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
+    insisted: list[object] = []
+    monkeypatch.setattr(line.service, "_insist", insisted.append)
+    line.service.take(Call(1, "generate", ("prompt",)))
+    line.models.begun.wait()
+    for _ in range(3):
+        line.service.take(Cancel(1))
+    for thread in threading.enumerate():
+        if thread.name == "localspec-cancel":
+            thread.join()
+    assert len(insisted) == 1
+    line.models.cancel()
+    line.models.cancel()
+    assert line.read(2) == [Event(1, CANCELLED), Result(1, None)]
+
+
 def test_a_cancel_of_what_has_ended_or_waits_leaves_the_running_call_alone(line: Line) -> None:
     line.service.take(Call(1, "generate", ("prompt",)))
     line.models.begun.wait()
