@@ -8,12 +8,13 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 
 from localspec.tables import Table, read_table
 
 LARGEST_CONTEXT = 2**24
-SMALLEST_CONTEXT = 32
+SMALLEST_CONTEXT = 64
 _KEY = re.compile(r"(?:(?:ctrl|shift|alt|super|hyper|meta)\+)*(?:[^\s+,]+|\+)")
 
 _EXAMPLE = """\
@@ -63,14 +64,20 @@ class Config:
     attachment_bytes: int = 256 * 1024
 
 
-def read_config(path: Path, binding_ids: Collection[str] | None = None) -> Config:
+def read_config(
+    path: Path, binding_ids: Collection[str] | None = None, key_names: Collection[str] | None = None
+) -> Config:
     """Read config.toml, the default if there is none; raises UserError that names the line at fault.
 
-    `binding_ids`, if given, are all that [keys] may speak of.
+    `binding_ids` and `key_names`, if given, are all that [keys] may speak of.
     """
     usual = Config()
-    if not path.exists():
+    try:
+        path.stat()
+    except FileNotFoundError:
         return usual
+    except OSError:  # a closed folder: the next line says so
+        pass
     root = read_table(path)
     root.allow(("theme", "models", "chat", "tuning", "attachments", "keys"))
     models, chat = root.table("models"), root.table("chat")
@@ -84,7 +91,7 @@ def read_config(path: Path, binding_ids: Collection[str] | None = None) -> Confi
         models.complain("draft", "`draft` names a draft model, but there is no `target`")
     return Config(
         theme=root.line("theme", usual.theme),
-        keys=_keys(root.table("keys"), binding_ids),
+        keys=_keys(root.table("keys"), binding_ids, key_names),
         target=target,
         draft=draft,
         context=_context(models),
@@ -119,20 +126,26 @@ def _context(table: Table) -> int:
     return context
 
 
-def _keys(keys: Table, ids: Collection[str] | None) -> tuple[tuple[str, str], ...]:
+def _keys(
+    keys: Table, ids: Collection[str] | None, names: Collection[str] | None
+) -> tuple[tuple[str, str], ...]:
     found = []
     for name, table, key in keys.leaves():  # `message.copy = ...` without quotes is a table in TOML
         if ids is not None:
             table.expect(key, name, ids, "key binding")
-        found.append((name, _chords(table, key, name)))
+        found.append((name, _chords(table, key, name, names)))
     return tuple(found)
 
 
-def _chords(table: Table, key: str, name: str) -> str:
+def _chords(table: Table, key: str, name: str, known: Collection[str] | None) -> str:
     chords = table.words(key)
     if not chords:
         table.complain(key, f"`{name}` names no key", "leave it out to keep the usual one")
     for chord in chords:
-        if not _KEY.fullmatch(chord):
-            table.complain(key, f"`{chord}` is not a key", "write keys like `f2`, `ctrl+k` or `shift+tab`")
+        last = chord.rpartition("+")[2]
+        is_known = len(last) < 2 or known is None or last in known
+        if not _KEY.fullmatch(chord) or not is_known:
+            close = get_close_matches(last, known or (), n=1)
+            like = f"`{close[0]}`" if close else "`f2`, `ctrl+k` or `shift+tab`"
+            table.complain(key, f"`{chord}` is not a key", f"write keys like {like}")
     return ",".join(chords)

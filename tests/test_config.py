@@ -73,7 +73,7 @@ def test_every_field_is_read(path: Path, empty_home: Path) -> None:
         ("[models]\ntarget = 1", 2, "has to be a text"),
         ("[models]\ntarget = '~nobody-of-that-name/x'", 2, "home folder of somebody unknown"),
         ("[models]\n\ndraft = 'x'", 3, "there is no `target`"),
-        ("[models]\ncontext = 31", 2, "use 0 or 32 and more"),
+        ("[models]\ncontext = 63", 2, "use 0 or 64 and more"),
         ("[models]\ncontext = -1", 2, "0 to 16777216"),
         ("[chat]\nsidebar = 'yes'", 2, "true or false"),
         ("[chat]\nprofiles = 'x'", 2, "did you mean `profile`?"),
@@ -118,3 +118,17 @@ def test_what_the_example_only_hints_at_is_valid_too(path: Path) -> None:
     assert config.target is not None
     assert config.draft is not None
     assert dict(config.keys) == {"message.copy": "c", "chat.search": "ctrl+k,f3"}
+
+
+def test_name_that_no_key_has_is_refused_where_all_are_known(path: Path) -> None:
+    path.write_text("[keys]\n'message.copy' = ['ctrl+pgup']", encoding="utf-8")
+    assert read_config(path, IDS).keys == (("message.copy", "ctrl+pgup"),)
+    with pytest.raises(UserError, match=r"line 2: `ctrl\+pgup` is not a key; write keys like `pageup`"):
+        read_config(path, IDS, {"pageup", "f2"})
+    path.write_text("[keys]\n'message.copy' = ['ctrl+pageup', 'ctrl++', 'é']", encoding="utf-8")
+    assert read_config(path, IDS, {"pageup"}).keys == (("message.copy", "ctrl+pageup,ctrl++,é"),)
+
+
+def test_a_file_that_nobody_may_look_at_is_told(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"cannot read .*: File name too long"):
+        read_config(tmp_path / ("x" * 300))

@@ -26,10 +26,11 @@ class Branches:
         self._chat_id = chat_id
         self._changing = threading.Lock()
         self._info: ChatInfo
-        self._tree: Tree
         self._outlines: dict[int, AnswerRecord]
         self._written: dict[int, AnswerRecord] = {}  # here, and maybe not in a store whose disk is full
+        self._tree = Tree({}, {}, None, {})
         self.reload()
+        self._tree = self._tree.answered()
 
     @property
     def info(self) -> ChatInfo:
@@ -42,10 +43,11 @@ class Branches:
         return self._tree
 
     def reload(self) -> None:
-        """Read the chat again, after somebody else changed it in the store."""
+        """Read the chat again, after somebody else changed it in the store; the shown branch stays."""
         with self._changing:
             info = self._store.chat(self._chat_id)
-            self._tree = Tree.of(self._store.messages(self._chat_id), info.leaf)
+            messages = self._store.messages(self._chat_id)
+            self._tree = Tree.of(messages, info.leaf if self._tree.leaf is None else self._tree.leaf)
             self._info = info
             self._outlines = self._store.outlines(self._chat_id)
 

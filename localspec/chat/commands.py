@@ -211,6 +211,13 @@ def read_branch(argument: str) -> int:
     return steps[argument.lower()]
 
 
+def read_copied(argument: str) -> str:
+    """Return which part of an answer `/copy` is to copy; raises UserError."""
+    if argument.lower() != "code":
+        raise UserError(f"there is no part `{argument}` to copy", "use /copy or /copy code")
+    return "code"
+
+
 def read_export(argument: str) -> Export:
     """Return what `[md|json] [FILE]` asks for; a file's ending tells the format where no word does."""
     first, _, rest = argument.partition(" ")
@@ -285,4 +292,5 @@ _CHECKS: dict[str, Callable[[str], object]] = {
     "compare": read_modes,
     "temp": read_temperature,
     "branch": read_branch,
+    "copy": read_copied,
 }

@@ -88,7 +88,7 @@ def _create(path: Path) -> None:
     except FileExistsError:
         if path.stat().st_mode & 0o077:
             with suppress(OSError):  # somebody else's file may still be readable
-                path.chmod(PRIVATE_FILE)
+                path.chmod(path.stat().st_mode & PRIVATE_FILE)
 
 
 def _prepare(connection: sqlite3.Connection, path: Path) -> None:

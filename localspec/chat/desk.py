@@ -128,9 +128,12 @@ class Desk:
             self.chat = self._opened(begun)
             self.choose_profile(profile)
 
-    def open(self, chat_id: int) -> None:
-        """Open a chat."""
-        self.chat = self._opened(chat_id)
+    def open(self, chat_id: int, message_id: int | None = None) -> None:
+        """Open a chat, on the branch that a message is in if one is given."""
+        chat = self._opened(chat_id)
+        if message_id is not None:
+            chat.go_to(message_id)
+        self.chat = chat
 
     def choose_profile(self, name: str) -> Profile:
         """Let the next messages of this chat, and new chats, follow a profile."""

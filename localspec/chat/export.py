@@ -11,10 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 
-from localspec.chat.import_json import FORMAT, SCHEMA, parse
+from localspec.chat.import_json import FORMAT, SCHEMA
 from localspec.chat.record_codec import to_plain
 from localspec.chat.records import AnswerRecord, Attachment, ChatInfo, State, StoredMessage
-from localspec.chat.store import Store
 
 _SPEAKERS = {"user": "You", "assistant": "Assistant"}
 _STATES: dict[State, str] = {
@@ -59,11 +58,6 @@ def to_json(chat: ChatInfo, messages: Sequence[StoredMessage], records: Mapping[
         "messages": [_message_json(message, records.get(message.id)) for message in messages],
     }
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-
-
-def import_json(store: Store, text: str) -> ChatInfo:
-    """Add the chat that a JSON text describes; raises UserError with the place of what is wrong."""
-    return store.add_chat(*parse(text))
 
 
 def _message_json(message: StoredMessage, record: AnswerRecord | None) -> dict[str, object]:

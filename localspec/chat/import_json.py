@@ -16,7 +16,7 @@ FORMAT = "localspec-chat"
 SCHEMA = 1
 MAX_MESSAGES = 100_000
 MAX_CHARACTERS = 16 * 2**20  # of one text
-_YEAR_9999 = 253_402_300_800.0
+_YEAR_9999 = 253_370_764_800.0  # begins: all of it no calendar of a zone further east would hold
 
 Parsed = tuple[ChatInfo, tuple[StoredMessage, ...], dict[int, AnswerRecord]]
 

@@ -80,6 +80,10 @@ class OpenChat:
         """Return how an answer came about; None of a person's own text, and while it is first written."""
         return self._branches.record(message_id)
 
+    def outline(self, message_id: int) -> AnswerRecord | None:
+        """Return the same, maybe without the rounds, and never wait for the store."""
+        return self._branches.outline(message_id)
+
     def prompt(self) -> tuple[Message, ...]:
         """Return what the model reads of the shown branch, as `to_prompt` describes it."""
         return to_prompt(self._system, self.path)
@@ -116,6 +120,19 @@ class OpenChat:
     def back_to(self, message_id: int) -> None:
         """End the shown branch at a message; what follows it stays as a branch."""
         self._branches.move(self._branches.message(message_id).id)
+
+    def go_to(self, message_id: int) -> None:
+        """Show the branch that a message is in, unless it is shown or the message is gone."""
+        tree = self._branches.tree
+        shown = {message.id for message in tree.path}
+        if message_id in tree.messages.keys() - shown:
+            self._branches.move(tree.leaf_below(message_id))
+
+    def settle(self) -> None:
+        """Show an answer again where the shown branch ends in a question that has some."""
+        tree = self._branches.tree
+        if (leaf := tree.answered().leaf) != tree.leaf:
+            self._branches.move(leaf)
 
     def drop(self, ids: Iterable[int]) -> None:
         """Stop sending messages of the shown branch to the model, in whole exchanges."""

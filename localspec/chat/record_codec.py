@@ -12,13 +12,15 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
+from typing import get_args
 
 from localspec.chat.records import AnswerRecord, RoundMark, Span
 from localspec.checked import UnexpectedError, checked
-from localspec.types import DraftOrigin, Provenance, RoundStats
+from localspec.types import DraftOrigin, Mode, Provenance, RoundStats
 
 SCHEMA = 1
 MAX_BYTES = 64 * 2**20  # unpacked
+MOST_DRAFTED = 4096  # tokens in one round
 _MICRO = 1_000_000
 _LETTERS = {provenance.value[0]: provenance for provenance in Provenance}
 _span = lru_cache(4096)(Span)  # a chat of many answers has many equal ones
@@ -93,6 +95,8 @@ def from_plain(value: object, where: str) -> AnswerRecord:
         raise UnexpectedError(f"{where} is not an object")
     if value.get("schema") != SCHEMA:
         raise UnexpectedError(f"{where}.schema is not {SCHEMA}")
+    if value.get("mode") not in get_args(Mode):  # it is shown, also to those who imported it
+        raise UnexpectedError(f"{where}.mode is none of {', '.join(get_args(Mode))}")
     rounds = checked(_Rounds, value.get("rounds", {}), f"{where}.rounds")
     spans = checked(_Spans, value.get("spans", {}), f"{where}.spans")
     rest = {name: part for name, part in value.items() if name not in {"rounds", "spans"}}
@@ -132,6 +136,9 @@ def _round_columns(rounds: tuple[RoundMark, ...]) -> dict[str, list[int] | list[
 
 
 def _rounds(columns: _Rounds, where: str) -> tuple[RoundMark, ...]:
+    drafts = zip(columns.accepted, columns.drafted, strict=False)
+    if not all(0 <= accepted <= drafted <= MOST_DRAFTED for accepted, drafted in drafts):
+        raise UnexpectedError(f"{where}: no round drafts or accepts so many tokens")
     ahead = columns.ahead_us or (0,) * len(columns.tokens)
     try:
         return tuple(

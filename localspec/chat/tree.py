@@ -22,8 +22,9 @@ class Tree:
 
     @classmethod
     def of(cls, messages: Iterable[StoredMessage], leaf: int | None) -> Tree:
-        """Return the tree of a chat, without answers of which nothing came."""
+        """Return the tree of a chat, without answers of which nothing came; `leaf` None shows the newest."""
         known = {message.id: message for message in messages}
+        leaf = max(known, default=None) if leaf is None else leaf
         parents = {message.parent for message in known.values()}
         empty = {id_ for id_, message in known.items() if came_to_nothing(message) and id_ not in parents}
         if leaf in empty:
@@ -48,12 +49,20 @@ class Tree:
         return replace(moved, chosen={**self.chosen, **shown})
 
     def without(self, id_: int) -> Tree:
-        """Return the tree without a message that has no children; its parent ends the branch instead."""
+        """Return the tree without a message that has no children; another answer takes its place, if any."""
         parent = self.messages[id_].parent
         kept = [message for message in self.messages.values() if message.id != id_]
         rest = Tree({}, {}, None, {}).with_messages(kept)
         chosen = {above: child for above, child in self.chosen.items() if child != id_}
-        return replace(rest, leaf=parent if self.leaf == id_ else self.leaf, chosen=chosen)
+        rest = replace(rest, leaf=self.leaf, chosen=chosen)
+        return replace(rest, leaf=parent).answered() if self.leaf == id_ else rest
+
+    def answered(self) -> Tree:
+        """Return the tree with an answer shown where its branch ends in a question that has some."""
+        last = None if self.leaf is None else self.messages.get(self.leaf)
+        if last is None or last.role != "user":
+            return self
+        return self.with_leaf(self.leaf_below(last.id))
 
     @property
     def path(self) -> tuple[StoredMessage, ...]:

@@ -207,7 +207,7 @@ class Dialogue:
 
     def _undo(self, _argument: str) -> None:
         self._conversation = self._conversation.undo()
-        say(f"taken back; {len(self._conversation.turns) // 2} questions are left")
+        say(f"taken back; questions left: {len(self._conversation.turns) // 2}")
 
     def _clear(self, _argument: str) -> None:
         self._conversation = self._conversation.clear()

@@ -74,6 +74,7 @@ def test_what_kept_a_message_from_being_a_command_is_taken_off() -> None:
         ("/temp -1", "0 to 100"),
         ("/temp nan", "0 to 100"),
         ("/branch up", "/branch next"),
+        ("/copy all", "/copy code"),
     ],
 )
 def test_a_mistake_is_explained(text: str, words: str) -> None:

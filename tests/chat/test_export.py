@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from localspec.chat import import_json as importing
-from localspec.chat.export import import_json, to_json, to_markdown, when
+from localspec.chat.export import to_json, to_markdown, when
+from localspec.chat.open_chat import OpenChat
 from localspec.chat.records import AnswerRecord, Attachment, ChatInfo, State, StoredMessage
 from localspec.chat.store import Store
 from localspec.errors import UserError
@@ -37,6 +38,10 @@ def chat(store: Store) -> ChatInfo:
     store.set_dropped([question.id], dropped=True)
     store.pin(chat, True)
     return store.chat(chat)
+
+
+def import_json(store: Store, text: str) -> ChatInfo:
+    return store.add_chat(*importing.parse(text))
 
 
 def exported(store: Store, chat: ChatInfo) -> str:
@@ -137,8 +142,9 @@ def test_fields_of_newer_programs_are_ignored_and_optional_ones_may_lack(store: 
         "messages": [{"id": 1, "parent": None, "role": "user", "content": "Q", "created": 2, "likes": 5}],
     }
     back = import_json(store, json.dumps(value))
-    assert (back.title, back.profile, back.leaf) == ("T", "general", None)
+    assert (back.title, back.profile) == ("T", "general")
     assert store.messages(back.id)[0].content == "Q"
+    assert [message.content for message in OpenChat(store, back.id).path] == ["Q"]
 
 
 @pytest.mark.parametrize(
@@ -155,6 +161,7 @@ def test_fields_of_newer_programs_are_ignored_and_optional_ones_may_lack(store: 
         (lambda v: v["chat"].update(pinned=1), "chat.pinned is not true or false"),
         (lambda v: v["chat"].update(created=-1), "chat.created is no moment"),
         (lambda v: v["chat"].update(updated=1e15), "chat.updated is no moment"),
+        (lambda v: v["chat"].update(updated=253_402_300_799), "chat.updated is no moment"),
         (lambda v: v["chat"].update(updated=10**400), "chat.updated is no number of a sensible size"),
         (lambda v: v["chat"].update(leaf=77), "chat.leaf: there is no message 77"),
         (lambda v: v.update(messages={}), "messages is not a list"),

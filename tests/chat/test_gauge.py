@@ -181,3 +181,9 @@ def test_labels_say_what_is_known() -> None:
     assert label(replace(kept, changes=back)) == "SSD  50.0 tok/s"
     assert label(record("off", Summary())) == "Plain"
     assert label(record("ngram", replace(SUMMARY, tokens=1, decode_s=0.0))) == "N-gram"
+
+
+def test_the_live_speed_looks_back_on_two_seconds_of_work_at_least() -> None:
+    gauge = started()
+    gauge.add([mark(accepted=7, work_s=1.5), mark(accepted=3, work_s=1.5), mark(accepted=1, work_s=1.5)])
+    assert gauge.figures().tokens_per_s == pytest.approx(6 / 3.0)

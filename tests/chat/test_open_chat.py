@@ -8,9 +8,10 @@ import pytest
 from localspec.chat.open_chat import OpenChat
 from localspec.chat.records import Attachment
 from localspec.chat.store import Store
-from localspec.errors import UserError
+from localspec.errors import Cancelled, UserError
+from localspec.testing.scripted import ScriptedModels, says
 from localspec.types import Message, PlainRate
-from tests.chat.talk import answer_again, ask, texts
+from tests.chat.talk import answer_again, ask, options, texts
 
 
 @pytest.fixture
@@ -155,3 +156,54 @@ def test_messages_that_are_not_there_are_refused(chat: OpenChat, act: str) -> No
     arguments = {"edit": "x", "switch": 1, "set_plain": PlainRate(1, 1.0)}
     with pytest.raises(UserError, match="no message 99"):
         getattr(chat, act)(99, *([arguments[act]] if act in arguments else []))
+
+
+def test_an_answer_of_which_nothing_came_gives_way_to_the_one_before(chat: OpenChat, store: Store) -> None:
+    ask(chat, "one?", "1")
+    list(chat.answer(ScriptedModels(says(Cancelled("stopped"))), options()))
+    for seen in (chat, reopened(chat, store)):
+        assert texts(seen.path) == ["one?", "1"]
+
+
+def test_a_branch_that_ends_in_a_question_goes_on_to_its_answer(chat: OpenChat, store: Store) -> None:
+    first = ask(chat, "one?", "1")
+    answer_again(chat, "uno")
+    chat.switch(chat.path[-1].id, -1)
+    chat.back_to(chat.path[0].id)
+    assert texts(reopened(chat, store).path) == ["one?", "uno"]
+    chat.settle()
+    assert chat.path[-1].id == first.id
+    chat.back_to(first.id)
+    ask(chat, "two?")
+    chat.back_to(first.id)
+    chat.settle()
+    assert chat.path[-1].id == first.id
+
+
+def test_a_message_of_another_branch_can_be_gone_to(chat: OpenChat, store: Store) -> None:
+    first = ask(chat, "one?", "1")
+    ask(chat, "two?", "2")
+    chat.edit(chat.path[0].id, "eins?")
+    chat.go_to(first.id)
+    assert texts(chat.path) == ["one?", "1", "two?", "2"]
+    chat.go_to(first.id)  # it is shown: nothing moves
+    chat.go_to(99)
+    for seen in (chat, reopened(chat, store)):
+        assert texts(seen.path) == ["one?", "1", "two?", "2"]
+
+
+def test_reading_a_chat_again_keeps_the_branch_that_is_shown(chat: OpenChat, store: Store) -> None:
+    ask(chat, "one?", "1")
+    other = reopened(chat, store)  # of another program
+    ask(other, "two?", "2")
+    store.rename(chat.info.id, "Numbers")
+    chat.reload()
+    assert chat.info.title == "Numbers"
+    assert texts(chat.path) == ["one?", "1"]
+
+
+def test_an_empty_answer_that_something_follows_stays(chat: OpenChat, store: Store) -> None:
+    number, question = chat.info.id, chat.ask("one?")
+    empty = store.add(number, question.id, "assistant", "", state="stopped")
+    store.add(number, empty.id, "user", "two?")
+    assert texts(reopened(chat, store).path) == ["one?", "", "two?"]

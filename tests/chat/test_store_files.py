@@ -8,6 +8,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -73,6 +74,14 @@ def test_a_file_that_was_readable_becomes_private(file: Path) -> None:
     file.chmod(0o644)
     make(file)
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
+
+
+def test_a_file_that_is_only_to_be_read_stays_so(file: Path) -> None:
+    make(file)
+    file.chmod(0o444)
+    with suppress(StoreError):  # nothing but the superuser can write it
+        make(file)
+    assert stat.S_IMODE(file.stat().st_mode) == 0o400
 
 
 def test_how_it_is_opened(file: Path) -> None:

@@ -68,6 +68,7 @@ def test_what_a_newer_program_added_is_ignored_and_what_an_older_one_lacked_has_
     ("change", "complaint"),
     [
         (lambda v: v.update(schema=2), "record.schema is not 1"),
+        (lambda v: v.update(mode="\x1b]0;warp\x07"), "record.mode is none of off, ngram, sd, ssd"),
         (lambda v: v.pop("seed"), "record.seed is missing"),
         (lambda v: v.update(seed="1"), "record.seed is not a whole number"),
         (lambda v: v.update(seed=True), "record.seed is not a whole number"),
@@ -78,6 +79,9 @@ def test_what_a_newer_program_added_is_ignored_and_what_an_older_one_lacked_has_
         (lambda v: v["sampling"].update(temperature=10**400), "temperature is no number of a sensible"),
         (lambda v: v["summary"].update(accepted_at=[1, "2"]), r"summary.accepted_at\[1\] is not a whole"),
         (lambda v: v["rounds"]["tokens"].pop(), "record.rounds: columns differ in length"),
+        (lambda v: v["rounds"].update(drafted=[10**9, 0]), "record.rounds: no round drafts or accepts"),
+        (lambda v: v["rounds"].update(accepted=[5, 0]), "record.rounds: no round drafts or accepts"),
+        (lambda v: v["rounds"].update(accepted=[-1, 0]), "record.rounds: no round drafts or accepts"),
         (lambda v: v["rounds"].update(origin=["moon", "none"]), r"rounds.origin\[0\] is none of none, fresh"),
         (lambda v: v["spans"]["length"].pop(), "record.spans: columns differ in length"),
         (lambda v: v["spans"].update(provenance="ptxa"), "spans.provenance holds other letters than tapb"),

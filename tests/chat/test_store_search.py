@@ -86,6 +86,7 @@ def found(store: Store, query: str) -> list[str]:
         ("call foo_bar(x) in C++", "c++", ["C"]),
         ("call foo.bar(x)", '"foo bar"', ["foo.bar"]),
         ("don't panic", "don't", ["don't"]),
+        ("the boiling point", '"boiling point" point', ["boiling point"]),
     ],
 )
 def test_what_is_found_and_marked(store: Store, text: str, query: str, marks: list[str]) -> None:

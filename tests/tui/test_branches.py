@@ -10,6 +10,7 @@ from textual.widgets import TextArea
 from localspec.testing.scripted import Gate, says
 from localspec_tui.screens.compare import CompareScreen
 from localspec_tui.screens.edit import EditScreen
+from localspec_tui.screens.search import SearchScreen
 from tests.tui.desktop import Desktop, desktop
 from tests.tui.settled import settled
 
@@ -42,6 +43,7 @@ async def test_regenerating_makes_a_branch_and_brackets_walk_between_them(tmp_pa
         await desk.until(lambda: desk.texts[-1] == "second answer")
         await at_rest(desk)
         await desk.shows("second answer", "2/2")
+        assert "first answer" not in desk.screen_text()
         await to_message(desk, 1)
         await desk.press("[")
         await desk.shows("first answer", "1/2")
@@ -140,3 +142,18 @@ async def test_branches_are_walked_key_after_key(tmp_path: Path) -> None:
         await desk.until(lambda: desk.texts == ["count", "two"])
         await desk.press("a")
         assert desk.composer.text == "a"
+
+
+async def test_hit_of_a_search_is_shown_on_whichever_branch_it_is(tmp_path: Path) -> None:
+    async with desktop(tmp_path, says("Saturn has rings"), says("nothing of the sort")) as desk:
+        await desk.answered("planets")
+        await desk.press("ctrl+r")
+        await desk.until(lambda: desk.texts[-1] == "nothing of the sort")
+        await at_rest(desk)
+        await desk.press("ctrl+k")
+        await desk.until(lambda: isinstance(desk.app.screen, SearchScreen))
+        await desk.press(*"saturn")
+        await desk.shows("Saturn has rings")
+        await desk.press("enter")
+        await desk.shows("Saturn has rings", "1/2")
+        assert desk.texts == ["planets", "Saturn has rings"]

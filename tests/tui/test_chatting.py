@@ -265,3 +265,13 @@ async def test_end_goes_back_to_the_end_unless_a_prompt_is_being_written(tmp_pat
         desk.composer.text = ""
         await desk.press("end")
         await desk.until(lambda: desk.transcript.following)
+
+
+async def test_why_a_command_was_refused_is_said_until_it_is_another(tmp_path: Path) -> None:
+    async with desktop(tmp_path) as desk:
+        await desk.enter("/hlep")
+        await desk.until(lambda: desk.store.chat(desk.chat.desk.chat.info.id).draft == "/hlep")
+        await settled(desk.pilot)
+        assert "did you mean `/help`" in desk.screen_text()
+        desk.composer.text = "help"
+        await desk.until(lambda: "did you mean" not in desk.screen_text())

@@ -262,3 +262,16 @@ async def test_an_error_of_the_function_offers_nothing(error: type[Exception]) -
         await pilot.press("tab")
         await settled(pilot)
         assert app.query_one(Button).has_focus
+
+
+@pytest.mark.asyncio
+async def test_enter_sends_a_name_that_is_whole_and_the_beginning_of_another() -> None:
+    names = [Completion(name, name, "", 1) for name in ("plan", "plan.md")]
+    app = Host(lambda text: names if text.startswith("@") else [])
+    async with app.run_test() as pilot:
+        await pilot.press(*"@plan")
+        await settled(pilot)
+        assert app.offered == ["plan", "plan.md"]
+        await pilot.press("enter")
+        await settled(pilot)
+        assert app.sent == ["@plan"]

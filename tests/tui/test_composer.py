@@ -164,3 +164,14 @@ async def test_the_queue_is_edited_and_removed_by_mouse() -> None:
         await pilot.click(QueueStrip, offset=(1, 0))
         await settled(pilot)
         assert app.heard[1:] == [QueuedPromptRemoved(0)]
+
+
+@pytest.mark.asyncio
+async def test_cursor_stays_in_the_queue_when_its_first_prompt_is_asked() -> None:
+    app = ComposerHost()
+    async with app.run_test() as pilot:
+        app.composer.set_queue(["first", "second", "third"])
+        app.query_one(QueueStrip).highlighted = 2
+        app.composer.set_queue(["second", "third"])
+        await pilot.pause()
+        assert app.query_one(QueueStrip).highlighted == 1

@@ -79,3 +79,13 @@ async def test_whoever_keeps_the_tiny_models_is_not_asked_again(tmp_path: Path) 
         await screen.until(lambda: OFFER not in screen.screen_text())
         await screen.answered("Hi")
         assert screen.texts == ["Hi", "Hello."]
+
+
+async def test_prompt_is_seen_however_small_the_screen(tmp_path: Path) -> None:
+    async with desktop(tmp_path, size=(80, 24)) as desk:
+        await desk.answered("question")
+        await desk.press("f3", "ctrl+l")
+        await desk.shows("Ask anything", "Log")
+        await desk.press("ctrl+l")
+        await desk.pilot.resize_terminal(40, 12)
+        await desk.shows("Ask anything", "draft")

@@ -10,9 +10,17 @@ from textual.screen import Screen
 from textual.widget import Widget
 from textual.widgets import Static, TextArea
 
+import localspec_tui.app  # noqa: F401  its keys have names too
 from localspec.chat.commands import COMMANDS
 from localspec_tui.screens.ask import AskScreen
-from localspec_tui.screens.bindings import HelpEntry, binding_ids, collect, key_of, written
+from localspec_tui.screens.bindings import (
+    HelpEntry,
+    binding_ids,
+    collect,
+    key_names,
+    key_of,
+    written,
+)
 from localspec_tui.screens.edit import EditScreen
 from localspec_tui.screens.help import HelpScreen
 from localspec_tui.screens.search import SearchScreen
@@ -179,3 +187,8 @@ def test_every_name_of_a_key_is_known_and_belongs_to_an_area() -> None:
         "search.leave",
     } <= ids
     assert all(name.count(".") == 1 for name in ids)
+
+
+def test_all_keys_have_a_name() -> None:
+    assert {"pageup", "question_mark", "f12", "escape", "left_square_bracket"} <= key_names()
+    assert "hello" not in key_names()

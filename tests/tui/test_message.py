@@ -157,6 +157,15 @@ async def test_attachments_branches_figures_and_dropping_are_shown() -> None:
 
 
 @pytest.mark.asyncio
+async def test_the_name_of_an_attachment_sends_nothing_to_the_terminal() -> None:
+    host = Host()
+    async with host.run_test(size=(100, 30)) as pilot:
+        named = Attachment("\x1b]0;title\x07notes\x1b[2J.txt", "x")
+        await host.transcript.show([shown(1, "read", attachments=(named,))])
+        await until(pilot, "[notes.txt 1 B]")
+
+
+@pytest.mark.asyncio
 async def test_thinking_is_folded_until_asked_for() -> None:
     host = Host()
     async with host.run_test(size=(100, 30)) as pilot:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from localspec.types import ModeChanged
 from localspec_tui import launch
 from localspec_tui.app import LocalSpecApp
 from tests.tui.desktop import Desktop, desktop
+from tests.tui.settled import settled
 
 pytestmark = pytest.mark.asyncio
 
@@ -119,3 +121,31 @@ async def test_profile_of_the_configuration_that_does_not_exist_is_said_to_stand
 async def test_theme_of_the_configuration_that_does_not_exist_is_said(tmp_path: Path) -> None:
     async with desktop(tmp_path, config=Config(theme="neon", sidebar=False)) as desk:
         await desk.shows("there is no theme `neon`")
+
+
+async def test_setup_that_was_left_early_opens_nothing_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[list[str]] = []
+
+    def call(command: list[str]) -> int:
+        calls.append(command)
+        return 130
+
+    monkeypatch.setattr("subprocess.call", call)
+    async with desktop(tmp_path) as desk:
+        monkeypatch.setattr(desk.app, "suspend", nullcontext)
+        await desk.enter("/setup")
+        await desk.until(lambda: calls)
+        await desk.answered("hello")
+        assert len(desk.opened) == 1
+
+
+async def test_modes_go_round_also_without_a_draft_model(tmp_path: Path) -> None:
+    async with desktop(tmp_path, models=lambda: ScriptedModels(has_draft=False)) as desk:
+        seen = []
+        for _ in range(3):
+            await desk.press("f6")
+            await settled(desk.pilot)
+            seen.append(desk.chat.desk.mode)
+        assert seen == ["off", "ngram", None]

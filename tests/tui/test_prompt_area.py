@@ -5,7 +5,7 @@ from textual import events
 from textual._xterm_parser import XTermParser
 
 from localspec_tui.messages import DraftChanged
-from localspec_tui.widgets.pasted import FOLD_FROM
+from localspec_tui.widgets.pasted import FOLD_FROM, PastedTexts
 from tests.tui.composer_host import ComposerHost
 
 
@@ -67,6 +67,14 @@ async def test_a_huge_paste_is_folded_and_sent_whole() -> None:
         assert app.heard[-1] == DraftChanged(f"a{huge}b")
         await pilot.press("enter")
         assert app.sent == [f"a{huge}b"]
+
+
+def test_a_long_text_that_comes_again_has_the_same_mark() -> None:
+    pasted, text = PastedTexts(), "a line\n" * (FOLD_FROM // 7 + 1)
+    mark = pasted.fold(text)
+    assert pasted.fold(text) == mark
+    assert pasted.fold(f"{text}more") != mark
+    assert pasted.unfold(f"{mark} {mark}") == f"{text} {text}"
 
 
 @pytest.mark.asyncio

@@ -212,3 +212,8 @@ def test_parts_never_overlap(width: int) -> None:
 def test_wide_characters_are_shortened_by_columns() -> None:
     assert shortened("日本語の文", 6) == "日本…"
     assert shortened("short", 5) == "short"
+
+
+@pytest.mark.asyncio
+async def test_what_is_said_holds_no_control_characters() -> None:
+    assert "a red word" in await shown(80, SSD, said="a \x1b[31mred\x1b[0m\x07 word")

@@ -269,3 +269,19 @@ async def test_empty_chat_and_change_of_chat() -> None:
         await until(pilot, "another chat")
         assert mounted(host.transcript) == [7]
         assert "message number" not in host.text()
+
+
+@pytest.mark.asyncio
+async def test_last_message_is_asked_for_while_another_chat_is_being_opened() -> None:
+    host = Host()
+    async with host.run_test(size=(80, 24)) as pilot:
+        await host.transcript.show(chat(12))
+        await pilot.pause()
+        others = [shown(number, f"another {number}") for number in range(101, 109)]
+        opening = asyncio.create_task(host.transcript.show(others))
+        await asyncio.sleep(0)
+        host.transcript.focus_last()
+        await opening
+        await until(pilot, "another 108")
+        await pilot.pause()
+        assert host.transcript.selected_message() == 108

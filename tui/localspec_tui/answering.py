@@ -65,7 +65,7 @@ class Answering:
     def stop(self) -> None:
         """End the answer, or the loading that it waits for."""
         self._stop.set()
-        if self._models is not None:
-            self._models.cancel()
+        if (models := self._models) is not None:  # the thread may end at any moment
+            models.cancel()
         else:
             self._loader.cancel()

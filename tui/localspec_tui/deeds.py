@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, assert_never
 
 from localspec.chat.open_chat import AnswerEvent
 from localspec.chat.records import StoredMessage
-from localspec.errors import UserError
+from localspec.errors import EngineDied, UserError
 from localspec.types import Mode
+from localspec_tui.answering import Job
 from localspec_tui.clipboard import copy
 from localspec_tui.messages import Deed
 from localspec_tui.screens.ask import AskScreen
 from localspec_tui.screens.compare import CompareScreen
 from localspec_tui.screens.edit import EditScreen
+from localspec_tui.widgets.blocks import printable
 from localspec_tui.widgets.transcript import Transcript
 
 if TYPE_CHECKING:
@@ -39,7 +41,7 @@ class Deeds:
             case "copy-code":
                 await self.copy(text, "the code")
             case "edit":
-                self.edit(message)
+                await self.edit(message)
             case "regenerate":
                 await self.regenerate(message)
             case "continue":
@@ -69,21 +71,22 @@ class Deeds:
         await copy(self._screen.app, text)
         self._screen.notify(f"copied {what}", timeout=2)
 
-    def edit(self, message: StoredMessage) -> None:
+    async def edit(self, message: StoredMessage) -> None:
         """Let a message be rewritten; a new question is answered at once, an answer can be continued."""
-        self.must_be_idle()
+        await self._screen.pane.until_free()
         title = "Edit the question" if message.role == "user" else "Edit the answer"
-        self._screen.ask(EditScreen(title, message.content), self._take_edit(message))
+        self._screen.ask(EditScreen(title, printable(message.content)), self._take_edit(message))
 
     def _take_edit(self, message: StoredMessage) -> Callable[[str | None], Awaitable[None]]:
         async def take(text: str | None) -> None:
-            if text is None or not text.strip() or text == message.content:
+            if text is None or not text.strip() or text == printable(message.content):
                 return
-            edited = await asyncio.to_thread(self._desk.chat.edit, message.id, text)
-            await self._screen.show_chat()
-            if edited.role == "user":
-                await self._screen.pane.until_free()
-                self._screen.pane.launch(self._desk.answer)
+            async with self._screen.pane.changing:
+                edited = await asyncio.to_thread(self._desk.chat.edit, message.id, text)
+                await self._screen.show_chat()
+                if edited.role == "user":
+                    await self._screen.pane.until_free()
+                    self._screen.pane.launch(self._desk.answer)
 
         return take
 
@@ -91,19 +94,22 @@ class Deeds:
         """Answer a question again, as another branch."""
         self.must_be_idle()
         question = self._question_of(message)
-        await self._screen.pane.until_free()
-        await asyncio.to_thread(self._desk.chat.back_to, question.id)
-        self._screen.pane.launch(lambda models: self._desk.answer(models, mode=mode))
+        await self._begin_at(question, lambda models: self._desk.answer(models, mode=mode))
 
     async def go_on(self, message: StoredMessage) -> None:
         """Let the model continue an answer where it ends."""
         self.must_be_idle()
         if message.role != "assistant":
             raise UserError("only an answer can be continued", "choose the answer below")
-        await self._screen.pane.until_free()
-        await asyncio.to_thread(self._desk.chat.back_to, message.id)
-        await self._screen.show_chat()
-        self._screen.pane.launch(lambda models: self._desk.answer(models, continues=message.id))
+        await self._begin_at(message, lambda models: self._desk.answer(models, continues=message.id))
+
+    async def _begin_at(self, message: StoredMessage, job: Job) -> None:
+        """Let the models work at a message, which ends the shown branch."""
+        async with self._screen.pane.changing:
+            await self._screen.pane.until_free()
+            await asyncio.to_thread(self._desk.chat.back_to, message.id)
+            await self._screen.show_chat()
+            self._screen.pane.launch(job)
 
     async def switch(self, message: StoredMessage, step: int) -> None:
         """Show another branch at a message."""
@@ -127,11 +133,16 @@ class Deeds:
 
         def run(mode: Mode) -> Iterator[AnswerEvent]:
             chat.back_to(question.id)
-            yield from self._desk.answer(models, mode=mode, seed=seed)
+            try:
+                yield from self._desk.answer(models, mode=mode, seed=seed)
+            except EngineDied:
+                self._screen.loader.reopen(models)
+                raise
 
         async def keep(chosen: int | None) -> None:
             if chosen is not None:
-                await asyncio.to_thread(chat.back_to, chosen)
+                await asyncio.to_thread(chat.go_to, chosen)
+            await asyncio.to_thread(chat.settle)
             await self._screen.show_chat()
 
         await self._screen.pane.until_free()
@@ -152,12 +163,13 @@ class Deeds:
         info = await asyncio.to_thread(self._desk.store.chat, chat_id)
         was_open = chat_id == self._desk.chat.info.id
         if was_open:
-            self.must_be_idle()
-        await asyncio.to_thread(self._desk.store.delete, chat_id)
-        if was_open:
-            await asyncio.to_thread(self._desk.new)
+            async with self._screen.pane.changing:
+                await self._screen.pane.until_free()
+                await asyncio.to_thread(self._desk.store.delete, chat_id)
+                await asyncio.to_thread(self._desk.new)
             await self._screen.show_chat()
         else:  # an answer may be under way
+            await asyncio.to_thread(self._desk.store.delete, chat_id)
             await self._screen.show_chats()
 
         async def decide(undo: bool | None) -> None:

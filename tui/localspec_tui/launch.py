@@ -59,12 +59,12 @@ def main(argv: Sequence[str]) -> int:
     from localspec.chat.store import Store
     from localspec.worker import LogLine
     from localspec_tui.app import LocalSpecApp
-    from localspec_tui.screens.bindings import binding_ids
+    from localspec_tui.screens.bindings import binding_ids, key_names
 
     if config.keys:
         import localspec_tui.screens.tune  # noqa: F401  its keys have names too
 
-        config = read_config(paths.config_dir() / "config.toml", binding_ids())
+        config = read_config(paths.config_dir() / "config.toml", binding_ids(), key_names())
 
     log: deque[LogLine] = deque(maxlen=LOG_LINES)
     with Store(paths.chats_file()) as store:

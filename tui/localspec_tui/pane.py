@@ -3,29 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from textual import on, work
+from textual import on
 from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.timer import Timer
 from textual.worker import Worker
 
-from localspec.chat.attachments import attach, describe
+from localspec.chat.attachments import attach
 from localspec.chat.commands import Completion, as_message, parse
 from localspec.chat.completion import complete_input
 from localspec.chat.records import StoredMessage
 from localspec.errors import LocalSpecError, StoreError, UserError
-from localspec.types import Message
 from localspec_tui import messages as said
 from localspec_tui.answering import AnswerEnded, Answering, Job
-from localspec_tui.reporting import in_words
+from localspec_tui.unsent import Unsent
 from localspec_tui.widgets.composer import Composer
 from localspec_tui.widgets.log_panel import LogPanel
-from localspec_tui.widgets.status import StatusLine
 from localspec_tui.widgets.timeline import Timeline
 from localspec_tui.widgets.transcript import Transcript
 from localspec_tui.widgets.welcome import Welcome
@@ -33,7 +31,7 @@ from localspec_tui.widgets.welcome import Welcome
 if TYPE_CHECKING:
     from localspec_tui.screens.chat import ChatScreen
 
-TICKS_PER_S, REST_S = 12, 0.4
+TICKS_PER_S = 12
 
 
 class ChatPane(Vertical):
@@ -45,6 +43,7 @@ class ChatPane(Vertical):
         & Transcript, & Welcome { height: 1fr; }
         & Timeline { height: 14; }
         & LogPanel { height: 12; }
+        & Composer { dock: bottom; }
     }
     """
 
@@ -56,8 +55,8 @@ class ChatPane(Vertical):
         self._answering = Answering(chat_screen.loader, self.post_message)
         self._ticks: Timer | None = None
         self._work: Worker[None] | None = None
-        self._resting: Timer | None = None  # until the prompt below is kept
-        self._draft = self._said_of_draft = self._refused = ""
+        self._unsent = Unsent(self, chat_screen, attachment_bytes)
+        self.changing = asyncio.Lock()  # held while an answer begins, is shown or ends, or another chat opens
 
     def compose(self) -> ComposeResult:
         """Stack transcript, panels and prompt."""
@@ -70,16 +69,14 @@ class ChatPane(Vertical):
     async def on_mount(self) -> None:
         """Get the prompts of earlier days."""
         self._ticks = self.set_interval(1 / TICKS_PER_S, self._tick, pause=True)
-        history = await asyncio.to_thread(self._desk.store.prompts)
-        self.query_one(Composer).set_history(history)
+        with suppress(StoreError):  # what is wrong with the store is said where something is to be kept
+            self.query_one(Composer).set_history(await asyncio.to_thread(self._desk.store.prompts))
 
     def on_unmount(self) -> None:
         """End an answer under way; what was written so far is kept, and what was not sent."""
         if self._answering.busy:
             self._answering.stop()
-        if self._resting is not None or self._desk.queue.items:
-            with suppress(StoreError):
-                self._keep_unsent(self._draft)
+        self._unsent.keep_at_end()
 
     @property
     def answering(self) -> bool:
@@ -115,20 +112,16 @@ class ChatPane(Vertical):
             self._answering.finish()
             self._rest()
 
-    async def put_away(self) -> None:
+    async def put_away(self, open_another: Callable[[], object]) -> None:
         """Leave the open chat for another; prompts that wait become part of its unsent text."""
-        await self.leave()
-        if self._resting is not None:
-            self._resting.stop()
-            self._resting = None
-        await asyncio.to_thread(self._keep_unsent, self.query_one(Composer).text)
+        async with self.changing:
+            await self.leave()
+            self._unsent.forget()
+            await asyncio.to_thread(self._unsent.keep, self.query_one(Composer).text)
+            await asyncio.to_thread(open_another)
         self._desk.queue.clear()
         self._show_queue()
         self._chat_screen.say("")
-
-    def _keep_unsent(self, draft: str) -> None:
-        unsent = "\n\n".join(text for text in (*self._desk.queue.items, draft) if text.strip())
-        self._desk.store.set_draft(self._desk.chat.info.id, unsent)
 
     # --- asking ---
 
@@ -139,29 +132,31 @@ class ChatPane(Vertical):
             if (command := parse(event.text)) is not None:
                 await self._chat_screen.run_command(command)
             elif self.answering:
-                self._desk.queue.add(event.text)
-                self._show_queue()
+                self._wait(event.text)
             else:
                 await self._ask(event.text)
         except LocalSpecError as error:
             composer = self.query_one(Composer)
-            composer.text = composer.text or event.text
-            self._refused, self._said_of_draft = event.text, in_words(error)
-            self._chat_screen.say(self._said_of_draft)
+            if composer.text.strip():  # something else is being written there already
+                self._wait(event.text)
+            else:
+                composer.text = event.text
+            self._unsent.refuse(event.text, error)
 
     async def _ask(self, text: str) -> None:
         """Ask the open chat something and start the answer."""
-        question, files = await asyncio.to_thread(
-            attach, as_message(text), self._chat_screen.folder, self._attachment_bytes
-        )
-        await self.until_free()
-        asked = await asyncio.to_thread(self._desk.chat.ask, question, files)
-        if len(self._desk.chat.path) == 1:
-            await self.show()
-        else:
-            await self.query_one(Transcript).add(self._desk.chat.shown_one(asked.id))
-            self.query_one(Transcript).follow()
-        self.launch(self._desk.answer)
+        async with self.changing:
+            question, files = await asyncio.to_thread(
+                attach, as_message(text), self._chat_screen.folder, self._attachment_bytes
+            )
+            await self.until_free()
+            asked = await asyncio.to_thread(self._desk.chat.ask, question, files)
+            if len(self._desk.chat.path) == 1:
+                await self.show()
+            else:
+                await self.query_one(Transcript).add(self._desk.chat.shown_one(asked.id))
+                self.query_one(Transcript).follow()
+            self.launch(self._desk.answer)
 
     async def until_free(self) -> None:
         """Cut short what is still measured after an answer; raises `UserError` while one is written."""
@@ -177,40 +172,8 @@ class ChatPane(Vertical):
         return complete_input(text, names, self._chat_screen.folder)
 
     @on(said.DraftChanged)
-    def _wait_for_rest(self, event: said.DraftChanged) -> None:
-        """Look after an unsent prompt when the fingers rest."""
-        if self._resting is not None:
-            self._resting.stop()
-        self._draft = event.text
-        self._resting = self.set_timer(REST_S, partial(self._rested, self._desk.chat.info.id, event.text))
-
-    def _rested(self, chat_id: int, text: str) -> None:
-        self._resting = None
-        self._look_after(chat_id, text)
-
-    @work(thread=True, exclusive=True, group="draft", exit_on_error=False)
-    def _look_after(self, chat_id: int, text: str) -> None:
-        """Keep an unsent prompt, and weigh the files that it names."""
-        try:
-            self._desk.store.set_draft(chat_id, text)
-            _, files = attach(text, self._chat_screen.folder, self._attachment_bytes)
-            tokens = [self._count(file.text) for file in files]
-        except LocalSpecError as error:
-            line = in_words(error)
-        else:
-            line = "; ".join(describe(*pair) for pair in zip(files, tokens, strict=True))
-        self.app.call_from_thread(self._tell_of_draft, text, line)
-
-    def _tell_of_draft(self, text: str, line: str) -> None:
-        """Say what there is to say of an unsent prompt, or take back what was said of the one before."""
-        said = self._chat_screen.query_one(StatusLine).said
-        if line or (said == self._said_of_draft and text != self._refused):
-            self._said_of_draft = line
-            self._chat_screen.say(line)
-
-    def _count(self, text: str) -> int | None:
-        models = self._chat_screen.loader.ready
-        return None if models is None else models.count_tokens((Message("user", text),))
+    def _draft_changed(self, event: said.DraftChanged) -> None:
+        self._unsent.changed(event.text)
 
     # --- answering ---
 
@@ -227,6 +190,10 @@ class ChatPane(Vertical):
 
     async def _tick(self) -> None:
         """Show what came since the last time."""
+        async with self.changing:
+            await self._show_news()
+
+    async def _show_news(self) -> None:
         update = self._answering.live.drain()
         transcript = self.query_one(Transcript)
         if update.started is not None:
@@ -242,7 +209,8 @@ class ChatPane(Vertical):
     async def _show_started(self, message: StoredMessage) -> None:
         """Show where the answer is going to be written; one that failed at once is gone already."""
         try:
-            item = self._desk.chat.shown_one(message.id)
+            # the text so far is drained: by now the chat may hold some of what comes next
+            item = replace(self._desk.chat.shown_one(message.id), message=message)
         except UserError:
             return
         transcript = self.query_one(Transcript)
@@ -254,14 +222,17 @@ class ChatPane(Vertical):
     @on(AnswerEnded)
     async def _end_answer(self, event: AnswerEnded) -> None:
         event.stop()
-        if event.live is not self._answering.live:
-            return  # of a chat that was left meanwhile
-        await self._tick()
-        is_kept = self._answering.saved and event.error is None
-        self._answering.finish()
-        self._rest()
-        if not is_kept:  # it may have left nothing
-            await self.show()
+        async with self.changing:
+            if event.live is not self._answering.live:
+                return  # of a chat that was left meanwhile
+            await self._show_news()
+            is_kept = self._answering.saved and event.error is None
+            self._answering.finish()
+            self._rest()
+            if not is_kept:  # it may have left nothing
+                with suppress(StoreError):
+                    await asyncio.to_thread(self._desk.chat.settle)
+                await self.show()
         await self._chat_screen.answer_ended(event.error)
         if event.error is None:
             await self._ask_queued()
@@ -275,8 +246,16 @@ class ChatPane(Vertical):
 
     async def _ask_queued(self) -> None:
         if (text := self._desk.queue.take_first()) is not None:
-            self._show_queue()
+            self._queue_changed()
             await self._take_prompt(said.PromptEntered(text))
+
+    def _wait(self, text: str) -> None:
+        self._desk.queue.add(text)
+        self._queue_changed()
+
+    def _queue_changed(self) -> None:
+        self._show_queue()
+        self._unsent.changed()
 
     def _show_queue(self) -> None:
         self.query_one(Composer).set_queue(self._desk.queue.items)
@@ -296,4 +275,4 @@ class ChatPane(Vertical):
     def _drop_queued(self, event: said.QueuedPromptRemoved) -> None:
         event.stop()
         self._desk.queue.remove(event.index)
-        self._show_queue()
+        self._queue_changed()

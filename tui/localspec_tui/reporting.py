@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING
 
 from localspec.chat import gauge
 from localspec.chat.commands import Command
-from localspec.chat.context_use import ContextUse, estimate, warning
+from localspec.chat.context_use import ContextUse, after_answer, estimate, warning
 from localspec.chat.gauge import Figures, Gauge
 from localspec.chat.live import LiveUpdate
 from localspec.chat.loading import Closed, Failed, Loading, LoadState, Ready
 from localspec.chat.records import AnswerRecord, StoredMessage
 from localspec.cli import figures
 from localspec.default_pair import introduction, name_of
-from localspec.errors import Cancelled, ContextFullError, EngineDied, UserError
+from localspec.errors import (
+    Cancelled,
+    ContextFullError,
+    EngineDied,
+    EngineError,
+    LocalSpecError,
+    UserError,
+)
 from localspec.types import DeviceMemory, Mode
 from localspec_tui.screens.note import NoteScreen
 from localspec_tui.widgets.status import StatusLine
@@ -41,6 +49,8 @@ class Reporter:
         self._draft = ""
         self._warned: str | None = None
         self._prompt_tokens = self._written = 0  # of the answer under way
+        self._held = ContextUse(0, 0)  # what the open chat takes
+        self._is_new = True
 
     @property
     def _status(self) -> StatusLine:
@@ -58,6 +68,7 @@ class Reporter:
         timeline = self._screen.query_one(Timeline)
         if update.started is not None:
             mode = self._take_up()
+            self._screen.query_one(TitleBar).chat_title = self._desk.chat.info.title
             models = self._screen.loader.ready
             size = models.target.context if models is not None else 0
             self._prompt_tokens = estimate(self._desk.chat.prompt(), size).used
@@ -84,7 +95,7 @@ class Reporter:
     def _take_up(self) -> Mode:
         """Show what was chosen for an answer under way; return its mode."""
         for notice in self._desk.take_notices():
-            self._screen.notify(notice, severity="warning", timeout=NOTICE_S)
+            self._screen.notify(notice, severity="warning", timeout=NOTICE_S, markup=False)
         options = self._desk.in_use
         if options is None:
             return "off"
@@ -93,6 +104,7 @@ class Reporter:
 
     def _take_record(self, record: AnswerRecord) -> None:
         self._record = record
+        self._weigh()
         self._show_figures(record)
         self._show_context()
 
@@ -123,15 +135,26 @@ class Reporter:
         bar.chat_title, bar.profile = chat.info.title, self._desk.profile.title
         bar.mode = f"mode {self._desk.mode or 'auto'}"
         answers = [message for message in chat.path if message.role == "assistant"]
-        self._record = chat.record(answers[-1].id) if answers else None
+        last = answers[-1] if answers else None
+        self._record = chat.outline(last.id) if last is not None else None
+        self._weigh()
         if self._record is not None:
             self._show_figures(self._record)
-        elif not answers:
+        elif not self._screen.pane.answering:
             self._status.show(Figures(""))
             self._status.show_choice("", "")
         if not self._screen.pane.working:
-            self._show_timeline(answers[-1] if answers else None, self._record)
+            self._screen.run_worker(self._find_timeline(last), group="timeline", exclusive=True)
         self._show_context()
+
+    async def _find_timeline(self, message: StoredMessage | None) -> None:
+        """Show the rounds of an answer, which take a while to read."""
+        record = None
+        if message is not None:
+            with suppress(LocalSpecError):
+                record = await asyncio.to_thread(self._desk.chat.record, message.id)
+        if not self._screen.pane.working:
+            self._show_timeline(message, record)
 
     def _show_timeline(self, message: StoredMessage | None, record: AnswerRecord | None) -> None:
         timeline = self._screen.query_one(Timeline)
@@ -166,13 +189,17 @@ class Reporter:
         self._draft = text
         self._show_context()
 
+    def _weigh(self) -> None:
+        """Find out what the open chat takes: its last answer tells, unless it was edited or broken off."""
+        counted = None if self._record is None else after_answer(self._record, 0)
+        path = self._desk.chat.path
+        self._is_new = not any(message.role == "assistant" for message in path)
+        self._held = counted or (estimate(self._desk.chat.prompt(), 0) if path else ContextUse(0, 0))
+
     def _show_context(self) -> None:
-        used = 0
-        if self._record is not None:
-            used = self._record.summary.prompt_tokens + self._record.summary.tokens
-        typed = round(len(self._draft) / CHARACTERS_PER_TOKEN)
-        use = self._show_use(used + typed, estimated=typed > 0)
-        line = warning(use, is_new=not used) if use is not None else None
+        held, typed = self._held, round(len(self._draft) / CHARACTERS_PER_TOKEN)
+        use = self._show_use(held.used + typed, estimated=held.estimated or typed > 0)
+        line = warning(use, is_new=self._is_new) if use is not None else None
         if line is not None or (self._warned and self._status.said == self._warned):
             self._screen.say(line or "")
         self._warned = line
@@ -213,8 +240,9 @@ class Reporter:
         """Show how full the devices are."""
         models = self._screen.loader.ready
         if models is not None:
-            memory: tuple[DeviceMemory, ...] = await asyncio.to_thread(models.memory)
-            self._status.show_memory(memory)
+            with suppress(EngineError):  # whoever next asks them for something is told
+                memory: tuple[DeviceMemory, ...] = await asyncio.to_thread(models.memory)
+                self._status.show_memory(memory)
 
 
 def in_words(error: BaseException) -> str:

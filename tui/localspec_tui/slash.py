@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable
@@ -14,8 +15,8 @@ from localspec.chat import commands
 from localspec.chat.attachments import path_named
 from localspec.chat.commands import Command
 from localspec.chat.context_use import exchanges
-from localspec.chat.export import import_json
 from localspec.cli.history_files import chat_text
+from localspec.cli.history_files import read as read_chats
 from localspec.errors import UserError
 from localspec.paths import write_atomically
 from localspec_tui.messages import ChatPicked
@@ -53,8 +54,7 @@ class SlashCommands:
     _keys = _help
 
     async def _new(self, _argument: str) -> None:
-        await self._screen.pane.put_away()
-        await asyncio.to_thread(self._desk.new)
+        await self._screen.pane.put_away(self._desk.new)
         await self._screen.show_chat()
         self._screen.pane.take_up_draft()
         self._screen.query_one(Composer).focus()
@@ -100,7 +100,7 @@ class SlashCommands:
         await self._deeds.regenerate(path[-1] if path else self._deeds.last("user"), mode)
 
     async def _edit(self, _argument: str) -> None:
-        self._deeds.edit(self._deeds.last("user"))
+        await self._deeds.edit(self._deeds.last("user"))
 
     async def _continue(self, _argument: str) -> None:
         await self._deeds.go_on(self._deeds.last("assistant"))
@@ -146,7 +146,7 @@ class SlashCommands:
     async def _export(self, argument: str) -> None:
         wanted, chat = commands.read_export(argument), self._desk.chat
         target = path_named(wanted.file or f"chat-{chat.info.id}.{wanted.format}", self._screen.folder)
-        if target.exists():
+        if await asyncio.to_thread(os.path.exists, target):  # a name that no disk takes is refused in writing
             raise UserError(
                 f"{target.name} is there already", f"name another file: /export {wanted.format} FILE"
             )
@@ -156,15 +156,9 @@ class SlashCommands:
 
     async def _import(self, argument: str) -> None:
         path = path_named(commands.unquoted(argument), self._screen.folder)
-        try:
-            text = await asyncio.to_thread(path.read_text, encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            why = error.strerror if isinstance(error, OSError) else "it is not text"
-            raise UserError(
-                f"{path.name} cannot be read: {why}", "name a chat that was exported as JSON"
-            ) from None
-        info = await asyncio.to_thread(import_json, self._desk.store, text)
-        await self._screen.open_chat(info.id)
+        found = await asyncio.to_thread(read_chats, str(path))
+        added = [await asyncio.to_thread(self._desk.store.add_chat, *chat) for chat in found]
+        await self._screen.open_chat(added[-1].id)
 
     async def _rename(self, argument: str) -> None:
         await self._deeds.rename(self._desk.chat.info.id, argument)

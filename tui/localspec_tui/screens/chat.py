@@ -19,8 +19,9 @@ from textual.widgets import Input, TextArea
 from localspec.chat.commands import Command
 from localspec.chat.desk import Desk
 from localspec.chat.loading import Loading, LoadState, ModelLoader
+from localspec.cli.options import DRAFT_MODES
 from localspec.config import Config
-from localspec.errors import LocalSpecError
+from localspec.errors import LocalSpecError, StoreError
 from localspec.interface import OpenModels
 from localspec.types import Mode
 from localspec_tui import messages as said
@@ -142,13 +143,16 @@ class ChatScreen(Screen[int]):
 
     async def show_chats(self) -> None:
         """List the chats anew."""
-        chats = await asyncio.to_thread(self.desk.store.chats)
-        self.query_one(Sidebar).show(chats, self.desk.chat.info.id)
+        try:
+            chats = await asyncio.to_thread(self.desk.store.chats)
+        except StoreError as error:
+            self.say(in_words(error))
+        else:
+            self.query_one(Sidebar).show(chats, self.desk.chat.info.id)
 
     async def open_chat(self, chat_id: int, at: int | None = None) -> None:
         """Leave the open chat for another; an answer under way there is ended and kept."""
-        await self.pane.put_away()
-        await asyncio.to_thread(self.desk.open, chat_id)
+        await self.pane.put_away(lambda: self.desk.open(chat_id, at))
         await self.show_chat(at)
         self.pane.take_up_draft()
         self.query_one(Composer).focus()
@@ -263,9 +267,11 @@ class ChatScreen(Screen[int]):
         await self.run_command(Command("profile", following))
 
     async def action_next_mode(self) -> None:
-        """Take the next way of decoding."""
-        modes = ("auto", *get_args(Mode))
-        following = modes[(modes.index(self.desk.mode or "auto") + 1) % len(modes)]
+        """Take the next way of decoding that these models know."""
+        models, now = self.loader.ready, self.desk.mode or "auto"
+        needless = DRAFT_MODES if models is not None and models.draft is None else ()
+        modes = [mode for mode in ("auto", *get_args(Mode)) if mode not in needless]
+        following = modes[(modes.index(now) + 1) % len(modes)] if now in modes else "auto"
         await self.run_command(Command("mode", following))
 
     def action_to_messages(self) -> None:

@@ -15,6 +15,7 @@ from textual.widgets import Button, SelectionList, Static
 from textual.widgets.selection_list import Selection
 
 from localspec.chat.context_use import Exchange
+from localspec_tui.widgets.blocks import clean
 
 COMFORTABLE = 0.6  # of the context, to be filled at most after making room
 
@@ -130,7 +131,7 @@ class MakeRoomScreen(ModalScreen[tuple[int, ...] | None]):
 
 def _line(exchange: Exchange, *, out: bool) -> Content:
     """Return an exchange in one line; words say what the check mark says by colour."""
-    question = " ".join(exchange.question.strip().partition("\n")[0].split()) or "(no text)"
+    question = " ".join(clean(exchange.question).strip().partition("\n")[0].split()) or "(no text)"
     word = "stays out" if out and exchange.dropped else "leave out" if out else "stays"
     return Content.assemble(
         (f"{'comes back' if exchange.dropped and not out else word:<10} ", "bold" if out else ""),

@@ -10,6 +10,8 @@ from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
+from localspec_tui.widgets.blocks import clean
+
 
 class NoteScreen(ModalScreen[None]):
     """Show a title and some lines."""
@@ -45,4 +47,4 @@ class NoteScreen(ModalScreen[None]):
         with VerticalScroll() as frame:
             frame.border_title = self._heading
             frame.border_subtitle = "Esc closes"
-            yield Static(self._text, markup=False)
+            yield Static(clean(self._text), markup=False)

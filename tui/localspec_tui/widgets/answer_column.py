@@ -18,6 +18,7 @@ from localspec.chat.comparison import Answer
 from localspec.chat.gauge import mode_name
 from localspec.chat.live import LiveAnswer
 from localspec.types import Mode
+from localspec_tui.widgets.blocks import clean
 
 
 class _Text(VerticalScroll, can_focus=False):
@@ -120,7 +121,7 @@ class AnswerColumn(Vertical, can_focus=True):
         scroll = self.query_one(_Text)
         following = scroll.is_vertical_scroll_end
         self._written += text
-        self.query_one(".answer-column--text", Static).update(Content(self._written))
+        self.query_one(".answer-column--text", Static).update(Content(clean(self._written)))
         self._entitle("writes")
         if following:
             scroll.scroll_end(animate=False)

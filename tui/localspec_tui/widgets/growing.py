@@ -38,7 +38,6 @@ class GrowingMarkdown:
         self.blocks: list[Block] = []
         self.closed = 0  # so many blocks will stay
         self._tail = ""
-        self._held = ""  # a carriage return may be half of a line's end
         self._fence: _Fence | None = None
         self._plain = False
         self._in_list = False
@@ -48,9 +47,7 @@ class GrowingMarkdown:
         """Take more text; return the number of the first block that changed."""
         first = self.closed
         del self.blocks[first:]
-        text = self._held + text
-        self._held = "\r" if text.endswith("\r") else ""
-        self._tail += clean(text.removesuffix(self._held) if self._held else text)
+        self._tail += clean(text)
         while self._step():
             pass
         self.blocks += self._open()

@@ -21,6 +21,7 @@ from localspec.types import TextPiece
 from localspec_tui.messages import Deed, MessageDeed
 from localspec_tui.origins import pieces_of
 from localspec_tui.widgets.answer_text import AnswerText
+from localspec_tui.widgets.blocks import clean
 from localspec_tui.widgets.markdown import code_blocks
 from localspec_tui.widgets.message_body import Looks, MessageBody, Prepared
 from localspec_tui.widgets.prose import Prose
@@ -214,7 +215,7 @@ def _name(item: Shown) -> Content:
 
 
 def _chips(attachments: Sequence[Attachment]) -> Content:
-    chips = [f"[{item.name} {_size(len(item.text.encode()))}]" for item in attachments]
+    chips = [f"[{clean(item.name)} {_size(len(item.text.encode()))}]" for item in attachments]
     return Content("  ".join(chips))
 
 

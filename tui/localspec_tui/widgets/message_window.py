@@ -216,6 +216,8 @@ class MessageWindow(SteadyScroll):
                 return
             if index not in self._window:
                 last = index == len(self._items) - 1
+                if focus:  # keys typed meanwhile are not meant for whatever else could take them
+                    self.screen.set_focus(None)
                 await self._open(Window.latest(self._sizes) if last else Window.around(self._sizes, index))
             view = self._view(index)
         if at_end:
@@ -229,10 +231,10 @@ class MessageWindow(SteadyScroll):
         """Give the focus to the message at a place, counted from the first; there may be none."""
         if index not in range(len(self._items)):
             return
-        if index not in self._window:
+        view = self._views.get(self._items[index].message.id)
+        if view is None:  # further away, or of a chat that is being opened
             self.run_worker(self._go_to(index, focus=True), group="go", exclusive=True)
             return
-        view = self._view(index)
         view.focus(scroll_visible=False)
         if not (self.following and index == len(self._items) - 1):
             self.scroll_to_widget(view, animate=False, top=view.outer_size.height > self.size.height)

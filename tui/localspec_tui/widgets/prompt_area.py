@@ -12,6 +12,7 @@ from textual.dom import DOMNode
 from textual.geometry import Size
 from textual.widgets import TextArea
 
+from localspec_tui.widgets.blocks import printable
 from localspec_tui.widgets.key_order import take_key
 from localspec_tui.widgets.pasted import PastedTexts
 
@@ -159,4 +160,4 @@ class PromptArea(TextArea):
 
 
 def _plain_lines(text: str) -> str:
-    return text.replace("\r\n", "\n").replace("\r", "\n")
+    return printable(text.replace("\r\n", "\n").replace("\r", "\n"))

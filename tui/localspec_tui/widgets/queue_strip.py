@@ -12,6 +12,7 @@ from textual.widgets import OptionList
 from textual.widgets.option_list import Option
 
 from localspec_tui.messages import QueuedPromptRemoved, QueuedPromptTaken
+from localspec_tui.widgets.blocks import clean
 
 REMOVE = " × "
 
@@ -68,7 +69,7 @@ class QueueStrip(OptionList):
             self.highlighted = min(before, len(prompts) - 1)
 
     def _line(self, number: int, text: str) -> Content:
-        first, *more = text.strip().splitlines() or [""]
+        first, *more = clean(text).strip().splitlines() or [""]
         rest = f"  (+{len(more)} lines)" if more else ""
         return Content.assemble((REMOVE, "bold"), (f"{number}. ", "dim"), first, (rest, "dim"))
 

@@ -25,6 +25,8 @@ from localspec_tui.widgets.status_layout import (
     speed_parts,
 )
 
+MOST_ROWS = 3  # of what is said
+
 
 class StatusLine(Widget):
     """One row of figures, each of which explains itself under the pointer.
@@ -123,7 +125,12 @@ class StatusLine(Widget):
         """Return the lines of what is said where it is too long to stand beside the meter."""
         said = said_part(self._said)
         room = width - (self._meter.width + GAP if self._meter else 0)
-        return () if self._loading is not None or said.width <= room else Content(said.text).wrap(width)
+        if self._loading is not None or said.width <= room:
+            return ()
+        lines = Content(said.text).wrap(width)
+        if len(lines) <= MOST_ROWS:
+            return lines
+        return (*lines[: MOST_ROWS - 1], Content("…") + lines[-1][1:])  # the end says what can be done
 
     def _layout(self) -> tuple[Placed, ...]:
         said = None if self._loading is None else loading_part(self._loading)

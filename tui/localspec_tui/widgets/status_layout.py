@@ -10,6 +10,7 @@ from rich.cells import cell_len
 
 from localspec.chat.gauge import Figures
 from localspec.types import DeviceMemory
+from localspec_tui.widgets.blocks import clean
 
 GAP = 2
 BAR = 5  # columns of the context meter
@@ -77,7 +78,7 @@ def speed_parts(figures: Figures) -> tuple[Part, ...]:
 
 def choice_parts(route: str, reason: str) -> tuple[Part, ...]:
     """Return whom `auto` followed, and where there is room why the answer is decoded as it is."""
-    parts = [Part(route, _ROUTE, 2)] if route else []
+    parts = [Part(one_line(route), _ROUTE, 2)] if route else []
     if reason and reason != ASKED_FOR:
         why = one_line(reason)
         least = min(cell_len(why), SHORTEST_NOTE)
@@ -147,8 +148,8 @@ def loading_part(fraction: float) -> Part:
 
 
 def one_line(text: str) -> str:
-    """Return a text without line breaks."""
-    return " ".join(text.split())
+    """Return a text without line breaks and control characters."""
+    return " ".join(clean(text).split())
 
 
 def thousands(tokens: int) -> str:

@@ -17,6 +17,7 @@ class _Row:
 
     top: int
     height: int
+    width: int
 
 
 class SteadyScroll(VerticalScroll, can_focus=False):
@@ -34,7 +35,6 @@ class SteadyScroll(VerticalScroll, can_focus=False):
         self._rows: dict[Widget, _Row] = {}
         self._following = True
         self._pinned: Widget | None = None
-        self._laid_width = 0
 
     @property
     def following(self) -> bool:
@@ -77,7 +77,8 @@ class SteadyScroll(VerticalScroll, can_focus=False):
     def process_layout(self, placements: list[WidgetPlacement]) -> list[WidgetPlacement]:
         """Settle the position for a new layout."""
         rows = {
-            placement.widget: _Row(placement.region.y, placement.region.height) for placement in placements
+            placement.widget: _Row(placement.region.y, placement.region.height, placement.region.width)
+            for placement in placements
         }
         if self._following:
             bottom = max((p.region.bottom + p.margin.bottom for p in placements), default=0)
@@ -87,7 +88,7 @@ class SteadyScroll(VerticalScroll, can_focus=False):
         else:
             position = self._same_text(rows)
         # To move the scrollbar may ask for the layout once more: what it is compared with comes first.
-        self._rows, self._laid_width = rows, self.container_size.width
+        self._rows = rows
         self._settle(position)
         return placements
 
@@ -144,7 +145,7 @@ class SteadyScroll(VerticalScroll, can_focus=False):
             if now is None or before.top + before.height <= y or not self.keeps_place(widget):
                 continue
             inside = y - before.top
-            if inside > 0 and self._laid_width != self.container_size.width:
+            if inside > 0 and now.width != before.width:
                 inside = inside * now.height // max(1, before.height)  # the text was wrapped anew
             return now.top + inside
         return y

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rich.cells import cell_len
 from textual.content import Content
 from textual.reactive import reactive
 from textual.widget import Widget
@@ -30,9 +31,9 @@ class TitleBar(Widget):
         room = self.size.width - 2
         title = self.chat_title or "New chat"
         parts = [self.profile, self.mode, self.models]
-        while parts and len(title) + 3 + len("  ".join(parts)) > room:
+        while parts and cell_len(title) + 3 + cell_len("  ".join(parts)) > room:
             parts.pop()
         right = "  ".join(part for part in parts if part)
-        left = Content(title).truncate(max(1, room - len(right) - 2), ellipsis=True).stylize("bold")
-        gap = " " * max(1, room - left.cell_length - len(right))
+        left = Content(title).truncate(max(1, room - cell_len(right) - 2), ellipsis=True).stylize("bold")
+        gap = " " * max(1, room - left.cell_length - cell_len(right))
         return left + Content(gap) + Content(right).stylize("dim")

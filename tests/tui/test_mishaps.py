@@ -1,0 +1,300 @@
+"""What fails, or comes at a bad moment, takes nothing with it: no text, no answer, not the screen."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+
+import pytest
+
+from localspec.chat import answering
+from localspec.chat.attachments import attach
+from localspec.chat.commands import Command
+from localspec.chat.learning import Experience, Tuned
+from localspec.chat.records import Role
+from localspec.errors import EngineDied, StoreError
+from localspec.testing.scripted import Gate, Script, ScriptedModels, says
+from localspec.types import DeviceMemory, PlainRate, TaskType
+from localspec_tui.messages import PromptEntered
+from localspec_tui.screens.ask import AskScreen
+from localspec_tui.screens.compare import CompareScreen
+from localspec_tui.screens.edit import EditScreen
+from localspec_tui.widgets.prompt_area import PromptArea
+from localspec_tui.widgets.title_bar import TitleBar
+from tests.tui.desktop import desktop
+from tests.tui.settled import settled
+
+pytestmark = pytest.mark.asyncio
+
+
+class Measuring(ScriptedModels):
+    """Models that measure plain decoding until they are cancelled."""
+
+    def __init__(self, *scripts: Script) -> None:
+        super().__init__(*scripts)
+        self.gate = Gate()
+
+    def measure_plain(self) -> PlainRate | None:
+        with self._busy():
+            self._cancelled.clear()
+            self._gate = self.gate
+            self.gate.wait(self._cancelled)
+            return None if self._cancelled.is_set() else PlainRate(self._depth, 1.0)
+
+
+async def test_earlier_answer_is_back_when_another_is_stopped_before_its_first_word(tmp_path: Path) -> None:
+    gate = Gate()
+    async with desktop(tmp_path, says("first answer"), says(gate, "never")) as desk:
+        await desk.answered("question")
+        await desk.press("ctrl+r")
+        await desk.until(gate.reached.is_set)
+        await desk.until(lambda: "first answer" not in desk.screen_text())
+        await desk.press("escape")
+        await desk.shows("first answer")
+        assert desk.texts == ["question", "first answer"]
+
+
+async def test_earlier_answer_is_back_when_the_models_cannot_write_another(tmp_path: Path) -> None:
+    async with desktop(tmp_path, says("first answer"), says(EngineDied("signal 6"))) as desk:
+        await desk.answered("question")
+        await desk.press("ctrl+r")
+        await desk.shows("signal 6", "first answer")
+        assert desk.texts == ["question", "first answer"]
+
+
+async def test_chat_can_be_deleted_while_something_is_measured_after_its_answer(tmp_path: Path) -> None:
+    async with desktop(tmp_path, models=Measuring) as desk:
+        await desk.enter("question")
+        models = desk.models
+        assert isinstance(models, Measuring)
+        await desk.until(models.gate.reached.is_set)
+        await desk.until(lambda: not desk.chat.pane.answering)
+        await desk.enter("/delete")
+        await desk.until(lambda: isinstance(desk.app.screen, AskScreen))
+        await desk.press("n")
+        models.gate.open()
+        await desk.until(lambda: not desk.chat.pane.working)
+        await desk.answered("another")
+        assert desk.texts[0] == "another"
+
+
+async def test_end_of_a_measurement_that_was_cut_short_ends_no_later_answer(tmp_path: Path) -> None:
+    gate = Gate()
+    async with desktop(tmp_path, models=lambda: Measuring(says("one"), says("two ", gate, "three"))) as desk:
+        await desk.enter("first")
+        models = desk.models
+        assert isinstance(models, Measuring)
+        await desk.until(models.gate.reached.is_set)
+        await desk.until(lambda: not desk.chat.pane.answering)
+        await desk.enter("second")
+        await desk.until(gate.reached.is_set)
+        await desk.pilot.pause()
+        assert desk.chat.pane.answering
+        models.gate.open()
+        gate.open()
+        await desk.shows("two three")
+        await desk.until(lambda: not desk.chat.pane.working)
+
+
+async def test_question_stays_in_the_chat_that_is_left_while_it_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, go_on = threading.Event(), threading.Event()
+
+    def slow(text: str, folder: Path, limit: int) -> object:
+        asked.set()
+        go_on.wait(10)
+        return attach(text, folder, limit)
+
+    async with desktop(tmp_path) as desk:
+        await desk.answered("first")
+        first = desk.chat.desk.chat.info.id
+        monkeypatch.setattr("localspec_tui.pane.attach", slow)
+        desk.chat.pane.post_message(PromptEntered("second"))
+        await asyncio.to_thread(asked.wait, 10)
+        leaving = asyncio.create_task(desk.chat.run_command(Command("new")))
+        for _ in range(20):  # it has all the time to go ahead
+            await desk.pilot.pause()
+        go_on.set()
+        await leaving
+        await desk.until(lambda: desk.texts == [] and not desk.chat.pane.working)
+        assert [message.content for message in desk.store.messages(first)][2] == "second"
+
+
+async def test_prompt_that_waited_and_is_refused_makes_way_for_what_is_being_written(tmp_path: Path) -> None:
+    gate = Gate()
+    async with desktop(tmp_path, says("one ", gate)) as desk:
+        await desk.enter("first")
+        await desk.until(gate.reached.is_set)
+        await desk.enter("see @./missing.txt")
+        await desk.until(lambda: desk.chat.desk.queue.items)
+        desk.composer.text = "half a thou"
+        gate.open()
+        await desk.shows("there is no file")
+        assert desk.composer.text == "half a thou"
+        assert desk.chat.desk.queue.items == ("see @./missing.txt",)
+
+
+async def test_prompts_that_wait_are_kept_with_the_chat_before_a_kill(tmp_path: Path) -> None:
+    gate = Gate()
+    async with desktop(tmp_path, says("one ", gate)) as desk:
+        await desk.enter("first")
+        await desk.until(gate.reached.is_set)
+        await desk.enter("second")
+        number = desk.chat.desk.chat.info.id
+        await desk.until(lambda: desk.store.chat(number).draft == "second")
+        gate.open()
+        await desk.until(lambda: len(desk.path) == 4 and not desk.store.chat(number).draft)
+
+
+async def test_text_that_is_saved_before_it_is_drawn_is_drawn_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(answering, "SAVE_EVERY_S", 0.0)
+    gate = Gate()
+    async with desktop(tmp_path, says("alpha beta ", gate)) as desk:
+        await desk.enter("go")
+        await desk.until(gate.reached.is_set)
+        await desk.shows("beta")
+        assert desk.chat.query_one(TitleBar).chat_title == "go"
+        assert desk.screen_text().count("alpha") == 1
+        gate.open()
+        await desk.until(lambda: not desk.chat.pane.working)
+
+
+async def test_trouble_with_the_store_is_said_and_ends_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_arguments: object) -> None:
+        raise StoreError("the chats are damaged")
+
+    async with desktop(tmp_path) as desk:
+        await desk.answered("first")
+        for name in ("chats", "record"):
+            monkeypatch.setattr(desk.store, name, broken)
+        await desk.press("f6")
+        await desk.enter("second")
+        await desk.shows("the chats are damaged")
+        await desk.until(lambda: len(desk.path) == 4 and not desk.chat.pane.working)
+        assert desk.app.is_running
+
+
+async def test_models_that_end_when_their_memory_is_asked_for_end_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def dead() -> tuple[DeviceMemory, ...]:
+        raise EngineDied("signal 9")
+
+    async with desktop(tmp_path) as desk:
+        monkeypatch.setattr(desk.models, "memory", dead)
+        await desk.answered("first")
+        await desk.answered("second")
+
+
+async def test_models_that_end_in_a_comparison_are_opened_again(tmp_path: Path) -> None:
+    async with desktop(tmp_path, says("first"), says("plain "), says(EngineDied("signal 9"))) as desk:
+        await desk.answered("question")
+        await desk.press("f4")
+        await desk.until(lambda: isinstance(desk.app.screen, CompareScreen))
+        await desk.until(lambda: len(desk.opened) == 2 and desk.loader.ready is not None)
+        await desk.shows("signal 9", "Enter keeps the chosen answer")
+        await desk.press("escape")
+        await desk.until(lambda: desk.app.screen is desk.chat)
+        assert desk.texts == ["question", "plain "]
+
+
+async def test_notice_is_shown_as_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    notice, shown = "tuned for [/models/large] and [b]others[/b]", []
+
+    def recall(_task: TaskType) -> Tuned:
+        return Tuned(None, "", notice)
+
+    def notify(text: str, *, markup: bool = True, **_others: object) -> None:
+        shown.append((text, markup))
+
+    async with desktop(tmp_path, experience=Experience(recall=recall)) as desk:
+        monkeypatch.setattr(desk.chat, "notify", notify)
+        await desk.answered("question")
+        assert shown == [(notice, False)]
+
+
+async def test_no_control_character_of_a_prompt_reaches_the_terminal(tmp_path: Path) -> None:
+    gate, odd = Gate(), "red \x1b[31mcold\x1b]0;title\x07 \x9bend"
+    async with desktop(tmp_path, says("one ", gate)) as desk:
+        await desk.enter("first")
+        await desk.until(gate.reached.is_set)
+        desk.chat.desk.queue.add(odd)
+        await desk.enter("second")
+        await desk.shows("red cold end")
+        assert "\x1b" not in desk.screen_text()
+        desk.chat.desk.queue.clear()
+        gate.open()
+        await desk.until(lambda: not desk.chat.pane.working)
+        desk.chat.say(odd)
+        await desk.shows("red cold end")
+        await desk.enter(odd)
+        await desk.until(lambda: len(desk.path) == 4 and not desk.chat.pane.working)
+        await settled(desk.pilot)
+        await desk.enter("/edit")
+        await desk.until(lambda: isinstance(desk.app.screen, EditScreen))
+        await desk.shows("red cold end")
+        assert not {"\x1b", "\x07", "\x9b"} & set(desk.screen_text())
+
+
+async def test_name_that_no_disk_takes_is_said(tmp_path: Path) -> None:
+    async with desktop(tmp_path) as desk:
+        await desk.answered("question")
+        for command in ("/export md ", "/import ", "/attach "):
+            await desk.enter(command + "a" * 300 + ".md")
+            await settled(desk.pilot)
+        await desk.enter("/export md " + "a" * 300)
+        await desk.shows("File name too long")
+        await desk.enter("/import " + "a" * 300)
+        await desk.shows("cannot read")
+
+
+async def test_several_chats_of_one_file_are_imported_and_the_last_is_opened(tmp_path: Path) -> None:
+    async with desktop(tmp_path, says("fine")) as desk:
+        for question in ("one?", "two?"):
+            await desk.answered(question)
+            await desk.enter(f"/export json {question[:3]}.json")
+            await desk.until((tmp_path / f"{question[:3]}.json").exists)
+            await desk.enter("/new")
+            await desk.until(lambda: not desk.path)
+        both = "".join((tmp_path / f"{name}.json").read_text(encoding="utf-8") for name in ("one", "two"))
+        (tmp_path / "both.json").write_text(both, encoding="utf-8-sig")
+        await desk.enter("/import both.json")
+        await desk.until(lambda: len(desk.store.chats()) == 4 and desk.texts == ["two?", "fine"])
+
+
+async def test_keys_typed_on_the_way_to_a_message_far_away_are_no_prompt(tmp_path: Path) -> None:
+    async with desktop(tmp_path) as desk:
+        number, parent = desk.store.new_chat().id, None
+        for count in range(100):
+            role: Role = "assistant" if count % 2 else "user"
+            parent = desk.store.add(number, parent, role, f"message {count}\n\n" * 9).id
+        await desk.chat.open_chat(number)
+        await desk.press("ctrl+up", "g")
+        await desk.until(lambda: desk.transcript.selected_message() == desk.path[0].id)
+        desk.transcript.focus_last()
+        seen = set()
+        while desk.transcript.selected_message() != parent:
+            await asyncio.sleep(0)
+            seen.add(type(desk.app.focused))
+        assert PromptArea not in seen
+
+
+async def test_context_is_estimated_where_no_answer_tells_what_it_takes(tmp_path: Path) -> None:
+    scripts = says("word " * 50), says("word " * 50, EngineDied("signal 9"))
+    async with desktop(tmp_path, *scripts) as desk:
+        await desk.answered("question")
+        await desk.until(lambda: " ctx ~" not in desk.status())
+        answer = desk.path[-1]
+        desk.chat.desk.chat.edit(answer.id, "words " * 100)
+        await desk.chat.show_chat()
+        assert " ctx ~1" in desk.status()
+        assert "tok/s" not in desk.status()
+        await desk.enter("another")
+        await desk.until(lambda: len(desk.opened) == 2 and not desk.chat.pane.working)
+        await desk.shows(" ctx ~2")
