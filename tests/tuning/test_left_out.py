@@ -11,17 +11,18 @@ import pytest
 
 from localspec import tuned
 from localspec.errors import EngineDied, EngineError, UserError
-from localspec.evidence import CallCosts, CostWish, TraceSegment, TraceWish
+from localspec.evidence import CallCosts, Costs, CostWish, Trace, TraceSegment, TraceWish
 from localspec.runtime import Runtime
 from localspec.tuning.confirm import LLAMA_CPP
 from localspec.tuning.records import Dropped, StageBegan, StageProgress, TaskResult, Workplace
 from localspec.tuning.report import render
 from localspec.tuning.results import recall
+from localspec.tuning.simulate import Simulator
 from localspec.tuning.tune import Run
 from localspec.tuning.workplaces_possible import Room
 from localspec.types import GenerationEvent, ModelOptions, Request
 from tests.llama import tiny
-from tests.tuning.fake_models import FakeModels
+from tests.tuning.fake_models import TRACED, FakeModels
 from tests.tuning.report_sample import sample
 from tests.tuning.test_tune import identity, planned, results, run_of, stopped_at
 
@@ -174,6 +175,23 @@ def test_a_prompt_that_crashes_is_left_out_of_the_trace_and_not_tried_again(tmp_
     (result,) = results(run_of(replace(plan, resume=True), again).events())
     assert result.winner.gain.low > 1
     assert models.traced + again.traced == len(plan.profiles[0].tuning_prompts().prompts)
+
+
+def test_the_simulator_sees_nothing_of_a_prompt_that_crashed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lengths: list[list[int]] = []
+
+    def watched(trace: Trace, costs: Costs) -> Simulator:
+        lengths.append([len(segment.tokens) for segment in trace.segments])
+        return Simulator(trace, costs)
+
+    monkeypatch.setattr("localspec.tuning.tune_task.Simulator", watched)
+    plan = planned(tmp_path)
+    stopped_at("study", run_of(plan, OnceTracing()).events())
+    results(run_of(replace(plan, resume=True), Crashing()).events())
+    answers = len(plan.profiles[0].tuning_prompts().prompts) - 1
+    assert lengths == [[TRACED] * answers] * 2
 
 
 @pytest.mark.parametrize("stage", ["costs", "confirm"])
