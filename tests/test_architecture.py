@@ -79,7 +79,7 @@ def test_only_the_command_line_prints() -> None:
     [
         ("localspec.cli", {"textual", "rich", "optuna", "llama_cpp", "numpy"}),
         ("localspec.types", {"numpy"}),
-        ("localspec.engines.model", {"textual", "optuna", "llama_cpp"}),
+        ("localspec.decoding.model", {"textual", "optuna", "llama_cpp"}),
         ("localspec.llama", {"textual", "optuna"}),
     ],
 )

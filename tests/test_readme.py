@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from localspec.config import example
+from localspec.storage.config import example
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -6,11 +6,11 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 
-from localspec.chat.branches import Branches
-from localspec.chat.records import AnswerRecord, State, StoredMessage
+from localspec.chat.messages import AnswerRecord, State, StoredMessage
+from localspec.chat.tree import Branches
 from localspec.chat.writing import Writing
 from localspec.errors import Cancelled, EngineError, StoreError
-from localspec.interface import OpenModels
+from localspec.inference.interface import OpenModels
 from localspec.types import FinishReason, GenerationEvent, Request, TextDelta
 
 SAVE_EVERY_S = 0.4  # a kill loses no more of the text

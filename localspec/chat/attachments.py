@@ -16,7 +16,7 @@ from typing import Literal
 
 from localspec.chat.commands import Completion
 from localspec.chat.fences import code_blocks
-from localspec.chat.records import Attachment
+from localspec.chat.messages import Attachment
 from localspec.errors import UserError
 
 USUAL_LIMIT = 256 * 1024

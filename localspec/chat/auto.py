@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from localspec.profiles import DEFAULT_PROFILE, Profile
+from localspec.storage.profiles import DEFAULT_PROFILE, Profile
 
 if TYPE_CHECKING:
-    from localspec.chat.records import Attachment
+    from localspec.chat.messages import Attachment
     from localspec.chat.routing import Route
 
 AUTO = "auto"

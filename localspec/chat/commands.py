@@ -13,7 +13,7 @@ from typing import Literal, cast, get_args
 
 from localspec.chat.fences import code_blocks
 from localspec.errors import UserError
-from localspec.profiles import SAMPLING_RANGES
+from localspec.storage.profiles import SAMPLING_RANGES
 from localspec.types import Mode, TaskType
 
 Kind = Literal["mode", "fixed-mode", "task", "profile", "theme", "branch", "code", "format", "file"]

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
-from localspec.chat.gauge import Figures, mode_name, of_record
-from localspec.chat.records import AnswerRecord
+from localspec.chat.live_stats import Figures, mode_name, of_record
+from localspec.chat.messages import AnswerRecord
 from localspec.types import Mode
 
 CONTEXT = 24  # characters shown before a difference

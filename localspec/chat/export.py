@@ -1,96 +1,147 @@
-"""Chats as text: Markdown to read, JSON to keep and to bring back.
-
-The JSON holds the whole tree. Its numbers are those of the store that wrote it; an import renumbers.
-"""
+"""Read an exported chat; nothing in it is taken on trust."""
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
-from datetime import UTC, datetime
+from contextlib import contextmanager
+from dataclasses import dataclass
 
-from localspec.chat.import_json import FORMAT, SCHEMA
-from localspec.chat.record_codec import to_plain
-from localspec.chat.records import AnswerRecord, Attachment, ChatInfo, State, StoredMessage
+from localspec.chat.messages import AnswerRecord, Attachment, ChatInfo, Role, State, StoredMessage
+from localspec.chat.store.record_codec import from_plain
+from localspec.errors import UserError
+from localspec.storage.json_file import UnexpectedError, checked
 
-_SPEAKERS = {"user": "You", "assistant": "Assistant"}
-_STATES: dict[State, str] = {
-    "writing": "still being written",
-    "complete": "",
-    "stopped": "stopped",
-    "length": "ended at the length limit",
-    "context": "ended as the context was full",
-    "circles": "ended as it repeated itself",
-    "failed": "broken off by an error",
-}
-_FENCE = re.compile(r"^ {0,3}(`{3,}|~{3,})([^\n]*)$", re.MULTILINE)
-_TICKS = re.compile(r"`+")
+FORMAT = "localspec-chat"
+SCHEMA = 1
+MAX_MESSAGES = 100_000
+MAX_CHARACTERS = 16 * 2**20  # of one text
+_YEAR_9999 = 253_370_764_800.0  # begins: all of it no calendar of a zone further east would hold
+
+Parsed = tuple[ChatInfo, tuple[StoredMessage, ...], dict[int, AnswerRecord]]
 
 
-def when(time_s: float) -> str:
-    """Return a moment in local time, to the minute; empty if no calendar holds it."""
+@dataclass(frozen=True, slots=True)
+class _Chat:
+    """What a file says of a chat."""
+
+    title: str
+    created: float
+    updated: float
+    pinned: bool = False
+    profile: str = "general"
+    system: str | None = None
+    leaf: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Message:
+    """What a file says of a message, but for its record."""
+
+    id: int
+    parent: int | None
+    role: Role
+    content: str
+    created: float
+    state: State = "complete"
+    attachments: tuple[Attachment, ...] = ()
+    dropped: bool = False
+
+
+def parse(text: str) -> Parsed:
+    """Return the chat, messages and records of an exported chat, with the numbers that the file uses.
+
+    Raises UserError with the place of the first thing that is wrong.
+    """
+    with _explained(""):
+        return _parsed(json.loads(text))
+
+
+def parse_all(text: str) -> Iterator[Parsed]:
+    """Yield the chats of several exports that follow each other."""
+    decoder, end, number = json.JSONDecoder(), 0, 0
+    while number == 0 or end < len(text):
+        number += 1
+        with _explained(f"chat {number} of the file: " * (number > 1)):
+            value, end = decoder.raw_decode(text, _skip_space(text, end))
+            parsed = _parsed(value)
+        yield parsed
+        end = _skip_space(text, end)
+
+
+def _skip_space(text: str, place: int) -> int:
+    while text[place : place + 1].isspace():
+        place += 1
+    return place
+
+
+@contextmanager
+def _explained(where: str) -> Iterator[None]:
     try:
-        return datetime.fromtimestamp(time_s, tz=UTC).astimezone().strftime("%Y-%m-%d %H:%M")
-    except (OverflowError, OSError, ValueError):
-        return ""
+        yield
+    except UnexpectedError as error:
+        raise UserError(f"{where}not a chat that can be imported: {error}") from None
+    except (ValueError, RecursionError) as error:
+        words = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
+        hint = "only the JSON of `localspec history export` comes back"
+        raise UserError(f"{where}not JSON: {words}", hint) from None
 
 
-def to_markdown(chat: ChatInfo, path: Sequence[StoredMessage]) -> str:
-    """Return one branch of a chat as Markdown."""
-    parts = [f"# {chat.title or 'Untitled'}", when(chat.created)]
-    if chat.system:
-        parts.append("## System prompt\n\n" + _closed(chat.system))
-    for message in path:
-        parts.extend(_message_parts(message))
-    return "\n\n".join(part for part in parts if part) + "\n"
+def _parsed(value: object) -> Parsed:
+    if not isinstance(value, Mapping) or value.get("format") != FORMAT:
+        raise UnexpectedError(f'"format" is not "{FORMAT}"')
+    schema = checked(int, value.get("schema"), "schema")
+    if schema > SCHEMA:
+        raise UserError(f"the file was written by a newer LocalSpec (schema {schema})", "update LocalSpec")
+    if schema != SCHEMA:
+        raise UnexpectedError(f"schema is {schema}, not {SCHEMA}")
+    listed = value.get("messages")
+    if not isinstance(listed, list):
+        raise UnexpectedError("messages is not a list")
+    if len(listed) > MAX_MESSAGES:
+        raise UnexpectedError(f"there are {len(listed)} messages, more than {MAX_MESSAGES}")
+    messages: dict[int, StoredMessage] = {}
+    records: dict[int, AnswerRecord] = {}
+    for i, item in enumerate(listed):
+        message = _message(item, messages, f"messages[{i}]")
+        messages[message.id] = message
+        if isinstance(item, Mapping) and item.get("record") is not None:
+            records[message.id] = from_plain(item["record"], f"messages[{i}].record")
+    return _chat(value.get("chat"), messages), tuple(messages.values()), records
 
 
-def to_json(chat: ChatInfo, messages: Sequence[StoredMessage], records: Mapping[int, AnswerRecord]) -> str:
-    """Return a chat with all its branches as one line of JSON."""
-    described = asdict(chat)
-    del described["id"], described["messages"]
-    value = {
-        "format": FORMAT,
-        "schema": SCHEMA,
-        "chat": described,
-        "messages": [_message_json(message, records.get(message.id)) for message in messages],
-    }
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+def _chat(value: object, messages: Mapping[int, StoredMessage]) -> ChatInfo:
+    chat = checked(_Chat, value, "chat")
+    _check_texts("chat", [chat.title, chat.profile, chat.system or ""])
+    _check_time(chat.created, "chat.created")
+    _check_time(chat.updated, "chat.updated")
+    if chat.leaf is not None and chat.leaf not in messages:
+        raise UnexpectedError(f"chat.leaf: there is no message {chat.leaf}")
+    return ChatInfo(
+        0, chat.title, chat.created, chat.updated, chat.pinned, len(messages), chat.profile, chat.system,
+        chat.leaf,
+    )  # fmt: skip
 
 
-def _message_json(message: StoredMessage, record: AnswerRecord | None) -> dict[str, object]:
-    value = asdict(message)
-    del value["chat"]
-    return value if record is None else {**value, "record": to_plain(record)}
+def _message(value: object, earlier: Mapping[int, StoredMessage], where: str) -> StoredMessage:
+    found = checked(_Message, value, where)
+    if found.id in earlier:
+        raise UnexpectedError(f"{where}.id: there are two messages {found.id}")
+    if found.parent is not None and found.parent not in earlier:
+        raise UnexpectedError(f"{where}.parent: there is no message {found.parent} before this one")
+    _check_time(found.created, f"{where}.created")
+    _check_texts(where, [found.content, *(part for a in found.attachments for part in (a.name, a.text))])
+    return StoredMessage(
+        found.id, 0, found.parent, found.role, found.content, found.created,
+        "stopped" if found.state == "writing" else found.state, found.attachments, found.dropped,
+    )  # fmt: skip
 
 
-def _message_parts(message: StoredMessage) -> Iterator[str]:
-    marks = [_STATES[message.state]] * (message.state != "complete") + ["left out"] * message.dropped
-    yield f"## {_SPEAKERS[message.role]}" + "".join(f" ({mark})" for mark in marks)
-    yield _closed(message.content.strip("\n"))
-    for attachment in message.attachments:
-        yield _attached(attachment)
+def _check_texts(where: str, texts: Sequence[str]) -> None:
+    if max(map(len, texts)) > MAX_CHARACTERS:
+        raise UnexpectedError(f"{where} holds a text of more than {MAX_CHARACTERS} characters")
 
 
-def _attached(attachment: Attachment) -> str:
-    longest = max(map(len, _TICKS.findall(attachment.text)), default=0)
-    fence = "`" * max(3, longest + 1)
-    name = " ".join(attachment.name.replace("`", "'").split())
-    ending = name.rpartition(".")[2] if "." in name else ""
-    language = ending if ending.isalnum() else ""
-    line_end = "" if attachment.text.endswith("\n") else "\n"
-    return f"`{name}`\n\n{fence}{language}\n{attachment.text}{line_end}{fence}"
-
-
-def _closed(text: str) -> str:
-    """Close a block of code that an answer left open, so that it does not swallow what follows."""
-    fence = ""
-    for found in _FENCE.finditer(text):
-        ticks, rest = found.groups()
-        if not fence:
-            fence = "" if ticks[0] == "`" and "`" in rest else ticks
-        elif ticks.startswith(fence) and not rest.strip():
-            fence = ""
-    return f"{text}\n{fence}" if fence else text
+def _check_time(value: float, where: str) -> None:
+    if not 0 <= value < _YEAR_9999:
+        raise UnexpectedError(f"{where} is no moment that a calendar holds")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from localspec.types import EngineSettings, Summary, TaskType
 
 if TYPE_CHECKING:
-    from localspec.chat.records import AnswerRecord
+    from localspec.chat.messages import AnswerRecord
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass, field, replace
 
+from localspec.chat.messages import RoundMark, Shown, Span, StoredMessage
 from localspec.chat.open_chat import AnswerEvent, Saved, Started
-from localspec.chat.records import RoundMark, Shown, Span, StoredMessage
 from localspec.chat.writing import joined
 from localspec.types import Finished, ModeChanged, PromptProgress, RoundDone, TextDelta, TextPiece
 

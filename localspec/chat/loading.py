@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from localspec.errors import Cancelled, EngineError, LocalSpecError, UserError
-from localspec.interface import OpenModels
+from localspec.inference.interface import OpenModels
 
 MAX_DEATHS = 3  # within
 DEATHS_WITHIN_S = 60.0

@@ -8,17 +8,17 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from localspec.chat.answering import AnswerEvent, Answering, Saved, Started
-from localspec.chat.branches import Branches
-from localspec.chat.gauge import label
-from localspec.chat.prompting import exchanges_of, to_prompt
-from localspec.chat.records import AnswerRecord, Attachment, ChatInfo, Shown, StoredMessage
-from localspec.chat.tree import Tree
+from localspec.chat.live_stats import label
+from localspec.chat.messages import AnswerRecord, Attachment, ChatInfo, Shown, StoredMessage
+from localspec.chat.prompting_m import exchanges_of, to_prompt
+from localspec.chat.tree import Branches
+from localspec.chat.tree_m import Tree
 from localspec.errors import UserError
-from localspec.interface import OpenModels
+from localspec.inference.interface import OpenModels
 from localspec.types import EngineSettings, Message, PlainRate, Request, Sampling, Summary
 
 if TYPE_CHECKING:
-    from localspec.chat.store import Store
+    from localspec.chat.store.store import Store
 
 __all__ = ["AnswerEvent", "AnswerOptions", "OpenChat", "Saved", "Started"]
 

@@ -1,77 +1,90 @@
-"""What the model reads of a branch; pure."""
+"""How full the context is, and which exchanges could be left out to make room; pure."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
-from localspec.chat.records import Attachment, StoredMessage
-from localspec.chat.thinking import without_thinking
+from localspec.chat.messages import AnswerRecord, StoredMessage
+from localspec.chat.prompting_m import exchanges_of, messages_of
 from localspec.types import Message
 
-_answer_alone = lru_cache(maxsize=4096)(without_thinking)  # of long chats, again with every question
+WARN_ABOVE = 0.8
+_BYTES_PER_TOKEN = 4  # of English text, roughly
+_TOKENS_PER_TURN = 4  # what chat templates put around a turn, roughly
 
 
-def to_prompt(system: str, path: Sequence[StoredMessage], *, continues: bool = False) -> tuple[Message, ...]:
-    """Return the conversation that a model reads: questions and answers alternate, a question first.
+@dataclass(frozen=True, slots=True)
+class ContextUse:
+    """So many of `size` tokens are taken; an estimate is not to be shown as a count."""
 
-    Exchanges with a dropped message are left out, unless the branch ends in their question.
-    Of answers only what follows the thinking is sent; with `continues`, the last is sent as it stands.
-    Questions with no answer between them are joined, because a reader sees that both were asked.
+    used: int
+    size: int
+    estimated: bool = False
+
+    @property
+    def share(self) -> float:
+        """Return how full the context is, from 0 to 1."""
+        return min(1.0, self.used / self.size) if self.size else 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """A question with what was answered to it, and how many tokens the two take."""
+
+    ids: tuple[int, ...]
+    question: str
+    tokens: int
+    dropped: bool
+
+
+def after_answer(record: AnswerRecord, size: int) -> ContextUse | None:
+    """Return what the context holds after an answer; None for one that ended before it could tell."""
+    taken = record.summary.prompt_tokens + record.summary.tokens
+    return ContextUse(taken, size) if record.summary.prompt_tokens else None
+
+
+def estimate(messages: Sequence[Message], size: int) -> ContextUse:
+    """Return about how much of the context a conversation takes, where no model is at hand to count."""
+    tokens = sum(
+        _TOKENS_PER_TURN + -(-len(message.content.encode()) // _BYTES_PER_TOKEN) for message in messages
+    )
+    return ContextUse(tokens, size, estimated=True)
+
+
+def warning(use: ContextUse, *, is_new: bool = False) -> str | None:
+    """Return a line to show while there is still room to act, None while there is plenty.
+
+    A new chat holds nothing yet that could be left out.
     """
-    turns: list[Message] = []
-    groups = exchanges_of(path)
-    for number, group in enumerate(groups, 1):
-        is_last = number == len(groups)
-        awaited = is_last and (continues or group[-1].role == "user")
-        if awaited or not any(message.dropped for message in group):
-            turns += messages_of(group, continues=continues and is_last)
-    return (Message("system", system), *turns) if system else tuple(turns)
+    if use.used >= use.size:
+        advice = "shorten the prompt" if is_new else "leave out earlier exchanges to go on"
+        return f"the context is full; {advice}"
+    if use.share <= WARN_ABOVE:
+        return None
+    about = "about " if use.estimated else ""
+    advice = "" if is_new else "; leave out earlier exchanges to make room"
+    return f"the context is {about}{int(100 * use.share)} % full{advice}"
 
 
-def exchanges_of(path: Sequence[StoredMessage]) -> tuple[tuple[StoredMessage, ...], ...]:
-    """Return a branch in parts that begin with a question and end with an answer; the last may lack one.
+def exchanges(
+    path: Sequence[StoredMessage], count: Callable[[Sequence[Message]], int]
+) -> tuple[Exchange, ...]:
+    """Return what could be left out of a branch: all its exchanges but a question that waits for its answer.
 
-    A question of which no answer came shares a part with the next.
+    `count` tells how many tokens a conversation takes, as `OpenModels.count_tokens` does.
     """
-    groups: list[list[StoredMessage]] = []
-    answered = True
-    for message in path:
-        if message.role == "user":
-            if answered:
-                groups.append([])
-            answered = False
-        elif groups:
-            answered = answered or bool(_content(message))
-        if groups:  # an answer before the first question answers nothing
-            groups[-1].append(message)
-    return tuple(map(tuple, groups))
+    found = []
+    for group in exchanges_of(path):
+        messages = messages_of(group)
+        if messages and messages[-1].role == "assistant":
+            question = "\n\n".join(message.content for message in group if message.role == "user")
+            ids = tuple(message.id for message in group)
+            dropped = any(message.dropped for message in group)
+            found.append(Exchange(ids, question, _tokens(messages, count), dropped))
+    return tuple(found)
 
 
-def messages_of(exchange: Sequence[StoredMessage], *, continues: bool = False) -> tuple[Message, ...]:
-    """Return what a model reads of one exchange; with `continues`, its last message as it stands."""
-    turns: list[Message] = []
-    for number, message in enumerate(exchange, 1):
-        as_it_stands = continues and number == len(exchange)
-        content = message.content if as_it_stands else _content(message)
-        if not content:
-            continue
-        if turns and turns[-1].role == message.role:
-            content = f"{turns.pop().content}\n\n{content}"
-        turns.append(Message(message.role, content))
-    return tuple(turns)
-
-
-def _content(message: StoredMessage) -> str:
-    if message.role == "assistant":
-        return _answer_alone(message.content)
-    return "\n\n".join(part for part in (*_written_out(message.attachments), message.content) if part)
-
-
-def _written_out(attachments: Iterable[Attachment]) -> Iterable[str]:
-    for attachment in attachments:
-        runs = re.findall(r"`+", attachment.text)
-        fence = "`" * max(3, 1 + max(map(len, runs), default=0))
-        end = "" if attachment.text.endswith("\n") or not attachment.text else "\n"
-        yield f"File {attachment.name}:\n{fence}\n{attachment.text}{end}{fence}"
+def _tokens(messages: tuple[Message, ...], count: Callable[[Sequence[Message]], int]) -> int:
+    """Return what an exchange adds; said twice it adds twice, and what the template adds once falls out."""
+    return count((*messages, *messages)) - count(messages)

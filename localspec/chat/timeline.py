@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from localspec.chat.records import RoundMark
+from localspec.chat.messages import RoundMark
 from localspec.types import DraftOrigin, RoundStats
 
 SMOOTHING = 8  # rounds that a point of a curve looks at, at least

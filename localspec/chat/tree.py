@@ -1,94 +1,116 @@
-"""The tree that the messages of a chat form, and the one branch of it that is shown; values, no storage."""
+"""The tree of one chat in step with the store.
+
+Reading needs no lock and never waits: every change puts a new tree in the place of the old one.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+import threading
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from localspec.chat.records import StoredMessage
+from localspec.chat.messages import AnswerRecord, Attachment, ChatInfo, Role, State, StoredMessage
+from localspec.chat.tree_m import Tree
+from localspec.errors import UserError
+
+if TYPE_CHECKING:
+    from localspec.chat.store.store import Store
 
 
-@dataclass(frozen=True, slots=True)
-class Tree:
-    """Messages with the leaf of the shown branch; every change returns a new tree.
+class Branches:
+    """The messages of a chat, which threads may read, move about in and add to at the same time."""
 
-    `chosen` remembers, for each message (None: the top), which of its children was shown last.
-    """
-
-    messages: Mapping[int, StoredMessage]
-    children: Mapping[int | None, tuple[int, ...]]
-    leaf: int | None
-    chosen: Mapping[int | None, int]
-
-    @classmethod
-    def of(cls, messages: Iterable[StoredMessage], leaf: int | None) -> Tree:
-        """Return the tree of a chat, without answers of which nothing came; `leaf` None shows the newest."""
-        known = {message.id: message for message in messages}
-        leaf = max(known, default=None) if leaf is None else leaf
-        parents = {message.parent for message in known.values()}
-        empty = {id_ for id_, message in known.items() if came_to_nothing(message) and id_ not in parents}
-        if leaf in empty:
-            leaf = known[leaf].parent
-        kept = [message for message in known.values() if message.id not in empty]
-        return cls({}, {}, None, {}).with_messages(kept).with_leaf(leaf)
-
-    def with_messages(self, messages: Iterable[StoredMessage]) -> Tree:
-        """Return the tree with messages added, or put in the place of earlier versions of themselves."""
-        known = dict(self.messages)
-        children = dict(self.children)
-        for message in messages:
-            if message.id not in known:
-                children[message.parent] = (*children.get(message.parent, ()), message.id)
-            known[message.id] = message
-        return replace(self, messages=known, children=children)
-
-    def with_leaf(self, leaf: int | None) -> Tree:
-        """Return the tree with another branch shown, the one that ends in `leaf`."""
-        moved = replace(self, leaf=leaf)
-        shown = {message.parent: message.id for message in moved.path}
-        return replace(moved, chosen={**self.chosen, **shown})
-
-    def without(self, id_: int) -> Tree:
-        """Return the tree without a message that has no children; another answer takes its place, if any."""
-        parent = self.messages[id_].parent
-        kept = [message for message in self.messages.values() if message.id != id_]
-        rest = Tree({}, {}, None, {}).with_messages(kept)
-        chosen = {above: child for above, child in self.chosen.items() if child != id_}
-        rest = replace(rest, leaf=self.leaf, chosen=chosen)
-        return replace(rest, leaf=parent).answered() if self.leaf == id_ else rest
-
-    def answered(self) -> Tree:
-        """Return the tree with an answer shown where its branch ends in a question that has some."""
-        last = None if self.leaf is None else self.messages.get(self.leaf)
-        if last is None or last.role != "user":
-            return self
-        return self.with_leaf(self.leaf_below(last.id))
+    def __init__(self, store: Store, chat_id: int) -> None:
+        self._store = store
+        self._chat_id = chat_id
+        self._changing = threading.Lock()
+        self._info: ChatInfo
+        self._outlines: dict[int, AnswerRecord]
+        self._written: dict[int, AnswerRecord] = {}  # here, and maybe not in a store whose disk is full
+        self._tree = Tree({}, {}, None, {})
+        self.reload()
+        self._tree = self._tree.answered()
 
     @property
-    def path(self) -> tuple[StoredMessage, ...]:
-        """Return the shown branch, from its first message to its last."""
-        return self.path_to(self.leaf)
+    def info(self) -> ChatInfo:
+        """Return the chat as it was when it was last read or added to."""
+        return replace(self._info, leaf=self._tree.leaf)
 
-    def path_to(self, id_: int | None) -> tuple[StoredMessage, ...]:
-        """Return the messages that lead to one, itself included."""
-        path = []
-        while id_ is not None and id_ in self.messages:
-            path.append(self.messages[id_])
-            id_ = path[-1].parent
-        return tuple(reversed(path))
+    @property
+    def tree(self) -> Tree:
+        """Return the messages as they are at this moment."""
+        return self._tree
 
-    def siblings(self, id_: int) -> tuple[int, ...]:
-        """Return the messages with the same parent, oldest first, itself included."""
-        return self.children[self.messages[id_].parent]
+    def reload(self) -> None:
+        """Read the chat again, after somebody else changed it in the store; the shown branch stays."""
+        with self._changing:
+            info = self._store.chat(self._chat_id)
+            messages = self._store.messages(self._chat_id)
+            self._tree = Tree.of(messages, info.leaf if self._tree.leaf is None else self._tree.leaf)
+            self._info = info
+            self._outlines = self._store.outlines(self._chat_id)
 
-    def leaf_below(self, id_: int) -> int:
-        """Return the end of the branch through a message: where it was shown last, or else the newest."""
-        while below := self.children.get(id_):
-            id_ = self.chosen.get(id_, below[-1])
-        return id_
+    def message(self, id_: int) -> StoredMessage:
+        """Return a message as it is at this moment; raises `UserError` if there is none."""
+        message = self._tree.messages.get(id_)
+        if message is None:
+            raise UserError(f"this chat has no message {id_}")
+        return message
 
+    def record(self, id_: int) -> AnswerRecord | None:
+        """Return how an answer came about, None if nothing is known."""
+        return self._written.get(id_) or self._store.record(id_)
 
-def came_to_nothing(message: StoredMessage) -> bool:
-    """Tell whether a message is an answer that ended early and empty; one that is complete may be empty."""
-    ended_early = message.state not in {"complete", "writing"}
-    return message.role == "assistant" and ended_early and not message.content
+    def outline(self, id_: int) -> AnswerRecord | None:
+        """Return the same, maybe without the rounds, and never wait for the store."""
+        return self._written.get(id_) or self._outlines.get(id_)
+
+    def add(
+        self,
+        parent: int | None,
+        role: Role,
+        content: str,
+        *,
+        state: State = "complete",
+        attachments: Sequence[Attachment] = (),
+    ) -> StoredMessage:
+        """Add a message, and show the branch that it ends."""
+        with self._changing:
+            message = self._store.add(
+                self._chat_id, parent, role, content, state=state, attachments=attachments
+            )
+            self._tree = self._tree.with_messages([message]).with_leaf(message.id)
+            self._info = self._store.chat(self._chat_id)  # its first question names a chat
+            return message
+
+    def write(
+        self, id_: int, content: str, state: State, record: AnswerRecord | None = None
+    ) -> StoredMessage:
+        """Give a message other text; it is in the tree even where the store raises `StoreError`."""
+        with self._changing:
+            message = replace(self.message(id_), content=content, state=state)
+            self._tree = self._tree.with_messages([message])
+            if record is not None:
+                self._written[id_] = record
+            self._store.write(id_, content, state, record)
+            return message
+
+    def move(self, leaf: int | None) -> None:
+        """Show the branch that ends in a message."""
+        with self._changing:
+            self._store.set_leaf(self._chat_id, leaf)
+            self._tree = self._tree.with_leaf(leaf)
+
+    def give_up(self, id_: int) -> None:
+        """Take an answer of which nothing came out of the tree."""
+        with self._changing:
+            self._tree = self._tree.without(id_)
+            self._store.write(id_, "", "stopped")  # `Tree.of` leaves it out from then on
+
+    def set_dropped(self, ids: Iterable[int], *, dropped: bool) -> None:
+        """Leave messages out of what the model reads, or take them in again."""
+        with self._changing:
+            messages = [replace(self.message(id_), dropped=dropped) for id_ in ids]
+            self._store.set_dropped([message.id for message in messages], dropped)
+            self._tree = self._tree.with_messages(messages)

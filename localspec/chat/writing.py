@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import groupby
 
-from localspec.chat.gauge import seconds
-from localspec.chat.records import AnswerRecord, RoundMark, Span
-from localspec.engines.tally import Tally
+from localspec.chat.live_stats import seconds
+from localspec.chat.messages import AnswerRecord, RoundMark, Span
+from localspec.decoding.tally import Tally
 from localspec.types import (
     Finished,
     GenerationEvent,

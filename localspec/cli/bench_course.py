@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from localspec.bench.records import Anchor, Contender, Prompt, Run
-from localspec.cli.console import StatusLine, on_interrupt
+from localspec.benchmark.contender import Anchor, Contender, Prompt, Run
+from localspec.cli.shared.console import StatusLine, on_interrupt
 from localspec.errors import Cancelled, LocalSpecError
 from localspec.types import Summary
 
@@ -100,7 +100,7 @@ class Progress:
             return f"warming up: {name}"
         text = f"{done} of {self._answers} answers"
         if done:
-            from localspec.cli.tune_words import time_left  # 20 ms
+            from localspec.tuning.words import time_left  # 20 ms
 
             text += f", {time_left(self._now() - self._began_s, done / self._answers)}"
         return f"{text}: {name}"
@@ -135,7 +135,7 @@ class Watched:
 
 def measure(plan: Plan, own: int, cancel: Callable[[], None], on_run: Callable[[Run], None]) -> Measured:
     """Run a plan to its end, or to Ctrl+C or a failure; the first `own` contenders `cancel` stops."""
-    from localspec.bench.interleave import interleave
+    from localspec.benchmark.interleave import interleave
 
     measured, stop = Measured(), Stop(cancel)
     progress = Progress(len(plan.contenders), plan.answers)

@@ -9,13 +9,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from localspec.cli.arguments import Parser, verb_parser
-from localspec.cli.console import StatusLine, say
-from localspec.cli.logs import set_up_logging
-from localspec.cli.report import SUCCESS
+from localspec.cli.shared.arguments import Parser, verb_parser
+from localspec.cli.shared.console import StatusLine, say
+from localspec.cli.shared.errors import SUCCESS
+from localspec.cli.shared.logs import set_up_logging
 
 if TYPE_CHECKING:
-    from localspec.machine.records import DeviceInfo, DeviceUser, LinkRate, Machine, MemoryRate
+    from localspec.hardware.device_info import DeviceInfo, DeviceUser, LinkRate, Machine, MemoryRate
 
 SCHEMA = 1
 
@@ -58,7 +58,7 @@ def main(argv: Sequence[str]) -> int:
 
 def _machine(measure: bool | None) -> Machine:
     """Return the machine, with progress on a terminal while it is measured."""
-    from localspec.machine.machine import known_machine
+    from localspec.hardware.machine import known_machine
 
     status = StatusLine()
 

@@ -7,16 +7,16 @@ from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
-from localspec import paths
 from localspec.cli import history_files, history_text
-from localspec.cli.arguments import Parser, verb_parser
-from localspec.cli.console import say
-from localspec.cli.report import SUCCESS
-from localspec.cli.values import whole
+from localspec.cli.shared.arguments import Parser, verb_parser
+from localspec.cli.shared.console import say
+from localspec.cli.shared.errors import SUCCESS
+from localspec.cli.shared.values import whole
 from localspec.errors import UserError
+from localspec.storage import paths
 
 if TYPE_CHECKING:
-    from localspec.chat.store import Store
+    from localspec.chat.store.store import Store
 
 Action = Callable[["Store", argparse.Namespace], None]
 
@@ -64,7 +64,9 @@ def main(argv: Sequence[str]) -> int:
     if args.command == "path":
         history_text.print_path(paths.chats_file(), as_json=args.json)
         return SUCCESS
-    from localspec.chat.store import Store  # SQLite: 10 ms that a mistake in the arguments should not cost
+    from localspec.chat.store.store import (
+        Store,  # SQLite: 10 ms that a mistake in the arguments should not cost
+    )
 
     with Store(paths.chats_file()) as store:
         _ACTIONS[args.command](store, args)

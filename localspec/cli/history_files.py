@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from localspec.cli.console import read_utf8
+from localspec.cli.shared.console import read_utf8
 from localspec.errors import UserError
-from localspec.paths import expanded, make_private_folder, write_atomically
+from localspec.storage.paths import expanded, make_private_folder, write_atomically
 
 if TYPE_CHECKING:
-    from localspec.chat.import_json import Parsed
-    from localspec.chat.records import ChatInfo
-    from localspec.chat.store import Store
+    from localspec.chat.export import Parsed
+    from localspec.chat.messages import ChatInfo
+    from localspec.chat.store.store import Store
 
 Format = Literal["md", "json"]
 MAX_BYTES = 512 * 2**20
@@ -36,8 +36,8 @@ class ExportFile:
 
 def chat_text(store: Store, chat: ChatInfo, form: Format) -> str:
     """Return a chat in the wanted form: its shown branch as Markdown, or all of it as JSON."""
-    from localspec.chat.export import to_json, to_markdown
-    from localspec.chat.tree import Tree
+    from localspec.chat.export_m import to_json, to_markdown
+    from localspec.chat.tree_m import Tree
 
     messages = store.messages(chat.id)
     if form == "md":
@@ -81,7 +81,7 @@ def write(store: Store, files: Sequence[ExportFile], *, force: bool) -> None:
 
 def read(name: str) -> tuple[Parsed, ...]:
     """Return the chats of an exported file; `-` is standard input."""
-    from localspec.chat.import_json import parse_all
+    from localspec.chat.export import parse_all
 
     text = read_utf8(sys.stdin, MAX_BYTES) if name == "-" else _read_file(expanded(name))
     try:
@@ -112,7 +112,7 @@ def _check_target(path: Path, *, force: bool) -> None:
 
 
 def _file_name(chat: ChatInfo, form: Format) -> str:
-    from localspec.chat.export import when
+    from localspec.chat.export_m import when
 
     words = _NOT_IN_NAMES.sub("-", chat.title.lower())[:48].strip("-_") or "chat"
     return f"{when(chat.created)[:10]}-{words}-{chat.id}.{form}"

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from localspec.cli.console import colours_unwanted, is_terminal
+from localspec.cli.shared.console import colours_unwanted, is_terminal
 
 if TYPE_CHECKING:
-    from localspec.chat.records import ChatInfo, SearchHit
+    from localspec.chat.messages import ChatInfo, SearchHit
 
 SCHEMA = 1
 # What a model wrote must not move the cursor or retitle the window.
@@ -94,7 +94,7 @@ def names(chats: Sequence[ChatInfo]) -> str:
 
 
 def _chat_line(chat: ChatInfo, width: int = 0) -> str:
-    from localspec.chat.export import when
+    from localspec.chat.export_m import when
 
     pin = "  (pinned)" if chat.pinned else ""
     title = chat.title or "Untitled"

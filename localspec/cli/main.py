@@ -9,8 +9,8 @@ from difflib import get_close_matches
 from importlib import import_module
 
 import localspec
-from localspec.cli.console import is_terminal
-from localspec.cli.report import exit_code
+from localspec.cli.shared.console import is_terminal
+from localspec.cli.shared.errors import exit_code
 from localspec.errors import UserError
 
 USAGE = """\
@@ -85,7 +85,7 @@ def _dispatch(argv: Sequence[str], open_screen: Verb) -> int:
         sys.stdout.write(f"localspec {localspec.__version__}\n")
         return 0
     if first == "--list-devices":
-        from localspec.cli.opening import list_devices
+        from localspec.cli.shared.opening import list_devices
 
         return list_devices()
     first = ALIASES.get(first, first)

@@ -6,12 +6,12 @@ import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from localspec.cli import amounts
-from localspec.cli.arguments import Parser, verb_parser
-from localspec.cli.console import say
-from localspec.cli.report import SUCCESS
+from localspec import units
+from localspec.cli.shared.arguments import Parser, verb_parser
+from localspec.cli.shared.console import say
+from localspec.cli.shared.errors import SUCCESS
 from localspec.models.local import LocalModel, find_models
-from localspec.paths import expanded
+from localspec.storage.paths import expanded
 
 SCHEMA = 1
 _HEADINGS = ("NAME", "ARCHITECTURE", "PARAMETERS", "QUANT", "SIZE", "CONTEXT", "VOCABULARY", "FOUND IN")
@@ -51,7 +51,7 @@ def main(argv: Sequence[str]) -> int:
         return SUCCESS
     for line in table(models):
         print(line)
-    total = amounts.size(sum(model.bytes for model in models))
+    total = units.size(sum(model.bytes for model in models))
     say(f"{len(models)} model{'' if len(models) == 1 else 's'}, {total} on disk")
     return SUCCESS
 
@@ -68,11 +68,11 @@ def table(models: Iterable[LocalModel]) -> list[str]:
     """Return a line for each model, and below it what else is to be known of it."""
     models = sorted(models, key=lambda model: model.name.lower())
     sound = [model for model in models if model.shape is not None]
-    lines = amounts.columns([_HEADINGS, *map(_row, sound)], _NUMERIC) if sound else []
+    lines = units.columns([_HEADINGS, *map(_row, sound)], _NUMERIC) if sound else []
     for model in sound:
         lines += [f"  {name} is the same file as {model.name}" for name in model.also]
     lines += [
-        f"{model.name} ({amounts.size(model.bytes)}) cannot be used: {model.problem}"
+        f"{model.name} ({units.size(model.bytes)}) cannot be used: {model.problem}"
         for model in models
         if model.shape is None
     ]
@@ -106,9 +106,9 @@ def _row(model: LocalModel) -> tuple[str, ...]:
     return (
         model.name,
         shape.architecture,
-        amounts.number(shape.parameters),
+        units.number(shape.parameters),
         shape.quant,
-        amounts.size(model.bytes),
+        units.size(model.bytes),
         f"{shape.training_context:,}" if shape.training_context else "?",
         _short_family(shape.vocabulary_family),
         _SOURCES[model.source],

@@ -6,17 +6,17 @@ import json
 import sys
 from collections.abc import Sequence
 
-from localspec.cli import placing
-from localspec.cli.arguments import (
+from localspec.app import placing
+from localspec.app.options import pair_options
+from localspec.cli.shared.arguments import (
     Parser,
     add_device_flags,
     add_model_flags,
     add_speculation_flags,
     verb_parser,
 )
-from localspec.cli.logs import set_up_logging
-from localspec.cli.options import pair_options
-from localspec.cli.report import SUCCESS
+from localspec.cli.shared.errors import SUCCESS
+from localspec.cli.shared.logs import set_up_logging
 
 SCHEMA = 1
 
@@ -42,7 +42,7 @@ def main(argv: Sequence[str]) -> int:
     """Run the verb and return its exit code."""
     args = parser().parse_args(argv)
     if args.list_devices:
-        from localspec.cli.opening import list_devices
+        from localspec.cli.shared.opening import list_devices
 
         return list_devices()
     pair = pair_options(args)

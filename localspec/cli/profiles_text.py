@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import asdict
 
-from localspec.cli import amounts
-from localspec.default_pair import default_pair, suited
-from localspec.profiles import Profile, shipped_files
+from localspec import units
+from localspec.models.default_pair import default_pair, suited
+from localspec.storage.profiles import Profile, shipped_files
 
 _HEADINGS = ("NAME", "TITLE", "TASK", "FROM", "DESCRIPTION")
 
@@ -23,7 +23,7 @@ def origin(profile: Profile) -> str:
 def table(profiles: Iterable[Profile]) -> list[str]:
     """Return a line for each profile."""
     rows = ((known.name, known.title, known.task, origin(known), known.description) for known in profiles)
-    return amounts.columns([_HEADINGS, *rows])
+    return units.columns([_HEADINGS, *rows])
 
 
 def described(profile: Profile) -> list[str]:
@@ -41,7 +41,7 @@ def described(profile: Profile) -> list[str]:
     ]
     lines = [f"{profile.name}: {profile.title}"]
     lines += [f"  {profile.description}"] if profile.description else []
-    lines += [f"  {line}" for line in amounts.columns(facts)]
+    lines += [f"  {line}" for line in units.columns(facts)]
     return [*lines, "", *(profile.system_prompt.splitlines() or ["(no system prompt)"])]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from localspec.cli.console import is_terminal, read_utf8
+from localspec.cli.shared.console import is_terminal, read_utf8
 from localspec.errors import UserError
 
 MOST_BYTES = 64 * 2**20  # of standard input: far more than any context holds

@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from localspec.cli import amounts
-from localspec.cli.arguments import Parser, verb_parser
-from localspec.cli.console import StatusLine, say
-from localspec.cli.report import SUCCESS
+from localspec import units
+from localspec.cli.shared.arguments import Parser, verb_parser
+from localspec.cli.shared.console import StatusLine, say
+from localspec.cli.shared.errors import SUCCESS
 from localspec.models.names import Reference, parse
 
 if TYPE_CHECKING:
-    from localspec.models.hub import RemoteModel
-    from localspec.models.hub_download import Progress
+    from localspec.models.hub.download import Progress
+    from localspec.models.hub.repository import RemoteModel
 
 SCHEMA = 1
 
@@ -54,14 +54,14 @@ def main(argv: Sequence[str]) -> int:
 
 def fetch(reference: Reference) -> Path:
     """Download a model with progress on standard error, and return its file."""
-    from localspec.models.hub import pull  # huggingface_hub: 0.2 s
+    from localspec.models.hub.repository import pull  # huggingface_hub: 0.2 s
 
     status = StatusLine()
 
     def found(model: RemoteModel, to_come: int) -> None:
         files = "" if len(model.files) == 1 else f" in {len(model.files)} files"
-        what = f"{model.files[0].name}, {amounts.size(model.bytes)}{files}"
-        rest = f"; {amounts.size(to_come)} are still to come" if to_come < model.bytes else ""
+        what = f"{model.files[0].name}, {units.size(model.bytes)}{files}"
+        rest = f"; {units.size(to_come)} are still to come" if to_come < model.bytes else ""
         say(f"pulling {reference}: {what}{rest}" if to_come else f"{reference} is here already: {what}")
 
     def on_progress(progress: Progress) -> bool:
@@ -82,9 +82,9 @@ def fetch(reference: Reference) -> Path:
 def progress_line(progress: Progress) -> str:
     """Return how far a download is, how fast, and how long it will take."""
     share = progress.done / progress.total if progress.total else 1.0
-    parts = [f"{share:4.0%}  {amounts.size(progress.done)} of {amounts.size(progress.total)}"]
+    parts = [f"{share:4.0%}  {units.size(progress.done)} of {units.size(progress.total)}"]
     if progress.rate:
-        parts.append(f"{amounts.size(progress.rate)}/s")
+        parts.append(f"{units.size(progress.rate)}/s")
     if progress.left_s is not None:
-        parts.append(f"{amounts.duration(progress.left_s)} left")
+        parts.append(f"{units.duration(progress.left_s)} left")
     return "  ".join(parts)

@@ -9,14 +9,14 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, get_args
 
-from localspec.cli.arguments import Parser, verb_parser
-from localspec.cli.console import say
-from localspec.cli.report import SUCCESS
+from localspec.cli.shared.arguments import Parser, verb_parser
+from localspec.cli.shared.console import say
+from localspec.cli.shared.errors import SUCCESS
 from localspec.types import TaskType
 
 if TYPE_CHECKING:
-    from localspec.cli.recommend_ranking import Ranked
-    from localspec.machine.records import Machine
+    from localspec.app.recommendation import Ranked
+    from localspec.hardware.device_info import Machine
 
 SCHEMA = 1
 _SHOWN = 5
@@ -63,8 +63,8 @@ def main(argv: Sequence[str]) -> int:
 
 def this_machine(memory: int | None = None) -> Machine:
     """Return what is known of this machine, or of one with other memory."""
-    from localspec.cli.recommend_ranking import with_memory
-    from localspec.machine.machine import known_machine  # looks at the devices: 0.3 s
+    from localspec.app.recommendation import with_memory
+    from localspec.hardware.machine import known_machine  # looks at the devices: 0.3 s
 
     machine = known_machine(may_measure=False)
     return machine if memory is None else with_memory(machine, memory)
@@ -72,8 +72,8 @@ def this_machine(memory: int | None = None) -> Machine:
 
 def ranking(machine: Machine, task: str | None) -> tuple[Ranked, ...]:
     """Return the catalogue as ranked for a machine."""
+    from localspec.app.recommendation import recommend
     from localspec.cli.models import on_this_computer
-    from localspec.cli.recommend_ranking import recommend
     from localspec.models.catalogue import catalogue
 
     return recommend(machine, catalogue(), on_this_computer(), task=task)
@@ -117,8 +117,8 @@ def names(option: Ranked) -> str:
 
 def title(option: Ranked) -> str:
     """Return a pair in one line: names, expected speed, what is to download."""
-    from localspec.cli.recommend_ranking import size_line
-    from localspec.machine.words import rate
+    from localspec.app.recommendation import size_line
+    from localspec.hardware.placement.words import rate
 
     speed = option.placement.tokens_per_s if option.placement else None
     about = f"about {rate(speed)} tokens/s" if speed is not None else "speed unknown"
@@ -147,7 +147,7 @@ def _as_json(options: Sequence[Ranked], args: argparse.Namespace) -> dict[str, o
 
 
 def _pair_json(option: Ranked) -> dict[str, object]:
-    from localspec.cli.placing import as_json
+    from localspec.app.placing import as_json
 
     placement = option.placement
     return {

@@ -7,16 +7,16 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from localspec.cli import amounts
-from localspec.cli.arguments import Parser, verb_parser
-from localspec.cli.console import is_terminal, say
+from localspec import units
 from localspec.cli.models import on_this_computer
-from localspec.cli.report import FAILURE, SUCCESS
-from localspec.config import read_config
+from localspec.cli.shared.arguments import Parser, verb_parser
+from localspec.cli.shared.console import is_terminal, say
+from localspec.cli.shared.errors import FAILURE, SUCCESS
 from localspec.errors import UserError
 from localspec.models.local import LocalModel, named, no_such_model
-from localspec.models.local_removal import Removal, plan_removal, remove
-from localspec.paths import config_dir
+from localspec.models.removal import Removal, plan_removal, remove
+from localspec.storage.config import read_config
+from localspec.storage.paths import config_dir
 
 SCHEMA = 1
 
@@ -67,7 +67,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _announce(removal: Removal) -> None:
-    say(f"{removal.model.name}: frees {amounts.size(removal.freed)}")
+    say(f"{removal.model.name}: frees {units.size(removal.freed)}")
     for path in removal.paths:
         say(f"  {path}")
     for reason in removal.kept:
@@ -95,7 +95,7 @@ def _agrees(removals: Sequence[Removal]) -> bool:
 def _tell(removals: Sequence[Removal], *, as_json: bool) -> None:
     freed = sum(removal.freed for removal in removals)
     if not as_json:
-        say(f"deleted; {amounts.size(freed)} freed")
+        say(f"deleted; {units.size(freed)} freed")
         return
     models = [
         {

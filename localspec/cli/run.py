@@ -9,27 +9,28 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from localspec.chat.choosing import Choice
-from localspec.cli import figures, opening, placing
-from localspec.cli.answer import Answer, write_answer
-from localspec.cli.answer_options import AnswerOptions, answer_options
-from localspec.cli.arguments import (
+from localspec.app import placing
+from localspec.app.answer_options import AnswerOptions, answer_options
+from localspec.app.options import decoding, pair_options
+from localspec.app.tuned_pair import KnownPair
+from localspec.chat.answer_settings import Choice
+from localspec.cli.prompt import read_prompt
+from localspec.cli.shared import figures, opening
+from localspec.cli.shared.answer import Answer, write_answer
+from localspec.cli.shared.arguments import (
     Parser,
     add_answer_flags,
     verb_parser,
 )
-from localspec.cli.console import say
-from localspec.cli.deciding import Decider
-from localspec.cli.experience import KnownPair
-from localspec.cli.logs import set_up_logging
-from localspec.cli.options import decoding, pair_options
-from localspec.cli.prompt import read_prompt
-from localspec.cli.report import FAILURE, INTERRUPTED, SUCCESS
+from localspec.cli.shared.console import say
+from localspec.cli.shared.deciding import Decider
+from localspec.cli.shared.errors import FAILURE, INTERRUPTED, SUCCESS
+from localspec.cli.shared.logs import set_up_logging
 from localspec.errors import UserError
 from localspec.types import Finished, Message, Request
 
 if TYPE_CHECKING:
-    from localspec.runtime import Runtime
+    from localspec.inference.runtime import Runtime
 
 
 def parser() -> Parser:

@@ -7,18 +7,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from localspec.cli import amounts
-from localspec.cli.arguments import Parser, verb_parser
-from localspec.cli.console import say
-from localspec.cli.report import SUCCESS
-from localspec.cli.values import context_size
+from localspec import units
+from localspec.cli.shared.arguments import Parser, verb_parser
+from localspec.cli.shared.console import say
+from localspec.cli.shared.errors import SUCCESS
+from localspec.cli.shared.values import context_size
 from localspec.errors import UserError
-from localspec.machine.memory import estimate
-from localspec.machine.memory_fit import size
-from localspec.machine.records import DeviceNeed
-from localspec.machine.wishes import Sitting, Spread
+from localspec.hardware.device_info import DeviceNeed
+from localspec.hardware.memory.estimate import estimate
+from localspec.hardware.memory.fit import size
+from localspec.hardware.placement.constraints import Sitting, Spread
 from localspec.models.names import file_named, looks_like_reference, parse
-from localspec.models.shape import ModelShape
+from localspec.models.shape_m import ModelShape
 
 SCHEMA = 1
 _CONTEXTS = (2048, 8192, 32768, 131072)
@@ -74,10 +74,10 @@ def described(shape: ModelShape) -> list[str]:
     """Return a model in words."""
     layers, windows = len(shape.layers), [layer.window for layer in shape.layers if layer.window]
     cached = [layer for layer in shape.layers if layer.key_values]
-    kind = f"{shape.architecture}, {amounts.number(shape.parameters)} parameters in {shape.quant}"
+    kind = f"{shape.architecture}, {units.number(shape.parameters)} parameters in {shape.quant}"
     lines = [
         shape.name,
-        f"  {kind}, {amounts.size(shape.file_bytes)} on disk",
+        f"  {kind}, {units.size(shape.file_bytes)} on disk",
         f"  {layers} layers, {shape.width:,} wide, {shape.heads} attention heads",
         f"  a token reads {size(shape.read_bytes)} of weights",
     ]
@@ -147,7 +147,7 @@ def _find(named: str) -> tuple[Path | None, ModelShape]:
         return model.path, model.shape or read_shape(model.path)
     if not looks_like_reference(named):
         raise no_such_model(named, models)
-    from localspec.models.hub import remote_shape
+    from localspec.models.hub.repository import remote_shape
 
     return None, remote_shape(parse(named))
 
@@ -164,7 +164,7 @@ def _guess(shape: ModelShape, context: int) -> DeviceNeed:
 
 
 def _exact(path: Path, context: int) -> DeviceNeed:
-    from localspec.machine.exact import exact
+    from localspec.hardware.memory.exact import exact
     from localspec.types import ModelOptions
 
     [[need]] = exact(ModelOptions(path=path, context=context, devices=()))
@@ -185,4 +185,4 @@ def _table(rows: Sequence[_Row]) -> list[str]:
         )
         for row in rows
     ]
-    return amounts.columns([headings, *body], frozenset(range(len(headings))))
+    return units.columns([headings, *body], frozenset(range(len(headings))))

@@ -9,24 +9,25 @@ from dataclasses import asdict, replace
 from math import isfinite
 from typing import TYPE_CHECKING
 
-from localspec.cli import figures, opening, placing
-from localspec.cli.arguments import (
+from localspec.app import placing
+from localspec.app.options import Decoding, decoding, pair_options
+from localspec.cli.shared import figures, opening
+from localspec.cli.shared.arguments import (
     Parser,
     add_device_flags,
     add_model_flags,
     add_speculation_flags,
     verb_parser,
 )
-from localspec.cli.console import StatusLine, on_interrupt
-from localspec.cli.logs import set_up_logging
-from localspec.cli.options import Decoding, decoding, pair_options
-from localspec.cli.report import FAILURE, INTERRUPTED, SUCCESS
-from localspec.cli.values import decimal, whole
+from localspec.cli.shared.console import StatusLine, on_interrupt
+from localspec.cli.shared.errors import FAILURE, INTERRUPTED, SUCCESS
+from localspec.cli.shared.logs import set_up_logging
+from localspec.cli.shared.values import decimal, whole
 from localspec.errors import Cancelled, UserError
 
 if TYPE_CHECKING:
-    from localspec.exactness import Difference, DistributionResult, Effort, GreedyResult, Report
-    from localspec.runtime import Runtime
+    from localspec.benchmark.exactness_m import Difference, DistributionResult, Effort, GreedyResult, Report
+    from localspec.inference.runtime import Runtime
 
 
 def parser() -> Parser:
@@ -71,9 +72,9 @@ def main(argv: Sequence[str]) -> int:
     if pair.draft is not None and how.mode is None:
         args.mode = "ssd"  # a plan for the mode that needs most has room for the others
     pair = placing.placed(args, pair, here=True)
-    from localspec import exactness  # numpy: 0.1 s
+    from localspec.benchmark import exactness_m  # numpy: 0.1 s
 
-    effort = exactness.QUICK if args.quick else exactness.Effort()
+    effort = exactness_m.QUICK if args.quick else exactness_m.Effort()
     if args.tokens is not None:
         effort = replace(effort, sampled_tokens=args.tokens)
     if args.near_tie is not None:
@@ -95,7 +96,7 @@ def _wait() -> None:
 
 
 def _check(runtime: Runtime, how: Decoding, effort: Effort) -> Report:
-    from localspec.exactness import check, variants
+    from localspec.benchmark.exactness_m import check, variants
 
     progress = Progress(runtime.cancel)
     tested = variants(how.settings, how.mode, runtime.modes)
@@ -134,14 +135,14 @@ class Progress:
         """Return how far it is, in a line."""
         left = ""
         if done:
-            from localspec.cli.tune_words import time_left  # 20 ms
+            from localspec.tuning.words import time_left  # 20 ms
 
             left = f", {time_left(self._now() - self._began_s, done)}"
         return f"{done:.0%}{left}: {words}"
 
 
 def _lines(runtime: Runtime, report: Report) -> Iterator[str]:
-    from localspec.exactness import FALSE_ALARM
+    from localspec.benchmark.exactness_m import FALSE_ALARM
 
     yield f"target  {runtime.target.path}"
     if runtime.draft:

@@ -1,81 +1,145 @@
-"""What a GGUF file says of itself."""
+"""The structure of a GGUF header."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from math import isfinite
+import hashlib
+import mmap
+import struct
+from math import prod
 from pathlib import Path
 
-Scalar = bool | int | float | str
+from localspec.gguf.header_m import BLOCKS, TOKENS, Header, Scalar, Tensor
 
-TOKENS = "tokenizer.ggml.tokens"
-
-# ggml.h, enum ggml_type: (elements, bytes) of one block
-BLOCKS = {
-    0: (1, 4), 1: (1, 2), 2: (32, 18), 3: (32, 20), 6: (32, 22), 7: (32, 24), 8: (32, 34), 9: (32, 36),
-    10: (256, 84), 11: (256, 110), 12: (256, 144), 13: (256, 176), 14: (256, 210), 15: (256, 292),
-    16: (256, 66), 17: (256, 74), 18: (256, 98), 19: (256, 50), 20: (32, 18), 21: (256, 110), 22: (256, 82),
-    23: (256, 136), 24: (1, 1), 25: (1, 2), 26: (1, 4), 27: (1, 8), 28: (1, 8), 29: (256, 56), 30: (1, 2),
-    34: (256, 54), 35: (256, 66), 39: (32, 17), 40: (64, 36), 41: (128, 18), 42: (64, 18),
-}  # fmt: skip
+_FORMATS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+_STRING, _ARRAY = 8, 9
+_DIMENSIONS = 4  # ggml.h, GGML_MAX_DIMS
+_ARRAY_HEAD = 12  # the kind of its members and their number
+_NUMBERS_KEPT = 1024  # short arrays of numbers are per-layer settings; longer ones belong to the vocabulary
 
 
-@dataclass(frozen=True, slots=True)
-class Tensor:
-    """One tensor of a file: its sizes as ggml counts them, the innermost first; `kind` is ggml's number."""
-
-    name: str
-    kind: int
-    sizes: tuple[int, ...]
-    elements: int
-    bytes: int
+class BrokenHeaderError(Exception):
+    """The bytes say something impossible."""
 
 
-@dataclass(frozen=True, slots=True)
-class Header:
-    """What a GGUF file says of itself.
+class _Reader:
+    """A cursor over the first bytes of a file of `size` bytes; running over them raises struct.error."""
 
-    `values` holds the scalars, `numbers` the short numeric arrays, `counts` every array's length;
-    `weight_bytes` and `end` (where the last tensor ends in the file) are in bytes.
-    `tokens_at` is where the texts of the vocabulary start in the file, `tokens_digest` a checksum of them.
-    """
+    def __init__(self, data: mmap.mmap | bytes, size: int) -> None:
+        self.data = data
+        self.size = size
+        self.at = 0
 
-    path: Path
-    architecture: str
-    values: dict[str, Scalar]
-    numbers: dict[str, tuple[float, ...]]
-    counts: dict[str, int]
-    tensors: int
-    parameters: int
-    weight_bytes: int
-    end: int
-    file_bytes: int
-    tensor_list: tuple[Tensor, ...] = ()
-    tokens_at: int = 0
-    tokens_digest: str = ""
+    def number(self, kind: str) -> int | float | bool:
+        (value,) = struct.unpack_from("<" + kind, self.data, self.at)
+        self.at += struct.calcsize("<" + kind)
+        return value  # type: ignore[no-any-return]
 
-    def text(self, key: str) -> str:
-        """Return a text value; empty where there is none."""
-        value = self.values.get(key, "")
-        return value if isinstance(value, str) else ""
+    def count(self) -> int:
+        value = int(self.number("Q"))
+        if value > self.size:  # nothing in a file can be more numerous than its bytes
+            raise BrokenHeaderError
+        return value
 
-    def integer(self, key: str, default: int = 0) -> int:
-        """Return an integer value; `{arch}` in the key stands for the architecture."""
-        value = self.values.get(key.replace("{arch}", self.architecture), default)
-        return _whole(value) if isinstance(value, int | float) else default
+    def string(self) -> str:
+        size = self.count()
+        raw = self.data[self.at : self.at + size]
+        if len(raw) < size:
+            raise struct.error("text beyond the end")
+        self.at += size
+        return raw.decode("utf-8", "replace")
 
-    def fraction(self, key: str) -> float | None:
-        """Return a value between 0 and 1; None where there is none."""
-        value = self.values.get(key)
-        return float(value) if isinstance(value, int | float) and 0 <= value <= 1 else None
+    def skip_strings(self, count: int) -> None:
+        # this loop reads vocabularies of 300,000 texts: nothing in it but what must be
+        data, at, size_of = self.data, self.at, struct.Struct("<Q").unpack_from
+        for _ in range(count):
+            at += 8 + size_of(data, at)[0]
+        self.at = at
+        if at > len(data):
+            raise struct.error("text beyond the end")
 
-    def per_layer(self, key: str, layers: int, default: int = 0) -> tuple[int, ...]:
-        """Return an integer for each layer, whether the file gives one for all or one for each."""
-        numbers = self.numbers.get(key.replace("{arch}", self.architecture))
-        if numbers is None:
-            return (self.integer(key, default),) * layers
-        return tuple(_whole(number) for number in numbers[:layers])
+    def array(self) -> tuple[int, tuple[float, ...] | None]:
+        kind, count = int(self.number("I")), self.count()
+        if kind == _STRING:
+            self.skip_strings(count)
+            return count, None
+        if kind not in _FORMATS:
+            raise BrokenHeaderError
+        layout = struct.Struct(f"<{count}{_FORMATS[kind]}")
+        kept = layout.unpack_from(self.data, self.at) if count <= _NUMBERS_KEPT else None
+        self.at += layout.size
+        return count, kept
 
 
-def _whole(number: float) -> int:
-    return int(number) if isfinite(number) else 0
+def parse(path: Path, data: mmap.mmap | bytes, file_bytes: int) -> Header:
+    """Return the header in `data`, the start of a file; raises struct.error where the data ends too soon."""
+    reader = _Reader(data, file_bytes)
+    reader.at = 8
+    tensors, entries = reader.count(), reader.count()
+    values: dict[str, Scalar] = {}
+    numbers: dict[str, tuple[float, ...]] = {}
+    counts: dict[str, int] = {}
+    tokens_at, digest = 0, ""
+    for _ in range(entries):
+        key, kind = reader.string(), int(reader.number("I"))
+        if kind == _STRING:
+            values[key] = reader.string()
+        elif kind == _ARRAY:
+            start = reader.at + _ARRAY_HEAD
+            counts[key], kept = reader.array()
+            if kept is not None:
+                numbers[key] = kept
+            if key == TOKENS:
+                tokens_at = start
+                digest = hashlib.blake2b(data[start : reader.at], digest_size=8).hexdigest()
+        else:
+            if kind not in _FORMATS:
+                raise BrokenHeaderError
+            values[key] = reader.number(_FORMATS[kind])
+    listed, last = _tensors(reader, tensors)
+    alignment = values.get("general.alignment", 32)
+    if not isinstance(alignment, int) or alignment <= 0:
+        raise BrokenHeaderError
+    return Header(
+        path=path,
+        architecture=str(values.get("general.architecture", "")),
+        values=values,
+        numbers=numbers,
+        counts=counts,
+        tensors=tensors,
+        parameters=sum(tensor.elements for tensor in listed),
+        weight_bytes=sum(tensor.bytes for tensor in listed),
+        end=-(-reader.at // alignment) * alignment + last if tensors else reader.at,
+        file_bytes=file_bytes,
+        tensor_list=listed,
+        tokens_at=tokens_at,
+        tokens_digest=digest,
+    )
+
+
+def texts(data: bytes, count: int) -> tuple[bytes, ...]:
+    """Return the first `count` texts that are stored in data."""
+    found, at, size_of = [], 0, struct.Struct("<Q").unpack_from
+    for _ in range(count):
+        end = at + 8 + size_of(data, at)[0]
+        found.append(data[at + 8 : end])
+        at = end
+    if at > len(data):
+        raise struct.error("text beyond the end")
+    return tuple(found)
+
+
+def _tensors(reader: _Reader, count: int) -> tuple[tuple[Tensor, ...], int]:
+    """Return the tensors, and where the last one ends, counted from the first."""
+    listed, last = [], 0
+    for _ in range(count):
+        name, dimensions = reader.string(), int(reader.number("I"))
+        if dimensions > _DIMENSIONS:
+            raise BrokenHeaderError
+        sizes = tuple(int(reader.number("Q")) for _ in range(dimensions))
+        kind, offset = int(reader.number("I")), int(reader.number("Q"))
+        per_block, block_bytes = BLOCKS.get(kind, (1, 0))  # a type from the future: only its start is checked
+        elements = prod(sizes)
+        size = elements // per_block * block_bytes
+        listed.append(Tensor(name, kind, sizes, elements, size))
+        last = max(last, offset + size)
+    return tuple(listed), last

@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from localspec.errors import ModelFileError
-from localspec.gguf.header import Header
-from localspec.gguf.read import read_header
+from localspec.gguf.file import read_header
+from localspec.gguf.header_m import Header
 
 _MOST_PARTS = 10_000
 

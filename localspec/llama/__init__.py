@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from localspec.llama.context import Context as Context
     from localspec.llama.kind import check_model_file as check_model_file
     from localspec.llama.library import physical_cores as physical_cores
+    from localspec.llama.model import Model as Model
     from localspec.llama.rewind import Rewind as Rewind
     from localspec.llama.rewind import probe as probe
     from localspec.llama.template import ChatTemplate as ChatTemplate
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from localspec.llama.vocabulary import Detokenizer as Detokenizer
     from localspec.llama.vocabulary import Vocabulary as Vocabulary
     from localspec.llama.vocabulary import compare_vocabularies as compare_vocabularies
-    from localspec.llama.weights import Model as Model
 
 _HOMES = {
     "BackendDevice": "backends",

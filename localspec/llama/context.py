@@ -15,8 +15,8 @@ from localspec.llama import log
 from localspec.llama.batch import Batch
 from localspec.llama.ggml import function
 from localspec.llama.library import Native, abort_flag, native
+from localspec.llama.model import Model
 from localspec.llama.settings import context_parameters, creation_error, plan
-from localspec.llama.weights import Model
 from localspec.types import ModelOptions
 
 Rows = NDArray[np.float32]

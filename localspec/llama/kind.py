@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from localspec.errors import ModelFileError
-from localspec.gguf.header import Header
+from localspec.gguf.file import read_header
+from localspec.gguf.header_m import Header
 from localspec.gguf.parts import read_parts, total
-from localspec.gguf.read import read_header
 
 _ENCODERS = frozenset({
     "bert", "modern-bert", "nomic-bert", "nomic-bert-moe", "neo-bert", "jina-bert-v2", "jina-bert-v3",

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import psutil
 
 from localspec.errors import EngineError, UserError
-from localspec.gguf.header import Header
+from localspec.gguf.header_m import Header
 from localspec.llama import log
 from localspec.llama.library import MAX_SEQUENCES, Native, native, physical_cores
-from localspec.llama.weights import Model
+from localspec.llama.model import Model
 from localspec.types import KvType, ModelOptions
 
 # ggml.h, enum ggml_type; bytes of 32 elements

@@ -10,8 +10,8 @@ from functools import cache
 from pathlib import Path
 from typing import Literal
 
-from localspec.models.shape import LayerShape, ModelShape
-from localspec.tables import Table, read_table
+from localspec.models.shape_m import LayerShape, ModelShape
+from localspec.storage.toml_file import Table, read_table
 
 SCHEMA = 1
 _MODEL_FIELDS = (

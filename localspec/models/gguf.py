@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from localspec.errors import ModelFileError
-from localspec.gguf.header import TOKENS, Header
+from localspec.gguf.file import Ranges, header_of, read_header
+from localspec.gguf.file import read_tokens as tokens_of_header
+from localspec.gguf.header_m import TOKENS, Header
 from localspec.gguf.parts import read_parts, total
-from localspec.gguf.read import Ranges, header_of, read_header
-from localspec.gguf.read import read_tokens as tokens_of_header
-from localspec.models.layers import layer_shapes, outside_layers
 from localspec.models.quants import quant_name
-from localspec.models.shape import ModelShape
+from localspec.models.shape import layer_shapes, outside_layers
+from localspec.models.shape_m import ModelShape
 
 _ACCEPTANCE = "localspec.acceptance"  # in the files of drafts that were made for one target
 _TABLE, _OUTPUT = "token_embd.weight", "output.weight"

@@ -10,12 +10,12 @@ from pathlib import Path, PurePosixPath
 
 from localspec.errors import UserError
 from localspec.models import gguf
-from localspec.models.cache import Place, PlaceKind, known_places
+from localspec.models.caches import Place, PlaceKind, known_places
 from localspec.models.local_headers import Headers
 from localspec.models.local_walk import SHORT_COMMIT, UNFINISHED, Candidate, candidates
 from localspec.models.names import Reference, close_names, looks_like_reference, of_quant, parse, quant_of
-from localspec.models.shape import ModelShape
-from localspec.paths import data_dir
+from localspec.models.shape_m import ModelShape
+from localspec.storage.paths import data_dir
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import localspec
 from localspec.errors import ModelFileError, StoreError
-from localspec.models.shape import LayerShape, ModelShape
-from localspec.paths import write_atomically
+from localspec.models.shape_m import LayerShape, ModelShape
+from localspec.storage.paths import write_atomically
 
 _LAYOUT = [
     localspec.__version__,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from localspec.errors import UserError
-from localspec.models.cache import Place, PlaceKind, current_commit, repository_of
+from localspec.models.caches import Place, PlaceKind, current_commit, repository_of
 from localspec.models.names import all_parts, is_model_file, models_among, quant_of, split_name
 
 PARTIAL_ENDINGS = (".incomplete", ".downloadInProgress")  # of huggingface_hub and us, and of llama.cpp

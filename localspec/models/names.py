@@ -10,7 +10,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from localspec.errors import UserError
-from localspec.paths import expanded
+from localspec.storage.paths import expanded
 
 HUB_HOSTS = ("huggingface.co", "www.huggingface.co", "hf.co")
 USUAL_QUANTS = ("Q4_K_M", "Q8_0")  # taken where none is named, as in llama.cpp

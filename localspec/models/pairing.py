@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from localspec.gguf.header import Header
+from localspec.gguf.file import read_header, read_tokens
+from localspec.gguf.header_m import Header
 from localspec.gguf.parts import read_parts, total
-from localspec.gguf.read import read_header, read_tokens
 
 PADDING_ALLOWED = 128
 SMALL_RATIO = 4.0

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 
-from localspec.gguf.header import Header, Tensor
+from localspec.gguf.header_m import Header, Tensor
 
 # llama.h, enum llama_ftype
 FILE_TYPES = {

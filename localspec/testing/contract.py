@@ -10,13 +10,13 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pytest
 
-from localspec.engines.combined import longest_draft
-from localspec.engines.costs import CostCurve, Experience
-from localspec.engines.engine import Engine
-from localspec.engines.loop import Round, Task
+from localspec.benchmark.statistics import chi_square_p_value, ks_uniform_p_value, randomised_pit
+from localspec.decoding.drafters.combined import longest_draft
+from localspec.decoding.engine import Engine
+from localspec.decoding.loop import Round, Task
+from localspec.decoding.policy import CostCurve, Experience
+from localspec.decoding.sampling import distribution
 from localspec.errors import Cancelled
-from localspec.sampling import distribution
-from localspec.statistics import chi_square_p_value, ks_uniform_p_value, randomised_pit
 from localspec.testing.fake import FakeModel
 from localspec.testing.paced import PacedModel, Pacing
 from localspec.types import Distribution, DraftOrigin, EngineSettings, Mode, Sampling

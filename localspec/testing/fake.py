@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from localspec.engines.model import Rows
+from localspec.decoding.model import Rows
 from localspec.errors import Cancelled, ContextFullError
 
 

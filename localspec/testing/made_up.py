@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import cycle
 from re import findall
 
-from localspec.engines.tally import Tally
+from localspec.decoding.tally import Tally
 from localspec.types import (
     DraftOrigin,
     Finished,

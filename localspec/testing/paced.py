@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from localspec.engines.model import LanguageModel, Rows
+from localspec.decoding.model import LanguageModel, Rows
 
 
 @dataclass(frozen=True, slots=True)

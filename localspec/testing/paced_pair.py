@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from localspec.contexts import Contexts
-from localspec.engines.model import Rows
+from localspec.decoding.model import Rows
+from localspec.inference.contexts import Contexts
+from localspec.inference.runtime import Runtime
 from localspec.llama import Context, Model
-from localspec.runtime import Runtime
 from localspec.testing.paced import Hold, Pacing
 from localspec.types import ModelOptions
 

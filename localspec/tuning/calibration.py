@@ -16,12 +16,12 @@ from math import exp, log, sqrt
 import numpy as np
 from numpy.typing import NDArray
 
-from localspec.engines.propose import CANDIDATES, GUESSES
-from localspec.evidence import Trace, TraceSegment
-from localspec.penalties import penalises
-from localspec.sampling import draft_distribution
-from localspec.tuning.records import Calibration, RankCurve
-from localspec.tuning.replay import Shape, drawn_from, truncated
+from localspec.decoding.drafters.proposer import CANDIDATES, GUESSES
+from localspec.decoding.measurements import Trace, TraceSegment
+from localspec.decoding.penalties import penalises
+from localspec.decoding.sampling import draft_distribution
+from localspec.tuning.events import Calibration, RankCurve
+from localspec.tuning.simulator.replay import Shape, drawn_from, truncated
 from localspec.types import EngineSettings, Sampling
 
 POSITIONS = 8  # of a draft, whose acceptance is told

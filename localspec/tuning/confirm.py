@@ -12,9 +12,9 @@ from hashlib import sha256
 from pathlib import Path
 
 from localspec.errors import Cancelled, EngineError, UserError
-from localspec.interface import OpenModels
+from localspec.inference.interface import OpenModels
 from localspec.tuning.confirm_runs import Notebook
-from localspec.tuning.records import Candidate, Contender
+from localspec.tuning.events import Candidate, Contender
 from localspec.tuning.verdict import (
     DRIFT,
     FEWEST_PROMPTS,

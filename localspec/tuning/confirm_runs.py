@@ -9,10 +9,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self, TextIO
 
-from localspec.checked import checked
 from localspec.errors import StoreError
-from localspec.paths import PRIVATE_FILE, write_atomically
-from localspec.tuning.records import Dropped
+from localspec.storage.json_file import checked
+from localspec.storage.paths import PRIVATE_FILE, write_atomically
+from localspec.tuning.events import Dropped
 from localspec.tuning.verdict import Run
 
 

@@ -9,10 +9,10 @@ from math import inf, log
 from pathlib import Path
 from typing import Any, cast, get_args
 
+from localspec.decoding.measurements import CallCosts, Costs, CostWish, Overhead
 from localspec.errors import EngineError
-from localspec.evidence import CallCosts, Costs, CostWish, Overhead
-from localspec.interface import TunableModels
-from localspec.paths import write_atomically
+from localspec.inference.interface import TunableModels
+from localspec.storage.paths import write_atomically
 from localspec.tuning.opened import Opened
 from localspec.tuning.overheads import fit_overheads
 from localspec.types import Mode

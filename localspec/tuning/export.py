@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Literal
 
-from localspec.bench.server_flags import draft_flags, target_flags
-from localspec.engines.drafters import SHORTEST_MATCH
+from localspec.benchmark.llama_server.flags import draft_flags, target_flags
+from localspec.decoding.drafters.drafter import SHORTEST_MATCH
 from localspec.errors import UserError
 from localspec.types import EngineSettings, ModelOptions
 

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Self
 
 from localspec.errors import EngineError
-from localspec.interface import TunableModels
+from localspec.inference.interface import TunableModels
 from localspec.types import Mode
 
 

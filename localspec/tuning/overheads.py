@@ -10,11 +10,11 @@ from itertools import pairwise
 from statistics import fmean
 from typing import TypeVar
 
+from localspec.decoding.measurements import CallCosts, Costs, Overhead
 from localspec.errors import Cancelled, EngineError
-from localspec.evidence import CallCosts, Costs, Overhead
-from localspec.interface import OpenModels
+from localspec.inference.interface import OpenModels
 from localspec.tuning.opened import Opened
-from localspec.tuning.simulate_costs import Timing
+from localspec.tuning.simulator.call_times import Timing
 from localspec.types import DraftOrigin, EngineSettings, Finished, Mode, Request, RoundDone, RoundStats
 
 BUDGET_S = 12.0

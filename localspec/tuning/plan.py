@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from localspec.errors import UserError
-from localspec.interface import OpenModels
-from localspec.profiles import Profile
-from localspec.tuning.records import Stage
+from localspec.inference.interface import OpenModels
+from localspec.storage.profiles import Profile
+from localspec.tuning.events import Stage
 from localspec.types import EngineSettings, Message, ModelOptions, Request
 
 FIRST_S = 45.0  # for what serves all tasks

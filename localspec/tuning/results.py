@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import get_args
 
-from localspec.checked import UnexpectedError, checked
-from localspec.paths import data_dir, make_private_folder, write_atomically
-from localspec.tuning.records import TaskResult
+from localspec.storage.json_file import UnexpectedError, checked
+from localspec.storage.paths import data_dir, make_private_folder, write_atomically
+from localspec.tuning.events import TaskResult
 from localspec.types import TaskType
 
 logger = logging.getLogger("localspec.tuning")

@@ -17,9 +17,9 @@ from io import BytesIO
 from pathlib import Path
 from zipfile import BadZipFile
 
+from localspec.decoding.measurements import TraceSegment, TraceWish
 from localspec.errors import ContextFullError, EngineError, StoreError
-from localspec.evidence import TraceSegment, TraceWish
-from localspec.paths import write_atomically
+from localspec.storage.paths import write_atomically
 from localspec.tuning.opened import Opened
 from localspec.types import Request
 

@@ -6,9 +6,9 @@ from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import get_args
 
+from localspec.decoding.measurements import CallCosts, Costs, CostWish
 from localspec.errors import UserError
-from localspec.evidence import CallCosts, Costs, CostWish
-from localspec.interface import TunableModels
+from localspec.inference.interface import TunableModels
 from localspec.tuning.costs import DEPTHS, fit_overheads, keep_costs, measure, recall_costs
 from localspec.tuning.opened import Opened
 from localspec.types import Mode, Request

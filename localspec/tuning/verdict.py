@@ -15,8 +15,8 @@ from math import exp, log
 import numpy as np
 from numpy.typing import NDArray
 
-from localspec.statistics import ratio_of_sums
-from localspec.tuning.records import Contender, Dropped, Estimate
+from localspec.benchmark.statistics import ratio_of_sums
+from localspec.tuning.events import Contender, Dropped, Estimate
 from localspec.types import EngineSettings, Mode
 
 PLAIN = "plain"

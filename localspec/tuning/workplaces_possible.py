@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 
-from localspec.tuning.records import Attempt, Workplace
+from localspec.tuning.events import Attempt, Workplace
 
 ANCHOR_EVERY = 3  # attempts after which the usual workplace is measured again, against drift
 STEP = 0.03  # faster than the best so far: enough to try the next change on top of it

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from localspec.evidence import Trace, TraceWish
-from localspec.profiles import profiles
+from localspec.decoding.measurements import Trace, TraceWish
+from localspec.storage.profiles import profiles
 from localspec.tuning.calibration import calibrate
 from localspec.tuning.confirm import Terms, confirm
 from localspec.tuning.plan import requests

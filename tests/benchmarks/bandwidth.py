@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
+from localspec.hardware.machine import measure_rates, see_devices
 from localspec.llama import physical_cores
-from localspec.machine.machine import measure_rates, see_devices
 
 BLOCK = 2**29
 

@@ -17,7 +17,7 @@ from statistics import median
 import psutil
 
 from localspec.demo import bundled_pair, prompts
-from localspec.runtime import Runtime
+from localspec.inference.runtime import Runtime
 from localspec.types import (
     EngineSettings,
     Finished,

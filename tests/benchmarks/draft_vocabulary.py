@@ -21,16 +21,24 @@ import gguf
 import numpy as np
 from numpy.typing import NDArray
 
+from localspec.decoding.measure import time_calls
+from localspec.decoding.measurements import (
+    CANDIDATES,
+    CallCosts,
+    Costs,
+    CostWish,
+    Overhead,
+    Trace,
+    TraceSegment,
+)
+from localspec.decoding.policy import CostCurve, Experience
+from localspec.decoding.sampling import top_candidates
+from localspec.decoding.speed_model import BRANCHES, predict
 from localspec.demo.training.measure_sets import SETS, read_set
 from localspec.demo.training.scorer import Scorer
 from localspec.demo.training.speculation import Floats, softmax
-from localspec.engines.costs import CostCurve, Experience
-from localspec.engines.measure import time_calls
-from localspec.engines.modes import BRANCHES, predict
-from localspec.evidence import CANDIDATES, CallCosts, Costs, CostWish, Overhead, Trace, TraceSegment
 from localspec.llama import Context, Model
-from localspec.sampling import top_candidates
-from localspec.tuning.simulate import Simulator
+from localspec.tuning.simulator.simulator import Simulator
 from localspec.types import EngineSettings, Message, Mode, ModelOptions, Sampling
 from tests.benchmarks.draft_variants import EMBEDDING, Ids, Variant, by_frequency, stand_ins, write
 

@@ -16,9 +16,9 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from unittest.mock import patch
 
-from localspec.engines.costs import Odds
-from localspec.evidence import Costs, Trace
-from localspec.tuning.simulate import Simulator
+from localspec.decoding.measurements import Costs, Trace
+from localspec.decoding.policy import Odds
+from localspec.tuning.simulator.simulator import Simulator
 from localspec.types import EngineSettings, FanOutShape
 from tests.benchmarks.simulation import MAX_FAN_OUT, chosen_requests, known, opened, pair_parser, traced
 

@@ -14,8 +14,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
 
-from localspec.evidence import CostWish
-from localspec.runtime import Runtime
+from localspec.decoding.measurements import CostWish
+from localspec.inference.runtime import Runtime
 from localspec.types import ModelOptions
 
 SIZES = (1, 2, 3, 4, 5, 6, 8, 9, 12, 16)

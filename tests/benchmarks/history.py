@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import median
 
-from localspec.chat.records import AnswerRecord, ChatInfo, RoundMark, Span, StoredMessage
-from localspec.chat.store import Store
+from localspec.chat.messages import AnswerRecord, ChatInfo, RoundMark, Span, StoredMessage
+from localspec.chat.store.store import Store
 from localspec.demo import prompts
 from localspec.types import DraftOrigin, EngineSettings, Provenance, RoundStats, Sampling, Summary
 

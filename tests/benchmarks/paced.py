@@ -10,11 +10,11 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import replace
 
-from localspec.bench.figures import Interval, Row, Table, table
-from localspec.bench.interleave import interleave
-from localspec.bench.own import Own, plain_anchor
-from localspec.bench.prompts import spread
-from localspec.bench.records import Anchor, Prompt, Run
+from localspec.benchmark.contender import Anchor, Prompt, Run
+from localspec.benchmark.figures import Interval, Row, Table, table
+from localspec.benchmark.interleave import interleave
+from localspec.benchmark.own_modes import Own, plain_anchor
+from localspec.benchmark.prompts import spread
 from localspec.demo import prompts
 from localspec.types import EngineSettings, Sampling
 from tests.benchmarks.simulation import opened, pair_parser

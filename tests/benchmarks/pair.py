@@ -8,12 +8,12 @@ from pathlib import Path
 
 import numpy as np
 
-from localspec.contexts import Contexts
-from localspec.engines.costs import CostCurve, Experience
-from localspec.engines.engine import Engine
-from localspec.engines.loop import Round, Task
+from localspec.decoding.engine import Engine
+from localspec.decoding.loop import Round, Task
+from localspec.decoding.policy import CostCurve, Experience
+from localspec.decoding.sampling import distribution
+from localspec.inference.contexts import Contexts
 from localspec.llama import Model
-from localspec.sampling import distribution
 from localspec.types import EngineSettings, Message, ModelOptions, Sampling
 
 GREEDY = Sampling(temperature=0.0)

@@ -13,10 +13,10 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+from localspec.benchmark.statistics import ratio_of_sums
 from localspec.demo import bundled_pair, prompts
+from localspec.inference.runtime import Runtime
 from localspec.llama import physical_cores
-from localspec.runtime import Runtime
-from localspec.statistics import ratio_of_sums
 from localspec.types import EngineSettings, Finished, ModelOptions, Request, Sampling
 
 DEPTH = 512

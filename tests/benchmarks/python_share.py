@@ -27,7 +27,7 @@ import numpy as np
 from localspec.demo import bundled_pair, prompts
 from localspec.demo.training.gguf_writing import add_tensor, finish
 from localspec.demo.training.inflate import Matrix, copy_metadata
-from localspec.runtime import Runtime
+from localspec.inference.runtime import Runtime
 from localspec.types import (
     EngineSettings,
     Finished,

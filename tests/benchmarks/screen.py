@@ -16,16 +16,16 @@ from pathlib import Path
 
 from textual.pilot import Pilot
 
-from localspec.chat.desk import Desk, Wishes
 from localspec.chat.loading import ModelLoader
-from localspec.chat.store import Store
-from localspec.config import Config
-from localspec.profiles import profiles
+from localspec.chat.session import Desk, Wishes
+from localspec.chat.store.store import Store
+from localspec.storage.config import Config
+from localspec.storage.profiles import profiles
 from localspec.testing.scripted import Script, ScriptedModels
 from localspec.types import GenerationEvent, Request, RoundDone
 from localspec_tui.app import LocalSpecApp
 from localspec_tui.garbage import collect_rarely
-from localspec_tui.widgets.composer import Composer
+from localspec_tui.widgets.composer.composer import Composer
 from tests.benchmarks.screen_stream import ANSWER, LONG_CODE, LONG_PARAGRAPH, summary, tick
 
 TOKENS_PER_S = 200

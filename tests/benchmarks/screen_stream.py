@@ -15,10 +15,10 @@ from dataclasses import replace
 
 from textual.app import App, ComposeResult
 
-from localspec.chat.records import Role, Shown, State, StoredMessage
+from localspec.chat.messages import Role, Shown, State, StoredMessage
 from localspec.types import Provenance, TextPiece
 from localspec_tui.garbage import collect_rarely
-from localspec_tui.widgets.transcript import Transcript
+from localspec_tui.widgets.transcript.transcript import Transcript
 
 TOKENS_PER_S = 200
 UPDATE_S = 0.08

@@ -14,16 +14,16 @@ from pathlib import Path
 
 from textual.pilot import Pilot
 
-from localspec.chat.desk import Desk, Wishes
 from localspec.chat.loading import ModelLoader
-from localspec.chat.store import Store
-from localspec.config import Config
+from localspec.chat.session import Desk, Wishes
+from localspec.chat.store.store import Store
 from localspec.demo import bundled_pair
-from localspec.profiles import profiles
+from localspec.inference.worker import Worker
+from localspec.storage.config import Config
+from localspec.storage.profiles import profiles
 from localspec.types import ModelOptions, Sampling
-from localspec.worker import Worker
 from localspec_tui.app import LocalSpecApp
-from localspec_tui.widgets.composer import Composer
+from localspec_tui.widgets.composer.composer import Composer
 
 FOLDER = Path(__file__).parent.parent.parent / "tui" / "screenshots"
 PATIENCE = 2000

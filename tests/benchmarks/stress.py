@@ -14,10 +14,10 @@ from unittest.mock import patch
 
 import numpy as np
 
+from localspec.decoding.drafters.proposer import Proposer
+from localspec.decoding.engine import Engine
+from localspec.decoding.loop import Round
 from localspec.demo import prompts
-from localspec.engines.engine import Engine
-from localspec.engines.loop import Round
-from localspec.engines.propose import Proposer
 from localspec.errors import Cancelled
 from localspec.testing.paced import PacedModel
 from localspec.types import DraftOrigin, EngineSettings, Sampling
@@ -130,7 +130,7 @@ class Tormentor:
         self._report.modes[settings.mode] += 1
         task = self._pair.task(settings, self._limit, self._sampling)
         drawn = rng.random() < 0.25
-        with patch("localspec.engines.engine.Proposer", drawing) if drawn else nullcontext():
+        with patch("localspec.decoding.engine.Proposer", drawing) if drawn else nullcontext():
             events = self._engine.rounds(prompt, settings, task, costs(), rng.randrange(10**9))
         with closing(events):
             yield (event for event in events if isinstance(event, Round))

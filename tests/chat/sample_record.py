@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from localspec.chat.records import AnswerRecord, RoundMark, Span
+from localspec.chat.messages import AnswerRecord, RoundMark, Span
 from localspec.types import (
     DraftOrigin,
     EngineSettings,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from localspec.chat.messages import AnswerRecord, State, StoredMessage
 from localspec.chat.open_chat import AnswerEvent, AnswerOptions, OpenChat, Saved
-from localspec.chat.records import AnswerRecord, State, StoredMessage
-from localspec.chat.store import Store
+from localspec.chat.store.store import Store
 from localspec.testing.scripted import ScriptedModels, Step, says
 from localspec.types import EngineSettings, Mode, Sampling, Summary, TextDelta
 

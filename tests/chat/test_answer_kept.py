@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from localspec.chat.messages import AnswerRecord, State
 from localspec.chat.open_chat import OpenChat, Saved, Started
-from localspec.chat.records import AnswerRecord, State
-from localspec.chat.store import Store
+from localspec.chat.store.store import Store
 from localspec.errors import StoreError
 from localspec.testing.scripted import MARKDOWN, Gate, ScriptedModels, says
 from localspec.types import TextDelta

@@ -9,10 +9,10 @@ from typing import ClassVar
 
 import pytest
 
-from localspec.chat.gauge import of_record
+from localspec.chat.live_stats import of_record
+from localspec.chat.messages import RoundMark, State
 from localspec.chat.open_chat import AnswerEvent, OpenChat, Saved, Started
-from localspec.chat.records import RoundMark, State
-from localspec.chat.store import Store
+from localspec.chat.store.store import Store
 from localspec.errors import Cancelled, ContextFullError, EngineDied, EngineError, UserError
 from localspec.testing.scripted import MARKDOWN, ScriptedModels, says, talks_on
 from localspec.types import (

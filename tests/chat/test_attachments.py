@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from localspec.chat.attachments import attach, describe, read_attachment
-from localspec.chat.records import Attachment
+from localspec.chat.messages import Attachment
 from localspec.errors import UserError
 
 NOTES = Attachment("notes.txt", "line one\nline two\n")

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from localspec.chat.context_use import ContextUse, Exchange, after_answer, estimate, exchanges, warning
-from localspec.chat.records import Role, StoredMessage
+from localspec.chat.messages import Role, StoredMessage
+from localspec.chat.prompting import ContextUse, Exchange, after_answer, estimate, exchanges, warning
 from localspec.types import Message, Summary
 from tests.chat.talk import record
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from localspec.chat.open_chat import OpenChat, Saved
-from localspec.chat.store import Store
+from localspec.chat.store.store import Store
 from localspec.errors import Cancelled, ContextFullError, EngineDied, UserError
 from localspec.testing.scripted import ScriptedModels, Step, says
 from localspec.types import Message

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from localspec.chat.auto import with_auto
-from localspec.chat.desk import Desk, Wishes
 from localspec.chat.learning import NONE, Answered, Experience, Tuned
 from localspec.chat.open_chat import Saved
-from localspec.chat.store import Store
+from localspec.chat.session import Desk, Wishes
+from localspec.chat.store.store import Store
 from localspec.errors import UserError
-from localspec.profiles import Speculation, profiles
 from localspec.smollm2 import SAMPLING
+from localspec.storage.profiles import Speculation, profiles
 from localspec.testing.scripted import ScriptedModels, says
 from localspec.types import EngineSettings, Message, Sampling, TaskType
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from localspec.chat import import_json as importing
-from localspec.chat.export import to_json, to_markdown, when
+from localspec.chat import export as importing
+from localspec.chat.export_m import to_json, to_markdown, when
+from localspec.chat.messages import AnswerRecord, Attachment, ChatInfo, State, StoredMessage
 from localspec.chat.open_chat import OpenChat
-from localspec.chat.records import AnswerRecord, Attachment, ChatInfo, State, StoredMessage
-from localspec.chat.store import Store
+from localspec.chat.store.store import Store
 from localspec.errors import UserError
 from tests.chat.sample_record import RECORD
 

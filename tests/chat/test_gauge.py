@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from localspec.chat.gauge import Figures, Gauge, PlainRates, label, of_record
-from localspec.chat.records import RoundMark
+from localspec.chat.live_stats import Figures, Gauge, PlainRates, label, of_record
+from localspec.chat.messages import RoundMark
 from localspec.types import DraftOrigin, Mode, ModeChanged, PlainRate, RoundStats, Summary
 from tests.chat.talk import record
 

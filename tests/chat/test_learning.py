@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from localspec.chat.choosing import Chooser
+from localspec.chat.answer_settings import Chooser
 from localspec.chat.learning import Answered, Experience, Tuned
-from localspec.profiles import Profile, Speculation, profiles
+from localspec.storage.profiles import Profile, Speculation, profiles
 from localspec.testing.scripted import ScriptedModels
 from localspec.types import EngineSettings, Mode, Sampling, TaskType
 from tests.tui.answers import record_of, ssd

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from localspec.chat.messages import Attachment
 from localspec.chat.open_chat import OpenChat
-from localspec.chat.records import Attachment
-from localspec.chat.store import Store
+from localspec.chat.store.store import Store
 from localspec.errors import Cancelled, UserError
 from localspec.testing.scripted import ScriptedModels, says
 from localspec.types import Message, PlainRate

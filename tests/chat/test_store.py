@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from localspec.chat.records import Attachment
-from localspec.chat.store import KEPT_S, Store
+from localspec.chat.messages import Attachment
+from localspec.chat.store.store import KEPT_S, Store
 from localspec.errors import StoreError, UserError
 from tests.chat.sample_record import RECORD
 

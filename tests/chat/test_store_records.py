@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from localspec.chat.record_codec import from_plain, pack, to_plain, unpack
-from localspec.chat.records import AnswerRecord, RoundMark, Span
-from localspec.checked import UnexpectedError
+from localspec.chat.messages import AnswerRecord, RoundMark, Span
+from localspec.chat.store.record_codec import from_plain, pack, to_plain, unpack
+from localspec.storage.json_file import UnexpectedError
 from localspec.types import DraftOrigin, Provenance, RoundStats
 from tests.chat.sample_record import RECORD
 

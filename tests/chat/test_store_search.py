@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from localspec.chat.records import SearchHit
-from localspec.chat.store import Store
+from localspec.chat.messages import SearchHit
+from localspec.chat.store.store import Store
 
 HOSTILE = [
     "",

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from localspec.chat.records import RoundMark
+from localspec.chat.messages import RoundMark
 from localspec.chat.round_words import describe_round, describe_totals, duration
 from localspec.chat.timeline import SCALES_S, History, Mark, Work, mark_of
 from localspec.types import DraftOrigin, RoundStats

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from localspec.bench.records import Prompt
-from localspec.cli.bench_wish import MODES
+from localspec.benchmark.contender import Prompt
+from localspec.cli.bench.request import MODES
 from localspec.errors import EngineError
 from localspec.types import (
     DraftOrigin,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from localspec.bench.figures import Drift, Interval, Row, Table
-from localspec.bench.records import Prompt
-from localspec.cli.bench_output import Conditions
-from localspec.cli.bench_wish import USUAL_SAMPLING, BenchWish
-from localspec.profiles import Speculation
+from localspec.benchmark.contender import Prompt
+from localspec.benchmark.figures import Drift, Interval, Row, Table
+from localspec.cli.bench.output import Conditions
+from localspec.cli.bench.request import USUAL_SAMPLING, BenchWish
+from localspec.storage.profiles import Speculation
 
 PLAIN = Row(
     contender="off",

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from localspec.models.cache import PlaceKind
+from localspec.models.caches import PlaceKind
 from localspec.models.catalogue import CatalogueModel, CataloguePair
 from localspec.models.local import LocalModel
-from localspec.models.shape import ModelShape
+from localspec.models.shape_m import ModelShape
 
 
 def entry(key: str, billions: float, **changes: object) -> CatalogueModel:

@@ -7,7 +7,8 @@ from typing import Protocol
 import pytest
 
 from localspec.__main__ import main
-from localspec.cli import opening, placing
+from localspec.app import placing
+from localspec.cli.shared import opening
 from tests.cli.fake_runtime import FakeInput, FakeRuntime, Outcome
 
 

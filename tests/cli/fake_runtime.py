@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 
-from localspec.cli.options import PairOptions
+from localspec.app.options import PairOptions
 from localspec.types import (
     DeviceMemory,
     EngineSettings,

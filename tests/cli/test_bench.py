@@ -12,10 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from localspec.bench import llama_server
-from localspec.cli import bench, opening, placing
-from localspec.cli.bench_wish import MODES
-from localspec.cli.options import PairOptions
+from localspec.app import placing
+from localspec.app.options import PairOptions
+from localspec.benchmark.llama_server import contender
+from localspec.cli import bench
+from localspec.cli.bench.request import MODES
+from localspec.cli.shared import opening
 from localspec.errors import StoreError
 from localspec.types import ModelOptions, Sampling
 from tests.cli.bench_fakes import SPEEDS, Models, Rival
@@ -204,7 +206,7 @@ def rival(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
     program = tmp_path / "llama-server"
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)
-    monkeypatch.setattr(llama_server, "LlamaServer", Rival)
+    monkeypatch.setattr(contender, "LlamaServer", Rival)
     return f"llama-server={program}"
 
 

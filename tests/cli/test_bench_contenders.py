@@ -13,12 +13,13 @@ from typing import ClassVar, cast
 
 import pytest
 
-from localspec.bench import llama_server
-from localspec.bench.records import Prompt
+from localspec.app import placing
+from localspec.app.options import PairOptions
+from localspec.benchmark.contender import Prompt
+from localspec.benchmark.llama_server import contender
 from localspec.chat.learning import Experience, Tuned
-from localspec.cli import bench_contenders, placing
-from localspec.cli.bench import parser
-from localspec.cli.bench_contenders import (
+from localspec.cli.bench import contenders, parser
+from localspec.cli.bench.contenders import (
     check_fit,
     own,
     possible,
@@ -27,11 +28,10 @@ from localspec.cli.bench_contenders import (
     tuned_settings,
     ways,
 )
-from localspec.cli.bench_wish import MODES
-from localspec.cli.options import PairOptions
+from localspec.cli.bench.request import MODES
 from localspec.errors import UserError
-from localspec.profiles import Speculation
-from localspec.runtime import Runtime
+from localspec.inference.runtime import Runtime
+from localspec.storage.profiles import Speculation
 from localspec.types import EngineSettings, Message, ModelOptions, Sampling, TaskType
 from tests.cli.bench_tables import WISH
 from tests.cli.fake_runtime import FakeRuntime
@@ -80,7 +80,7 @@ class Server:
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> type[Server]:
     Server.started, Server.running = [], 0
-    monkeypatch.setattr(llama_server, "LlamaServer", Server)
+    monkeypatch.setattr(contender, "LlamaServer", Server)
     return Server
 
 
@@ -220,7 +220,7 @@ def test_tuned_settings_are_used_on_the_seats_that_they_hold_for(monkeypatch: py
             assert not keeps_costs  # what is compared is measured now
             return replace(pair, max_fan_out=24)
 
-    monkeypatch.setattr(bench_contenders, "KnownPair", Known)
+    monkeypatch.setattr(contenders, "KnownPair", Known)
     wish = replace(WISH, modes=("off", "ssd", "tuned"), prompts=(CODING,))
     pair, tuned = seated(parser().parse_args([]), wish, PAIR)
     assert (pair.draft, pair.max_fan_out) == (SMALL, 24)

@@ -10,10 +10,10 @@ from dataclasses import replace
 
 import pytest
 
-from localspec.bench.figures import Drift, Interval, Table
-from localspec.bench.records import Run
-from localspec.cli.bench_output import comma_separated, line, markdown, times, whole
-from localspec.cli.bench_plot import picture
+from localspec.benchmark.contender import Run
+from localspec.benchmark.figures import Drift, Interval, Table
+from localspec.cli.bench.output import comma_separated, line, markdown, times, whole
+from localspec.cli.bench.plot import picture
 from localspec.types import Summary
 from tests.cli.bench_tables import AHEAD, CONDITIONS, PLAIN, SERVER, TABLE, WISH
 

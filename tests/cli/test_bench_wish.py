@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from localspec.bench.records import Prompt
+from localspec.app.options import PairOptions
+from localspec.benchmark.contender import Prompt
 from localspec.cli.bench import parser
-from localspec.cli.bench_wish import (
+from localspec.cli.bench.request import (
     BenchWish,
     prompts_of,
     read_against,
@@ -19,7 +20,6 @@ from localspec.cli.bench_wish import (
     read_plot,
     wish_of,
 )
-from localspec.cli.options import PairOptions
 from localspec.errors import UserError
 from localspec.types import ModelOptions, Sampling
 from tests.cli.conftest import Invoke

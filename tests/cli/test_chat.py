@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from localspec.cli import lines
+from localspec.cli.chat import lines
 from localspec.errors import ContextFullError, EngineError
 from localspec.types import Finished, GenerationEvent, Provenance, Request, TextDelta, TextPiece
 from tests.cli.conftest import Invoke
@@ -235,7 +235,7 @@ def test_color_can_be_switched_unless_no_color_is_set(
 ) -> None:
     fake.scripts = [says("t", "a")]
     assert invoke("chat", piped=b"/color\nx\n/color\nx\n").out == "t\x1b[32ma\x1b[0m\nta\n"
-    monkeypatch.setattr("localspec.cli.console.os", SimpleNamespace(environ={"NO_COLOR": "1"}))
+    monkeypatch.setattr("localspec.cli.shared.console.os", SimpleNamespace(environ={"NO_COLOR": "1"}))
     outcome = invoke("chat", typed="/color\nx\n")
     assert outcome.out == "ta\n"
     assert "NO_COLOR is set" in outcome.err

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from localspec import smollm2
-from localspec.cli.options import PairOptions
-from localspec.cli.tune_start import TuneWish, plan_of
-from localspec.paths import config_dir
-from localspec.profiles import profiles
+from localspec.app.options import PairOptions
+from localspec.app.tuning import TuneWish, plan_of
 from localspec.smollm2 import SAMPLING
+from localspec.storage.paths import config_dir
+from localspec.storage.profiles import profiles
 from localspec.types import ModelOptions, Sampling
 from tests.cli.conftest import Invoke
 from tests.cli.fake_runtime import FakeRuntime

@@ -6,10 +6,10 @@ from importlib import import_module
 import pytest
 
 from localspec.cli.devices import main, table
-from localspec.cli.report import exit_code
-from localspec.machine import machine as machine_module
-from localspec.machine.machine import Progress
-from localspec.machine.records import DeviceInfo, DeviceUser, LinkRate, Machine, MemoryRate
+from localspec.cli.shared.errors import exit_code
+from localspec.hardware import machine as machine_module
+from localspec.hardware.device_info import DeviceInfo, DeviceUser, LinkRate, Machine, MemoryRate
+from localspec.hardware.machine import Progress
 
 GIB = 2**30
 CARD = DeviceInfo(

@@ -11,22 +11,22 @@ from pathlib import Path
 
 import pytest
 
-from localspec.cli import placing
-from localspec.cli.arguments import add_answer_flags, verb_parser
-from localspec.cli.experience import KnownPair, reason
-from localspec.cli.options import PairOptions, pair_options
-from localspec.cli.placing import add_placing_flags
+from localspec.app import placing
+from localspec.app.options import PairOptions, pair_options
+from localspec.app.placing import add_placing_flags
+from localspec.app.tuned_pair import KnownPair, reason
+from localspec.cli.shared.arguments import add_answer_flags, verb_parser
 from localspec.errors import UserError
-from localspec.learned import file_of, learned
-from localspec.machine import machine as machine_module
-from localspec.machine.machine_facts import facts_of
-from localspec.machine.records import Machine
-from localspec.paths import config_dir, data_dir
-from localspec.tuned import Identity, TunedTask, TunedWorkplace, identify, keep, keep_workplace
+from localspec.hardware import machine as machine_module
+from localspec.hardware.device_info import Machine
+from localspec.hardware.machine_facts import facts_of
+from localspec.storage.paths import config_dir, data_dir
+from localspec.storage.tuned import Identity, TunedTask, TunedWorkplace, identify, keep, keep_workplace
+from localspec.storage.usage_stats import file_of, learned
 from localspec.types import EngineSettings, Finished, GenerationEvent, Mode, ModeChanged, Request
 from tests.cli.conftest import Invoke
 from tests.cli.fake_runtime import SUMMARY, FakeRuntime
-from tests.machine.machines import card, machine
+from tests.hardware.machines import card, machine
 
 HERE = machine((card(0, 24), 900), (card(1, 8), 300))
 UNTUNED = EngineSettings(mode="sd", fallback="ngram")

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from localspec.chat.store import Store
-from localspec.paths import chats_file
+from localspec.chat.store.store import Store
+from localspec.storage.paths import chats_file
 from tests.chat.sample_record import RECORD
 from tests.cli.conftest import Invoke
 

@@ -73,7 +73,7 @@ def test_checking_arguments_imports_nothing_heavy() -> None:
         "assert main(['verify', '--mode', 'off']) == 2\n"
         "assert main(['bench', '--modes', 'fast']) == 2\n"
         "assert main(['chat', '--json']) == 2\n"
-        "print({'numpy', 'llama_cpp', 'localspec.runtime', 'logging'} & set(sys.modules))\n"
+        "print({'numpy', 'llama_cpp', 'localspec.inference.runtime', 'logging'} & set(sys.modules))\n"
     )
     result = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60

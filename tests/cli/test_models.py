@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from localspec.cli import amounts
-from localspec.models import cache as cache_module
-from localspec.paths import config_dir
+from localspec import units
+from localspec.models import caches as cache_module
+from localspec.storage.paths import config_dir
 from tests.cli.conftest import Invoke
 from tests.llama import tiny
 from tests.models.disk import REPOSITORY, model_bytes, put
@@ -97,7 +97,7 @@ def test_m_takes_a_name_of_the_list(invoke: Invoke, cache: Path) -> None:
      (4_920_000_000, "4.92 GB"), (1.5e12, "1.5 TB")],
 )  # fmt: skip
 def test_sizes(count: float, text: str) -> None:
-    assert amounts.size(count) == text
+    assert units.size(count) == text
 
 
 @pytest.mark.parametrize(
@@ -105,12 +105,12 @@ def test_sizes(count: float, text: str) -> None:
     [(0.4, "0 s"), (89, "89 s"), (600, "10 min"), (5400, "1 h 30 min"), (7320, "2 h 2 min")],
 )
 def test_durations(seconds: float, text: str) -> None:
-    assert amounts.duration(seconds) == text
+    assert units.duration(seconds) == text
 
 
 @pytest.mark.parametrize(("count", "text"), [(12, "12"), (134_515_008, "135M"), (7_615_616_512, "7.62B")])
 def test_parameters(count: int, text: str) -> None:
-    assert amounts.number(count) == text
+    assert units.number(count) == text
 
 
 def test_what_would_rule_the_terminal_is_shown_as_a_question(invoke: Invoke, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from localspec.cli import opening
+from localspec.cli.shared import opening
 from localspec.errors import Cancelled, UserError
 from tests.cli.conftest import Invoke
 from tests.cli.fake_runtime import FakeRuntime
@@ -35,7 +35,7 @@ def loads(monkeypatch: pytest.MonkeyPatch) -> Callable[[Open], None]:
 
     def install(open_models: Open) -> None:
         module = SimpleNamespace(Runtime=SimpleNamespace(open=open_models))
-        monkeypatch.setitem(sys.modules, "localspec.runtime", module)
+        monkeypatch.setitem(sys.modules, "localspec.inference.runtime", module)
         monkeypatch.setattr(opening, "_devices", lambda: (Device("CPU", "cpu"),))
 
     return install

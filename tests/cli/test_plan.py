@@ -8,19 +8,20 @@ from pathlib import Path
 
 import pytest
 
-from localspec.cli import placing, plan
-from localspec.cli.arguments import add_answer_flags, verb_parser
-from localspec.cli.options import PairOptions, pair_options
+from localspec.app import placing
+from localspec.app.options import PairOptions, pair_options
+from localspec.cli import plan
+from localspec.cli.shared.arguments import add_answer_flags, verb_parser
 from localspec.errors import UserError
-from localspec.machine import confirm as confirm_module
-from localspec.machine import machine as machine_module
-from localspec.machine.placement import place
-from localspec.machine.records import Machine, Placement
-from localspec.machine.room import by_shares
-from localspec.machine.wishes import CacheTypes, Spread, Wishes
+from localspec.hardware import machine as machine_module
+from localspec.hardware.device_info import Machine, Placement
+from localspec.hardware.memory import confirm as confirm_module
+from localspec.hardware.memory.budget import by_shares
+from localspec.hardware.placement.constraints import CacheTypes, Spread, Wishes
+from localspec.hardware.placement.place import place
 from localspec.models import gguf
-from localspec.models.shape import ModelShape
-from tests.machine.machines import GIB, HUGE, LARGE, SMALL, card, cpu, machine
+from localspec.models.shape_m import ModelShape
+from tests.hardware.machines import GIB, HUGE, LARGE, SMALL, card, cpu, machine
 
 BIG_AND_SMALL = machine((card(0, 24), 900), (card(1, 8), 300))
 PAIR = ("-m", "large.gguf", "-md", "small.gguf")

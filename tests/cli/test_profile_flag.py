@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from localspec.cli.answer_options import SamplingFlags, answer_options, sampling_given, system_given
-from localspec.cli.arguments import Parser, add_answer_flags, verb_parser
+from localspec.app.answer_options import SamplingFlags, answer_options, sampling_given, system_given
+from localspec.cli.shared.arguments import Parser, add_answer_flags, verb_parser
 from localspec.errors import UserError
-from localspec.paths import config_dir
-from localspec.profiles import profiles
+from localspec.storage.paths import config_dir
+from localspec.storage.profiles import profiles
 from localspec.types import Message, Sampling
 from tests.cli.conftest import Invoke
 from tests.cli.fake_runtime import FakeRuntime

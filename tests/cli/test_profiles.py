@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from localspec.paths import config_dir
-from localspec.profiles import profiles, read_profile, shipped_files
+from localspec.storage.paths import config_dir
+from localspec.storage.profiles import profiles, read_profile, shipped_files
 from tests.cli.conftest import Invoke
 
 GOOD = 'title = "Poems"\ntask = "writing"\n'

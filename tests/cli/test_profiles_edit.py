@@ -10,8 +10,8 @@ from typing import Protocol
 
 import pytest
 
-from localspec.paths import config_dir
-from localspec.profiles import profiles, shipped_files
+from localspec.storage.paths import config_dir
+from localspec.storage.profiles import profiles, shipped_files
 from tests.cli.conftest import Invoke
 
 GOOD = 'title = "Poems"\ntask = "writing"\n'

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from localspec.cli.options import pair_options
+from localspec.app.options import pair_options
 from localspec.cli.pull import progress_line
 from localspec.cli.run import parser
-from localspec.models import hub as hub_module
-from localspec.models.hub_download import Progress
+from localspec.models.hub import repository as hub_module
+from localspec.models.hub.download import Progress
 from localspec.models.names import Reference
 from tests.cli.conftest import Invoke
 from tests.models.disk import REPOSITORY, model_bytes

@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
+from localspec.app.recommendation import Ranked, recommend, with_memory
 from localspec.cli import recommend as verb
-from localspec.cli.recommend_ranking import Ranked, recommend, with_memory
 from localspec.errors import ModelFileError
-from localspec.machine import machine as machine_module
-from localspec.machine.records import Machine
+from localspec.hardware import machine as machine_module
+from localspec.hardware.device_info import Machine
 from localspec.models.catalogue import CataloguePair, approximate_shape, catalogue
 from localspec.models.local import LocalModel
 from localspec.models.pairing import Verdict
 from tests.cli.choosing import entry, on_disk, pair
 from tests.cli.conftest import Invoke
-from tests.machine.machines import GIB, card, cpu, machine
+from tests.hardware.machines import GIB, card, cpu, machine
 
 ONE_CARD = machine((card(0, 12), 400))
 BIG, SMALL = entry("big", 14), entry("small", 0.6)

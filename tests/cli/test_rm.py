@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from localspec.paths import config_dir
+from localspec.storage.paths import config_dir
 from tests.cli.conftest import Invoke
 from tests.models.disk import REPOSITORY, files_below, model_bytes, put
 

@@ -257,7 +257,7 @@ def test_progress_shows_for_long_prompts_on_a_terminal(
 
     fake.scripts = [script]
     assert "reading" not in invoke("run", "Hi").err
-    monkeypatch.setattr("localspec.cli.console.is_terminal", lambda stream: stream is sys.stderr)
+    monkeypatch.setattr("localspec.cli.shared.console.is_terminal", lambda stream: stream is sys.stderr)
     outcome = invoke("run", "Hi")
     assert ("reading the prompt: 50%" in outcome.err) == shown
     assert outcome.out == "Hi\n"
@@ -268,7 +268,7 @@ def test_a_terminal_is_not_steered_by_the_answer(
 ) -> None:
     fake.scripts = [says("a\x1b[2Jb\tc\n")]
     assert invoke("run", "Hi").out == "a\x1b[2Jb\tc\n"
-    monkeypatch.setattr("localspec.cli.console.is_terminal", lambda _stream: True)
+    monkeypatch.setattr("localspec.cli.shared.console.is_terminal", lambda _stream: True)
     assert invoke("run", "Hi", typed="").out == "a[2Jb\tc\n"
 
 

@@ -8,18 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from localspec.cli import recommend, setup_work
-from localspec.cli.recommend_ranking import Ranked
-from localspec.config import read_config
+from localspec.app.recommendation import Ranked
+from localspec.cli import recommend, setup
 from localspec.errors import UserError
-from localspec.machine.records import Machine
+from localspec.hardware.device_info import Machine
 from localspec.models.catalogue import approximate_shape
 from localspec.models.names import Reference
-from localspec.paths import config_dir
+from localspec.storage.config import read_config
+from localspec.storage.paths import config_dir
 from tests.cli.choosing import entry, on_disk, pair
 from tests.cli.conftest import Invoke
+from tests.hardware.machines import machine
 from tests.llama import tiny
-from tests.machine.machines import machine
 
 BIG, SMALL = entry("big", 3), entry("small", 0.3)
 
@@ -53,7 +53,7 @@ class World:
             for model in (BIG, SMALL)
             if (path := self.folder / f"{model.key}-GGUF-Q4_K_M.gguf").exists()
         ]
-        from localspec.cli.recommend_ranking import recommend
+        from localspec.app.recommendation import recommend
         from localspec.models.pairing import Verdict
 
         return recommend(found, (pair(BIG, SMALL),), local, compare=lambda _a, _b: Verdict(True, "", 10))
@@ -62,8 +62,8 @@ class World:
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> World:
     made = World(tmp_path)
-    monkeypatch.setattr(setup_work, "known_machine", made.machine)
-    monkeypatch.setattr(setup_work, "fetch", made.fetch)
+    monkeypatch.setattr(setup, "known_machine", made.machine)
+    monkeypatch.setattr(setup, "fetch", made.fetch)
     monkeypatch.setattr(recommend, "ranking", made.ranking)
     return made
 
@@ -179,7 +179,7 @@ def test_ctrl_c_leaves_everything_as_it_was(
     def interrupted(_: Reference) -> Path:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(setup_work, "fetch", interrupted)
+    monkeypatch.setattr(setup, "fetch", interrupted)
     assert invoke("setup", "--yes").code == 130
     assert not config_file().exists()
     assert world.fetched == []

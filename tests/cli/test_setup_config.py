@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from localspec.cli.setup_config import ModelsTable, edited, prepare
-from localspec.config import read_config
+from localspec.cli.setup.config_file import ModelsTable, edited, prepare
 from localspec.errors import UserError
+from localspec.storage.config import read_config
 
 PAIR = ModelsTable(Path("/m/big.gguf"), Path("/m/small.gguf"), 4096)
 OWN = """\

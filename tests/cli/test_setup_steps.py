@@ -6,8 +6,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from localspec.cli.setup import Working, converse
-from localspec.cli.setup_steps import (
+from localspec.cli.setup.steps import (
     Bundled,
     OnDisk,
     Pick,
@@ -20,6 +19,7 @@ from localspec.cli.setup_steps import (
     read,
     usual,
 )
+from localspec.cli.setup_m import Working, converse
 from localspec.errors import UserError
 
 

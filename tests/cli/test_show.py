@@ -7,10 +7,10 @@ import pytest
 
 from localspec.models.gguf import read_shape
 from localspec.models.names import Reference
-from localspec.models.shape import ModelShape
+from localspec.models.shape_m import ModelShape
 from tests.cli.conftest import Invoke
+from tests.hardware.shapes import SHAPES, Build, make
 from tests.llama import tiny
-from tests.machine.shapes import SHAPES, Build, make
 
 
 def test_the_bundled_target_in_words(invoke: Invoke, demo_target: Path) -> None:
@@ -82,7 +82,7 @@ def test_a_model_on_the_hub(invoke: Invoke, demo_target: Path, monkeypatch: pyte
         asked.append(reference)
         return read_shape(demo_target)
 
-    monkeypatch.setattr("localspec.models.hub.remote_shape", remote)
+    monkeypatch.setattr("localspec.models.hub.repository.remote_shape", remote)
     outcome = invoke("show", "someone/model-GGUF:Q4_K_M", "--json")
     assert json.loads(outcome.out)["path"] is None
     assert asked == [Reference("someone/model-GGUF", quant="Q4_K_M")]

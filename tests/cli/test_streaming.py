@@ -10,8 +10,8 @@ from typing import cast
 
 import pytest
 
-from localspec.cli.streaming import stream
-from localspec.runtime import Runtime
+from localspec.cli.shared.streaming import stream
+from localspec.inference.runtime import Runtime
 from localspec.types import Finished, GenerationEvent, Provenance, Request, TextDelta, TextPiece
 from tests.cli.fake_runtime import SUMMARY, FakeRuntime
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from localspec.cli.console import StatusLine, decode_utf8, leaving_in_order, on_interrupt, read_utf8
+from localspec.cli.shared.console import StatusLine, decode_utf8, leaving_in_order, on_interrupt, read_utf8
 from localspec.errors import UserError
 from tests.cli.fake_runtime import FakeInput
 

@@ -10,15 +10,15 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from localspec.app.options import PairOptions
+from localspec.app.tune_stopping import Stop
+from localspec.app.tuning import budget, identity_of, profiles_of, read_tasks, seated_pair
 from localspec.cli import tune as verb
-from localspec.cli.options import PairOptions
-from localspec.cli.tune_start import budget, identity_of, profiles_of, read_tasks, seated_pair
-from localspec.cli.tune_stopping import Stop
 from localspec.errors import EngineError, UserError
-from localspec.profiles import profiles
-from localspec.tuning.folder import Folder, RunState, TaskState
+from localspec.storage.profiles import profiles
+from localspec.tuning.events import TuneEvent
 from localspec.tuning.plan import QUICK_TRIALS, TRIALS, TunePlan
-from localspec.tuning.records import TuneEvent
+from localspec.tuning.run_folder import Folder, RunState, TaskState
 from tests.cli.conftest import Invoke
 from tests.cli.tuning_script import machine, task, whole
 

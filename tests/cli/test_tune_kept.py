@@ -10,18 +10,19 @@ from typing import get_args
 
 import pytest
 
-from localspec import paths, tuned
+from localspec.app.tuning import identity_of, seated_pair
 from localspec.cli.tune import parser
-from localspec.cli.tune_kept import Listed, age, lines
-from localspec.cli.tune_start import identity_of, seated_pair
-from localspec.machine import machine as machine_module
-from localspec.tuned import Identity, Kept, MachineFacts, ModelFacts, TunedTask, TunedWorkplace
-from localspec.tuning import results, tune_report
+from localspec.cli.tune.kept import Listed, age, lines
+from localspec.hardware import machine as machine_module
+from localspec.storage import paths, tuned
+from localspec.storage.tuned import Identity, Kept, MachineFacts, ModelFacts, TunedTask, TunedWorkplace
+from localspec.tuning import results
 from localspec.tuning.plan import TunePlan
+from localspec.tuning.report import gather
 from localspec.types import EngineSettings, TaskType
 from tests.cli.conftest import Invoke
 from tests.cli.tuning_script import PLAIN, SSD, result
-from tests.machine.machines import machine
+from tests.hardware.machines import machine
 
 NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
 
@@ -82,7 +83,7 @@ def test_what_has_changed_is_said(
     stale = {kept["tuned"]["task"]: kept["stale"] for kept in value["kept"]}
     assert stale["coding"] == []
     assert stale["math"][0].startswith("another placement: the draft model was on CUDA0")
-    monkeypatch.setattr("localspec.machine.machine_facts.version", lambda _name: "9.9.9")
+    monkeypatch.setattr("localspec.hardware.machine_facts.version", lambda _name: "9.9.9")
     assert "tuned with llama-cpp-python" in invoke("tune", "--show", "--no-fit").out
 
 
@@ -212,7 +213,7 @@ def test_what_was_not_tuned_cannot_be_exported(invoke: Invoke) -> None:
 
 @pytest.mark.usefixtures("two")
 def test_what_is_out_of_date_is_exported_with_a_note(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("localspec.machine.machine_facts.version", lambda _name: "9.9.9")
+    monkeypatch.setattr("localspec.hardware.machine_facts.version", lambda _name: "9.9.9")
     outcome = invoke("tune", "--export", "toml", "--task", "coding", "--no-fit")
     assert outcome.code == 0
     assert "note: coding: out of date: tuned with llama-cpp-python" in outcome.err
@@ -238,7 +239,7 @@ def test_a_report_is_about_the_profile_that_was_named(
     folder.mkdir(exist_ok=True)
     (folder / "mine.toml").write_text('title = "Mine"\ntask = "coding"\n', encoding="utf-8")
     plans: list[TunePlan] = []
-    monkeypatch.setattr(tune_report, "gather", lambda plan, _identity: plans.append(plan))
+    monkeypatch.setattr(gather, "gather", lambda plan, _identity: plans.append(plan))
     for flags in (["--profile", "mine"], ["--task", "math"], []):
         invoke("tune", "--report", str(tmp_path / "new.html"), "--no-fit", *flags)
     mine, math, every = ([profile.name for profile in plan.profiles] for plan in plans)

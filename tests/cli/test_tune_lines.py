@@ -7,11 +7,19 @@ from dataclasses import replace
 
 import pytest
 
-from localspec.cli.tune_lines import block
-from localspec.cli.tune_live import TuneView
-from localspec.cli.tune_progress import TuneProgress
-from localspec.cli.tune_results import as_json, llama_ratio, result_lines
-from localspec.cli.tune_words import (
+from localspec.cli.tune.display import TuneView
+from localspec.cli.tune.results import as_json, llama_ratio, result_lines
+from localspec.cli.tune.tune_lines import block
+from localspec.tuning.events import (
+    BestSoFar,
+    Dropped,
+    StageBegan,
+    StageProgress,
+    TuneEvent,
+    Workplace,
+)
+from localspec.tuning.progress import TuneProgress
+from localspec.tuning.words import (
     ASCII,
     UNICODE,
     bar,
@@ -21,14 +29,6 @@ from localspec.cli.tune_words import (
     settings_words,
     sparkline,
     workplace_words,
-)
-from localspec.tuning.records import (
-    BestSoFar,
-    Dropped,
-    StageBegan,
-    StageProgress,
-    TuneEvent,
-    Workplace,
 )
 from localspec.types import EngineSettings
 from tests.cli.tuning_script import PLAIN, REASON, SSD, around, machine, result, task, whole

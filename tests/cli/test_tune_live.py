@@ -10,9 +10,9 @@ import threading
 
 import pytest
 
-from localspec.cli import tune_live
-from localspec.cli.tune_live import Canvas, LiveTuneView, view
-from localspec.tuning.records import StageBegan
+from localspec.cli.tune import display
+from localspec.cli.tune.display import Canvas, LiveTuneView, view
+from localspec.tuning.events import StageBegan
 from tests.cli.tuning_script import machine
 
 
@@ -95,7 +95,7 @@ class TestLiveView:
     def test_what_was_said_stays_and_the_drawing_goes(self, monkeypatch: pytest.MonkeyPatch) -> None:
         screen, drawn = Screen(), threading.Event()
         monkeypatch.setattr(sys, "stderr", screen)
-        monkeypatch.setattr(tune_live, "REDRAWN_S", 0.001)
+        monkeypatch.setattr(display, "REDRAWN_S", 0.001)
         draw = Canvas.draw
 
         def seen(canvas: Canvas, kept: list[str], lines: list[str]) -> None:
@@ -121,7 +121,7 @@ class TestLiveView:
     def test_only_a_terminal_that_can_is_drawn_on(
         self, monkeypatch: pytest.MonkeyPatch, terminal: bool, kind: str | None, draws: bool
     ) -> None:
-        monkeypatch.setattr(tune_live, "is_terminal", lambda _stream: terminal)
+        monkeypatch.setattr(display, "is_terminal", lambda _stream: terminal)
         if kind is None:
             monkeypatch.delenv("TERM", raising=False)
         else:

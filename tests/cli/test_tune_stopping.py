@@ -10,15 +10,15 @@ from typing import Any, cast
 
 import pytest
 
-from localspec.cli import tune_start
-from localspec.cli.options import PairOptions
-from localspec.cli.tune_start import opener
-from localspec.cli.tune_stopping import Stop, Stoppable
+from localspec.app import tuning
+from localspec.app.options import PairOptions
+from localspec.app.tune_stopping import Stop, Stoppable
+from localspec.app.tuning import opener
+from localspec.decoding.measurements import CallCosts, CostWish
 from localspec.errors import Cancelled, EngineError
-from localspec.evidence import CallCosts, CostWish
-from localspec.interface import TunableModels
+from localspec.inference.interface import TunableModels
 from localspec.testing.scripted import Gate, ScriptedModels, says
-from localspec.tuning.records import Workplace
+from localspec.tuning.events import Workplace
 from localspec.types import Finished, GenerationEvent, ModelOptions, Request
 
 
@@ -166,7 +166,7 @@ def test_a_workplace_says_how_models_are_opened(monkeypatch: pytest.MonkeyPatch)
         def open(*models: ModelOptions, **how: Any) -> None:  # noqa: ANN401
             asked.append((*models, how))
 
-    monkeypatch.setattr("localspec.worker.Worker", Worker)
+    monkeypatch.setattr("localspec.inference.worker.Worker", Worker)
     stop = Stop()
     opener(PAIR, stop)(Workplace(2, 1, 1024, True, "q8_0", True))
     opener(PAIR, stop)(Workplace())
@@ -185,4 +185,4 @@ def test_a_workplace_says_how_models_are_opened(monkeypatch: pytest.MonkeyPatch)
 
 def test_a_target_alone_has_a_workplace_too() -> None:
     alone = PairOptions(PAIR.target, None, None, 24, asked_for_gpu=False)
-    assert tune_start.at_workplace(alone, Workplace(threads=1)).draft is None
+    assert tuning.at_workplace(alone, Workplace(threads=1)).draft is None

@@ -9,11 +9,10 @@ from math import inf
 
 import pytest
 
-from localspec import exactness
-from localspec.cli import placing, verify
-from localspec.cli.options import PairOptions
-from localspec.errors import Cancelled
-from localspec.exactness import (
+from localspec.app import placing
+from localspec.app.options import PairOptions
+from localspec.benchmark import exactness_m
+from localspec.benchmark.exactness_m import (
     Difference,
     DistributionResult,
     Effort,
@@ -22,6 +21,8 @@ from localspec.exactness import (
     Report,
     Variant,
 )
+from localspec.cli import verify
+from localspec.errors import Cancelled
 from tests.cli.conftest import Invoke
 from tests.cli.fake_runtime import FakeRuntime
 
@@ -46,7 +47,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Callable[[Report], Asked]:
             calls.append((tuple(variant.name for variant in tested), effort))
             return report
 
-        monkeypatch.setattr(exactness, "check", check)
+        monkeypatch.setattr(exactness_m, "check", check)
         return calls
 
     return install
@@ -116,7 +117,7 @@ def test_ctrl_c_stops_the_models_and_the_test(
             on_progress("something else", 0.4)
         return Report((), (), complete=False)
 
-    monkeypatch.setattr(exactness, "check", check)
+    monkeypatch.setattr(exactness_m, "check", check)
     assert invoke("verify").code == 130
     assert fake.cancelled.is_set()
 
@@ -205,7 +206,7 @@ def test_flags_choose_what_is_tested(
     fake.draft, fake.modes = None, ("off", "ngram")
     invoke("verify", "-m", "a.gguf")
     assert calls == [
-        (("ngram", "sd", "ssd"), exactness.QUICK),
+        (("ngram", "sd", "ssd"), exactness_m.QUICK),
         (("ssd",), Effort(sampled_tokens=99, near_tie=0.2)),
         (("ngram",), Effort()),
     ]

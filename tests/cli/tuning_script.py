@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from localspec.tuning.records import (
+from localspec.tuning.events import (
     Attempt,
     BestSoFar,
     Contender,

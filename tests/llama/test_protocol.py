@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 
-from localspec.engines.model import LanguageModel
+from localspec.decoding.model import LanguageModel
 from localspec.llama.context import Context
 
 

@@ -8,8 +8,8 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from localspec.models import cache as cache_module
-from localspec.models.cache import (
+from localspec.models import caches as cache_module
+from localspec.models.caches import (
     Place,
     current_commit,
     hub_cache,

@@ -11,11 +11,11 @@ import pytest
 from localspec.demo import bundled_pair
 from localspec.errors import ModelFileError, UserError
 from localspec.models import gguf, local_walk
-from localspec.models.cache import Place
+from localspec.models.caches import Place
 from localspec.models.local import LocalModel, find_models, named, no_such_model
 from localspec.models.local_headers import Headers
-from localspec.models.shape import ModelShape
-from localspec.paths import data_dir
+from localspec.models.shape_m import ModelShape
+from localspec.storage.paths import data_dir
 from tests.models.disk import NEW, OLD, REPOSITORY, model_bytes, put
 
 DRAFT = model_bytes()

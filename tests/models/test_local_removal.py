@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from localspec.errors import StoreError, UserError
-from localspec.models.cache import Place, known_places
+from localspec.models.caches import Place, known_places
 from localspec.models.local import find_models, named
-from localspec.models.local_removal import Removal, plan_removal, remove
+from localspec.models.removal import Removal, plan_removal, remove
 from tests.models.disk import NEW, OLD, REPOSITORY, files_below, model_bytes, put
 
 DRAFT = model_bytes()

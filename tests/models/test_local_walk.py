@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from localspec.models.cache import Place
+from localspec.models.caches import Place
 from localspec.models.local import find_models
 from tests.models.disk import NEW, OLD, REPOSITORY, model_bytes, put
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from localspec import smollm2
-from localspec.runtime import Runtime
+from localspec.inference.runtime import Runtime
 from localspec.types import EngineSettings, Finished, Message, Mode, ModelOptions, Request, TextDelta
 from tests.conftest import SMOLLM2_PACKAGE
 

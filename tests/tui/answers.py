@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from localspec.chat.records import AnswerRecord, RoundMark
-from localspec.engines.tally import Tally
+from localspec.chat.messages import AnswerRecord, RoundMark
+from localspec.decoding.tally import Tally
 from localspec.types import DraftOrigin, EngineSettings, Mode, RoundStats, Sampling, Summary
 
 PROMPT = RoundMark(RoundStats(0, 0, DraftOrigin.NONE, 0.412, 0.0, 0.0, 0.001), 1)

@@ -13,8 +13,8 @@ from textual.widgets import Button, Static
 
 from localspec.chat.commands import Completion, complete
 from localspec_tui.messages import DraftChanged, PromptEntered, QueuedPromptRemoved, QueuedPromptTaken
-from localspec_tui.widgets.composer import Composer
-from localspec_tui.widgets.prompt_area import PromptArea
+from localspec_tui.widgets.composer.composer import Composer
+from localspec_tui.widgets.composer.prompt_area import PromptArea
 
 
 def commands(text: str) -> Sequence[Completion]:

@@ -10,20 +10,20 @@ from pathlib import Path
 
 from textual.pilot import Pilot
 
-from localspec.chat.desk import Desk, Wishes
 from localspec.chat.learning import NONE, Experience
 from localspec.chat.loading import ModelLoader
-from localspec.chat.records import StoredMessage
-from localspec.chat.store import Store
-from localspec.config import Config
-from localspec.profiles import profiles
+from localspec.chat.messages import StoredMessage
+from localspec.chat.session import Desk, Wishes
+from localspec.chat.store.store import Store
+from localspec.storage.config import Config
+from localspec.storage.profiles import profiles
 from localspec.testing.scripted import Script, ScriptedModels
 from localspec_tui.app import LocalSpecApp
-from localspec_tui.screens.chat import ChatScreen
-from localspec_tui.widgets.composer import Composer
+from localspec_tui.screens.chat.screen import ChatScreen
+from localspec_tui.widgets.composer.composer import Composer
 from localspec_tui.widgets.log_panel import LogPanel
-from localspec_tui.widgets.status import StatusLine
-from localspec_tui.widgets.transcript import Transcript
+from localspec_tui.widgets.status_m import StatusLine
+from localspec_tui.widgets.transcript.transcript import Transcript
 from tests.tui.settled import settled
 
 TURNS = 400

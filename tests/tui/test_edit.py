@@ -6,7 +6,7 @@ from textual._xterm_parser import XTermParser
 from textual.app import App
 from textual.widgets import Static, TextArea
 
-from localspec_tui.screens.edit import EditScreen
+from localspec_tui.screens.dialogs import EditScreen
 
 
 class Host(App[None]):

@@ -10,15 +10,15 @@ import pytest
 
 from localspec import smollm2
 from localspec.chat.commands import Command
-from localspec.chat.desk import Desk, Wishes
 from localspec.chat.loading import ModelLoader
-from localspec.chat.store import Store
-from localspec.config import Config
+from localspec.chat.session import Desk, Wishes
+from localspec.chat.store.store import Store
 from localspec.demo import bundled_pair
-from localspec.profiles import profiles
+from localspec.storage.config import Config
+from localspec.storage.profiles import profiles
 from localspec.testing.scripted import ScriptedModels, says
 from localspec_tui.app import LocalSpecApp
-from localspec_tui.widgets.prompt_area import PromptArea
+from localspec_tui.widgets.composer.prompt_area import PromptArea
 from tests.tui.desktop import Desktop, desktop
 
 pytestmark = pytest.mark.asyncio

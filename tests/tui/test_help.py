@@ -12,8 +12,7 @@ from textual.widgets import Static, TextArea
 
 import localspec_tui.app  # noqa: F401  its keys have names too
 from localspec.chat.commands import COMMANDS
-from localspec_tui.screens.ask import AskScreen
-from localspec_tui.screens.bindings import (
+from localspec_tui.keys import (
     HelpEntry,
     binding_ids,
     collect,
@@ -21,13 +20,14 @@ from localspec_tui.screens.bindings import (
     key_of,
     written,
 )
-from localspec_tui.screens.edit import EditScreen
+from localspec_tui.screens.ask import AskScreen
+from localspec_tui.screens.dialogs import EditScreen
 from localspec_tui.screens.help import HelpScreen
 from localspec_tui.screens.search import SearchScreen
-from localspec_tui.widgets.chat_list import ChatList
-from localspec_tui.widgets.composer import Composer
-from localspec_tui.widgets.queue_strip import QueueStrip
-from localspec_tui.widgets.sidebar import TitleInput
+from localspec_tui.widgets.composer.composer import Composer
+from localspec_tui.widgets.composer.queue_strip import QueueStrip
+from localspec_tui.widgets.sidebar import ChatList
+from localspec_tui.widgets.sidebar_m import TitleInput
 
 
 class Reader(Static, can_focus=True):

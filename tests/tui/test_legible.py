@@ -10,7 +10,7 @@ from rich.color import Color as RichColor
 from rich.segment import Segment
 from textual.color import Color
 
-from localspec.config import Config
+from localspec.storage.config import Config
 from localspec.testing.scripted import MARKDOWN, says
 from tests.tui.desktop import Desktop, desktop
 

@@ -4,7 +4,7 @@ import pytest
 from textual.app import App
 from textual.widgets import SelectionList, Static
 
-from localspec.chat.context_use import Exchange
+from localspec.chat.prompting import Exchange
 from localspec_tui.screens.make_room import MakeRoomScreen, proposed
 
 EXCHANGES = (

@@ -12,15 +12,15 @@ from localspec.chat import answering
 from localspec.chat.attachments import attach
 from localspec.chat.commands import Command
 from localspec.chat.learning import Experience, Tuned
-from localspec.chat.records import Role
+from localspec.chat.messages import Role
 from localspec.errors import EngineDied, StoreError
 from localspec.testing.scripted import Gate, Script, ScriptedModels, says
 from localspec.types import DeviceMemory, PlainRate, TaskType
 from localspec_tui.messages import PromptEntered
 from localspec_tui.screens.ask import AskScreen
 from localspec_tui.screens.compare import CompareScreen
-from localspec_tui.screens.edit import EditScreen
-from localspec_tui.widgets.prompt_area import PromptArea
+from localspec_tui.screens.dialogs import EditScreen
+from localspec_tui.widgets.composer.prompt_area import PromptArea
 from localspec_tui.widgets.title_bar import TitleBar
 from tests.tui.desktop import desktop
 from tests.tui.settled import settled
@@ -110,7 +110,7 @@ async def test_question_stays_in_the_chat_that_is_left_while_it_is_asked(
     async with desktop(tmp_path) as desk:
         await desk.answered("first")
         first = desk.chat.desk.chat.info.id
-        monkeypatch.setattr("localspec_tui.pane.attach", slow)
+        monkeypatch.setattr("localspec_tui.screens.chat.pane.attach", slow)
         desk.chat.pane.post_message(PromptEntered("second"))
         await asyncio.to_thread(asked.wait, 10)
         leaving = asyncio.create_task(desk.chat.run_command(Command("new")))

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from localspec.chat.desk import Desk, Wishes
 from localspec.chat.loading import ModelLoader
-from localspec.chat.store import Store
-from localspec.config import Config
+from localspec.chat.session import Desk, Wishes
+from localspec.chat.store.store import Store
 from localspec.errors import Cancelled, ModelFileError, UserError
-from localspec.profiles import profiles
+from localspec.storage.config import Config
+from localspec.storage.profiles import profiles
 from localspec.testing.scripted import ScriptedModels, says
 from localspec.types import ModeChanged
 from localspec_tui import launch

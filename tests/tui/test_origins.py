@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from textual.color import Color
 
-from localspec.chat.records import Span
-from localspec.cli.console import LEGEND
+from localspec.chat.messages import Span
+from localspec.cli.shared.console import LEGEND
 from localspec.types import Provenance, TextPiece
-from localspec_tui.origins import WORDS, GrowingOrigins, OriginText, Shares, count, pieces_of
+from localspec_tui.widgets.origins import WORDS, GrowingOrigins, OriginText, Shares, count, pieces_of
 from tests.tui.transcripts import Host, said, shown, until
 
 SPANS = (

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from localspec.chat.learning import Experience, Tuned
-from localspec.config import Config
+from localspec.storage.config import Config
 from localspec.testing.scripted import says
 from localspec.types import EngineSettings, TaskType
 from localspec_tui.widgets.title_bar import TitleBar

@@ -10,12 +10,12 @@ import pytest
 from textual.geometry import Offset
 from textual.selection import Selection
 
-from localspec.chat.records import Shown
+from localspec.chat.messages import Shown
 from localspec.types import Provenance, TextPiece
-from localspec_tui.widgets import message_body
-from localspec_tui.widgets.message import MessageView
-from localspec_tui.widgets.message_body import Prepared, prepare
-from localspec_tui.widgets.prose import Prose
+from localspec_tui.widgets.markdown.prose import Prose
+from localspec_tui.widgets.transcript import message_body
+from localspec_tui.widgets.transcript.message import MessageView
+from localspec_tui.widgets.transcript.message_body import Prepared, prepare
 from tests.tui.settled import settled
 from tests.tui.transcripts import Host, chat, shown, until
 

@@ -9,7 +9,7 @@ from textual.app import App
 from textual.content import Content
 from textual.widgets import Static
 
-from localspec.chat.records import ChatInfo, SearchHit
+from localspec.chat.messages import ChatInfo, SearchHit
 from localspec.errors import StoreError
 from localspec_tui.messages import ChatPicked
 from localspec_tui.screens.search import Hits, Search, SearchScreen

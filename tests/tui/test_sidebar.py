@@ -10,11 +10,11 @@ from textual.containers import Horizontal
 from textual.message import Message
 from textual.widgets import Button, Input
 
-from localspec.chat.records import ChatInfo
+from localspec.chat.messages import ChatInfo
 from localspec_tui.messages import ChatDeleted, ChatPicked, ChatPinned, ChatRenamed
-from localspec_tui.widgets.chat_list import ChatList
 from localspec_tui.widgets.chat_rows import rows, written_day
-from localspec_tui.widgets.sidebar import Sidebar
+from localspec_tui.widgets.sidebar import ChatList
+from localspec_tui.widgets.sidebar_m import Sidebar
 
 TODAY = date(2026, 11, 20)
 NOON = datetime(2026, 11, 20, 12).astimezone().timestamp()

@@ -12,11 +12,11 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import TextArea
 
-from localspec.chat.desk import Desk, Wishes
 from localspec.chat.loading import ModelLoader
-from localspec.chat.store import Store
-from localspec.config import Config
-from localspec.profiles import profiles
+from localspec.chat.session import Desk, Wishes
+from localspec.chat.store.store import Store
+from localspec.storage.config import Config
+from localspec.storage.profiles import profiles
 from localspec.testing.scripted import MARKDOWN, ScriptedModels, says
 from localspec_tui.app import LocalSpecApp
 from tests.tui.desktop import Desktop

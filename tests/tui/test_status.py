@@ -4,10 +4,10 @@ import pytest
 from textual.app import App, ComposeResult
 from textual.content import Content
 
-from localspec.chat.gauge import Figures
+from localspec.chat.live_stats import Figures
 from localspec.types import DeviceMemory
-from localspec_tui.widgets.status import StatusLine
-from localspec_tui.widgets.status_layout import Part, context_part, lay_out, shortened, thousands
+from localspec_tui.widgets.status import Part, context_part, lay_out, shortened, thousands
+from localspec_tui.widgets.status_m import StatusLine
 
 SSD = Figures("SSD", 58.3, 1.9, 0.71, 3.4, 0.82)
 CPU = DeviceMemory("CPU", int(1.2 * 2**30), 24 * 2**30)

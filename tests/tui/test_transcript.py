@@ -9,10 +9,10 @@ import pytest
 from textual.events import MouseScrollUp
 from textual.pilot import Pilot
 
-from localspec.chat.records import Shown
-from localspec_tui.widgets.message import MessageView
-from localspec_tui.widgets.transcript import Transcript
-from localspec_tui.widgets.transcript_lines import MoreHint, MoreLine
+from localspec.chat.messages import Shown
+from localspec_tui.widgets.transcript.message import MessageView
+from localspec_tui.widgets.transcript.transcript import Transcript
+from localspec_tui.widgets.transcript.transcript_lines import MoreHint, MoreLine
 from tests.tui.transcripts import Host, chat, said, shown, until
 
 LINE = "one more line of text\n\n"

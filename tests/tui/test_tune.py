@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 from textual.widgets import SelectionList
 
+from localspec.app.tune_stopping import Stop
 from localspec.chat.loading import Closed
-from localspec.cli.tune_progress import TuneProgress
-from localspec.cli.tune_stopping import Stop
 from localspec.errors import UserError
 from localspec.testing.scripted import Gate, says
-from localspec.tuning.records import StageBegan, StageProgress, TuneEvent
+from localspec.tuning.events import StageBegan, StageProgress, TuneEvent
+from localspec.tuning.progress import TuneProgress
 from localspec_tui.screens.tune import TuneChoice, TuneScreen
-from localspec_tui.widgets.tune_board import drawn
+from localspec_tui.screens.tune_board import drawn
 from tests.cli.tuning_script import machine, task, whole
 from tests.tui.desktop import Desktop, desktop
 

@@ -11,9 +11,9 @@ from typing import ClassVar
 from textual.app import App, ComposeResult
 from textual.pilot import Pilot
 
-from localspec.chat.records import Attachment, Role, Shown, Span, State, StoredMessage
+from localspec.chat.messages import Attachment, Role, Shown, Span, State, StoredMessage
 from localspec_tui.messages import MessageDeed
-from localspec_tui.widgets.transcript import Transcript
+from localspec_tui.widgets.transcript.transcript import Transcript
 
 
 def shown(

@@ -10,7 +10,7 @@ from typing import Self
 
 import numpy as np
 
-from localspec.evidence import CallCosts, CostWish, TraceSegment, TraceWish
+from localspec.decoding.measurements import CallCosts, CostWish, TraceSegment, TraceWish
 from localspec.types import (
     DeviceMemory,
     DraftOrigin,

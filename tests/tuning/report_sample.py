@@ -7,8 +7,8 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from math import log
 
-from localspec.evidence import CallCosts, Costs, Overhead
-from localspec.tuning.records import (
+from localspec.decoding.measurements import CallCosts, Costs, Overhead
+from localspec.tuning.events import (
     Attempt,
     Calibration,
     Contender,
@@ -18,7 +18,7 @@ from localspec.tuning.records import (
     Workplace,
     WorkplaceChosen,
 )
-from localspec.tuning.report import LandscapeCell, Prediction, ReportInput, ReportModel, TaskReport
+from localspec.tuning.report.report import LandscapeCell, Prediction, ReportInput, ReportModel, TaskReport
 from localspec.types import EngineSettings, TaskType
 
 CODING = EngineSettings("ssd", 5, 12, "best-first", 0.85, 0.7, "rejection")

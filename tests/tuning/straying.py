@@ -9,9 +9,9 @@ from unittest.mock import patch
 import numpy as np
 from numpy.typing import NDArray
 
-from localspec.engines.propose import Proposal
-from localspec.sampling import columns
-from localspec.tuning.replay import Replay
+from localspec.decoding.drafters.proposer import Proposal
+from localspec.decoding.sampling import columns
+from localspec.tuning.simulator.replay import Replay
 from tests.tuning.virtual import VOCABULARY, PlacedModel, Stage, Toy
 
 ASTRAY = 4 * columns(VOCABULARY)  # to the ids of tokens that stand in the same columns

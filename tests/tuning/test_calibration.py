@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from localspec.engines.verify import verify
-from localspec.evidence import Trace, TraceSegment
-from localspec.sampling import distribution, draft_distribution, draw, probability, top_candidates
+from localspec.decoding.measurements import Trace, TraceSegment
+from localspec.decoding.sampling import distribution, draft_distribution, draw, probability, top_candidates
+from localspec.decoding.verify import verify
 from localspec.testing.fake import FakeModel
 from localspec.tuning.calibration import _answers, calibrate, power_law, rank_weights
-from localspec.tuning.records import Calibration
-from localspec.tuning.replay import Shape, drawn_from
+from localspec.tuning.events import Calibration
+from localspec.tuning.simulator.replay import Shape, drawn_from
 from localspec.types import Distribution, Draft, DraftOrigin, EngineSettings, Sampling
 
 FULL = Sampling(temperature=0.8, top_k=0, top_p=1.0, min_p=0.0)

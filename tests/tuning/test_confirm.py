@@ -16,7 +16,7 @@ import pytest
 from localspec.errors import Cancelled, EngineDied, UserError
 from localspec.tuning.confirm import Progress, Terms, confirm, entrants
 from localspec.tuning.confirm_runs import Notebook
-from localspec.tuning.records import Candidate, Dropped
+from localspec.tuning.events import Candidate, Dropped
 from localspec.tuning.verdict import FEWEST_PROMPTS
 from localspec.types import EngineSettings, Request
 from tests.tuning.timed import (

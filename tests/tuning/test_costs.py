@@ -11,8 +11,8 @@ from typing import cast
 
 import pytest
 
-from localspec.evidence import CallCosts, Costs, CostWish, Overhead
-from localspec.interface import TunableModels
+from localspec.decoding.measurements import CallCosts, Costs, CostWish, Overhead
+from localspec.inference.interface import TunableModels
 from localspec.testing.paced import Pacing
 from localspec.testing.paced_pair import open_paced
 from localspec.tuning.costs import keep_costs, measure, recall_costs

@@ -15,7 +15,7 @@ from typing import get_args
 import pytest
 
 from localspec.errors import UserError
-from localspec.profiles import read_profile
+from localspec.storage.profiles import read_profile
 from localspec.tuning.export import Exported, ExportForm, export, flags
 from localspec.types import EngineSettings, Fallback, ModelOptions
 

@@ -10,16 +10,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from localspec import tuned
+from localspec.decoding.measurements import TraceSegment, TraceWish
 from localspec.demo import bundled_pair
 from localspec.errors import UserError
-from localspec.evidence import TraceSegment, TraceWish
-from localspec.profiles import TuningPrompts
-from localspec.tuning.folder import Folder
+from localspec.storage import tuned
+from localspec.storage.profiles import TuningPrompts
+from localspec.tuning.events import StageBegan, StageProgress, TaskDone, TaskResult, TuneEvent, Workplace
 from localspec.tuning.plan import TASK_S, TunePlan
-from localspec.tuning.records import StageBegan, StageProgress, TaskDone, TaskResult, TuneEvent, Workplace
-from localspec.tuning.tune import Run
-from localspec.tuning.tune_report import gather
+from localspec.tuning.report.gather import gather
+from localspec.tuning.run import Run
+from localspec.tuning.run_folder import Folder
 from localspec.tuning.workplaces_possible import Room
 from localspec.types import GenerationEvent, ModelOptions, Request
 from tests.tuning.fake_models import FakeModels

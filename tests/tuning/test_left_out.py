@@ -9,16 +9,16 @@ from typing import Self
 
 import pytest
 
-from localspec import tuned
+from localspec.decoding.measurements import CallCosts, Costs, CostWish, Trace, TraceSegment, TraceWish
 from localspec.errors import EngineDied, EngineError, UserError
-from localspec.evidence import CallCosts, Costs, CostWish, Trace, TraceSegment, TraceWish
-from localspec.runtime import Runtime
+from localspec.inference.runtime import Runtime
+from localspec.storage import tuned
 from localspec.tuning.confirm import LLAMA_CPP
-from localspec.tuning.records import Dropped, StageBegan, StageProgress, TaskResult, Workplace
-from localspec.tuning.report import render
+from localspec.tuning.events import Dropped, StageBegan, StageProgress, TaskResult, Workplace
+from localspec.tuning.report.report import render
 from localspec.tuning.results import recall
-from localspec.tuning.simulate import Simulator
-from localspec.tuning.tune import Run
+from localspec.tuning.run import Run
+from localspec.tuning.simulator.simulator import Simulator
 from localspec.tuning.workplaces_possible import Room
 from localspec.types import GenerationEvent, ModelOptions, Request
 from tests.llama import tiny
@@ -186,7 +186,7 @@ def test_the_simulator_sees_nothing_of_a_prompt_that_crashed(
         lengths.append([len(segment.tokens) for segment in trace.segments])
         return Simulator(trace, costs)
 
-    monkeypatch.setattr("localspec.tuning.tune_task.Simulator", watched)
+    monkeypatch.setattr("localspec.tuning.task.Simulator", watched)
     plan = planned(tmp_path)
     stopped_at("study", run_of(plan, OnceTracing()).events())
     results(run_of(replace(plan, resume=True), Crashing()).events())

@@ -10,9 +10,9 @@ from typing import cast
 
 import pytest
 
+from localspec.decoding.measurements import CallCosts, Costs, Overhead
 from localspec.errors import Cancelled
-from localspec.evidence import CallCosts, Costs, Overhead
-from localspec.interface import OpenModels
+from localspec.inference.interface import OpenModels
 from localspec.testing.paced import Pacing
 from localspec.testing.paced_pair import open_paced
 from localspec.tuning.costs import fit_overheads, measure
@@ -33,7 +33,7 @@ from localspec.types import (
     Summary,
     TextDelta,
 )
-from tests.runtimes import QUESTION
+from tests.inference.runtimes import QUESTION
 
 INFO = ModelInfo(Path("m.gguf"), "m", "llama", 1, 1, 4096, 4096, 16, ("CPU",))
 REQUESTS = [Request(QUESTION, max_tokens=32, seed=seed) for seed in range(4)]

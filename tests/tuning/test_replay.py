@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from localspec.engines.propose import Proposal
-from localspec.engines.verify import verify
-from localspec.sampling import probability
-from localspec.tuning.replay import Shape
+from localspec.decoding.drafters.proposer import Proposal
+from localspec.decoding.sampling import probability
+from localspec.decoding.verify import verify
+from localspec.tuning.simulator.replay import Shape
 from localspec.types import Draft, EngineSettings, Sampling
 from tests.tuning.written import PROMPT, Written
 

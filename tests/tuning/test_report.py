@@ -12,11 +12,11 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
+from localspec.decoding.measurements import CallCosts, Costs
 from localspec.errors import StoreError
-from localspec.evidence import CallCosts, Costs
-from localspec.tuning.records import Contender, Estimate, RankCurve, TaskResult
-from localspec.tuning.report import LandscapeCell, ReportInput, TaskReport, render, write_report
-from localspec.tuning.report_texts import settings_words
+from localspec.tuning.events import Contender, Estimate, RankCurve, TaskResult
+from localspec.tuning.report.report import LandscapeCell, ReportInput, TaskReport, render, write_report
+from localspec.tuning.report.texts import settings_words
 from localspec.types import EngineSettings
 from tests.tuning.report_sample import sample
 

@@ -7,7 +7,7 @@ from math import inf, nan
 
 import pytest
 
-from localspec.tuning.report_scales import (
+from localspec.tuning.report.scales import (
     doubling_ticks,
     finite,
     fixed,

@@ -10,7 +10,7 @@ import pytest
 
 from localspec.errors import StoreError
 from localspec.tuning import results
-from localspec.tuning.records import Calibration, Contender, Dropped, Estimate, RankCurve, TaskResult
+from localspec.tuning.events import Calibration, Contender, Dropped, Estimate, RankCurve, TaskResult
 from localspec.types import EngineSettings
 
 PLAIN = Contender(

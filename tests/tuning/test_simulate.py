@@ -10,10 +10,10 @@ from unittest.mock import patch
 
 import pytest
 
-from localspec.engines.combined import longest_draft
-from localspec.evidence import CallCosts, Costs, Overhead, Trace
-from localspec.tuning.simulate import Simulator
-from localspec.tuning.simulate_prepare import ReplayedPreparation
+from localspec.decoding.drafters.combined import longest_draft
+from localspec.decoding.measurements import CallCosts, Costs, Overhead, Trace
+from localspec.tuning.simulator.drafters import ReplayedPreparation
+from localspec.tuning.simulator.simulator import Simulator
 from localspec.types import EngineSettings, Mode, Sampling, VerifyOutcome
 from tests.tuning.virtual import Linear, toy
 from tests.tuning.written import Written

@@ -10,9 +10,9 @@ from unittest.mock import patch
 
 import pytest
 
-from localspec.engines.tally import Tally
-from localspec.evidence import Overhead
-from localspec.tuning.simulate import Simulator
+from localspec.decoding.measurements import Overhead
+from localspec.decoding.tally import Tally
+from localspec.tuning.simulator.simulator import Simulator
 from localspec.types import DraftOrigin, EngineSettings, Fallback, Mode, RoundStats, Summary
 from tests.tuning.straying import StrayingModel, straying_alike
 from tests.tuning.virtual import Happened, Linear, Toy, decode, toy

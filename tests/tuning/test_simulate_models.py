@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from localspec.tuning.replay import Shape, replays
-from localspec.tuning.simulate_costs import Timing
-from localspec.tuning.simulate_models import ReplayedModel, ReplayedProposer, Timeline
+from localspec.tuning.simulator.call_times import Timing
+from localspec.tuning.simulator.models import ReplayedModel, ReplayedProposer, Timeline
+from localspec.tuning.simulator.replay import Shape, replays
 from localspec.types import EngineSettings
 from tests.tuning.virtual import toy
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from localspec.decoding.measurements import TraceSegment, TraceWish
 from localspec.errors import ContextFullError, EngineDied, StoreError
-from localspec.evidence import TraceSegment, TraceWish
 from localspec.tuning.opened import Opened
 from localspec.tuning.traces import append, load, record, with_tokens
 from localspec.types import Request

@@ -11,14 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from localspec import tuned
+from localspec.decoding.measurements import TraceSegment, TraceWish
 from localspec.demo import bundled_pair
 from localspec.errors import EngineDied
-from localspec.evidence import TraceSegment, TraceWish
-from localspec.profiles import Profile, TuningPrompts, profiles
-from localspec.tuning.folder import Folder
-from localspec.tuning.plan import TunePlan
-from localspec.tuning.records import (
+from localspec.storage import tuned
+from localspec.storage.profiles import Profile, TuningPrompts, profiles
+from localspec.tuning.events import (
     STAGES,
     BestSoFar,
     Stage,
@@ -30,10 +28,12 @@ from localspec.tuning.records import (
     Workplace,
     WorkplaceChosen,
 )
-from localspec.tuning.report import render
+from localspec.tuning.plan import TunePlan
+from localspec.tuning.report.gather import gather
+from localspec.tuning.report.report import render
 from localspec.tuning.results import recall
-from localspec.tuning.tune import Run
-from localspec.tuning.tune_report import gather
+from localspec.tuning.run import Run
+from localspec.tuning.run_folder import Folder
 from localspec.tuning.workplaces_possible import Room
 from localspec.types import ModelOptions
 from tests.tuning.fake_models import FakeModels
@@ -240,7 +240,7 @@ DRIVER = """
 import sys
 from pathlib import Path
 from tests.tuning.test_tune import planned, run_of
-from localspec.tuning.records import StageProgress
+from localspec.tuning.events import StageProgress
 for event in run_of(planned(Path(sys.argv[1]), resume="resume" in sys.argv)).events():
     if isinstance(event, StageProgress):
         print(event.stage, flush=True)
@@ -264,7 +264,7 @@ def killed_in(stage: Stage, folder: Path) -> None:
 
 def trials(data: Path) -> list[tuple[object, ...]]:
     """Return what the studies hold, as far as it does not tell the time."""
-    from localspec.tuning.study_file import StudyFile
+    from localspec.tuning.search.study_file import StudyFile
 
     with StudyFile(data / "tune.db") as file:
         import optuna

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from localspec.statistics import student_t_quantile
-from localspec.tuning.records import Estimate
+from localspec.benchmark.statistics import student_t_quantile
+from localspec.tuning.events import Estimate
 from localspec.tuning.verdict import compare
 from localspec.types import Request
 from tests.tuning.timed import (

@@ -15,11 +15,11 @@ import optuna
 import pytest
 
 from localspec.errors import Cancelled, EngineDied, EngineError, UserError
-from localspec.interface import OpenModels
+from localspec.inference.interface import OpenModels
 from localspec.testing.scripted import ScriptedModels
-from localspec.tuning.records import Attempt, Workplace
-from localspec.tuning.study_file import StudyFile, StudyKey
-from localspec.tuning.workplaces import Runs, try_workplaces
+from localspec.tuning.events import Attempt, Workplace
+from localspec.tuning.load_options import Runs, try_workplaces
+from localspec.tuning.search.study_file import StudyFile, StudyKey
 from localspec.tuning.workplaces_possible import Room, choose, is_sensible, possible
 from localspec.types import Finished, FinishReason, GenerationEvent, Request, Summary
 from tests.tuning.fake_study import ready
@@ -225,7 +225,7 @@ def test_stopping_in_the_middle_of_an_attempt_makes_it_again(tmp_path: Path) -> 
 DEADLY = """
     import os, signal, sys
     from pathlib import Path
-    from localspec.tuning.records import Workplace
+    from localspec.tuning.events import Workplace
     from tests.tuning.test_workplaces import Bench, run, speed
 
     def deadly(workplace, mode):

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from localspec.tuning import workplaces
-from localspec.tuning.records import Workplace
+from localspec.tuning import load_options
+from localspec.tuning.events import Workplace
 from localspec.tuning.workplaces_possible import possible
 from tests.tuning.test_workplaces import ROOM, USUAL, Bench, run
 
@@ -16,7 +16,7 @@ from tests.tuning.test_workplaces import ROOM, USUAL, Bench, run
 def test_a_kept_attempt_stands_for_its_own_workplace_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(workplaces, "_is_late", lambda done, _budget_s: len(done) > 1)
+    monkeypatch.setattr(load_options, "_is_late", lambda done, _budget_s: len(done) > 1)
     first = run(tmp_path, Bench())
     monkeypatch.undo()  # now there is more time
     bench = Bench()

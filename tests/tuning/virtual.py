@@ -14,16 +14,16 @@ from unittest.mock import patch
 import numpy as np
 from numpy.typing import NDArray
 
-from localspec.engines.ahead import AheadDrafter
-from localspec.engines.combined import longest_draft
-from localspec.engines.costs import CostCurve, Experience
-from localspec.engines.engine import Engine
-from localspec.engines.loop import Round, Task
-from localspec.engines.measure import STEP_WIDTHS, VERIFY_SIZES
-from localspec.engines.model import Rows
+from localspec.decoding.drafters.combined import longest_draft
+from localspec.decoding.drafters.ssd import AheadDrafter
+from localspec.decoding.engine import Engine
+from localspec.decoding.loop import Round, Task
+from localspec.decoding.measure import STEP_WIDTHS, VERIFY_SIZES
+from localspec.decoding.measurements import CallCosts, Costs, Trace, TraceSegment
+from localspec.decoding.model import Rows
+from localspec.decoding.policy import CostCurve, Experience
+from localspec.decoding.sampling import top_candidates
 from localspec.errors import Cancelled
-from localspec.evidence import CallCosts, Costs, Trace, TraceSegment
-from localspec.sampling import top_candidates
 from localspec.types import DraftOrigin, EngineSettings, Sampling
 
 PATIENCE_S = 30.0
@@ -278,7 +278,7 @@ def in_virtual_time(stage: Stage) -> Iterator[None]:
         run(self, text)
 
     with (
-        patch("localspec.engines.loop.time", SimpleNamespace(perf_counter=stage)),
+        patch("localspec.decoding.loop.time", SimpleNamespace(perf_counter=stage)),
         patch.object(AheadDrafter, "begin", prepared),
         patch.object(AheadDrafter, "_run", entered),
     ):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from localspec.engines.propose import Proposal, Proposer
-from localspec.evidence import CANDIDATES, Trace, TraceSegment
-from localspec.sampling import distribution, draw, probability, top_candidates
-from localspec.tuning.replay import Replay, replays
+from localspec.decoding.drafters.proposer import Proposal, Proposer
+from localspec.decoding.measurements import CANDIDATES, Trace, TraceSegment
+from localspec.decoding.sampling import distribution, draw, probability, top_candidates
+from localspec.tuning.simulator.replay import Replay, replays
 from localspec.types import Distribution, EngineSettings, Sampling
 
 PROMPT = (3, 1, 4, 1, 5)

@@ -12,11 +12,11 @@ from textual.binding import Binding, BindingType
 from textual.screen import Screen
 
 from localspec.chat.commands import COMMANDS, Command
-from localspec.chat.desk import Desk
 from localspec.chat.loading import ModelLoader
-from localspec.config import Config
+from localspec.chat.session import Desk
+from localspec.storage.config import Config
 from localspec_tui.garbage import collect_rarely
-from localspec_tui.screens.chat import ChatScreen, Log
+from localspec_tui.screens.chat.screen import ChatScreen, Log
 from localspec_tui.themes import DARK, LIGHT
 
 

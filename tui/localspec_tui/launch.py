@@ -9,25 +9,25 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from localspec import paths
+from localspec.app import placing
+from localspec.app.answer_options import sampling_given, system_given
+from localspec.app.options import PairOptions, decoding, pair_options
+from localspec.app.tuned_pair import KnownPair, settled
 from localspec.chat.auto import with_auto
-from localspec.cli import placing
-from localspec.cli.answer_options import sampling_given, system_given
-from localspec.cli.arguments import Parser, add_answer_flags, verb_parser
-from localspec.cli.experience import KnownPair, settled
-from localspec.cli.options import PairOptions, decoding, pair_options
-from localspec.config import read_config
-from localspec.default_pair import default_pair
+from localspec.cli.shared.arguments import Parser, add_answer_flags, verb_parser
 from localspec.errors import UserError
 from localspec.llama import check_model_file
-from localspec.profiles import Profiles, profiles
+from localspec.models.default_pair import default_pair
+from localspec.storage import paths
+from localspec.storage.config import read_config
+from localspec.storage.profiles import Profiles, profiles
 
 if TYPE_CHECKING:
-    from localspec.chat.desk import Wishes
-    from localspec.cli.tune_stopping import Stop
-    from localspec.interface import OpenModels
-    from localspec.tuning.records import TuneEvent
-    from localspec.worker import LogLine
+    from localspec.app.tune_stopping import Stop
+    from localspec.chat.session import Wishes
+    from localspec.inference.interface import OpenModels
+    from localspec.inference.worker import LogLine
+    from localspec.tuning.events import TuneEvent
     from localspec_tui.screens.tune import TuneChoice, Tuner
 
 LOG_LINES = 2000
@@ -54,12 +54,12 @@ def main(argv: Sequence[str]) -> int:
         usual = Profiles(with_auto(found)).named(args.profile or config.profile)
     except UserError as error:
         raise UserError(f"{'' if args.profile else 'config.toml: '}{error.message}", error.hint) from None
-    from localspec.chat.desk import Desk  # what follows takes 0.3 s, which a mistake does without
     from localspec.chat.loading import ModelLoader
-    from localspec.chat.store import Store
-    from localspec.worker import LogLine
+    from localspec.chat.session import Desk  # what follows takes 0.3 s, which a mistake does without
+    from localspec.chat.store.store import Store
+    from localspec.inference.worker import LogLine
     from localspec_tui.app import LocalSpecApp
-    from localspec_tui.screens.bindings import binding_ids, key_names
+    from localspec_tui.keys import binding_ids, key_names
 
     if config.keys:
         import localspec_tui.screens.tune  # noqa: F401  its keys have names too
@@ -93,7 +93,7 @@ def _opener(
     args: argparse.Namespace, known: KnownPair, log: deque[LogLine]
 ) -> Callable[[Callable[[float], bool]], OpenModels]:
     """Return what opens the models that the arguments name, or config.toml does at that moment."""
-    from localspec.worker import LogLine, Worker
+    from localspec.inference.worker import LogLine, Worker
 
     def place(args: argparse.Namespace, pair: PairOptions) -> PairOptions:
         if args.no_fit:
@@ -121,7 +121,7 @@ def _tuner(args: argparse.Namespace, found: Profiles, log: deque[LogLine]) -> Tu
     """Return what tunes the models that the arguments name, or config.toml does at that moment."""
 
     def tune(choice: TuneChoice, stop: Stop) -> Iterator[TuneEvent]:
-        from localspec.cli.tune_start import TuneWish, plan_of, profiles_of, run, seated_pair
+        from localspec.app.tuning import TuneWish, plan_of, profiles_of, run, seated_pair
 
         pair = seated_pair(args)
         chosen = profiles_of(found, choice.tasks)
@@ -133,7 +133,7 @@ def _tuner(args: argparse.Namespace, found: Profiles, log: deque[LogLine]) -> Tu
 
 def _wishes(args: argparse.Namespace) -> Wishes:
     """Return what the flags ask for, over what the profiles say."""
-    from localspec.chat.desk import Wishes
+    from localspec.chat.session import Wishes
 
     how = decoding(args)
     return Wishes(

@@ -18,13 +18,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from localspec.decoding.sampling import top_candidates
 from localspec.demo.training.documents import Corpus
 from localspec.demo.training.made.requests import Request, Requests
 from localspec.demo.training.many import ManySequences
 from localspec.demo.training.progress import log, show_progress
 from localspec.demo.training.teacher_text import CANDIDATES
 from localspec.llama import Model
-from localspec.sampling import top_candidates
 from localspec.types import ModelOptions
 
 DRAWN = 40  # candidates that an answer is drawn from

@@ -17,10 +17,10 @@ from textual.screen import ModalScreen
 from textual.widgets import Static, Tab, Tabs
 
 from localspec.chat.comparison import figures, plain_rate, verdict
-from localspec.chat.gauge import mode_name
+from localspec.chat.live_stats import mode_name
 from localspec.chat.open_chat import AnswerEvent
 from localspec.types import Mode
-from localspec_tui.widgets.answer_column import AnswerColumn
+from localspec_tui.screens.answer_column import AnswerColumn
 
 TICKS_PER_S = 12
 

@@ -17,7 +17,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from localspec.chat.commands import COMMANDS
-from localspec_tui.screens.bindings import HelpEntry
+from localspec_tui.keys import HelpEntry
 
 _AREAS = {
     "app": "Everywhere",

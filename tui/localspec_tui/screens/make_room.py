@@ -14,8 +14,8 @@ from textual.screen import ModalScreen
 from textual.widgets import Button, SelectionList, Static
 from textual.widgets.selection_list import Selection
 
-from localspec.chat.context_use import Exchange
-from localspec_tui.widgets.blocks import clean
+from localspec.chat.prompting import Exchange
+from localspec_tui.widgets.markdown.blocks import clean
 
 COMFORTABLE = 0.6  # of the context, to be filled at most after making room
 

@@ -10,7 +10,7 @@ from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
-from localspec_tui.widgets.blocks import clean
+from localspec_tui.widgets.markdown.blocks import clean
 
 
 class NoteScreen(ModalScreen[None]):

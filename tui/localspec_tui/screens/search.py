@@ -15,10 +15,10 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
-from localspec.chat.records import SearchHit
+from localspec.chat.messages import SearchHit
+from localspec_tui.key_order import take_key
 from localspec_tui.messages import ChatPicked
 from localspec_tui.widgets.chat_rows import written_day
-from localspec_tui.widgets.key_order import take_key
 from localspec_tui.widgets.lookup import Lookup
 
 Search = Callable[[str], tuple[SearchHit, ...]]

@@ -18,17 +18,17 @@ from textual.screen import ModalScreen
 from textual.widgets import Button, SelectionList, Static
 from textual.widgets.selection_list import Selection
 
+from localspec.app.tune_stopping import Stop
+from localspec.app.tuning import USUAL_TASKS
 from localspec.chat.loading import ModelLoader
-from localspec.cli.amounts import duration
-from localspec.cli.tune_progress import TuneProgress
-from localspec.cli.tune_start import USUAL_TASKS
-from localspec.cli.tune_stopping import Stop
-from localspec.cli.tune_words import clock
 from localspec.errors import Cancelled
-from localspec.tuning.records import TuneEvent
+from localspec.tuning.events import TuneEvent
+from localspec.tuning.progress import TuneProgress
+from localspec.tuning.words import clock
 from localspec.types import TaskType
-from localspec_tui.reporting import in_words
-from localspec_tui.widgets.tune_board import TuneBoard
+from localspec.units import duration
+from localspec_tui.screens.chat.reporting import in_words
+from localspec_tui.screens.tune_board import TuneBoard
 
 TICKS_PER_S = 8
 TASKS: tuple[TaskType, ...] = get_args(TaskType)

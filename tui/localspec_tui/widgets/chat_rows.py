@@ -7,7 +7,7 @@ from datetime import date, datetime, timedelta
 from itertools import groupby
 from typing import TypeAlias
 
-from localspec.chat.records import ChatInfo
+from localspec.chat.messages import ChatInfo
 
 Row: TypeAlias = ChatInfo | str
 """A chat, or the heading of a group; an empty heading is a gap."""

@@ -1,123 +1,238 @@
-"""The list of chats at the side: by date, opened, renamed, pinned and deleted where they stand."""
+"""The rows of the sidebar: draws only what is seen, so that thousands of chats cost nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from datetime import date
-from typing import ClassVar, Self
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
 
-from textual import events, on
-from textual.app import ComposeResult
+from textual import events
 from textual.binding import Binding, BindingType
-from textual.widget import Widget
-from textual.widgets import Input, Static
+from textual.content import Content
+from textual.geometry import Region, Size
+from textual.message import Message
+from textual.reactive import reactive
+from textual.scroll_view import ScrollView
+from textual.strip import Strip
+from textual.style import Style
 
-from localspec.chat.records import ChatInfo
-from localspec_tui.messages import ChatRenamed
-from localspec_tui.widgets.chat_list import ChatList, RenameAsked
-from localspec_tui.widgets.chat_rows import rows
+from localspec.chat.messages import ChatInfo
+from localspec_tui.messages import ChatDeleted, ChatPicked, ChatPinned
+from localspec_tui.widgets.chat_rows import Row
 
-Today = Callable[[], date]
+Deed = Literal["rename", "pin", "delete"]
+_DEEDS: tuple[tuple[Deed, str], ...] = (("rename", "✎"), ("pin", "☆"), ("delete", "×"))
+_DEEDS_WIDTH = 2 * len(_DEEDS) + 1
 
 
-class Sidebar(Widget):
-    """All chats; `today` is asked whenever they are shown."""
+@dataclass
+class RenameAsked(Message):
+    """The title of a chat is to be edited where it stands."""
 
+    chat: ChatInfo
+    row: int
+
+
+class ChatList(ScrollView, can_focus=True):
+    """Chats under headings, one line each; the cursor skips the headings."""
+
+    ALLOW_SELECT = False
+    COMPONENT_CLASSES: ClassVar[set[str]] = {"heading", "chat", "current", "hover", "cursor", "muted"}
     DEFAULT_CSS = """
-    Sidebar {
-        width: 30;
-        height: 1fr;
-        layers: rows title;
-        background: $panel;
-        & > #no-chats { display: none; padding: 1 2; color: $text-muted; }
-        &.-empty > #no-chats { display: block; }
-        &.-empty > ChatList { display: none; }
-    }
-    """
-
-    def __init__(self, *, today: Today = date.today, id: str | None = None) -> None:  # noqa: A002 - as in Textual
-        super().__init__(id=id)
-        self._today = today
-        self._list = ChatList(id="chats")
-        self._title = TitleInput(id="title")
-        self.add_class("-empty")
-
-    def compose(self) -> ComposeResult:
-        """Stack the list and, over it, the title under change."""
-        yield Static("Your chats will be listed here.", id="no-chats")
-        yield self._list
-        yield self._title
-
-    def show(self, chats: Sequence[ChatInfo], current: int | None) -> None:
-        """Show these chats, in the order given; the cursor stays where it was."""
-        self.set_class(not chats, "-empty")
-        self._list.show(rows(chats, self._today()), current)
-
-    def focus(self, scroll_visible: bool = True) -> Self:
-        """Put the cursor into the list."""
-        self._list.focus(scroll_visible)
-        return self
-
-    @on(RenameAsked)
-    def _edit_title(self, event: RenameAsked) -> None:
-        event.stop()
-        self._title.edit(event.chat, event.row - self._list.scroll_offset.y, self.size.width)
-
-    @on(Input.Submitted)
-    def _title_submitted(self, event: Input.Submitted) -> None:
-        event.stop()
-        self._list.focus()  # which ends the change
-
-    @on(Input.Changed)
-    def _title_changed(self, event: Input.Changed) -> None:
-        event.stop()
-
-
-class TitleInput(Input):
-    """The title of one chat over its row; leaving it keeps the change, Escape does not."""
-
-    DEFAULT_CSS = """
-    TitleInput {
-        layer: title;
-        position: absolute;
-        display: none;
-        height: 1;
-        border: none;
-        background: $surface;
-        &:focus { border: none; }
-        &.-editing { display: block; }
+    ChatList {
+        background: transparent;
+        overflow-x: hidden;
+        scrollbar-size-vertical: 1;
+        scrollbar-color: $foreground 30%;
+        scrollbar-background: transparent;
+        & .heading { color: $text-muted; text-style: bold; }
+        & .chat { color: $foreground; }
+        & .current { color: $text-primary; text-style: bold; }
+        & .hover { background: $block-hover-background; }
+        & .cursor { background: transparent; }
+        & .muted { color: $text-muted; }
+        &:focus .cursor {
+            color: $block-cursor-foreground;
+            background: $block-cursor-background;
+            text-style: bold;
+        }
     }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "cancel", "Keep the old title", id="sidebar.cancel_rename"),
+        Binding("up,k", "step(-1)", "Chat above", id="sidebar.up"),
+        Binding("down,j", "step(1)", "Chat below", id="sidebar.down"),
+        Binding("pageup", "page(-1)", "A page up", id="sidebar.page_up"),
+        Binding("pagedown", "page(1)", "A page down", id="sidebar.page_down"),
+        Binding("home,g", "first", "First chat", id="sidebar.first"),
+        Binding("end,G", "last", "Last chat", id="sidebar.last"),
+        Binding("enter", "open", "Open the chat", id="sidebar.open"),
+        Binding("r", "rename", "Rename the chat", id="sidebar.rename"),
+        Binding("p", "pin", "Pin the chat, or no longer", id="sidebar.pin"),
+        Binding("delete,d", "delete", "Delete the chat", id="sidebar.delete"),
     ]
 
-    def __init__(self, *, id: str) -> None:  # noqa: A002 - Textual's own name
-        super().__init__(id=id, compact=True, select_on_focus=True)
-        self._chat: ChatInfo | None = None
+    cursor: reactive[int | None] = reactive(None)
+    hovered: reactive[int | None] = reactive(None)
 
-    def edit(self, chat: ChatInfo, row: int, width: int) -> None:
-        """Let the title of this chat be edited at a row of the sidebar, which is so wide."""
-        self._chat = chat
-        self.value = chat.title
-        self.styles.offset = (2, row)
-        self.styles.width = max(1, width - 2)
-        self.add_class("-editing")
-        self.focus()
+    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's own name
+        super().__init__(id=id)
+        self._rows: tuple[Row, ...] = ()
+        self._chat_rows: tuple[int, ...] = ()
+        self._current: int | None = None
 
-    def on_blur(self, event: events.Blur) -> None:
-        """Keep the title, unless it is the whole terminal that lost the focus."""
-        if self.app.app_focus:
-            self._finish()
+    def show(self, rows: Sequence[Row], current: int | None) -> None:
+        """Show these rows; the cursor stays on its chat, else at its place, at first on the current chat."""
+        wanted = current if self.chat is None else self.chat.id
+        was_at = self.cursor or 0
+        self._rows = tuple(rows)
+        self._chat_rows = tuple(row for row, item in enumerate(rows) if not isinstance(item, str))
+        self._current = current
+        self.virtual_size = Size(0, len(rows))
+        found = (row for row in self._chat_rows if self._chat_at(row) == wanted)
+        nearest = min(self._chat_rows, key=lambda row: (abs(row - was_at), -row), default=None)
+        self.cursor = next(found, nearest)
+        self.hovered = None
+        self.refresh()
 
-    def _finish(self) -> None:
-        chat, self._chat = self._chat, None
-        title = " ".join(self.value.split())
-        self.remove_class("-editing")
-        if chat and title and title != chat.title:
-            self.post_message(ChatRenamed(chat.id, title))
+    @property
+    def chat(self) -> ChatInfo | None:
+        """The chat under the cursor."""
+        return None if self.cursor is None else self._item(self.cursor)
 
-    def action_cancel(self) -> None:
-        """Keep the old title."""
-        self._chat = None
-        self.screen.query_one(ChatList).focus()
+    def _item(self, row: int) -> ChatInfo | None:
+        item = self._rows[row] if 0 <= row < len(self._rows) else ""
+        return None if isinstance(item, str) else item
+
+    def _chat_at(self, row: int) -> int | None:
+        item = self._item(row)
+        return item.id if item else None
+
+    # -- drawing
+
+    def render_line(self, y: int) -> Strip:
+        """Draw one row."""
+        row = y + self.scroll_offset.y
+        width = self.scrollable_content_region.width
+        item = self._rows[row] if row < len(self._rows) else ""
+        if isinstance(item, str):
+            line, style = Content(f" {item}"), self.get_visual_style("heading")
+        else:
+            line, style = self._chat_line(row, item, width)
+        shown = line.truncate(width, ellipsis=True, pad=True)
+        return Strip(shown.render_segments(self.visual_style + style), width)
+
+    def _chat_line(self, row: int, chat: ChatInfo, width: int) -> tuple[Content, Style]:
+        is_current = chat.id == self._current
+        names = ["chat"]
+        if is_current:
+            names.append("current")
+        if row == self.hovered:
+            names.append("hover")
+        if row == self.cursor:
+            names.append("cursor")
+        style = self.get_visual_style(*names)
+        if row == self.hovered:
+            signs = " ".join(sign for _, sign in _DEEDS)
+            right = f" {signs.replace('☆', '★') if chat.pinned else signs} "
+        else:
+            right = f" {chat.messages} " if chat.messages else " "
+        room = max(1, width - 2 - len(right))
+        title = Content(chat.title or "New chat").truncate(room, ellipsis=True, pad=True)
+        marker = "▌ " if is_current else "  "
+        muted = "" if row in {self.hovered, self.cursor} else self.get_visual_style("chat", "muted")
+        return Content.assemble(marker, title, (right, muted)), style
+
+    def watch_cursor(self, cursor: int | None) -> None:
+        """Keep the cursor in sight."""
+        self._reveal(cursor)
+
+    def on_resize(self) -> None:
+        """Keep the cursor in sight also in another size."""
+        self._reveal(self.cursor)
+
+    def _reveal(self, row: int | None) -> None:
+        if row is not None and self.size.height:
+            above = 1 if row and isinstance(self._rows[row - 1], str) else 0  # its heading
+            region = Region(0, row - above, 1, 1 + above)
+            self.scroll_to_region(region, animate=False, force=True, immediate=True)
+
+    # -- keys
+
+    def action_step(self, step: int) -> None:
+        """Go to the next chat in a direction."""
+        self._go(self._place() + step)
+
+    def action_page(self, step: int) -> None:
+        """Go a page in a direction."""
+        self._go(self._place() + step * max(1, self.scrollable_content_region.height - 1))
+
+    def action_first(self) -> None:
+        """Go to the first chat."""
+        self._go(0)
+
+    def action_last(self) -> None:
+        """Go to the last chat."""
+        self._go(len(self._chat_rows) - 1)
+
+    def _place(self) -> int:
+        return 0 if self.cursor is None else self._chat_rows.index(self.cursor)
+
+    def _go(self, place: int) -> None:
+        if self._chat_rows:
+            self.cursor = self._chat_rows[max(0, min(place, len(self._chat_rows) - 1))]
+
+    def action_open(self) -> None:
+        """Open the chat under the cursor."""
+        if self.chat:
+            self.post_message(ChatPicked(self.chat.id))
+
+    def action_rename(self) -> None:
+        """Edit the title of the chat under the cursor."""
+        if self.chat and self.cursor is not None:
+            self.post_message(RenameAsked(self.chat, self.cursor))
+
+    def action_pin(self) -> None:
+        """Pin the chat under the cursor, or no longer."""
+        if self.chat:
+            self.post_message(ChatPinned(self.chat.id, not self.chat.pinned))
+
+    def action_delete(self) -> None:
+        """Delete the chat under the cursor."""
+        if self.chat:
+            self.post_message(ChatDeleted(self.chat.id))
+
+    # -- mouse
+
+    def on_mouse_move(self, event: events.MouseMove) -> None:
+        """Show what can be done with the chat under the mouse."""
+        row = self._row_at(event)
+        self.hovered = row if self._item(row) else None
+        deed = self._deed_at(event) if self.hovered is not None else None
+        self.tooltip = deed.capitalize() if deed else None
+
+    def on_leave(self) -> None:
+        """Hide it again."""
+        self.hovered = None
+
+    def on_click(self, event: events.Click) -> None:
+        """Open the chat, or do what was clicked."""
+        row = self._row_at(event)
+        if self._item(row) is None:
+            return
+        self.cursor = row
+        match self._deed_at(event):
+            case "rename":
+                self.action_rename()
+            case "pin":
+                self.action_pin()
+            case "delete":
+                self.action_delete()
+            case None:
+                self.action_open()
+
+    def _row_at(self, event: events.MouseEvent) -> int:
+        return event.y + self.scroll_offset.y
+
+    def _deed_at(self, event: events.MouseEvent) -> Deed | None:
+        place = event.x - (self.scrollable_content_region.width - _DEEDS_WIDTH)
+        return _DEEDS[min(place // 2, len(_DEEDS) - 1)][0] if place >= 0 else None

@@ -1,152 +1,203 @@
-"""The status line: how the answer is decoded and how fast, the context, the memory, and what went wrong."""
+"""What the status line says and which of it fits; figures drop out whole, only a sentence is shortened."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass
+from typing import Literal
 
-from textual import events
-from textual.content import Content
-from textual.geometry import Size
-from textual.widget import Widget
+from rich.cells import cell_len
 
-from localspec.chat.gauge import Figures
+from localspec.chat.live_stats import Figures
 from localspec.types import DeviceMemory
-from localspec_tui.widgets.status_layout import (
-    GAP,
-    Part,
-    Placed,
-    choice_parts,
-    context_part,
-    lay_out,
-    loading_part,
-    memory_parts,
-    said_part,
-    speed_parts,
-)
+from localspec_tui.widgets.markdown.blocks import clean
 
-MOST_ROWS = 3  # of what is said
+GAP = 2
+BAR = 5  # columns of the context meter
+LOADING_BAR = 20
+FILLING, FULL = 0.80, 0.95
+SPARE = 8  # ranks from here take what the others leave, a reason in full included
+LAST = 99
+ASKED_FOR = "asked for"  # goes without saying
+SHORTEST_NOTE = 20  # columns of a reason that are worth showing
+
+Side = Literal["left", "right"]
 
 
-class StatusLine(Widget):
-    """One row of figures, each of which explains itself under the pointer.
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A piece of the line: the lower its rank, the longer it stays when room is short.
 
-    A sentence takes their place; one that is longer than the row stands in rows of its own above them.
+    `least` columns are enough for it where it may be shortened; None keeps it whole or leaves it out.
+    What is `eager` takes all it wants before later ranks get anything.
     """
 
-    DEFAULT_CSS = """
-    StatusLine {
-        height: auto;
-        max-height: 4;
-        padding: 0 1;
-        background: $panel;
-        color: $text;
-        text-wrap: nowrap;
-        text-overflow: clip;
-    }
-    """
-
-    def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:  # noqa: A002 - Textual's
-        super().__init__(id=id, classes=classes)
-        self._speed: tuple[Part, ...] = ()
-        self._choice: tuple[Part, ...] = ()
-        self._reason = ""
-        self._meter: Part | None = None
-        self._memory: tuple[Part, ...] = ()
-        self._said = ""
-        self._loading: float | None = None
+    text: str
+    meaning: str
+    rank: int
+    style: str = ""
+    side: Side = "left"
+    least: int | None = None
+    eager: bool = False
 
     @property
-    def said(self) -> str:
-        """Return what is said at present."""
-        return self._said
-
-    def show(self, figures: Figures) -> None:
-        """Show the figures of an answer."""
-        self._speed = speed_parts(figures)
-        self.refresh()
-
-    def show_choice(self, route: str, reason: str) -> None:
-        """Show which profile `auto` followed, if it did, and why the answer is decoded as it is."""
-        self._choice, self._reason = choice_parts(route, reason), reason
-        self.refresh()
-
-    def show_context(self, used: int | None, size: int | None, estimated: bool) -> None:
-        """Show how full the context is; None leaves the meter out."""
-        self._meter = context_part(used, size, estimated=estimated)
-        self._fit()
-
-    def show_memory(self, memory: Sequence[DeviceMemory]) -> None:
-        """Show the memory in use on each device."""
-        self._memory = memory_parts(memory)
-        self.refresh()
-
-    def say(self, text: str) -> None:
-        """Say something in place of the figures until it is replaced; an empty text clears it."""
-        self._said = text
-        self._fit()
-
-    def show_loading(self, fraction: float | None) -> None:
-        """Show how far the models are loaded, None when they are or will not be."""
-        self._loading = fraction
-        self._fit()
-
-    def _fit(self) -> None:
-        rows = len(self._sentence(self.content_size.width)) + 1
-        self.refresh(layout=rows != self.content_size.height)
-
-    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
-        """Return the rows of figures and of what is said above them."""
-        return len(self._sentence(width)) + 1
-
-    def render(self) -> Content:
-        """Return what fits, each part in its style."""
-        sentence = [line.stylize("bold") for line in self._sentence(self.content_size.width)]
-        return Content("\n").join([*sentence, self._figures()])
-
-    def _figures(self) -> Content:
-        row = Content("")
-        for placed in self._layout():
-            row = row.pad_right(placed.column - row.cell_length) + Content.styled(
-                placed.text, placed.part.style
-            )
-        return row
-
-    def on_mouse_move(self, event: events.MouseMove) -> None:
-        """Explain what is under the pointer."""
-        offset, row = event.get_content_offset(self), len(self._sentence(self.content_size.width))
-        is_over = offset is not None and offset.y == row
-        parts = [placed for placed in self._layout() if is_over and offset and _covers(placed, offset.x)]
-        meaning = Content(parts[0].part.meaning) if parts else None
-        if meaning != self.tooltip:
-            self.tooltip = meaning
-
-    def _sentence(self, width: int) -> Sequence[Content]:
-        """Return the lines of what is said where it is too long to stand beside the meter."""
-        said = said_part(self._said)
-        room = width - (self._meter.width + GAP if self._meter else 0)
-        if self._loading is not None or said.width <= room:
-            return ()
-        lines = Content(said.text).wrap(width)
-        if len(lines) <= MOST_ROWS:
-            return lines
-        return (*lines[: MOST_ROWS - 1], Content("…") + lines[-1][1:])  # the end says what can be done
-
-    def _layout(self) -> tuple[Placed, ...]:
-        said = None if self._loading is None else loading_part(self._loading)
-        if said is None and self._said.strip() and not self._sentence(self.content_size.width):
-            said = said_part(self._said)
-        parts = [*self._speed, *self._choice, *self._memory]
-        if self._speed and self._reason:
-            parts[0] = replace(parts[0], meaning=f"{parts[0].meaning}. This one: {self._reason}")
-        if said is not None:
-            parts.insert(0, said)
-        if self._meter is not None:  # stays beside what is said, however long that is
-            parts.insert(
-                len(parts) - len(self._memory), replace(self._meter, rank=-2) if said else self._meter
-            )
-        return lay_out(self.content_size.width, parts)
+    def width(self) -> int:
+        """Return the columns of the whole text."""
+        return cell_len(self.text)
 
 
-def _covers(placed: Placed, column: int) -> bool:
-    return placed.column <= column < placed.column + Content(placed.text).cell_length
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A part in its place."""
+
+    column: int
+    text: str
+    part: Part
+
+
+def speed_parts(figures: Figures) -> tuple[Part, ...]:
+    """Return the figures of an answer, without those that are not known."""
+    parts = [Part(figures.mode, _MODES, 0, "bold")] if figures.mode else []
+    if figures.tokens_per_s is not None:
+        parts.append(Part(f"{figures.tokens_per_s:.1f} tok/s", "Tokens written per second", 1))
+    if figures.ratio is not None:
+        parts.append(Part(f"×{figures.ratio:.1f}", _RATIO, 2, "bold"))
+    if figures.acceptance is not None:
+        parts.append(Part(f"acc {figures.acceptance:.0%}", _ACCEPTANCE, 5))
+    if figures.accepted_length is not None:
+        parts.append(Part(f"len {figures.accepted_length:.1f}", _LENGTH, 7))
+    if figures.hit_rate is not None:
+        parts.append(Part(f"hit {figures.hit_rate:.0%}", _HITS, 6))
+    if figures.note:
+        note = one_line(figures.note)
+        parts.append(
+            Part(note, note, 4, "$foreground-muted italic", least=min(cell_len(note), SHORTEST_NOTE))
+        )
+    return tuple(parts)
+
+
+def choice_parts(route: str, reason: str) -> tuple[Part, ...]:
+    """Return whom `auto` followed, and where there is room why the answer is decoded as it is."""
+    parts = [Part(one_line(route), _ROUTE, 2)] if route else []
+    if reason and reason != ASKED_FOR:
+        why = one_line(reason)
+        least = min(cell_len(why), SHORTEST_NOTE)
+        parts.append(Part(why, f"{_REASON}: {why}", LAST, "$foreground-muted italic", least=least))
+    return tuple(parts)
+
+
+_MODES = (
+    "How this answer was decoded. SSD: the draft model guesses ahead while the target checks. "
+    "SD: it guesses while the target waits. N-gram: guesses repeat the text. Plain: no guesses"
+)
+_RATIO = "Speed compared with plain decoding, as measured at this depth of the context"
+_ROUTE = "The profile that fits your message; /profile NAME stays with one, /profile auto chooses again"
+_REASON = "Why it is decoded this way"
+_ACCEPTANCE = "Accepted: the share of drafted tokens that the target kept"
+_LENGTH = "Length: tokens written per round, the target's own included"
+_HITS = "Hits: the share of drafts that were ready before they were needed"
+
+
+def context_part(used: int | None, size: int | None, *, estimated: bool) -> Part | None:
+    """Return the context meter, None where it is not known."""
+    if used is None or not size:
+        return None
+    share = min(1.0, used / size)
+    filled = max(1 if used else 0, round(BAR * share))
+    bar = "▓" * filled + "░" * (BAR - filled)
+    about = "~" if estimated else ""
+    text, style = f"ctx {about}{thousands(used)}/{thousands(size)} {bar}", ""
+    meaning = f"Context: this chat takes {'about ' if estimated else ''}{used:,} of {size:,} tokens"
+    if share >= FULL:
+        text, style = f"{text} nearly full", "$text-error bold"
+        meaning += "; leave earlier exchanges out to make room"
+    elif share >= FILLING:
+        text, style = f"{text} filling", "$text-warning"
+    return Part(text, meaning, 3, style, "right")
+
+
+def memory_parts(memory: Sequence[DeviceMemory]) -> tuple[Part, ...]:
+    """Return the memory of each device."""
+    return tuple(
+        Part(
+            f"{device.device} {device.used / 2**30:.1f}/{device.total / 2**30:.0f} GiB",
+            f"Memory in use on {device.device}: {device.used:,} of {device.total:,} bytes",
+            SPARE + number,
+            "$foreground-muted",
+            "right",
+        )
+        for number, device in enumerate(memory)
+        if device.total > 0
+    )
+
+
+def said_part(text: str) -> Part:
+    """Return a sentence that comes before all figures but the context meter."""
+    text = one_line(text)
+    return Part(text, text, -1, "bold", least=1, eager=True)
+
+
+def loading_part(fraction: float) -> Part:
+    """Return how far the models are loaded."""
+    fraction = max(0.0, min(1.0, fraction))
+    filled = int(LOADING_BAR * fraction)
+    bar = "█" * filled + "░" * (LOADING_BAR - filled)
+    return Part(
+        f"Loading the models {bar} {fraction:4.0%}  Esc cancels", "You can write meanwhile", -1, "bold"
+    )
+
+
+def one_line(text: str) -> str:
+    """Return a text without line breaks and control characters."""
+    return " ".join(clean(text).split())
+
+
+def thousands(tokens: int) -> str:
+    """Return a number of tokens in steps of 1024, as contexts are sized."""
+    if tokens < 1000:
+        return str(tokens)
+    return f"{tokens / 1024:.1f}".removesuffix(".0") + "k"
+
+
+def lay_out(width: int, parts: Sequence[Part]) -> tuple[Placed, ...]:
+    """Return the parts that fit, in their order, those on the right at the right edge."""
+    columns: dict[int, int] = {}
+
+    def room() -> int:
+        return width - sum(taken + GAP for taken in columns.values())
+
+    by_rank = sorted(range(len(parts)), key=lambda index: parts[index].rank)
+    for spare in (False, True):
+        for index in by_rank:
+            part = parts[index]
+            wanted = part.width if part.least is None else part.least
+            if part.eager:
+                wanted = max(wanted, min(part.width, room()))
+            if (part.rank >= SPARE) is spare and 0 < wanted <= room():
+                columns[index] = wanted
+        for index, least in list(columns.items()):
+            columns[index] += min(room() + GAP, parts[index].width - least)
+    return _placed(width, [(parts[index], columns[index]) for index in sorted(columns)])
+
+
+def _placed(width: int, chosen: Sequence[tuple[Part, int]]) -> tuple[Placed, ...]:
+    placed, column = [], 0
+    for part, columns in chosen:
+        if part.side == "left":
+            placed.append(Placed(column, shortened(part.text, columns), part))
+            column += columns + GAP
+    right = [(part, columns) for part, columns in chosen if part.side == "right"]
+    column = width - sum(columns + GAP for _, columns in right) + GAP
+    for part, columns in right:
+        placed.append(Placed(column, part.text, part))
+        column += columns + GAP
+    return tuple(placed)
+
+
+def shortened(text: str, columns: int) -> str:
+    """Return a text that takes at most so many columns."""
+    if cell_len(text) <= columns:
+        return text
+    while text and cell_len(text) > columns - 1:
+        text = text[:-1]
+    return f"{text.rstrip()}…" if columns > 0 else ""

@@ -11,7 +11,7 @@ from textual.binding import Binding, BindingType
 from textual.content import Content
 from textual.widget import Widget
 
-from localspec.chat.records import RoundMark
+from localspec.chat.messages import RoundMark
 from localspec.chat.round_words import describe_round, describe_totals, duration
 from localspec.chat.timeline import SMOOTHING, History
 from localspec_tui.widgets.timeline_drawing import (

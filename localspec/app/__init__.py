@@ -1,0 +1,1 @@
+"""What the screen and the command line both do: from flags, configuration and profiles to opened models."""

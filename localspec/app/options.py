@@ -1,0 +1,200 @@
+"""Check arguments against each other and turn them into values."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from localspec.cli.shared.arguments import MODES
+from localspec.errors import UserError
+from localspec.models.names import Reference, file_named
+from localspec.storage.config import read_config
+from localspec.storage.paths import config_dir
+from localspec.storage.profiles import Speculation
+from localspec.types import EngineSettings, Mode, ModelOptions
+
+DRAFT_MODES = ("sd", "ssd")
+USUAL_FAN_OUT = 16  # outcomes that there is room for without asking
+Fetch = Callable[[Reference], Path]
+"""Download a model of the hub and return its file."""
+
+_DRAFT_FLAGS = {
+    "threads_draft": "-td",
+    "gpu_layers_draft": "-ngld",
+    "device_draft": "-devd",
+    "cache_type_k_draft": "-ctkd",
+    "cache_type_v_draft": "-ctvd",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PairOptions:
+    """Which models to open, and how."""
+
+    target: ModelOptions
+    draft: ModelOptions | None
+    draft_threads: int | None
+    max_fan_out: int
+    asked_for_gpu: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Decoding:
+    """What was asked for; a mode of None means the one that pays here."""
+
+    asked: Speculation
+
+    @property
+    def mode(self) -> Mode | None:
+        """Return the mode that was asked for."""
+        return self.asked.mode
+
+    @property
+    def settings(self) -> EngineSettings:
+        """Return the settings that were asked for, the usual ones where none were."""
+        return self.asked.apply(EngineSettings())
+
+
+def pair_options(args: argparse.Namespace, fetch: Fetch | None = None) -> PairOptions:
+    """Return the models that the arguments name; raises UserError for combinations without sense.
+
+    Where they name none, config.toml does, or else it is the default pair. Models of the hub that are not on
+    disk come through `fetch`; without it, with progress on the terminal.
+    """
+    args = _with_configured_models(args)
+    if args.model_draft and not args.model:
+        raise UserError(
+            "-md or -hfd names a draft model, but there is no target",
+            "name the target too: -m FILE or -hf USER/REPO",
+        )
+    micro_batch = args.ubatch_size or min(512, args.batch_size)
+    if micro_batch > args.batch_size:
+        raise UserError(
+            f"-ub/--ubatch-size {micro_batch} is larger than the batch of {args.batch_size}",
+            "lower -ub or raise -b/--batch-size",
+        )
+    _check_draft_flags(args, has_draft=bool(args.model_draft or not args.model))
+    target_path, draft_path = _paths(args, fetch)
+    return PairOptions(
+        target=_target_options(args, target_path, micro_batch),
+        draft=_draft_options(args, draft_path, micro_batch) if draft_path else None,
+        draft_threads=args.threads_draft,
+        max_fan_out=max(USUAL_FAN_OUT, args.fan_out or 0),
+        asked_for_gpu=bool(getattr(args, "gpu_layers", 0) or getattr(args, "gpu_layers_draft", 0)),
+    )
+
+
+def _with_configured_models(args: argparse.Namespace) -> argparse.Namespace:
+    """Let the models and the context of config.toml stand in where no flag names models."""
+    config = read_config(config_dir() / "config.toml")
+    if args.model or args.model_draft:
+        return args
+    configured: dict[str, str | int | None] = {"ctx_size": args.ctx_size or config.context}
+    if config.target is not None:
+        configured["model"] = str(config.target)
+        configured["model_draft"] = str(config.draft) if config.draft is not None else None
+    return argparse.Namespace(**{**vars(args), **configured})
+
+
+def _paths(args: argparse.Namespace, fetch: Fetch | None) -> tuple[Path, Path | None]:
+    target = args.model
+    if args.hf_file is not None:
+        if not isinstance(target, Reference):
+            raise UserError("-hff names a file, but no repository", "name the repository too: -hf USER/REPO")
+        target = replace(target, file=args.hf_file)
+    if target:
+        draft = args.model_draft
+        return _model_path(target, fetch), _model_path(draft, fetch) if draft else None
+    from localspec.models.default_pair import default_pair  # only looked for when wanted
+
+    return default_pair()
+
+
+def _model_path(named: str | Reference, fetch: Fetch | None) -> Path:
+    """Return the file of a model: of the hub, with a name that `localspec models` lists, or a path."""
+    if isinstance(named, Reference):
+        from localspec.cli.pull import fetch as fetch_with_progress
+        from localspec.models.hub.repository import resolve
+
+        return resolve(named, fetch or fetch_with_progress)
+    path = file_named(named)
+    if path is not None:
+        return path
+    from localspec.cli.models import on_this_computer
+    from localspec.models.local import named as model_named
+    from localspec.models.local import no_such_model
+
+    models = on_this_computer()
+    model = model_named(named, models)
+    if model is None:
+        raise no_such_model(named, models)
+    return model.path
+
+
+def _check_draft_flags(args: argparse.Namespace, *, has_draft: bool) -> None:
+    if has_draft:
+        if args.ctx_size and args.draft_length and args.draft_length >= args.ctx_size:
+            raise UserError(
+                f"--draft-length {args.draft_length} does not fit a context of {args.ctx_size} tokens",
+                "lower --draft-length or raise -c/--ctx-size",
+            )
+        return
+    if args.mode in DRAFT_MODES:
+        raise UserError(f"--mode {args.mode} needs a draft model", "add -md FILE, or use --mode ngram")
+    for name, flag in _DRAFT_FLAGS.items():
+        if getattr(args, name, None) is not None:
+            raise UserError(f"{flag} speaks of a draft model, but there is none", "add -md FILE")
+
+
+def _target_options(args: argparse.Namespace, path: Path, micro_batch: int) -> ModelOptions:
+    return ModelOptions(
+        path=path,
+        context=args.ctx_size,
+        gpu_layers=getattr(args, "gpu_layers", None),
+        devices=args.device,
+        tensor_split=args.tensor_split,
+        split_mode=args.split_mode,
+        main_gpu=args.main_gpu,
+        kv_type_k=args.cache_type_k,
+        kv_type_v=args.cache_type_v,
+        flash_attention=args.flash_attn,
+        batch=args.batch_size,
+        micro_batch=micro_batch,
+        threads=args.threads,
+        mmap=not args.no_mmap,
+    )
+
+
+def _draft_options(args: argparse.Namespace, path: Path, micro_batch: int) -> ModelOptions:
+    return ModelOptions(
+        path=path,
+        context=args.ctx_size,
+        gpu_layers=getattr(args, "gpu_layers_draft", None),
+        devices=args.device_draft,
+        kv_type_k=args.cache_type_k_draft or "f16",
+        kv_type_v=args.cache_type_v_draft or "f16",
+        flash_attention=args.flash_attn,
+        batch=args.batch_size,
+        micro_batch=micro_batch,
+        threads=args.threads_draft or 0,
+        mmap=not args.no_mmap,
+    )
+
+
+def decoding(args: argparse.Namespace) -> Decoding:
+    """Return how the arguments want the answer to be decoded."""
+    return Decoding(
+        Speculation(
+            mode=None if args.mode == MODES[0] else args.mode,
+            draft_length=args.draft_length,
+            fan_out_budget=args.fan_out,
+            fan_out_shape=args.fan_out_shape,
+            draft_temperature=args.draft_temperature,
+            saguaro_c=args.saguaro_c,
+            acceptance=args.acceptance,
+            min_confidence=args.min_confidence,
+            fallback=args.fallback,
+        )
+    )

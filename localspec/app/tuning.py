@@ -1,0 +1,202 @@
+"""From flags or a screen to a run of the tuner: which tasks, which models, how long."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, cast, get_args
+
+from localspec.app import placing
+from localspec.app.options import PairOptions, pair_options
+from localspec.app.tune_stopping import Stop
+from localspec.errors import UserError
+from localspec.models.default_pair import suited
+from localspec.storage.profiles import Profile, Profiles
+from localspec.tuning.events import TuneEvent, Workplace
+from localspec.tuning.plan import QUICK_TRIALS, TRIALS, TunePlan
+from localspec.types import ModelOptions, TaskType
+
+if TYPE_CHECKING:
+    from localspec.hardware.device_info import Placement
+    from localspec.inference.worker import LogLine, Worker
+    from localspec.storage.tuned import Identity
+
+USUAL_TASKS: tuple[TaskType, ...] = ("coding", "writing", "dialogue")
+MAX_FAN_OUT = 24  # outcomes to prepare, of the settings that are tried
+_SHORTEST_S, _LONGEST_S = 10, 24 * 3600
+_TIME = re.compile(r"(?:(\d+)h)?(?:(\d+)m(?:in)?)?(?:(\d+)s?)?", re.IGNORECASE)
+
+
+def budget(text: str) -> float:
+    """Read a length of time such as 90s, 3m, 1h30m, 1h30, or seconds."""
+    found = _TIME.fullmatch(text.strip().replace(" ", ""))
+    if found is None or not any(found.groups()):
+        raise argparse.ArgumentTypeError(f"`{text}` is not a time such as 90s, 3m or 1h30m")
+    hours, minutes, seconds = (int(group or 0) for group in found.groups())
+    if found[1] and not found[2] and found[0][-1].isdigit():  # people say 1h30 for 1h30m
+        minutes, seconds = seconds, 0
+    total_s = 3600 * hours + 60 * minutes + seconds
+    if not _SHORTEST_S <= total_s <= _LONGEST_S:
+        raise argparse.ArgumentTypeError(f"`{text}` is not between {_SHORTEST_S}s and 24h")
+    return float(total_s)
+
+
+def profiles_of(found: Profiles, tasks: Sequence[TaskType], names: Sequence[str] = ()) -> tuple[Profile, ...]:
+    """Return the profiles to tune: of tasks and by name, the usual ones without either; raises UserError."""
+    if not tasks and not names:
+        tasks = USUAL_TASKS
+    chosen = {task: found.for_task(task) for task in tasks}
+    for named in map(found.named, dict.fromkeys(names)):
+        other = chosen.setdefault(named.task, named)
+        if other is not named:
+            raise UserError(
+                f"the profiles {other.name} and {named.name} are both of the task {named.task}",
+                "settings are kept for each task: tune one of them",
+            )
+    return tuple(chosen.values())
+
+
+def stopped_profiles(found: Profiles, pair: PairOptions) -> tuple[Profile, ...]:
+    """Return what the last run of these models was to tune, nothing if it was not stopped."""
+    from localspec.tuning.run_folder import Folder
+
+    last = Folder(identity_of(pair).pair).last_run()
+    if last is None or last.complete:
+        return ()
+    by_name = {profile.name: profile for profile in found}
+    return tuple(by_name.get(state.profile) or found.for_task(state.task) for state in last.tasks)
+
+
+def read_tasks(words: Sequence[str]) -> tuple[TaskType, ...]:
+    """Return the tasks that words name; raises UserError."""
+    known: dict[str, TaskType] = {task: task for task in get_args(TaskType)}
+    for word in words:
+        if word.lower() not in known:
+            raise UserError(f"there is no task `{word}`", f"tasks: {', '.join(known)}")
+    return tuple(dict.fromkeys(known[word.lower()] for word in words))
+
+
+def seated_pair(args: argparse.Namespace, on_plan: Callable[[Placement], None] | None = None) -> PairOptions:
+    """Return the models to tune where they sit on this machine; raises UserError.
+
+    The draft model gets a seat even where it is not expected to pay: whether it does is to be measured.
+    """
+    open_to_find = {
+        "mode": "auto",
+        "draft_length": None,
+        "fan_out": MAX_FAN_OUT,
+    }
+    args = argparse.Namespace(**{**vars(args), **open_to_find})
+    pair = pair_options(args)
+    if args.no_fit:
+        return pair
+    placement = placing.plan(args, pair)
+    if pair.draft is not None and placement.draft is None:
+        with suppress(UserError):  # there is no room for both
+            placement = placing.plan(argparse.Namespace(**{**vars(args), "mode": "sd"}), pair)
+    if on_plan is not None:
+        on_plan(placement)
+    return placing.apply(placement, pair)
+
+
+def identity_of(pair: PairOptions) -> Identity:
+    """Return what settings hold for that are tuned with these models on this machine."""
+    from localspec.hardware.machine import known_machine
+    from localspec.hardware.machine_facts import facts_of
+    from localspec.storage.tuned import identify
+
+    machine = facts_of(known_machine(may_measure=False))
+    return identify(pair.target, pair.draft, pair.draft_threads, machine)
+
+
+@dataclass(frozen=True, slots=True)
+class TuneWish:
+    """What a person wants tuned, and how thoroughly; `trials` None leaves their number to the tuner."""
+
+    profiles: tuple[Profile, ...]
+    budget_s: float | None = None
+    trials: int | None = None
+    quick: bool = False
+    resume: bool = False
+    fixed: tuple[str, ...] = ()  # fields of a workplace that flags have settled
+
+
+def plan_of(pair: PairOptions, wish: TuneWish) -> TunePlan:
+    """Return the plan of a run on these models."""
+    return TunePlan(
+        pair.target,
+        pair.draft,
+        tuple(suited(profile, pair.target.path) for profile in wish.profiles),
+        max_fan_out=pair.max_fan_out,
+        draft_threads=pair.draft_threads,
+        fixed=wish.fixed,
+        budget_s=wish.budget_s,
+        trials=wish.trials or (QUICK_TRIALS if wish.quick else TRIALS),
+        quick=wish.quick,
+        resume=wish.resume,
+    )
+
+
+def opener(
+    pair: PairOptions,
+    stop: Stop,
+    on_log: Callable[[LogLine], None] | None = None,
+) -> Callable[[Workplace], Worker]:
+    """Return what opens the models in a process of their own, as a workplace says."""
+
+    def open_models(workplace: Workplace) -> Worker:
+        from localspec.inference.worker import Worker
+
+        at = at_workplace(pair, workplace)
+        return Worker.open(
+            at.target,
+            at.draft,
+            max_fan_out=at.max_fan_out,
+            draft_threads=at.draft_threads,
+            on_progress=lambda _fraction: not stop.wanted,
+            on_log=on_log,
+        )
+
+    return open_models
+
+
+def at_workplace(pair: PairOptions, workplace: Workplace) -> PairOptions:
+    """Return the options that open a pair as a workplace says; what that leaves as usual stays as given."""
+    target = _at(pair.target, workplace)
+    target = replace(target, threads=workplace.threads or target.threads)
+    if pair.draft is None:
+        return replace(pair, target=target)
+    draft, kind = _at(pair.draft, workplace), workplace.draft_kv_type
+    if workplace.draft_flash_attention is not None:  # the target keeps its own: it decides what is written
+        draft = replace(draft, flash_attention=workplace.draft_flash_attention)
+    if kind != Workplace().draft_kv_type:
+        draft = replace(draft, kv_type_k=kind, kv_type_v=kind)
+    if workplace.draft_on_cpu:
+        draft = replace(draft, devices=(), gpu_layers=0, tensor_split=())
+    draft_threads = workplace.draft_threads or pair.draft_threads
+    return replace(pair, target=target, draft=draft, draft_threads=draft_threads)
+
+
+def _at(options: ModelOptions, workplace: Workplace) -> ModelOptions:
+    width = workplace.micro_batch
+    if width == Workplace().micro_batch:
+        width = options.micro_batch
+    return replace(options, micro_batch=width, batch=max(options.batch, width))
+
+
+def run(
+    plan: TunePlan, pair: PairOptions, stop: Stop, on_log: Callable[[LogLine], None] | None = None
+) -> Iterator[TuneEvent]:
+    """Yield what a run of the tuner says; raises `Cancelled` when it is stopped."""
+    from localspec.tuning.run import tune
+
+    try:
+        with closing(cast("Generator[TuneEvent]", tune(plan, stop.at(opener(pair, stop, on_log))))) as events:
+            for event in events:
+                yield event
+                stop.check()
+    finally:
+        stop.over()

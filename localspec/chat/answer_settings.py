@@ -1,0 +1,86 @@
+"""Which settings an answer is written with: flags, then the profile, then the tuner, then measured costs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from localspec.chat.learning import NONE, Experience, Tuned
+from localspec.inference.interface import OpenModels
+from localspec.storage.profiles import Profile, Speculation
+from localspec.types import EngineSettings, Mode, TaskType
+
+NOTHING_ASKED = Speculation()
+UNTUNED = EngineSettings(fallback="ngram")
+"""Where nothing is known: repetitions in a text help, and where there are none they cost next to nothing."""
+_DRAFTS = ("sd", "ssd")
+
+
+def _ignore(_notice: str) -> None:
+    """Tell nobody."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The settings to use, why, and whether answers may leave their mode where it loses."""
+
+    settings: EngineSettings
+    reason: str
+    steps_down: bool
+
+
+class Chooser:
+    """Chooses for one pair of open models; what it had to measure or look up it remembers."""
+
+    def __init__(
+        self, models: OpenModels, experience: Experience = NONE, tell: Callable[[str], object] = _ignore
+    ) -> None:
+        """Remember whom to ask, and whom to tell of settings that have gone stale."""
+        self._models = models
+        self._experience = experience
+        self._tell = tell
+        self._measured: tuple[Mode, str] | None = None
+        self._tuned: dict[TaskType, Tuned | None] = {}
+
+    @property
+    def models(self) -> OpenModels:
+        """Return the models that it chooses for."""
+        return self._models
+
+    def choose(self, profile: Profile, asked: Speculation = NOTHING_ASKED) -> Choice:
+        """Return how to decode under a profile; the first time it may measure what calls cost.
+
+        A mode that is asked for is kept whatever happens, and takes tuned settings only if they are of it.
+        """
+        wanted = asked.mode or self._possible(profile.speculation.mode)
+        tuned = self._recall(profile.task) if wanted != "off" else None
+        fits = tuned is not None and (wanted is None or tuned.mode == wanted)
+        settings = asked.apply(profile.speculation.apply((tuned if fits else None) or UNTUNED))
+        if asked.mode is not None:
+            return Choice(settings, "asked for", steps_down=False)
+        if wanted is not None:
+            return Choice(replace(settings, mode=wanted), f"profile {profile.title}", steps_down=True)
+        known = self._tuned[profile.task]
+        if tuned is not None and known is not None:
+            return Choice(replace(settings, mode=tuned.mode), known.reason, steps_down=True)
+        mode, reason = self._measure()
+        return Choice(replace(settings, mode=mode), reason, steps_down=True)
+
+    def _possible(self, mode: Mode | None) -> Mode | None:
+        return None if mode in _DRAFTS and self._models.draft is None else mode
+
+    def _recall(self, task: TaskType) -> EngineSettings | None:
+        if task not in self._tuned:
+            self._tuned[task] = tuned = self._experience.recall(task)
+            if tuned is not None and tuned.notice:
+                self._tell(tuned.notice)
+        known = self._tuned[task]
+        if known is None or known.settings is None or self._possible(known.settings.mode) is None:
+            return None
+        return known.settings
+
+    def _measure(self) -> tuple[Mode, str]:
+        if self._measured is None:
+            settings, reason = self._models.choose_settings()
+            self._measured = settings.mode, reason
+        return self._measured

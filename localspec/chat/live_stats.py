@@ -1,0 +1,193 @@
+"""How fast an answer comes, and what speculation adds to that: live, and of earlier answers."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from localspec.chat.messages import AnswerRecord, RoundMark
+from localspec.types import DraftOrigin, Mode, ModeChanged, PlainRate, RoundStats, Summary
+
+WINDOW_S = 2.0  # of work that the live figure looks back on
+NEAR_TOKENS = 256  # a single measurement speaks for depths this near,
+NEAR_SHARE = 0.25  # or within this share of its own depth
+SAME_DEPTH = 32  # tokens within which a new measurement replaces an old one
+ENOUGH_TOKENS = 16  # a plain answer at least this long is itself a measurement
+
+_NAMES: dict[str, str] = {"off": "Plain", "ngram": "N-gram", "sd": "SD", "ssd": "SSD"}
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What a status line tells of an answer; None where there is nothing to tell.
+
+    `ratio` compares with measured plain decoding. `acceptance` is accepted / verified draft tokens,
+    `accepted_length` the tokens per round with the target's own, `hit_rate` the share of prepared drafts.
+    """
+
+    mode: str
+    tokens_per_s: float | None = None
+    ratio: float | None = None
+    acceptance: float | None = None
+    accepted_length: float | None = None
+    hit_rate: float | None = None
+    note: str = ""
+
+
+class PlainRates:
+    """Measured plain decoding at several depths of context; safe to share between threads."""
+
+    def __init__(self) -> None:
+        self._points: tuple[PlainRate, ...] = ()  # by depth; replaced, never changed
+
+    def add(self, rate: PlainRate) -> None:
+        """Take in a measurement; it replaces an earlier one of about the same depth."""
+        if rate.tokens_per_s > 0:
+            others = (point for point in self._points if abs(point.depth - rate.depth) > SAME_DEPTH)
+            self._points = tuple(sorted((*others, rate), key=lambda point: point.depth))
+
+    def learn(self, record: AnswerRecord) -> None:
+        """Take in an answer that was itself written by plain decoding; others tell nothing."""
+        speed = _speed(record.summary)
+        if record.mode == "off" and not record.changes and record.summary.tokens > ENOUGH_TOKENS and speed:
+            self.add(PlainRate(depth(record.summary), speed))
+
+    def at(self, depth: int) -> float | None:
+        """Return the tokens per second at a depth: between two measurements or near one, else None."""
+        points = self._points
+        place = bisect_left(points, depth, key=lambda point: point.depth)
+        if 0 < place < len(points):
+            return _between(points[place - 1], points[place], depth)
+        for point in points[max(0, place - 1) : place + 1]:
+            if abs(point.depth - depth) <= max(NEAR_TOKENS, NEAR_SHARE * point.depth):
+                return point.tokens_per_s
+        return None
+
+
+def _between(lower: PlainRate, upper: PlainRate, depth: int) -> float:
+    """Interpolate the time of a token, which grows with the depth in a straight line."""
+    share = (depth - lower.depth) / (upper.depth - lower.depth)
+    return 1 / ((1 - share) / lower.tokens_per_s + share / upper.tokens_per_s)
+
+
+class Gauge:
+    """The figures of the answer that is being written.
+
+    The first round reads the prompt and says nothing about the pace; it is left out of every figure.
+    """
+
+    def __init__(self, plain: PlainRates) -> None:
+        self._plain = plain
+        self.start("off")
+
+    def start(self, mode: Mode, prompt_tokens: int | None = None) -> None:
+        """Begin a new answer; without the size of its prompt there is no ratio before its end."""
+        self._mode = mode
+        self._note = ""
+        self._prompt_tokens = prompt_tokens
+        self._window: deque[tuple[float, int]] = deque()
+        self._tokens = self._rounds = self._drafted = self._accepted = self._hits = self._misses = 0
+        self._read = self._part_begins = False
+
+    def add(self, rounds: Iterable[RoundMark]) -> None:
+        """Take in rounds in the order in which they ended."""
+        for mark in rounds:
+            self._tokens += mark.tokens
+            if not self._read:
+                self._read = True
+                continue
+            stats = mark.stats
+            self._rounds += 1
+            self._drafted += stats.drafted
+            self._accepted += stats.accepted
+            self._count(stats.origin)
+            self._look_back(seconds(stats), mark.tokens)
+
+    def _count(self, origin: DraftOrigin) -> None:
+        """Count a hit, or a miss where a draft was wanted that a round before could have prepared."""
+        self._hits += origin is DraftOrigin.AHEAD
+        could_prepare = self._mode == "ssd" and not self._part_begins
+        self._misses += could_prepare and origin not in (DraftOrigin.AHEAD, DraftOrigin.NGRAM)
+        self._part_begins = False
+
+    def _look_back(self, work_s: float, tokens: int) -> None:
+        window = self._window
+        window.append((work_s, tokens))
+        total_s = sum(one_s for one_s, _ in window)
+        while total_s - window[0][0] >= WINDOW_S:
+            total_s -= window.popleft()[0]
+
+    def changed(self, change: ModeChanged) -> None:
+        """Go on in another mode; the live speed is then that of the new mode alone."""
+        self._mode, self._note, self._part_begins = change.mode, change.reason, True
+        self._window.clear()
+
+    def figures(self) -> Figures:
+        """Return the figures as of the last round."""
+        work_s = sum(one_s for one_s, _ in self._window)
+        speed = _share(sum(tokens for _, tokens in self._window), work_s)
+        at = None if self._prompt_tokens is None else self._prompt_tokens + self._tokens
+        return Figures(
+            mode_name(self._mode),
+            speed,
+            _ratio(self._mode, speed, None if at is None else self._plain.at(at)),
+            _share(self._accepted, self._drafted),
+            _share(max(0, self._tokens - 1), self._rounds) if self._drafted else None,
+            _share(self._hits, self._hits + self._misses),
+            self._note,
+        )
+
+
+def of_record(record: AnswerRecord) -> Figures:
+    """Return the figures of a whole answer."""
+    s, speed = record.summary, _speed(record.summary)
+    last = record.changes[-1] if record.changes else None
+    mode = mode_name(record.mode)
+    if last is not None and last.mode != record.mode:
+        mode = f"{mode} → {mode_name(last.mode)}"
+    return Figures(
+        mode,
+        speed,
+        _ratio(record.mode, speed, record.plain.tokens_per_s if record.plain else None),
+        _share(s.accepted, s.drafted),
+        _share(max(0, s.tokens - 1), s.rounds) if s.drafted else None,
+        _share(s.hits, s.hits + s.misses),
+        last.reason if last else "",
+    )
+
+
+def label(record: AnswerRecord) -> str:
+    """Return the line under an answer, like `SSD  58.3 tok/s (x1.9)`."""
+    figures = of_record(record)
+    speed = "" if figures.tokens_per_s is None else f"  {figures.tokens_per_s:.1f} tok/s"
+    return f"{figures.mode}{speed}" + ("" if figures.ratio is None else f" (x{figures.ratio:.1f})")
+
+
+def mode_name(mode: str) -> str:
+    """Return a mode as a person reads it."""
+    return _NAMES.get(mode, mode)
+
+
+def seconds(stats: RoundStats) -> float:
+    """Return how long a round took; drafting ahead ran beside it."""
+    return stats.verify_s + stats.draft_s + stats.wait_s + stats.python_s
+
+
+def depth(s: Summary) -> int:
+    """Return the middle of the answer: its mean depth of context."""
+    return s.prompt_tokens + s.tokens // 2
+
+
+def _speed(s: Summary) -> float | None:
+    """Return the tokens per second after the first, which comes with the prompt."""
+    return _share(max(0, s.tokens - 1), s.decode_s) or None
+
+
+def _ratio(mode: str, speed: float | None, plain: float | None) -> float | None:
+    return None if mode == "off" or not speed or not plain else speed / plain
+
+
+def _share(part: float, whole: float) -> float | None:
+    return part / whole if whole > 0 else None

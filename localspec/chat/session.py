@@ -1,0 +1,262 @@
+"""What one person works at: the open chat, the profile, the way of decoding, the prompts that wait."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from localspec.chat.answer_settings import Choice, Chooser
+from localspec.chat.auto import AUTO, followed, is_auto, with_auto
+from localspec.chat.learning import NONE, Answered, Experience
+from localspec.chat.live_stats import PlainRates, depth
+from localspec.chat.messages import SearchHit
+from localspec.chat.open_chat import AnswerEvent, AnswerOptions, OpenChat, Saved
+from localspec.chat.queue import PromptQueue
+from localspec.errors import UserError
+from localspec.inference.interface import OpenModels
+from localspec.models.default_pair import suited
+from localspec.storage.profiles import Profile, Speculation
+from localspec.types import Mode, PlainRate, Sampling
+
+if TYPE_CHECKING:
+    from localspec.chat.store.store import Store
+
+RECENT = 30  # chats that a search without words shows
+
+
+def _as_it_is(sampling: Sampling) -> Sampling:
+    return sampling
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What the command line asks for, over what the profiles say; None leaves it to them.
+
+    `mode` None is `auto`: what pays here, stepping down where it does not.
+    """
+
+    mode: Mode | None = None
+    speculation: Speculation = field(default_factory=Speculation)
+    sampling: Callable[[Sampling], Sampling] = _as_it_is
+    system: str | None = None
+    max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+    seed: int | None = None
+    template_variables: tuple[tuple[str, bool | int | float | str], ...] = ()
+
+
+class Desk:
+    """The choices of one person and the chat that they apply to."""
+
+    def __init__(
+        self,
+        store: Store,
+        profiles: Sequence[Profile],
+        wishes: Wishes,
+        profile: str = "general",
+        *,
+        resumes: bool = True,
+        experience: Experience = NONE,
+    ) -> None:
+        """Open the last chat if it is to be resumed, else an empty one under the profile.
+
+        Raises `UserError` for a profile that does not exist.
+        """
+        self._store = store
+        self._profiles = {known.name: known for known in with_auto(profiles)}
+        self._wishes = wishes
+        self._usual_profile = self._known(profile).name
+        self._experience = experience
+        self._chooser: Chooser | None = None
+        self._notices: dict[str, bool] = {}  # and whether they were read
+        self._answers = 0
+        self.mode = wishes.mode
+        self.in_use: AnswerOptions | None = None  # of the latest answer
+        self.temperature: float | None = None
+        self.queue = PromptQueue()
+        self.rates = PlainRates()
+        self._newest: int | None = None  # chat that was begun here
+        last = store.last_chat() if resumes else None
+        self.chat = self._opened(last) if last is not None else self._fresh()
+
+    @property
+    def store(self) -> Store:
+        """Return where chats are kept."""
+        return self._store
+
+    @property
+    def profiles(self) -> tuple[Profile, ...]:
+        """Return the profiles to choose from."""
+        return tuple(self._profiles.values())
+
+    @property
+    def profile(self) -> Profile:
+        """Return the profile of the open chat; one that is gone gives way to the usual one."""
+        name = self.chat.info.profile
+        return self._profiles.get(name, self._profiles[self._usual_profile])
+
+    @property
+    def followed(self) -> Profile:
+        """Return whose sampling and settings the next answer follows; `auto` goes by the last question."""
+        questions = [message for message in self.chat.path if message.role == "user"]
+        return followed(self.profile, self._profiles, questions)
+
+    def route_shown(self, name: str) -> str:
+        """Return how `auto` came to follow the profile of an answer; nothing where one was chosen."""
+        return f"{AUTO}: {name}" if is_auto(self.profile) and name != AUTO else ""
+
+    @property
+    def system(self) -> str:
+        """Return the system prompt in force."""
+        own = self.chat.info.system
+        return self.chat.system if own is None else own
+
+    def sampling(self, models: OpenModels | None) -> Sampling:
+        """Return how the next answer of these models picks its tokens."""
+        profile = self.followed if models is None else suited(self.followed, models.target.path)
+        sampling = self._wishes.sampling(profile.sampling)
+        return sampling if self.temperature is None else replace(sampling, temperature=self.temperature)
+
+    def new(self) -> None:
+        """Open an empty chat under the present profile, or that in which only unsent text stands."""
+        profile = self.profile.name
+        if (begun := self._begun()) is None:
+            self.chat = self._fresh(profile)
+        else:
+            self.chat = self._opened(begun)
+            self.choose_profile(profile)
+
+    def open(self, chat_id: int, message_id: int | None = None) -> None:
+        """Open a chat, on the branch that a message is in if one is given."""
+        chat = self._opened(chat_id)
+        if message_id is not None:
+            chat.go_to(message_id)
+        self.chat = chat
+
+    def choose_profile(self, name: str) -> Profile:
+        """Let the next messages of this chat, and new chats, follow a profile."""
+        profile = self._known(name)
+        self._store.set_profile(self.chat.info.id, profile.name)
+        self.chat.reload()
+        self.chat.system = self._prompt_of(profile)
+        return profile
+
+    def set_system(self, text: str | None) -> None:
+        """Give this chat a system prompt of its own; None goes back to the profile's."""
+        self._store.set_system(self.chat.info.id, text)
+        self.chat.reload()
+
+    def leave_out(self, ids: Sequence[int]) -> None:
+        """Leave just these messages of the shown branch out of what the model reads."""
+        kept = {message.id for message in self.chat.path} - set(ids)
+        self.chat.restore(kept)
+        self.chat.drop(ids)
+
+    def search(self, query: str) -> tuple[SearchHit, ...]:
+        """Find chats and messages; without a query the latest chats."""
+        if query.strip():
+            return self._store.search(query)
+        return tuple(SearchHit(chat, None, chat.title) for chat in self._store.chats()[:RECENT])
+
+    def choose_mode(self, mode: Mode | None) -> None:
+        """Decode the next answers in a mode, or in the one that pays."""
+        self.mode = mode
+
+    def answer(
+        self,
+        models: OpenModels,
+        *,
+        mode: Mode | None = None,
+        seed: int | None = None,
+        continues: int | None = None,
+    ) -> Iterator[AnswerEvent]:
+        """Answer the last question of the open chat; a second `Saved` brings what is measured afterwards."""
+        chat, options = self.chat, self.options(models, mode=mode, seed=seed)
+        self._answers += 1
+        for event in chat.answer(models, options, continues=continues):
+            yield event
+            if isinstance(event, Saved):
+                if event.record is not None:
+                    task = self._profiles[options.profile].task
+                    self._experience.learn(Answered.of(task, event.record))
+                if (rated := self._rated(models, chat, event)) is not None:
+                    yield rated
+
+    def options(
+        self, models: OpenModels, *, mode: Mode | None = None, seed: int | None = None
+    ) -> AnswerOptions:
+        """Return how to write the next answer; the first time in `auto` measures what calls cost."""
+        wishes, profile = self._wishes, self.followed
+        choice = self._choose(models, profile, mode or self.mode)
+        if seed is None and wishes.seed is not None:
+            seed = (wishes.seed + self._answers) % 2**32  # the same seed again would write the same again
+        self.in_use = AnswerOptions(
+            settings=choice.settings,
+            reason=choice.reason,
+            steps_down=choice.steps_down,
+            sampling=self.sampling(models),
+            profile=profile.name,
+            seed=seed,
+            max_tokens=wishes.max_tokens,
+            stop=wishes.stop,
+            template_variables=wishes.template_variables,
+        )
+        return self.in_use
+
+    def take_notices(self) -> tuple[str, ...]:
+        """Return what is new to say about settings that have gone stale."""
+        new = tuple(notice for notice, is_read in list(self._notices.items()) if not is_read)
+        self._notices |= dict.fromkeys(new, True)
+        return new
+
+    def _choose(self, models: OpenModels, profile: Profile, mode: Mode | None) -> Choice:
+        chooser = self._chooser
+        if chooser is None or chooser.models is not models:
+            self._chooser = chooser = Chooser(models, self._experience, self._notice)
+        return chooser.choose(profile, replace(self._wishes.speculation, mode=mode))
+
+    def _notice(self, text: str) -> None:
+        self._notices.setdefault(text, False)
+
+    def _rated(self, models: OpenModels, chat: OpenChat, saved: Saved) -> Saved | None:
+        """Return the saved answer with the plain rate that its ratio refers to, measured if need be."""
+        record = saved.record
+        if record is None or not record.summary.tokens:
+            return None
+        self.rates.learn(record)
+        if record.mode == "off":
+            return None
+        at = depth(record.summary)
+        if self.rates.at(at) is None and (measured := models.measure_plain()) is not None:
+            self.rates.add(measured)
+        rate = self.rates.at(at)
+        return None if rate is None else chat.set_plain(saved.message.id, PlainRate(at, rate))
+
+    def _fresh(self, profile: str | None = None) -> OpenChat:
+        self._newest = self._store.new_chat(profile=profile or self._usual_profile).id
+        return self._opened(self._newest)
+
+    def _begun(self) -> int | None:
+        """Return the newest chat if its text, which no list leads to, was never sent."""
+        with suppress(UserError):
+            if self._newest is not None:
+                chat = self._store.chat(self._newest)
+                return chat.id if chat.draft and not chat.messages else None
+        return None
+
+    def _opened(self, chat_id: int) -> OpenChat:
+        chat = OpenChat(self._store, chat_id)
+        profile = self._profiles.get(chat.info.profile, self._profiles[self._usual_profile])
+        chat.system = self._prompt_of(profile)
+        self._store.remember_chat(chat_id)
+        return chat
+
+    def _prompt_of(self, profile: Profile) -> str:
+        return profile.system_prompt if self._wishes.system is None else self._wishes.system
+
+    def _known(self, name: str) -> Profile:
+        if name not in self._profiles:
+            raise UserError(f"there is no profile `{name}`", f"profiles: {', '.join(self._profiles)}")
+        return self._profiles[name]

@@ -1,0 +1,1 @@
+"""The kept conversations, in SQLite."""

@@ -1,0 +1,163 @@
+"""How the record of an answer is stored: JSON with a schema number, squeezed by zlib.
+
+The rounds, which only a timeline needs, lie beside the rest. Both they and the spans are kept in columns, for
+these squeeze well. Times are kept to the microsecond. A new field needs nothing here but a default, unless it
+belongs to a round.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
+from typing import get_args
+
+from localspec.chat.messages import AnswerRecord, RoundMark, Span
+from localspec.storage.json_file import UnexpectedError, checked
+from localspec.types import DraftOrigin, Mode, Provenance, RoundStats
+
+SCHEMA = 1
+MAX_BYTES = 64 * 2**20  # unpacked
+MOST_DRAFTED = 4096  # tokens in one round
+_MICRO = 1_000_000
+_LETTERS = {provenance.value[0]: provenance for provenance in Provenance}
+_span = lru_cache(4096)(Span)  # a chat of many answers has many equal ones
+
+
+@dataclass(frozen=True, slots=True)
+class _Rounds:
+    """The rounds of an answer, one column for each figure; columns of one answer are equally long."""
+
+    drafted: tuple[int, ...] = ()
+    accepted: tuple[int, ...] = ()
+    origin: tuple[DraftOrigin, ...] = ()
+    tokens: tuple[int, ...] = ()
+    verify_us: tuple[int, ...] = ()
+    draft_us: tuple[int, ...] = ()
+    wait_us: tuple[int, ...] = ()
+    python_us: tuple[int, ...] = ()
+    ahead_us: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Spans:
+    """Who wrote how many characters, in the order of the text; who is one letter of `_LETTERS`."""
+
+    length: tuple[int, ...] = ()
+    provenance: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """A record in the form that the store keeps."""
+
+    outline: bytes
+    rounds: bytes
+
+
+def pack(record: AnswerRecord) -> Packed:
+    """Squeeze a record."""
+    plain = to_plain(record)
+    rounds = plain.pop("rounds")
+    return Packed(_squeeze(plain), _squeeze(rounds))
+
+
+def unpack(outline: bytes, rounds: bytes | None = None) -> AnswerRecord | None:
+    """Return a stored record, without its rounds if they are not given; None if it cannot be read."""
+    try:
+        plain = _unsqueeze(outline)
+        if isinstance(plain, dict) and rounds is not None:
+            plain["rounds"] = _unsqueeze(rounds)
+        return from_plain(plain, "record")
+    except (zlib.error, ValueError, RecursionError):  # also of bytes that are no text, and of wrong values
+        return None
+
+
+def to_plain(record: AnswerRecord) -> dict[str, object]:
+    """Return a record as values that JSON knows."""
+    short = replace(record, rounds=(), spans=())
+    return {
+        **asdict(short),
+        "schema": SCHEMA,
+        "rounds": _round_columns(record.rounds),
+        "spans": {
+            "length": [span.length for span in record.spans],
+            "provenance": "".join(span.provenance.value[0] for span in record.spans),
+        },
+    }
+
+
+def from_plain(value: object, where: str) -> AnswerRecord:
+    """Return the record that `to_plain` described; raises UnexpectedError with the place of what is wrong."""
+    if not isinstance(value, Mapping):
+        raise UnexpectedError(f"{where} is not an object")
+    if value.get("schema") != SCHEMA:
+        raise UnexpectedError(f"{where}.schema is not {SCHEMA}")
+    if value.get("mode") not in get_args(Mode):  # it is shown, also to those who imported it
+        raise UnexpectedError(f"{where}.mode is none of {', '.join(get_args(Mode))}")
+    rounds = checked(_Rounds, value.get("rounds", {}), f"{where}.rounds")
+    spans = checked(_Spans, value.get("spans", {}), f"{where}.spans")
+    rest = {name: part for name, part in value.items() if name not in {"rounds", "spans"}}
+    return replace(
+        checked(AnswerRecord, rest, where),
+        rounds=_rounds(rounds, f"{where}.rounds"),
+        spans=_spans(spans, f"{where}.spans"),
+    )
+
+
+def _squeeze(value: object) -> bytes:
+    return zlib.compress(json.dumps(value, separators=(",", ":")).encode())
+
+
+def _unsqueeze(data: bytes) -> object:
+    unpacker = zlib.decompressobj()
+    text = unpacker.decompress(data, MAX_BYTES)
+    if not unpacker.eof:
+        raise UnexpectedError("the record is cut off, or too large")
+    value: object = json.loads(text)
+    return value
+
+
+def _round_columns(rounds: tuple[RoundMark, ...]) -> dict[str, list[int] | list[str]]:
+    stats = [mark.stats for mark in rounds]
+    return {
+        "drafted": [s.drafted for s in stats],
+        "accepted": [s.accepted for s in stats],
+        "origin": [s.origin.value for s in stats],
+        "tokens": [mark.tokens for mark in rounds],
+        "verify_us": [round(s.verify_s * _MICRO) for s in stats],
+        "draft_us": [round(s.draft_s * _MICRO) for s in stats],
+        "wait_us": [round(s.wait_s * _MICRO) for s in stats],
+        "python_us": [round(s.python_s * _MICRO) for s in stats],
+        "ahead_us": [round(s.ahead_s * _MICRO) for s in stats],
+    }
+
+
+def _rounds(columns: _Rounds, where: str) -> tuple[RoundMark, ...]:
+    drafts = zip(columns.accepted, columns.drafted, strict=False)
+    if not all(0 <= accepted <= drafted <= MOST_DRAFTED for accepted, drafted in drafts):
+        raise UnexpectedError(f"{where}: no round drafts or accepts so many tokens")
+    ahead = columns.ahead_us or (0,) * len(columns.tokens)
+    try:
+        return tuple(
+            RoundMark(RoundStats(drafted, accepted, origin, *(us / _MICRO for us in times)), tokens)
+            for drafted, accepted, origin, tokens, *times in zip(
+                columns.drafted, columns.accepted, columns.origin, columns.tokens,
+                columns.verify_us, columns.draft_us, columns.wait_us, columns.python_us, ahead,
+                strict=True,
+            )
+        )  # fmt: skip
+    except ValueError:
+        raise UnexpectedError(f"{where}: columns differ in length") from None
+
+
+def _spans(columns: _Spans, where: str) -> tuple[Span, ...]:
+    if len(columns.length) != len(columns.provenance):
+        raise UnexpectedError(f"{where}: columns differ in length")
+    if min(columns.length, default=0) < 0:
+        raise UnexpectedError(f"{where}.length holds a length below 0")
+    if not _LETTERS.keys() >= {*columns.provenance}:
+        raise UnexpectedError(f"{where}.provenance holds other letters than {''.join(_LETTERS)}")
+    return tuple(map(_span, columns.length, map(_LETTERS.__getitem__, columns.provenance)))

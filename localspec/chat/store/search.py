@@ -1,0 +1,165 @@
+"""Find chats by words: what is indexed, what a query asks for, and the excerpt that shows why.
+
+The index is FTS5 with the tokenizer unicode61, accents removed. It knows words by the spaces around them, so
+characters of scripts without spaces (and emoji) are indexed one by one and looked for as phrases. Trigrams
+would find parts of words too, but neither two Chinese characters nor words without their accents.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+import unicodedata
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain, islice
+
+from localspec.chat.messages import SearchHit
+from localspec.chat.store.rows import CHAT_COLUMNS, chat_of
+
+MAX_WORDS = 16
+MAX_WORD_CHARACTERS = 64
+EXCERPT_BEFORE, EXCERPT_AFTER = 48, 144
+_SOON = 96  # characters: so far apart, found words still share an excerpt
+_MAX_PLACES = 50  # of each word that compete for the excerpt
+
+_ALONE = (
+    "\u0e00-\u0eff\u1000-\u109f\u1100-\u11ff\u1780-\u17ff\u2e80-\u2fdf\u3005-\u3007\u3021-\u3029"
+    "\u3040-\u30ff\u3130-\u318f\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\ua960-\ua97f\uac00-\ud7ff"
+    "\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff"
+)
+_EACH_ALONE = re.compile(f"[{_ALONE}]")
+_TOKEN = re.compile(rf"[{_ALONE}]|[^\W_{_ALONE}]+")
+_ASKED = re.compile(r'"([^"]*)"|(\S+)')
+_MARKS = "[\u0300-\u036f]*"  # accents that were written as characters of their own
+_NOT_TEXT = dict.fromkeys((*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029), " ")
+
+
+class _Folding(dict[int, int]):
+    """Maps a character to its small letter without accents; always to one, so that places stay the same."""
+
+    def __missing__(self, code: int) -> int:
+        letter = chr(code)
+        base = letter if _EACH_ALONE.match(letter) else unicodedata.normalize("NFD", letter)[0].lower()
+        self[code] = folded = ord(base) if len(base) == 1 else code
+        return folded
+
+
+_FOLDING = _Folding()
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """What to look for: an FTS5 expression, and a pattern for each of its words."""
+
+    expression: str
+    words: tuple[re.Pattern[str], ...]
+
+
+def search_text(text: str) -> str:
+    """Return a text as the index reads it."""
+    return text if text.isascii() else _EACH_ALONE.sub(r" \g<0> ", text)
+
+
+def parse(query: str) -> Query | None:
+    """Return what a person's words ask for; None if no word can be looked for.
+
+    All words must be found, the last one may be the beginning of a word, and quotes keep words together.
+    """
+    text = unicodedata.normalize("NFC", query.translate(_NOT_TEXT).encode("utf-8", "replace").decode())
+    asked = [(quoted or word)[:MAX_WORD_CHARACTERS] for quoted, word in _ASKED.findall(text)]
+    found = [tokens for word in asked if (tokens := _TOKEN.findall(word))][:MAX_WORDS]
+    if not found:
+        return None
+    unfinished = text[-1].isalnum()
+    phrases = [f'"{" ".join(tokens)}"' for tokens in found]
+    return Query(
+        " ".join(phrases) + "*" * unfinished,
+        (
+            *(_pattern(tokens, unfinished=False) for tokens in found[:-1]),
+            _pattern(found[-1], unfinished=unfinished),
+        ),
+    )
+
+
+def _pattern(tokens: Sequence[str], *, unfinished: bool) -> re.Pattern[str]:
+    parts = ["".join(re.escape(letter) + _MARKS for letter in token.translate(_FOLDING)) for token in tokens]
+    inner = r"[\W_]*".join(parts)
+    before = "" if _EACH_ALONE.match(tokens[0]) else r"(?<![^\W_])"
+    after = "" if unfinished or _EACH_ALONE.match(tokens[-1]) else r"(?![^\W_])"
+    return re.compile(before + inner + after)
+
+
+def excerpt(text: str, words: Sequence[re.Pattern[str]]) -> tuple[str, tuple[tuple[int, int], ...]]:
+    """Return the part of a text that shows most of the words, and where they are in it."""
+    folded = text.translate(_FOLDING)
+    place = _best_place(folded, words)
+    start = _word_start(text, max(0, place - EXCERPT_BEFORE), place)
+    end = _word_end(text, place, place + EXCERPT_AFTER)
+    before, after = "…" * (start > 0), "…" * (end < len(text))
+    shift = len(before) - start
+    found = sorted(match.span() for word in words for match in word.finditer(folded, start, end))
+    marks = _merged([(a + shift, b + shift) for a, b in found])
+    return before + text[start:end].translate(_NOT_TEXT) + after, marks
+
+
+def _best_place(folded: str, words: Sequence[re.Pattern[str]]) -> int:
+    """Return the first place of those after which most of the words come soon."""
+    starts = [[match.start() for match in islice(word.finditer(folded), _MAX_PLACES)] for word in words]
+
+    def variety(place: int) -> int:
+        return sum(bisect_left(each, place) < bisect_right(each, place + _SOON) for each in starts)
+
+    return max(sorted(chain.from_iterable(starts)), key=variety, default=0)
+
+
+def _word_start(text: str, start: int, place: int) -> int:
+    space = text.find(" ", start, place) if start else -1
+    return start if space < 0 else space + 1
+
+
+def _word_end(text: str, place: int, end: int) -> int:
+    if end >= len(text):
+        return len(text)
+    space = text.rfind(" ", place + EXCERPT_AFTER // 2, end)
+    return end if space < 0 else space
+
+
+def _merged(marks: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    result: list[tuple[int, int]] = []
+    for start, end in marks:
+        if result and start < result[-1][1]:
+            result[-1] = (result[-1][0], max(end, result[-1][1]))
+        else:
+            result.append((start, end))
+    return tuple(result)
+
+
+# Relevance is rounded, so that of texts which fit about equally well the newest comes first.
+_TITLES = f"""
+    SELECT title, NULL, {CHAT_COLUMNS} FROM title_index JOIN chats ON chats.id = title_index.rowid
+    WHERE title_index MATCH ? AND deleted IS NULL AND EXISTS (SELECT 1 FROM messages WHERE chat = chats.id)
+    ORDER BY round(bm25(title_index), 1), updated DESC LIMIT ?"""
+_MESSAGES = f"""
+    WITH found AS (
+        SELECT rowid AS id, round(bm25(message_index), 1) AS relevance FROM message_index
+        WHERE message_index MATCH ? AND rowid NOT IN (
+            SELECT messages.id FROM messages JOIN chats ON chats.id = chat WHERE deleted IS NOT NULL)
+        ORDER BY relevance, id DESC LIMIT ?)
+    SELECT content, found.id, {CHAT_COLUMNS} FROM found
+    JOIN messages ON messages.id = found.id JOIN chats ON chats.id = messages.chat
+    ORDER BY relevance, found.id DESC"""
+
+
+def search(connection: sqlite3.Connection, query: str, limit: int) -> tuple[SearchHit, ...]:
+    """Return the best places, titles before messages; the newer of two that fit equally well comes first."""
+    asked = parse(query)
+    if asked is None or limit <= 0:
+        return ()
+    rows = connection.execute(_TITLES, (asked.expression, limit)).fetchall()
+    if len(rows) < limit:
+        rows += connection.execute(_MESSAGES, (asked.expression, limit - len(rows))).fetchall()
+    return tuple(
+        SearchHit(chat_of(chat), message, *excerpt(text, asked.words)) for text, message, *chat in rows
+    )

@@ -1,0 +1,296 @@
+"""The kept conversations: chats, their trees of messages, and how answers came about.
+
+Safe to use from several threads, and by several programs at once. Texts are kept as they are, but for halves
+of characters, which no file can hold. What fails raises StoreError; a chat that is not there, UserError.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from localspec.chat.messages import (
+    AnswerRecord,
+    Attachment,
+    ChatInfo,
+    Role,
+    SearchHit,
+    State,
+    StoredMessage,
+)
+from localspec.chat.store import record_codec, rows
+from localspec.chat.store.database import Database
+from localspec.chat.store.search import search
+from localspec.chat.store.titles import title_line, title_of
+from localspec.errors import StoreError
+
+KEPT_S = 30 * 24 * 3600.0  # a deleted chat can be brought back so long, an empty one stays so long
+DEAD_AFTER_S = 10.0  # an answer is saved every half second; a program that has not for so long is gone
+_EMPTY = "draft = '' AND NOT EXISTS (SELECT 1 FROM messages WHERE chat = chats.id)"
+_LISTED = "deleted IS NULL AND EXISTS (SELECT 1 FROM messages WHERE chat = chats.id)"
+_DEAD = "state = 'writing' AND abs(written - ?) > ?"  # also of a clock that was set back
+
+
+class Store:
+    """The conversations in one file."""
+
+    def __init__(self, path: Path, now: Callable[[], float] = time.time) -> None:
+        """Open the file, made where it was missing, and drop what was deleted long ago."""
+        self._now = now
+        self._writing: set[int] = set()  # answers that this very program is writing
+        self._begun: set[int] = set()  # chats of this program; dropped in the end if nothing was said
+        self._database = Database(path)
+        try:
+            self._tidy()
+        except BaseException:
+            self._database.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def path(self) -> Path:
+        """Return the file that holds everything."""
+        return self._database.path
+
+    def close(self) -> None:
+        """Close the file; a second call does nothing."""
+        begun, self._begun = [(number,) for number in self._begun], set()
+        with suppress(StoreError):  # what is left over goes when it is old
+            if begun:
+                with self._database.writing() as connection:
+                    connection.executemany(f"DELETE FROM chats WHERE id = ? AND {_EMPTY}", begun)
+        self._database.close()
+
+    def new_chat(self, title: str = "", profile: str = "general", system: str | None = None) -> ChatInfo:
+        """Begin a chat; it is listed once it has a message."""
+        now = self._now()
+        with self._database.writing() as connection:
+            number = rows.insert_chat(
+                connection, ChatInfo(0, title_line(title), now, now, profile=profile, system=system)
+            )
+            self._begun.add(number)
+            return rows.read_chat(connection, number)
+
+    def chats(self) -> tuple[ChatInfo, ...]:
+        """Return the chats that hold messages: pinned ones first, then the newest."""
+        return self._list(f"{_LISTED} ORDER BY pinned DESC, updated DESC, id DESC")
+
+    def deleted(self) -> tuple[ChatInfo, ...]:
+        """Return the chats that can be brought back, the last one deleted first."""
+        return self._list("deleted IS NOT NULL ORDER BY deleted DESC, id DESC")
+
+    def chat(self, chat_id: int) -> ChatInfo:
+        """Return one chat; raises UserError if there is none, or it was deleted."""
+        with self._database.reading() as connection:
+            return rows.read_chat(connection, chat_id)
+
+    def rename(self, chat_id: int, title: str) -> None:
+        """Give a chat another title; an empty one takes that of the first prompt."""
+        with self._database.writing() as connection:
+            new = title_line(rows.storable(title)) or rows.first_title(connection, chat_id)
+            rows.change_chat(connection, chat_id, "title = ?", new)
+
+    def pin(self, chat_id: int, pinned: bool) -> None:
+        """Keep a chat at the top of the list, or not."""
+        with self._database.writing() as connection:
+            rows.change_chat(connection, chat_id, "pinned = ?", pinned)
+
+    def set_profile(self, chat_id: int, name: str) -> None:
+        """Choose the profile of a chat."""
+        with self._database.writing() as connection:
+            rows.change_chat(connection, chat_id, "profile = ?", rows.storable(name))
+
+    def set_system(self, chat_id: int, text: str | None) -> None:
+        """Give a chat a system prompt of its own; None takes that of its profile."""
+        with self._database.writing() as connection:
+            rows.change_chat(connection, chat_id, "system = ?", None if text is None else rows.storable(text))
+
+    def set_draft(self, chat_id: int, text: str) -> None:
+        """Keep what is being written in a chat."""
+        with self._database.writing() as connection:
+            rows.change_chat(connection, chat_id, "draft = ?", rows.storable(text))
+
+    def set_leaf(self, chat_id: int, leaf: int | None) -> None:
+        """Show the branch that ends with this message."""
+        with self._database.writing() as connection:
+            if leaf is not None:
+                rows.require_message(connection, chat_id, leaf)
+            rows.change_chat(connection, chat_id, "leaf = ?", leaf)
+
+    def delete(self, chat_id: int) -> None:
+        """Put a chat away; `restore` brings it back, until the store is opened 30 days later."""
+        with self._database.writing() as connection:
+            rows.change_chat(connection, chat_id, "deleted = coalesce(deleted, ?)", self._now())
+
+    def restore(self, chat_id: int) -> None:
+        """Bring a deleted chat back."""
+        with self._database.writing() as connection:
+            rows.change_chat(connection, chat_id, "deleted = ?", None)
+
+    def messages(self, chat_id: int) -> tuple[StoredMessage, ...]:
+        """Return the messages of all branches, oldest first; answers whose program has died are `stopped`."""
+        dead = self._bury()
+        with self._database.reading() as connection:
+            rows.read_chat(connection, chat_id)
+            found = rows.read_messages(connection, "chat = ?", chat_id)
+        return tuple(replace(m, state="stopped") if m.id in dead else m for m in found) if dead else found
+
+    def add(
+        self,
+        chat_id: int,
+        parent: int | None,
+        role: Role,
+        content: str,
+        *,
+        state: State = "complete",
+        attachments: Sequence[Attachment] = (),
+    ) -> StoredMessage:
+        """Add a message below `parent` and show its branch; the first prompt gives its chat a title."""
+        now = self._now()
+        message = StoredMessage(0, chat_id, parent, role, content, now, state, tuple(attachments))
+        with self._database.writing() as connection:
+            chat = rows.read_chat(connection, chat_id)
+            if parent is not None:
+                rows.require_message(connection, chat_id, parent)
+            number = rows.insert_message(connection, message)
+            title = chat.title or (title_of(message) if role == "user" else "")
+            rows.change_chat(connection, chat_id, "leaf = ?, updated = ?, title = ?", number, now, title)
+            (stored,) = rows.read_messages(connection, "id = ?", number)
+        if state == "writing":
+            self._writing.add(number)
+        return stored
+
+    def write(self, message_id: int, content: str, state: State, record: AnswerRecord | None = None) -> None:
+        """Save an answer as far as it has come; cheap enough for twice a second."""
+        now = self._now()
+        with self._database.writing() as connection:
+            changed = connection.execute(
+                "UPDATE messages SET content = ?, state = ?, written = ? WHERE id = ?",
+                (rows.storable(content), state, now, message_id),
+            )
+            if not changed.rowcount:
+                raise StoreError(f"message {message_id} is gone from the chats in `{self.path}`")
+            if record is not None:
+                rows.keep_record(connection, message_id, record)
+            if state != "writing":
+                connection.execute(
+                    "UPDATE chats SET updated = ? WHERE id = (SELECT chat FROM messages WHERE id = ?)",
+                    (now, message_id),
+                )
+        (self._writing.add if state == "writing" else self._writing.discard)(message_id)
+
+    def set_dropped(self, message_ids: Iterable[int], dropped: bool) -> None:
+        """Keep messages from being sent to the model, or send them again."""
+        with self._database.writing() as connection:
+            changes = [(dropped, number) for number in message_ids]
+            connection.executemany("UPDATE messages SET dropped = ? WHERE id = ?", changes)
+
+    def record(self, message_id: int) -> AnswerRecord | None:
+        """Return how an answer came about, None where that is not known."""
+        with self._database.reading() as connection:
+            query = "SELECT outline, rounds FROM records WHERE message = ?"
+            row = connection.execute(query, (message_id,)).fetchone()
+        return record_codec.unpack(*row) if row else None
+
+    def outlines(self, chat_id: int) -> dict[int, AnswerRecord]:
+        """Return how the answers of a chat came about, by message and without their rounds."""
+        with self._database.reading() as connection:
+            found = connection.execute(
+                "SELECT message, outline FROM records JOIN messages ON messages.id = message WHERE chat = ?",
+                (chat_id,),
+            ).fetchall()
+        records = ((message, record_codec.unpack(outline)) for message, outline in found)
+        return {message: record for message, record in records if record is not None}
+
+    def search(self, query: str, limit: int = 50) -> tuple[SearchHit, ...]:
+        """Return where all the words are, best first; the last may be the beginning of a word."""
+        with self._database.reading() as connection:
+            return search(connection, query, limit)
+
+    def prompts(self, limit: int = 200) -> tuple[str, ...]:
+        """Return the different prompts of all chats, newest first."""
+        with self._database.reading() as connection:
+            found = connection.execute(
+                "SELECT content FROM messages JOIN chats ON chats.id = chat "
+                "WHERE role = 'user' AND deleted IS NULL ORDER BY messages.id DESC"
+            )
+            seen: dict[str, None] = {}
+            for (content,) in found:
+                if len(seen) >= limit:
+                    break
+                if content.strip():
+                    seen.setdefault(content)
+        return tuple(seen)
+
+    def last_chat(self) -> int | None:
+        """Return the chat that was open last, if it is still there."""
+        with self._database.reading() as connection:
+            query = "SELECT chat FROM remembered JOIN chats ON chats.id = chat WHERE deleted IS NULL"
+            row = connection.execute(query).fetchone()
+        return row[0] if row else None
+
+    def remember_chat(self, chat_id: int | None) -> None:
+        """Note which chat is open, for the next start."""
+        with self._database.writing() as connection:
+            if chat_id is not None:
+                rows.read_chat(connection, chat_id)
+            connection.execute("INSERT OR REPLACE INTO remembered VALUES (1, ?)", (chat_id,))
+
+    def add_chat(
+        self, chat: ChatInfo, messages: Sequence[StoredMessage], records: Mapping[int, AnswerRecord]
+    ) -> ChatInfo:
+        """Add a whole chat from elsewhere under new numbers; parents must come before their children."""
+        with self._database.writing() as connection:
+            number = rows.insert_chat(connection, chat)
+            new_ids: dict[int, int] = {}
+            for message in messages:
+                parent = None if message.parent is None else new_ids[message.parent]
+                moved = replace(message, chat=number, parent=parent)
+                new_ids[message.id] = rows.insert_message(connection, moved)
+            for message_id, record in records.items():
+                rows.keep_record(connection, new_ids[message_id], record)
+            leaf = None if chat.leaf is None else new_ids[chat.leaf]
+            rows.change_chat(connection, number, "leaf = ?", leaf)
+            return rows.read_chat(connection, number)
+
+    def _list(self, which: str) -> tuple[ChatInfo, ...]:
+        with self._database.reading() as connection:
+            query = f"SELECT {rows.CHAT_COLUMNS} FROM chats WHERE {which}"
+            return tuple(map(rows.chat_of, connection.execute(query)))
+
+    def _tidy(self) -> None:
+        """Drop what was deleted long ago; on a full disk that can wait."""
+        self._bury()
+        before = self._now() - KEPT_S
+        old = f"deleted < ? OR (updated < ? AND {_EMPTY})"
+        with suppress(StoreError):
+            with self._database.reading() as connection:
+                found = connection.execute(f"SELECT 1 FROM chats WHERE {old}", (before, before)).fetchone()
+            if found is None:
+                return
+            with self._database.writing() as connection:
+                connection.execute(f"DELETE FROM chats WHERE {old}", (before, before))
+
+    def _bury(self) -> Collection[int]:
+        """Note that answers whose program has died were stopped; return them even where noting fails."""
+        limits = (self._now(), DEAD_AFTER_S)
+        with self._database.reading() as connection:
+            found = connection.execute(f"SELECT id FROM messages WHERE {_DEAD}", limits).fetchall()
+        dead = {number for (number,) in found} - self._writing
+        if dead:
+            change = f"UPDATE messages SET state = 'stopped' WHERE id = ? AND {_DEAD}"
+            with suppress(StoreError), self._database.writing() as connection:
+                connection.executemany(change, [(number, *limits) for number in dead])
+        return dead

@@ -1,0 +1,182 @@
+"""What a benchmark prints: Markdown for people, CSV and JSON for programs."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from math import isfinite
+from typing import TYPE_CHECKING
+
+from localspec.benchmark.contender import Run
+from localspec.cli.bench.request import BenchWish
+from localspec.cli.shared.figures import Json
+from localspec.hardware.placement.words import size
+from localspec.tuning.words import figure
+
+if TYPE_CHECKING:
+    from localspec.benchmark.figures import Interval, Row, Table
+
+SCHEMA = 1
+UNKNOWN = "-"
+_INTERVALS = ("tokens_per_s", "against", "whole_against")
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """What figures hold for; `machine` is in words, `complete` False of a run that was stopped."""
+
+    target: str
+    draft: str | None
+    machine: str
+    command: str
+    complete: bool
+
+
+def markdown(table: Table, wish: BenchWish, conditions: Conditions) -> Iterator[str]:
+    """Yield the lines of a table for each task, then what the figures hold for."""
+    for task in dict.fromkeys(row.task for row in table.rows):
+        yield f"### {' '.join(task.split())}"
+        yield ""
+        yield f"| {' | '.join(name for name, _ in _COLUMNS)} |"
+        yield f"|{'|'.join(['---'] + ['---:'] * (len(_COLUMNS) - 1))}|"
+        for row in table.rows:
+            if row.task == task:
+                yield f"| {' | '.join(cell(row) for _, cell in _COLUMNS)} |"
+        yield ""
+    yield f"{models_words(conditions)}; {_asked(wish)}. {conditions.machine}."
+    if table.comparable and table.drift.disturbed:
+        yield (
+            f"The machine changed its pace in {_count(len(table.drift.disturbed), 'prompt')}, at worst by "
+            f"{table.drift.worst:.0%}; the comparisons leave those out."
+        )
+    if not conditions.complete:
+        yield "Stopped before the end."
+    yield f"`{conditions.command}`"
+
+
+def models_words(conditions: Conditions) -> str:
+    """Return the names of the models."""
+    return conditions.target if conditions.draft is None else f"{conditions.target} + {conditions.draft}"
+
+
+def _asked(wish: BenchWish) -> str:
+    times = f", {wish.repetitions} times each" if wish.repetitions > 1 else ""
+    how = f"at most {wish.max_tokens} tokens, temperature {wish.sampling.temperature:g}"
+    return f"{_count(len(wish.prompts), 'prompt')}{times}, {how}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' * (number != 1)}"
+
+
+def _speed(row: Row) -> str:
+    return _with_interval(row.tokens_per_s, figure)
+
+
+def _ratio(found: Interval | None) -> str:
+    return UNKNOWN if found is None else _with_interval(found, times)
+
+
+def times(ratio: float) -> str:
+    """Return how many times faster something is."""
+    return f"{ratio:.2f}" if ratio < 100 else f"{ratio:.3g}"
+
+
+def _with_interval(found: Interval, say: Callable[[float], str]) -> str:
+    if found.low is None or found.high is None:
+        return say(found.value)
+    return f"{say(found.value)} ({say(found.low)}-{say(found.high)})"
+
+
+def _milliseconds(seconds: float | None) -> str:
+    return UNKNOWN if seconds is None else f"{1000 * seconds:.{0 if seconds >= 0.1 else 2}f}"
+
+
+def _percent(share: float | None) -> str:
+    return UNKNOWN if share is None else f"{share:.0%}"
+
+
+_COLUMNS: tuple[tuple[str, Callable[[Row], str]], ...] = (
+    ("", lambda row: row.contender),
+    ("tokens/s", _speed),
+    ("x plain", lambda row: _ratio(row.against)),
+    ("x plain, whole", lambda row: _ratio(row.whole_against)),
+    ("TTFT ms", lambda row: _milliseconds(row.first_token_s)),
+    (
+        "prompt tok/s",
+        lambda row: UNKNOWN if row.prompt_tokens_per_s is None else figure(row.prompt_tokens_per_s),
+    ),
+    ("tokens/round", lambda row: UNKNOWN if row.tokens_per_round is None else f"{row.tokens_per_round:.2f}"),
+    ("accepted", lambda row: _percent(row.acceptance)),
+    ("hits", lambda row: _percent(row.hit_rate)),
+    ("wait ms", lambda row: _milliseconds(row.wait_s)),
+    ("Python ms", lambda row: _milliseconds(row.python_s)),
+    ("of bound", lambda row: _percent(row.of_bound)),
+    ("memory", lambda row: UNKNOWN if row.memory_peak is None else size(row.memory_peak)),
+)
+
+
+def comma_separated(table: Table) -> str:
+    """Return the rows as CSV, intervals in columns of their own, what is unknown empty."""
+    flat = [dict(_flat(row)) for row in table.rows]
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(flat[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(flat)
+    return text.getvalue()
+
+
+def _flat(row: Row) -> Iterator[tuple[str, object]]:
+    for name, value in asdict(row).items():
+        if name in _INTERVALS:
+            ends = value or {"value": None, "low": None, "high": None}
+            yield name, ends["value"]
+            yield f"{name}_low", ends["low"]
+            yield f"{name}_high", ends["high"]
+        elif name == "accepted_at":
+            yield name, " ".join(f"{share:.4g}" for share in value)
+        else:
+            yield name, value
+
+
+def whole(table: Table, wish: BenchWish, conditions: Conditions) -> str:
+    """Return everything as one JSON object."""
+    value: Json = {
+        "schema": SCHEMA,
+        **asdict(conditions),
+        "prompts": len(wish.prompts),
+        "runs": wish.repetitions,
+        "max_tokens": wish.max_tokens,
+        "sampling": asdict(wish.sampling),
+        "comparable": table.comparable,
+        "reason": table.reason or None,
+        "drift": asdict(table.drift),
+        "rows": [asdict(row) for row in table.rows],
+    }
+    return json.dumps(_finite(value), ensure_ascii=False)
+
+
+def line(run: Run) -> str:
+    """Return a run as one line of JSON."""
+    value = {
+        "schema": SCHEMA,
+        "contender": run.contender,
+        "task": run.task,
+        "prompt": run.prompt,
+        "repetition": run.repetition,
+        "tokens_per_s": run.tokens_per_s,
+        **asdict(run.summary),
+    }
+    return json.dumps(_finite(value), ensure_ascii=False)
+
+
+def _finite(value: object) -> object:
+    """Return a value without what JSON has no word for."""
+    if isinstance(value, dict):
+        return {key: _finite(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(each) for each in value]
+    return None if isinstance(value, float) and not isfinite(value) else value

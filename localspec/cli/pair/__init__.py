@@ -1,0 +1,222 @@
+"""`localspec pair`: which draft models can serve a target, and what they bring."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from localspec.app.options import PairOptions
+from localspec.cli.shared.arguments import Parser, verb_parser
+from localspec.cli.shared.console import StatusLine, say
+from localspec.cli.shared.errors import FAILURE, SUCCESS, tell
+from localspec.cli.shared.logs import set_up_logging
+from localspec.errors import EngineError, LocalSpecError, UserError
+from localspec.types import ModelOptions
+
+if TYPE_CHECKING:
+    from localspec.cli.pair.candidates import Partner, Target
+    from localspec.cli.pair.measuring import Gain
+    from localspec.inference.interface import OpenModels
+    from localspec.models.catalogue import Catalogue
+    from localspec.models.local import LocalModel
+
+SCHEMA = 1
+_MEASURED = 3
+_QUIET = 0.3  # cores that other programs take without harm to a measurement
+_MODES = {"off": "plain decoding", "sd": "taking turns (SD)", "ssd": "drafting ahead (SSD)"}
+
+
+def parser() -> Parser:
+    """Return the parser of `localspec pair`."""
+    result = verb_parser(
+        "pair",
+        "Find draft models that can serve a target: on this computer, where the vocabularies are compared "
+        "token by token, and in the catalogue. Exit code 1 if there is none.",
+    )
+    result.add_argument("target", metavar="TARGET", help="a GGUF file, or a name that `models` lists")
+    result.add_argument(
+        "--measure", action="store_true",
+        help=f"really run the {_MEASURED} most promising drafts on disk: a minute or more for each",
+    )  # fmt: skip
+    result.add_argument("--json", action="store_true", help="print one JSON object instead of text")
+    result.add_argument("-v", "--verbose", action="store_true", help="print log to standard error")
+    return result
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the verb and return its exit code."""
+    args = parser().parse_args(argv)
+    set_up_logging(verbose=args.verbose)
+    from localspec.cli.models import on_this_computer
+    from localspec.cli.pair.candidates import partners
+    from localspec.cli.recommend import this_machine
+    from localspec.models.catalogue import shipped
+
+    local, known = on_this_computer(), shipped()
+    target = find_target(args.target, local, known)
+    if args.measure and target.path is None:
+        raise UserError(
+            f"{target.name} is not on this computer, so that nothing can be measured",
+            f"`localspec pull {target.name}` downloads it",
+        )
+    found = partners(target, this_machine(), local, known)
+    gains = _measure_best(target, found) if args.measure else {}
+    if args.json:
+        print(json.dumps(_as_json(target, found, gains), ensure_ascii=False))
+    else:
+        for line in lines(target, found, gains):
+            print(line)
+    return SUCCESS if any(partner.verdict.fits for partner in found) else FAILURE
+
+
+def find_target(text: str, local: Sequence[LocalModel], known: Catalogue) -> Target:
+    """Return the model that a text means: a file, a name on disk, or an entry of the catalogue."""
+    from localspec.cli.pair.candidates import Target
+    from localspec.models.catalogue import approximate_shape
+    from localspec.models.gguf import read_shape
+    from localspec.models.local import named, no_such_model
+    from localspec.models.names import file_named
+
+    path = file_named(text)
+    if path is not None:
+        return Target(str(path), read_shape(path), path)
+    model = named(text, local)
+    if model is not None:
+        if model.shape is None:
+            raise UserError(f"{model.name} cannot be used: {model.problem}", "download it again")
+        return Target(model.name, model.shape, model.path)
+    wanted = text.lower()
+    for entry in known.models:
+        if entry.reference and wanted in (entry.reference.lower(), entry.source.lower(), entry.key):
+            return Target(entry.reference, approximate_shape(entry), None)
+    raise no_such_model(text, local)
+
+
+def lines(target: Target, found: Sequence[Partner], gains: dict[str, Gain | str]) -> Iterator[str]:
+    """Return what can serve a target, then what cannot."""
+    fitting = [partner for partner in found if partner.verdict.fits]
+    others = [partner for partner in found if not partner.verdict.fits]
+    if not fitting:
+        yield f"No draft model for {target.name} is on this computer or in the catalogue."
+        yield "Mode ngram needs none: `--mode ngram` guesses from what the text repeats."
+    else:
+        yield f"Drafts for {target.name}, the most promising first:"
+    for partner in fitting:
+        yield ""
+        yield f"  {partner.name}{'' if partner.path else '  (not on disk)'}"
+        for text in _about(partner, gains.get(partner.name)):
+            yield f"    {text}"
+    if others:
+        yield ""
+        yield "These cannot serve it:"
+    for partner in others:
+        yield f"  {partner.name}: {partner.verdict.reason}"
+
+
+def _about(partner: Partner, gain: Gain | str | None) -> Iterator[str]:
+    from localspec.hardware.placement.words import rate
+    from localspec.models.pairing import remark
+
+    verdict, placement = partner.verdict, partner.placement
+    yield f"vocabulary: {verdict.reason}"
+    words = remark(verdict.size_ratio)
+    yield f"size: the target is {verdict.size_ratio:.1f} times larger{'; ' + words if words else ''}"
+    if placement is None:
+        yield f"here: {partner.problem}"
+    else:
+        where = ", ".join(placement.draft.devices) if placement.draft and placement.draft.devices else "CPU"
+        speed = "" if placement.tokens_per_s is None else f", about {rate(placement.tokens_per_s)} tokens/s"
+        yield f"here: on {where}, {_MODES[placement.mode]}{speed} expected"
+    if gain is not None:
+        yield f"measured: {gain}"
+    if partner.path is None:
+        yield f"get it: localspec pull {partner.name}"
+
+
+def open_pair(target: Path, partner: Partner) -> OpenModels:
+    """Open a target with a draft model in a process of its own, on their planned seats."""
+    from localspec.app.placing import apply
+    from localspec.inference.worker import Worker
+
+    assert partner.path is not None
+    assert partner.placement is not None
+    options = PairOptions(ModelOptions(target), ModelOptions(partner.path), None, 16, asked_for_gpu=False)
+    seated = apply(partner.placement, options)
+    return Worker.open(
+        seated.target, seated.draft, max_fan_out=seated.max_fan_out, draft_threads=seated.draft_threads
+    )
+
+
+def _measure_best(target: Target, found: Sequence[Partner]) -> dict[str, Gain | str]:
+    """Run the most promising drafts on disk one after the other; a failure is a sentence."""
+    from localspec.cli.pair.measuring import measure
+
+    assert target.path is not None
+    gains: dict[str, Gain | str] = {}
+    best = [partner for partner in found if partner.path is not None and partner.placement is not None]
+    if best:
+        _tell_if_busy()
+    else:
+        say("note: no draft that could be measured is on disk")
+    status = StatusLine()
+    for partner in best[:_MEASURED]:
+        status.update(f"measuring {partner.name}")
+        on_progress = partial(_tell_progress, status, partner.name)
+        try:
+            with closing(open_pair(target.path, partner)) as models:
+                gains[partner.name] = measure(models, on_progress)
+        except (EngineError, UserError) as error:
+            status.clear()
+            tell(error)
+            gains[partner.name] = f"failed: {_message(error)}"
+        finally:
+            status.clear()
+    return gains
+
+
+def _tell_if_busy() -> None:
+    """Warn that figures of a machine that has other work to do mean little."""
+    from localspec.cli.doctor.hardware import busy_cores
+
+    busy, greediest = busy_cores()
+    if busy > _QUIET:
+        say(
+            f"note: other programs take {busy:.1f} cores, {greediest} the most; the figures are good only "
+            "for as long as they do"
+        )
+
+
+def _tell_progress(status: StatusLine, name: str, done: float) -> None:
+    status.update(f"measuring {name}: {done:.0%}")
+
+
+def _message(error: LocalSpecError) -> str:
+    return error.message if isinstance(error, UserError) else str(error)
+
+
+def _as_json(target: Target, found: Sequence[Partner], gains: dict[str, Gain | str]) -> dict[str, object]:
+    return {
+        "schema": SCHEMA,
+        "target": {"name": target.name, "path": None if target.path is None else str(target.path)},
+        "drafts": [_partner_json(partner, gains.get(partner.name)) for partner in found],
+    }
+
+
+def _partner_json(partner: Partner, gain: Gain | str | None) -> dict[str, object]:
+    from localspec.app.placing import as_json
+
+    measured = gain if isinstance(gain, str) or gain is None else asdict(gain) | {"is_gain": gain.is_gain}
+    return {
+        "name": partner.name,
+        "path": None if partner.path is None else str(partner.path),
+        "verdict": asdict(partner.verdict),
+        "problem": partner.problem or None,
+        "tokens_per_s": partner.tokens_per_s or None,
+        "placement": as_json(partner.placement) if partner.placement else None,
+        "measured": measured,
+    }

@@ -1,0 +1,1 @@
+"""What verbs share: flags, the terminal, errors, figures."""

@@ -1,0 +1,232 @@
+"""The flags that verbs share, in llama.cpp's spellings where it has them."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import NoReturn, get_args
+
+from localspec.cli.shared import values
+from localspec.errors import UserError
+from localspec.models.names import parse
+from localspec.storage.profiles import SAMPLING_RANGES
+from localspec.types import Acceptance, EngineSettings, Fallback, FanOutShape, KvType, Sampling, SplitMode
+
+MODES = ("auto", "off", "ngram", "sd", "ssd")
+MAX_DRAFT_LENGTH = 256
+MAX_FAN_OUT = 64
+_SAMPLING = Sampling()
+_SETTINGS = EngineSettings()
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose complaints are `UserError`s."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise a UserError instead of leaving the process."""
+        raise UserError(message.removeprefix("argument "), f"see `{self.prog} --help`")
+
+
+def verb_parser(verb: str, description: str) -> Parser:
+    """Return an empty parser for one verb."""
+    return Parser(
+        prog=f"localspec {verb}",
+        description=description,
+        allow_abbrev=False,  # `--temp` must not mean something else when a longer flag appears
+        formatter_class=lambda prog: argparse.HelpFormatter(prog, max_help_position=34, width=100),
+    )
+
+
+def add_model_flags(parser: Parser) -> None:
+    """Add what opens a target and a draft model."""
+    group = parser.add_argument_group("models (without -m: as in config.toml, else those that came along)")
+    add = group.add_argument
+    hub = "USER/REPO[:QUANT]"
+    add("-m", "--model", metavar="FILE", help="GGUF file of the target model, or its name in `models`")
+    add("-md", "--model-draft", "--spec-draft-model", metavar="FILE", help="the same for the draft model")
+    add(
+        "-hf", "-hfr", "--hf-repo", dest="model", type=parse, default=argparse.SUPPRESS, metavar=hub,
+        help="target model on the Hugging Face hub; downloaded once",
+    )  # fmt: skip
+    add(
+        "-hff",
+        "--hf-file",
+        metavar="FILE",
+        help="which file of the -hf repository, where its quant is not enough",
+    )
+    add(
+        "-hfd", "-hfrd", "--hf-repo-draft", "--spec-draft-hf", dest="model_draft", type=parse,
+        default=argparse.SUPPRESS, metavar=hub, help="draft model on the hub",
+    )  # fmt: skip
+    add("-c", "--ctx-size", type=values.context_size, default=0, metavar="N", help="context in tokens")
+    add(
+        "-t",
+        "--threads",
+        type=values.whole(0, 1024),
+        default=0,
+        metavar="N",
+        help="CPU threads (0: all cores)",
+    )
+    add(
+        "-td",
+        "--threads-draft",
+        type=values.whole(1, 1024),
+        metavar="N",
+        help="CPU threads of the draft model",
+    )
+    add("-b", "--batch-size", type=values.whole(1, 65536), default=2048, metavar="N", help="tokens per batch")
+    add("-ub", "--ubatch-size", type=values.whole(1, 65536), metavar="N", help="tokens computed at once")
+    add("-fa", "--flash-attn", type=values.on_off_auto, metavar="on|off|auto", help="flash attention")
+    kinds = get_args(KvType)
+    add("-ctk", "--cache-type-k", choices=kinds, default="f16", metavar="TYPE", help="type of the K cache")
+    add("-ctv", "--cache-type-v", choices=kinds, default="f16", metavar="TYPE", help="type of the V cache")
+    add("-ctkd", "--cache-type-k-draft", choices=kinds, metavar="TYPE", help="the same for the draft model")
+    add("-ctvd", "--cache-type-v-draft", choices=kinds, metavar="TYPE", help="the same for the draft model")
+    add("--no-mmap", action="store_true", help="read model files into memory instead of mapping them")
+
+
+def add_device_flags(parser: Parser) -> None:
+    """Add what places models on devices."""
+    group = parser.add_argument_group("devices")
+    add = group.add_argument
+    layers = "N|auto|all"
+    add(
+        "-ngl", "--gpu-layers", "--n-gpu-layers", dest="gpu_layers", type=values.gpu_layers, metavar=layers,
+        default=argparse.SUPPRESS, help="layers of the target on the GPU",
+    )  # fmt: skip
+    add(
+        "-ngld", "--gpu-layers-draft", "--n-gpu-layers-draft", dest="gpu_layers_draft",
+        type=values.gpu_layers, default=argparse.SUPPRESS, metavar=layers, help="layers of the draft",
+    )  # fmt: skip
+    add(
+        "-ts", "--tensor-split", type=values.tensor_split, default=(), metavar="3,1", help="shares per device"
+    )
+    add("-sm", "--split-mode", choices=get_args(SplitMode), default="layer", help="how to split the target")
+    add("-mg", "--main-gpu", type=values.whole(0, 63), default=0, metavar="N", help="device when not split")
+    add("-dev", "--device", type=values.device_names, metavar="NAMES", help="devices of the target, or none")
+    add(
+        "-devd",
+        "--device-draft",
+        type=values.device_names,
+        metavar="NAMES",
+        help="devices of the draft model",
+    )
+    add("--list-devices", action="store_true", help="list the devices and leave")
+
+
+def add_sampling_flags(parser: Parser) -> None:
+    """Add what chooses the next token and ends an answer."""
+    add = add_sampler_flags(
+        parser,
+        _SAMPLING,
+        "what is not given: as your own profile says, else as the card of SmolLM2 if that is the model, else "
+        "as a shipped profile says, else as in parentheses",
+    )
+    add("-s", "--seed", type=values.seed, metavar="N", help="seed, -1 draws one (-1)")
+    add("-n", "--predict", "--n-predict", type=values.token_limit, metavar="N", help="most tokens to write")
+    add(
+        "--stop",
+        action="append",
+        default=[],
+        metavar="TEXT",
+        help="end the answer before this text; repeatable",
+    )
+
+
+def add_sampler_flags(parser: Parser, s: Sampling, about: str) -> Callable[..., argparse.Action]:
+    """Add what chooses the next token, with `s` named as usual; return what adds to the same group."""
+    add = parser.add_argument_group("sampling", about).add_argument
+    for flags, name, help_text in (
+        (("--temp", "--temperature"), "temperature", f"temperature, 0 is greedy ({s.temperature})"),
+        (("--top-k",), "top_k", f"0 is off ({s.top_k})"),
+        (("--top-p",), "top_p", f"1 is off ({s.top_p})"),
+        (("--min-p",), "min_p", f"0 is off ({s.min_p})"),
+        (("--repeat-penalty",), "repetition_penalty", "1 is off (1)"),
+        (("--presence-penalty",), "presence_penalty", "0 is off (0)"),
+        (("--frequency-penalty",), "frequency_penalty", "0 is off (0)"),
+        (("--repeat-last-n",), "penalty_window", f"tokens that penalties see ({s.penalty_window})"),
+    ):
+        low, high = SAMPLING_RANGES[name]
+        is_whole = isinstance(getattr(s, name), int)
+        read = values.whole(int(low), int(high)) if is_whole else values.decimal(low, high)
+        add(*flags, dest=name, type=read, metavar="N" if is_whole else "X", help=help_text)
+    return add
+
+
+def add_prompt_flags(parser: Parser) -> None:
+    """Add what surrounds the question."""
+    group = parser.add_argument_group("prompt")
+    add = group.add_argument
+    add("-sys", "--system-prompt", metavar="TEXT", help="system prompt")
+    add("-sysf", "--system-prompt-file", metavar="FILE", help="file that holds the system prompt")
+    add(
+        "--profile",
+        metavar="NAME",
+        help="system prompt, sampling and settings from a profile, where no flag says more; auto goes by the "
+        "question: coding or general",
+    )
+    add(
+        "--chat-template-kwargs", type=values.template_variables, default=(), metavar="JSON",
+        help='variables of the chat template, such as {"enable_thinking": false}',
+    )  # fmt: skip
+
+
+def add_speculation_flags(parser: Parser) -> None:
+    """Add how to speculate."""
+    group = parser.add_argument_group(
+        "speculation", "what is not given: as the profile says, else as `tune` found, else as in parentheses"
+    )
+    add, s = group.add_argument, _SETTINGS
+    add("--mode", choices=MODES, default="auto", help="decoding mode; auto takes what pays here (auto)")
+    length = values.whole(1, MAX_DRAFT_LENGTH)
+    add(
+        "--draft-length", "--spec-draft-n-max", dest="draft_length", type=length, metavar="N",
+        help=f"most tokens in a draft ({s.draft_length})",
+    )  # fmt: skip
+    for alias in ("--draft-max", "--draft"):
+        add(alias, dest="draft_length", type=length, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
+    add_drafting_flags(add)
+
+
+def add_drafting_flags(add: Callable[..., argparse.Action]) -> None:
+    """Add how drafts are made and judged, whatever their mode and length."""
+    s = _SETTINGS
+    add(
+        "--fan-out", type=values.whole(1, MAX_FAN_OUT), metavar="N",
+        help=f"outcomes to prepare in mode ssd ({s.fan_out_budget})",
+    )  # fmt: skip
+    add("--fan-out-shape", choices=get_args(FanOutShape), help=f"which outcomes ({s.fan_out_shape})")
+    add("--draft-temperature", type=values.decimal(0, 10), metavar="X", help="tempers the draft (1)")
+    add("--saguaro-c", type=values.decimal(0, 1), metavar="X", help="weight of likely draft tokens (1)")
+    add("--acceptance", choices=get_args(Acceptance), help=f"how drafts are judged ({s.acceptance})")
+    add(
+        "--min-confidence", "--spec-draft-p-min", dest="min_confidence", type=values.decimal(0, 1),
+        metavar="X", help="end a draft below this confidence (default: measured costs decide)",
+    )  # fmt: skip
+    add(
+        "--fallback", choices=get_args(Fallback),
+        help="ngram: repetitions in the text serve as drafts too, in sd and ssd (ngram; bench: by its modes)",
+    )  # fmt: skip
+
+
+def add_answer_flags(parser: Parser) -> None:
+    """Add every flag of a verb that writes answers."""
+    add_model_flags(parser)
+    add_device_flags(parser)
+    add_sampling_flags(parser)
+    add_prompt_flags(parser)
+    add_speculation_flags(parser)
+    add_output_flags(parser)
+
+
+def add_output_flags(parser: Parser) -> None:
+    """Add what is printed besides the answer."""
+    group = parser.add_argument_group("output")
+    add = group.add_argument
+    add("--stats", action="store_true", help="print figures to standard error at the end")
+    add("--json", action="store_true", help="print one JSON object instead of text")
+    add(
+        "--color", action=argparse.BooleanOptionalAction, default=None,
+        help="mark tokens by origin; NO_COLOR is honoured",
+    )  # fmt: skip
+    add("-v", "--verbose", action="store_true", help="print log and tracebacks to standard error")

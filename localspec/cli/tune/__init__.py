@@ -1,0 +1,193 @@
+"""`localspec tune`: measure this machine and find the fastest settings for each kind of work."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, get_args
+
+from localspec.app import placing
+from localspec.app.tune_stopping import Stop
+from localspec.app.tuned_pair import settled
+from localspec.app.tuning import (
+    USUAL_TASKS,
+    TuneWish,
+    budget,
+    plan_of,
+    profiles_of,
+    run,
+    seated_pair,
+    stopped_profiles,
+)
+from localspec.cli.shared import opening
+from localspec.cli.shared.arguments import Parser, add_device_flags, add_model_flags, verb_parser
+from localspec.cli.shared.console import is_terminal, on_interrupt, say
+from localspec.cli.shared.errors import INTERRUPTED, SUCCESS
+from localspec.cli.shared.logs import set_up_logging
+from localspec.cli.shared.values import whole
+from localspec.cli.tune.display import view
+from localspec.cli.tune.results import as_json, result_lines
+from localspec.errors import Cancelled, UserError
+from localspec.storage import paths
+from localspec.storage.profiles import profiles
+from localspec.tuning.plan import QUICK_TRIALS, TRIALS, TunePlan
+from localspec.tuning.words import glyphs
+from localspec.types import TaskType
+
+if TYPE_CHECKING:
+    from localspec.app.options import PairOptions
+    from localspec.hardware.device_info import Placement
+    from localspec.tuning.progress import TuneProgress
+
+SCHEMA = 1
+_WIDE = 200  # columns of what is no terminal: each result on a line
+EXPORTS = ("llama-server", "preset.ini", "llama-swap", "toml")
+REPORT_FILE = "localspec-tune.html"
+
+
+def parser() -> Parser:
+    """Return the parser of `localspec tune`."""
+    result = verb_parser(
+        "tune",
+        "Measure this machine with these models, find the fastest settings for each kind of work, and keep "
+        "them for `--mode auto`. What does not beat plain decoding is switched off. Ctrl+C keeps what was "
+        "found, and --resume goes on from there.",
+    )
+    add = result.add_argument
+    add(
+        "--task", nargs="+", action="extend", choices=get_args(TaskType), default=[], metavar="TASK",
+        help=f"which kinds of work: {', '.join(get_args(TaskType))} ({', '.join(USUAL_TASKS)})",
+    )  # fmt: skip
+    add("--profile", action="append", default=[], metavar="NAME", help="a profile's kind of work; repeatable")
+    add("--budget", type=budget, metavar="TIME", help="how long the whole may take: 90s, 3m, 1h")
+    add(
+        "--trials", type=whole(1, 1_000_000), metavar="N",
+        help=f"settings to simulate for each task ({TRIALS}; {QUICK_TRIALS} with --quick)",
+    )  # fmt: skip
+    add("--quick", action="store_true", help="less of everything, and open the models as usual")
+    add("--resume", action="store_true", help="go on with the last run where it was stopped")
+    add("--json", action="store_true", help="print one JSON object instead of text")
+    add("-v", "--verbose", action="store_true", help="print log and tracebacks to standard error")
+    _add_kept_flags(result)
+    add_model_flags(result)
+    add_device_flags(result)
+    placing.add_placing_flags(result)
+    return result
+
+
+def _add_kept_flags(result: Parser) -> None:
+    add = result.add_argument_group("what was found (instead of tuning)").add_argument
+    add("--show", action="store_true", help="list the settings that are kept, and which are out of date")
+    add("--reset", action="store_true", help="forget the settings of these models, or of --task alone")
+    add("-y", "--yes", action="store_true", help="ask nothing before --reset")
+    add("--export", choices=EXPORTS, metavar="FORMAT", help=f"print the settings as {', '.join(EXPORTS)}")
+    add(
+        "--report", nargs="?", const=REPORT_FILE, metavar="FILE",
+        help=f"write a page with curves and plots ({REPORT_FILE})",
+    )  # fmt: skip
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the verb and return its exit code."""
+    args = parser().parse_args(argv)
+    if args.list_devices:
+        return opening.list_devices()
+    _check(args)
+    set_up_logging(verbose=args.verbose)
+    if args.show or args.reset or args.export or args.report is not None:
+        return _look_back(args)
+    found = profiles(paths.config_dir() / "profiles")
+    for problem in found.problems:
+        say(f"note: {problem}")
+    chosen = profiles_of(found, args.task, args.profile)
+    pair = seated_pair(args, _explain if args.explain else None)
+    if args.resume and not args.task and not args.profile:
+        chosen = stopped_profiles(found, pair) or chosen
+    wish = TuneWish(chosen, args.budget, args.trials, args.quick, args.resume, settled(args))
+    return _tune(plan_of(pair, wish), pair, args, _again(argv))
+
+
+def _again(argv: Sequence[str]) -> str:
+    """Return the command that goes on with a run."""
+    return shlex.join(["localspec", "tune", *argv, *["--resume"] * ("--resume" not in argv)])
+
+
+def _look_back(args: argparse.Namespace) -> int:
+    """Do what is about earlier runs."""
+    from localspec.cli.tune import kept, tune_export
+
+    if args.export:
+        return tune_export.main(args)
+    if args.report is not None:
+        return kept.report(args)
+    return kept.show(args) if args.show else kept.reset(args)
+
+
+def _explain(placement: Placement) -> None:
+    for line in placing.lines(placement, explain=True):
+        say(line)
+
+
+def _check(args: argparse.Namespace) -> None:
+    verbs = ("show", "reset", "export", "report")
+    wanted = [f"--{name}" for name in verbs if getattr(args, name) not in (None, False)]
+    if len(wanted) > 1:
+        raise UserError(f"{wanted[0]} and {wanted[1]} cannot be done at once", "do one after the other")
+    given = [f"--{name}" for name in ("budget", "trials", "quick", "resume") if getattr(args, name)]
+    if wanted and given:
+        raise UserError(f"{wanted[0]} does not tune, and {given[0]} says how", f"leave {given[0]} out")
+    if args.explain and args.no_fit:
+        raise UserError("--explain tells of a plan, and --no-fit makes none", "keep one of them")
+    if args.yes and not args.reset:
+        raise UserError("-y/--yes answers a question that only --reset asks", "leave it out")
+
+
+def _tune(plan: TunePlan, pair: PairOptions, args: argparse.Namespace, again: str) -> int:
+    """Tune with a view of it, and print what came of it; also of a run that was stopped."""
+    stop, shown = Stop(), view([profile.task for profile in plan.profiles])
+    draft = f" + {pair.draft.path.stem}" if pair.draft is not None else ""
+    say(f"tuning {pair.target.path.stem}{draft} for {', '.join(profile.name for profile in plan.profiles)}")
+
+    def stopping() -> None:
+        if not stop.wanted:
+            shown.tell("stopping, in a few seconds at most")
+        stop.ask()
+
+    is_stopped = False
+    with shown, on_interrupt(stopping):
+        try:
+            for event in run(plan, pair, stop):
+                shown.take(event)
+        except (Cancelled, KeyboardInterrupt):
+            is_stopped = True
+    _print_results(shown.progress, pair, args, is_stopped=is_stopped)
+    if is_stopped:
+        say(f"stopped; what was found so far is kept, and `{again}` goes on with it")
+    return INTERRUPTED if is_stopped else SUCCESS
+
+
+def _print_results(
+    progress: TuneProgress, pair: PairOptions, args: argparse.Namespace, *, is_stopped: bool
+) -> None:
+    if args.json:
+        workplace = progress.workplace.workplace if progress.workplace is not None else None
+        value = {
+            "schema": SCHEMA,
+            "complete": not is_stopped,
+            "target": str(pair.target.path),
+            "draft": None if pair.draft is None else str(pair.draft.path),
+            "workplace": None if workplace is None else asdict(workplace),
+            "tasks": [as_json(result) for result in progress.results],
+        }
+        print(json.dumps(value, default=str))
+    else:
+        width = shutil.get_terminal_size().columns if is_terminal(sys.stdout) else _WIDE
+        for line in result_lines(progress.results, width, glyphs(sys.stdout.encoding)):
+            print(line)
+    if progress.results:
+        say(f"kept in {paths.data_dir() / 'tuned.json'}; `--mode auto` uses it from the next start on")

@@ -1,0 +1,227 @@
+"""What `localspec tune` has found before: list it, forget it, hand it to other programs."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, get_args
+
+from localspec.app.tuning import TuneWish, identity_of, plan_of, profiles_of, seated_pair
+from localspec.cli.shared.console import is_terminal, say
+from localspec.cli.shared.errors import FAILURE, SUCCESS
+from localspec.errors import LocalSpecError, UserError
+from localspec.storage import paths
+from localspec.storage.profiles import profiles
+from localspec.tuning.words import figure, settings_words
+from localspec.types import TaskType
+from localspec.units import columns
+
+if TYPE_CHECKING:
+    from localspec.storage.tuned import Identity, Kept, ModelFacts
+
+SCHEMA = 1
+_WIDE = 200
+_PAGE = b"<!doctype html"
+_HEAD = ("", "task", "settings", "tok/s", "of plain (95%)", "tuned")
+_RIGHT = frozenset({3})
+_AGES = ((86400, "day"), (3600, "hour"), (60, "minute"))
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """Settings that are kept, and what has changed since they were found."""
+
+    kept: Kept
+    stale: tuple[str, ...]
+
+
+def show(args: argparse.Namespace) -> int:
+    """List what is kept, for all models."""
+    from localspec.storage.tuned import everything
+
+    kept, note = everything()
+    if note:
+        say(f"note: {note}")
+    chosen = tasks_of(args)
+    found = [each for each in kept if not chosen or each.tuned.task in chosen]
+    now = _present(args) if found else None
+    listed = [Listed(kept, _stale(kept.identity, now)) for kept in found]
+    if args.json:
+        values = [asdict(each.kept) | {"stale": each.stale} for each in listed]
+        print(json.dumps({"schema": SCHEMA, "kept": values}))
+        return SUCCESS
+    if not listed:
+        for_tasks = f" for {', '.join(chosen)}" if chosen else ""
+        say(f"nothing is tuned yet{for_tasks}; `localspec tune` does it")
+    width = shutil.get_terminal_size().columns if is_terminal(sys.stdout) else _WIDE
+    for line in lines(listed, width, datetime.now(UTC)):
+        print(line)
+    return SUCCESS
+
+
+def lines(listed: Sequence[Listed], width: int, now: datetime) -> Iterator[str]:
+    """Return what is kept, by pair of models."""
+    by_pair = sorted(listed, key=lambda each: (pair_name(each.kept.identity), each.kept.tuned.task))
+    for name, group in groupby(by_pair, key=lambda each: pair_name(each.kept.identity)):
+        yield name
+        each_of = list(group)
+        table = columns((_HEAD, *(_row(each, now) for each in each_of)), _RIGHT)
+        fits = max(map(len, table)) <= width
+        if fits:
+            yield table[0]
+        for row, each in zip(table[1:], each_of, strict=True):
+            yield from [row] if fits else _narrow(each, now)
+            for change in each.stale:
+                yield f"    out of date: {change}"
+
+
+def pair_name(identity: Identity) -> str:
+    """Return the names of a pair's files."""
+    draft = "" if identity.draft is None else f" + {Path(identity.draft.path).stem}"
+    return f"{Path(identity.target.path).stem}{draft}"
+
+
+def _row(each: Listed, now: datetime) -> tuple[str, ...]:
+    tuned = each.kept.tuned
+    gain = f"×{tuned.gain:.2f} ({tuned.gain_low:.2f}-{tuned.gain_high:.2f})"
+    return (
+        "",
+        tuned.task,
+        settings_words(tuned.settings),
+        figure(tuned.rate),
+        "-" if tuned.settings.mode == "off" else gain,
+        age(tuned.measured_at, now),
+    )
+
+
+def _narrow(each: Listed, now: datetime) -> Iterator[str]:
+    _, task, settings, rate, gain, when = _row(each, now)
+    yield f"  {task}: {settings}"
+    yield f"    {rate} tok/s, {gain} of plain, {when}" if gain != "-" else f"    {rate} tok/s, {when}"
+
+
+def age(moment: str, now: datetime) -> str:
+    """Return how long ago a moment in ISO 8601 was."""
+    try:
+        then = datetime.fromisoformat(moment)
+    except ValueError:
+        return "some time ago"
+    seconds = (now - (then if then.tzinfo else then.replace(tzinfo=UTC))).total_seconds()
+    for length, word in _AGES:
+        if seconds >= length:
+            count = int(seconds // length)
+            return f"{count} {word}{'s' * (count > 1)} ago"
+    return "just now"
+
+
+def _stale(kept: Identity, now: Identity | None) -> tuple[str, ...]:
+    """Return what has changed: of the present pair also its placement, of others machine and files."""
+    from localspec.storage.tuned import changes
+
+    if now is None:
+        return ()
+    if (kept.target.path, kept.draft and kept.draft.path) == (now.target.path, now.draft and now.draft.path):
+        return changes(kept, now)
+    gone = [model.path for model in (kept.target, kept.draft) if model and not Path(model.path).exists()]
+    if gone:
+        return tuple(f"{path} is gone" for path in gone)
+    target, draft = _as_it_is(kept.target), kept.draft and _as_it_is(kept.draft)
+    return changes(kept, replace(kept, machine=now.machine, target=target, draft=draft))
+
+
+def _as_it_is(model: ModelFacts) -> ModelFacts:
+    from localspec.storage.tuned import fingerprint
+
+    with suppress(LocalSpecError):
+        return replace(model, fingerprint=fingerprint(Path(model.path)))
+    return model
+
+
+def _present(args: argparse.Namespace) -> Identity | None:
+    """Return what would hold for models opened now; None where they cannot be."""
+    try:
+        return identity_of(seated_pair(args))
+    except LocalSpecError as error:
+        say(f"note: what is out of date is not known: {error}")
+        return None
+
+
+def reset(args: argparse.Namespace) -> int:
+    """Forget the settings of the models that the arguments name; ask before."""
+    from localspec.storage.tuned import forget
+    from localspec.tuning import results
+
+    identity = identity_of(seated_pair(args))
+    chosen = tasks_of(args)
+    what = f"the settings of {pair_name(identity)}" + (f" for {', '.join(chosen)}" if chosen else "")
+    if not args.yes and not _agrees(f"Forget {what}?"):
+        say("nothing was forgotten")
+        return FAILURE
+    count = sum(forget(identity, task) for task in chosen or (None,))
+    for task in chosen or [each.task for each in results.everything(identity.pair)]:
+        with suppress(OSError):
+            results.forget(identity.pair, task)
+    if args.json:
+        print(json.dumps({"schema": SCHEMA, "forgotten": count}))
+    else:
+        say(f"forgot {count} task{'s' * (count != 1)}" if count else f"{what[4:]} were not kept anyway")
+    return SUCCESS
+
+
+def report(args: argparse.Namespace) -> int:
+    """Write a page about what was found, and print where it is."""
+    from localspec.tuning.report.gather import gather
+    from localspec.tuning.report.report import write_report
+
+    path = paths.expanded(args.report).absolute()
+    _must_be_ours(path)
+    pair = seated_pair(args)
+    identity = identity_of(pair)
+    found = profiles(paths.config_dir() / "profiles")
+    tasks = args.task or (() if args.profile else get_args(TaskType))
+    wish = TuneWish(profiles_of(found, tasks, args.profile))
+    given = gather(plan_of(pair, wish), identity)
+    if given is None:
+        raise UserError(f"{pair_name(identity)} is not tuned", "run `localspec tune` first")
+    write_report(path, given)
+    print(json.dumps({"schema": SCHEMA, "file": str(path)}) if args.json else path)
+    return SUCCESS
+
+
+def _must_be_ours(path: Path) -> None:
+    """Refuse to write over what is no page."""
+    if path.is_dir():
+        raise UserError(f"{path} is a folder", "name a file in it")
+    try:
+        with path.open("rb") as file:
+            start = file.read(len(_PAGE))
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror}") from None
+    if start and start.lower() != _PAGE:
+        raise UserError(f"{path} exists and is no report", "name another file")
+
+
+def tasks_of(args: argparse.Namespace) -> tuple[TaskType, ...]:
+    """Return the tasks that the arguments name, none of them for all."""
+    if not args.task and not args.profile:
+        return ()
+    found = profiles_of(profiles(paths.config_dir() / "profiles"), args.task, args.profile)
+    return tuple(profile.task for profile in found)
+
+
+def _agrees(question: str) -> bool:
+    if not is_terminal(sys.stdin):
+        raise UserError("--reset asks first, but nobody sits at the standard input", "--yes answers it")
+    sys.stderr.write(f"{question} [y/N] ")
+    sys.stderr.flush()
+    return sys.stdin.readline().strip().lower() in ("y", "yes")

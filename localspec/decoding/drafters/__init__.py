@@ -1,0 +1,1 @@
+"""Who writes drafts: the draft model, repetitions in the text, both, or ahead of time."""

@@ -1,0 +1,104 @@
+"""The draft model's own copy of the text, drafted one token at a time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from localspec.decoding.drafters.proposer import Proposal, Proposer
+from localspec.decoding.model import LanguageModel
+from localspec.decoding.policy import Pace
+from localspec.types import VerifyOutcome
+
+
+def common_prefix(left: Sequence[int], right: Sequence[int]) -> int:
+    """Return how many leading tokens two texts share."""
+    for index, (a, b) in enumerate(zip(left, right, strict=False)):
+        if a != b:
+            return index
+    return min(len(left), len(right))
+
+
+class Trunk:
+    """Sequence 0 of a draft model: the committed text, and proposals that follow it; it outlives answers.
+
+    `text` ends with the token that the target has not read yet; `proposals[i]` follows it and i proposals.
+    The cache holds a prefix of it all, usually all but the last proposal.
+    """
+
+    def __init__(self, model: LanguageModel, clock: Callable[[], float] = time.perf_counter) -> None:
+        self.model = model
+        self.clock = clock
+        self.text: list[int] = []
+        self.proposals: list[Proposal] = []
+        self._last_token = model.vocabulary_size - 1
+
+    def begin(self, text: Sequence[int]) -> None:
+        """Start from a new text; what the caches hold of it stays, in every sequence."""
+        held = self.whole()[: self.model.length()]
+        kept = min(common_prefix(held, text), max(len(text) - 1, 0))
+        for sequence in range(self.model.max_sequences):
+            if self.model.length(sequence) > kept:
+                self.model.truncate(kept, sequence)
+        self.text, self.proposals = list(text), []
+
+    def whole(self) -> list[int]:
+        """Return the text with the proposals."""
+        return self.text + [proposal.token for proposal in self.proposals]
+
+    def missing(self) -> list[int]:
+        """Return the end of the whole, which the cache does not hold yet."""
+        held = self.model.length() - len(self.text)
+        missing = [] if held >= 0 else self.text[held:]
+        missing += [proposal.token for proposal in self.proposals[max(held, 0) :]]
+        last = self._last_token  # a target may have a few ids more, to fill up its matrices
+        return missing if max(missing, default=0) <= last else [min(token, last) for token in missing]
+
+    def confidences(self) -> list[float]:
+        """Return the confidence of each proposal."""
+        return [proposal.confidence for proposal in self.proposals]
+
+    def extend(self, pace: Pace, proposer: Proposer) -> None:
+        """Draft one more token."""
+        missing = self.missing()
+        started = self.clock()
+        rows = self.model.evaluate(missing)
+        self.proposals += proposer.propose(rows, [self.whole()] if proposer.needs_history else None)
+        if len(missing) == 1:
+            pace.step.observe(1, self.clock() - started)
+
+    def extend_while_worth(self, pace: Pace, proposer: Proposer, limit: int) -> None:
+        """Draft until the next token would cost more than it is expected to earn."""
+        while pace.worth_drafting(self.confidences(), limit):
+            self.extend(pace, proposer)
+
+    def take(self, tokens: Sequence[int], after: int = 0) -> None:
+        """Let somebody else's tokens follow the first proposals; the model reads them when it drafts."""
+        taken = [Proposal(token, 0.0, (), None) for token in tokens]
+        self.proposals = [*self.proposals[:after], *taken]
+        self.model.truncate(min(self.model.length(), len(self.text) + after - 1))
+
+    def adopt(self, tokens: Sequence[int], proposer: Proposer, after: int = 0) -> None:
+        """Let somebody else's tokens follow the first proposals, and look beyond their end."""
+        self.take(tokens, after)
+        whole, start = self.whole(), len(self.text) + after
+        rows = self.model.evaluate(self.missing(), logits=len(tokens) + 1)
+        histories = [whole[: start + index] for index in range(len(tokens) + 1)]
+        own = proposer.propose(rows, histories if proposer.needs_history else None)
+        judged = [
+            Proposal(token, proposal.confidence, proposal.guesses, None)
+            for token, proposal in zip(tokens, own, strict=False)
+        ]
+        self.proposals = [*self.proposals[:after], *judged, own[-1]]
+
+    def settle(self, outcome: VerifyOutcome) -> None:
+        """Commit the verdict; proposals behind it stay if the bonus token was proposed too."""
+        accepted, bonus = outcome.accepted, outcome.bonus
+        proposals = self.proposals
+        self.text += [proposal.token for proposal in proposals[:accepted]]
+        self.text.append(bonus)
+        if accepted < len(proposals) and proposals[accepted].token == bonus:
+            self.proposals = proposals[accepted + 1 :]
+        else:
+            self.proposals = []
+            self.model.truncate(min(self.model.length(), len(self.text) - 1))

@@ -1,0 +1,151 @@
+"""From rows of draft logits to proposed tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import exp, isnan
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from localspec.decoding.model import Rows
+from localspec.decoding.penalties import penalises
+from localspec.decoding.sampling import (
+    NOT_NUMBERS,
+    best_candidates,
+    column_maxima,
+    draft_distribution,
+    draw,
+    top_candidates,
+)
+from localspec.decoding.verify import Coins
+from localspec.errors import EngineError
+from localspec.types import Distribution, EngineSettings, Sampling
+
+CANDIDATES = 16  # a draft distribution over so many tokens loses next to nothing (prototype: top 12 to 16)
+GUESSES = 12  # bonus tokens worth considering at one position
+
+Guesses = tuple[tuple[int, float], ...]
+
+
+class Proposal(NamedTuple):  # a frozen dataclass takes twice as long to make
+    """A drafted token, and what the draft model thought before it was chosen.
+
+    `confidence` is the draft model's chance for its best token, `guesses` its best tokens with their
+    chances, also those that sampling cuts off: what replaces a rejected token is often one of them. `q` is
+    the distribution that the token was drawn from, None if it was chosen without chance.
+    """
+
+    token: int
+    confidence: float
+    guesses: Guesses
+    q: Distribution | None
+
+    @property
+    def weight(self) -> float:
+        """Return the draft model's chance for the token, 0 where it is not among its guesses."""
+        return next((weight for token, weight in self.guesses if token == self.token), 0.0)
+
+
+class Proposer:
+    """Choose draft tokens as they will be judged: the best for greedy and `match`, else drawn from q."""
+
+    def __init__(
+        self,
+        sampling: Sampling,
+        settings: EngineSettings,
+        random: np.random.Generator,
+        vocabulary: int | None = None,
+    ) -> None:
+        """Take how the target chooses; ids from `vocabulary` on, which it lacks, are never proposed."""
+        self._vocabulary = vocabulary
+        self.deterministic = sampling.temperature <= 0 or settings.acceptance == "match"
+        self._penalised = penalises(sampling)
+        # A greedy target has no temperature of its own: the draft's plain softmax ranks the guesses.
+        plain = replace(sampling, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
+        self._sampling = sampling if sampling.temperature > 0 else plain
+        self._window = sampling.penalty_window
+        self._sharpness = 1.0 / self._sampling.temperature
+        self._guesses = settings.mode == "ssd"
+        self._settings = settings
+        self._weighted = max(1, settings.fan_out_budget // (settings.draft_length + 1)) + 1
+        self._random = Coins(random)
+
+    @property
+    def needs_history(self) -> bool:
+        """Tell whether proposals depend on the text before them beyond the logits."""
+        return self._penalised
+
+    def propose(self, rows: Rows, histories: Sequence[Sequence[int]] | None = None) -> list[Proposal]:
+        """Return one proposal for each row; `histories` are needed with penalties only."""
+        if self._vocabulary is not None and rows.shape[1] > self._vocabulary:
+            rows = rows[:, : self._vocabulary]
+        if self._penalised:
+            known = [best_candidates(row, CANDIDATES) for row in rows]
+            seen = histories or [()] * len(known)
+            return [self._penalised_row(*best, text) for best, text in zip(known, seen, strict=True)]
+        if self._guesses:
+            return self._with_guesses(rows)
+        if self.deterministic:
+            return [self._best(row) for row in rows]
+        return [self._drawn(*best_candidates(row, CANDIDATES), ()) for row in rows]
+
+    def _with_guesses(self, rows: Rows) -> list[Proposal]:
+        """Return proposals with the best tokens of each row and their chances at the target's temperature."""
+        ids, logits = top_candidates(rows, CANDIDATES)
+        scaled = np.exp((logits - logits[:, :1]) * np.float32(self._sharpness))
+        scaled /= scaled.sum(axis=1, keepdims=True)
+        found = zip(ids.tolist(), logits.tolist(), scaled[:, :GUESSES].tolist(), strict=True)
+        if self.deterministic:
+            return [
+                Proposal(tokens[0], weights[0], tuple(zip(tokens, weights, strict=False)), None)
+                for tokens, _, weights in found
+            ]
+        return [
+            self._drawn(tokens, own, tuple(zip(tokens, weights, strict=False)))
+            for tokens, own, weights in found
+        ]
+
+    def _best(self, row: NDArray[np.float32]) -> Proposal:
+        """Return the best token alone, where nobody asks what else might follow.
+
+        The row is folded into columns, and the largest of their maxima stand for its best tokens. The
+        confidence is the best token's share of them; calibration makes a chance of it.
+        """
+        token = int(row.argmax())
+        best = row.item(token)
+        if isnan(best):
+            raise EngineError(NOT_NUMBERS)
+        maxima = column_maxima(row)
+        place = max(len(maxima) - CANDIDATES, 0)
+        maxima.partition(place)
+        sharpness = self._sharpness
+        share = 1.0 / sum([exp((value - best) * sharpness) for value in maxima[place:].tolist()])
+        return Proposal(token, share, (), None)
+
+    def _drawn(self, ids: list[int], logits: list[float], guesses: Guesses) -> Proposal:
+        """Return a token drawn from q."""
+        q = self._q(ids, logits, ())
+        return Proposal(draw(q, self._random.random()), q.probs.item(0), guesses, q)
+
+    def _penalised_row(self, ids: list[int], logits: list[float], text: Sequence[int]) -> Proposal:
+        """Return a token drawn from q, or its best, with the best tokens of q as guesses."""
+        q = self._q(ids, logits, text[-self._window :])
+        assert q.ids is not None
+        guesses: Guesses = tuple(zip(q.ids[:GUESSES].tolist(), q.probs[:GUESSES].tolist(), strict=True))
+        if self.deterministic:
+            return Proposal(*guesses[0], guesses, None)
+        return Proposal(draw(q, self._random.random()), guesses[0][1], guesses, q)
+
+    def _q(self, ids: list[int], logits: list[float], history: Sequence[int]) -> Distribution:
+        return draft_distribution(
+            ids,
+            logits,
+            self._sampling,
+            draft_temperature=self._settings.draft_temperature,
+            saguaro_c=self._settings.saguaro_c,
+            saguaro_top=self._weighted,
+            history=history,
+        )

@@ -1,0 +1,91 @@
+"""One target, at most one draft model, and every way to decode with them."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+
+import numpy as np
+
+from localspec.decoding.drafters.combined import CombinedDrafter, Learned, repetitions_of
+from localspec.decoding.drafters.draft_state import Trunk
+from localspec.decoding.drafters.drafter import Drafter, ModelDrafter, NgramDrafter, NoDrafter
+from localspec.decoding.drafters.prompt_lookup import SuffixIndex
+from localspec.decoding.drafters.proposer import Proposer
+from localspec.decoding.drafters.ssd import AheadDrafter
+from localspec.decoding.loop import Decoder, Round, Task
+from localspec.decoding.model import LanguageModel
+from localspec.decoding.policy import Calibrations, Experience, Pace
+from localspec.types import EngineSettings, PromptProgress
+
+
+class Engine:
+    """What outlives answers: both caches, the repetitions in the text, and how often drafts were accepted."""
+
+    def __init__(self, target: LanguageModel, draft: LanguageModel | None = None) -> None:
+        self._decoder = Decoder(target)
+        self._vocabulary = target.vocabulary_size
+        self._trunk = None if draft is None else Trunk(draft)
+        self._index = SuffixIndex()
+        self._calibrations = Calibrations()
+        self._learned = Learned()
+        self._reused: int | None = None  # of the prompt, where a later part of the answer has been decoded
+
+    def cached(self, prompt: Sequence[int]) -> int:
+        """Return how many tokens of a prompt the target need not read again."""
+        return self._decoder.cached(prompt)
+
+    @property
+    def reused(self) -> int:
+        """Return how many tokens of the last prompt the target did not read again."""
+        return self._decoder.reused if self._reused is None else self._reused
+
+    def forget_after(self, length: int) -> None:
+        """Cut the target's cache to so many tokens."""
+        self._decoder.forget(length)
+
+    def forget(self) -> None:
+        """Empty both caches."""
+        self._reused = None
+        self._decoder.forget()
+        if self._trunk is not None:
+            self._trunk.begin([])
+
+    def rounds(
+        self,
+        prompt: Sequence[int],
+        settings: EngineSettings,
+        task: Task,
+        experience: Experience,
+        seed: int | None = None,
+        part: int = 0,
+    ) -> Generator[PromptProgress | Round, None, None]:
+        """Decode an answer to a prompt, or a later part of an answer to the text so far.
+
+        Drafts and verdicts draw from independent random streams, in every part from others.
+        """
+        self._reused = self.reused if part else None
+        streams = np.random.SeedSequence(seed).spawn(2 * part + 2)
+        for_target, for_draft = map(np.random.default_rng, streams[-2:])
+        proposer = Proposer(task.sampling, settings, for_draft, self._vocabulary)
+        known = self._calibrations
+        pace = Pace(experience, known.chosen, settings, deterministic=True)
+        if settings.mode == "ngram":
+            pace = Pace(experience, known.repeated, settings, deterministic=True)
+        elif not proposer.deterministic:
+            pace = Pace(experience, known.drawn, settings, deterministic=False)
+        drafter = self._drafter(settings, pace, proposer)
+        return self._decoder.rounds(prompt, drafter, pace, task, for_target)
+
+    def _drafter(self, settings: EngineSettings, pace: Pace, proposer: Proposer) -> Drafter:
+        if settings.mode == "off":
+            return NoDrafter()
+        if settings.mode == "ngram":
+            return NgramDrafter(pace, self._index)
+        if self._trunk is None:
+            raise ValueError(f"mode {settings.mode} needs a draft model")
+        repeats = repetitions_of(settings, self._index, pace, self._learned)
+        if settings.mode == "ssd":
+            return AheadDrafter(self._trunk, pace, proposer, settings, repeats)
+        if repeats is None:
+            return ModelDrafter(self._trunk, pace, proposer)
+        return CombinedDrafter(self._trunk, pace, proposer, repeats, settings.draft_length)

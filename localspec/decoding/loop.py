@@ -1,0 +1,205 @@
+"""The decoding loop: draft, verify, commit."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from localspec.decoding.drafters.draft_state import common_prefix
+from localspec.decoding.drafters.drafter import Drafter
+from localspec.decoding.model import LanguageModel, Rows
+from localspec.decoding.penalties import penalises
+from localspec.decoding.policy import Pace
+from localspec.decoding.sampling import distribution
+from localspec.decoding.verify import Coins, Uniforms, verify, verify_greedily
+from localspec.errors import EngineError
+from localspec.types import (
+    Acceptance,
+    Distribution,
+    Draft,
+    DraftOrigin,
+    PromptProgress,
+    Provenance,
+    RoundStats,
+    Sampling,
+    VerifyOutcome,
+)
+
+READ_CHUNK = 512  # tokens of a prompt between two reports
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """What one round emitted and cost; nothing follows the last one."""
+
+    tokens: tuple[int, ...]
+    provenance: tuple[Provenance, ...]
+    stats: RoundStats
+    is_last: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One answer to decode: how to choose tokens, and where to stop."""
+
+    sampling: Sampling
+    acceptance: Acceptance
+    draft_length: int
+    max_tokens: int
+    end_tokens: frozenset[int]
+
+    @property
+    def plain_greedy(self) -> bool:
+        """Tell whether the best logit decides alone."""
+        return self.sampling.temperature <= 0 and not penalises(self.sampling)
+
+
+class Decoder:
+    """A target model with the text that its cache holds; it outlives answers."""
+
+    def __init__(self, target: LanguageModel) -> None:
+        self._target = target
+        self._held: list[int] = []
+        self.reused = 0  # tokens of the last prompt that were not read again
+
+    def forget(self, length: int = 0) -> None:
+        """Empty the cache from a position on."""
+        self._forget(min(length, len(self._held)))
+        self.reused = 0
+
+    def cached(self, prompt: Sequence[int]) -> int:
+        """Return how many tokens of a prompt need not be read again; the last always is, for its logits."""
+        return min(common_prefix(self._held, prompt), len(prompt) - 1)
+
+    def rounds(
+        self, prompt: Sequence[int], drafter: Drafter, pace: Pace, task: Task, random: np.random.Generator
+    ) -> Generator[PromptProgress | Round, None, None]:
+        """Decode after a prompt until an end token, `task.max_tokens` or the end of the context.
+
+        The first round verifies an empty draft, so that the first token waits for nobody.
+        """
+        text, draft, emitted = list(prompt), Draft(), 0
+        coins = Coins(random)
+        drafter.begin(text)
+        try:
+            clock = _Clock(self._target, drafter)
+            rows = yield from self._read(text)
+            while True:
+                outcome = self._judge(draft, rows, text, task, coins)
+                tokens = _cut([*draft.tokens[: outcome.accepted], outcome.bonus], task, emitted)
+                accepted = min(outcome.accepted, len(tokens))
+                self._forget(len(text) + accepted)
+                text += tokens
+                emitted += len(tokens)
+                stats = clock.lap(draft, accepted)
+                if emitted > len(tokens):  # the first round read the prompt: it says nothing about the pace
+                    pace.observe(stats, len(tokens))
+                room = min(task.max_tokens - emitted, self._target.context_size - len(text))
+                is_last = tokens[-1] in task.end_tokens or room <= 0
+                yield Round(tuple(tokens), _provenance(draft, outcome)[: len(tokens)], stats, is_last)
+                clock.restart()
+                if is_last:
+                    return
+                drafter.commit(outcome)
+                draft = drafter.draft(min(task.draft_length, room - 1))
+                rows = self._evaluate([text[-1], *draft.tokens], len(draft.tokens) + 1)
+        finally:
+            drafter.end()
+
+    def _read(self, prompt: Sequence[int]) -> Generator[PromptProgress, None, Rows]:
+        """Read what the cache lacks of a prompt."""
+        cached = self.cached(prompt)
+        try:
+            self._forget(cached)
+        except EngineError:  # a model that keeps a running state instead of tokens cannot go back
+            cached = 0
+            self._forget(cached)
+        self.reused = cached
+        total = len(prompt) - cached
+        done = 0
+        while total - done > READ_CHUNK:
+            self._evaluate(prompt[cached + done : cached + done + READ_CHUNK], 0)
+            done += READ_CHUNK
+            yield PromptProgress(done, total)
+        return self._evaluate(prompt[cached + done :], 1)
+
+    def _evaluate(self, tokens: Sequence[int], logits: int) -> Rows:
+        """Evaluate tokens, with `_held` right even if it is interrupted."""
+        self._held += tokens
+        try:
+            return self._target.evaluate(tokens, logits)
+        finally:
+            del self._held[self._target.length() :]
+
+    def _forget(self, length: int) -> None:
+        del self._held[length:]
+        self._target.truncate(length)
+
+    def _judge(
+        self, draft: Draft, rows: Rows, text: list[int], task: Task, random: Uniforms
+    ) -> VerifyOutcome:
+        sampling = task.sampling
+        if task.plain_greedy and rows.item(0) == rows.item(0):  # not a number: let `distribution` say so
+            return verify_greedily(draft, rows)
+        history = text[-sampling.penalty_window :] if penalises(sampling) else None
+
+        def target(accepted: int) -> Distribution:
+            seen = () if history is None else [*history, *draft.tokens[:accepted]]
+            return distribution(rows[accepted], sampling, seen)
+
+        return verify(draft, target, task.acceptance, random)
+
+
+def _cut(tokens: list[int], task: Task, emitted: int) -> list[int]:
+    """Return the tokens up to the first end token or the limit."""
+    for position, token in enumerate(tokens):
+        if token in task.end_tokens:
+            tokens = tokens[: position + 1]
+            break
+    return tokens[: task.max_tokens - emitted]
+
+
+def _provenance(draft: Draft, outcome: VerifyOutcome) -> tuple[Provenance, ...]:
+    """Return where each token of a round comes from."""
+    drafted = Provenance.PREPARED if draft.origin is DraftOrigin.AHEAD else Provenance.ACCEPTED
+    whole = draft.tokens and outcome.accepted == len(draft.tokens)
+    return (*[drafted] * outcome.accepted, Provenance.BONUS if whole else Provenance.TARGET)
+
+
+class _Clock:
+    """Split a round's time among the target, the draft model, waiting and Python."""
+
+    def __init__(self, target: LanguageModel, drafter: Drafter) -> None:
+        self._target = target
+        self._drafter = drafter
+        self._last = self._totals()
+        self._started = time.perf_counter()
+
+    def restart(self) -> None:
+        """Leave out the time that the reader of the rounds took."""
+        self._started = time.perf_counter()
+
+    def lap(self, draft: Draft, accepted: int) -> RoundStats:
+        """End a round."""
+        now = self._totals()
+        last, self._last = self._last, now
+        verify_s, draft_s, wait_s = now[0] - last[0], now[1] - last[1], now[2] - last[2]
+        return RoundStats(
+            drafted=len(draft.tokens),
+            accepted=accepted,
+            origin=draft.origin,
+            verify_s=verify_s,
+            draft_s=draft_s,
+            wait_s=wait_s,
+            python_s=time.perf_counter() - self._started - verify_s - draft_s - wait_s,
+            # a call counts where it ends, also one that began a round before
+            ahead_s=min(now[3] - last[3], verify_s),
+            copied=draft.copied,
+        )
+
+    def _totals(self) -> tuple[float, float, float, float]:
+        drafter = self._drafter
+        return self._target.busy_s, drafter.busy_s, drafter.wait_s, drafter.ahead_s

@@ -1,0 +1,241 @@
+"""Measure what calls cost here and now, without a trace in the caches."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from itertools import repeat
+from random import Random
+
+from localspec.decoding.measurements import CallCosts, CostWish
+from localspec.decoding.model import LanguageModel
+from localspec.decoding.policy import CostCurve, Experience
+
+VERIFY_SIZES = (1, 2, 5, 9, 3, 4, 7, 6, 8)  # the sizes that shape the curve come first
+FEWEST_SIZES = 3
+FEWEST_WISHED = 6
+STEP_WIDTHS = (1, 2, 4, 8, 16)
+PREFIX = 32  # tokens of text in the cache while measuring
+PASSES = 5
+MOST_PASSES = 40  # more would tell nothing new
+ANCHORS = 9  # calls with one token, at either end of a measurement
+FEWEST_ANCHORS = 3
+ANCHOR_SHARE = 0.1  # of the budget
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """Which calls to time: sizes of the target's, widths of the draft model's, the most telling first."""
+
+    sizes: Sequence[int]
+    widths: Sequence[int]
+    fewest: int  # that are always timed
+    passes: int
+    budget_s: float
+
+
+@dataclass(slots=True)
+class _Times:
+    """Seconds of calls so far, by their size."""
+
+    verify: defaultdict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
+    step: defaultdict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
+
+
+def measure(
+    target: LanguageModel, draft: LanguageModel | None, budget_s: float, *, together: bool
+) -> Experience:
+    """Return the costs of both models, alone or while both work at once.
+
+    The first sizes are always measured, the others as the budget allows.
+    """
+    from statistics import median_low  # 3 ms, which costs that were kept do without
+
+    with _scratch(target, PREFIX), _scratch(draft, PREFIX):
+        _evaluate(target, 1)  # the first call of all builds graphs and touches memory
+        plan = _Plan(VERIFY_SIZES, STEP_WIDTHS, FEWEST_SIZES, PASSES, budget_s)
+        times = _timed(target, draft, plan, together=together)
+    curve = {size: median_low(seconds) for size, seconds in times.verify.items()}
+    steps = {width: median_low(seconds) for width, seconds in times.step.items()}
+    return Experience(CostCurve(curve), CostCurve(steps or {1: curve[1]}))
+
+
+def time_calls(target: LanguageModel, draft: LanguageModel | None, wish: CostWish) -> CallCosts:
+    """Return what was wished for, as far as the caches have room for it."""
+    from statistics import median, quantiles
+
+    sizes = [size for size in _telling_first(wish.verify_sizes) if size < target.context_size // 2]
+    plan = _Plan(sizes, _telling_first(wish.step_widths), FEWEST_WISHED, MOST_PASSES, wish.budget_s)
+    together = wish.together and draft is not None
+    depth = min(wish.depth, target.context_size - max(sizes))
+    with _scratch(target, depth), _scratch(draft, depth):
+        depth = target.length()
+        _evaluate(target, 1)
+        before = _anchors(target, wish.budget_s)
+        times = _timed(target, draft, plan, together=together)
+        after = _anchors(target, wish.budget_s)
+    middle = median(before + after)
+    low, _, high = quantiles(before + after, n=4)
+    return CallCosts(
+        depth=depth,
+        together=together,
+        verify=_medians(times.verify),
+        step=_medians(times.step),
+        drift=median(after) / median(before),
+        spread=(high - low) / middle,
+    )
+
+
+def _medians(times: dict[int, list[float]]) -> tuple[tuple[int, float], ...]:
+    from statistics import median
+
+    return tuple((size, median(times[size])) for size in sorted(times))
+
+
+def _telling_first(sizes: Iterable[int]) -> list[int]:
+    """Return sizes so that any first few of them show the curve best: each the farthest from those before."""
+    rest = sorted(set(sizes))
+    order, rest = rest[:2], rest[2:]
+    while rest:
+        order.append(max(rest, key=lambda size: min(abs(size - known) for known in order)))
+        rest.remove(order[-1])
+    return order
+
+
+def _anchors(target: LanguageModel, budget_s: float) -> list[float]:
+    """Time one and the same call a few times."""
+    seconds: list[float] = []
+    while len(seconds) < FEWEST_ANCHORS or (
+        len(seconds) < ANCHORS and sum(seconds) < ANCHOR_SHARE * budget_s
+    ):
+        seconds.append(_evaluate(target, 1))
+    return seconds
+
+
+def _timed(target: LanguageModel, draft: LanguageModel | None, plan: _Plan, *, together: bool) -> _Times:
+    """Time the calls of both models, in turn or at once.
+
+    In turn, every draft call follows a target call, which has thrown the draft's weights out of the
+    processor's caches as it will when decoding.
+    """
+    times = _Times()
+    widths = [] if draft is None else [width for width in plan.widths if width <= draft.max_sequences]
+    plan = replace(plan, widths=widths)
+    if draft is None or not widths:
+        _fill(times, plan, target, None)
+    elif together:
+        with _busy(draft, plan, times) as enough:
+            _fill(times, plan, target, None, enough)
+    else:
+        _fill(times, plan, target, draft)
+    return times
+
+
+def _fill(
+    times: _Times,
+    plan: _Plan,
+    target: LanguageModel,
+    draft: LanguageModel | None,
+    enough: Callable[[], bool] = lambda: True,
+) -> None:
+    """Time calls until the budget is spent, but always a few and until there is `enough` of others."""
+    started = time.perf_counter()
+    most = plan.passes * max(len(plan.sizes), len(plan.widths))
+    widths = repeat(0) if draft is None else _mixed(plan.widths)
+    for number, (size, width) in enumerate(zip(_mixed(plan.sizes), widths, strict=False)):
+        spent = number >= most or time.perf_counter() - started > plan.budget_s
+        if spent and number >= plan.fewest and enough():
+            return
+        seconds = _evaluate(target, size)
+        if size == 1:  # plain decoding repeats one size, whose graph llama.cpp then reuses
+            seconds = _evaluate(target, 1)
+        times.verify[size].append(seconds)
+        if draft is not None:
+            times.step[width].append(_step(draft, width))
+
+
+def _mixed(sizes: Sequence[int]) -> Iterator[int]:
+    """Yield sizes for ever: first in their order, then in ever another one, so that no drift favours any."""
+    order, random = list(sizes), Random(0)
+    while True:
+        yield from order
+        random.shuffle(order)
+
+
+def _text(model: LanguageModel, count: int) -> list[int]:
+    """Return different tokens: equal ones would all ask the same experts of a model that has some."""
+    return [(index * 7919 + 1) % model.vocabulary_size for index in range(count)]
+
+
+def _evaluate(model: LanguageModel, size: int) -> float:
+    length, before = model.length(), model.busy_s
+    model.evaluate(_text(model, size), size)
+    model.truncate(length)
+    return model.busy_s - before
+
+
+def _step(model: LanguageModel, width: int) -> float:
+    """Time one token on each of several sequences; the branches share the trunk's text."""
+    end = model.length()
+    for sequence in range(1, width):
+        model.share(0, sequence, end)
+    before = model.busy_s
+    model.step(_text(model, width), range(width))
+    seconds = model.busy_s - before
+    for sequence in range(width):
+        model.truncate(end if sequence == 0 else 0, sequence)
+    return seconds
+
+
+@contextmanager
+def _scratch(model: LanguageModel | None, depth: int) -> Iterator[None]:
+    """Lend the end of a model's cache, filled up to a depth; branches are emptied."""
+    if model is None:
+        yield
+        return
+    for sequence in range(1, model.max_sequences):
+        model.truncate(0, sequence)
+    length = model.length()
+    missing = depth - length
+    try:
+        if missing > 0:
+            model.evaluate(_text(model, missing), 0)
+        yield
+    finally:
+        model.truncate(length)
+
+
+@contextmanager
+def _busy(draft: LanguageModel, plan: _Plan, times: _Times) -> Iterator[Callable[[], bool]]:
+    """Keep the draft model working in another thread, as it will while the target verifies.
+
+    The value tells whether it has done its first calls.
+    """
+    stop, done = threading.Event(), threading.Event()
+    failures: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            for number, width in enumerate(_mixed(plan.widths), start=1):
+                times.step[width].append(_step(draft, width))
+                if number >= min(plan.fewest, len(plan.widths)):
+                    done.set()
+                if stop.is_set():
+                    return
+        except BaseException as error:  # noqa: BLE001  reported below, in the thread that asked
+            failures.append(error)
+            done.set()
+
+    thread = threading.Thread(target=work, name="measure", daemon=True)
+    thread.start()
+    try:
+        yield done.is_set
+    finally:
+        stop.set()
+        thread.join()
+    for failure in failures:
+        raise failure

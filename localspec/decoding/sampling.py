@@ -1,0 +1,298 @@
+"""Turn logits into distributions, and distributions into tokens.
+
+The steps and their order are llama.cpp's (src/llama-sampler.cpp):
+penalties, top-k, top-p, min-p, temperature.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from itertools import accumulate
+from math import exp, inf, log
+
+import numpy as np
+
+from localspec.decoding.penalties import Floats, Ids, Logits, penalised_candidates, penalised_row, penalises
+from localspec.errors import EngineError
+from localspec.types import Distribution, Sampling
+
+NOT_NUMBERS = "the model returned logits that are not numbers"
+FEW = 64  # candidates: up to here Python's own numbers are faster than calls of numpy
+_LARGE_VOCABULARY = 32768  # from here on, longer blocks find the best candidates faster
+_LARGE_ROW = 16384  # from here on, folding it twice is faster than once
+_COLUMNS = 128  # of a folded row, about
+_CERTAIN: Floats = np.ones(1)
+_CERTAIN.flags.writeable = False
+
+
+def one_point(token: int) -> Distribution:
+    """Return the distribution that always gives `token`."""
+    return Distribution(np.array([token], dtype=np.int64), _CERTAIN)
+
+
+def top_candidates(rows: Logits, count: int) -> tuple[Ids, Logits]:
+    """Return ids and logits of the `count` largest entries of each row, in descending order.
+
+    `rows` float32 (n, vocabulary); the results are (n, count), narrower where the vocabulary is.
+    Raises `EngineError` when the logits are not numbers.
+    """
+    size = rows.shape[1]
+    count = min(count, size)
+    ids = np.empty((len(rows), count), dtype=np.int64)
+    logits = np.empty((len(rows), count), dtype=np.float32)
+    thresholds = _thresholds(rows, count)
+    for index, (row, threshold) in enumerate(zip(rows, thresholds, strict=True)):
+        found = (row >= threshold).nonzero()[0]
+        if len(found) < count:
+            raise EngineError(NOT_NUMBERS)
+        values = row[found]
+        order = values.argsort()[: -count - 1 : -1]
+        ids[index] = found[order]
+        logits[index] = values[order]
+    return ids, logits
+
+
+def best_candidates(row: Logits, count: int) -> tuple[list[int], list[float]]:
+    """Return ids and logits of the `count` (at most `FEW`) largest entries of a row, best first.
+
+    What `top_candidates` does, for one row and as Python's numbers.
+    """
+    count = min(count, len(row))
+    maxima = column_maxima(row)
+    place = len(maxima) - count
+    maxima.partition(place)
+    found = (row >= maxima[place]).nonzero()[0]
+    if len(found) < count:
+        raise EngineError(NOT_NUMBERS)
+    ids, values = found.tolist(), row.take(found).tolist()
+    order = sorted(range(len(ids)), key=values.__getitem__, reverse=True)[:count]
+    return [ids[place] for place in order], [values[place] for place in order]
+
+
+def column_maxima(row: Logits) -> Logits:
+    """Return the maxima of some hundred groups of a row's entries, in which no entry is missing.
+
+    There are `columns(len(row))`. Entries that are neighbours, and often alike, belong to different groups.
+    """
+    if len(row) >= _LARGE_ROW:
+        row = _folded(row, 64)
+    return _folded(row, len(row) // _COLUMNS or 1)
+
+
+def columns(vocabulary: int) -> int:
+    """Return how many groups `column_maxima` makes; entry i belongs to the group i modulo that, about."""
+    if vocabulary >= _LARGE_ROW:
+        vocabulary //= 64
+    return vocabulary // max(vocabulary // _COLUMNS, 1)
+
+
+def _folded(values: Logits, folds: int) -> Logits:
+    rest = len(values) % folds
+    maxima: Logits = np.maximum.reduce((values[:-rest] if rest else values).reshape(folds, -1))
+    if rest:
+        np.maximum(maxima[:rest], values[-rest:], out=maxima[:rest])
+    return maxima
+
+
+def _thresholds(rows: Logits, count: int) -> Logits:
+    """Return for each row a value that at least `count` entries reach, and few more."""
+    size = rows.shape[1]
+    blocks = 16 if size < _LARGE_VOCABULARY else 64
+    width = size // blocks
+    if width <= count:
+        return np.partition(rows, size - count, axis=1)[:, size - count]
+    maxima = rows[:, : width * blocks].reshape(-1, blocks, width).max(axis=1)
+    return np.partition(maxima, width - count, axis=1)[:, width - count]
+
+
+def greedy_token(logits: Logits, sampling: Sampling, history: Sequence[int]) -> int:
+    """Return the most likely token after penalties; `logits` float32 (vocabulary,)."""
+    row = penalised_row(logits, sampling, history)
+    token = int(row.argmax())
+    if row[token] != row[token]:
+        raise EngineError(NOT_NUMBERS)
+    return token
+
+
+def distribution(logits: Logits, sampling: Sampling, history: Sequence[int]) -> Distribution:
+    """Return the distribution of the next token, sorted by probability unless it spans the vocabulary.
+
+    `logits` float32 (vocabulary,); `history` is the text so far, which the penalties look at.
+    """
+    if sampling.temperature <= 0:
+        return one_point(greedy_token(logits, sampling, history))
+    row = penalised_row(logits, sampling, history)
+    if 0 < sampling.top_k <= min(FEW, len(row) - 1):
+        few, logits_of_few = best_candidates(row, sampling.top_k)
+        probs = _truncated(logits_of_few, sampling, sampling.temperature)
+        return Distribution(np.array(few[: len(probs)], np.int64), np.array(probs))
+    if 0 < sampling.top_k < len(row):
+        ids, best = top_candidates(row[None], sampling.top_k)
+        values = best[0].astype(np.float64)
+        kept = _kept(values, sampling)
+        return Distribution(ids[0][:kept], _softmax(values[:kept], sampling.temperature, values[0]))
+    if sampling.top_p >= 1 and sampling.min_p <= 0:
+        return Distribution(None, _softmax(row, sampling.temperature, row.max()))
+    return _without_top_k(row, sampling)
+
+
+def draft_distribution(  # noqa: PLR0913 - every one of them shapes q
+    ids: Sequence[int] | Ids,
+    logits: Sequence[float] | Logits,
+    sampling: Sampling,
+    *,
+    draft_temperature: float,
+    saguaro_c: float,
+    saguaro_top: int,
+    history: Sequence[int],
+) -> Distribution:
+    """Return the q to draw a draft token from, given the draft model's few best candidates.
+
+    `ids` and `logits` come from `best_candidates` or a row of `top_candidates`. After the target's own
+    sampling steps the temperature is multiplied by `draft_temperature`, and the probabilities of the first
+    `saguaro_top` tokens by `saguaro_c`. The order is that of the draft model's preference, before this
+    down-weighting.
+    """
+    if history and penalises(sampling):
+        ids, logits = penalised_candidates(ids, logits, sampling, history)
+    temperature = sampling.temperature * draft_temperature
+    if temperature <= 0:
+        return one_point(int(ids[0]))
+    if 0 < sampling.top_k < len(logits):
+        logits = logits[: sampling.top_k]
+    probs = _truncated(logits, sampling, temperature)
+    if saguaro_c != 1 and 0 < saguaro_top < len(probs):  # one factor for all tokens would change nothing
+        probs = _down_weighted(probs, saguaro_c, saguaro_top)
+    return Distribution(np.array(ids[: len(probs)], np.int64), np.array(probs))
+
+
+def probability(distribution: Distribution, token: int) -> float:
+    """Return the probability of a token, 0 outside the support."""
+    ids = distribution.ids
+    if ids is None:
+        return distribution.probs.item(token)
+    if len(ids) <= FEW:
+        few = ids.tolist()
+        return distribution.probs.item(few.index(token)) if token in few else 0.0
+    index = int((ids == token).argmax())
+    return distribution.probs.item(index) if ids[index] == token else 0.0
+
+
+def draw(distribution: Distribution, uniform: float) -> int:
+    """Return the token at `uniform` (0 <= uniform < 1) of the cumulative distribution.
+
+    A token of probability 0 is never returned.
+    """
+    ids, probs = distribution.ids, distribution.probs
+    cumulative = list(accumulate(probs.tolist())) if len(probs) <= FEW else probs.cumsum()
+    total = cumulative[-1]
+    index = bisect_right(cumulative, uniform * total)
+    if index >= len(cumulative):  # rounding has carried the product up to the total
+        index = bisect_left(cumulative, total)
+    return index if ids is None else ids.item(index)
+
+
+def residual(p: Distribution, q: Distribution | int) -> Distribution:
+    """Return normalise(max(p - q, 0)), from which the token after a rejection is drawn.
+
+    `q` is a distribution, or the token of a one-hot one. Where rounding leaves nothing, p and q agree
+    and a rejection has no probability but that of rounding: the answer is then p.
+    """
+    if p.ids is not None and len(p.ids) <= FEW:
+        return _residual_of_few(p, p.ids.tolist(), q)
+    rest = p.probs.copy()
+    if not isinstance(q, Distribution):
+        rest[q if p.ids is None else p.ids == q] = 0
+    elif q.ids is None:
+        rest -= q.probs if p.ids is None else q.probs[p.ids]
+    elif p.ids is None:
+        rest[q.ids] -= q.probs
+    else:
+        order = q.ids.argsort()
+        sorted_ids = q.ids[order]
+        places = np.minimum(sorted_ids.searchsorted(p.ids), len(order) - 1)
+        rest -= np.where(sorted_ids[places] == p.ids, q.probs[order][places], 0)
+    np.maximum(rest, 0, out=rest)
+    mass = rest.sum()
+    return Distribution(p.ids, rest / mass) if mass > 0 else p
+
+
+def _residual_of_few(p: Distribution, ids: list[int], q: Distribution | int) -> Distribution:
+    if not isinstance(q, Distribution):
+        taken = {q: 1.0}
+    elif q.ids is None:
+        taken = dict(zip(ids, q.probs[ids].tolist(), strict=True))
+    else:
+        taken = dict(zip(q.ids.tolist(), q.probs.tolist(), strict=True))
+    rest = [max(x - taken.get(token, 0.0), 0.0) for token, x in zip(ids, p.probs.tolist(), strict=True)]
+    return Distribution(p.ids, np.array(_normalised(rest))) if sum(rest) > 0 else p
+
+
+def _down_weighted(probs: list[float], factor: float, first: int) -> list[float]:
+    weighted = [*(x * factor for x in probs[:first]), *probs[first:]]
+    return _normalised(weighted) if sum(weighted) > 0 else probs
+
+
+def _normalised(weights: Sequence[float]) -> list[float]:
+    mass = sum(weights)
+    return [weight / mass for weight in weights]
+
+
+def _truncated(values: Sequence[float] | Logits, sampling: Sampling, temperature: float) -> list[float]:
+    """Return the probabilities of those of the few descending `values` that top-p and min-p leave."""
+    best = float(values[0])
+    if not -inf < best < inf:
+        raise EngineError(NOT_NUMBERS)
+    gaps = [float(value) - best for value in values]
+    kept = len(gaps)
+    if sampling.top_p < 1:
+        masses = list(accumulate(map(exp, gaps)))
+        kept = min(kept, bisect_left(masses, sampling.top_p * masses[-1]) + 1)
+    if sampling.min_p > 0:
+        least = log(sampling.min_p)
+        kept = next((place for place, gap in enumerate(gaps[:kept]) if gap < least), kept)
+    return _normalised([exp(gap / temperature) for gap in gaps[: max(kept, 1)]])
+
+
+def _softmax(values: Floats | Logits, temperature: float, best: np.floating) -> Floats:
+    """Return probabilities; `best` is the largest of the values."""
+    scaled = values - best
+    scaled /= temperature
+    probs: Floats = np.exp(scaled, out=scaled).astype(np.float64, copy=False)
+    mass = probs.sum()
+    if not mass > 0:  # also when it is not a number
+        raise EngineError(NOT_NUMBERS)
+    probs /= mass
+    return probs
+
+
+def _kept(values: Floats, sampling: Sampling, total: float | None = None) -> int:
+    """Return how many of the descending `values` top-p and min-p leave.
+
+    `total` is the sum of exp(value - best) over everything that top-k left, if that is more than `values`.
+    Both steps keep a beginning of the same order, so the shorter one decides.
+    """
+    kept = len(values)
+    if sampling.top_p < 1:
+        masses = np.exp(values - values[0]).cumsum()
+        wanted = sampling.top_p * (masses[-1] if total is None else total)
+        kept = min(kept, int(masses.searchsorted(wanted, side="left")) + 1)
+    if sampling.min_p > 0:
+        least = values[0] + log(sampling.min_p)
+        kept = min(kept, int(np.count_nonzero(values >= least)))
+    return max(kept, 1)
+
+
+def _without_top_k(row: Logits, sampling: Sampling) -> Distribution:
+    """Truncate a whole row by top-p and min-p, looking at as few candidates as decide it."""
+    weights = row - row.max()
+    total = float(np.exp(weights, out=weights).sum(dtype=np.float64))
+    count = 256
+    while True:
+        ids, found = top_candidates(row[None], count)
+        values = found[0].astype(np.float64)
+        kept = _kept(values, sampling, total)
+        if kept < len(values) or len(values) == len(row):
+            return Distribution(ids[0][:kept], _softmax(values[:kept], sampling.temperature, values[0]))
+        count *= 16

@@ -1,0 +1,174 @@
+"""Measure how fast devices read their memory and send to each other, with ggml's own buffers.
+
+Rates of memory count every byte read and every byte written, as STREAM does: a copy moves each twice.
+Rates of links count a byte once.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import permutations
+from typing import TYPE_CHECKING
+
+from localspec.errors import LocalSpecError
+from localspec.hardware.device_info import DeviceInfo, LinkRate, Machine, MemoryRate
+
+if TYPE_CHECKING:
+    from localspec.llama.buffers import Buffers
+
+Measured = MemoryRate | LinkRate
+_FEWEST, _MOST = 3, 25
+"""How often one thing is timed: the median of three is not moved by a single hiccup."""
+_CARD_BYTES, _CPU_BYTES, _LINK_BYTES = 2**30, 2**29, 2**27
+"""Larger than any cache; a slot with one lane moves the last in a fifth of a second."""
+_FEWEST_BYTES = 2**26  # what fits a cache says nothing about memory
+_CARD_PASSES = 4  # in one go: a card that reads a block in 0.2 ms takes a tenth of that to start
+_FAR_BELOW = 0.6  # of the rate that a card could reach; healthy ones reach 0.8 and more
+_SLOW_LINK = 3.0e9  # less than four lanes of PCIe 3
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryJob:
+    """Measure one device by itself, with blocks of `size` bytes."""
+
+    device: str
+    size: int
+    passes: int
+
+    def __str__(self) -> str:
+        return f"the memory of {self.device}"
+
+
+@dataclass(frozen=True, slots=True)
+class LinkJob:
+    """Measure the way from one device to another, with blocks of `size` bytes."""
+
+    source: str
+    target: str
+    size: int
+
+    def __str__(self) -> str:
+        return f"the way from {self.source} to {self.target}"
+
+
+Job = MemoryJob | LinkJob
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A job that could not be done, and why."""
+
+    job: Job
+    reason: str
+
+
+def jobs(devices: Sequence[DeviceInfo]) -> tuple[Job, ...]:
+    """Return what there is to measure, the processor first, with blocks that fit what is free."""
+    memory = [
+        MemoryJob(device.id, min(_CPU_BYTES, device.memory_free // 8), 1)
+        if device.kind == "cpu"
+        else MemoryJob(device.id, min(_CARD_BYTES, device.memory_free // 4), _CARD_PASSES)
+        for device in sorted(devices, key=lambda device: device.kind != "cpu")
+    ]
+    size = min(_LINK_BYTES, *(device.memory_free // 8 for device in devices)) if devices else 0
+    links = [LinkJob(one.id, other.id, size) for one, other in permutations(devices, 2)]
+    return (*memory, *links)
+
+
+def measure(work: Sequence[Job], seconds: float) -> Iterator[Measured | Refused]:
+    """Yield what each job gives, in order; about so many seconds in all. Native: for a child process."""
+    from localspec.llama.buffers import Buffers
+
+    timings = sum(2 if isinstance(job, MemoryJob) else 1 for job in work)
+    share_s = seconds / max(1, timings)
+    with ExitStack() as opened:
+        ends: dict[str, Buffers] = {}
+        for job in work:
+            if job.size < _FEWEST_BYTES:
+                yield Refused(job, "too little memory is free")
+                continue
+            try:
+                if isinstance(job, MemoryJob):
+                    yield _memory_rate(job, share_s)
+                    continue
+                for end in (job.source, job.target):
+                    if end != "CPU" and end not in ends:
+                        ends[end] = opened.enter_context(Buffers(end, job.size))
+                yield _link_rate(job, ends, share_s)
+            except LocalSpecError as error:
+                yield Refused(job, str(error))
+
+
+def _memory_rate(job: MemoryJob, share_s: float) -> MemoryRate:
+    from localspec.llama.buffers import Buffers
+
+    with Buffers(job.device, job.size, job.passes) as block:
+        read_s, copy_s = typical_s(block.read_s, share_s), typical_s(block.copy_s, share_s)
+        return MemoryRate(job.device, read=block.bytes / read_s, copy=2 * block.bytes / copy_s)
+
+
+def _link_rate(job: LinkJob, ends: dict[str, Buffers], share_s: float) -> LinkRate:
+    source, target = ends.get(job.source), ends.get(job.target)
+    if source is not None and target is not None:
+        seconds, moved = typical_s(lambda: source.send_to_s(target), share_s), source.bytes
+    elif target is not None:
+        seconds, moved = typical_s(target.send_s, share_s), target.bytes
+    else:
+        assert source is not None
+        seconds, moved = typical_s(source.fetch_s, share_s), source.bytes
+    return LinkRate(job.source, job.target, moved / seconds)
+
+
+def typical_s(timed: Callable[[], float], share_s: float) -> float:
+    """Return the median of what something takes, called again and again for `share_s` seconds."""
+    from statistics import median  # 3 ms
+
+    started = time.perf_counter()
+    timed()  # memory is touched, clocks rise, kernels are loaded
+    taken: list[float] = []
+    while len(taken) < _FEWEST or (len(taken) < _MOST and time.perf_counter() - started < share_s):
+        taken.append(timed())
+    return median(taken)
+
+
+def judge(machine: Machine) -> tuple[str, ...]:
+    """Return what is wrong with the measured rates and the links, in plain words."""
+    notes = []
+    rates = {rate.device: rate for rate in machine.rates}
+    for device in machine.devices:
+        rate, possible = rates.get(device.id), device.theoretical_rate
+        if rate is not None and possible and rate.read < _FAR_BELOW * possible:
+            notes.append(
+                f"{device.id} reads its memory at {rate.read / 1e9:.0f} GB/s, {rate.read / possible:.0%} of "
+                f"the {possible / 1e9:.0f} GB/s that a {device.name} can reach: it may be hot, held back by "
+                "its power limit, or busy with another program"
+            )
+        if lanes := _lanes_note(device):
+            notes.append(lanes)
+        elif slow := _slow_link_note(device, machine.links):
+            notes.append(slow)
+    return tuple(notes)
+
+
+def _lanes_note(device: DeviceInfo) -> str:
+    width, most = device.pcie_width, device.pcie_width_max
+    if width is None or most is None or width >= most:
+        return ""
+    lanes = "1 of its" if width == 1 else f"{width} of its"
+    return (
+        f"{device.id} ({device.name}) is linked by {lanes} {most} PCIe lanes: models load and split slower; "
+        "another slot may give it more"
+    )
+
+
+def _slow_link_note(device: DeviceInfo, links: Sequence[LinkRate]) -> str:
+    ways = [link.rate for link in links if link.target == device.id and link.source == "CPU"]
+    if device.kind != "gpu" or not ways or ways[0] >= _SLOW_LINK:
+        return ""
+    return (
+        f"data reach {device.id} ({device.name}) at {ways[0] / 1e9:.1f} GB/s, as through one or two lanes: "
+        "look whether it sits in a full slot, without a riser cable"
+    )

@@ -1,0 +1,150 @@
+"""Run something in a process of its own: whatever native code does to itself, this program lives on."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Generator, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, ParamSpec, TypeVar
+
+from localspec.errors import EngineDied, EngineError, LocalSpecError
+
+_Arguments = ParamSpec("_Arguments")
+_Value = TypeVar("_Value")
+
+_GREETING = b"localspec: values follow\n"
+_CODE = "from localspec.hardware.child import main; main()"
+_DEATH_S = 2.0  # from the end of a pipe to the end of its process
+
+if sys.platform == "win32":
+    _FLAGS = subprocess.CREATE_NO_WINDOW
+else:
+    _FLAGS = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    error: LocalSpecError | None = None
+
+
+class _Deadline:
+    """Kills a process when its time is over."""
+
+    def __init__(self, process: subprocess.Popen[bytes], seconds: float) -> None:
+        self.passed = False
+        self._process = process
+        self._timer = threading.Timer(seconds, self._kill)
+        self._timer.daemon = True
+        self._timer.start()
+
+    def cancel(self) -> None:
+        """Let the process live."""
+        self._timer.cancel()
+
+    def _kill(self) -> None:
+        self.passed = True
+        self._process.kill()
+
+
+def values_of(
+    task: Callable[_Arguments, Iterator[_Value]],
+    timeout_s: float,
+    *arguments: _Arguments.args,
+    **options: _Arguments.kwargs,
+) -> Generator[_Value, None, None]:
+    """Yield what a function of a module yields in a child process; closing the iterator ends the child.
+
+    Raises the function's own error, or EngineDied if the process died or took longer than `timeout_s`.
+    """
+    import tempfile  # 3 ms
+
+    with tempfile.TemporaryFile() as printed:
+        process = _start(printed)
+        deadline = _Deadline(process, timeout_s)
+        try:
+            yield from _received(process, pickle.dumps((task, arguments, options)))
+        except EngineDied as died:
+            reason = f"it took longer than {timeout_s:g} s" if deadline.passed else _reason(process, printed)
+            raise EngineDied(f"{died}: {reason}") from None
+        finally:
+            deadline.cancel()
+            process.kill()
+            process.communicate()
+
+
+def _start(printed: IO[bytes]) -> subprocess.Popen[bytes]:
+    """Start the child in a session of its own: Ctrl+C reaches it through its parent alone."""
+    path = os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
+    try:
+        return subprocess.Popen(
+            [sys.executable, "-P", "-c", _CODE],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=printed,
+            env=os.environ | {"PYTHONPATH": path, "PYTHONIOENCODING": "utf-8:backslashreplace"},
+            start_new_session=True,
+            creationflags=_FLAGS,
+        )
+    except OSError as error:
+        raise EngineError(f"the probing process cannot be started: {error.strerror or error}") from error
+
+
+def _received(process: subprocess.Popen[bytes], work: bytes) -> Iterator[_Value]:
+    assert process.stdin is not None
+    assert process.stdout is not None
+    with suppress(OSError):  # a child that has died already is noticed below
+        process.stdin.write(work)
+        process.stdin.flush()
+    while (line := process.stdout.readline()) != _GREETING:
+        if not line:
+            raise EngineDied("the probing process ended")
+    while True:
+        try:
+            value = pickle.load(process.stdout)
+        except Exception:  # noqa: BLE001 - a value cut off in the middle fails in many ways, all of them the end
+            raise EngineDied("the probing process ended") from None
+        if isinstance(value, _End):
+            if value.error is not None:
+                raise value.error
+            return
+        yield value
+
+
+def _reason(process: subprocess.Popen[bytes], printed: IO[bytes]) -> str:
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(_DEATH_S)
+    printed.seek(0)
+    lines = [line.strip() for line in printed.read().decode("utf-8", "replace").splitlines() if line.strip()]
+    code = process.returncode or 0
+    how = f"exit code {code}"
+    if code < 0:
+        names = {number.value: number.name for number in signal.Signals}
+        how = names.get(-code, f"signal {-code}")
+    return f"{lines[-1]} ({how})" if lines else how
+
+
+def main() -> None:
+    """Do the work that standard input describes; what native code prints does not get between the values."""
+    values = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    values.write(_GREETING)
+    values.flush()
+    end = _End()
+    try:
+        task, arguments, options = pickle.load(sys.stdin.buffer)
+        for value in task(*arguments, **options):
+            pickle.dump(value, values, pickle.HIGHEST_PROTOCOL)
+            values.flush()
+    except LocalSpecError as error:
+        end = _End(error)
+    except Exception as error:  # noqa: BLE001 - the parent tells it, there is nobody else
+        end = _End(EngineError(f"{type(error).__name__}: {error}"))
+    pickle.dump(end, values, pickle.HIGHEST_PROTOCOL)
+    values.flush()

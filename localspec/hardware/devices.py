@@ -1,0 +1,201 @@
+"""What there is to compute on: ggml's devices, with what NVML and the system know of them."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, assert_never
+
+from localspec.errors import LocalSpecError
+from localspec.hardware import nvml
+from localspec.hardware.child import values_of
+from localspec.hardware.device_info import DeviceInfo, DeviceKind, Machine
+from localspec.hardware.devices_processor import Processor, processor
+
+if TYPE_CHECKING:
+    from localspec.llama.backends import BackendDevice
+
+PATIENCE_S = 60.0
+"""The first start of a driver may take long: it may have to compile for the card."""
+_KINDS: dict[str, DeviceKind] = {"cpu": "cpu", "gpu": "gpu", "igpu": "integrated"}
+_GENERATIONS = {"2.5": 1, "5.0": 2, "8.0": 3, "16.0": 4, "32.0": 5, "64.0": 6}  # PCIe, by GT/s per lane
+_NOT_NVIDIA = "who uses it, its power limit, temperature and possible rate: known of NVIDIA cards alone"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What llama.cpp says of itself: its devices, and what each backend was built to use."""
+
+    devices: tuple[BackendDevice, ...] = ()
+    features: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    version: str = ""
+    backends: tuple[str, ...] = ()  # also those that found no device
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """The machine, and what it depends on."""
+
+    machine: Machine
+    found: Found = field(default_factory=Found)
+    cards: nvml.Cards = field(default_factory=nvml.Cards)
+
+
+def look(timeout_s: float = PATIENCE_S, *, here: bool = False) -> Sight:
+    """Look at this machine without measuring; a driver that dies or hangs is a note.
+
+    `here` asks in this process, for a program that is about to open models in it anyway.
+    """
+    found, cards, trouble = Found(), nvml.Cards(), ""
+    try:
+        for answer in _ask() if here else values_of(_ask, timeout_s):
+            match answer:
+                case Found():
+                    found = answer
+                case nvml.Cards():
+                    cards = answer
+                case _:
+                    assert_never(answer)
+    except LocalSpecError as error:
+        trouble = str(error)
+    from localspec.llama import physical_cores
+
+    return Sight(describe(found, cards, processor(physical_cores()), os.environ, trouble), found, cards)
+
+
+def _ask() -> Iterator[Found | nvml.Cards]:
+    """Ask the native libraries, in a process that may die of it: what came before stands."""
+    from localspec.llama import backends
+
+    try:
+        yield Found(backends.devices(), backends.features(), backends.version(), backends.names())
+    finally:
+        yield nvml.look()
+
+
+def describe(
+    found: Found, cards: nvml.Cards, cpu: Processor, environment: Mapping[str, str], trouble: str = ""
+) -> Machine:
+    """Put together what was found; `trouble` is what kept something from being found."""
+    every: list[DeviceInfo] = []
+    notes = list(cpu.limits)
+    places: set[str] = set()
+    cuda = 0
+    for device in found.devices:
+        if device.kind not in _KINDS or (device.bus_id and device.bus_id in places):
+            continue  # no memory of its own, or one card by two names: llama.cpp takes the first
+        places.add(device.bus_id)
+        if device.kind == "cpu":
+            every.append(_processor(device.name, device.description, found, cpu))
+            continue
+        card = nvml.match(device.bus_id, cuda, cards.cards, _visible(device, environment))
+        cuda += device.backend == "CUDA"
+        every.append(_with_bus(_graphics(device, found, card, cards.trouble or trouble), device.bus_id))
+        if card is not None and device.backend == "CUDA" and device.name != f"CUDA{card.number}":
+            notes.append(_renumbered(device.name, card.number, environment))
+    if cards.cards and found.devices and all(device.kind == "cpu" for device in every):
+        notes.append(
+            f"this build of llama.cpp does not use the {cards.cards[0].name or 'NVIDIA card'}: "
+            "`localspec doctor` says how to change that"
+        )
+    if trouble and not found.devices:
+        notes.append(f"llama.cpp could not be asked for its devices: {trouble}")
+    elif trouble:
+        notes.append(f"NVIDIA's driver could not be asked about the cards: {trouble}")
+    if all(device.kind != "cpu" for device in every):
+        every.append(_processor("CPU", platform.processor() or platform.machine(), found, cpu))
+    return Machine(devices=tuple(every), notes=tuple(notes))
+
+
+def _visible(device: BackendDevice, environment: Mapping[str, str]) -> str | None:
+    """Return which cards CUDA shows; nothing where their order cannot be told."""
+    by_place = environment.get("CUDA_DEVICE_ORDER", "PCI_BUS_ID") == "PCI_BUS_ID"
+    if device.backend != "CUDA" or not by_place:
+        return ""
+    return environment.get("CUDA_VISIBLE_DEVICES")
+
+
+def _processor(name: str, description: str, found: Found, cpu: Processor) -> DeviceInfo:
+    return DeviceInfo(
+        id=name,
+        kind="cpu",
+        backend="CPU",
+        name=description,
+        memory_total=cpu.memory_total,
+        memory_free=cpu.memory_free,
+        cores=cpu.cores,
+        sockets=cpu.sockets,
+        features=found.features.get("CPU", ()),
+    )
+
+
+def _graphics(device: BackendDevice, found: Found, card: nvml.Card | None, trouble: str) -> DeviceInfo:
+    seen = DeviceInfo(
+        id=device.name,
+        kind=_kind(device),
+        backend=device.backend,
+        name=device.description,
+        memory_total=device.memory_total,
+        memory_free=device.memory_free,
+        features=found.features.get(device.backend, ()),
+    )
+    if card is None:
+        unknown = "who uses it, its power limit, temperature and possible rate"
+        why = f"{unknown}: {trouble or 'NVIDIA’s driver does not list it'}"
+        return replace(seen, missing=(why if device.backend == "CUDA" else _NOT_NVIDIA,))
+    return replace(
+        seen,
+        name=card.name or seen.name,
+        drives_display=card.drives_display,
+        pcie_generation=card.pcie_generation,
+        pcie_width=card.pcie_width,
+        pcie_width_max=card.pcie_width_max,
+        power_limit_w=card.power_limit_w,
+        temperature_c=card.temperature_c,
+        theoretical_rate=card.theoretical_rate,
+        users=card.users,
+        missing=card.missing,
+    )
+
+
+def _kind(device: BackendDevice) -> DeviceKind:
+    apple = device.backend == "MTL" and platform.machine() == "arm64"  # ggml calls it a card of its own
+    return "integrated" if apple else _KINDS[device.kind]
+
+
+def _with_bus(device: DeviceInfo, bus_id: str, root: Path = Path("/")) -> DeviceInfo:
+    """Add what Linux knows of a card's link: NVML leaves out the lanes that the slot lacks."""
+    if not bus_id:
+        return device
+    place = root / "sys/bus/pci/devices" / bus_id
+    speed = _line(place / "current_link_speed").partition(" ")[0]
+    most = max(device.pcie_width_max or 0, _lanes(place / "max_link_width"))
+    return replace(
+        device,
+        pcie_generation=device.pcie_generation or _GENERATIONS.get(speed),
+        pcie_width=device.pcie_width or _lanes(place / "current_link_width") or None,
+        pcie_width_max=most or None,
+    )
+
+
+def _lanes(path: Path) -> int:
+    text = _line(path)
+    lanes = int(text) if text.isdigit() else 0
+    return lanes if lanes <= 32 else 0  # 255 is written where nobody knows
+
+
+def _line(path: Path) -> str:
+    with suppress(OSError):
+        return path.read_text(encoding="ascii", errors="replace").strip()
+    return ""
+
+
+def _renumbered(name: str, number: int, environment: Mapping[str, str]) -> str:
+    variables = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
+    because = [f"{key} is {environment[key]}" for key in variables if environment.get(key)]
+    why = f", because {' and '.join(because)}" if because else ""
+    return f"{name} is number {number} of nvidia-smi{why}"

@@ -1,0 +1,96 @@
+"""What is known of this machine: seen now, and measured once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing, suppress
+from dataclasses import replace
+
+from localspec.errors import Cancelled, EngineDied, EngineError, StoreError, UserError
+from localspec.hardware import devices, machine_kept
+from localspec.hardware.bandwidth import Job, Measured, Refused, jobs, judge, measure
+from localspec.hardware.child import values_of
+from localspec.hardware.device_info import LinkRate, Machine, MemoryRate
+from localspec.hardware.devices import PATIENCE_S, Sight
+
+Progress = Callable[[float], bool]
+"""Is told how much is done, 0 to 1; its False stops the work."""
+
+
+def see_devices() -> Machine:
+    """Look at this machine without measuring anything."""
+    return _judged(devices.look().machine)
+
+
+def measure_rates(machine: Machine, seconds: float = 8.0, on_progress: Progress | None = None) -> Machine:
+    """Return the machine with its rates measured anew; raises Cancelled once `on_progress` gives False.
+
+    What cannot be measured is a note.
+    """
+    work = jobs(machine.devices)
+    rates: list[MemoryRate] = []
+    links: list[LinkRate] = []
+    troubles: list[str] = []
+    for done, answer in enumerate(_answers(work, seconds), 1):
+        match answer:
+            case MemoryRate():
+                rates.append(answer)
+            case LinkRate():
+                links.append(answer)
+            case Refused():
+                troubles.append(f"{answer.job} could not be measured: {answer.reason}")
+        if on_progress is not None and not on_progress(done / len(work)):
+            raise Cancelled
+    measured = replace(machine, rates=tuple(rates), links=tuple(links))
+    return _judged(replace(measured, notes=(*machine.notes, *troubles)))
+
+
+def known_machine(
+    fresh: bool = False, on_progress: Progress | None = None, *, may_measure: bool = True, here: bool = False
+) -> Machine:
+    """Return this machine with its rates: those kept from an earlier time, or measured now and kept.
+
+    `fresh` measures in any case; without `may_measure` rates that were not kept stay unknown; `here` looks
+    at the devices in this process.
+    """
+    sight = devices.look(here=here)
+    kept = None if fresh else machine_kept.recall(sight)
+    if kept is not None or not may_measure:
+        return _judged(kept or sight.machine)
+    measured = measure_rates(sight.machine, on_progress=on_progress)
+    if _is_complete(sight, measured):
+        with suppress(StoreError, UserError):  # a full disk costs the measuring next time, nothing else
+            machine_kept.keep(sight, measured)
+    return measured
+
+
+def _is_complete(sight: Sight, measured: Machine) -> bool:
+    """Tell whether the rates are worth keeping: every device gave one."""
+    return {rate.device for rate in measured.rates} == {device.id for device in sight.machine.devices}
+
+
+def _answers(work: Sequence[Job], seconds: float) -> Iterator[Measured | Refused]:
+    """Yield the answer to every job, each child going on where the one before has died."""
+    left = tuple(work)
+    while left:
+        try:
+            with closing(_begun(left, seconds * len(left) / len(work))) as values:
+                for value in values:
+                    left = left[1:]
+                    yield value
+            return
+        except EngineDied as died:
+            yield Refused(left[0], str(died))
+            left = left[1:]
+        except EngineError as error:  # no process, no llama.cpp: the next one would fare no better
+            yield from (Refused(job, str(error)) for job in left)
+            return
+
+
+def _begun(work: Sequence[Job], seconds: float) -> Generator[Measured | Refused, None, None]:
+    return values_of(measure, PATIENCE_S + 3 * seconds, work, seconds)
+
+
+def _judged(machine: Machine) -> Machine:
+    new = [note for note in judge(machine) if note not in machine.notes]
+    return replace(machine, notes=(*machine.notes, *new))

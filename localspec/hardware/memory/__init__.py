@@ -1,0 +1,1 @@
+"""What models take of each device, and whether that fits."""

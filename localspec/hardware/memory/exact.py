@@ -1,0 +1,124 @@
+"""What a pair of models really takes of each device: llama.cpp plans it all, and allocates nothing.
+
+llama.cpp runs in a process of its own. A model file that brings it down cannot harm more than that, and on a
+card its driver's own memory is given back.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from contextlib import closing
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from localspec.errors import EngineError, LocalSpecError, UserError
+from localspec.hardware.device_info import DeviceNeed
+from localspec.hardware.memory.memory_actual import needs_of
+from localspec.hardware.placement.sizes import context_size, draft_options
+from localspec.types import ModelOptions
+
+if TYPE_CHECKING:
+    from localspec.llama import Model
+
+Needs = tuple[DeviceNeed, ...]
+
+_MAX_FAN_OUT = 16
+_TIMEOUT_S = 120.0  # a header on a slow disk, a driver that starts
+
+
+def exact(
+    target: ModelOptions,
+    draft: ModelOptions | None = None,
+    *,
+    max_fan_out: int = _MAX_FAN_OUT,
+    timeout_s: float = _TIMEOUT_S,
+) -> tuple[Needs, ...]:
+    """Return what the target takes of each device, and what the draft model takes.
+
+    Contexts are those that LocalSpec opens, the draft model's with its branches.
+    Raises `UserError` for what cannot be opened, `EngineError` where llama.cpp fails or cannot tell.
+    """
+    question = {"models": [_plain(options) for options in (target, draft) if options], "fan": max_fan_out}
+    answer = _ask(json.dumps(question), timeout_s)
+    if "error" in answer:
+        if answer["kind"] == "user":
+            raise UserError(answer["error"], answer["hint"])
+        raise EngineError(answer["error"])
+    return tuple(tuple(DeviceNeed(**need) for need in needs) for needs in answer["needs"])
+
+
+def _plain(options: ModelOptions) -> dict[str, Any]:
+    return {**asdict(options), "path": str(options.path)}
+
+
+def _ask(question: str, timeout_s: float) -> dict[str, Any]:
+    folder = str(Path(__file__).resolve().parents[2])
+    paths = [folder, *filter(None, [os.environ.get("PYTHONPATH")])]
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "localspec.hardware.memory.exact"],
+            input=question,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONIOENCODING": "utf-8"},
+            timeout=timeout_s,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise EngineError(f"llama.cpp has not told its memory needs in {timeout_s:g} seconds") from None
+    except OSError as error:
+        raise EngineError(f"no process for llama.cpp could be started: {error.strerror}") from error
+    try:
+        answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    except (ValueError, IndexError):
+        lines = done.stderr.strip().splitlines()
+        raise EngineError(
+            f"llama.cpp ended while it worked out its memory needs (code {done.returncode})"
+            + (f": {lines[-1].strip()}" if lines else "")
+        ) from None
+    return answer
+
+
+def main() -> None:
+    """Answer the question on standard input; run in the child process."""
+    try:
+        answer: dict[str, Any] = {"needs": _all_needs(json.load(sys.stdin))}
+    except UserError as error:
+        answer = {"error": error.message, "hint": error.hint, "kind": "user"}
+    except LocalSpecError as error:
+        answer = {"error": str(error), "hint": "", "kind": "engine"}
+    sys.stdout.write(json.dumps(answer) + "\n")
+
+
+def _all_needs(question: dict[str, Any]) -> list[list[dict[str, Any]]]:
+    from localspec.llama import Context, Model
+
+    needs: list[list[dict[str, Any]]] = []
+    size = 0
+    for number, plain in enumerate(question["models"]):
+        tuples = {name: tuple(value) for name, value in plain.items() if isinstance(value, list)}
+        options = ModelOptions(**{**plain, **tuples, "path": Path(plain["path"])})
+        with closing(Model.open(options, allocate=False)) as model:
+            if number:
+                options = draft_options(options, size, on_processor=_on_processor(model))
+            else:
+                size = context_size(options.context, model.training_context)
+                options = replace(options, context=size)
+            context = Context(model, options, sequences=question["fan"] + 1 if number else 1)
+            needs.append([asdict(need) for need in needs_of(context)])
+    return needs
+
+
+def _on_processor(model: Model) -> bool:
+    """Tell whether the processor computes at least a part of a model."""
+    layers = model.options.gpu_layers
+    return not model.cards or (layers is not None and layers < model.layers)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,142 @@
+"""Whether models fit this machine; where they do not, by how much and what would."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+
+from localspec.errors import UserError
+from localspec.hardware.device_info import DeviceNeed, Machine
+from localspec.hardware.memory.budget import Room, Shortage
+from localspec.hardware.memory.estimate import estimate
+from localspec.hardware.memory.reserve import reserve_on
+from localspec.hardware.placement.constraints import Sitting, Spread
+from localspec.models.shape_m import ModelShape
+
+Models = tuple[tuple[ModelShape, Sitting], ...]
+"""The target and how it is to sit, then the draft model."""
+
+_STEP, _SMALLEST = 256, 512  # tokens of context
+_GIB = 2**30
+
+# bits per weight, as usual mixtures of it come out
+_QUANT_BITS = {
+    "Q8_0": 8.5, "Q6_K": 6.57, "Q5_K_M": 5.69, "Q4_K_M": 4.85, "IQ4_XS": 4.3, "Q3_K_M": 3.91, "Q2_K": 3.35,
+}  # fmt: skip
+
+
+def check_fit(
+    needs: Iterable[DeviceNeed],
+    machine: Machine,
+    reserve: Sequence[tuple[str, int]] = (),
+    models: Models = (),
+) -> None:
+    """Raise `UserError` with the numbers if a device has too little for `needs` and its reserve.
+
+    From `models`, of which those are the needs, follow the ways out that the error names.
+    """
+    needs = tuple(needs)
+    room = Room(machine, reserve_on(machine, reserve))
+    shortages = room.shortages(needs)
+    if not shortages:
+        return
+    words = "; ".join(_words(shortage, room) for shortage in shortages)
+    ways = ways_out(models, _corrected(room, machine, needs, models))
+    hint = ", or ".join(ways) or "close other programs, or choose smaller models"
+    raise UserError(f"there is not enough memory: {words}", hint)
+
+
+def _corrected(room: Room, machine: Machine, needs: Iterable[DeviceNeed], models: Models) -> Room:
+    """Return the room with so much less in it as `needs` are above what the formula expects of `models`."""
+    reserve = dict(room.reserve)
+    for need in needs:
+        reserve[need.device] += need.total
+    for shape, sitting in models:
+        for need in estimate(shape, sitting):
+            reserve[need.device] -= need.total
+    return Room(machine, [(name, max(kept, room.reserve[name])) for name, kept in reserve.items()])
+
+
+def ways_out(models: Models, room: Room) -> tuple[str, ...]:
+    """Return what would fit, each way by itself and worked out: less context, fewer bits, fewer layers."""
+    if not models:
+        return ()
+    ways = (_smaller_context(models, room), _smaller_quant(models, room), _fewer_layers(models, room))
+    return tuple(way for way in ways if way)
+
+
+def size(count: int) -> str:
+    """Return a number of bytes as people read it."""
+    return f"{count / _GIB:.1f} GiB" if count >= _GIB // 10 else f"{count / 2**20:.0f} MiB"
+
+
+def _words(shortage: Shortage, room: Room) -> str:
+    device = room.devices[shortage.device]
+    return (
+        f"{shortage.device} has {size(device.memory_free)} free, {size(room.reserve[shortage.device])} of it "
+        f"in reserve, and {size(shortage.needed)} are needed"
+    )
+
+
+def _fits(models: Models, room: Room) -> bool:
+    return not room.shortages(need for shape, sitting in models for need in estimate(shape, sitting))
+
+
+def _smaller_context(models: Models, room: Room) -> str:
+    def fits(steps: int) -> bool:
+        context = steps * _STEP
+        return _fits(tuple((shape, replace(sitting, context=context)) for shape, sitting in models), room)
+
+    best = _most(fits, _SMALLEST // _STEP, (max(sitting.context for _, sitting in models) - 1) // _STEP)
+    return f"take a context of {best * _STEP:,} tokens (-c {best * _STEP})" if best else ""
+
+
+def _smaller_quant(models: Models, room: Room) -> str:
+    (shape, sitting), rest = models[0], models[1:]
+    held = 8 * shape.weight_bytes / max(1, shape.parameters)
+    for name, bits in _QUANT_BITS.items():
+        smaller = _scaled(shape, bits / held)
+        if bits < 0.97 * held and _fits(((smaller, sitting), *rest), room):
+            return f"choose {shape.name} as {name} (about {size(smaller.weight_bytes)})"
+    return ""
+
+
+def _fewer_layers(models: Models, room: Room) -> str:
+    (shape, sitting), rest = models[0], models[1:]
+    spread = sitting.spread
+    while spread.on_cards:
+        spread = _one_less(spread, shape, sitting, rest, room)
+        if _fits(((shape, replace(sitting, spread=spread)), *rest), room):
+            count = spread.on_cards + 1 if spread.devices else 0  # what follows the layers counts as one more
+            return f"put fewer layers on the card{'s' if len(spread.devices) > 1 else ''} (-ngl {count})"
+    return ""
+
+
+def _one_less(spread: Spread, shape: ModelShape, sitting: Sitting, rest: Models, room: Room) -> Spread:
+    """Take a layer from the card that lacks most."""
+    models = ((shape, replace(sitting, spread=spread)), *rest)
+    left = room.left(need for shape, sitting in models for need in estimate(shape, sitting))
+    used = [at for at, count in enumerate(spread.layers) if count]
+    at = min(used, key=lambda at: left[spread.devices[at]])
+    layers = tuple(count - (number == at) for number, count in enumerate(spread.layers))
+    kept = [number for number, count in enumerate(layers) if count]
+    return Spread(tuple(spread.devices[number] for number in kept), tuple(layers[number] for number in kept))
+
+
+def _scaled(shape: ModelShape, factor: float) -> ModelShape:
+    return replace(
+        shape,
+        layers=tuple(replace(layer, weight_bytes=int(layer.weight_bytes * factor)) for layer in shape.layers),
+        input_bytes=int(shape.input_bytes * factor),
+        output_bytes=int(shape.output_bytes * factor),
+    )
+
+
+def _most(fits: Callable[[int], bool], low: int, high: int) -> int:
+    """Return the largest number from `low` to `high` that fits, 0 if none does."""
+    if high < low or not fits(low):
+        return 0
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle - 1)
+    return low

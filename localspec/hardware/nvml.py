@@ -1,0 +1,204 @@
+"""What NVIDIA's management library knows of its cards; every single answer may be missing."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from localspec.hardware.device_info import DeviceUser
+
+Library: TypeAlias = Any
+"""The module `pynvml`, which has no types."""
+Answer: TypeAlias = Any
+_LIBRARY = "libnvidia-ml.so.1"
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """A card as NVML sees it; `number` is that of nvidia-smi, None is what it would not say."""
+
+    number: int
+    uuid: str = ""
+    bus_id: str = ""
+    name: str = ""
+    memory_total: int | None = None
+    drives_display: bool | None = None
+    pcie_generation: int | None = None
+    pcie_width: int | None = None
+    pcie_width_max: int | None = None
+    power_limit_w: float | None = None
+    temperature_c: float | None = None
+    theoretical_rate: float | None = None
+    users: tuple[DeviceUser, ...] = ()
+    missing: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Cards:
+    """All cards of the machine, the version of their driver, and why nothing is known if so."""
+
+    cards: tuple[Card, ...] = ()
+    driver: str = ""
+    trouble: str = ""
+
+
+def look() -> Cards:
+    """Ask NVML about every card."""
+    if sys.platform == "linux" and not _is_installed():
+        return Cards(trouble="NVIDIA's driver does not answer (NVML Shared Library Not Found)")
+    try:
+        import pynvml
+    except Exception as error:  # noqa: BLE001 - a broken installation fails in its own ways; nothing depends on it
+        return Cards(trouble=f"the package nvidia-ml-py cannot be used ({_words(error)})")
+    return look_through(pynvml)
+
+
+def _is_installed() -> bool:
+    """Tell whether the driver's library is there: importing the binding for nothing takes 15 ms."""
+    try:
+        ctypes.CDLL(_LIBRARY)
+    except OSError:
+        return False
+    return True
+
+
+def look_through(library: Library) -> Cards:
+    """Ask about every card through a given binding of NVML."""
+    try:
+        library.nvmlInit()
+    except Exception as error:  # noqa: BLE001 - a broken driver fails in its own ways; nothing depends on it
+        return Cards(trouble=f"NVIDIA's driver does not answer ({_words(error)})")
+    try:
+        driver = _Asked(library).answer(library.nvmlSystemGetDriverVersion) or ""
+        cards = tuple(_card(library, number) for number in range(library.nvmlDeviceGetCount()))
+        return Cards(cards, _text(driver))
+    except Exception as error:  # noqa: BLE001 - as above
+        return Cards(trouble=f"NVIDIA's driver does not answer ({_words(error)})")
+    finally:
+        _Asked(library).answer(library.nvmlShutdown)
+
+
+def match(bus_id: str, position: int, cards: Iterable[Card], visible: str | None) -> Card | None:
+    """Return the card that a device is: by its PCI address, or else as the n-th that CUDA may see."""
+    every = tuple(cards)
+    if bus_id:
+        wanted = _plain_bus_id(bus_id)
+        return next((card for card in every if card.bus_id == wanted), None)
+    seen = visible_cards(every, visible)
+    return seen[position] if position < len(seen) else None
+
+
+def visible_cards(cards: tuple[Card, ...], visible: str | None) -> tuple[Card, ...]:
+    """Return the cards that CUDA_VISIBLE_DEVICES leaves, in its order: numbers, or beginnings of UUIDs."""
+    if visible is None:
+        return tuple(sorted(cards, key=lambda card: card.bus_id))
+    seen: list[Card] = []
+    for entry in visible.split(","):
+        card = _named(entry.strip(), cards)
+        if card is None:  # CUDA ignores everything after a name that it does not know
+            break
+        seen.append(card)
+    return tuple(seen)
+
+
+def _named(entry: str, cards: tuple[Card, ...]) -> Card | None:
+    if entry.isdigit():
+        return next((card for card in cards if card.number == int(entry)), None)
+    found = [card for card in cards if entry and card.uuid.lower().startswith(entry.lower())]
+    return found[0] if len(found) == 1 else None
+
+
+class _Asked:
+    """Asks one question after the other, and remembers which were not answered."""
+
+    def __init__(self, library: Library) -> None:
+        self._library = library
+        self.missing: list[str] = []
+
+    def answer(self, question: Callable[..., Answer], *arguments: object, what: str = "") -> Answer:
+        """Return the answer; None, and a note of `what` is missing, where there is none."""
+        try:
+            return question(*arguments)
+        except Exception as error:  # noqa: BLE001 - NVMLError, or a binding that lacks or cannot read something
+            if what:
+                self.missing.append(f"{what} ({_words(error)})")
+            return None
+
+
+def _card(library: Library, number: int) -> Card:
+    asked = _Asked(library)
+    handle = asked.answer(library.nvmlDeviceGetHandleByIndex, number, what="everything but its memory")
+    if handle is None:
+        return Card(number, missing=tuple(asked.missing))
+
+    def ask(function: str, what: str = "", *more: object) -> Answer:
+        return asked.answer(lambda: getattr(library, function)(handle, *more), what=what)
+
+    pci, memory = ask("nvmlDeviceGetPciInfo", "its place on the bus"), ask("nvmlDeviceGetMemoryInfo")
+    power = ask("nvmlDeviceGetEnforcedPowerLimit", "its power limit")
+    sensor = getattr(library, "NVML_TEMPERATURE_GPU", 0)
+    temperature = ask("nvmlDeviceGetTemperature", "its temperature", sensor)
+    display = ask("nvmlDeviceGetDisplayActive", "whether it drives a display")
+    return Card(
+        number=number,
+        uuid=_text(ask("nvmlDeviceGetUUID") or ""),
+        bus_id=_plain_bus_id(_text(pci.busId)) if pci is not None else "",
+        name=_text(ask("nvmlDeviceGetName", "its name") or ""),
+        memory_total=int(memory.total) if memory is not None else None,
+        drives_display=bool(display) if display is not None else None,
+        pcie_generation=ask("nvmlDeviceGetCurrPcieLinkGeneration", "the generation of its PCIe link") or None,
+        pcie_width=ask("nvmlDeviceGetCurrPcieLinkWidth", "the lanes of its PCIe link") or None,
+        pcie_width_max=ask("nvmlDeviceGetMaxPcieLinkWidth") or None,
+        power_limit_w=power / 1000 if power is not None else None,
+        temperature_c=float(temperature) if temperature is not None else None,
+        theoretical_rate=_theoretical_rate(ask, getattr(library, "NVML_CLOCK_MEM", 2)),
+        users=_users(library, ask),
+        missing=tuple(asked.missing),
+    )
+
+
+def _theoretical_rate(ask: Callable[..., Answer], memory_clock: int) -> float | None:
+    """Return bus width times clock; memory of cards moves data twice per clock that NVML tells."""
+    bits = ask("nvmlDeviceGetMemoryBusWidth", "the width of its memory bus")
+    mhz = ask("nvmlDeviceGetMaxClockInfo", "the clock of its memory", memory_clock)
+    return bits / 8 * mhz * 1e6 * 2 if bits and mhz else None
+
+
+def _users(library: Library, ask: Callable[..., Answer]) -> tuple[DeviceUser, ...]:
+    computing = ask("nvmlDeviceGetComputeRunningProcesses", "which programs use it")
+    drawing = ask("nvmlDeviceGetGraphicsRunningProcesses")
+    found: dict[int, DeviceUser] = {}
+    for process in (*(drawing or ()), *(computing or ())):
+        if process.pid != os.getpid():  # asking itself takes memory
+            memory = getattr(process, "usedGpuMemory", None)
+            found[process.pid] = DeviceUser(process.pid, _program(library, process.pid), memory)
+    return tuple(sorted(found.values(), key=lambda user: (-(user.memory or 0), user.pid)))
+
+
+def _program(library: Library, pid: int) -> str:
+    import psutil
+
+    try:
+        return str(psutil.Process(pid).name())
+    except psutil.Error:
+        name = _Asked(library).answer(library.nvmlSystemGetProcessName, pid)
+        return _text(name).replace("\\", "/").rsplit("/", 1)[-1] if name else "unknown program"
+
+
+def _plain_bus_id(bus_id: str) -> str:
+    """Return a PCI address as ggml writes it: NVML gives the domain twice as many digits."""
+    domain, _, rest = bus_id.lower().partition(":")
+    return f"{domain[-4:]}:{rest}"
+
+
+def _text(raw: str | bytes) -> str:
+    return raw.decode("utf-8", "replace") if isinstance(raw, bytes) else str(raw)
+
+
+def _words(error: Exception) -> str:
+    """Return what an error says, without the name of the library's own class."""
+    return (str(error) or type(error).__name__).strip().rstrip(".")

@@ -1,0 +1,1 @@
+"""Who sits where on this machine, and why."""

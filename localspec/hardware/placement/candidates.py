@@ -1,0 +1,255 @@
+"""The placements that are worth a look: who could sit where, what it needs, how fast it should be; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from localspec.errors import UserError
+from localspec.hardware.device_info import DeviceNeed, Machine
+from localspec.hardware.memory.budget import LayerSizes, Room, Shortage, by_shares
+from localspec.hardware.memory.reserve import reserve_on
+from localspec.hardware.placement.constraints import Need, Sitting, Spread, Wishes
+from localspec.hardware.placement.speed import (
+    Pass,
+    Passes,
+    Speed,
+    ahead_speed,
+    plain_speed,
+    ranked,
+    waiting_speed,
+)
+from localspec.hardware.rates import PROCESSOR, Rates
+from localspec.models.shape_m import ModelShape
+
+DRAFT_SHARE = 4  # where both models compute on the processor, the draft takes one core in so many
+_CORRECTIONS = 4
+_FLOATS = ("f32", "f16", "bf16")
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One placement: seats, needs, what is too much, and the expected speeds, the best first."""
+
+    context: int
+    target: Spread
+    draft: Spread | None
+    target_needs: tuple[DeviceNeed, ...]
+    draft_needs: tuple[DeviceNeed, ...]
+    shortages: tuple[Shortage, ...]
+    speeds: tuple[Speed, ...]
+    slack: float  # smallest share of its room that a card in use keeps
+
+    @property
+    def best(self) -> Speed:
+        """Return the way of decoding that this placement would use."""
+        return self.speeds[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Threads:
+    """Cores of the processor that each model gets, alone and while the other works."""
+
+    alone: tuple[int, int]
+    together: tuple[int, int]
+    take_turns: bool = False  # because there are too few cores for both
+
+
+class Search:
+    """Looks for placements of one pair on one machine."""
+
+    def __init__(
+        self, machine: Machine, models: tuple[ModelShape, ModelShape | None], wishes: Wishes, need: Need
+    ) -> None:
+        self.target, self.draft = models
+        self.wishes = wishes
+        self.rates = Rates(machine)
+        self.room = Room(machine, reserve_on(machine, wishes.reserve))
+        self._need = need
+        self.cannot_rewind = any(shape is not None and is_recurrent(shape) for shape in models)
+        self.cores = max(1, self.room.devices[PROCESSOR].cores)
+        self._passes = Passes(self.target, self.rates, self.cores)
+        self._draft_passes = Passes(self.draft, self.rates, self.cores) if self.draft else None
+        for names in (wishes.devices or (), wishes.draft_devices or ()):
+            self._check(names)
+
+    def _check(self, names: tuple[str, ...]) -> None:
+        unknown = [name for name in names if name not in self.room.devices]
+        if unknown:
+            raise UserError(f"no device is called {unknown[0]!r}", f"devices: {', '.join(self.room.devices)}")
+        if len(set(names)) != len(names):
+            raise UserError(f"a device is named twice: {', '.join(names)}", "name each device once")
+
+    def candidates(self, context: int) -> Iterator[Candidate]:
+        """Yield every placement worth a look with a context, also those that do not fit."""
+        sizes = self._sizes(self.target, context)
+        for draft in self._draft_spreads(context):
+            taken = () if draft is None or self.draft is None else self._needs(self.draft, draft, context)
+            seen = set()
+            for spread in self._target_spreads(sizes, taken, context):
+                if spread not in seen:
+                    seen.add(spread)
+                    yield self._candidate(context, spread, draft, taken)
+
+    def _candidate(
+        self, context: int, target: Spread, draft: Spread | None, taken: tuple[DeviceNeed, ...]
+    ) -> Candidate:
+        needs = self._needs(self.target, target, context)
+        left = self.room.left((*needs, *taken))
+        used = {need.device for need in (*needs, *taken)} & set(self.room.cards)
+        return Candidate(
+            context=context,
+            target=target,
+            draft=draft,
+            target_needs=needs,
+            draft_needs=taken,
+            shortages=self.room.shortages((*needs, *taken)),
+            speeds=self._speeds(target, draft),
+            slack=min((left[name] / max(1, self.room.free[name]) for name in used), default=1.0),
+        )
+
+    def sitting(self, shape: ModelShape, spread: Spread, context: int) -> Sitting:
+        """Return how one of the two models sits with the wished cache."""
+        wishes = self.wishes
+        if shape is not self.draft:
+            return Sitting(spread, context, wishes.cache, wishes.flash_attention, wishes.micro_batch)
+        flash = wishes.flash_attention
+        if flash is None and wishes.draft_cache.values in _FLOATS and self.uses_processor(shape, spread):
+            flash = False  # as the draft is opened there
+        sequences = wishes.max_fan_out + 1
+        return Sitting(spread, context, wishes.draft_cache, flash, wishes.micro_batch, sequences)
+
+    def _needs(self, shape: ModelShape, spread: Spread, context: int) -> tuple[DeviceNeed, ...]:
+        return self._need(shape, self.sitting(shape, spread, context))
+
+    def _sizes(self, shape: ModelShape, context: int) -> LayerSizes | None:
+        if not self.room.cards:
+            return None
+        card = self.room.cards[0]
+        whole = Spread((card,), (len(shape.layers),))
+        return LayerSizes(shape, self.sitting(shape, whole, context), self._need, card)
+
+    # --- where models could sit
+
+    def _draft_spreads(self, context: int) -> list[Spread | None]:
+        shape, wishes = self.draft, self.wishes
+        if shape is None or wishes.mode in {"off", "ngram"} or (self.cannot_rewind and wishes.mode is None):
+            return [None]
+        given, asked, layers = wishes.draft_devices, wishes.draft_gpu_layers, len(shape.layers)
+        names = tuple(name for name in (self.room.cards if given is None else given) if name != PROCESSOR)
+        if asked == 0 or (given is not None and not names):
+            return [Spread()]
+        most = layers if asked is None else min(layers, asked - 1)
+        sizes = self._sizes(shape, context)
+        if given is not None and len(names) > 1 and sizes is not None:
+            return [sizes.fill(names, dict(self.room.free), most)]
+        found: list[Spread | None] = [Spread((name,), (most,)) for name in names]
+        if given is None and (asked is None or not names):
+            found.append(Spread())
+            if wishes.mode is None:
+                found.append(None)
+        return found
+
+    def _target_spreads(
+        self, sizes: LayerSizes | None, taken: Sequence[DeviceNeed], context: int
+    ) -> Iterator[Spread]:
+        wishes, layers = self.wishes, len(self.target.layers)
+        names = tuple(self.room.cards if wishes.devices is None else wishes.devices)
+        names = tuple(name for name in names if name != PROCESSOR)
+        if sizes is None or not names or wishes.gpu_layers == 0:
+            yield Spread()
+            return
+        asked = wishes.gpu_layers
+        shares = (*(wishes.tensor_split or ()), *(0.0 for _ in names))[: len(names)]
+        if any(shares):
+            yield by_shares(names, shares, layers + 1 if asked is None else asked, layers)
+            return
+        most = layers if asked is None else min(layers, asked - 1)
+        for order in self._orders(names):
+            spread = self._filled(sizes, order, taken, most, context)
+            if asked is None or spread.on_cards == most:
+                yield spread
+        left = self.room.left(taken)
+        yield by_shares(names, [max(1, left[name]) for name in names], most + 1, layers)
+        if asked is None and wishes.devices is None:
+            yield Spread()
+
+    def _orders(self, names: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+        """Yield groups of cards, the fastest last: that is where layers go first."""
+        order = tuple(sorted(names, key=lambda name: self.rates.of[name].read))
+        for start in range(len(order)):
+            yield order[start:]
+        for at in range(len(order)):
+            yield order[:at] + order[at + 1 :]
+            yield (order[at],)
+
+    def _filled(
+        self, sizes: LayerSizes, order: tuple[str, ...], taken: Sequence[DeviceNeed], most: int, context: int
+    ) -> Spread:
+        """Fill cards, and take back what the exact need shows to be too much."""
+        left = self.room.left(taken)
+        spread = sizes.fill(order, left, most)
+        for _ in range(_CORRECTIONS):
+            short = self.room.shortages((*self._needs(self.target, spread, context), *taken))
+            cards = [shortage for shortage in short if shortage.device in spread.devices]
+            if not cards:
+                break
+            for shortage in cards:
+                left[shortage.device] -= shortage.missing
+            spread = sizes.fill(order, left, most)
+        return spread
+
+    # --- how fast they would be
+
+    def _speeds(self, target: Spread, draft: Spread | None) -> tuple[Speed, ...]:
+        threads = self.threads(target, draft)
+
+        def verify(tokens: int) -> Pass:
+            return self._passes.take(target, tokens, threads.alone[0])
+
+        plain = plain_speed(verify)
+        passes = self._draft_passes
+        if draft is None or passes is None or self.cannot_rewind:
+            return (plain,)
+        known = self.draft.acceptance if self.draft else None
+        ahead = ahead_speed(
+            lambda tokens: self._passes.take(target, tokens, threads.together[0]),
+            lambda tokens: passes.take(draft, tokens, threads.together[1]),
+            take_turns=threads.take_turns,
+            acceptance=known,
+        )
+        waiting = waiting_speed(
+            verify, lambda tokens: passes.take(draft, tokens, threads.alone[1]), acceptance=known
+        )
+        speeds = ranked([plain, waiting, ahead])
+        if self.wishes.mode in {"sd", "ssd"}:
+            asked = next(speed for speed in speeds if speed.mode == self.wishes.mode)
+            speeds = (asked, *(speed for speed in speeds if speed is not asked))
+        return speeds
+
+    def uses_processor(self, shape: ModelShape, spread: Spread) -> bool:
+        """Tell whether the processor computes layers of a model."""
+        return not spread.devices or spread.on_cards < len(shape.layers)
+
+    def threads(self, target: Spread, draft: Spread | None) -> Threads:
+        """Return who gets how many cores; a model on cards needs one to feed them."""
+        wishes, wanted = self.wishes, self.wishes.threads or self.cores
+        target_works = self.uses_processor(self.target, target)
+        for_target = wanted if target_works else wishes.threads or 1
+        if draft is None or self.draft is None:
+            return Threads((for_target, 1), (for_target, 1))
+        if not self.uses_processor(self.draft, draft):
+            both = (for_target, wishes.draft_threads or 1)
+            return Threads(both, both)
+        if not target_works:
+            both = (for_target, wishes.draft_threads or max(1, self.cores - 1))
+            return Threads(both, both)
+        for_draft = wishes.draft_threads or max(1, wanted // DRAFT_SHARE)
+        together = (max(1, wanted - for_draft), for_draft)
+        alone = (wanted, wishes.draft_threads or wanted)
+        return Threads(alone, together, take_turns=sum(together) > self.cores)
+
+
+def is_recurrent(shape: ModelShape) -> bool:
+    """Tell whether a model keeps a running state, which cannot take tokens back."""
+    return any(layer.state_bytes for layer in shape.layers)

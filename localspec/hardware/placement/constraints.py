@@ -1,0 +1,88 @@
+"""What is asked of a placement, and how a model may be spread over devices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from localspec.hardware.device_info import DeviceNeed
+from localspec.models.shape_m import ModelShape
+from localspec.types import KvType, Mode
+
+
+@dataclass(frozen=True, slots=True)
+class CacheTypes:
+    """The number types of a model's cache."""
+
+    keys: KvType = "f16"
+    values: KvType = "f16"
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """The last layers of a model on devices in order, the layers before them with the processor.
+
+    The weights after the last layer sit on the last device; no device is the processor alone.
+    """
+
+    devices: tuple[str, ...] = ()
+    layers: tuple[int, ...] = ()
+
+    @property
+    def on_cards(self) -> int:
+        """Return how many layers are not with the processor."""
+        return sum(self.layers)
+
+
+@dataclass(frozen=True, slots=True)
+class Sitting:
+    """One model on its devices with its context: what its need of memory follows from."""
+
+    spread: Spread
+    context: int
+    cache: CacheTypes = CacheTypes()
+    flash_attention: bool | None = None
+    micro_batch: int = 512
+    sequences: int = 1
+
+
+Need = Callable[[ModelShape, Sitting], tuple[DeviceNeed, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What a person asks of a placement; None leaves the choice to it.
+
+    `context` 0 takes the usual one, or less where that fits better. `reserve` is kept free on a device.
+    The fields from `devices` on override parts of the plan, with the meaning of `ModelOptions`.
+    """
+
+    context: int = 0
+    cache: CacheTypes = CacheTypes()
+    draft_cache: CacheTypes = CacheTypes()
+    flash_attention: bool | None = None
+    micro_batch: int = 512
+    max_fan_out: int = 16
+    reserve: tuple[tuple[str, int], ...] = ()
+    devices: tuple[str, ...] | None = None
+    gpu_layers: int | None = None
+    tensor_split: tuple[float, ...] | None = None
+    threads: int | None = None
+    draft_devices: tuple[str, ...] | None = None
+    draft_gpu_layers: int | None = None
+    draft_threads: int | None = None
+    mode: Mode | None = None
+
+    def without_overrides(self) -> Wishes:
+        """Return the wishes that leave every choice to the plan, but the size of the context."""
+        return replace(
+            self,
+            devices=None,
+            gpu_layers=None,
+            tensor_split=None,
+            threads=None,
+            draft_devices=None,
+            draft_gpu_layers=None,
+            draft_threads=None,
+            mode=None,
+        )

@@ -1,0 +1,266 @@
+"""The two contexts of a pair and the engine on them: sizes, processor threads, costs, what models allow."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, replace
+from math import ceil
+
+from localspec.decoding.answer import Happenings
+from localspec.decoding.engine import Engine
+from localspec.decoding.fallback import PlainCost
+from localspec.decoding.loop import Round, Task
+from localspec.decoding.measure import PREFIX, measure, time_calls
+from localspec.decoding.measurements import CallCosts, CostWish, TraceSegment
+from localspec.decoding.parts import Rounds, decode_in_parts
+from localspec.decoding.policy import CostCurve, Experience
+from localspec.decoding.speed_model import Prediction, explain
+from localspec.decoding.tracing import Tracer
+from localspec.errors import LocalSpecError, UserError
+from localspec.hardware.placement.sizes import context_size, draft_options
+from localspec.inference.call_costs import CostFiles
+from localspec.llama import Context, Model, devices, physical_cores, probe
+from localspec.storage.config import SMALLEST_CONTEXT
+from localspec.types import EngineSettings, Mode, ModelOptions, Sampling
+
+logger = logging.getLogger("localspec.memory")
+
+MEASURE_S = 0.8  # of calls, to learn their costs
+COMPARED = 8  # rounds that tell how fast calls are against costs that were measured earlier
+BUSY_THEN = 0.6  # of the time that calls took then: the machine had other work to do, and costs are dropped
+DRAFT_SHARE = (
+    4  # where both models compute on the processor at once, the draft model takes one core in so many
+)
+THREAD_BYTES = 64 * 2**20  # of weights for each thread of a draft step: for less, waking it takes longer
+
+
+@dataclass(frozen=True, slots=True)
+class _Threads:
+    """How many processor threads compute the target, a draft step, and several of the draft's tokens."""
+
+    target: int
+    draft: int
+    draft_reading: int
+
+
+class Contexts:
+    """An open context for the target, and one with branches for the draft model."""
+
+    def __init__(
+        self, target: Model, draft: Model | None, max_fan_out: int, draft_threads: int | None
+    ) -> None:
+        """Open the contexts; raises `UserError` for sizes that cannot work or do not fit in memory."""
+        size = context_size(target.options.context, target.training_context)
+        if size < SMALLEST_CONTEXT:
+            raise UserError(
+                f"a context of {size} tokens is too small to talk", f"give -c {SMALLEST_CONTEXT} or more"
+            )
+        self.target = self._open_target(target, replace(target.options, context=size))
+        _log_memory(self.target, target.options)
+        rewind = probe(self.target)
+        self.can_rewind, self.can_branch = rewind.can_rewind, False
+        self.draft: Context | None = None
+        notes = [rewind.reason] if rewind.reason else []
+        if draft is not None:
+            options = draft_options(draft.options, size, on_processor=_on_cpu(draft))
+            self.draft = self._open_draft(draft, options, max_fan_out + 1)
+            _log_memory(self.draft, options)
+            branching = probe(self.draft)
+            self.can_branch = branching.can_branch
+            self.can_rewind = self.can_rewind and branching.can_rewind
+            notes += [branching.reason] if branching.reason else []
+        self.notes = tuple(notes)
+        self._at_work = False
+        beside = None if draft is None else draft.options
+        self.cost_files = CostFiles(target.options, beside, max_fan_out, draft_threads)
+        self._plan_threads(target.options, draft, draft_threads)
+
+    def _open_target(self, model: Model, options: ModelOptions) -> Context:
+        return Context(model, options)
+
+    def _open_draft(self, model: Model, options: ModelOptions, sequences: int) -> Context:
+        return Context(model, options, sequences=sequences)
+
+    def _plan_threads(self, target: ModelOptions, draft: Model | None, draft_threads: int | None) -> None:
+        wanted = target.threads or physical_cores()
+        for_steps = draft_threads or (1 if draft is None else _threads_of_steps(draft, wanted))
+        self._threads_alone = self._threads_together = _Threads(wanted, for_steps, draft_threads or wanted)
+        if draft is not None and _on_cpu(self.target.model) and _on_cpu(draft):
+            for_draft = draft_threads or max(1, wanted // DRAFT_SHARE)
+            self._threads_together = _Threads(max(1, wanted - for_draft), for_draft, for_draft)
+
+    @property
+    def modes(self) -> tuple[Mode, ...]:
+        """Return the modes that these models can decode in."""
+        has_draft = self.draft is not None
+        can: dict[Mode, bool] = {"off": True, "ngram": self.can_rewind, "sd": self.can_rewind and has_draft}
+        can["ssd"] = can["sd"] and self.can_branch
+        return tuple(mode for mode, possible in can.items() if possible)
+
+    def share_threads(self, *, together: bool) -> None:
+        """Give each model all threads, or divide them for both to work at once."""
+        self.give_target(together=together)
+        if self.draft is not None:
+            threads = self._threads_together if together else self._threads_alone
+            self.draft.set_threads(threads.draft, several=threads.draft_reading)
+
+    def give_target(self, *, together: bool) -> None:
+        """Give the target its threads; the draft model, which may be at work, is left alone."""
+        self.target.set_threads((self._threads_together if together else self._threads_alone).target)
+
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        """Let `cancel` stop what happens inside."""
+        self._resume()
+        self._at_work = True
+        try:
+            yield
+        finally:
+            self._at_work = False
+            self._resume()
+
+    def cancel(self) -> None:
+        """Stop what both models do, if they are at work; callable from any thread."""
+        if self._at_work:
+            self.target.cancel()
+            if self.draft is not None:
+                self.draft.cancel()
+
+    def _resume(self) -> None:
+        """Take back a cancel that nobody has noticed."""
+        self.target.resume()
+        if self.draft is not None:
+            self.draft.resume()
+
+
+class CostedEngine(Engine):
+    """The engine on a pair of contexts: it knows what its calls cost, and shares the processor out."""
+
+    def __init__(self, contexts: Contexts) -> None:
+        super().__init__(contexts.target, contexts.draft)
+        self.plain = PlainCost()
+        self._contexts = contexts
+        self._experience: dict[bool, Experience] = {}
+        self._earlier: dict[bool, CostCurve] = {}  # of verification, as measured by an earlier program
+        self._speeds: list[float] = []  # of calls, against what they took then
+
+    def costs(self, *, together: bool) -> Experience:
+        """Return what calls cost in a way of working, measured once, perhaps by an earlier program."""
+        if together not in self._experience:
+            found = self._recalled(together=together) or self._measured(together=together)
+            self._experience[together] = found
+        return self._experience[together]
+
+    def _recalled(self, *, together: bool) -> Experience | None:
+        kept = self._contexts.cost_files.recall(together=together)
+        if kept is None:
+            return None
+        verify, step = kept
+        self._earlier[together] = CostCurve(verify)
+        return Experience(CostCurve(verify), CostCurve(step))
+
+    def _measured(self, *, together: bool) -> Experience:
+        contexts = self._contexts
+        self.forget()  # measuring needs a few cells
+        contexts.share_threads(together=together)
+        found = measure(contexts.target, contexts.draft, MEASURE_S, together=together)
+        if not together:
+            self.plain.observe(PREFIX, found.verify(1))
+        contexts.cost_files.keep(found.verify.points(), found.step.points(), together=together)
+        return found
+
+    def _compare(self, event: Round, *, together: bool) -> None:
+        """Learn from the first rounds what plain decoding costs now, where it was measured earlier.
+
+        Calls that are slower now may be so for the depth of their text, of which nothing follows.
+        """
+        if False in self._earlier and len(self._speeds) < COMPARED:
+            verify = self._earlier.get(together, self._experience[together].verify)
+            self._speeds.append(event.stats.verify_s / verify(event.stats.drafted + 1))
+            if len(self._speeds) == COMPARED:
+                speed = sorted(self._speeds)[COMPARED // 2]
+                self.plain.observe(PREFIX, self._earlier[False](1) * min(1.0, speed))
+                if speed < BUSY_THEN:
+                    self._contexts.cost_files.drop(together=together)
+
+    def explain(self, ranked: Sequence[Prediction]) -> str:
+        """Return why the first prediction was chosen, in a plain sentence."""
+        return explain(ranked) + (", measured earlier" if self._earlier else "")
+
+    def costs_in(self, mode: Mode) -> Experience:
+        """Return what calls cost in a mode; plain decoding asks for none."""
+        if mode == "off":
+            return Experience(CostCurve({1: 1.0}), CostCurve({1: 1.0}))
+        return self.costs(together=mode == "ssd")
+
+    def on_top(self, text: Sequence[int], sampling: Sampling, tokens: int) -> Happenings:
+        """Go on plainly after a text, whatever its end."""
+        text, settings = list(text), EngineSettings(mode="off")
+        task = Task(sampling, settings.acceptance, 0, tokens, frozenset())
+        return decode_in_parts(
+            lambda _mode, part: self.part(text, settings, task, None, part), "off", text, self.plain
+        )
+
+    def time_calls(self, wish: CostWish) -> CallCosts:
+        """Time the calls that are wished for and possible."""
+        contexts = self._contexts
+        if not contexts.can_branch:
+            wish = replace(wish, step_widths=(1,))
+        self.forget()
+        contexts.share_threads(together=wish.together)
+        return time_calls(contexts.target, contexts.draft, wish)
+
+    def trace(self, prompt: Sequence[int], task: Task, seed: int | None, candidates: int) -> TraceSegment:
+        """Decode an answer plainly and tell what both models thought; it reads the whole prompt anew."""
+        contexts = self._contexts
+        self.forget()
+        contexts.share_threads(together=False)
+        try:
+            return Tracer(contexts.target, contexts.draft, candidates).trace(prompt, task, seed)
+        finally:
+            self.forget()
+
+    def part(
+        self, text: Sequence[int], settings: EngineSettings, task: Task, seed: int | None, part: int
+    ) -> Rounds:
+        """Decode one part of an answer, with the processor's threads where they are needed."""
+        together, contexts = settings.mode == "ssd", self._contexts
+        experience = self.costs_in(settings.mode)
+        contexts.share_threads(together=together)
+        contexts.give_target(together=False)  # the prompt is read with all threads
+        with closing(self.rounds(text, settings, task, experience, seed, part)) as rounds:
+            for event in rounds:
+                yield event
+                if isinstance(event, Round):
+                    break
+            contexts.give_target(together=together)
+            for event in rounds:
+                if isinstance(event, Round):
+                    self._compare(event, together=together)
+                yield event
+
+
+def _log_memory(context: Context, options: ModelOptions) -> None:
+    """Log what an open model takes of each device, beside what was expected."""
+    if logger.isEnabledFor(logging.INFO):
+        from localspec.hardware.memory.memory_actual import compare, expected_of, needs_of
+
+        with suppress(LocalSpecError):  # where nobody can tell there is nothing to log
+            logger.info("%s", compare(options.path.stem, needs_of(context), expected_of(context, options)))
+
+
+def _threads_of_steps(draft: Model, most: int) -> int:
+    """Return how many threads are worth waking for one token of a draft model."""
+    return max(1, min(most, ceil(draft.header.weight_bytes / THREAD_BYTES))) if _on_cpu(draft) else most
+
+
+def _on_cpu(model: Model) -> bool:
+    """Tell whether the processor computes at least a part of a model."""
+    options = model.options
+    if options.devices == () or not any(device.kind != "cpu" for device in devices()):
+        return True
+    return (
+        options.gpu_layers is not None and options.gpu_layers <= model.layers
+    )  # what follows the layers counts as one

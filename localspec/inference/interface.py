@@ -1,0 +1,74 @@
+"""What open models offer, whether they sit in this process (`runtime`) or in another (`worker`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+from localspec.decoding.measurements import CallCosts, CostWish, TraceSegment, TraceWish
+from localspec.types import (
+    DeviceMemory,
+    EngineSettings,
+    GenerationEvent,
+    Message,
+    ModelInfo,
+    PlainRate,
+    Request,
+)
+
+
+class OpenModels(Protocol):
+    """A target and at most one draft model, open.
+
+    One thread at a time generates or measures; `cancel`, `count_tokens` and `memory` may be called meanwhile
+    from others. Every call may raise `EngineDied`.
+    """
+
+    @property
+    def target(self) -> ModelInfo:
+        """Return what the target is."""
+
+    @property
+    def draft(self) -> ModelInfo | None:
+        """Return what the draft model is, None without one."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Return what a person should know about these models on this machine."""
+
+    def generate(self, request: Request) -> Iterator[GenerationEvent]:
+        """Yield the answer as it is written; raises `ContextFullError` before the first event."""
+
+    def cancel(self) -> None:
+        """End the running answer within a moment."""
+
+    def choose_settings(self, settings: EngineSettings | None = None) -> tuple[EngineSettings, str]:
+        """Return the settings whose mode should be fastest here, and the reason in a plain sentence."""
+
+    def count_tokens(self, messages: Sequence[Message]) -> int:
+        """Return how many tokens a conversation takes, the start of the next answer included."""
+
+    def measure_plain(self) -> PlainRate | None:
+        """Measure plain decoding after the text of the last answer, in a fraction of a second.
+
+        None if there was no answer, the context is full, or it was cancelled.
+        """
+
+    def memory(self) -> tuple[DeviceMemory, ...]:
+        """Return the memory of every device that holds a part of these models."""
+
+    def close(self) -> None:
+        """Free the models; a second call does nothing."""
+
+
+class TunableModels(OpenModels, Protocol):
+    """Open models that also tell what the tuner needs to know."""
+
+    def measure_costs(self, wish: CostWish) -> CallCosts:
+        """Time native calls, without a trace in the caches; raises `Cancelled` after `cancel`."""
+
+    def trace(self, wish: TraceWish) -> TraceSegment:
+        """Decode one answer plainly and tell what both models thought before each token.
+
+        Raises `ContextFullError`, and `Cancelled` after `cancel`.
+        """

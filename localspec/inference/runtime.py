@@ -1,0 +1,294 @@
+"""Open models and the engine around them: owner of native memory, and what everything above sees."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, suppress
+from dataclasses import replace
+from functools import partial
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from localspec.decoding.answer import Answer, Happenings
+from localspec.decoding.drafters.combined import longest_draft
+from localspec.decoding.fallback import Ladder
+from localspec.decoding.loop import Round, Task
+from localspec.decoding.measurements import CallCosts, CostWish, TraceSegment, TraceWish
+from localspec.decoding.parts import Rounds, decode_in_parts
+from localspec.decoding.rate import FEWEST_PLAIN_TOKENS, PLAIN_TOKENS, plain_rate
+from localspec.decoding.speed_model import rank
+from localspec.decoding.tally import Stopwatch, Tally
+from localspec.decoding.text import AnswerText
+from localspec.errors import Cancelled, ContextFullError, UserError
+from localspec.inference.contexts import Contexts, CostedEngine
+from localspec.llama import Detokenizer, Model, compare_vocabularies, memory_of, trailing_spaces
+from localspec.types import (
+    DeviceMemory,
+    DraftOrigin,
+    EngineSettings,
+    FinishReason,
+    GenerationEvent,
+    Message,
+    Mode,
+    ModelInfo,
+    ModelOptions,
+    PlainRate,
+    Provenance,
+    Request,
+    Sampling,
+)
+
+SCORE_CHUNK = 64
+Progress = Callable[[float], bool]
+
+
+class Runtime:
+    """A target and at most one draft model, open; a context manager."""
+
+    def __init__(self, target: Model, draft: Model | None, contexts: Contexts) -> None:
+        self._target_model = target
+        self._draft_model = draft
+        self._contexts = contexts
+        self._engine = CostedEngine(contexts)
+        self._ladders: dict[EngineSettings, Ladder] = {}
+        self._text: list[int] = []  # of the last prompt and its answer
+        self._sampling = Sampling()
+        self.notes, self.modes = contexts.notes, contexts.modes
+        self.target = target.info(contexts.target.context_size)
+        self.draft: ModelInfo | None = None
+        if draft is not None and contexts.draft is not None:
+            self.draft = draft.info(contexts.draft.context_size)
+
+    @classmethod
+    def open(
+        cls,
+        target: ModelOptions,
+        draft: ModelOptions | None = None,
+        *,
+        max_fan_out: int = 16,
+        draft_threads: int | None = None,
+        on_progress: Progress | None = None,
+        contexts: Callable[[Model, Model | None, int, int | None], Contexts] = Contexts,
+    ) -> Runtime:
+        """Open the models; `on_progress(fraction)` returns False to stop with `Cancelled`.
+
+        Raises `ModelFileError`, `PairingError` and other `UserError`s for what cannot work.
+        """
+        opened: list[Model] = []
+        try:
+            opened.append(
+                target_model := Model.open(target, _share(on_progress, 0, 1 if draft is None else 2))
+            )
+            draft_model = None
+            if draft is not None:
+                opened.append(draft_model := Model.open(draft, _share(on_progress, 1, 2)))
+                compare_vocabularies(target_model.vocabulary, draft_model.vocabulary)
+            opened_contexts = contexts(target_model, draft_model, max_fan_out, draft_threads)
+            return cls(target_model, draft_model, opened_contexts)
+        except BaseException:
+            for model in opened:
+                model.close()
+            raise
+
+    def close(self) -> None:
+        """Free the models; a second call does nothing."""
+        for model in (self._target_model, self._draft_model):
+            if model is not None:
+                model.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def choose_settings(self, settings: EngineSettings | None = None) -> tuple[EngineSettings, str]:
+        """Return the settings whose mode should be fastest here, and the reason in a plain sentence.
+
+        Raises `Cancelled` after `cancel`.
+        """
+        settings = settings or EngineSettings()
+        if not self._contexts.can_rewind:
+            return replace(settings, mode="off"), "this model cannot take tokens back"
+        if self._draft_model is None:
+            reason = "there is no draft model; repetitions in the text serve as drafts"
+            return replace(settings, mode="ngram"), reason
+        with self._contexts.at_work():
+            alone = self._engine.costs(together=False)
+            together = partial(self._engine.costs, together=True) if self._contexts.can_branch else None
+            ranked = rank(alone, together, self._draft_model.acceptance)
+        return replace(settings, mode=ranked[0].mode), self._engine.explain(ranked)
+
+    def count_tokens(self, messages: Sequence[Message]) -> int:
+        """Return how many tokens a conversation takes, the start of the next answer included."""
+        return len(self.encode(tuple(messages)))
+
+    def encode(
+        self,
+        prompt: tuple[Message, ...] | str,
+        variables: Sequence[tuple[str, bool | int | float | str]] = (),
+    ) -> list[int]:
+        """Return the tokens that the target reads for a prompt."""
+        model = self._target_model
+        if isinstance(prompt, str):
+            return model.vocabulary.tokenize(prompt, add_special=True)
+        return model.template.encode_chat(prompt, dict(variables))
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Return tokens as text."""
+        return self._target_model.vocabulary.decode(tokens)
+
+    def generate(self, request: Request) -> Iterator[GenerationEvent]:
+        """Yield the answer as it is written, and at last why it ended and what it cost.
+
+        Raises `ContextFullError` before the first event if the prompt does not fit.
+        """
+        stopwatch = Stopwatch()
+        with self._contexts.at_work():
+            prompt = self._prompt(request)
+            tally = Tally(len(prompt), self._checked(request.settings).mode)
+            spaces = 0 if isinstance(request.prompt, str) else trailing_spaces(request.prompt)
+            text = AnswerText(Detokenizer(self._target_model.vocabulary), request.stop, spaces)
+            answer = Answer(text, tally, self._target_model.end_tokens, stopwatch, request.max_tokens)
+            reason: FinishReason = "cancelled"
+            with suppress(Cancelled):
+                with closing(self._rounds(prompt, request)) as rounds:
+                    yield from answer.events(rounds)
+                reason = answer.ending
+        yield from answer.finish(reason, self._engine.reused)
+
+    def generate_tokens(self, request: Request) -> Iterator[tuple[int, Provenance, bool]]:
+        """Yield every token of an answer with its provenance, and whether its round's draft was prepared."""
+        with (
+            self._contexts.at_work(),
+            closing(self._rounds(self._prompt(request), request)) as rounds,
+        ):
+            for event in rounds:
+                if isinstance(event, Round):
+                    hit = event.stats.origin is DraftOrigin.AHEAD
+                    for token, provenance in zip(event.tokens, event.provenance, strict=True):
+                        yield token, provenance, hit
+
+    def score(self, tokens: Sequence[int]) -> Iterator[NDArray[np.float32]]:
+        """Yield the target's logits after each token, float32 (vocabulary,), valid until the next."""
+        self._engine.forget()
+        context = self._contexts.target
+        try:
+            for start in range(0, len(tokens), SCORE_CHUNK):
+                chunk = tokens[start : start + SCORE_CHUNK]
+                yield from context.evaluate(chunk, len(chunk))
+        finally:
+            self._engine.forget()
+
+    def cancel(self) -> None:
+        """End the running answer or measurement within a moment; callable from any thread."""
+        self._contexts.cancel()
+
+    def measure_plain(self) -> PlainRate | None:
+        """Measure plain decoding after the text of the last answer, in a fraction of a second.
+
+        None if there is no such text in the cache, too little room behind it, the target takes seconds for
+        a few tokens, or it was cancelled.
+        """
+        end = len(self._text)
+        room = min(PLAIN_TOKENS + 1, self.target.context - end)  # the first warms up
+        is_cached = end > 0 and self._engine.cached(self._text) == end - 1
+        if room <= FEWEST_PLAIN_TOKENS or not is_cached or not self._contexts.can_rewind:
+            return None
+        text = AnswerText(Detokenizer(self._target_model.vocabulary))
+        answer = Answer(text, Tally(end, "off"), frozenset(), Stopwatch())
+        try:
+            with self._contexts.at_work():
+                return plain_rate(answer, self._engine.on_top(self._text, self._sampling, room), end)
+        except Cancelled:
+            return None
+        finally:
+            self._engine.forget_after(end)
+
+    def measure_costs(self, wish: CostWish) -> CallCosts:
+        """Time native calls, in empty caches; raises `Cancelled` after `cancel`.
+
+        What is impossible here is left out: branches that there are none of, tokens beyond the context.
+        """
+        if not self._contexts.can_rewind:
+            raise UserError(f"{self.target.name} cannot take tokens back", "it writes without speculation")
+        with self._contexts.at_work():
+            return self._engine.time_calls(wish)
+
+    def trace(self, wish: TraceWish) -> TraceSegment:
+        """Decode one answer plainly and tell what both models thought before each token.
+
+        Raises `ContextFullError`, and `Cancelled` after `cancel`.
+        """
+        request = wish.request
+        with self._contexts.at_work():
+            prompt = self._prompt(request)
+            task = Task(request.sampling, "rejection", 0, self._limit(request), self._target_model.end_tokens)
+            return self._engine.trace(prompt, task, request.seed, wish.candidates)
+
+    def memory(self) -> tuple[DeviceMemory, ...]:
+        """Return the memory of every device that holds a part of these models; the processor is the last."""
+        models = (self._target_model, self._draft_model)
+        return memory_of({name for model in models if model is not None for name in model.cards})
+
+    def _prompt(self, request: Request) -> list[int]:
+        """Return the prompt's tokens; raise `UserError` if they are none or too many."""
+        prompt = self.encode(request.prompt, request.template_variables)
+        room = self.target.context
+        if not prompt:
+            raise UserError("the prompt is empty", "write something for the model to answer")
+        if len(prompt) >= room:
+            raise ContextFullError(
+                f"the prompt is {len(prompt):,} tokens, and the context holds {room:,} with the answer",
+                f"shorten it by {len(prompt) - room + 1:,} tokens or more, or open the model with a larger "
+                f"-c (it was trained on {self.target.training_context:,})",
+            )
+        return prompt
+
+    def _rounds(self, prompt: Sequence[int], request: Request) -> Happenings:
+        settings = self._checked(request.settings)
+        if not request.reuses_cache:
+            self._engine.forget()
+        self._sampling = request.sampling
+        text = self._text = list(prompt)
+        ladder = None
+        if request.steps_down and settings.mode != "off":
+            ladder = self._ladders.setdefault(settings, Ladder(settings.mode, self._engine.plain))
+            self._engine.costs(together=False)  # before the prompt is in the cache, and of plain decoding
+            self._engine.costs_in(settings.mode)
+        limit = self._limit(request)
+        longest = min(longest_draft(settings), self._contexts.target.max_rows - 1)  # and the bonus token
+
+        def decode(mode: Mode, part: int) -> Rounds:
+            left = limit - (len(text) - len(prompt))
+            task = Task(request.sampling, settings.acceptance, longest, left, self._target_model.end_tokens)
+            return self._engine.part(text, replace(settings, mode=mode), task, request.seed, part)
+
+        yield from decode_in_parts(decode, settings.mode, text, self._engine.plain, ladder)
+
+    def _limit(self, request: Request) -> int:
+        return self.target.context if request.max_tokens is None else request.max_tokens
+
+    def _checked(self, settings: EngineSettings) -> EngineSettings:
+        """Return the settings, or plain decoding where the models allow nothing else."""
+        if settings.mode in {"sd", "ssd"} and self._draft_model is None:
+            raise UserError(
+                f"mode {settings.mode} needs a draft model", "give one with -md FILE, or use --mode ngram"
+            )
+        if settings.mode != "off" and not self._contexts.can_rewind:
+            return replace(settings, mode="off")
+        if settings.mode == "ssd" and not self._contexts.can_branch:
+            return replace(settings, mode="sd")
+        return settings
+
+
+def _share(on_progress: Progress | None, number: int, count: int) -> Progress | None:
+    """Return the progress of one of several loads as a part of the whole."""
+    if on_progress is None:
+        return None
+    return lambda fraction: on_progress((number + fraction) / count)

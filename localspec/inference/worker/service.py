@@ -1,0 +1,156 @@
+"""The calls that the child serves: one at a time on one thread, and short ones beside it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import TYPE_CHECKING
+
+from localspec.errors import EngineError, LocalSpecError
+from localspec.inference.worker.outbox import LogSender, Outbox
+from localspec.inference.worker.wire import (
+    ASIDES,
+    Call,
+    Cancel,
+    Event,
+    Failure,
+    Opened,
+    Opening,
+    Reply,
+    Request,
+    Result,
+)
+
+if TYPE_CHECKING:
+    from localspec.inference.runtime import Runtime
+
+logger = logging.getLogger(__name__)
+
+_AGAIN_S = 0.05  # the runtime ignores a cancel before its first step, so it is repeated
+_STEP = 0.005  # of the progress: finer is not worth a message
+
+
+class _Job:
+    """A call that is waiting or being worked on."""
+
+    def __init__(self, call: Call) -> None:
+        self.call = call
+        self.cancelled = False
+        self.ended = threading.Event()
+
+
+class Service:
+    """Does what is asked: `take` returns at once."""
+
+    def __init__(self, outbox: Outbox) -> None:
+        self._outbox = outbox
+        self._runtime: Runtime | None = None
+        self._lock = threading.Lock()
+        self._jobs: dict[int, _Job] = {}  # in the order of their calls: the first is being worked on
+        self._work: SimpleQueue[_Job] = SimpleQueue()
+        self._asides: SimpleQueue[_Job] = SimpleQueue()
+        for queue, name in ((self._work, "localspec-work"), (self._asides, "localspec-asides")):
+            threading.Thread(target=self._serve, args=(queue,), name=name, daemon=True).start()
+
+    def take(self, request: Request) -> None:
+        """Take a request without waiting for it to be met."""
+        if isinstance(request, Cancel):
+            self._cancel(request.number)
+            return
+        job = _Job(request)
+        if request.method in ASIDES:
+            self._asides.put(job)
+            return
+        with self._lock:
+            self._jobs[request.number] = job
+        self._work.put(job)
+
+    def stop(self, patience_s: float) -> None:
+        """Cancel everything, and wait for the end of it, but not for ever."""
+        with self._lock:
+            jobs = list(self._jobs.values())
+        for job in jobs:
+            self._cancel(job.call.number)
+        if jobs:
+            jobs[-1].ended.wait(patience_s)
+
+    def _cancel(self, number: int) -> None:
+        with self._lock:
+            job = self._jobs.get(number)
+        if job is not None and not job.cancelled:
+            job.cancelled = True
+            threading.Thread(target=self._insist, args=(job,), name="localspec-cancel", daemon=True).start()
+
+    def _insist(self, job: _Job) -> None:
+        while True:
+            with self._lock:
+                if self._runtime is not None and next(iter(self._jobs.values()), None) is job:
+                    self._runtime.cancel()
+            if job.ended.wait(_AGAIN_S):
+                return
+
+    def _serve(self, queue: SimpleQueue[_Job]) -> None:
+        while True:
+            job = queue.get()
+            reply = self._reply(job)
+            with self._lock:  # from here on a late cancel finds nothing, and cannot hit the next call
+                self._jobs.pop(job.call.number, None)
+            self._outbox.put(reply)
+            job.ended.set()
+
+    def _reply(self, job: _Job) -> Reply:
+        number = job.call.number
+        try:
+            return Result(number, self._perform(job))
+        except LocalSpecError as error:
+            return Failure(number, error)
+        except MemoryError:
+            return Failure(number, EngineError("there is not enough memory left to go on"))
+        except BaseException as error:
+            logger.exception("%s failed", job.call.method)
+            first_line = next(iter(str(error).splitlines()), "")
+            return Failure(number, EngineError(f"the engine failed: {type(error).__name__}: {first_line}"))
+
+    def _perform(self, job: _Job) -> object:
+        call = job.call
+        if isinstance(opening := next(iter(call.arguments), None), Opening):
+            return self._open(job, opening)
+        if self._runtime is None:
+            raise EngineError("no models are open")
+        if call.method == "generate":
+            for event in self._runtime.generate(*call.arguments):  # type: ignore[arg-type]
+                self._outbox.put(Event(call.number, event))
+            return None
+        method: Callable[..., object] = getattr(self._runtime, call.method)
+        return method(*call.arguments)
+
+    def _open(self, job: _Job, opening: Opening) -> Opened:
+        self._send_log(wanted=opening.tells_log)
+        from localspec.inference.runtime import (
+            Runtime,  # numpy and llama.cpp: 0.3 s, in which requests are heard
+        )
+
+        told = -1.0
+
+        def on_progress(fraction: float) -> bool:
+            nonlocal told
+            if not told <= fraction < min(1.0, told + _STEP):
+                told = fraction
+                self._outbox.put(Event(job.call.number, fraction))
+            return not job.cancelled
+
+        self._runtime = runtime = Runtime.open(
+            opening.target,
+            opening.draft,
+            max_fan_out=opening.max_fan_out,
+            draft_threads=opening.draft_threads,
+            on_progress=on_progress,
+        )
+        return Opened(runtime.target, runtime.draft, runtime.notes)
+
+    def _send_log(self, *, wanted: bool) -> None:
+        """Send what is logged, ours down to the details, or keep it from being printed."""
+        logging.getLogger().addHandler(LogSender(self._outbox) if wanted else logging.NullHandler())
+        logging.getLogger("localspec").setLevel(logging.DEBUG if wanted else logging.WARNING)

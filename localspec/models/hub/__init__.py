@@ -1,0 +1,1 @@
+"""Models on the Hugging Face hub: what is there, and how it gets here."""

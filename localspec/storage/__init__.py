@@ -1,0 +1,1 @@
+"""Files that people and LocalSpec write: settings, profiles, and what was measured."""

@@ -1,0 +1,151 @@
+"""The user's config.toml: looks, keys, the models to open, and habits of the chat.
+
+Owns reading and checking. Everything is optional, and so is the file.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+
+from localspec.storage.toml_file import Table, read_table
+
+LARGEST_CONTEXT = 2**24
+SMALLEST_CONTEXT = 64
+_KEY = re.compile(r"(?:(?:ctrl|shift|alt|super|hyper|meta)\+)*(?:[^\s+,]+|\+)")
+
+_EXAMPLE = """\
+# Settings of LocalSpec. Every line is optional; the values here are the ones used without it.
+
+theme = ""  # colours of the screen: a name that /theme lists; empty takes the usual ones
+
+# What opens when no -m is given. Without a target it is SmolLM2 if its package is installed, else the bundled
+# pair of tiny models. Paths may begin with ~; others count from the folder of this file.
+[models]
+# target = "~/models/large.gguf"
+# draft = "~/models/small.gguf"
+context = 0  # tokens that one conversation can hold; 0 is what the model was trained for
+
+[chat]
+profile = "auto"  # that new chats start with; "auto" takes coding or general, message by message
+sidebar = true    # show the list of chats
+
+[tuning]
+learn = false  # true counts on this machine how everyday answers fare, for `localspec tune` to start from
+
+[attachments]
+max_kib = 256  # the largest text file that @ attaches, in KiB
+
+# Other keys for what the screen does: F1 lists the names. Several keys stand in a list or between commas.
+[keys]
+# message.copy = "c"
+# chat.search = ["ctrl+k", "f3"]
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """What a user settled once and for all; an empty `theme` follows the default.
+
+    `keys` are pairs of a binding's id and its keys, with commas between them.
+    """
+
+    theme: str = ""
+    keys: tuple[tuple[str, str], ...] = ()
+    target: Path | None = None
+    draft: Path | None = None
+    context: int = 0
+    profile: str = "auto"
+    sidebar: bool = True
+    learn: bool = False
+    attachment_bytes: int = 256 * 1024
+
+
+def read_config(
+    path: Path, binding_ids: Collection[str] | None = None, key_names: Collection[str] | None = None
+) -> Config:
+    """Read config.toml, the default if there is none; raises UserError that names the line at fault.
+
+    `binding_ids` and `key_names`, if given, are all that [keys] may speak of.
+    """
+    usual = Config()
+    try:
+        path.stat()
+    except FileNotFoundError:
+        return usual
+    except OSError:  # a closed folder: the next line says so
+        pass
+    root = read_table(path)
+    root.allow(("theme", "models", "chat", "tuning", "attachments", "keys"))
+    models, chat = root.table("models"), root.table("chat")
+    tuning, attachments = root.table("tuning"), root.table("attachments")
+    models.allow(("target", "draft", "context"))
+    chat.allow(("profile", "sidebar"))
+    tuning.allow(("learn",))
+    attachments.allow(("max_kib",))
+    target, draft = (_model(models, key, path.parent) for key in ("target", "draft"))
+    if draft is not None and target is None:
+        models.complain("draft", "`draft` names a draft model, but there is no `target`")
+    return Config(
+        theme=root.line("theme", usual.theme),
+        keys=_keys(root.table("keys"), binding_ids, key_names),
+        target=target,
+        draft=draft,
+        context=_context(models),
+        profile=chat.line("profile", usual.profile),
+        sidebar=chat.switch("sidebar", default=usual.sidebar),
+        learn=tuning.switch("learn", default=usual.learn),
+        attachment_bytes=attachments.whole("max_kib", (1, 65536), usual.attachment_bytes // 1024) * 1024,
+    )
+
+
+def example() -> str:
+    """Return a config.toml that shows and explains every field."""
+    return _EXAMPLE
+
+
+def _model(table: Table, key: str, folder: Path) -> Path | None:
+    text = table.line(key)
+    if not text:
+        return None
+    try:
+        return folder / Path(text).expanduser()
+    except RuntimeError:  # `~somebody`
+        table.complain(key, f"`{key}` begins with the home folder of somebody unknown: `{text}`")
+
+
+def _context(table: Table) -> int:
+    context = table.whole("context", (0, LARGEST_CONTEXT), 0)
+    if 0 < context < SMALLEST_CONTEXT:
+        table.complain(
+            "context", f"`context` of {context} is too small", f"use 0 or {SMALLEST_CONTEXT} and more"
+        )
+    return context
+
+
+def _keys(
+    keys: Table, ids: Collection[str] | None, names: Collection[str] | None
+) -> tuple[tuple[str, str], ...]:
+    found = []
+    for name, table, key in keys.leaves():  # `message.copy = ...` without quotes is a table in TOML
+        if ids is not None:
+            table.expect(key, name, ids, "key binding")
+        found.append((name, _chords(table, key, name, names)))
+    return tuple(found)
+
+
+def _chords(table: Table, key: str, name: str, known: Collection[str] | None) -> str:
+    chords = table.words(key)
+    if not chords:
+        table.complain(key, f"`{name}` names no key", "leave it out to keep the usual one")
+    for chord in chords:
+        last = chord.rpartition("+")[2]
+        is_known = len(last) < 2 or known is None or last in known
+        if not _KEY.fullmatch(chord) or not is_known:
+            close = get_close_matches(last, known or (), n=1)
+            like = f"`{close[0]}`" if close else "`f2`, `ctrl+k` or `shift+tab`"
+            table.complain(key, f"`{chord}` is not a key", f"write keys like {like}")
+    return ",".join(chords)

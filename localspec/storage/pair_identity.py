@@ -1,0 +1,138 @@
+"""What tuned settings hold for: this machine, these model files, opened like this."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from localspec.storage.model_files import fingerprint
+from localspec.storage.paths import expanded
+from localspec.types import ModelOptions
+
+_SMALLEST_CLASS = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class MachineFacts:
+    """What of a machine decides how fast models run; `devices` are cards with their names ("CUDA0: ...").
+
+    `driver` is that of NVIDIA's cards, "" where there are none or nobody knows.
+    """
+
+    processor: str
+    cores: int
+    devices: tuple[str, ...] = ()
+    driver: str = ""
+    llama_cpp: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """A model's file, and in words where it sits and how much of the processor it gets."""
+
+    path: str
+    fingerprint: str
+    seat: str
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What tuned settings hold for; `context` is the size up to which they do, 0 for the model's own."""
+
+    machine: MachineFacts
+    target: ModelFacts
+    draft: ModelFacts | None
+    context: int
+
+    @property
+    def pair(self) -> str:
+        """Return a name for files about this pair of models, whatever the machine and the placement."""
+        files = (self.target.fingerprint, "" if self.draft is None else self.draft.fingerprint)
+        return hashlib.sha256(repr(files).encode()).hexdigest()[:16]
+
+
+def identify(
+    target: ModelOptions, draft: ModelOptions | None, draft_threads: int | None, machine: MachineFacts
+) -> Identity:
+    """Return what settings hold for that are tuned or used with models opened like this.
+
+    The options are those of the plan, before a tuned `TunedWorkplace` changes them. Raises `ModelFileError`.
+    """
+    return Identity(
+        machine,
+        _facts(target, target.threads),
+        None if draft is None else _facts(draft, draft_threads or draft.threads),
+        _context_class(target.context),
+    )
+
+
+def changes(kept: Identity, now: Identity) -> tuple[str, ...]:
+    """Return in plain words what has changed since settings were tuned; nothing if they still hold."""
+    return tuple(_changes(kept, now))
+
+
+def _changes(kept: Identity, now: Identity) -> Iterator[str]:
+    before, after = kept.machine, now.machine
+    if (before.processor, before.cores) != (after.processor, after.cores):
+        yield f"tuned on another processor: {before.processor}, {before.cores} cores"
+    if before.devices != after.devices:
+        yield f"tuned with {_listed(before.devices)}, now {_listed(after.devices)}"
+    if before.driver and after.driver and before.driver != after.driver:
+        yield f"tuned with driver {before.driver}, now {after.driver}"
+    if before.llama_cpp != after.llama_cpp:
+        yield f"tuned with llama-cpp-python {before.llama_cpp}, now {after.llama_cpp}"
+    yield from _model_changes("target", kept.target, now.target)
+    if kept.draft is not None and now.draft is not None:
+        yield from _model_changes("draft model", kept.draft, now.draft)
+    elif kept.draft != now.draft:
+        yield f"tuned with{'out' if kept.draft is None else ''} a draft model"
+    if kept.context != now.context:
+        yield f"tuned for a context of {_size(kept.context)}, now {_size(now.context)}"
+
+
+def _model_changes(role: str, kept: ModelFacts, now: ModelFacts) -> Iterator[str]:
+    if kept.fingerprint != now.fingerprint:
+        yield f"the file of the {role} has changed"
+    if kept.seat != now.seat:
+        yield f"another placement: the {role} was on {kept.seat}, now {now.seat}"
+
+
+def _facts(options: ModelOptions, threads: int) -> ModelFacts:
+    path = expanded(options.path).absolute()
+    return ModelFacts(str(path), fingerprint(path), _seat(options, threads))
+
+
+def _seat(options: ModelOptions, threads: int) -> str:
+    parts = [f"{threads} threads" if threads else "all cores"]
+    if options.devices == ():
+        parts.insert(0, "the processor")
+    else:
+        names = "all devices" if options.devices is None else " and ".join(options.devices)
+        layers = "all layers" if options.gpu_layers is None else f"{options.gpu_layers} layers"
+        parts.insert(0, f"{names} ({layers}{_split(options)})")
+    if (options.kv_type_k, options.kv_type_v) != ("f16", "f16"):
+        parts.append(f"cache {options.kv_type_k}/{options.kv_type_v}")
+    return ", ".join(parts)
+
+
+def _split(options: ModelOptions) -> str:
+    ways = "" if options.split_mode == "layer" else f", split by {options.split_mode}"
+    shares = ":".join(f"{share:g}" for share in options.tensor_split)
+    return ways + (f", {shares}" if shares else "")
+
+
+def _context_class(context: int) -> int:
+    """Return the size up to which costs are about the same: what is free decides the exact one."""
+    size = _SMALLEST_CLASS
+    while size < context:
+        size *= 4
+    return size if context else 0
+
+
+def _listed(devices: tuple[str, ...]) -> str:
+    return ", ".join(devices) or "the processor alone"
+
+
+def _size(context: int) -> str:
+    return f"up to {context:,} tokens" if context else "the model's own size"

@@ -1,0 +1,299 @@
+"""Profiles: what the assistant is told and how it picks its words, for one kind of work each.
+
+A profile is a TOML file; its name is that of the file without `.toml`. `general.toml` documents every field.
+Files of the user's own go before shipped ones of the same name. Owns reading and checking; who decodes
+applies them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from difflib import get_close_matches
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, cast, get_args
+
+from localspec.errors import UserError
+from localspec.storage.toml_file import Range, Table, parse_table, read_table
+from localspec.types import Acceptance, EngineSettings, Fallback, FanOutShape, Mode, Sampling, TaskType
+
+SAMPLING_RANGES: Mapping[str, Range] = MappingProxyType(
+    {
+        "temperature": (0, 100),
+        "top_k": (0, 1_000_000),
+        "top_p": (0, 1),
+        "min_p": (0, 1),
+        "repetition_penalty": (0.01, 10),
+        "presence_penalty": (-10, 10),
+        "frequency_penalty": (-10, 10),
+        "penalty_window": (0, 1_000_000),
+    }
+)
+"""The least and the largest value of every field of `Sampling`."""
+
+SPECULATION_RANGES: Mapping[str, Range] = MappingProxyType(
+    {
+        "draft_length": (1, 256),
+        "fan_out_budget": (1, 64),
+        "draft_temperature": (0, 10),
+        "saguaro_c": (0, 1),
+        "min_confidence": (0, 1),
+    }
+)
+"""The least and the largest value of every number in `EngineSettings`."""
+
+DEFAULT_PROFILE = "general"
+LEAST_PROMPTS = 8  # fewer say too little about a kind of work
+LEAST_HELD_OUT = 4  # fewer make an interval that means nothing
+_FIELDS = ("title", "description", "task", "system_prompt", "sampling", "speculation", "tuning")
+_LONGEST_TITLE = 40  # it has to fit a status line
+
+
+@dataclass(frozen=True, slots=True)
+class Speculation:
+    """What a profile settles of `EngineSettings`; None leaves it to what was tuned or measured."""
+
+    mode: Mode | None = None
+    draft_length: int | None = None
+    fan_out_budget: int | None = None
+    fan_out_shape: FanOutShape | None = None
+    draft_temperature: float | None = None
+    saguaro_c: float | None = None
+    acceptance: Acceptance | None = None
+    min_confidence: float | None = None
+    fallback: Fallback | None = None
+
+    @property
+    def settled(self) -> dict[str, Any]:
+        """Return the settings that are not left open, by name."""
+        values = ((field.name, getattr(self, field.name)) for field in fields(self))
+        return {name: value for name, value in values if value is not None}
+
+    def apply(self, settings: EngineSettings) -> EngineSettings:
+        """Return the settings with what the profile settles in its place."""
+        return replace(settings, **self.settled)
+
+
+@dataclass(frozen=True, slots=True)
+class TuningPrompts:
+    """What the tuner asks the models: to find settings, and to confirm them on what it has not seen."""
+
+    prompts: tuple[str, ...]
+    held_out: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """One way to be assisted; `own_sampling` says that its user settled the sampling, not LocalSpec."""
+
+    name: str
+    title: str
+    description: str
+    task: TaskType
+    system_prompt: str
+    sampling: Sampling
+    path: Path
+    speculation: Speculation = Speculation()
+    own_tuning: TuningPrompts | None = None
+    own_sampling: bool = False
+
+    def tuning_prompts(self) -> TuningPrompts:
+        """Return the profile's own prompts, else those of the shipped profile for the same kind of work."""
+        return self.own_tuning or _shipped_prompts(self.task)
+
+
+@dataclass(frozen=True, slots=True)
+class Profiles:
+    """The profiles that can be used, and what is wrong with the others.
+
+    Where a user's own file is broken, the shipped profile of that name is used.
+    """
+
+    good: tuple[Profile, ...]
+    problems: tuple[UserError, ...] = ()
+
+    def __iter__(self) -> Iterator[Profile]:
+        return iter(self.good)
+
+    def named(self, name: str) -> Profile:
+        """Return the profile of that name; raises UserError with the closest ones."""
+        for profile in self.good:
+            if profile.name == name:
+                return profile
+        raise _unknown(name, [profile.name for profile in self.good])
+
+    def for_task(self, task: TaskType) -> Profile:
+        """Return the profile that stands for a kind of work: rather one under a shipped name."""
+        shipped = shipped_files()
+        fitting = [known for known in self.good if known.task == task]
+        return min(fitting, key=lambda known: known.name not in shipped, default=None) or _shipped(task)
+
+
+def profiles(user_folder: Path) -> Profiles:
+    """Read the shipped profiles and those in a user's folder: the usual one first, then by name."""
+    good: list[Profile] = []
+    problems: list[UserError] = []
+    shipped, own = shipped_files(), {}
+    try:
+        own = files_in(user_folder)
+    except UserError as error:
+        problems.append(error)
+    for name in sorted({*shipped, *own}, key=lambda name: (name != DEFAULT_PROFILE, name)):
+        for path in (own.get(name), shipped.get(name)):
+            if path is None:
+                continue
+            try:
+                good.append(read_profile(path))
+            except UserError as error:
+                problems.append(error)
+            else:
+                break
+    return Profiles(tuple(good), tuple(problems))
+
+
+def profile(name: str, user_folder: Path) -> Profile:
+    """Return one profile; raises UserError if there is none of that name or its file is broken."""
+    return read_profile(profile_file(name, user_folder))
+
+
+def profile_file(name: str, user_folder: Path) -> Path:
+    """Return the file of a profile, the user's own before a shipped one; raises UserError without any."""
+    files = shipped_files() | files_in(user_folder)
+    if name not in files:
+        raise _unknown(name, list(files))
+    return files[name]
+
+
+def shipped_files() -> dict[str, Path]:
+    """Return the files of the profiles that come with LocalSpec, by name."""
+    return files_in(_shipped_folder())
+
+
+def files_in(folder: Path) -> dict[str, Path]:
+    """Return the files of profiles in a folder, which may be missing, by name; raises UserError."""
+    try:
+        found = sorted(path for path in folder.iterdir() if path.suffix == ".toml")
+    except FileNotFoundError:  # most users have no folder of their own
+        return {}
+    except OSError as error:
+        raise UserError(f"cannot read the folder of profiles {folder}: {error.strerror}") from None
+    return {path.stem: path for path in found if not path.name.startswith(".")}
+
+
+def read_profile(path: Path) -> Profile:
+    """Read a profile; raises UserError that names the line at fault."""
+    return _checked(path, read_table(path))
+
+
+def parse_profile(path: Path, data: bytes) -> Profile:
+    """Return the profile that a file would be with that content; raises UserError like `read_profile`."""
+    return _checked(path, parse_table(path, data))
+
+
+def _checked(path: Path, table: Table) -> Profile:
+    table.allow(_FIELDS)
+    for key in ("title", "task"):
+        table.require(key)
+    title = table.line("title")
+    if not 0 < len(title.strip()) <= _LONGEST_TITLE:
+        table.complain("title", f"`title` has to have 1 to {_LONGEST_TITLE} characters")
+    return Profile(
+        name=path.stem,
+        title=title.strip(),
+        description=table.line("description").strip(),
+        task=cast("TaskType", table.choice("task", get_args(TaskType), "")),
+        system_prompt=table.text("system_prompt").strip("\n"),
+        sampling=_sampling(table.table("sampling")),
+        path=path,
+        speculation=_speculation(table.table("speculation")),
+        own_tuning=_tuning(table.table("tuning")) if "tuning" in table else None,
+        own_sampling="sampling" in table and path.parent != _shipped_folder(),
+    )
+
+
+def _sampling(table: Table) -> Sampling:
+    table.allow(tuple(SAMPLING_RANGES))
+    limits, usual = SAMPLING_RANGES, Sampling()
+    return Sampling(
+        temperature=table.number("temperature", limits["temperature"], usual.temperature),
+        top_k=table.whole("top_k", limits["top_k"], usual.top_k),
+        top_p=table.number("top_p", limits["top_p"], usual.top_p),
+        min_p=table.number("min_p", limits["min_p"], usual.min_p),
+        repetition_penalty=table.number(
+            "repetition_penalty", limits["repetition_penalty"], usual.repetition_penalty
+        ),
+        presence_penalty=table.number("presence_penalty", limits["presence_penalty"], usual.presence_penalty),
+        frequency_penalty=table.number(
+            "frequency_penalty", limits["frequency_penalty"], usual.frequency_penalty
+        ),
+        penalty_window=table.whole("penalty_window", limits["penalty_window"], usual.penalty_window),
+    )
+
+
+def _speculation(table: Table) -> Speculation:
+    table.allow([field.name for field in fields(Speculation)])
+
+    def word(key: str, choices: tuple[str, ...]) -> str | None:
+        return table.choice(key, choices, "") if key in table else None
+
+    def whole(key: str) -> int | None:
+        return table.whole(key, SPECULATION_RANGES[key], 0) if key in table else None
+
+    def number(key: str) -> float | None:
+        return table.number(key, SPECULATION_RANGES[key], 0) if key in table else None
+
+    return Speculation(
+        mode=cast("Mode | None", word("mode", get_args(Mode))),
+        draft_length=whole("draft_length"),
+        fan_out_budget=whole("fan_out_budget"),
+        fan_out_shape=cast("FanOutShape | None", word("fan_out_shape", get_args(FanOutShape))),
+        draft_temperature=number("draft_temperature"),
+        saguaro_c=number("saguaro_c"),
+        acceptance=cast("Acceptance | None", word("acceptance", get_args(Acceptance))),
+        min_confidence=number("min_confidence"),
+        fallback=cast("Fallback | None", word("fallback", get_args(Fallback))),
+    )
+
+
+def _tuning(table: Table) -> TuningPrompts:
+    table.allow(("prompts", "held_out"))
+    seen: dict[str, str] = {}
+    prompts = _prompts(table, "prompts", LEAST_PROMPTS, seen)
+    return TuningPrompts(prompts, _prompts(table, "held_out", LEAST_HELD_OUT, seen))
+
+
+def _prompts(table: Table, key: str, least: int, seen: dict[str, str]) -> tuple[str, ...]:
+    """Return the prompts under a key; `seen` maps those before to their keys."""
+    table.require(key)
+    found = tuple(prompt.strip() for prompt in table.texts(key))
+    for at, prompt in enumerate(found):
+        if not prompt:
+            table.complain(key, f"a prompt in `{key}` is empty", item=at)
+        if prompt in seen:
+            table.complain(key, f"this prompt stands in `{seen[prompt]}` already", item=at)
+        seen[prompt] = key
+    if len(found) < least:
+        table.complain(key, f"`{key}` has to hold at least {least} prompts, not {len(found)}")
+    return found
+
+
+def _shipped(task: TaskType) -> Profile:
+    return next(known for known in map(read_profile, shipped_files().values()) if known.task == task)
+
+
+def _shipped_prompts(task: TaskType) -> TuningPrompts:
+    prompts = _shipped(task).own_tuning
+    assert prompts is not None  # every shipped profile has its own
+    return prompts
+
+
+def _shipped_folder() -> Path:
+    installed = Path(__file__).parent / "_profiles"
+    return installed if installed.is_dir() else installed.parents[1] / "profiles"
+
+
+def _unknown(name: str, names: list[str]) -> UserError:
+    close = get_close_matches(name, names, n=1)
+    meant = f"; did you mean `{close[0]}`?" if close else ""
+    return UserError(f"there is no profile `{name}`{meant}", f"profiles: {', '.join(sorted(names))}")

@@ -1,0 +1,232 @@
+"""The file of tuned settings; several programs may read and write it at a time."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from localspec.errors import StoreError
+from localspec.storage.call_costs import forget_costs
+from localspec.storage.json_file import UnexpectedError, checked
+from localspec.storage.pair_identity import Identity, ModelFacts, changes
+from localspec.storage.paths import PRIVATE_FILE, data_dir, write_atomically
+from localspec.types import EngineSettings, KvType, TaskType
+
+logger = logging.getLogger("localspec.storage.tuned")
+
+SCHEMA = 1
+PATIENCE_S = 10.0
+LARGEST_FILE = 16 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class TunedTask:
+    """What the tuner settled on for a task; the gain is over plain decoding, with its 95% interval.
+
+    `measured_at` is in ISO 8601.
+    """
+
+    task: TaskType
+    settings: EngineSettings
+    gain: float
+    gain_low: float
+    gain_high: float
+    rate: float
+    plain_rate: float
+    measured_at: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class TunedWorkplace:
+    """How a pair is best opened on this machine; 0 threads and None leave it to the runtime."""
+
+    threads: int = 0
+    draft_threads: int | None = None
+    micro_batch: int = 512
+    draft_flash_attention: bool | None = None
+    draft_kv_type: KvType = "f16"
+    draft_on_cpu: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Settings, and what they hold for."""
+
+    identity: Identity
+    tuned: TunedTask
+
+
+@dataclass(frozen=True, slots=True)
+class Recalled:
+    """What is kept for a task; `stale` says what has changed since, and the settings may no longer fit.
+
+    `note` says why a file could not be read.
+    """
+
+    tuned: TunedTask | None = None
+    stale: tuple[str, ...] = ()
+    note: str = ""
+
+    @property
+    def settings(self) -> EngineSettings | None:
+        """Return settings that still hold."""
+        return None if self.tuned is None or self.stale else self.tuned.settings
+
+
+@dataclass(frozen=True, slots=True)
+class _KeptWorkplace:
+    identity: Identity
+    workplace: TunedWorkplace
+
+
+@dataclass(frozen=True, slots=True)
+class _Contents:
+    schema: int = SCHEMA
+    tasks: tuple[Kept, ...] = ()
+    workplaces: tuple[_KeptWorkplace, ...] = ()
+
+
+def keep(identity: Identity, tuned: TunedTask) -> None:
+    """Keep settings in the place of those that held for the same; raises StoreError or UserError."""
+
+    def change(old: _Contents) -> _Contents:
+        others = [
+            kept
+            for kept in old.tasks
+            if kept.tuned.task != tuned.task or not _replaces(identity, kept.identity)
+        ]
+        return replace(old, tasks=(*others, Kept(identity, tuned)))
+
+    _rewrite(change)
+
+
+def recall(identity: Identity, task: TaskType) -> Recalled:
+    """Return what was tuned for a task: what holds, else what comes closest, with what has changed."""
+    contents, note = _read()
+    found = [
+        (changes(kept.identity, identity), kept.tuned)
+        for kept in contents.tasks
+        if kept.tuned.task == task and _same_pair(kept.identity, identity)
+    ]
+    found.sort(key=lambda each: each[1].measured_at, reverse=True)
+    stale, tuned = min(found, key=lambda each: len(each[0]), default=((), None))
+    return Recalled(tuned, stale, note)
+
+
+def keep_workplace(identity: Identity, workplace: TunedWorkplace) -> None:
+    """Keep how a pair is best opened; raises StoreError or UserError."""
+
+    def change(old: _Contents) -> _Contents:
+        others = [kept for kept in old.workplaces if not _replaces(identity, kept.identity)]
+        return replace(old, workplaces=(*others, _KeptWorkplace(identity, workplace)))
+
+    _rewrite(change)
+
+
+def recall_workplace(identity: Identity) -> TunedWorkplace | None:
+    """Return how a pair is best opened, None if that is not known or no longer holds."""
+    found = (kept for kept in _read()[0].workplaces if _same_pair(kept.identity, identity))
+    return next((kept.workplace for kept in found if not changes(kept.identity, identity)), None)
+
+
+def forget(identity: Identity, task: TaskType | None = None) -> int:
+    """Drop what was tuned for a pair, on whatever machine: one task, or all; return how many tasks.
+
+    What its calls were measured to cost goes as well. Raises StoreError or UserError.
+    """
+
+    def change(old: _Contents) -> _Contents:
+        new = replace(
+            old,
+            tasks=tuple(
+                kept
+                for kept in old.tasks
+                if task not in (None, kept.tuned.task) or not _same_pair(kept.identity, identity)
+            ),
+        )
+        others = tuple(kept for kept in old.workplaces if not _same_pair(kept.identity, identity))
+        return new if task is not None else replace(new, workplaces=others)
+
+    before, after = _rewrite(change)
+    forget_costs(identity)
+    return len(before.tasks) - len(after.tasks)
+
+
+def everything() -> tuple[tuple[Kept, ...], str]:
+    """Return all that was tuned for any pair, and why a file could not be read, if so."""
+    contents, note = _read()
+    return contents.tasks, note
+
+
+def _same_pair(kept: Identity, now: Identity) -> bool:
+    """Tell whether these are the same models, moved or changed on the spot."""
+    if kept.draft is None or now.draft is None:
+        return kept.draft is now.draft and _same_model(kept.target, now.target)
+    return _same_model(kept.target, now.target) and _same_model(kept.draft, now.draft)
+
+
+def _same_model(kept: ModelFacts, now: ModelFacts) -> bool:
+    return kept.fingerprint == now.fingerprint or kept.path == now.path
+
+
+def _replaces(new: Identity, old: Identity) -> bool:
+    """Tell whether what holds for `new` makes what held for `old` useless.
+
+    Other placements of the same pair are kept side by side.
+    """
+    here = (new.machine.processor, new.machine.cores, new.machine.devices, new.context, _seats(new))
+    there = (old.machine.processor, old.machine.cores, old.machine.devices, old.context, _seats(old))
+    return here == there and _same_pair(old, new)
+
+
+def _seats(identity: Identity) -> tuple[str, str]:
+    return identity.target.seat, "" if identity.draft is None else identity.draft.seat
+
+
+def _file() -> Path:
+    return data_dir() / "tuned.json"
+
+
+def _read() -> tuple[_Contents, str]:
+    path = _file()
+    try:
+        if path.stat().st_size > LARGEST_FILE:
+            raise UnexpectedError("it is far too large")
+        found = checked(_Contents, json.loads(path.read_text(encoding="utf-8")), "the file")
+        if found.schema != SCHEMA:
+            raise UnexpectedError(f"its schema is {found.schema}, and this program knows {SCHEMA}")
+    except FileNotFoundError:
+        return _Contents(), ""
+    except (OSError, ValueError, RecursionError) as error:
+        note = f"the tuned settings in {path} cannot be used: {error}"
+        logger.warning("%s", note)
+        return _Contents(), note
+    return found, ""
+
+
+def _rewrite(change: Callable[[_Contents], _Contents]) -> tuple[_Contents, _Contents]:
+    """Change the contents while no other program does; return them as they were and as they are.
+
+    A file that cannot be read, perhaps a newer program's, is set aside.
+    """
+    from filelock import FileLock, Timeout  # 20 ms
+
+    path = _file()
+    try:
+        with FileLock(path.with_suffix(".lock"), timeout=PATIENCE_S, mode=PRIVATE_FILE):
+            before, note = _read()
+            after = change(before)
+            if note:
+                with suppress(OSError):
+                    path.replace(path.with_suffix(".unread"))
+            write_atomically(path, json.dumps(asdict(after), indent=1) + "\n")
+    except Timeout:
+        raise StoreError(f"cannot write `{path}`: another program holds it") from None
+    except OSError as error:
+        raise StoreError(f"cannot write `{path}`: {error.strerror or error}") from error
+    return before, after

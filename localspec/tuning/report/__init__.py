@@ -1,0 +1,1 @@
+"""The tuning report: one HTML page that needs nothing beside itself."""

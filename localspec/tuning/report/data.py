@@ -1,0 +1,78 @@
+"""What a tuning report shows: frozen values that whoever ran the tuner fills in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from localspec.decoding.measurements import Costs
+from localspec.tuning.events import Estimate, TaskResult, WorkplaceChosen
+from localspec.types import EngineSettings, TaskType
+
+
+@dataclass(frozen=True, slots=True)
+class ReportModel:
+    """A model as the report names it; `place` says where it computes, in words."""
+
+    name: str
+    parameters: int
+    file_bytes: int
+    place: str
+
+
+@dataclass(frozen=True, slots=True)
+class LandscapeCell:
+    """The best simulated tokens per second of any settings with this draft length and fan-out budget.
+
+    Budget 0 is speculation without preparing ahead.
+    """
+
+    draft_length: int
+    budget: int
+    tokens_per_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """Settings that were simulated and really run; `measured` has equal ends where no interval is known."""
+
+    task: TaskType
+    settings: EngineSettings
+    predicted: float
+    measured: Estimate
+
+
+@dataclass(frozen=True, slots=True)
+class TaskReport:
+    """A task's result and what the study saw on the way to it; what was not done stays empty.
+
+    `hit_rates` are simulated: (budget, share of rounds whose draft was prepared). `history` holds the
+    simulated tokens per second of the trials in their order, None for one that failed or was pruned.
+    `importance` names parameters, with shares that sum to about 1.
+    """
+
+    result: TaskResult
+    hit_rates: tuple[tuple[int, float], ...] = ()
+    history: tuple[float | None, ...] = ()
+    landscape: tuple[LandscapeCell, ...] = ()
+    importance: tuple[tuple[str, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ReportInput:
+    """Everything on the page.
+
+    `machine` is a list of names and values: processor, cards, versions, driver. `predictions` are those
+    beside the contenders of the tasks, which are drawn anyway. `notes` are what a reader has to know more.
+    """
+
+    made: datetime
+    machine: tuple[tuple[str, str], ...]
+    target: ReportModel
+    draft: ReportModel | None
+    costs: Costs | None
+    tasks: tuple[TaskReport, ...]
+    workplace: WorkplaceChosen | None = None
+    predictions: tuple[Prediction, ...] = ()
+    quick: bool = False
+    notes: tuple[str, ...] = ()

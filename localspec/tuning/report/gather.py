@@ -1,0 +1,112 @@
+"""Gather what runs left on disk into the input of a report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+from localspec.decoding.measurements import Costs, Trace
+from localspec.models.gguf import read_shape
+from localspec.storage.profiles import Profile
+from localspec.storage.tuned import Identity, ModelFacts
+from localspec.tuning.costs import recall_costs
+from localspec.tuning.events import TaskResult
+from localspec.tuning.plan import TunePlan
+from localspec.tuning.report.data import ReportInput, ReportModel, TaskReport
+from localspec.tuning.results import recall
+from localspec.tuning.run_folder import Folder, RunState, TaskState
+from localspec.tuning.search.results import history, importance, landscape
+from localspec.tuning.search.study import Search, search
+from localspec.tuning.simulator.simulator import Simulator
+from localspec.tuning.task import shares, space, study_key
+from localspec.tuning.traces import load, with_tokens
+from localspec.types import EngineSettings, ModelOptions
+
+
+@dataclass(frozen=True, slots=True)
+class _Scene:
+    """What all tasks share."""
+
+    plan: TunePlan
+    folder: Folder
+    state: RunState
+
+
+BUDGETS = (1, 2, 3, 4, 6, 8, 12, 16, 24)
+
+
+def gather(plan: TunePlan, identity: Identity) -> ReportInput | None:
+    """Return what is known of a pair's tuning, None if nothing is.
+
+    Of the plan the models and profiles count.
+    """
+    folder = Folder(identity.pair)
+    state = folder.last_run() or RunState(0)
+    costs = recall_costs(folder.costs, state.costs_key) or recall_costs(folder.costs, state.earlier_costs)
+    found = [(profile, recall(identity.pair, profile.task)) for profile in plan.profiles]
+    tasks = [
+        _task(_Scene(plan, folder, state), profile, result, costs)
+        for profile, result in found
+        if result is not None
+    ]
+    if not tasks:
+        return None
+    return ReportInput(
+        made=datetime.now(UTC),
+        machine=tuple(_machine(identity)),
+        target=_model(plan.target, identity.target),
+        draft=None if plan.draft is None or identity.draft is None else _model(plan.draft, identity.draft),
+        costs=costs,
+        tasks=tuple(tasks),
+        workplace=folder.workplace(),
+        quick=any(task.result.quick for task in tasks),
+    )
+
+
+def _task(scene: _Scene, profile: Profile, result: TaskResult, costs: Costs | None) -> TaskReport:
+    """Return a task's report; without the evidence where that is gone."""
+    task = scene.state.evidence().get(result.task, TaskState(result.task))
+    kept = load(scene.folder.traces(result.task), task.trace_key)
+    segments = with_tokens(kept[: task.segments])
+    if costs is None or not segments:
+        return TaskReport(result)
+    profile = replace(profile, sampling=task.sampling or profile.sampling)
+    simulator = Simulator(Trace(profile.sampling, segments), costs)
+    where = space(costs, profile, scene.plan)
+    wish = Search(where, shares=shares(len(segments)), trials=0)
+    tried = tuple(search(_never, wish, scene.folder.studies, study_key(result.task, task.study_key)))
+    return TaskReport(
+        result,
+        hit_rates=tuple(_hit_rates(simulator, result.settings)) if "ssd" in where.modes else (),
+        history=history(tried),
+        landscape=landscape(tried),
+        importance=importance(tried, where),
+    )
+
+
+def _never(_settings: EngineSettings, _share: int) -> float:
+    raise AssertionError("nothing is simulated where no trials are asked for")
+
+
+def _hit_rates(simulator: Simulator, settings: EngineSettings) -> Iterator[tuple[int, float]]:
+    """Yield how often a draft would be prepared with each budget, everything else as it was chosen."""
+    for budget in BUDGETS:
+        found = simulator(replace(settings, mode="ssd", fan_out_budget=budget))
+        if found.hits + found.misses:
+            yield budget, found.hits / (found.hits + found.misses)
+
+
+def _machine(identity: Identity) -> Iterator[tuple[str, str]]:
+    machine = identity.machine
+    yield "processor", f"{machine.processor}, {machine.cores} cores"
+    if machine.devices:
+        yield "cards", "; ".join(machine.devices)
+    if machine.driver:
+        yield "driver", machine.driver
+    yield "llama-cpp-python", machine.llama_cpp
+
+
+def _model(options: ModelOptions, facts: ModelFacts) -> ReportModel:
+    shape = read_shape(options.path)
+    return ReportModel(options.path.stem, shape.parameters, shape.file_bytes, facts.seat)

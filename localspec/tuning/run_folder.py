@@ -1,0 +1,133 @@
+"""What a tuner's run keeps on disk for a pair of models, to go on after it was stopped or killed."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, replace
+from hashlib import sha256
+from pathlib import Path
+
+from localspec.storage.json_file import checked
+from localspec.storage.paths import data_dir, make_private_folder, write_atomically
+from localspec.tuning.events import WorkplaceChosen
+from localspec.tuning.results import folder_of
+from localspec.types import Sampling, TaskType
+
+
+@dataclass(frozen=True, slots=True)
+class TaskState:
+    """How far a task is; `segments` is how many answers its trace has, 0 until it is recorded.
+
+    The keys say under which name traces and study are on disk. `sampling` is that of the trace, `seconds`
+    how long it has been worked on.
+    """
+
+    task: TaskType
+    trace_key: str = ""
+    segments: int = 0
+    study_key: str = ""
+    done: bool = False
+    profile: str = ""
+    sampling: Sampling | None = None
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class RunState:
+    """How far a run is; runs of a pair are numbered from 1. `costs_key` names the costs that it goes by.
+
+    `place` names machine and placement. `earlier` are tasks that only runs before it have done, by the costs
+    of `earlier_costs` at the latest.
+    """
+
+    number: int
+    costs_key: str = ""
+    tasks: tuple[TaskState, ...] = ()
+    complete: bool = False
+    place: str = ""
+    quick: bool = False
+    earlier: tuple[TaskState, ...] = ()
+    earlier_costs: str = ""
+
+    def of(self, task: TaskType) -> TaskState:
+        """Return how far a task is."""
+        return next((state for state in self.tasks if state.task == task), TaskState(task))
+
+    def having(self, state: TaskState) -> RunState:
+        """Return the run with a task's new state."""
+        tasks = {other.task: other for other in self.tasks} | {state.task: state}
+        return replace(self, tasks=tuple(tasks.values()))
+
+    def evidence(self) -> dict[TaskType, TaskState]:
+        """Return how every task was last done."""
+        done = (state for state in self.tasks if state.done)
+        return {state.task: state for state in (*self.earlier, *done)}
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """The files of one pair, beside its results."""
+
+    pair: str
+
+    @property
+    def path(self) -> Path:
+        """Return the folder, made where it was missing."""
+        path = folder_of(self.pair)
+        make_private_folder(path.parent)
+        make_private_folder(path)
+        return path
+
+    @property
+    def costs(self) -> Path:
+        """Return where the costs of calls are kept."""
+        return self.path / "costs.json"
+
+    @property
+    def studies(self) -> Path:
+        """Return the file of all studies, of all pairs."""
+        return data_dir() / "tune.db"
+
+    def traces(self, task: TaskType) -> Path:
+        """Return where the traces of a task are kept."""
+        return self.path / f"{task}.traces"
+
+    def runs(self, task: TaskType) -> Path:
+        """Return where the timed answers of a task's confirmation are kept."""
+        return self.path / f"{task}.runs.jsonl"
+
+    def workplace(self) -> WorkplaceChosen | None:
+        """Return how the models were opened in the last run that tried other ways."""
+        try:
+            value = json.loads(self._workplace.read_text(encoding="utf-8"))
+            return checked(WorkplaceChosen, value, "workplace")
+        except (OSError, ValueError, RecursionError):
+            return None
+
+    def keep_workplace(self, chosen: WorkplaceChosen) -> None:
+        """Write down how the models are opened, and what else was tried; raises `StoreError`."""
+        write_atomically(self._workplace, json.dumps(asdict(chosen)) + "\n")
+
+    def last_run(self) -> RunState | None:
+        """Return the last run's state, None if there was none or it is damaged."""
+        try:
+            return checked(RunState, json.loads(self._state.read_text(encoding="utf-8")), "run")
+        except (OSError, ValueError, RecursionError):
+            return None
+
+    def keep(self, state: RunState) -> None:
+        """Write down how far a run is; raises `StoreError`."""
+        write_atomically(self._state, json.dumps(asdict(state)) + "\n")
+
+    @property
+    def _workplace(self) -> Path:
+        return self.path / "workplace.json"
+
+    @property
+    def _state(self) -> Path:
+        return self.path / "run.json"
+
+
+def digest(*of: object) -> str:
+    """Return a short name for values that have a `repr` of their content."""
+    return sha256(repr(of).encode()).hexdigest()[:16]

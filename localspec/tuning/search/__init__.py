@@ -1,0 +1,1 @@
+"""The study of a task's settings: Optuna over the simulator."""

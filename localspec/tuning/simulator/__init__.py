@@ -1,0 +1,1 @@
+"""What any settings would do on traced answers, in virtual time."""

@@ -1,0 +1,143 @@
+"""The preparation of outcomes on a traced answer: the engine's decisions at a fraction of the work."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+
+from localspec.decoding.drafters.draft_state import Trunk
+from localspec.decoding.drafters.fan_out import Forecast, best_width
+from localspec.decoding.drafters.proposer import Proposal
+from localspec.decoding.drafters.speculation_cache import Branch, Preparation
+from localspec.decoding.policy import Pace
+from localspec.tuning.simulator.models import ReplayedModel, ReplayedProposer
+from localspec.types import EngineSettings, VerifyOutcome
+
+_by_value = itemgetter(0)
+
+
+@dataclass(slots=True)
+class Sprout(Branch):
+    """A branch whose proposals are known before they are drafted; so many of them have been.
+
+    `proposals` lags behind: of most branches nobody ever asks for it.
+    """
+
+    path: Sequence[Proposal] = ()
+    depth: int = 0
+
+    def grow(self) -> None:
+        """Bring the proposals up to date."""
+        self.proposals += self.path[len(self.proposals) : self.depth]
+
+
+_Work = list[tuple[float, Sprout | Forecast | None]]
+
+
+class ReplayedPreparation(Preparation):
+    """Decide as the engine does, but keep neither caches nor proposals of branches, only their depths."""
+
+    def __init__(
+        self,
+        trunk: Trunk,
+        pace: Pace,
+        proposer: ReplayedProposer,
+        settings: EngineSettings,
+    ) -> None:
+        super().__init__(trunk, pace, proposer, settings)
+        assert isinstance(trunk.model, ReplayedModel)
+        self._model = trunk.model
+        self._script = proposer
+        self._sprouts: list[Sprout] = []
+
+    def open_round(self, sent: int, since: float = math.inf) -> None:
+        """Forget the last round; the trunk's first `sent` proposals are being verified `since` then."""
+        self._model.open_round()
+        self._sprouts = []
+        super().open_round(sent, since)
+
+    def _tail_known(self, tail: Proposal, prepared: Sequence[Proposal]) -> None:
+        """Let the tail be drawn independently of what the target says there: nobody judges it."""
+        if not self._script.deterministic:
+            trunk = self._trunk
+            tail = self._script.guess(self._model.place(len(trunk.text) + self._sent))
+            trunk.proposals[self._sent] = tail
+            held = [tail.token, *(proposal.token for proposal in prepared)]
+            self._model.rewrite(held, len(trunk.text) + self._sent)
+        super()._tail_known(tail, prepared)
+        own = self._own
+        assert own is not None
+        sprout = Sprout(0, own.outcome, own.chance, own.value, own.proposals, depth=len(own.proposals))
+        self._own = self.branches[own.outcome] = sprout
+        self._sprouts.append(sprout)
+
+    def settle(self, outcome: VerifyOutcome) -> bool:
+        """Follow the verdict; tell whether it was prepared."""
+        branch = self.branches.get(outcome)
+        if isinstance(branch, Sprout) and branch.sequence:
+            branch.grow()
+            held = [outcome.bonus, *(proposal.token for proposal in branch.proposals[:-1])]
+            self._model.hold(held, branch.sequence, len(self._trunk.text) + outcome.accepted)
+        return super().settle(outcome)
+
+    def step(self) -> bool:
+        """Run the draft model once where it should help most; tell whether there was anything to do."""
+        trunk, pace = self._trunk, self._pace
+        if self._own is None and len(trunk.missing()) > 1:
+            return super().step()
+        work = self._best_work()
+        if not work:
+            return False
+        opened = [self._sprout(item) if isinstance(item, Forecast) else item for _, item in work]
+        started = trunk.clock()
+        self.busy_until = started + pace.step(len(work))
+        self._model.spend(len(work))
+        pace.step.observe(len(work), trunk.clock() - started)
+        chance = pace.calibration.chance
+        for branch in opened:
+            if branch is None:
+                row = self._model.follow(trunk.missing()[0])
+                trunk.proposals.append(self._script.at(row))
+                self._learn_tail()
+                continue
+            if branch.sequence:
+                proposal = branch.path[branch.depth]
+            else:
+                proposal = self._script.at(self._model.follow(branch.next_token()))
+                branch.proposals.append(proposal)
+            branch.value *= chance(proposal.confidence)
+            branch.depth += 1
+        return True
+
+    def _best_work(self) -> _Work:
+        """Return what to extend in the next call, as `_chosen_work` does."""
+        limit = self._settings.draft_length + 1
+        work: _Work = [(sprout.value, sprout) for sprout in self._sprouts if sprout.depth < limit]
+        if self._own is None:
+            work.append((self._exactly[self._sent], None))
+        free = self._budget - self._opened
+        if free:
+            work += [(fork.chance, fork) for fork in self._forks[: -free - 1 : -1]]
+        work.sort(key=_by_value, reverse=True)
+        del work[self._budget + 1 :]
+        values = [value for value, _ in work]
+        if self._settings.fan_out_shape == "best-first":
+            width = best_width(values, self._pace.step.up_to(len(work)))
+            del work[width:], values[width:]
+        return [] if self._hinders(values) else work
+
+    def _ready(self) -> float:
+        return sum(sprout.chance for sprout in self._sprouts if sprout.depth)
+
+    def _sprout(self, fork: Forecast) -> Sprout:
+        self._forks.pop()
+        self._opened += 1
+        outcome, chance = fork.outcome, fork.chance
+        row, is_right = self._model.after(outcome.bonus, len(self._trunk.text) + outcome.accepted)
+        path = self._script.path(row, self._settings.draft_length + 1, is_right=is_right)
+        sprout = Sprout(self._opened, outcome, chance, chance, path=path)
+        self.branches[outcome] = sprout
+        self._sprouts.append(sprout)
+        return sprout

@@ -1,0 +1,255 @@
+"""What the draft model would have proposed at each place of a traced answer, for any settings; pure.
+
+The emitted text is distributed as the target's own, whatever was drafted, so a simulation stays on the
+traced answer. Given that the token x stands there, a draft token that was drawn from q had proposed it and
+was accepted with probability min(1, q(x) / p(x)); else it was drawn from normalise(max(q - p, 0)) and x is
+the bonus token. A draft that is chosen without chance is accepted where it equals x.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from math import log
+from random import Random
+
+import numpy as np
+from numpy.typing import NDArray
+
+from localspec.decoding.drafters.proposer import CANDIDATES, GUESSES, Proposal
+from localspec.decoding.measurements import Trace, TraceSegment
+from localspec.decoding.penalties import penalises
+from localspec.decoding.sampling import columns, draft_distribution
+from localspec.types import EngineSettings, Sampling
+
+USUAL_MULTIPLE = 64  # of vocabularies, whose size a trace does not tell
+BEST_LOGIT = 15.0  # usual; a trace does not know it, and repetition penalties depend on it
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What of the settings decides how draft tokens are chosen."""
+
+    deterministic: bool
+    guesses: bool  # whether anybody asks what else might follow
+    draft_temperature: float = 1.0
+    saguaro_c: float = 1.0
+    saguaro_top: int = 1
+
+    @classmethod
+    def of(cls, sampling: Sampling, settings: EngineSettings) -> Shape:
+        """Return the shape, which many settings share."""
+        shape = cls(sampling.temperature <= 0 or settings.acceptance == "match", settings.mode == "ssd")
+        if shape.deterministic and not penalises(sampling):
+            return shape
+        top = max(1, settings.fan_out_budget // (settings.draft_length + 1)) + 1
+        return replace(
+            shape,
+            draft_temperature=settings.draft_temperature,
+            saguaro_c=settings.saguaro_c,
+            saguaro_top=top if settings.saguaro_c != 1 else 1,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """What is proposed at each place of an answer.
+
+    `judged` holds the proposals that the target judges; `guesses` the same with a token that stands for the
+    bonus token after a draft which was accepted in full, where p and q are drawn from independently.
+    `astray` stands for what the draft model thinks after a wrong token that it has proposed itself: it is as
+    sure of itself as where it was right, so these are proposals from places that follow such a token.
+    """
+
+    judged: tuple[Proposal, ...]
+    guesses: tuple[Proposal, ...]
+    astray: tuple[Proposal, ...]
+
+
+class Replay:
+    """A traced answer with one coin for each place, the same for all settings."""
+
+    def __init__(self, segment: TraceSegment, sampling: Sampling, vocabulary: int, seed: int) -> None:
+        self.segment = segment
+        self.prompt = list(segment.prompt)
+        self.tokens: list[int] = segment.tokens.tolist()
+        # A greedy target has no temperature of its own: see `Proposer`.
+        plain = replace(sampling, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
+        self._sampling = sampling if sampling.temperature > 0 else plain
+        self._penalised = penalises(sampling)
+        self._vocabulary = vocabulary
+        self._seed = seed
+        self._coins = np.random.default_rng(seed).random((3, len(self.tokens)))
+
+    def script(self, shape: Shape) -> Script:
+        """Return what is proposed everywhere, as a `Proposer` would."""
+        judged, guesses = self._proposed(shape)
+        return Script(judged, guesses, self._astray(judged))
+
+    def _astray(self, judged: Sequence[Proposal]) -> tuple[Proposal, ...]:
+        """Return runs of proposals that follow right ones, from anywhere in the answer."""
+        random, tokens = Random(self._seed), self.tokens
+        right = [proposal.token == token for proposal, token in zip(judged, tokens, strict=True)]
+        after = [place for place in range(1, len(tokens)) if right[place - 1]] or range(len(tokens))
+        place, found = random.choice(after), []
+        for _ in tokens:
+            found.append(judged[place])
+            goes_on = right[place] and place + 1 < len(tokens)
+            place = place + 1 if goes_on else random.choice(after)
+        return tuple(found)
+
+    def _proposed(self, shape: Shape) -> tuple[tuple[Proposal, ...], tuple[Proposal, ...]]:
+        """Return the proposals that are judged, and those that are not."""
+        ids = self.segment.draft_ids[:, :CANDIDATES].astype(np.int64)
+        if shape.deterministic and not shape.guesses and not self._penalised:
+            proposals = _proposals(ids[:, 0].tolist(), self._shares().tolist())
+            return proposals, proposals
+        logits = self.segment.draft_logits[:, :CANDIDATES]
+        if self._penalised:
+            ids, chances = expected = self._penalised_chances(ids, shape)
+        else:
+            expected = ids, _normalised(self._scaled(logits))
+            chances = expected[1]
+            if not shape.deterministic:
+                cut = truncated(logits.astype(np.float64), self._sampling)
+                chances = drawn_from(cut, self._sampling.temperature, shape)
+        guesses = _guesses(*expected) if shape.guesses else ()
+        best, confidences = ids[:, 0].tolist(), chances[:, 0].tolist()
+        if shape.deterministic:
+            proposals = _proposals(best, confidences, guesses)
+            return proposals, proposals
+        judged = self._judged(ids, chances).tolist()
+        drawn = _drawn(ids, chances, self._coins[2]).tolist()
+        return _proposals(judged, confidences, guesses), _proposals(drawn, confidences, guesses)
+
+    def _scaled(self, logits: NDArray[np.float32]) -> Floats:
+        return np.exp(logits.astype(np.float64) / self._sampling.temperature)
+
+    def _penalised_chances(self, ids: NDArray[np.int64], shape: Shape) -> tuple[NDArray[np.int64], Floats]:
+        """Return the candidates and q of every place where they depend on the text before it."""
+        logits = self.segment.draft_logits[:, :CANDIDATES] + np.float32(BEST_LOGIT)
+        text = self.prompt + self.tokens
+        sorted_ids, chances = ids.copy(), np.zeros(ids.shape)
+        window = self._sampling.penalty_window
+        for place in range(len(ids)):
+            there = int((ids[place] >= 0).sum())
+            end = len(self.prompt) + place
+            q = draft_distribution(
+                ids[place, :there],
+                logits[place, :there],
+                self._sampling,
+                draft_temperature=shape.draft_temperature,
+                saguaro_c=shape.saguaro_c,
+                saguaro_top=shape.saguaro_top,
+                history=text[max(end - window, 0) : end],
+            )
+            assert q.ids is not None
+            sorted_ids[place, : len(q.ids)], chances[place, : len(q.ids)] = q.ids, q.probs
+        return sorted_ids, chances
+
+    def _judged(self, ids: NDArray[np.int64], chances: Floats) -> NDArray[np.int64]:
+        """Return the draft tokens that the target judged before it emitted the traced ones."""
+        width = chances.shape[1]
+        tokens = self.segment.tokens.astype(np.int64)
+        mine = np.where(ids[:, :width] == tokens[:, None], chances, 0.0).sum(axis=1)
+        accepted = self._coins[0] * self.segment.target_of_token < mine
+        rest = np.maximum(chances - self._target_of(ids[:, :width]), 0.0)
+        rejected = _drawn(ids, np.where(rest.sum(axis=1, keepdims=True) > 0, rest, chances), self._coins[1])
+        return np.where(accepted, tokens, rejected)
+
+    def _target_of(self, ids: NDArray[np.int64]) -> Floats:
+        """Return the target's probabilities of the candidates, which penalties may have sorted anew."""
+        known = self.segment.target_of_draft[:, :CANDIDATES].astype(np.float64)
+        if not self._penalised:
+            return known[:, : ids.shape[1]]
+        traced = self.segment.draft_ids[:, :CANDIDATES]
+        return np.asarray((known[:, None, :] * (ids[:, :, None] == traced[:, None, :])).sum(axis=2))
+
+    def _shares(self) -> Floats:
+        """Return the best token's share of the best maxima of a folded row, as `Proposer` estimates it."""
+        ids, logits = self.segment.draft_ids.astype(np.int64), self.segment.draft_logits
+        width = columns(self._vocabulary)
+        places = ids % width
+        is_first = np.ones(ids.shape, dtype=np.bool_)
+        for rank in range(1, ids.shape[1]):
+            is_first[:, rank] = (places[:, :rank] != places[:, rank : rank + 1]).all(axis=1)
+        judged = is_first & (is_first.cumsum(axis=1) <= CANDIDATES)
+        return np.asarray(1.0 / (self._scaled(logits) * judged).sum(axis=1))
+
+
+def replays(trace: Trace, seed: int = 0) -> tuple[Replay, ...]:
+    """Return every traced answer with coins of its own."""
+    known = [int(array.max(initial=0)) for s in trace.segments for array in (s.draft_ids, s.tokens)]
+    vocabulary = -(-(max(known, default=0) + 1) // USUAL_MULTIPLE) * USUAL_MULTIPLE
+    return tuple(
+        Replay(segment, trace.sampling, vocabulary, seed + number)
+        for number, segment in enumerate(trace.segments)
+    )
+
+
+def truncated(logits: Floats, sampling: Sampling) -> Floats:
+    """Cut off what top-k, top-p and min-p do not leave of each row, best first; a greedy target cuts nothing.
+
+    What is cut off becomes -inf.
+    """
+    if sampling.temperature <= 0:
+        return logits
+    places = np.arange(logits.shape[1])
+    known = logits - logits[:, :1]
+    if sampling.top_k > 0:
+        known = np.where(places < sampling.top_k, known, -np.inf)
+    kept = np.isfinite(known).sum(axis=1)
+    if sampling.top_p < 1:
+        masses = np.exp(known).cumsum(axis=1)
+        kept = np.minimum(kept, (masses < sampling.top_p * masses[:, -1:]).sum(axis=1) + 1)
+    if sampling.min_p > 0:
+        kept = np.minimum(kept, (known >= log(sampling.min_p)).sum(axis=1))
+    return np.where(places < np.maximum(kept, 1)[:, None], logits, -np.inf)
+
+
+def drawn_from(logits: Floats, temperature: float, shape: Shape) -> Floats:
+    """Return q of every row of truncated logits, as `draft_distribution` does row by row.
+
+    `temperature` is the target's.
+    """
+    temperature *= shape.draft_temperature
+    if temperature <= 0:
+        return np.broadcast_to(np.arange(logits.shape[1]) == 0, logits.shape).astype(np.float64)
+    chances = np.exp((logits - logits[:, :1]) / temperature)
+    if shape.saguaro_c != 1:  # one factor for all tokens would change nothing
+        weighted = np.isfinite(logits).sum(axis=1) > shape.saguaro_top
+        chances[weighted, : shape.saguaro_top] *= shape.saguaro_c
+    return _normalised(chances)
+
+
+def _normalised(chances: Floats) -> Floats:
+    return np.asarray(chances / chances.sum(axis=1, keepdims=True))
+
+
+def _drawn(ids: NDArray[np.int64], chances: Floats, coins: Floats) -> NDArray[np.int64]:
+    """Return one token of each row, as `sampling.draw` does."""
+    cumulative = chances.cumsum(axis=1)
+    places = (cumulative <= (coins * cumulative[:, -1])[:, None]).sum(axis=1)
+    last = chances.shape[1] - 1 - (chances[:, ::-1] > 0).argmax(axis=1)
+    return np.asarray(ids[np.arange(len(ids)), np.minimum(places, last)])
+
+
+def _guesses(ids: NDArray[np.int64], chances: Floats) -> Iterable[tuple[tuple[int, float], ...]]:
+    """Return the best tokens of each row with their chances, as far as there are any."""
+    counts = np.minimum((chances > 0).sum(axis=1), GUESSES).tolist()
+    rows = zip(ids.tolist(), chances.tolist(), counts, strict=True)
+    return [tuple(zip(tokens[:count], weights, strict=False)) for tokens, weights, count in rows]
+
+
+def _proposals(
+    tokens: Sequence[int],
+    confidences: Sequence[float],
+    guesses: Iterable[tuple[tuple[int, float], ...]] = (),
+) -> tuple[Proposal, ...]:
+    guessed = list(guesses) or [()] * len(tokens)
+    return tuple(
+        Proposal(token, confidence, others, None)
+        for token, confidence, others in zip(tokens, confidences, guessed, strict=True)
+    )

@@ -1,0 +1,123 @@
+"""Predict what any settings would do on traced answers, in virtual time; pure and repeatable.
+
+The engine's own code decides everything, on a clock that only calls of the models and Python move. Two
+models that work at once are one thread here: whenever the draft model's time passes a moment at which the
+caller acts, the caller acts first, and sees of the running call as little as it would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields
+from functools import lru_cache
+from itertools import zip_longest
+from typing import Any
+
+from localspec.decoding.drafters.combined import Learned, repetitions_of
+from localspec.decoding.drafters.draft_state import Trunk
+from localspec.decoding.drafters.drafter import NgramDrafter, NoDrafter
+from localspec.decoding.drafters.prompt_lookup import SuffixIndex
+from localspec.decoding.measurements import Costs, Trace
+from localspec.decoding.policy import Calibrations, Pace
+from localspec.tuning.simulator.call_times import Timing
+from localspec.tuning.simulator.models import ReplayedModel, ReplayedProposer, Timeline
+from localspec.tuning.simulator.replay import Replay, Script, Shape, replays
+from localspec.tuning.simulator.simulate_caller import Caller
+from localspec.tuning.simulator.simulate_drafters import ReplayedAhead, ReplayedCombined, ReplayedDrafter
+from localspec.types import EngineSettings, Summary
+
+SCRIPTS_KEPT = 128
+
+
+class Simulator:
+    """Answers of one kind, on one machine, under any settings."""
+
+    def __init__(self, trace: Trace, costs: Costs, seed: int = 0) -> None:
+        """Take what the models think and what calls cost; `seed` fixes which drawn drafts are accepted."""
+        self._sampling = trace.sampling
+        self._replays = replays(trace, seed)
+        self._costs = costs
+        self._engine: _Engine | None = None
+        self._script = lru_cache(SCRIPTS_KEPT)(self._new_script)
+
+    def __call__(self, settings: EngineSettings, segments: Sequence[int] | None = None) -> Summary:
+        """Return what decoding the answers one after another would do, added up; by default all of them.
+
+        After the same settings with fewer answers it goes on from there.
+        """
+        numbers = list(range(len(self._replays)) if segments is None else segments)
+        engine = self._engine
+        if engine is None or engine.settings != settings or numbers[: len(engine.done)] != engine.done:
+            engine = _Engine(settings, Timing(self._costs, settings.mode))
+        self._engine = None
+        shape = Shape.of(self._sampling, settings)
+        for number in numbers[len(engine.done) :]:
+            script = self._script(number, shape) if settings.mode in {"sd", "ssd"} else None
+            engine.answer(number, self._replays[number], script)
+        self._engine = engine
+        return _total(engine.summaries)
+
+    def rate(self, settings: EngineSettings, segments: Sequence[int] | None = None) -> float:
+        """Return the tokens per second, without the first token of each answer and the time until then."""
+        answers = len(self._replays if segments is None else segments)
+        summary = self(settings, segments)
+        return (summary.tokens - answers) / summary.decode_s
+
+    def _new_script(self, number: int, shape: Shape) -> Script:
+        return self._replays[number].script(shape)
+
+
+class _Engine:
+    """What outlives answers, as in the real engine, and what they did so far."""
+
+    def __init__(self, settings: EngineSettings, timing: Timing) -> None:
+        self.settings = settings
+        self.done: list[int] = []
+        self.summaries: list[Summary] = []
+        self._timing = timing
+        self._experience = timing.experience()
+        self._calibrations = Calibrations()
+        self._learned = Learned()
+        self._index = SuffixIndex()
+        self._timeline = Timeline()
+        self._model = ReplayedModel(self._timeline, settings.fan_out_budget + 1)
+        self._trunk = Trunk(self._model, self._timeline)
+
+    def answer(self, number: int, replay: Replay, script: Script | None) -> None:
+        """Decode one more answer."""
+        settings, known, experience = self.settings, self._calibrations, self._experience
+        deterministic = script is None or script.judged is script.guesses
+        pace = Pace(experience, known.chosen if deterministic else known.drawn, settings, deterministic)
+        if settings.mode == "ngram":
+            pace = Pace(experience, known.repeated, settings, deterministic=True)
+        times = self._timing.at(len(replay.prompt) + len(replay.tokens) // 2)
+        caller = Caller(replay, settings, pace, times, self._timeline)
+        if script is None:
+            caller.alone(NgramDrafter(pace, self._index) if settings.mode == "ngram" else NoDrafter())
+        else:
+            self._model.begin(replay, script, times)
+            proposer = ReplayedProposer(replay, script)
+            repeats = repetitions_of(settings, self._index, pace, self._learned)
+            if settings.mode == "ssd":
+                ahead = ReplayedAhead(self._trunk, pace, proposer, settings, repeats)
+                ahead.play(replay.prompt, caller.rounds(ahead), self._timeline, times.handoff_s)
+            elif repeats is not None:
+                length = settings.draft_length
+                caller.alone(ReplayedCombined(self._trunk, pace, proposer, repeats, length))
+            else:
+                caller.alone(ReplayedDrafter(self._trunk, pace, proposer))
+        self.done.append(number)
+        self.summaries.append(caller.summary())
+
+
+def _total(summaries: Sequence[Summary]) -> Summary:
+    """Return the sums over answers, that of the seconds until the first token too."""
+    total: dict[str, Any] = {}
+    for field in fields(Summary):
+        values = [getattr(summary, field.name) for summary in summaries]
+        total[field.name] = _columns(values) if field.name.endswith("_at") else sum(values)
+    return Summary(**total)
+
+
+def _columns(counts: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    return tuple(map(sum, zip_longest(*counts, fillvalue=0)))

@@ -1,0 +1,184 @@
+"""What the tuner says, in words, figures and bars."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+from localspec.tuning.events import BestSoFar, Dropped, Estimate, Workplace, WorkplaceChosen
+from localspec.types import EngineSettings
+
+STAGE_WORDS = {
+    "machine": "trying ways to open the models",
+    "costs": "measuring what calls cost",
+    "traces": "recording answers",
+    "study": "simulating settings",
+    "confirm": "running the best, and plain decoding, in turn",
+}
+UNITS = {
+    "machine": "ways",
+    "costs": "measurements",
+    "traces": "tokens",
+    "study": "trials",
+    "confirm": "answers",
+}
+MODE_NAMES = {"off": "plain", "ngram": "n-gram", "sd": "SD", "ssd": "SSD"}
+_CONTENDERS = {
+    "best": "the best settings",
+    "second": "the second best",
+    "third": "the third best",
+    "llama.cpp": "llama.cpp's defaults",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Glyphs:
+    """Characters to draw with."""
+
+    full: str = "█"
+    empty: str = "░"
+    levels: str = "▁▂▃▄▅▆▇█"
+    done: str = "✓"
+    running: str = "▸"
+    waiting: str = "·"
+    times: str = "×"
+
+
+UNICODE = Glyphs()
+ASCII = Glyphs("#", ".", "_.-=+*%#", "+", ">", ".", "x")
+
+
+def glyphs(encoding: str | None) -> Glyphs:
+    """Return what a stream of an encoding can show."""
+    try:
+        "".join(getattr(UNICODE, each.name) for each in fields(Glyphs)).encode(encoding or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        return ASCII
+    return UNICODE
+
+
+def bar(fraction: float, width: int, with_: Glyphs = UNICODE) -> str:
+    """Return a bar of so many characters."""
+    full = round(min(1.0, max(0.0, fraction)) * width)
+    return with_.full * full + with_.empty * (width - full)
+
+
+def sparkline(values: Sequence[float], width: int, with_: Glyphs = UNICODE) -> str:
+    """Return a curve of the values in a row, the smallest at the bottom; the latest of each column counts."""
+    if not values or width <= 0:
+        return ""
+    columns = min(width, len(values))
+    shown = [values[(at + 1) * len(values) // columns - 1] for at in range(columns)]
+    low, high, top = min(shown), max(shown), len(with_.levels) - 1
+    if high <= low:
+        return with_.levels[top // 2] * columns
+    return "".join(with_.levels[round((value - low) / (high - low) * top)] for value in shown)
+
+
+def figure(value: float) -> str:
+    """Return tokens per second with three digits that mean something."""
+    return f"{value:.{0 if value >= 99.95 else 1}f}"
+
+
+def interval(estimate: Estimate) -> str:
+    """Return where a rate lies with 95% confidence."""
+    return f"{figure(estimate.low)}-{figure(estimate.high)}"
+
+
+def gain_interval(estimate: Estimate) -> str:
+    """Return where a ratio lies with 95% confidence."""
+    return f"{estimate.low:.2f}-{estimate.high:.2f}"
+
+
+def mode_words(settings: EngineSettings) -> str:
+    """Return who drafts: a model, repetitions of the text, or both."""
+    both = settings.fallback == "ngram" and settings.mode in {"sd", "ssd"}
+    return MODE_NAMES[settings.mode] + "+ngram" * both
+
+
+def settings_words(settings: EngineSettings) -> str:
+    """Return what tells these settings from others, in a few words."""
+    mode = mode_words(settings)
+    if settings.mode == "off":
+        return f"{mode} decoding"
+    parts = [mode, f"draft {settings.draft_length}"]
+    if settings.mode == "ssd":
+        shape = (
+            "" if settings.fan_out_shape == EngineSettings().fan_out_shape else f" {settings.fan_out_shape}"
+        )
+        parts.append(f"fan-out {settings.fan_out_budget}{shape}")
+    if settings.mode != "ngram":
+        parts += _guessing(settings)
+    if settings.min_confidence is not None:
+        parts.append(f"stop {settings.min_confidence:.2g}")
+    return ", ".join(parts)
+
+
+def _guessing(settings: EngineSettings) -> list[str]:
+    if settings.acceptance == "match":
+        return ["match"]
+    parts = [f"temp {settings.draft_temperature:.2g}"]
+    return parts + [f"C {settings.saguaro_c:.2g}"] * (settings.mode == "ssd")
+
+
+def dropped_words(dropped: Dropped) -> str:
+    """Return what could not be measured, and why."""
+    name = (MODE_NAMES | _CONTENDERS).get(dropped.name, dropped.name)
+    return f"{name} could not be measured: {dropped.reason}"
+
+
+def best_words(best: BestSoFar) -> str:
+    """Return how fast the best so far is: measured with its interval, or simulated."""
+    if best.rate is not None:
+        return f"{figure(best.rate.value)} tok/s ({interval(best.rate)})"
+    if best.predicted is not None:
+        return f"{figure(best.predicted)} tok/s simulated"
+    return "not measured yet"
+
+
+def workplace_words(workplace: Workplace) -> str:
+    """Return how the models are opened, as far as it differs from the usual way."""
+    parts = []
+    if workplace.threads:
+        parts.append(f"{workplace.threads} thread{'s' * (workplace.threads > 1)}")
+    if workplace.draft_threads is not None:
+        parts.append(f"{workplace.draft_threads} for the draft")
+    if workplace.micro_batch != Workplace().micro_batch:
+        parts.append(f"micro-batch {workplace.micro_batch}")
+    if workplace.draft_flash_attention is not None:
+        parts.append(f"draft flash attention {'on' if workplace.draft_flash_attention else 'off'}")
+    if workplace.draft_kv_type != Workplace().draft_kv_type:
+        parts.append(f"draft cache {workplace.draft_kv_type}")
+    if workplace.draft_on_cpu:
+        parts.append("draft on the processor")
+    return f"opened with {', '.join(parts)}" if parts else "opened as usual"
+
+
+def attempts_words(chosen: WorkplaceChosen) -> str:
+    """Return what came of the ways that were tried."""
+    failed = [attempt for attempt in chosen.attempts if attempt.failure]
+    pruned = sum(attempt.pruned for attempt in chosen.attempts)
+    parts = [f"{len(chosen.attempts)} tried"]
+    if pruned:
+        parts.append(f"{pruned} given up early")
+    if failed:
+        reasons = ", ".join(dict.fromkeys(attempt.failure for attempt in failed))
+        parts.append(f"{len(failed)} failed ({reasons})")
+    return ", ".join(parts)
+
+
+def clock(seconds: float) -> str:
+    """Return how long something has lasted: 0:42, 12:05, 1:02:03."""
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def time_left(passed_s: float, done: float) -> str:
+    """Return how long the rest should take after some time and a share of the work."""
+    return f"about {clock(passed_s / done - passed_s)} left"
+
+
+def shortened(text: str, width: int) -> str:
+    """Return a line that fits into so many columns."""
+    return text if len(text) <= width else f"{text[: max(0, width - 3)]}..."[:width]

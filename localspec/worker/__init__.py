@@ -1,9 +1,0 @@
-"""The runtime in a process of its own: whatever native code does to it, this one lives on.
-
-Nothing here imports numpy or llama.cpp but `child`, which only the other process imports.
-"""
-
-from localspec.worker.client import Worker
-from localspec.worker.wire import LogLine
-
-__all__ = ["LogLine", "Worker"]

@@ -1,0 +1,181 @@
+"""Open models as contenders."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from localspec.benchmark.contender import Prompt
+from localspec.benchmark.own_modes import (
+    ANCHOR_TEXTS,
+    ANCHOR_TOKENS,
+    Own,
+    _linux_peak,
+    _windows_peak,
+    peak_of,
+    plain_anchor,
+)
+from localspec.demo import bundled_pair
+from localspec.errors import Cancelled, EngineDied, EngineError
+from localspec.inference.runtime import Runtime
+from localspec.testing.made_up import PLAIN_TOKENS_PER_S
+from localspec.testing.scripted import ScriptedModels, says
+from localspec.types import (
+    DraftOrigin,
+    EngineSettings,
+    Finished,
+    GenerationEvent,
+    Message,
+    ModelOptions,
+    Request,
+    RoundDone,
+    RoundStats,
+    Sampling,
+    Summary,
+)
+
+OFF = EngineSettings(mode="off")
+SD = EngineSettings(mode="sd", draft_length=4, min_confidence=0.0)
+WARM = Sampling(temperature=0.7)
+
+
+def test_an_answer_is_asked_for_from_empty_caches_and_in_its_mode_to_the_end() -> None:
+    models = ScriptedModels(says("one two three"))
+    contender = Own("sd K=4", models, SD, WARM)
+    summary = contender.answer(Prompt("any", "Count", "You count."), 9, 3)
+    (request,) = models.requests
+    assert request.prompt == (Message("system", "You count."), Message("user", "Count"))
+    assert (request.settings, request.sampling, request.max_tokens, request.seed) == (SD, WARM, 9, 3)
+    assert not request.reuses_cache
+    assert not request.steps_down
+    assert (summary.tokens, contender.name) == (3, "sd K=4")
+
+
+def test_without_a_system_prompt_there_is_no_such_turn() -> None:
+    models = ScriptedModels()
+    Own("off", models, OFF, WARM).answer(Prompt("any", "Hello"), 9, 0)
+    assert models.requests[0].prompt == (Message("user", "Hello"),)
+
+
+def test_the_peak_is_read_anew_each_time() -> None:
+    peaks = iter([5, 7])
+    contender = Own("off", ScriptedModels(), OFF, WARM, lambda: next(peaks))
+    assert (contender.memory_peak(), contender.memory_peak()) == (5, 7)
+    assert Own("off", ScriptedModels(), OFF, WARM).memory_peak() is None
+
+
+def test_what_goes_wrong_is_an_error() -> None:
+    dying = Own("off", ScriptedModels(says("a", EngineDied("gone"))), OFF, WARM)
+    with pytest.raises(EngineDied):
+        dying.answer(Prompt("any", "Hello"), 9, 0)
+    with pytest.raises(EngineError, match="broke off"):
+        Own("off", Told(), OFF, WARM).answer(Prompt("any", "Hello"), 9, 0)
+    cancelled = Own("off", Told(Finished("cancelled", Summary(tokens=3, decode_s=1.0))), OFF, WARM)
+    with pytest.raises(Cancelled):
+        cancelled.answer(Prompt("any", "Hello"), 9, 0)
+
+
+class Told(ScriptedModels):
+    """Models that yield given events for every answer."""
+
+    def __init__(self, *events: GenerationEvent) -> None:
+        super().__init__()
+        self._events = events
+
+    def generate(self, request: Request) -> Iterator[GenerationEvent]:
+        self.requests.append(request)
+        yield from self._events
+
+
+def rounds(*seconds: float) -> tuple[GenerationEvent, ...]:
+    spent = [RoundStats(0, 0, DraftOrigin.NONE, each - 0.001, 0.0, 0.0, 0.001) for each in seconds]
+    return (*(RoundDone(stats, 1) for stats in spent), Finished("length", Summary(tokens=len(seconds))))
+
+
+def test_the_anchor_decodes_the_same_plainly_and_greedily_each_time() -> None:
+    models = ScriptedModels(says("on and on " * ANCHOR_TOKENS))
+    anchor = plain_anchor(models)
+    assert anchor() == anchor() == pytest.approx(1 / PLAIN_TOKENS_PER_S)
+    first, second = models.requests
+    assert first == second
+    assert (first.prompt, first.max_tokens) == (ANCHOR_TEXTS[0], ANCHOR_TOKENS + 1)
+    assert (first.settings.mode, first.sampling.temperature, first.reuses_cache) == ("off", 0.0, False)
+
+
+def test_the_anchor_is_the_median_and_leaves_out_the_prompt() -> None:
+    hiccup = rounds(9.0, *[0.02] * (ANCHOR_TOKENS - 3), 5.0, 7.0, 6.0)
+    assert plain_anchor(Told(*hiccup))() == pytest.approx(0.02)
+    assert plain_anchor(Told(*rounds(9.0, 0.02, 0.03, 0.05)))() == pytest.approx(0.03)
+
+
+def test_the_anchor_goes_on_with_other_texts_where_a_model_ends_early() -> None:
+    models = Told(*rounds(9.0, 0.02, 0.03))
+    plain_anchor(models)()
+    texts = [request.prompt for request in models.requests]
+    assert texts[:3] == list(ANCHOR_TEXTS)
+    assert len(texts) == ANCHOR_TOKENS / 2  # of two tokens each
+
+
+def test_the_anchor_takes_long_enough_to_outlast_a_moment() -> None:
+    quick = Told(*rounds(9.0, *[0.001] * 40))
+    plain_anchor(quick, least_s=0.5)()
+    assert len(quick.requests) == 13  # 40 ms each
+
+
+def test_models_that_never_go_on_have_no_pace() -> None:
+    with pytest.raises(EngineError, match="large ends every text at once"):
+        plain_anchor(Told(*rounds(9.0)))()
+
+
+def test_the_bundled_pair_contends() -> None:
+    target, draft = (ModelOptions(path, context=512) for path in bundled_pair())
+    prompt, greedy = Prompt("any", "Tell me a story."), Sampling(temperature=0.0)
+    with Runtime.open(target, draft) as models:
+        plain = Own("off", models, OFF, greedy).answer(prompt, 24, 0)
+        sd = Own("sd", models, SD, greedy, peak_of(os.getpid())).answer(prompt, 24, 0)
+        pace = plain_anchor(models)()
+    assert (plain.tokens, plain.drafted, plain.cached_tokens) == (24, 0, 0)
+    assert (sd.tokens, sd.cached_tokens) == (24, 0)
+    assert sd.drafted > 0
+    assert pace > 0
+
+
+STATUS = "Name:\tpython\nVmPeak:\t  900 kB\nVmHWM:\t   512 kB\nVmRSS:\t 300 kB\n"
+
+
+def test_linux_tells_the_peak_in_its_status_file(tmp_path: Path) -> None:
+    status = tmp_path / "status"
+    status.write_text(STATUS)
+    assert _linux_peak(status) == 512 * 1024
+    status.write_text(re.sub("VmHWM.*\n", "", STATUS))  # a process that has ended
+    assert _linux_peak(status) is None
+    assert _linux_peak(tmp_path / "none") is None
+
+
+def test_windows_tells_the_peak_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Memory:
+        peak_wset = 4096
+
+    class Process:
+        def __init__(self, pid: int) -> None:
+            if pid != 17:
+                raise psutil.NoSuchProcess(pid)
+
+        def memory_info(self) -> Memory:
+            return Memory()
+
+    monkeypatch.setattr(psutil, "Process", Process)
+    assert _windows_peak(17) == 4096
+    assert _windows_peak(18) is None
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="Linux keeps this file")
+def test_the_peak_of_this_process_is_plausible() -> None:
+    peak = peak_of(os.getpid())()
+    assert peak is not None
+    assert peak >= psutil.Process().memory_info().rss * 0.5

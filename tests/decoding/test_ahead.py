@@ -1,0 +1,260 @@
+"""The drafter's thread and its caller; gates and queues decide who is first, never the clock."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from queue import SimpleQueue
+
+import pytest
+
+from localspec.decoding.drafters.draft_state import Trunk
+from localspec.decoding.drafters.ssd import AheadDrafter
+from localspec.decoding.policy import CostCurve, Experience
+from localspec.errors import Cancelled, EngineError
+from localspec.testing.fake import FakeModel
+from localspec.types import DraftOrigin, EngineSettings, VerifyOutcome
+from tests.decoding.toys import (
+    GREEDY,
+    PATIENCE_S,
+    Gate,
+    Watched,
+    broken,
+    drafters,
+    greedy_text,
+    pace_of,
+    proposer_of,
+)
+
+PROMPT = [1, 2, 3]
+SETTINGS = EngineSettings(mode="ssd", draft_length=4, fan_out_budget=4)
+SEND_WHAT_IS_READY = Experience(CostCurve({1: 1.0, 2: 1.001}), CostCurve({1: 5.0, 16: 5.0}))
+
+Delay = Callable[[], None]
+
+
+class Signalling(SimpleQueue):  # type: ignore[type-arg]
+    """A queue that calls back after each message."""
+
+    def __init__(self, then: Delay) -> None:
+        super().__init__()
+        self.then = then
+
+    def put(self, item: object, block: bool = True, timeout: float | None = None) -> None:
+        super().put(item)
+        self.then()
+
+
+@pytest.fixture(autouse=True)
+def no_thread_stays() -> Iterator[None]:
+    yield
+    assert drafters() == []
+
+
+def ahead_of(
+    model: FakeModel,
+    costs: Experience | None = None,
+    settings: EngineSettings = SETTINGS,
+) -> AheadDrafter:
+    return AheadDrafter(Trunk(model), pace_of(costs, settings), proposer_of(GREEDY, settings), settings)
+
+
+def first_token(model: FakeModel, prompt: Sequence[int] = PROMPT) -> int:
+    return greedy_text(model, prompt, 1)[0]
+
+
+def test_a_prepared_draft_is_sent_while_the_drafter_is_still_at_work() -> None:
+    with Gate(free_calls=4) as gate:
+        model = FakeModel(sequences=5, delay=gate)
+        drafter = ahead_of(model, SEND_WHAT_IS_READY)
+        drafter.begin(PROMPT)
+        gate.wait_until_closed()
+        drafter.commit(VerifyOutcome(0, first_token(model)))
+        draft = drafter.draft(4)
+        assert draft.origin is DraftOrigin.AHEAD
+        assert draft.tokens
+        assert draft.tokens == tuple(greedy_text(model, PROMPT, 5)[1:])[: len(draft.tokens)]
+        assert drafter.wait_s == drafter.busy_s == 0.0
+        gate.open()
+        drafter.end()
+
+
+def test_the_limit_cuts_a_prepared_draft() -> None:
+    with Gate(free_calls=5) as gate:
+        model = FakeModel(sequences=5, delay=gate)
+        drafter = ahead_of(model, SEND_WHAT_IS_READY)
+        drafter.begin(PROMPT)
+        gate.wait_until_closed()
+        drafter.commit(VerifyOutcome(0, first_token(model)))
+        assert len(drafter.draft(2).tokens) == 2
+        gate.open()
+        drafter.end()
+
+
+def test_a_prepared_draft_is_cut_where_the_draft_model_is_unsure() -> None:
+    settings = replace(SETTINGS, min_confidence=0.9)
+    with Gate(free_calls=5) as gate:
+        model = FakeModel(sequences=5, delay=gate)
+        drafter = ahead_of(model, settings=settings)
+        drafter.begin(PROMPT)
+        gate.wait_until_closed()
+        bonus = first_token(model)
+        drafter.commit(VerifyOutcome(0, bonus))
+        ready = drafter._ready.branches[VerifyOutcome(0, bonus)].proposals
+        sure = next(place for place, proposal in enumerate(ready) if proposal.confidence < 0.9)
+        assert drafter.draft(4).tokens == tuple(proposal.token for proposal in ready[:sure])
+        gate.open()
+        drafter.end()
+
+
+def test_a_short_prepared_draft_is_sent_as_it_is_while_the_draft_model_is_long_busy() -> None:
+    for busy_until, lengths in ((0.0, {4}), (1e9, {1, 2, 3})):
+        with Gate(free_calls=3) as gate:
+            model = FakeModel(sequences=5, delay=gate)
+            drafter = ahead_of(model)
+            drafter._inbox = Signalling(gate.open)
+            drafter.begin(PROMPT)
+            gate.wait_until_closed()
+            drafter._preparation.busy_until = busy_until
+            drafter.commit(VerifyOutcome(0, first_token(model)))
+            assert len(drafter.draft(4).tokens) in lengths
+            drafter.end()
+
+
+def test_an_outcome_that_was_not_prepared_is_drafted_while_the_target_waits() -> None:
+    model = FakeModel(sequences=5)
+    drafter = ahead_of(model, settings=replace(SETTINGS, fan_out_budget=0))
+    with Gate(free_calls=1) as gate:
+        model._delay = gate
+        drafter.begin(PROMPT)
+        gate.wait_until_closed()
+        bonus = (first_token(model) + 1) % 16
+        gate.open()
+        drafter.commit(VerifyOutcome(0, bonus))
+        draft = drafter.draft(4)
+    assert draft.origin is DraftOrigin.FRESH
+    assert draft.tokens == tuple(greedy_text(model, [*PROMPT, bonus], 4))
+    assert drafter.busy_s > 0
+    drafter.commit(VerifyOutcome(4, 9))
+    assert drafter.draft(3).tokens == tuple(greedy_text(model, [*PROMPT, bonus, *draft.tokens, 9], 3))
+    drafter.end()
+
+
+def test_after_a_draft_that_was_asked_for_its_verification_begins_anew() -> None:
+    """By the clock of the verdict before it there would be no time left to prepare anything."""
+    model = FakeModel(sequences=5)
+    costs = Experience(CostCurve({1: 1.0}), CostCurve({1: 0.5}))
+    settings = replace(SETTINGS, fan_out_budget=0, min_confidence=0.0)
+    trunk = Trunk(model, clock=lambda: 0.5 * len(model.calls))
+    drafter = AheadDrafter(trunk, pace_of(costs, settings), proposer_of(GREEDY, settings), settings)
+    drafter._inbox = inbox = Watched()
+    drafter.begin(PROMPT)
+    assert inbox.idle.wait(PATIENCE_S)
+    drafter.commit(VerifyOutcome(0, (first_token(model) + 1) % 16))
+    assert drafter.draft(4).origin is DraftOrigin.FRESH
+    assert inbox.idle.wait(PATIENCE_S)
+    drafter.commit(next(iter(drafter._ready.branches)))
+    assert drafter.draft(1).origin is DraftOrigin.AHEAD
+    drafter.end()
+
+
+def test_a_branch_whose_first_token_is_being_drafted_is_worth_the_wait() -> None:
+    with Gate(free_calls=1) as gate:
+        model = FakeModel(sequences=5, delay=gate)
+        drafter = ahead_of(model)
+        drafter._inbox = Signalling(gate.open)
+        drafter.begin(PROMPT)
+        gate.wait_until_closed()  # the prompt is read, the first branches are opened and hold nothing
+        assert {len(branch.proposals) for branch in drafter._ready.branches.values()} == {0}
+        drafter.commit(VerifyOutcome(0, first_token(model)))
+        draft = drafter.draft(4)
+        assert draft.origin is DraftOrigin.AHEAD
+        assert draft.tokens == tuple(greedy_text(model, PROMPT, 5)[1:])
+        drafter.end()
+
+
+def test_what_was_prepared_for_one_round_does_not_serve_the_next() -> None:
+    with Gate(free_calls=4) as gate:
+        model = FakeModel(sequences=5, delay=gate)
+        drafter = ahead_of(model)
+        drafter._inbox = inbox = Signalling(lambda: None)
+        drafter.begin(PROMPT)
+        gate.wait_until_closed()
+        bonus = first_token(model)
+        drafter.commit(VerifyOutcome(0, bonus))
+        assert drafter.draft(1).origin is DraftOrigin.AHEAD
+        inbox.then = gate.open
+        drafter.commit(VerifyOutcome(0, bonus))  # the same outcome, before the drafter has seen the first
+        assert drafter.draft(3).tokens == tuple(greedy_text(model, [*PROMPT, bonus, bonus], 3))
+        drafter.end()
+
+
+def test_a_short_prepared_draft_is_lengthened_while_that_pays() -> None:
+    with Gate(free_calls=3) as gate:
+        model = FakeModel(sequences=5, delay=gate)
+        drafter = ahead_of(model)
+        drafter._inbox = Signalling(gate.open)
+        drafter.begin(PROMPT)
+        gate.wait_until_closed()
+        drafter.commit(VerifyOutcome(0, first_token(model)))
+        draft = drafter.draft(4)
+        assert (draft.origin, len(draft.tokens)) == (DraftOrigin.AHEAD, 4)
+        drafter.end()
+
+
+def test_an_error_while_the_caller_waits_reaches_the_caller() -> None:
+    with Gate(free_calls=1) as gate:
+        model = FakeModel(sequences=5, delay=gate)
+        drafter = ahead_of(model)
+
+        def break_it() -> None:
+            model._delay = broken
+            gate.open()
+
+        drafter._inbox = Signalling(break_it)
+        drafter.begin(PROMPT)
+        gate.wait_until_closed()
+        drafter.commit(VerifyOutcome(0, (first_token(model) + 1) % 16))
+        with pytest.raises(EngineError, match="the card fell out"):
+            drafter.draft(4)
+        with pytest.raises(EngineError, match="the card fell out"):
+            drafter.draft(4)
+        drafter.end()
+
+
+def test_an_error_before_the_caller_asks_reaches_the_caller() -> None:
+    model = FakeModel(sequences=5, delay=broken)
+    drafter = ahead_of(model)
+    drafter.begin(PROMPT)
+    assert drafter._thread is not None
+    drafter._thread.join(PATIENCE_S)
+    drafter.commit(VerifyOutcome(0, 5))
+    with pytest.raises(EngineError, match="the card fell out"):
+        drafter.draft(4)
+    drafter.end()
+
+
+def test_ending_stops_a_draft_model_that_reads_a_long_prompt() -> None:
+    reading = threading.Event()
+    model = FakeModel(sequences=5)
+
+    def read_until_cancelled() -> None:
+        reading.set()
+        assert model._cancelled.wait(PATIENCE_S)
+        raise Cancelled
+
+    model._delay = read_until_cancelled
+    drafter = ahead_of(model)
+    drafter.begin(PROMPT)
+    assert reading.wait(PATIENCE_S)
+    drafter.end()
+    assert drafters() == []
+    assert isinstance(drafter._failure, Cancelled)
+    drafter.end()
+
+    model._delay = None
+    second = ahead_of(model)
+    second.begin(PROMPT)
+    second.commit(VerifyOutcome(0, 5))
+    second.end()

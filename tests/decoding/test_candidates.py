@@ -1,0 +1,55 @@
+import numpy as np
+import pytest
+
+from localspec.decoding.sampling import FEW, best_candidates, column_maxima, columns, top_candidates
+from tests.decoding.test_sampling import random_row
+
+
+@pytest.mark.parametrize("size", [10, 3001, 8192, 40005])
+@pytest.mark.parametrize("count", [1, 16, 200])
+def test_top_candidates_are_the_largest_in_order(size: int, count: int) -> None:
+    rows = np.stack([random_row(size, seed) for seed in range(3)])
+    rows[1, -1] = 99.0  # the last entry lies outside the equal blocks
+    ids, logits = top_candidates(rows, count)
+    expected = -np.sort(-rows, axis=1)[:, :count]
+    assert np.array_equal(logits, expected)
+    assert np.array_equal(np.take_along_axis(rows, ids, axis=1), expected)
+    assert all(len(set(row)) == min(count, size) for row in ids.tolist())
+
+
+@pytest.mark.parametrize("size", [10, 300, 3001, 8192, 40005, 152_064])
+def test_best_candidates_are_the_largest_in_order(size: int) -> None:
+    row = random_row(size).copy()
+    row[-1] = 99.0  # the last entry lies outside the equal blocks
+    for count in (1, 16, FEW):
+        ids, logits = best_candidates(row, count)
+        assert logits == (-np.sort(-row))[:count].tolist()
+        assert row[ids].tolist() == logits
+        assert len(set(ids)) == len(ids)
+
+
+def test_best_candidates_of_equal_logits_are_distinct() -> None:
+    assert len(set(best_candidates(np.zeros(9000, dtype=np.float32), 40)[0])) == 40
+
+
+@pytest.mark.parametrize("size", [10, 300, 8192, 32_000, 152_064])
+def test_a_folded_row_has_the_maximum_of_every_column(size: int) -> None:
+    row = np.arange(size, dtype=np.float32)
+    maxima, width = column_maxima(row), columns(size)
+    assert len(maxima) == width
+    assert width == min(size, width) < 256
+    assert maxima.max() == size - 1
+    if size % width == 0:
+        assert set(maxima.tolist()) == set(range(size - width, size))
+
+
+def test_top_candidates_of_equal_logits_are_distinct() -> None:
+    ids, logits = top_candidates(np.zeros((2, 9000), dtype=np.float32), 40)
+    assert len(set(ids[1].tolist())) == 40
+    assert not logits.any()
+
+
+def test_a_number_beside_one_that_is_none_is_still_a_candidate() -> None:
+    row = random_row(40005).copy()
+    row[[7, 7 + 40005 // 64]] = np.nan, 99.0  # of one column
+    assert top_candidates(row[None], 16)[0][0][0] == 7 + 40005 // 64

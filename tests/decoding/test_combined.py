@@ -1,0 +1,299 @@
+"""Who writes where: the model, a repetition, or one behind the other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from localspec.decoding.drafters.combined import (
+    LONGEST,
+    CombinedDrafter,
+    Learned,
+    Refinement,
+    Repetitions,
+    longest_draft,
+    values_of,
+)
+from localspec.decoding.drafters.draft_state import Trunk
+from localspec.decoding.drafters.prompt_lookup import SuffixIndex
+from localspec.decoding.drafters.proposer import Proposal
+from localspec.decoding.policy import Calibration, Experience
+from localspec.testing.fake import FakeModel
+from localspec.types import DraftOrigin, EngineSettings, Sampling, VerifyOutcome
+from tests.decoding.toys import (
+    GREEDY,
+    PLAIN,
+    assert_cache_follows,
+    experience,
+    greedy_text,
+    pace_of,
+    proposer_of,
+    teach,
+)
+
+SETTINGS = EngineSettings(mode="sd", draft_length=4, fallback="ngram")
+BLOCK = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8]
+
+
+class Bench:
+    """A combined drafter on a toy model, and all that it learns."""
+
+    def __init__(
+        self,
+        text: Sequence[int],
+        *,
+        settings: EngineSettings = SETTINGS,
+        sampling: Sampling = GREEDY,
+        costs: Experience | None = None,
+        seed: int = 0,
+    ) -> None:
+        self.model, self.learned, self.calibration = FakeModel(), Learned(), Calibration()
+        self.trunk = Trunk(self.model)
+        proposer = proposer_of(sampling, settings, seed)
+        self.pace = pace_of(
+            costs, settings, deterministic=proposer.deterministic, calibration=self.calibration
+        )
+        self.repeats = Repetitions(SuffixIndex(), self.pace, self.learned)
+        self.drafter = CombinedDrafter(self.trunk, self.pace, proposer, self.repeats, settings.draft_length)
+        self.drafter.begin(text[:-1])
+        self.drafter.commit(VerifyOutcome(0, text[-1]))
+
+    def teach(self, repetitions: float, model: float) -> None:
+        """Let both have been accepted so often, many times."""
+        teach(self.learned.repeated, repetitions)
+        teach(self.calibration, model)
+
+
+def judged(calibration: Calibration) -> float:
+    return sum(calibration._judged)
+
+
+def test_a_text_that_repeats_itself_is_drafted_without_the_model() -> None:
+    bench = Bench([*BLOCK, *BLOCK[:6]])
+    draft = bench.drafter.draft(LONGEST)
+    assert draft.origin is DraftOrigin.NGRAM
+    assert draft.q is None
+    assert draft.tokens[:6] == tuple(BLOCK[6:])
+    assert len(draft.tokens) > SETTINGS.draft_length
+    assert bench.model.calls == []
+
+
+def test_the_model_reads_all_that_was_repeated_in_one_call() -> None:
+    bench = Bench([*BLOCK, *BLOCK, *BLOCK[:4]])
+    text = [*BLOCK, *BLOCK, *BLOCK[:4]]
+    for _ in range(2):
+        draft = bench.drafter.draft(4)
+        assert draft.origin is DraftOrigin.NGRAM
+        text += [*draft.tokens[:4], BLOCK[len(text) % 12 - 8]]
+        bench.drafter.commit(VerifyOutcome(4, text[-1]))
+    assert bench.model.calls == []
+    bench.teach(repetitions=0.0, model=1.0)
+    draft = bench.drafter.draft(4)
+    assert draft.origin is DraftOrigin.FRESH
+    assert draft.tokens == tuple(greedy_text(bench.model, text, 4))
+    assert bench.model.calls == [len(text), 1, 1, 1]
+    assert_cache_follows(bench.trunk, bench.model)
+
+
+@pytest.mark.parametrize(
+    ("repetitions", "model", "step_s", "origin"),
+    [
+        (0.9, 0.5, 0.001, DraftOrigin.NGRAM),
+        (0.5, 0.9, 0.001, DraftOrigin.FRESH),
+        (0.7, 0.9, 0.5, DraftOrigin.NGRAM),  # a draft step is too expensive for what it adds
+    ],
+)
+def test_whoever_is_worth_more_writes(
+    repetitions: float, model: float, step_s: float, origin: DraftOrigin
+) -> None:
+    bench = Bench([*BLOCK, *BLOCK[:6]], costs=experience(step=step_s))
+    bench.teach(repetitions, model)
+    assert bench.drafter.draft(4).origin is origin
+
+
+def test_a_repetition_is_sent_as_far_as_it_pays() -> None:
+    lengths = []
+    for slope in (0.0, 0.1, 0.5):
+        bench = Bench([*BLOCK, *BLOCK[:6]], costs=experience(verify_slope=slope))
+        bench.teach(0.8, 0.1)
+        lengths.append(len(bench.drafter.draft(LONGEST).tokens))
+    assert LONGEST == lengths[0] > lengths[1] > lengths[2] > 0
+
+
+def into_repetition(**how: object) -> tuple[Bench, list[int]]:
+    """Return a drafter whose model will write what the text holds, and what follows there.
+
+    Nothing repeats before the model has begun.
+    """
+    model = FakeModel()
+    written = greedy_text(model, [7, 2], 4)
+    following = [11, 13, 11, 14, 12, 13]
+    bench = Bench([0, *written, *following, 15, 7, 2], **how)  # type: ignore[arg-type]
+    return bench, [*written, *following]
+
+
+def test_a_repetition_goes_on_behind_the_models_draft() -> None:
+    bench, expected = into_repetition()
+    bench.teach(0.9, 0.9)
+    draft = bench.drafter.draft(10)
+    assert draft.origin is DraftOrigin.FRESH
+    assert (draft.tokens, draft.copied) == (tuple(expected), len(expected) - 4)
+    assert bench.model.calls[1:] == [1, 1, 1]
+    bench.drafter.commit(VerifyOutcome(7, 9))
+    assert bench.trunk.text[-8:] == [*expected[:7], 9]
+    assert_cache_follows(bench.trunk, bench.model)
+    bench.drafter.draft(4)
+    assert bench.model.calls[4] == 1 + 3 + 1  # the model's last token, three repeated ones and the target's
+
+
+def test_a_repetition_behind_a_draft_takes_no_more_room_than_there_is() -> None:
+    bench, expected = into_repetition()
+    bench.teach(0.9, 0.9)
+    assert bench.drafter.draft(6).tokens == tuple(expected[:6])
+    bench, expected = into_repetition()
+    assert bench.drafter.draft(4).tokens == tuple(expected[:4])
+
+
+def test_a_repetition_behind_drawn_tokens_is_certain_of_itself() -> None:
+    for seed in range(40):
+        bench, expected = into_repetition(
+            sampling=PLAIN, settings=replace(SETTINGS, min_confidence=0.0), seed=seed
+        )
+        bench.teach(0.9, 0.9)
+        draft = bench.drafter.draft(10)
+        assert draft.q is not None
+        assert len(draft.q) == len(draft.tokens)
+        for token, q in list(zip(draft.tokens, draft.q, strict=True))[4:]:
+            assert q.ids is not None
+            assert (q.ids.tolist(), q.probs.tolist()) == ([token], [1.0])
+        if len(draft.tokens) > 4:
+            assert (draft.tokens, draft.copied) == (tuple(expected), len(expected) - 4)
+            return
+    raise AssertionError("the model never wrote what it is most sure of")
+
+
+def test_there_is_no_repetition_behind_a_draft_that_was_cut_for_being_unsure() -> None:
+    for min_confidence, length in ((0.0, 10), (0.9999, 0)):
+        settings = replace(SETTINGS, mode="ssd", min_confidence=min_confidence)  # with real confidences
+        bench, _ = into_repetition(settings=settings)
+        bench.teach(0.9, 0.9)
+        assert len(bench.drafter.draft(10).tokens) == length
+
+
+def drawn(confidences: Sequence[float]) -> list[Proposal]:
+    return [Proposal(token, confidence, (), None) for token, confidence in enumerate(confidences, start=9)]
+
+
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_whether_a_tail_saves_what_was_cut_is_decided_for_chosen_tokens_only(deterministic: bool) -> None:
+    """A second token costs a lot to verify, further ones nothing: only a long draft pays."""
+    costs = experience(verify_slope=0.001)
+    costs.verify = type(costs.verify)({1: 1.0, 2: 1.9, 3: 1.9, 40: 1.9})
+    pace = pace_of(costs, SETTINGS, deterministic=deterministic)
+    repeats = Repetitions(SuffixIndex(), pace, learned := Learned())
+    for _ in range(99):
+        learned.repeated.observe([0.25, 0.4, 0.5, 0.57, 0.63, 0.67, 0.7, 0.73, 0.75, 0.77], 10)
+    repeats.begin([9, 10, 11, 12, 13, 14, 15, 9, 10])
+    assert bool(repeats.tail([Proposal(11, 0.8, (), None)], 0, 9)) == deterministic
+    assert repeats.tail([Proposal(11, 0.8, (), None)], 1, 9) == (12, 13, 14, 15, 9, 10, 11, 12)
+
+
+def test_a_prepared_draft_is_judged_by_what_was_known_before_it_was_drawn() -> None:
+    verdicts: dict[bool, set[bool]] = {True: set(), False: set()}
+    for deterministic, found in verdicts.items():
+        pace = pace_of(experience(), SETTINGS, deterministic=deterministic)
+        repeats = Repetitions(SuffixIndex(), pace, Learned())
+        repeats.begin([*BLOCK, *BLOCK])
+        guess = repeats.first(4)
+        for others in ([], [0.9], [0.9, 0.9, 0.9], [0.02], [0.02, 0.02, 0.02]):
+            found.add(repeats.beaten_by(drawn([0.95, *others]), guess, 4))
+        assert not repeats.beaten_by(drawn([0.05]), guess, 4)  # known before
+    assert verdicts == {True: {True, False}, False: {True}}
+
+
+@pytest.mark.parametrize("left", [[], [0.9, 0.9], [0.01]])
+def test_what_is_left_of_an_earlier_draft_does_not_decide_who_writes(left: list[float]) -> None:
+    bench = Bench([*BLOCK, *BLOCK[:6]], sampling=PLAIN, settings=replace(SETTINGS, acceptance="rejection"))
+    bench.teach(0.9, 0.5)
+    bench.trunk.proposals = drawn(left)
+    draft = bench.drafter.draft(6)
+    assert draft.origin is DraftOrigin.NGRAM
+    assert draft.tokens == tuple(BLOCK[6:])
+
+
+def test_each_learns_from_its_own_tokens() -> None:
+    bench, _ = into_repetition()
+    bench.teach(0.9, 0.9)
+    model, repeated = judged(bench.calibration), judged(bench.learned.repeated)
+    draft = bench.drafter.draft(10)
+    bench.drafter.commit(VerifyOutcome(len(draft.tokens), 1))
+    assert judged(bench.calibration) == model + 4
+    assert judged(bench.learned.repeated) == repeated
+    assert sum(bench.learned.behind._judged.values()) == sum(bench.learned.behind._accepted.values()) == 6
+
+    bench = Bench([*BLOCK, *BLOCK[:6]])
+    bench.teach(0.9, 0.5)
+    model, repeated = judged(bench.calibration), judged(bench.learned.repeated)
+    assert bench.drafter.draft(4).tokens == tuple(BLOCK[6:10])
+    bench.drafter.commit(VerifyOutcome(2, 15))
+    assert judged(bench.calibration) == model
+    assert judged(bench.learned.repeated) == repeated + 3
+    assert not bench.learned.behind._judged
+
+
+def test_a_repetition_that_was_not_sent_is_learned_from_too() -> None:
+    for right in (True, False):
+        bench = Bench([*BLOCK, *BLOCK[:6]])
+        bench.teach(0.5, 1.0)
+        before = bench.learned.repeated.chance(0.6), judged(bench.learned.repeated)
+        assert bench.drafter.draft(4).origin is DraftOrigin.FRESH
+        bench.drafter.commit(VerifyOutcome(0, BLOCK[6] if right else 15))
+        assert judged(bench.learned.repeated) == before[1] + 1
+        assert bench.learned.chosen._judged.total() == 1  # the model beside it
+
+
+def test_a_model_that_fails_beside_repetitions_leaves_them_the_place() -> None:
+    bench = Bench([*BLOCK, *BLOCK[:6]])
+    bench.teach(0.7, 0.9)
+    guess = bench.repeats.first(4)
+    assert bench.repeats.beaten(guess, 4)
+    bench.learned.chosen.observe([guess.confidences[0]] * 30, 0)
+    assert bench.repeats.beaten(guess, 4)  # a single token was judged: the others came after a rejection
+    for _ in range(30):
+        bench.learned.chosen.observe(guess.confidences[:1], 0)
+    assert not bench.repeats.beaten(guess, 4)
+
+
+def test_a_delay_is_lost_to_the_model() -> None:
+    bench = Bench([*BLOCK, *BLOCK[:6]])
+    bench.teach(0.7, 0.8)
+    guess = bench.repeats.first(4)
+    assert bench.repeats.beaten(guess, 4)
+    assert not bench.repeats.beaten(guess, 4, delay_s=2.0)
+
+
+def test_a_refinement_begins_with_the_usual_chance_and_learns() -> None:
+    found = Refinement()
+    assert found.chance(0.5, 0.3) == pytest.approx(0.3)
+    for _ in range(50):
+        found.observe([0.5, 0.9], 1)
+    assert found.chance(0.5, 0.3) > 0.9
+    assert found.chance(0.9, 0.8) < 0.1
+    assert found.chance(0.1, 0.4) == pytest.approx(0.4)
+
+
+def test_the_value_of_a_draft_is_what_it_saves() -> None:
+    pace = pace_of(experience(verify_slope=0.1))
+    assert values_of(pace, []) == [0.0]
+    found = values_of(pace, [(0.5, 0.0), (0.5, 0.2)])
+    assert found == pytest.approx([0.0, 0.5 - 0.1, 0.4 + 0.25 - 0.1 - 0.2])
+    assert values_of(pace, [(0.5, 0.0)], start=3, reach=0.4) == pytest.approx([0.0, 0.2 - 0.1])
+
+
+def test_only_where_repetitions_help_the_model_a_draft_may_be_longer_than_the_models() -> None:
+    assert longest_draft(SETTINGS) == longest_draft(replace(SETTINGS, mode="ssd")) == LONGEST
+    assert longest_draft(replace(SETTINGS, draft_length=LONGEST + 9)) == LONGEST + 9
+    assert longest_draft(replace(SETTINGS, fallback="just-in-time")) == SETTINGS.draft_length
+    assert longest_draft(replace(SETTINGS, mode="ngram")) == SETTINGS.draft_length

@@ -1,0 +1,44 @@
+"""What an engine tells its drafters of the way in which their tokens are chosen and judged."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from localspec.decoding import engine as module
+from localspec.decoding.drafters.draft_state import Trunk
+from localspec.decoding.drafters.drafter import ModelDrafter
+from localspec.decoding.drafters.proposer import Proposer
+from localspec.decoding.engine import Engine
+from localspec.decoding.loop import Task
+from localspec.decoding.policy import Calibration, Pace
+from localspec.testing.fake import FakeModel
+from localspec.types import Acceptance, EngineSettings, Sampling
+from tests.decoding.toys import GREEDY, PLAIN, experience
+
+SD = EngineSettings(mode="sd")
+Sort = tuple[Sampling, Acceptance]
+
+
+def test_drafts_are_cut_by_the_rules_and_the_experience_of_their_kind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A drawn draft that is cut as a chosen one would be is not exact."""
+    told: list[tuple[bool, bool, Calibration]] = []
+
+    class Watched(ModelDrafter):
+        def __init__(self, trunk: Trunk, pace: Pace, proposer: Proposer) -> None:
+            super().__init__(trunk, pace, proposer)
+            told.append((pace.deterministic, proposer.deterministic, pace.calibration))
+
+    monkeypatch.setattr(module, "ModelDrafter", Watched)
+    engine = Engine(FakeModel(), FakeModel())
+    sorts: tuple[Sort, ...] = ((PLAIN, "rejection"), (PLAIN, "match"), (GREEDY, "rejection"))
+    for sampling, acceptance in sorts:
+        task = Task(sampling, acceptance, 4, 9, frozenset())
+        list(engine.rounds([1], replace(SD, acceptance=acceptance), task, experience(), 0))
+    assert [kind[:2] for kind in told] == [(False, False), (True, True), (True, True)]
+    drawn, matched, greedy = (calibration for *_, calibration in told)
+    assert drawn is not matched
+    assert matched is greedy

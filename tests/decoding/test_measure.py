@@ -1,0 +1,191 @@
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from localspec.decoding.measure import measure, time_calls
+from localspec.decoding.measurements import CostWish
+from localspec.decoding.model import Rows
+from localspec.decoding.policy import Experience
+from localspec.errors import Cancelled, EngineError
+from localspec.testing.fake import FakeModel
+from localspec.testing.paced import Pacing
+from tests.decoding.toys import PATIENCE_S
+
+
+def filled(model: FakeModel, tokens: int) -> FakeModel:
+    if tokens:
+        model.evaluate([number % 16 for number in range(tokens)], 0)
+    return model
+
+
+def assert_plausible(found: Experience) -> None:
+    verify, step = found.verify.points(), found.step.points()
+    assert {1, 2, 5} <= set(verify)
+    assert 1 in step
+    assert min(*verify.values(), *step.values()) > 0
+    assert found.seconds_per_token == verify[1]
+
+
+@pytest.mark.parametrize("together", [True, False])
+@pytest.mark.parametrize("budget_s", [0.0, 0.02])
+@pytest.mark.parametrize("tokens", [0, 7, 100])
+def test_measuring_leaves_no_trace_in_the_caches(together: bool, budget_s: float, tokens: int) -> None:
+    target, draft = filled(FakeModel(), tokens), filled(FakeModel(sequences=18), tokens)
+    before = target.tokens(), draft.tokens()
+    assert_plausible(measure(target, draft, budget_s, together=together))
+    assert (target.tokens(), draft.tokens()) == before
+    assert {draft.length(sequence) for sequence in range(1, 18)} == {0}
+    assert "measure" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_without_a_budget_a_curve_is_measured_all_the_same() -> None:
+    found = measure(FakeModel(), FakeModel(sequences=5), 0.0, together=False)
+    assert len(found.verify.points()) >= 3
+    assert found.step.points()
+
+
+def test_no_more_branches_are_tried_than_there_are() -> None:
+    found = measure(FakeModel(), FakeModel(sequences=3), 0.02, together=False)
+    assert max(found.step.points()) <= 3
+
+
+def test_a_target_alone_can_be_measured() -> None:
+    assert_plausible(measure(FakeModel(), None, 0.0, together=False))
+
+
+def test_a_failing_draft_model_is_heard_of_and_leaves_no_trace() -> None:
+    failed = threading.Event()
+    target, draft = FakeModel(), FakeModel(sequences=4)
+
+    def fail() -> None:
+        if len(draft.calls) > 1:  # the first gives the caches something to hold
+            failed.set()
+            raise EngineError("broken")
+
+    draft._delay = fail
+    target._delay = lambda: wait_for(failed) if len(target.calls) > 2 else None
+    with pytest.raises(EngineError, match="broken"):
+        measure(target, draft, 0.0, together=True)
+    assert target.length() == draft.length() == 0
+
+
+def wait_for(event: threading.Event) -> None:
+    assert event.wait(PATIENCE_S)
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_a_cancel_ends_measuring_and_leaves_no_trace(together: bool) -> None:
+    target, draft = filled(FakeModel(), 5), filled(FakeModel(sequences=18), 5)
+    target._delay = lambda: target.cancel() if len(target.calls) == 4 else None
+    with pytest.raises(Cancelled):
+        measure(target, draft, 5.0, together=together)
+    assert target.tokens() == draft.tokens() == [0, 1, 2, 3, 4]
+    assert "measure" not in {thread.name for thread in threading.enumerate()}
+
+
+class RebuildingModel(FakeModel):
+    """A fake model whose calls take five times as long where their size differs from the last one's."""
+
+    @property
+    def busy_s(self) -> float:
+        sizes = zip([0, *self.calls], self.calls, strict=False)
+        return sum(1.0 if size == before else 5.0 for before, size in sizes)
+
+
+def test_plain_decoding_is_measured_as_it_runs_one_size_after_the_other() -> None:
+    costs = measure(RebuildingModel(), None, 1.0, together=False)
+    assert costs.verify(1) == 1.0
+    assert costs.verify(5) == 5.0
+
+
+WISH = CostWish(depth=50, together=False, budget_s=0.0)
+
+
+class PacedFake(FakeModel):
+    """A fake model whose calls take so many seconds by their size, in virtual time."""
+
+    def __init__(self, first_s: float, further: float, **options: int) -> None:
+        super().__init__(**options)  # type: ignore[arg-type]
+        self._pacing = Pacing(first_s, further)
+        self.depths: set[int] = set()
+
+    @property
+    def busy_s(self) -> float:
+        return sum(map(self._pacing, self.calls))
+
+    def step(self, tokens: Sequence[int], sequences: Sequence[int]) -> Rows:
+        self.depths |= {self.length(sequence) for sequence in sequences}
+        return super().step(tokens, sequences)
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_wished_calls_are_timed_at_their_depth_and_leave_no_trace(together: bool) -> None:
+    target, draft = PacedFake(0.03, 0.02), PacedFake(0.004, 0.01, sequences=25)
+    found = time_calls(target, draft, replace(WISH, together=together, budget_s=0.05))
+    assert (found.depth, found.together) == (50, together)
+    assert draft.depths == {50}
+    assert [size for size, _ in found.verify] == sorted({size for size, _ in found.verify})
+    for points, pacing in ((found.verify, target._pacing), (found.step, draft._pacing)):
+        assert [seconds for _, seconds in points] == pytest.approx([pacing(size) for size, _ in points])
+    assert max(width for width, _ in found.step) <= 25
+    assert found.drift == pytest.approx(1.0)
+    assert found.spread == pytest.approx(0.0)
+    assert target.tokens() == draft.tokens() == []
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_a_few_calls_that_tell_most_are_always_timed(together: bool) -> None:
+    found = time_calls(FakeModel(), FakeModel(sequences=65), replace(WISH, together=together))
+    assert {1, 2, 16} <= {size for size, _ in found.verify}
+    assert together or len(found.verify) < 16  # together the draft may need longer for its calls
+    assert {1, 2, 64} <= {width for width, _ in found.step}
+
+
+def test_the_target_works_on_until_a_slow_draft_model_has_done_its_calls() -> None:
+    target, draft, far = FakeModel(), FakeModel(sequences=4), threading.Event()
+    target._delay = lambda: far.set() if len(target.calls) > 60 else None
+    draft._delay = lambda: wait_for(far) if len(draft.calls) == 3 else None
+    found = time_calls(target, draft, replace(WISH, together=True))
+    assert {1, 2, 4} <= {width for width, _ in found.step}
+    assert len(target.calls) > 60
+
+
+def test_a_depth_beyond_the_context_is_cut_and_a_target_can_be_alone() -> None:
+    found = time_calls(FakeModel(context=64), None, replace(WISH, depth=500, together=True))
+    assert (found.depth, found.together, found.step) == (48, False, ())
+    assert [width for width, _ in time_calls(FakeModel(), FakeModel(), WISH).step] == [1]
+
+
+def test_a_machine_that_slows_down_is_noticed() -> None:
+    class Slowing(FakeModel):
+        @property
+        def busy_s(self) -> float:
+            return 1e-3 * len(self.calls) ** 2
+
+    found = time_calls(Slowing(), None, WISH)
+    assert found.drift > 1.3
+    assert found.spread > 0.1
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_a_cancel_ends_wished_calls_too(together: bool) -> None:
+    target, draft = FakeModel(), FakeModel(sequences=18)
+    target._delay = lambda: target.cancel() if len(target.calls) == 12 else None
+    with pytest.raises(Cancelled):
+        time_calls(target, draft, replace(WISH, together=together, budget_s=5.0))
+    assert target.tokens() == draft.tokens() == []
+
+
+@pytest.mark.parametrize("together", [True, False])
+@pytest.mark.parametrize("widths", [(), (64,)])
+def test_a_wish_without_a_possible_draft_call_times_the_target(
+    together: bool, widths: tuple[int, ...]
+) -> None:
+    wish = CostWish(8, together, verify_sizes=(1, 2), step_widths=widths, budget_s=0.0)
+    found = time_calls(FakeModel(), FakeModel(sequences=4), wish)
+    assert [size for size, _ in found.verify] == [1, 2]
+    assert found.step == ()

@@ -1,0 +1,96 @@
+import random
+
+from localspec.decoding.drafters.prompt_lookup import SuffixIndex
+
+
+def naive(tokens: list[int], minimum: int, limit: int, cap: int = 32) -> tuple[tuple[int, ...], int]:
+    """Look at every earlier position; the latest of the longest matches wins."""
+    best, longest = -1, minimum - 1
+    for end in range(len(tokens) - 1):
+        length = 0
+        while length < cap and length <= end and tokens[end - length] == tokens[-1 - length]:
+            length += 1
+        if length >= max(longest, minimum):
+            best, longest = end, length
+    if best < 0:
+        return (), 0
+    extended = list(tokens)
+    for place in range(limit):
+        extended.append(extended[best + 1 + place])
+    return tuple(extended[len(tokens) :]), longest
+
+
+def index_of(tokens: list[int], minimum: int = 3) -> SuffixIndex:
+    index = SuffixIndex(minimum)
+    index.sync(tokens)
+    return index
+
+
+def test_proposes_what_followed_the_same_words() -> None:
+    assert index_of([1, 2, 3, 4, 5, 6, 9, 1, 2, 3]).propose(3) == ((4, 5, 6), 3)
+
+
+def test_prefers_the_longest_match_to_the_latest() -> None:
+    assert index_of([7, 1, 2, 3, 50, 8, 1, 2, 3, 60, 7, 1, 2, 3]).propose(1) == ((50,), 4)
+
+
+def test_prefers_the_latest_of_equal_matches() -> None:
+    assert index_of([7, 1, 2, 3, 50, 8, 1, 2, 3, 60, 9, 1, 2, 3]).propose(1) == ((60,), 3)
+
+
+def test_a_text_that_repeats_itself_goes_on() -> None:
+    assert index_of([5, 6, 5, 6, 5, 6], minimum=2).propose(5) == ((5, 6, 5, 6, 5), 4)
+    assert index_of([1, 1, 1, 1]).propose(4) == ((1, 1, 1, 1), 3)
+
+
+def test_nothing_to_propose() -> None:
+    assert SuffixIndex().propose(4) == ((), 0)
+    assert index_of([1, 2]).propose(4) == ((), 0)
+    assert index_of([1, 2, 3, 4, 2, 3]).propose(4) == ((), 0)
+    assert index_of([1, 2, 3, 1, 2, 3]).propose(0) == ((), 0)
+
+
+def test_what_would_follow_a_longer_text_is_told_without_keeping_it() -> None:
+    rng = random.Random(3)
+    for _ in range(60):
+        tokens, more = [rng.randrange(3) for _ in range(40)], [rng.randrange(3) for _ in range(5)]
+        index = index_of(tokens)
+        assert index.propose_after(more, 6) == index_of([*tokens, *more]).propose(6)
+        assert len(index) == len(tokens)
+        assert index.propose(6) == index_of(tokens).propose(6)
+
+
+def test_a_match_is_counted_to_its_cap() -> None:
+    block = list(range(100))
+    assert index_of([*block, 500, *block]).propose(2) == ((500, 0), 32)
+
+
+def test_agrees_with_the_naive_search() -> None:
+    rng = random.Random(1)
+    for minimum in (1, 2, 3):
+        for _ in range(60):
+            tokens = [rng.randrange(3) for _ in range(rng.randrange(60))]
+            assert index_of(tokens, minimum).propose(7) == naive(tokens, minimum, 7)
+
+
+def test_growing_and_rewinding_equal_starting_anew() -> None:
+    rng = random.Random(2)
+    index = SuffixIndex(2)
+    text: list[int] = []
+    for _ in range(300):
+        match rng.randrange(4):
+            case 0:
+                del text[rng.randrange(len(text) + 1) :]
+                index.truncate(len(text))
+            case 1 if text:
+                text[rng.randrange(len(text))] = rng.randrange(4)
+                index.sync(tuple(text))
+            case 2:
+                added = [rng.randrange(4) for _ in range(5)]
+                text += added
+                index.extend(added)
+            case _:
+                text = [*text, rng.randrange(4)]
+                index.sync(text)
+        assert len(index) == len(text)
+        assert index.propose(6) == index_of(text, 2).propose(6)

@@ -1,0 +1,190 @@
+from __future__ import annotations
+
+import pytest
+
+from localspec.decoding.fallback import FIRST_PATIENCE, Ladder, PlainCost
+from localspec.types import DraftOrigin, Mode, ModeChanged, RoundStats
+
+DEPTH = 1000
+NONE, FRESH = DraftOrigin.NONE, DraftOrigin.FRESH
+Speeds = dict[Mode, float]
+
+
+def plain_at(rate: float, depth: int = DEPTH) -> PlainCost:
+    plain = PlainCost()
+    plain.observe(depth, 1.0 / rate)
+    return plain
+
+
+def round_of(tokens: int, rate: float, origin: DraftOrigin = FRESH) -> RoundStats:
+    """Return a round with so many tokens per second, its time divided among its parts."""
+    quarter = tokens / rate / 4
+    return RoundStats(tokens - 1, tokens - 1, origin, quarter, quarter, quarter, quarter)
+
+
+def run(ladder: Ladder, speeds: Speeds, tokens: int) -> list[tuple[int, ModeChanged]]:
+    """Decode with a given speed in each mode; return the changes and after how many tokens they came."""
+    changes, done = [], 0
+    ladder.begin()
+    is_first = True
+    while done < tokens:
+        size = 1 if ladder.mode == "off" or is_first else 4
+        stats = round_of(size, speeds[ladder.mode], NONE if size == 1 else FRESH)
+        done += size
+        if ladder.mode == "off":
+            ladder._plain.observe(DEPTH, 1.0 / speeds["off"])
+        change = ladder.observe(stats, size, DEPTH)
+        is_first = change is not None
+        if change is not None:
+            changes.append((done, change))
+            ladder.begin()
+    return changes
+
+
+def modes(changes: list[tuple[int, ModeChanged]]) -> list[Mode]:
+    return [change.mode for _, change in changes]
+
+
+@pytest.mark.parametrize("wanted", ["ssd", "sd", "ngram"])
+@pytest.mark.parametrize("rate", [40.0, 39.0])
+def test_a_mode_that_pays_or_as_good_as_pays_is_kept(wanted: Mode, rate: float) -> None:
+    ladder = Ladder(wanted, plain_at(40))
+    assert run(ladder, {wanted: rate}, 2000) == []
+    assert (ladder.mode, ladder.reason) == (wanted, "")
+
+
+def test_a_losing_mode_steps_down_rung_by_rung_and_says_why_with_numbers() -> None:
+    ladder = Ladder("ssd", plain_at(38))
+    changes = run(ladder, {"ssd": 31, "sd": 35, "off": 38}, 250)
+    assert modes(changes) == ["sd", "off"]
+    (first, down), (_, off) = changes
+    assert 64 <= first <= 80
+    assert down.reason == "SSD 31 tok/s over the last 64 tokens, plain decoding 38"
+    assert off.reason == "SD 35 tok/s over the last 64 tokens, plain decoding 38"
+    assert (ladder.mode, ladder.reason) == ("off", off.reason)
+
+
+def test_a_step_down_may_end_at_a_rung_that_pays() -> None:
+    assert modes(run(Ladder("ssd", plain_at(38)), {"ssd": 31, "sd": 50}, 300)) == ["sd"]
+
+
+def test_repetitions_step_down_to_plain_decoding() -> None:
+    assert modes(run(Ladder("ngram", plain_at(38)), {"ngram": 30, "off": 38}, 200)) == ["off"]
+
+
+def test_nothing_is_below_plain_decoding() -> None:
+    assert run(Ladder("off", plain_at(100)), {"off": 10}, 2000) == []
+
+
+def test_without_a_measured_plain_speed_nothing_is_judged() -> None:
+    assert run(Ladder("sd", PlainCost()), {"sd": 1}, 500) == []
+
+
+def test_a_window_takes_a_few_tenths_of_a_second() -> None:
+    ladder = Ladder("sd", plain_at(4000))
+    (first, _), *_ = run(ladder, {"sd": 1000, "off": 4000}, 1000)
+    assert first == pytest.approx(400, abs=10)
+
+
+def test_the_window_moves_on_so_that_an_old_gain_hides_no_loss() -> None:
+    ladder = Ladder("sd", plain_at(40))
+    assert run(ladder, {"sd": 200}, 2000) == []
+    (first, change), *_ = run(ladder, {"sd": 20, "off": 40}, 200)
+    assert first <= 100
+    assert change.mode == "off"
+
+
+def test_rounds_while_the_draft_model_reads_the_text_are_not_judged() -> None:
+    ladder = Ladder("ssd", plain_at(40))
+    ladder.begin()
+    for _ in range(200):
+        assert ladder.observe(round_of(1, 10, NONE), 1, DEPTH) is None
+    assert ladder.observe(round_of(4, 0.1), 4, DEPTH) is None  # this draft has waited for the reading
+    for _ in range(50):
+        assert ladder.observe(round_of(4, 60), 4, DEPTH) is None
+
+
+def test_the_first_round_of_an_answer_is_not_judged_but_windows_reach_over_answers() -> None:
+    ladder = Ladder("sd", plain_at(40))
+    found: list[ModeChanged | None] = []
+    for _ in range(20):
+        ladder.begin()
+        found.append(ladder.observe(round_of(1, 0.01, NONE), 1, DEPTH))  # the prompt
+        found.append(ladder.observe(round_of(1, 0.01), 1, DEPTH))
+        found.append(ladder.observe(round_of(4, 30), 4, DEPTH))
+    change = next(change for change in found if change is not None)
+    assert change.reason == "SD 30 tok/s over the last 64 tokens, plain decoding 40"
+
+
+def test_a_promise_that_plain_decoding_does_not_keep_is_taken_back() -> None:
+    ladder = Ladder("ssd", plain_at(60))
+    changes = run(ladder, {"ssd": 41, "sd": 45, "off": 40}, 300)
+    assert modes(changes) == ["sd", "off", "sd"]  # the better of the two
+    assert changes[-1][1].reason == "plain decoding 40 tok/s over the last 64 tokens, SD 45 before"
+
+
+@pytest.mark.parametrize("wanted", ["sd", "ngram"])
+def test_trials_come_after_waits_that_double(wanted: Mode) -> None:
+    ladder = Ladder(wanted, plain_at(40))
+    changes = run(ladder, {wanted: 30, "off": 40}, 5000)
+    assert modes(changes[:6]) == ["off", wanted] * 3
+    starts = [done for done, change in changes if change.mode == wanted]
+    ends = [done for done, change in changes if change.mode == "off"]
+    waits = [start - end for start, end in zip(starts, ends, strict=False)]
+    assert waits[:4] == [FIRST_PATIENCE * factor for factor in (1, 2, 4, 8)]
+    assert "tried again after 256 tokens" in changes[1][1].reason
+    lost = sum(end - start for start, end in zip(starts, ends[1:], strict=False))
+    assert lost < 5000 * 0.1
+
+
+def test_a_trial_that_pays_stays_and_makes_the_next_wait_short_again() -> None:
+    ladder = Ladder("sd", plain_at(40))
+    run(ladder, {"sd": 30, "off": 40}, 1000)
+    assert ladder.mode == "off"
+    assert modes(run(ladder, {"sd": 60, "off": 40}, 2000)) == ["sd"]
+    changes = run(ladder, {"sd": 30, "off": 40}, 500)
+    assert modes(changes) == ["off", "sd", "off"]
+    assert changes[1][0] - changes[0][0] == FIRST_PATIENCE
+
+
+def test_a_trial_must_beat_the_rung_that_it_interrupts() -> None:
+    ladder = Ladder("ssd", plain_at(40))
+    assert modes(run(ladder, {"ssd": 35, "sd": 60}, 200)) == ["sd"]
+    changes = run(ladder, {"ssd": 50, "sd": 60}, 500)
+    assert modes(changes) == ["ssd", "sd"]
+    assert changes[1][1].reason == "SSD 50 tok/s over the last 64 tokens, SD 60"
+
+
+def test_waiting_goes_on_over_answers() -> None:
+    ladder = Ladder("sd", plain_at(40))
+    speeds: Speeds = {"sd": 30, "off": 40}
+    run(ladder, speeds, 80)
+    assert ladder.mode == "off"
+    assert [modes(run(ladder, speeds, 100)) for _ in range(3)] == [[], [], ["sd"]]
+
+
+def test_plain_cost_is_known_where_it_was_measured_between_and_beyond() -> None:
+    plain = PlainCost()
+    assert plain.at(10) is None
+    plain.observe(100, 0.010)
+    plain.observe(4196, 0.030)
+    assert plain.at(200) == plain.at(0) == 0.010
+    assert plain.at(2148) == pytest.approx(0.020)
+    assert plain.at(100_000) == 0.030
+
+
+def repeated(plain: PlainCost, seconds: float, times: int) -> float | None:
+    for _ in range(times):
+        plain.observe(DEPTH, seconds)
+    return plain.at(DEPTH)
+
+
+def test_plain_cost_is_a_mean_that_follows_and_shrugs_off_one_disturbance() -> None:
+    plain = PlainCost()
+    for seconds in (0.010, 0.012, 0.011):
+        plain.observe(DEPTH, seconds)
+    assert plain.at(DEPTH) == pytest.approx(0.011)
+    settled = repeated(plain, 0.020, 60)
+    assert settled == pytest.approx(0.020, rel=0.01)
+    disturbed = repeated(plain, 5.0, 1)
+    assert disturbed == pytest.approx(0.024, rel=0.01)

@@ -1,0 +1,143 @@
+"""Small things that the tests of the engines are made of."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from functools import partial
+from queue import SimpleQueue
+from typing import Self
+
+import numpy as np
+import pytest
+
+from localspec.decoding.drafters.draft_state import Trunk
+from localspec.decoding.drafters.proposer import Proposer
+from localspec.decoding.drafters.ssd import Tail, Verdict
+from localspec.decoding.policy import Calibration, CostCurve, Experience, Pace
+from localspec.errors import EngineError
+from localspec.testing import contract
+from localspec.testing.fake import FakeModel
+from localspec.types import DraftOrigin, EngineSettings, RoundStats, Sampling
+
+GREEDY = Sampling(temperature=0.0)
+PLAIN = Sampling(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
+PATIENCE_S = 30.0  # a test that waits so long has failed
+
+
+def experience(verify_slope: float = 0.001, step: float = 0.001) -> Experience:
+    """Return costs of a target that takes a second for one token."""
+    return Experience(CostCurve({1: 1.0, 2: 1.0 + verify_slope}), CostCurve({1: step, 16: 1.5 * step}))
+
+
+def pace_of(
+    costs: Experience | None = None,
+    settings: EngineSettings = EngineSettings(),  # noqa: B008  it is frozen
+    *,
+    deterministic: bool = True,
+    calibration: Calibration | None = None,
+) -> Pace:
+    """Return the stopping rules under costs that are cheap by default."""
+    return Pace(costs or experience(), calibration or Calibration(), settings, deterministic)
+
+
+def proposer_of(
+    sampling: Sampling = GREEDY, settings: EngineSettings | None = None, seed: int = 0
+) -> Proposer:
+    """Return a proposer with a random stream of its own."""
+    return Proposer(sampling, settings or EngineSettings(), np.random.default_rng(seed))
+
+
+def let_texts_repeat(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the contract's toys write texts that repeat themselves, and their target judge long drafts."""
+    costs = Experience(CostCurve({1: 1.0, 64: 1.001}), CostCurve({1: 0.05, 17: 0.06}))
+    monkeypatch.setattr(contract, "experience", lambda: costs)
+    monkeypatch.setattr(contract, "Toy", partial(contract.Toy, sharpness=2.5))
+
+
+def stats(
+    drafted: int = 0, accepted: int = 0, origin: DraftOrigin = DraftOrigin.NONE, each_s: float = 0.25
+) -> RoundStats:
+    """Return a round whose four parts took `each_s` seconds each."""
+    return RoundStats(drafted, accepted, origin, each_s, each_s, each_s, each_s)
+
+
+def greedy_text(model: FakeModel, text: Sequence[int], tokens: int) -> list[int]:
+    """Return what a model writes after a text."""
+    whole = list(text)
+    for _ in range(tokens):
+        whole.append(int(model.logits_after(whole).argmax()))
+    return whole[len(text) :]
+
+
+def teach(calibration: Calibration, chance: float) -> None:
+    """Let tokens of every confidence have been accepted with a chance, early and late alike."""
+    golden = 0.618034  # its multiples are spread evenly over 0 to 1, in every stretch
+    for number in range(8000):
+        calibration.observe([number % 40 / 40], number * golden % 1 < chance)
+
+
+def assert_cache_follows(trunk: Trunk, model: FakeModel) -> None:
+    """Check that the trunk's cache holds a beginning of its text and proposals."""
+    held = model.tokens()
+    assert held == trunk.whole()[: len(held)]
+
+
+class Gate:
+    """Lets so many calls of a `FakeModel(delay=gate)` through and holds the next until it is opened."""
+
+    def __init__(self, free_calls: int) -> None:
+        self._free_calls = free_calls
+        self._closed = threading.Event()
+        self._opened = threading.Event()
+
+    def __call__(self) -> None:
+        """Be a call of the model."""
+        self._free_calls -= 1
+        if self._free_calls < 0:
+            self._closed.set()
+            assert self._opened.wait(PATIENCE_S)
+
+    def wait_until_closed(self) -> None:
+        """Wait for the first call that is held."""
+        assert self._closed.wait(PATIENCE_S)
+
+    def open(self) -> None:
+        """Let everything through from now on."""
+        self._opened.set()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.open()
+
+
+class Watched(SimpleQueue[Verdict | Tail | None]):
+    """An inbox that tells when its reader has done everything."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.idle = threading.Event()
+        self._changing = threading.Lock()
+
+    def put(self, item: Verdict | Tail | None, block: bool = True, timeout: float | None = None) -> None:
+        with self._changing:
+            self.idle.clear()
+            super().put(item, block, timeout)
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Verdict | Tail | None:
+        with self._changing:
+            if self.empty():
+                self.idle.set()
+        return super().get(block, timeout)
+
+
+def drafters() -> list[threading.Thread]:
+    """Return the drafters that are at work."""
+    return [thread for thread in threading.enumerate() if thread.name == "drafter"]
+
+
+def broken() -> None:
+    """Be a call that fails."""
+    raise EngineError("the card fell out")

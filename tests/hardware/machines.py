@@ -1,0 +1,102 @@
+"""Invented machines and models, with figures near those of real ones."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from localspec.hardware.device_info import DeviceInfo, LinkRate, Machine, MemoryRate
+from localspec.models.shape_m import LayerShape, ModelShape
+
+GIB = 2**30
+GB = 10**9
+
+
+def cpu(free: float = 28, cores: int = 8) -> DeviceInfo:
+    return DeviceInfo("CPU", "cpu", "CPU", "A processor", int((free + 4) * GIB), int(free * GIB), cores=cores)
+
+
+def card(number: int, memory: float, *, used: float = 0.3, display: bool = False) -> DeviceInfo:
+    return DeviceInfo(
+        f"CUDA{number}",
+        "gpu",
+        "CUDA",
+        "A graphics card",
+        int(memory * GIB),
+        int((memory - used) * GIB),
+        drives_display=display,
+    )
+
+
+def machine(
+    *cards: tuple[DeviceInfo, float], processor: DeviceInfo | None = None, rate: float = 50
+) -> Machine:
+    """Return a machine with cards and their rates in GB/s; all links run at 12 GB/s."""
+    processor = processor or cpu()
+    devices = (*(device for device, _ in cards), processor)
+    return Machine(
+        devices=devices,
+        rates=(
+            *(MemoryRate(device.id, read * GB, read * GB / 2) for device, read in cards),
+            MemoryRate("CPU", rate * GB, rate * GB / 2),
+        ),
+        links=tuple(
+            LinkRate(source.id, target.id, 12 * GB)
+            for source in devices
+            for target in devices
+            if source is not target
+        ),
+    )
+
+
+def apple(memory: float = 32) -> Machine:
+    """Return a machine whose graphics share the processor's memory."""
+    metal = DeviceInfo(
+        "Metal", "integrated", "Metal", "Apple M2 Max", int(0.75 * memory * GIB), int(0.74 * memory * GIB)
+    )
+    processor = replace(cpu(memory - 6, cores=12), memory_total=int(memory * GIB), name="Apple M2 Max")
+    return Machine((metal, processor))
+
+
+def model(
+    gib: float, layers: int, *, width: int = 4096, vocabulary: int = 128_000, quant: str = "Q4_K_M"
+) -> ModelShape:
+    """Return a model with grouped heads, whose layers weigh `gib` in all."""
+    weight = int(gib * GIB) // layers
+    table = vocabulary * width * 9 // 16
+    return ModelShape(
+        name=f"Model {gib:g}",
+        architecture="llama",
+        quant=quant,
+        parameters=int(gib * GIB * 16 / 9),
+        file_bytes=weight * layers + 2 * table,
+        layers=(LayerShape(weight, weight, 1024, 1024),) * layers,
+        input_bytes=table,
+        output_bytes=table,
+        width=width,
+        feed_forward=3 * width,
+        heads=width // 128,
+        vocabulary=vocabulary,
+        training_context=131_072,
+        vocabulary_family="a family",
+    )
+
+
+def mixture(gib: float, layers: int, share: float) -> ModelShape:
+    """Return a mixture of experts of which one token reads a share."""
+    shape = model(gib, layers)
+    part = tuple(replace(layer, read_bytes=int(share * layer.weight_bytes)) for layer in shape.layers)
+    return replace(shape, layers=part)
+
+
+def recurrent(gib: float, layers: int) -> ModelShape:
+    """Return a model that keeps a running state in half of its layers."""
+    shape = model(gib, layers)
+    states = (replace(shape.layers[0], key_values=0, value_values=0, state_bytes=2**20),) * (layers // 2)
+    return replace(shape, layers=(*states, *shape.layers[layers // 2 :]))
+
+
+SMALL = model(0.4, 28, width=1024)
+MIDDLE = model(4.2, 32)
+LARGE = model(18, 64, width=5120)
+HUGE = model(39, 80, width=8192)
+TINY = model(0.008, 2, width=320, vocabulary=4096, quant="BF16")

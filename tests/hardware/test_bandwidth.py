@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import count
+
+import pytest
+
+from localspec.errors import EngineError
+from localspec.hardware.bandwidth import LinkJob, MemoryJob, Refused, jobs, judge, measure, typical_s
+from localspec.hardware.device_info import DeviceInfo, LinkRate, Machine, MemoryRate
+from localspec.llama import buffers
+
+GIB, SIZE = 2**30, 2**26
+CPU = DeviceInfo("CPU", "cpu", "CPU", "a processor", 64 * GIB, 48 * GIB, cores=8)
+CARD = DeviceInfo("CUDA0", "gpu", "CUDA", "RTX 3090", 24 * GIB, 20 * GIB, theoretical_rate=936e9)
+
+
+def test_every_device_and_every_way_between_two_is_measured() -> None:
+    work = jobs((CARD, replace(CARD, id="CUDA1"), CPU))
+    assert [job.device for job in work if isinstance(job, MemoryJob)] == ["CPU", "CUDA0", "CUDA1"]
+    ways = {(job.source, job.target) for job in work if isinstance(job, LinkJob)}
+    assert len(ways) == 6
+    assert {("CPU", "CUDA0"), ("CUDA0", "CPU"), ("CUDA1", "CUDA0")} <= ways
+    assert jobs((CPU,)) == (MemoryJob("CPU", 2**29, 1),)
+    assert jobs(()) == ()
+
+
+def test_blocks_leave_room_on_a_full_card() -> None:
+    full = replace(CARD, memory_free=100 * 2**20)
+    for job in jobs((full, CPU)):
+        if isinstance(job, LinkJob) or job.device == "CUDA0":
+            assert 2 * job.size <= full.memory_free
+
+
+def test_the_processor_is_really_measured() -> None:
+    (rate,) = measure((MemoryJob("CPU", SIZE, 1),), 0.01)
+    assert isinstance(rate, MemoryRate)
+    assert rate.device == "CPU"
+    assert 1e8 < rate.read < 1e13
+    assert 1e8 < rate.copy < 1e13
+
+
+def test_what_a_device_refuses_does_not_stop_the_rest() -> None:
+    work = (MemoryJob("CUDA7", SIZE, 1), LinkJob("CPU", "CUDA7", SIZE), MemoryJob("CPU", SIZE, 1))
+    first, second, third = measure(work, 0.01)
+    assert isinstance(first, Refused)
+    assert isinstance(second, Refused)
+    assert "no device is called 'CUDA7'" in first.reason
+    assert isinstance(third, MemoryRate)
+
+
+def test_a_full_device_is_not_judged_by_its_cache() -> None:
+    (answer,) = measure((MemoryJob("CPU", 2**20, 1),), 0.01)
+    assert answer == Refused(MemoryJob("CPU", 2**20, 1), "too little memory is free")
+
+
+class FakeBuffers:
+    """A block whose ways take known times."""
+
+    opened = 0
+
+    def __init__(self, device: str, size: int, passes: int = 1) -> None:
+        if device == "CUDA9":
+            raise EngineError("CUDA9 has no room")
+        self.device, self.bytes = device, size
+        type(self).opened += 1
+
+    def __enter__(self) -> FakeBuffers:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        type(self).opened -= 1
+
+    def read_s(self) -> float:
+        return 2**-10
+
+    def copy_s(self) -> float:
+        return 2**-8
+
+    def send_s(self) -> float:
+        return 2**-6
+
+    def fetch_s(self) -> float:
+        return 2**-5
+
+    def send_to_s(self, other: FakeBuffers) -> float:
+        assert other.device != self.device
+        return 2**-4
+
+
+def test_rates_follow_from_bytes_and_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(buffers, "Buffers", FakeBuffers)
+    work = (
+        MemoryJob("CUDA0", SIZE, 4),
+        LinkJob("CPU", "CUDA0", SIZE),
+        LinkJob("CUDA0", "CPU", SIZE),
+        LinkJob("CUDA0", "CUDA1", SIZE),
+        LinkJob("CUDA0", "CUDA9", SIZE),
+    )
+    *measured, refused = measure(work, 0.0)
+    assert measured == [
+        MemoryRate("CUDA0", read=2.0**36, copy=2.0**35),  # copied: read and written
+        LinkRate("CPU", "CUDA0", 2.0**32),
+        LinkRate("CUDA0", "CPU", 2.0**31),
+        LinkRate("CUDA0", "CUDA1", 2.0**30),
+    ]
+    assert refused == Refused(work[-1], "CUDA9 has no room")
+    assert FakeBuffers.opened == 0
+
+
+def test_one_hiccup_does_not_count_and_neither_does_the_first_time() -> None:
+    times = iter([9.0, 1.0, 7.0, 1.0])
+    assert typical_s(lambda: next(times), 0.0) == 1.0
+
+
+def test_time_that_is_left_is_used_within_reason() -> None:
+    calls = count(1)
+    assert typical_s(lambda: float(next(calls)), 3600.0) == 14.0  # the middle of 2 to 26
+
+
+def machine(card: DeviceInfo, read: float = 850e9, link: float = 25e9) -> Machine:
+    return Machine(
+        devices=(card, CPU),
+        rates=(MemoryRate("CUDA0", read, read), MemoryRate("CPU", 30e9, 30e9)),
+        links=(LinkRate("CPU", "CUDA0", link), LinkRate("CUDA0", "CPU", 1e9)),
+    )
+
+
+def test_a_healthy_machine_has_no_notes() -> None:
+    assert judge(machine(replace(CARD, pcie_width=16, pcie_width_max=16))) == ()
+    assert judge(Machine((CARD, CPU))) == ()
+
+
+def test_a_card_far_below_its_rate_is_told_with_numbers() -> None:
+    (note,) = judge(machine(CARD, read=300e9))
+    assert "CUDA0 reads its memory at 300 GB/s, 32% of the 936 GB/s that a RTX 3090 can reach" in note
+
+
+@pytest.mark.parametrize("lanes", [1, 8])
+def test_a_link_with_fewer_lanes_is_told_once(lanes: int) -> None:
+    (note,) = judge(machine(replace(CARD, pcie_width=lanes, pcie_width_max=16), link=0.8e9))
+    assert f"{lanes} of its 16 PCIe lanes" in note
+
+
+def test_a_slow_link_is_told_where_its_lanes_are_not_known() -> None:
+    (note,) = judge(machine(CARD, link=0.8e9))
+    assert "data reach CUDA0 (RTX 3090) at 0.8 GB/s" in note
+    assert judge(machine(replace(CARD, kind="integrated"), link=0.8e9)) == ()

@@ -1,0 +1,176 @@
+"""The cost model: consistent with the rules that measured costs are judged by."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from localspec.decoding import speed_model
+from localspec.decoding.policy import CostCurve, Experience
+from localspec.hardware.device_info import LinkRate, Machine
+from localspec.hardware.placement import speed
+from localspec.hardware.placement.constraints import Spread
+from localspec.hardware.placement.speed import (
+    Pass,
+    Passes,
+    Speed,
+    ahead_speed,
+    plain_speed,
+    ranked,
+    waiting_speed,
+)
+from localspec.hardware.rates import Rates
+from localspec.models.shape_m import ModelShape
+from tests.hardware.machines import GB, LARGE, MIDDLE, SMALL, TINY, apple, card, machine, mixture, model
+
+TWO = machine((card(0, 24), 900), (card(1, 8), 300))
+
+
+def passes(shape: ModelShape = MIDDLE, where: Machine = TWO) -> Passes:
+    return Passes(shape, Rates(where), 8)
+
+
+def test_assumptions_are_those_of_the_engine() -> None:
+    for name in ("ACCEPTANCE", "HIT_RATE", "BRANCHES", "LEAST_GAIN", "LENGTHS", "PYTHON_S", "HANDOFF_S"):
+        assert getattr(speed, name) == getattr(speed_model, name)
+
+
+@pytest.mark.parametrize("known", [None, 0.0, 0.4, 1.0])
+@pytest.mark.parametrize("step_s", [0.002, 0.03])
+def test_on_devices_of_their_own_speeds_equal_the_engine_s_predictions(
+    known: float | None, step_s: float
+) -> None:
+    def target(tokens: int) -> Pass:
+        return Pass(0.02 + 0.0004 * tokens, {"CUDA0": 1.0})
+
+    def draft(tokens: int) -> Pass:
+        return Pass(step_s + 0.0001 * tokens, {"CUDA1": 1.0})
+
+    measured = Experience(
+        CostCurve({size: target(size).seconds for size in range(1, 10)}),
+        CostCurve({size: draft(size).seconds for size in range(1, 10)}),
+    )
+    waiting = waiting_speed(target, draft, acceptance=known)
+    ahead = ahead_speed(target, draft, take_turns=False, acceptance=known)
+    ours = ranked([plain_speed(target), waiting, ahead])
+    for known_speed, prediction in zip(ours, speed_model.predict(measured, measured, known), strict=True):
+        assert (known_speed.mode, known_speed.draft_length) == (prediction.mode, prediction.draft_length)
+        assert known_speed.tokens_per_s == pytest.approx(prediction.tokens_per_s)
+
+
+def test_a_pass_takes_as_long_as_reading_the_weights() -> None:
+    read_s = (LARGE.read_bytes) / (900 * GB)
+    seconds = passes(LARGE).take(Spread(("CUDA0",), (64,)), 1, 1).seconds
+    assert read_s < seconds < 1.2 * read_s
+
+
+def test_verifying_more_is_nearly_free_on_a_card_and_not_on_the_processor() -> None:
+    def growth(spread: Spread) -> float:
+        return passes().take(spread, 5, 8).seconds / passes().take(spread, 1, 8).seconds
+
+    assert growth(Spread(("CUDA0",), (32,))) < 1.1
+    assert growth(Spread()) > 2
+
+
+def test_floats_verify_more_cheaply_than_quants_on_the_processor() -> None:
+    quant, floats = (
+        passes(model(4, 32, quant=name)).take(Spread(), 5, 8).seconds for name in ("Q4_K_M", "BF16")
+    )
+    assert floats < quant
+
+
+def test_several_tokens_of_a_mixture_read_more_experts() -> None:
+    spread = Spread(("CUDA0",), (48,))
+    sparse, dense = passes(mixture(16, 48, 0.1)), passes(model(16, 48))
+    one, five = (sparse.take(spread, tokens, 1).seconds for tokens in (1, 5))
+    assert one < 0.2 * dense.take(spread, 1, 1).seconds
+    assert five > 2.5 * one
+
+
+def test_every_boundary_between_devices_costs() -> None:
+    equal = machine((card(0, 24), 900), (card(1, 24), 900))
+    whole = passes(where=equal).take(Spread(("CUDA0",), (32,)), 1, 1).seconds
+    split = passes(where=equal).take(Spread(("CUDA0", "CUDA1"), (16, 16)), 1, 1).seconds
+    assert 0 < split - whole < 1e-3
+
+
+def test_two_on_one_card_or_memory_take_turns() -> None:
+    def both(spread: Spread, draft: Spread, where: Machine = TWO) -> tuple[Speed, Speed]:
+        target, small = passes(LARGE, where), passes(SMALL, where)
+        verify, step = (lambda n: target.take(spread, n, 8)), (lambda n: small.take(draft, n, 8))
+        return waiting_speed(verify, step), ahead_speed(verify, step, take_turns=False)
+
+    first = Spread(("CUDA0",), (64,))
+    waiting, ahead = both(first, Spread(("CUDA0",), (28,)))
+    assert ahead.tokens_per_s < waiting.tokens_per_s
+    waiting, ahead = both(first, Spread(("CUDA1",), (28,)))
+    assert ahead.tokens_per_s > waiting.tokens_per_s
+    waiting, ahead = both(Spread(("Metal",), (64,)), Spread(("Metal",), (28,)), apple())
+    assert ahead.tokens_per_s < waiting.tokens_per_s
+
+
+def test_plain_decoding_stays_first_where_speculation_gains_little() -> None:
+    order = ranked([Speed("off", 100), Speed("sd", 104), Speed("ssd", 90)])
+    assert [speed.mode for speed in order] == ["off", "sd", "ssd"]
+    order = ranked([Speed("off", 100), Speed("sd", 106), Speed("ssd", 90)])
+    assert [speed.mode for speed in order] == ["sd", "off", "ssd"]
+
+
+def test_links_fall_back_on_the_slot_then_on_an_assumption() -> None:
+    rates = Rates(TWO)
+    assert rates.link("CPU", "CUDA0") == 12 * GB
+    assert rates.link("CUDA0", "CUDA0") is None
+    bare = Rates(machine_without_links(generation=4, width=8))
+    slot = 0.7 * 1.97 * GB * 8
+    assert bare.link("CPU", "CUDA0") == pytest.approx(slot)
+    assert bare.link("CUDA0", "CUDA1") == pytest.approx(slot / 2)
+    assert Rates(machine_without_links(None, None)).link("CPU", "CUDA0") == 6 * GB
+    assert Rates(apple()).link("CPU", "Metal") is None
+
+
+def machine_without_links(generation: int | None, width: int | None) -> Machine:
+    devices = tuple(
+        replace(device, pcie_generation=generation, pcie_width=width) if device.kind == "gpu" else device
+        for device in TWO.devices
+    )
+    return replace(TWO, devices=devices, links=())
+
+
+def test_one_thread_reads_less_than_all() -> None:
+    one, all_ = (passes().take(Spread(), 1, threads).seconds for threads in (1, 8))
+    assert one > 2 * all_
+
+
+def test_a_chip_is_known_by_its_name_and_its_cores_reach_less_of_its_memory() -> None:
+    rates = Rates(apple()).of
+    assert (rates["Metal"].read, rates["Metal"].origin) == (0.7 * 400 * GB, "name")
+    assert (rates["CPU"].read, rates["CPU"].origin) == (0.5 * 400 * GB, "name")
+
+
+def test_a_way_that_was_measured_in_the_other_direction_counts() -> None:
+    one_way = replace(TWO, links=(LinkRate("CUDA0", "CUDA1", 3 * GB), LinkRate("CUDA0", "CPU", 5 * GB)))
+    assert Rates(one_way).link("CUDA1", "CUDA0") == 3 * GB
+    assert Rates(one_way).link("CPU", "CUDA0") == 5 * GB
+
+
+def test_taking_turns_is_slower_than_working_at_once() -> None:
+    def speed(*, take_turns: bool) -> float:
+        verify, step = (lambda n: Pass(0.02, {})), (lambda n: Pass(0.002, {}))
+        return ahead_speed(verify, step, take_turns=take_turns).tokens_per_s
+
+    assert speed(take_turns=True) < 0.95 * speed(take_turns=False)
+
+
+def test_what_stays_in_the_cores_own_caches_keeps_no_memory_busy() -> None:
+    few, many = (Passes(TINY, Rates(TWO), cores).take(Spread(), 1, cores) for cores in (4, 16))
+    assert (set(few.busy), set(many.busy)) == ({"CPU"}, set())
+
+
+def test_the_logits_have_to_come_back_from_a_card() -> None:
+    def seconds(rate: float) -> float:
+        back = replace(TWO, links=(LinkRate("CPU", "CUDA0", 12 * GB), LinkRate("CUDA0", "CPU", rate)))
+        return passes(where=back).take(Spread(("CUDA0",), (32,)), 2, 1).seconds
+
+    logits = 2 * MIDDLE.vocabulary * 4
+    assert seconds(1 * GB) - seconds(4 * GB) == pytest.approx(logits / GB - logits / (4 * GB))

@@ -1,0 +1,201 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from localspec.errors import EngineError, UserError
+from localspec.hardware.device_info import DeviceNeed
+from localspec.hardware.memory.estimate import estimate
+from localspec.hardware.memory.exact import exact
+from localspec.hardware.memory.memory_actual import compare, needs_of
+from localspec.hardware.placement.constraints import CacheTypes, Sitting, Spread
+from localspec.inference.contexts import Contexts
+from localspec.llama import Context, Model
+from localspec.llama.library import Native
+from localspec.llama.settings import Sizes, context_parameters
+from localspec.models.gguf import read_shape
+from localspec.types import ModelOptions
+from tests.hardware import shapes_more
+from tests.hardware.shapes import SHAPES, Build, make
+from tests.llama import tiny
+
+CPU: tuple[str, ...] = ()
+ROOT = Path(__file__).parents[2]
+
+
+@contextmanager
+def opened(options: ModelOptions, sequences: int = 1) -> Iterator[Context]:
+    with closing(Model.open(options)) as model:
+        yield Context(model, options, sequences=sequences)
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_exact_and_estimate_against_a_real_load(name: str, tmp_path: Path) -> None:
+    path = make(tmp_path / "a.gguf", SHAPES[name])
+    options = ModelOptions(path=path, context=4096, devices=CPU)
+    [foretold] = exact(options)
+    with opened(options) as context:
+        context.evaluate(range(3, 300), 100)
+        taken = needs_of(context)
+    assert [need.device for need in foretold] == [need.device for need in taken] == ["CPU"]
+    assert foretold[0].total == pytest.approx(taken[0].total, rel=0.03)
+    [guessed] = estimate(read_shape(path), Sitting(Spread(), 4096))
+    assert guessed.weights == pytest.approx(taken[0].weights, rel=0.01)
+    assert guessed.cache == taken[0].cache
+    assert guessed.total == pytest.approx(taken[0].total, rel=0.10)
+
+
+@pytest.mark.parametrize("name", ["dense", "mixture of experts", "tied output"])
+def test_exact_against_what_the_system_says(name: str, tmp_path: Path, demo_draft: Path) -> None:
+    path = make(tmp_path / "a.gguf", replace(SHAPES[name], vocabulary=16384, width=512, layers=3))
+    options = ModelOptions(path=path, context=1536, devices=CPU, micro_batch=64)
+    command = [sys.executable, "-m", "tests.hardware.resident", str(path), str(demo_draft), "1536"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    [[foretold]] = exact(options)
+    assert foretold.total == pytest.approx(int(done.stdout), rel=0.03)
+
+
+def test_a_pair_is_planned_as_it_is_opened(demo_target: Path, demo_draft: Path) -> None:
+    target = ModelOptions(path=demo_target, context=1024, devices=CPU)
+    draft = ModelOptions(path=demo_draft, devices=CPU)
+    foretold = exact(target, draft, max_fan_out=8)
+    with closing(Model.open(target)) as large, closing(Model.open(draft)) as small:
+        contexts = Contexts(large, small, 8, None)
+        assert contexts.draft is not None
+        taken = (needs_of(contexts.target), needs_of(contexts.draft))
+    assert foretold == taken
+
+
+@pytest.mark.parametrize("name", ["dense", "mixture of experts", "sliding window", "tied output"])
+@pytest.mark.parametrize(
+    "sitting",
+    [
+        Sitting(Spread(), 512, micro_batch=64),
+        Sitting(Spread(), 8192, CacheTypes("q8_0", "q4_0")),
+        Sitting(Spread(), 8192, flash_attention=False),
+        Sitting(Spread(), 3000, flash_attention=False, sequences=17),
+        Sitting(Spread(), 30_000, sequences=33),
+    ],
+)
+def test_estimates_of_other_contexts(name: str, sitting: Sitting, tmp_path: Path) -> None:
+    path = make(tmp_path / "a.gguf", replace(SHAPES[name], bare=True))
+    options = ModelOptions(
+        path=path,
+        context=sitting.context,
+        kv_type_k=sitting.cache.keys,
+        kv_type_v=sitting.cache.values,
+        flash_attention=sitting.flash_attention,
+        micro_batch=sitting.micro_batch,
+    )
+    with closing(Model.open(options, allocate=False)) as model:
+        [planned] = needs_of(Context(model, options, sequences=sitting.sequences))
+    [guessed] = estimate(read_shape(path), sitting)
+    assert guessed.cache == planned.cache
+    assert guessed.total == pytest.approx(planned.total, rel=0.10)
+
+
+@pytest.mark.parametrize(("architecture", "window"), [("gemma2", 512), ("gemma3", 512), ("gemma3", 300)])
+def test_windows_are_on_the_layers_where_llama_cpp_has_them(
+    architecture: str, window: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def forgetful(options: ModelOptions, sizes: Sizes, threads: int | None) -> Native:
+        parameters = context_parameters(options, sizes, threads)
+        parameters.swa_full = False
+        return parameters
+
+    monkeypatch.setattr("localspec.llama.context.context_parameters", forgetful)
+    build = replace(SHAPES["sliding window"], architecture=architecture, window=window, bare=True)
+    options = ModelOptions(path=make(tmp_path / "a.gguf", build), context=8192)
+    with closing(Model.open(options, allocate=False)) as model:
+        [planned] = needs_of(Context(model, options))
+    [guessed] = estimate(read_shape(options.path), Sitting(Spread(), 8192), whole_windows=False)
+    assert guessed.cache == planned.cache
+
+
+@pytest.mark.parametrize("make_model", [shapes_more.hybrid, shapes_more.latent_attention])
+@pytest.mark.parametrize("sequences", [1, 9])
+def test_caches_of_other_kinds(make_model: Callable[[Path], Path], sequences: int, tmp_path: Path) -> None:
+    options = ModelOptions(path=make_model(tmp_path / "a.gguf"), context=4096)
+    with closing(Model.open(options, allocate=False)) as model:
+        [planned] = needs_of(Context(model, options, sequences=sequences))
+    [guessed] = estimate(read_shape(options.path), Sitting(Spread(), 4096, sequences=sequences))
+    assert (guessed.weights, guessed.cache) == (planned.weights, planned.cache)
+    assert guessed.total == pytest.approx(planned.total, rel=0.10)
+
+
+def test_recurrent_state_is_counted(tmp_path: Path) -> None:
+    path = tiny.recurrent(tmp_path / "a.gguf")
+    [[foretold]] = exact(ModelOptions(path=path, context=512, devices=CPU))
+    [guessed] = estimate(read_shape(path), Sitting(Spread(), 512))
+    assert guessed.cache == foretold.cache > 0
+
+
+def test_a_model_larger_than_any_memory_is_planned_without_taking_it(tmp_path: Path) -> None:
+    build = Build(layers=80, width=8192, feed_forward=65536, heads=64, vocabulary=128_000, bare=True)
+    path = make(tmp_path / "a.gguf", build)
+    [[need]] = exact(ModelOptions(path=path, devices=CPU))
+    assert need.weights > 200 << 30
+    [guessed] = estimate(read_shape(path), Sitting(Spread(), 8192))  # the usual context
+    assert guessed.total == pytest.approx(need.total, rel=0.02)
+
+
+def test_what_cannot_be_opened_is_said_in_one_line(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="there is no file") as refused:
+        exact(ModelOptions(path=tmp_path / "none.gguf"))
+    assert refused.value.hint
+    path = tiny.llama(tmp_path / "a.gguf")
+    with pytest.raises(UserError, match="no device is called 'CUDA9'"):
+        exact(ModelOptions(path=path, devices=("CUDA9",)))
+
+
+def test_a_file_that_kills_llama_cpp_kills_a_child_alone(tmp_path: Path) -> None:
+    recipe = tiny.Recipe(tmp_path / "a.gguf", "llama")
+    recipe.vocabulary()
+    recipe.writer.add_context_length(64)
+    recipe.writer.add_embedding_length(64)
+    recipe.writer.add_block_count(0)
+    recipe.ones("output_norm")
+    with pytest.raises(EngineError, match="ended while it worked out its memory needs"):
+        exact(ModelOptions(path=recipe.write()))
+
+
+def test_a_child_that_does_not_answer(demo_target: Path) -> None:
+    with pytest.raises(EngineError, match=r"in 0\.001 seconds"):
+        exact(ModelOptions(path=demo_target), timeout_s=0.001)
+
+
+def test_a_python_that_is_gone(demo_target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    with pytest.raises(EngineError, match="could be started"):
+        exact(ModelOptions(path=demo_target))
+
+
+def test_a_build_that_cannot_tell(tiny_context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("localspec.llama.memory._NAME", "not_there")
+    with pytest.raises(EngineError, match="cannot tell"):
+        needs_of(tiny_context)
+
+
+@pytest.fixture
+def tiny_context(tmp_path: Path) -> Iterator[Context]:
+    with opened(ModelOptions(path=tiny.llama(tmp_path / "a.gguf"), context=256)) as context:
+        yield context
+
+
+def test_the_line_for_the_log() -> None:
+    gib = 1 << 30
+    line = compare(
+        "Large",
+        [DeviceNeed("CUDA0", 8 * gib, gib, gib), DeviceNeed("CPU", 50 << 20, 0, 0)],
+        [DeviceNeed("CUDA0", 8 * gib, gib, gib // 2), DeviceNeed("CUDA1", gib, 0, 0)],
+    )
+    assert line == (
+        "memory of Large: CUDA0 10.0 GiB, expected 9.5 GiB (-5.0 %); CPU 50 MiB, expected 0 MiB (-100.0 %); "
+        "CUDA1 nothing, expected 1.0 GiB"
+    )

@@ -1,0 +1,273 @@
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+import pytest
+
+from localspec.errors import Cancelled, EngineDied, EngineError, UserError
+from localspec.hardware import devices, machine, machine_kept
+from localspec.hardware.bandwidth import Job, Measured, MemoryJob, Refused
+from localspec.hardware.child import values_of
+from localspec.hardware.device_info import DeviceInfo, LinkRate, Machine, MemoryRate
+from localspec.hardware.devices import Sight
+from localspec.hardware.machine import known_machine, measure_rates, see_devices
+from localspec.hardware.nvml import Cards
+from tests.hardware.cards import CPU, GIB, cuda, found
+
+SEEN = Machine(
+    (
+        DeviceInfo("CUDA0", "gpu", "CUDA", "RTX 3090", 24 * GIB, 20 * GIB, theoretical_rate=936e9),
+        DeviceInfo("CPU", "cpu", "CPU", "a processor", 64 * GIB, 48 * GIB, cores=8),
+    )
+)
+SIGHT = Sight(SEEN, found(cuda(0), CPU), Cards(driver="580.1"))
+
+
+def count_to(last: int) -> Iterator[int]:
+    yield from range(last)
+
+
+def print_and_count() -> Iterator[int]:
+    os.write(1, b"noise of a driver\n")
+    yield 1
+
+
+def crash() -> Iterator[int]:
+    yield 1
+    os.write(2, b"CUDA error: an illegal memory access\n")
+    os.abort()
+
+
+def hang() -> Iterator[int]:
+    yield os.getpid()
+    time.sleep(600)
+
+
+def complain() -> Iterator[int]:
+    yield 1
+    raise UserError("no such device", "name another")
+
+
+def stumble() -> Iterator[int]:
+    yield 1
+    raise ZeroDivisionError("oh")
+
+
+def test_values_come_from_another_process() -> None:
+    assert list(values_of(count_to, 60.0, 3)) == [0, 1, 2]
+    assert next(values_of(hang, 60.0)) != os.getpid()
+
+
+def test_what_native_code_prints_does_no_harm() -> None:
+    assert list(values_of(print_and_count, 60.0)) == [1]
+
+
+def test_a_child_that_dies_leaves_its_values_and_its_last_words() -> None:
+    values = values_of(crash, 60.0)
+    assert next(values) == 1
+    with pytest.raises(EngineDied, match=r"an illegal memory access \(.+\)"):
+        next(values)
+
+
+def test_a_child_that_hangs_is_ended() -> None:
+    values = values_of(hang, 1.5)
+    with pytest.raises(EngineDied, match=r"it took longer than 1\.5 s"):
+        list(values)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="asks for a process by signal 0")
+def test_who_wants_no_more_values_ends_the_child() -> None:
+    values = values_of(hang, 60.0)
+    pid = next(values)
+    values.close()
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+def test_errors_of_the_child_are_raised_here() -> None:
+    with pytest.raises(UserError) as caught:
+        list(values_of(complain, 60.0))
+    assert (caught.value.message, caught.value.hint) == ("no such device", "name another")
+    with pytest.raises(EngineError, match="ZeroDivisionError: oh"):
+        list(values_of(stumble, 60.0))
+
+
+Child = Callable[[Sequence[Job]], Iterator[Measured | Refused]]
+
+
+class Bench:
+    """Stands in for the children that measure: each one runs `child` on the jobs it gets."""
+
+    def __init__(self) -> None:
+        self.starts: list[int] = []
+        self.child: Child = self.answers
+
+    def __call__(
+        self, _task: object, _timeout_s: float, work: Sequence[Job], _seconds: float
+    ) -> Iterator[Measured | Refused]:
+        self.starts.append(len(work))
+        yield from self.child(work)
+
+    def answers(self, work: Sequence[Job]) -> Iterator[Measured | Refused]:
+        for job in work:
+            if isinstance(job, MemoryJob):
+                yield MemoryRate(job.device, 800e9, 700e9)
+            else:
+                yield LinkRate(job.source, job.target, 20e9)
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
+    result = Bench()
+    monkeypatch.setattr(machine, "values_of", result)
+    monkeypatch.setattr(devices, "look", lambda **_how: SIGHT)
+    return result
+
+
+def test_devices_are_seen_without_measuring(bench: Bench) -> None:
+    assert see_devices() == SEEN
+    assert bench.starts == []
+
+
+@pytest.mark.usefixtures("bench")
+def test_rates_of_all_devices_and_ways_are_measured() -> None:
+    told: list[float] = []
+
+    def on_progress(fraction: float) -> bool:
+        told.append(fraction)
+        return True
+
+    measured = measure_rates(SEEN, on_progress=on_progress)
+    assert {rate.device for rate in measured.rates} == {"CPU", "CUDA0"}
+    assert {(link.source, link.target) for link in measured.links} == {("CPU", "CUDA0"), ("CUDA0", "CPU")}
+    assert told == [0.25, 0.5, 0.75, 1.0]
+    assert measured.notes == ()
+
+
+def test_a_driver_that_dies_costs_one_figure_and_is_a_note(bench: Bench) -> None:
+    def dying(work: Sequence[Job]) -> Iterator[Measured | Refused]:
+        for job in work:
+            if isinstance(job, MemoryJob) and job.device == "CUDA0":
+                raise EngineDied("the probing process ended: SIGABRT")
+            yield from bench.answers([job])
+
+    bench.child = dying
+    measured = measure_rates(SEEN)
+    assert [rate.device for rate in measured.rates] == ["CPU"]
+    assert len(measured.links) == 2
+    assert bench.starts == [4, 2]
+    (note,) = measured.notes
+    assert note == "the memory of CUDA0 could not be measured: the probing process ended: SIGABRT"
+
+
+def test_measuring_that_cannot_even_begin_is_told_for_everything(bench: Bench) -> None:
+    def failing(work: Sequence[Job]) -> Iterator[Measured | Refused]:
+        yield from bench.answers(work[:0])
+        raise EngineError("llama-cpp-python cannot be loaded")
+
+    bench.child = failing
+    measured = measure_rates(SEEN)
+    assert measured.rates == ()
+    assert len(measured.notes) == 4
+    assert bench.starts == [4]
+
+
+@pytest.mark.usefixtures("bench")
+def test_measuring_can_be_stopped() -> None:
+    with pytest.raises(Cancelled):
+        measure_rates(SEEN, on_progress=lambda fraction: fraction < 0.5)
+
+
+def test_a_slow_card_is_judged(bench: Bench) -> None:
+    bench.child = lambda work: iter([MemoryRate("CUDA0", 100e9, 90e9)])
+    assert "11% of the 936 GB/s" in measure_rates(SEEN).notes[0]
+
+
+def test_rates_are_kept_and_used_again(bench: Bench) -> None:
+    first = known_machine()
+    assert known_machine() == first
+    assert len(bench.starts) == 1
+    known_machine(fresh=True)
+    assert len(bench.starts) == 2
+    if os.name == "posix":
+        assert machine_kept.kept_file().stat().st_mode & 0o077 == 0
+
+
+def test_free_memory_is_never_that_of_an_earlier_day(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    known_machine()
+    fuller = replace(SEEN.devices[0], memory_free=GIB)
+    monkeypatch.setattr(
+        devices, "look", lambda **_how: replace(SIGHT, machine=Machine((fuller, SEEN.devices[1])))
+    )
+    assert known_machine().devices[0].memory_free == GIB
+    assert len(bench.starts) == 1
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        replace(SIGHT, cards=Cards(driver="590.2")),
+        replace(SIGHT, found=replace(SIGHT.found, version="0.3.37")),
+        replace(SIGHT, machine=Machine(SEEN.devices[1:])),
+        replace(SIGHT, machine=Machine((replace(SEEN.devices[0], pcie_width=1), SEEN.devices[1]))),
+    ],
+    ids=["driver", "llama-cpp-python", "a card less", "another slot"],
+)
+def test_a_changed_machine_is_measured_anew(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, changed: Sight
+) -> None:
+    known_machine()
+    monkeypatch.setattr(devices, "look", lambda **_how: changed)
+    known_machine()
+    assert len(bench.starts) == 2
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda text: text[: len(text) // 2],
+        lambda text: "",
+        lambda text: "[]",
+        lambda text: "{}",
+        lambda text: text.replace('"schema": 1', '"schema": 2'),
+        lambda text: text.replace("800000000000.0", "-5"),
+        lambda text: text.replace("800000000000.0", '"fast"'),
+        lambda text: text.replace("800000000000.0", "NaN"),
+        lambda text: text.replace('"read"', '"reed"'),
+    ],
+)
+def test_a_damaged_file_is_measured_anew(bench: Bench, damage: Callable[[str], str]) -> None:
+    known_machine()
+    path = machine_kept.kept_file()
+    whole = path.read_text()
+    path.write_text(damage(whole))
+    assert path.read_text() != whole
+    known_machine()
+    assert len(bench.starts) == 2
+    assert json.loads(path.read_text()) == json.loads(whole)
+
+
+def test_rates_that_are_not_known_may_stay_so(bench: Bench) -> None:
+    assert known_machine(may_measure=False) == SEEN
+    assert bench.starts == []
+    measured = known_machine()
+    assert known_machine(may_measure=False) == measured
+
+
+def test_half_a_measurement_is_not_kept(bench: Bench) -> None:
+    bench.child = lambda work: iter([MemoryRate("CPU", 30e9, 30e9)])
+    assert [rate.device for rate in known_machine().rates] == ["CPU"]
+    assert not machine_kept.kept_file().exists()
+
+
+@pytest.mark.usefixtures("bench")
+def test_a_disk_that_takes_nothing_costs_only_the_keeping() -> None:
+    path = machine_kept.kept_file()
+    path.mkdir()
+    assert known_machine().rates
+    assert path.is_dir()

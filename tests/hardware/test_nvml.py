@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+import os
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from localspec.hardware import nvml
+from localspec.hardware.device_info import DeviceUser
+from localspec.hardware.nvml import Card, look_through, match
+from tests.hardware.cards import GTX_1060, RTX_3090, FakeLibrary
+
+OLD, NEW = Card(0, uuid="GPU-bbbb", bus_id="0000:01:00.0"), Card(1, uuid="GPU-aaaa", bus_id="0000:c1:00.0")
+BOTH = (OLD, NEW)
+
+
+def test_a_card_is_described() -> None:
+    library = FakeLibrary(RTX_3090)
+    cards = look_through(library)
+    (card,) = cards.cards
+    assert (cards.driver, cards.trouble, library.shut_down) == ("580.95.05", "", True)
+    assert (card.number, card.name, card.bus_id) == (0, "NVIDIA GeForce RTX 3090", "0000:c1:00.0")
+    assert (card.pcie_generation, card.pcie_width, card.pcie_width_max) == (4, 16, 16)
+    assert (card.power_limit_w, card.temperature_c, card.drives_display) == (350.0, 41.0, True)
+    assert card.missing == ()
+
+
+def test_the_possible_rate_is_that_of_the_data_sheet() -> None:
+    (card,) = look_through(FakeLibrary(RTX_3090)).cards
+    assert card.theoretical_rate == pytest.approx(936e9, rel=0.001)
+
+
+def test_programs_on_the_card_are_named_and_the_hungriest_comes_first() -> None:
+    (card,) = look_through(FakeLibrary(RTX_3090)).cards
+    assert card.users == (
+        DeviceUser(4_000_001, "ollama", 300 * 2**20),
+        DeviceUser(4_000_002, "unknown program", None),
+    )
+
+
+def test_the_probe_itself_is_no_user() -> None:
+    me = [SimpleNamespace(pid=os.getpid(), usedGpuMemory=1)]
+    (card,) = look_through(FakeLibrary(GTX_1060 | {"ComputeRunningProcesses": me})).cards
+    assert card.users == ()
+
+
+def test_text_may_come_as_bytes() -> None:
+    (card,) = look_through(FakeLibrary(GTX_1060)).cards
+    assert (card.name, card.bus_id) == ("NVIDIA GeForce GTX 1060", "0000:01:00.0")
+
+
+@pytest.mark.parametrize("what", sorted(RTX_3090))
+def test_one_answer_that_is_missing_leaves_the_others(what: str) -> None:
+    (whole,) = look_through(FakeLibrary(RTX_3090)).cards
+    (card,) = look_through(FakeLibrary({key: RTX_3090[key] for key in RTX_3090 if key != what})).cards
+    fields = [name for name in Card.__dataclass_fields__ if name != "missing"]
+    assert sum(getattr(card, name) != getattr(whole, name) for name in fields) == 1
+    assert all("Not Supported" in words for words in card.missing)
+
+
+def test_a_driver_that_answers_nothing_leaves_a_list_of_what_is_missing() -> None:
+    (card,) = look_through(FakeLibrary({})).cards
+    assert (card.name, card.users, card.theoretical_rate) == ("", (), None)
+    assert "its temperature (Not Supported)" in card.missing
+    assert len(card.missing) >= 8
+
+
+def test_a_lost_card_does_not_hide_the_others() -> None:
+    lost, fine = look_through(FakeLibrary(GTX_1060, RTX_3090, broken=("card 0",))).cards
+    assert lost.missing == ("everything but its memory (GPU is lost)",)
+    assert fine.name == "NVIDIA GeForce RTX 3090"
+
+
+def test_a_broken_driver_is_told_in_its_own_words() -> None:
+    cards = look_through(FakeLibrary(RTX_3090, broken=("nvmlInit",)))
+    assert cards.cards == ()
+    assert cards.trouble == "NVIDIA's driver does not answer (Driver/library version mismatch)"
+
+
+def test_a_driver_that_cannot_count_is_broken() -> None:
+    class Uncountable(FakeLibrary):
+        def nvmlDeviceGetCount(self) -> int:  # noqa: N802
+            raise OSError("no")
+
+    assert look_through(Uncountable()).trouble == "NVIDIA's driver does not answer (no)"
+
+
+def test_a_missing_package_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nvml, "_is_installed", lambda: True)
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    assert "nvidia-ml-py cannot be used" in nvml.look().trouble
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the binding looks for the library itself")
+def test_without_a_driver_its_binding_is_not_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nvml, "_LIBRARY", "libnvidia-ml-that-nobody-has.so.1")
+    monkeypatch.delitem(sys.modules, "pynvml", raising=False)
+    assert nvml.look().trouble == "NVIDIA's driver does not answer (NVML Shared Library Not Found)"
+    assert "pynvml" not in sys.modules
+
+
+def test_a_place_on_the_bus_decides() -> None:
+    assert match("0000:c1:00.0", 0, BOTH, None) == NEW
+    assert match("0000:99:00.0", 0, BOTH, None) is None
+
+
+@pytest.mark.parametrize(
+    ("visible", "expected"),
+    [
+        (None, [OLD, NEW]),
+        ("1", [NEW]),
+        ("1,0", [NEW, OLD]),
+        (" 1 , 0 ", [NEW, OLD]),
+        ("GPU-aaaa", [NEW]),
+        ("gpu-bb,GPU-aaaa", [OLD, NEW]),
+        ("GPU-", []),  # both begin with it
+        ("0,9,1", [OLD]),  # what follows an unknown number is not seen
+        ("-1", []),
+        ("", []),
+    ],
+)
+def test_without_a_place_the_order_that_cuda_shows_decides(visible: str | None, expected: list[Card]) -> None:
+    assert [match("", n, BOTH, visible) for n in range(3)] == [*expected, None, None, None][:3]

@@ -1,0 +1,188 @@
+"""What holds for every machine: nothing is overfull, nothing is lost, and better is never worse."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from localspec.errors import UserError
+from localspec.hardware.device_info import DeviceInfo, Machine, MemoryRate, Placement, Seat
+from localspec.hardware.memory.budget import Room
+from localspec.hardware.placement.constraints import Wishes
+from localspec.hardware.placement.place import place
+from localspec.hardware.placement.speed import LEAST_GAIN
+from localspec.models.shape_m import ModelShape
+from localspec.types import Mode
+from tests.hardware.machines import GB, GIB, apple, card, cpu, machine, mixture, model
+
+SEEDS = range(60)
+
+
+def invented(random: Random) -> tuple[Machine, ModelShape, ModelShape | None]:
+    """Return a machine with 0 to 4 cards, a target and mostly a draft."""
+    if random.random() < 0.1:
+        where = apple(random.choice([16, 32, 64]))
+    else:
+        cards = [
+            (
+                card(n, random.choice([4, 6, 8, 12, 16, 24]), display=random.random() < 0.3),
+                random.choice([90, 200, 360, 500, 900]),
+            )
+            for n in range(random.randrange(5))
+        ]
+        where = machine(
+            *cards,
+            processor=cpu(random.uniform(12, 60), random.choice([2, 4, 8, 16, 32])),
+            rate=random.choice([20, 50, 120]),
+        )
+    layers = random.choice([16, 28, 32, 48, 64])
+    size = random.uniform(1, 20)
+    target = mixture(size, layers, 0.15) if random.random() < 0.2 else model(size, layers)
+    draft = model(random.uniform(0.1, 1.5), random.choice([12, 24, 28]), width=1024)
+    return where, target, draft if random.random() < 0.8 else None
+
+
+def placed(
+    where: Machine, target: ModelShape, draft: ModelShape | None, context: int = 4096
+) -> Placement | None:
+    try:
+        return place(where, target, draft, Wishes(context=context))
+    except UserError:
+        return None
+
+
+def seats(found: Placement) -> list[tuple[Seat, bool]]:
+    return [(found.target, False)] + ([(found.draft, True)] if found.draft else [])
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_no_device_gives_more_than_it_has(seed: int) -> None:
+    where, target, draft = invented(Random(seed))
+    found = place_or_skip(where, target, draft)
+    room = Room(where)
+    left = dict(room.free)
+    for seat, _ in seats(found):
+        for need in seat.needs:
+            left[need.device] -= need.total
+            if need.device == "Metal":
+                left["CPU"] -= need.total
+    assert min(left.values()) >= 0
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_every_layer_sits_somewhere_once(seed: int) -> None:
+    where, target, draft = invented(Random(seed))
+    found = place_or_skip(where, target, draft)
+    ids = {device.id for device in where.devices} - {"CPU"}
+    for seat, is_draft in seats(found):
+        shape = draft if is_draft else target
+        assert shape is not None
+        assert len(seat.devices) == len(set(seat.devices)) == len(seat.layers)
+        assert set(seat.devices) <= ids
+        assert sum(seat.layers) <= len(shape.layers)
+        assert min(seat.layers, default=1) > 0
+        weights = sum(need.weights for need in seat.needs)
+        assert weights == shape.weight_bytes
+    assert found == place(where, target, draft, Wishes(context=4096))
+
+
+def place_or_skip(where: Machine, target: ModelShape, draft: ModelShape | None) -> Placement:
+    found = placed(where, target, draft)
+    if found is None:
+        pytest.skip("this one fits nowhere")
+    return found
+
+
+def more_memory(where: Machine, random: Random) -> Machine:
+    at = random.randrange(len(where.devices))
+    devices = list(where.devices)
+    devices[at] = replace(
+        devices[at],
+        memory_total=devices[at].memory_total + 3 * GIB,
+        memory_free=devices[at].memory_free + 3 * GIB,
+    )
+    return replace(where, devices=tuple(devices))
+
+
+def faster(where: Machine, random: Random) -> Machine:
+    if not where.rates:
+        return where
+    at = random.randrange(len(where.rates))
+    rates = list(where.rates)
+    rates[at] = MemoryRate(rates[at].device, 1.7 * rates[at].read, 1.7 * rates[at].copy)
+    return replace(where, rates=tuple(rates))
+
+
+def another_card(where: Machine, random: Random) -> Machine:
+    extra: DeviceInfo = card(9, random.choice([6, 12, 24]))
+    rates = (*where.rates, MemoryRate(extra.id, random.choice([200, 900]) * GB, GB))
+    return replace(where, devices=(*where.devices[:-1], extra, where.devices[-1]), rates=rates)
+
+
+@pytest.mark.parametrize("better", [more_memory, faster, another_card])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_better_machine_is_never_slower(better: Callable[[Machine, Random], Machine], seed: int) -> None:
+    random = Random(seed)
+    where, target, draft = invented(random)
+    before, after = placed(where, target, draft), placed(better(where, random), target, draft)
+    if before is None:
+        return
+    assert after is not None
+    # plain decoding is kept where speculation would win by less than this
+    assert (after.tokens_per_s or 0) * LEAST_GAIN * 1.001 >= (before.tokens_per_s or 0)
+
+
+def overridden(where: Machine, random: Random) -> Wishes:
+    cards = [device.id for device in where.devices if device.kind != "cpu"]
+    modes: list[Mode | None] = [None, None, "off", "ngram", "sd", "ssd"]
+    return Wishes(
+        context=random.choice([0, 512, 4096, 32768]),
+        devices=random.choice([None, (), tuple(random.sample(cards, len(cards)))]),
+        draft_devices=random.choice([None, (), tuple(cards[:1]), tuple(cards)]),
+        gpu_layers=random.choice([None, None, 0, 1, 5, 99]),
+        draft_gpu_layers=random.choice([None, None, 0, 1, 99]),
+        tensor_split=random.choice([None, None, (1.0,), (0.0, 1.0), (3.0, 1.0, 1.0)]),
+        threads=random.choice([None, 1, 4]),
+        draft_threads=random.choice([None, 1, 3]),
+        mode=random.choice(modes),
+    )
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_any_flags_give_a_plan_or_a_plain_refusal(seed: int) -> None:
+    random = Random(seed)
+    where, target, draft = invented(random)
+    wishes = overridden(where, random)
+    refusals: list[UserError] = []
+    try:
+        check_flags(place(where, target, draft, wishes), wishes, target, draft)
+    except UserError as error:
+        refusals.append(error)
+    for refused in refusals:
+        assert "GiB" in refused.message or "MiB" in refused.message
+        assert "three ways out" in refused.hint
+
+
+def check_flags(found: Placement, wishes: Wishes, target: ModelShape, draft: ModelShape | None) -> None:
+    if wishes.gpu_layers:
+        assert sum(found.target.layers) <= min(wishes.gpu_layers - 1, len(target.layers))
+    if wishes.mode in {"sd", "ssd"} and draft is not None:
+        assert found.mode == wishes.mode
+    if wishes.mode in {"off", "ngram"}:
+        assert (found.mode, found.draft) == ("off", None)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_usual_context_shrinks_only_for_room_or_speed(seed: int) -> None:
+    where, target, draft = invented(Random(seed))
+    found = placed(where, target, draft, 0)
+    if found is None:
+        assert placed(where, target, draft, 512) is None
+    elif found.target.context == 4096:
+        usual = placed(where, target, draft, 8192)
+        assert usual is None or 1.2 * (usual.tokens_per_s or 0) <= (found.tokens_per_s or 0)
+    elif found.target.context < 4096:
+        assert placed(where, target, draft, 2 * found.target.context) is None

@@ -1,0 +1,37 @@
+"""How each model of a pair is thought to be opened."""
+
+from __future__ import annotations
+
+from localspec.hardware.device_info import Machine
+from localspec.hardware.memory.estimate import estimate
+from localspec.hardware.placement.candidates import Search
+from localspec.hardware.placement.constraints import CacheTypes, Spread, Wishes
+from tests.hardware.machines import MIDDLE, SMALL, card, cpu, machine
+
+ON_CARD, HERE = Spread(("CUDA0",), (28,)), Spread()
+
+
+def search(where: Machine | None = None, **wished: object) -> Search:
+    wishes = Wishes(**wished)  # type: ignore[arg-type]
+    return Search(where or machine((card(0, 24), 900)), (MIDDLE, SMALL), wishes, estimate)
+
+
+def test_the_draft_has_room_for_its_branches() -> None:
+    found = search(max_fan_out=5)
+    assert found.sitting(SMALL, ON_CARD, 4096).sequences == 6
+    assert found.sitting(MIDDLE, HERE, 4096).sequences == 1
+
+
+def test_a_draft_on_the_processor_does_without_flash_attention_where_it_can() -> None:
+    assert search().sitting(SMALL, HERE, 4096).flash_attention is False
+    assert search().sitting(SMALL, ON_CARD, 4096).flash_attention is None
+    assert search().sitting(MIDDLE, HERE, 4096).flash_attention is None
+    narrow = search(draft_cache=CacheTypes("f16", "q8_0"))  # which nothing else can read
+    assert narrow.sitting(SMALL, HERE, 4096).flash_attention is None
+    assert search(flash_attention=True).sitting(SMALL, HERE, 4096).flash_attention is True
+
+
+def test_models_on_one_core_take_turns() -> None:
+    assert search(machine(processor=cpu(28, 1))).threads(HERE, HERE).take_turns
+    assert not search(machine(processor=cpu(28, 2))).threads(HERE, HERE).take_turns
+    assert not search(machine(processor=cpu(28, 1))).threads(HERE, None).take_turns

@@ -1,0 +1,59 @@
+"""Requests to a runtime on the bundled pair, and what comes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from localspec.demo import prompts
+from localspec.inference.runtime import Runtime
+from localspec.types import (
+    EngineSettings,
+    Finished,
+    GenerationEvent,
+    Message,
+    Mode,
+    ModelOptions,
+    Request,
+    Sampling,
+    TextDelta,
+)
+
+GREEDY = Sampling(temperature=0.0)
+OFF = EngineSettings(mode="off")
+FORCED = EngineSettings(mode="sd", min_confidence=0.2)  # drafts whether it pays here or not
+MODES: tuple[Mode, ...] = ("off", "ngram", "sd", "ssd")
+QUESTION = (Message("user", "Write a Python function that checks whether a number is prime."),)
+LONG_STORY = " ".join(item.prompt for item in prompts())  # about a thousand tokens
+
+
+@contextmanager
+def open_pair(target: Path, draft: Path) -> Iterator[Runtime]:
+    """Open the pair with room for a long text; the target gives the same bits at every batch width."""
+    options = ModelOptions(target, context=2048, micro_batch=32, threads=1)
+    with Runtime.open(options, replace(options, path=draft)) as opened:
+        yield opened
+
+
+def greedy(
+    settings: EngineSettings = OFF, prompt: tuple[Message, ...] | str = QUESTION, max_tokens: int | None = 40
+) -> Request:
+    return Request(prompt, GREEDY, settings, max_tokens, seed=1)
+
+
+def text_of(events: Sequence[GenerationEvent]) -> str:
+    return "".join(event.text for event in events if isinstance(event, TextDelta))
+
+
+def end_of(events: Sequence[GenerationEvent]) -> Finished:
+    *before, last = events
+    assert isinstance(last, Finished)
+    assert not any(isinstance(event, Finished) for event in before)
+    return last
+
+
+def answer(runtime: Runtime, request: Request) -> tuple[str, Finished]:
+    events = list(runtime.generate(request))
+    return text_of(events), end_of(events)

@@ -1,0 +1,247 @@
+"""The runtime on the bundled pair: what it answers, how it stops, what it refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from localspec.errors import Cancelled, ContextFullError, ModelFileError, PairingError, UserError
+from localspec.inference.runtime import Runtime
+from localspec.types import (
+    DraftOrigin,
+    EngineSettings,
+    Mode,
+    ModelOptions,
+    Provenance,
+    Request,
+    RoundDone,
+    Sampling,
+    TextDelta,
+)
+from tests.inference.runtimes import (
+    FORCED,
+    LONG_STORY,
+    MODES,
+    OFF,
+    QUESTION,
+    answer,
+    end_of,
+    greedy,
+    open_pair,
+)
+from tests.llama import tiny
+
+
+@pytest.fixture(scope="module")
+def runtime(demo_target_q8: Path, demo_draft: Path) -> Iterator[Runtime]:
+    with open_pair(demo_target_q8, demo_draft) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def alone(demo_target: Path) -> Iterator[Runtime]:
+    """The target without a draft model, and with little room."""
+    with Runtime.open(ModelOptions(demo_target, context=96, threads=1)) as opened:
+        yield opened
+
+
+def test_it_says_what_is_open(runtime: Runtime, demo_target_q8: Path, demo_draft: Path) -> None:
+    assert runtime.draft is not None
+    assert (runtime.target.path, runtime.draft.path) == (demo_target_q8, demo_draft)
+    assert runtime.target.context == runtime.draft.context == 2048
+    assert runtime.target.vocabulary == 8192
+    assert runtime.notes == ()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_every_mode_gives_the_same_greedy_answer(runtime: Runtime, mode: Mode) -> None:
+    expected, _ = answer(runtime, greedy(OFF))
+    for confidence in (None, 0.2):
+        found, end = answer(runtime, greedy(EngineSettings(mode=mode, min_confidence=confidence)))
+        assert found == expected
+        assert "def " in found
+        assert end.reason == "length"
+        assert end.summary.tokens == 40
+
+
+def test_rounds_text_and_summary_agree(runtime: Runtime) -> None:
+    events = list(runtime.generate(greedy(FORCED)))
+    rounds = [event.stats for event in events if isinstance(event, RoundDone)]
+    summary = end_of(events).summary
+    assert summary.rounds == len(rounds) - 1  # the first read the prompt
+    assert summary.drafted == sum(stats.drafted for stats in rounds)
+    assert summary.accepted == sum(stats.accepted for stats in rounds) > 0
+    assert summary.tokens == sum(stats.accepted + 1 for stats in rounds)
+    assert {stats.origin for stats in rounds[1:]} <= {DraftOrigin.FRESH, DraftOrigin.NONE}
+    assert summary.prompt_tokens == runtime.count_tokens(QUESTION)
+    pieces = [piece for event in events if isinstance(event, TextDelta) for piece in event.pieces]
+    assert {piece.provenance for piece in pieces} >= {Provenance.TARGET, Provenance.ACCEPTED}
+    parts = summary.verify_s + summary.draft_s + summary.wait_s + summary.python_s
+    assert parts == pytest.approx(summary.decode_s)
+
+
+def test_plain_sampling_repeats_with_its_seed(runtime: Runtime) -> None:
+    request = Request(QUESTION, Sampling(temperature=1.5, top_k=0, top_p=1.0), OFF, 30, seed=7)
+    first, _ = answer(runtime, request)
+    assert answer(runtime, request)[0] == first
+    assert answer(runtime, replace(request, seed=8))[0] != first
+    unseeded = {answer(runtime, replace(request, seed=None))[0] for _ in range(3)}
+    assert len(unseeded) > 1
+
+
+def test_speculative_sampling_repeats_with_its_seed(runtime: Runtime) -> None:
+    request = Request(QUESTION, Sampling(temperature=1.0), FORCED, 30, seed=7)
+    assert answer(runtime, request)[0] == answer(runtime, request)[0]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_stop_string_ends_the_answer_before_itself(runtime: Runtime, mode: Mode) -> None:
+    whole, _ = answer(runtime, greedy())
+    stop = whole[25:32]
+    settings = EngineSettings(mode=mode, min_confidence=0.2)
+    found, end = answer(runtime, replace(greedy(settings), stop=("never", stop)))
+    assert found == whole[: whole.index(stop)]
+    assert end.reason == "stop"
+    assert end.summary.tokens < 40
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("limit", [1, 2, 9])
+def test_a_limit_is_kept(runtime: Runtime, mode: Mode, limit: int) -> None:
+    settings = EngineSettings(mode=mode, min_confidence=0.0)
+    _, end = answer(runtime, greedy(settings, max_tokens=limit))
+    assert (end.reason, end.summary.tokens) == ("length", limit)
+
+
+def test_without_a_limit_the_model_ends_its_turn(runtime: Runtime) -> None:
+    text, end = answer(runtime, greedy(max_tokens=None))
+    assert end.reason == "stop"
+    assert "<|im_end|>" not in text
+
+
+@pytest.mark.parametrize("mode", ["off", "ngram"])
+def test_the_end_of_the_context_ends_the_answer(alone: Runtime, mode: Mode) -> None:
+    anything = Sampling(temperature=50.0, top_k=0, top_p=1.0, min_p=0.0)  # hardly ever the end of the turn
+    request = Request("the sea the sea the sea", anything, EngineSettings(mode=mode), None, seed=1)
+    _, end = answer(alone, request)
+    assert end.reason == "context"
+    assert end.summary.tokens + end.summary.prompt_tokens == 96
+
+
+def test_a_prompt_that_is_too_long_says_by_how_much(alone: Runtime) -> None:
+    too_long = alone.decode(alone.encode(LONG_STORY)[:120])
+    size = len(alone.encode(too_long))
+    events = alone.generate(greedy(prompt=too_long))
+    with pytest.raises(ContextFullError) as caught:
+        next(events)
+    assert str(size) in caught.value.message
+    assert f"by {size - 95} tokens" in caught.value.hint
+    fitting = alone.decode(alone.encode(too_long)[:95])
+    assert len(alone.encode(fitting)) == 95
+    assert answer(alone, greedy(prompt=fitting))[1].summary.tokens == 1
+
+
+def test_an_empty_prompt_is_refused(alone: Runtime) -> None:
+    with pytest.raises(UserError, match="empty"):
+        list(alone.generate(greedy(prompt="")))
+
+
+@pytest.mark.parametrize("mode", ["sd", "ssd"])
+def test_a_mode_that_needs_a_draft_model_says_so(alone: Runtime, mode: Mode) -> None:
+    with pytest.raises(UserError, match=f"mode {mode} needs a draft model") as caught:
+        list(alone.generate(greedy(EngineSettings(mode=mode))))
+    assert "-md" in caught.value.hint
+    assert answer(alone, greedy(prompt="Hello", max_tokens=3))[1].summary.tokens
+
+
+@pytest.mark.parametrize("mode", ["sd", "ssd"])
+def test_a_draft_may_be_longer_than_one_call_can_judge(runtime: Runtime, mode: Mode) -> None:
+    expected, _ = answer(runtime, greedy(max_tokens=400))
+    settings = EngineSettings(mode=mode, draft_length=256, min_confidence=0.0)
+    assert answer(runtime, greedy(settings, max_tokens=400))[0] == expected
+
+
+def test_tokens_and_text_translate(runtime: Runtime) -> None:
+    text = "def is_prime(n): return n > 1  # naïve ☃"
+    assert runtime.decode(runtime.encode(text)) == text
+    assert runtime.count_tokens(QUESTION) == len(runtime.encode(QUESTION))
+    assert runtime.count_tokens(QUESTION) > len(runtime.encode(QUESTION[0].content))
+
+
+def test_scores_are_the_logits_that_greedy_decoding_follows(runtime: Runtime) -> None:
+    prompt = runtime.encode(QUESTION)
+    tokens = [token for token, *_ in runtime.generate_tokens(greedy())]
+    best = [int(row.argmax()) for row in runtime.score([*prompt, *tokens])]
+    assert len(best) == len(prompt) + len(tokens)
+    assert best[len(prompt) - 1 : -1] == tokens
+    assert [token for token, *_ in runtime.generate_tokens(greedy(FORCED))] == tokens
+
+
+def test_tokens_say_where_they_come_from(runtime: Runtime) -> None:
+    plain = list(runtime.generate_tokens(greedy()))
+    assert {(provenance, hit) for _, provenance, hit in plain} == {(Provenance.TARGET, False)}
+    settings = EngineSettings(mode="ssd", min_confidence=0.0)
+    ahead = list(runtime.generate_tokens(greedy(settings, max_tokens=200)))
+    assert all(hit for _, provenance, hit in ahead if provenance is Provenance.PREPARED)
+    assert not any(hit for _, provenance, hit in ahead if provenance is Provenance.ACCEPTED)
+    assert any(hit for *_, hit in ahead)
+
+
+def test_settings_are_chosen_with_a_reason(runtime: Runtime, alone: Runtime) -> None:
+    mine = EngineSettings(mode="off", draft_length=3, acceptance="match")
+    settings, reason = runtime.choose_settings(mine)
+    assert replace(settings, mode="off") == mine
+    assert settings.mode in MODES
+    assert "tokens/s" in reason
+    settings, reason = alone.choose_settings()
+    assert settings.mode == "ngram"
+    assert "no draft model" in reason
+
+
+@pytest.mark.parametrize("extra", [0, 40])
+def test_a_draft_model_of_another_family_is_refused(demo_target: Path, tmp_path: Path, extra: int) -> None:
+    other = tiny.llama(tmp_path / "other.gguf", extra=extra)
+    with pytest.raises(PairingError) as caught:
+        Runtime.open(ModelOptions(demo_target), ModelOptions(other))
+    assert caught.value.message
+    assert "family" in caught.value.hint
+
+
+def test_vocabularies_that_differ_in_one_token_are_refused(tmp_path: Path) -> None:
+    one, other = tiny.llama(tmp_path / "one.gguf"), tiny.llama(tmp_path / "other.gguf", change=100)
+    with pytest.raises(PairingError, match="token 100"):
+        Runtime.open(ModelOptions(one), ModelOptions(other))
+
+
+def test_a_model_that_cannot_rewind_writes_without_speculation(tmp_path: Path) -> None:
+    path = tiny.recurrent(tmp_path / "recurrent.gguf")
+    with Runtime.open(ModelOptions(path)) as opened:
+        assert len(opened.notes) == 1
+        assert opened.choose_settings()[0].mode == "off"
+        request = greedy(EngineSettings(mode="ngram"), "abc abc abc", 8)
+        first = [token for token, *_ in opened.generate_tokens(request)]
+        assert first
+        assert [token for token, *_ in opened.generate_tokens(request)] == first
+
+
+def test_loading_reports_progress_and_can_be_cancelled(demo_target: Path, demo_draft: Path) -> None:
+    heard: list[float] = []
+
+    def until_the_second(fraction: float) -> bool:
+        heard.append(fraction)
+        return fraction < 0.6
+
+    with pytest.raises(Cancelled):
+        Runtime.open(ModelOptions(demo_target), ModelOptions(demo_draft), on_progress=until_the_second)
+    assert heard == sorted(heard)
+    assert 0.0 <= heard[0] < 0.5 < heard[-1] <= 1.0
+
+
+def test_a_missing_file_and_a_tiny_context_are_refused(demo_target: Path, tmp_path: Path) -> None:
+    with pytest.raises(ModelFileError):
+        Runtime.open(ModelOptions(demo_target), ModelOptions(tmp_path / "none.gguf"))
+    with pytest.raises(UserError, match="too small"):
+        Runtime.open(ModelOptions(demo_target, context=8))

@@ -1,0 +1,75 @@
+"""How many processor threads each model gets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from localspec.inference import contexts
+from localspec.inference.runtime import Runtime
+from localspec.llama import Context
+from localspec.types import EngineSettings, Message, Mode, ModelOptions, Request, Sampling
+
+Threads = tuple[int, int | None]
+
+
+@pytest.fixture
+def given(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[Threads]]:
+    """Return the threads that contexts are given, for a token and for several, by their model's file."""
+    found: dict[str, list[Threads]] = {}
+
+    def set_threads(context: Context, threads: int, several: int | None = None) -> None:
+        found.setdefault(context.model.options.path.stem, []).append((threads, several))
+
+    monkeypatch.setattr(Context, "set_threads", set_threads)
+    return found
+
+
+def answer(target: Path, draft: Path, mode: Mode, draft_threads: int | None = None) -> None:
+    """Decode a few tokens as on a machine with eight cores."""
+    options = ModelOptions(target, context=96, threads=8)
+    with Runtime.open(options, ModelOptions(draft, context=96), draft_threads=draft_threads) as runtime:
+        greedy = Sampling(temperature=0.0)
+        list(runtime.generate(Request((Message("user", "Hi"),), greedy, EngineSettings(mode=mode), 4)))
+
+
+def test_a_small_draft_model_steps_alone_and_reads_with_all(
+    given: dict[str, list[Threads]], demo_target: Path, demo_draft: Path
+) -> None:
+    answer(demo_target, demo_draft, "sd")
+    assert set(given[demo_draft.stem]) == {(1, 8)}
+    assert {threads for threads, _ in given[demo_target.stem]} == {8}
+
+
+def test_a_larger_draft_model_steps_with_more(
+    given: dict[str, list[Threads]], demo_target: Path, demo_draft: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(contexts, "THREAD_BYTES", demo_draft.stat().st_size // 3)
+    answer(demo_target, demo_draft, "sd")
+    [(threads, reading)] = set(given[demo_draft.stem])
+    assert 2 <= threads <= 4
+    assert reading == 8
+
+
+def test_threads_asked_for_are_those_of_all_its_work(
+    given: dict[str, list[Threads]], demo_target: Path, demo_draft: Path
+) -> None:
+    answer(demo_target, demo_draft, "sd", draft_threads=5)
+    assert set(given[demo_draft.stem]) == {(5, 5)}
+
+
+def test_models_that_work_at_once_share_the_cores(
+    given: dict[str, list[Threads]], demo_target: Path, demo_draft: Path
+) -> None:
+    answer(demo_target, demo_draft, "ssd")
+    assert given[demo_draft.stem][-1] == (2, 2)
+    assert given[demo_target.stem][-1][0] == 6
+
+
+def test_threads_asked_for_are_taken_from_the_cores_that_are_shared(
+    given: dict[str, list[Threads]], demo_target: Path, demo_draft: Path
+) -> None:
+    answer(demo_target, demo_draft, "ssd", draft_threads=5)
+    assert given[demo_draft.stem][-1] == (5, 5)
+    assert given[demo_target.stem][-1][0] == 3

@@ -1,0 +1,42 @@
+"""Open workers on the bundled pair, and what is started beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from localspec.inference.runtime import Runtime
+from localspec.inference.worker import Worker
+from localspec.types import ModelOptions
+
+Open = Callable[[], Worker]
+
+
+def pair_options(target: Path, draft: Path) -> tuple[ModelOptions, ModelOptions]:
+    options = ModelOptions(target, context=2048, micro_batch=32, threads=1)
+    return options, replace(options, path=draft)
+
+
+@pytest.fixture(scope="module")
+def runtime(demo_target_q8: Path, demo_draft: Path) -> Iterator[Runtime]:
+    with Runtime.open(*pair_options(demo_target_q8, demo_draft)) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def worker(demo_target_q8: Path, demo_draft: Path) -> Iterator[Worker]:
+    """For tests that leave it alive."""
+    with Worker.open(*pair_options(demo_target_q8, demo_draft)) as opened:
+        yield opened
+
+
+@pytest.fixture
+def open_worker(demo_target_q8: Path) -> Iterator[Open]:
+    """Opens workers on the bundled target, for tests that do not."""
+    with ExitStack() as stack:
+        options = ModelOptions(demo_target_q8, context=2048, micro_batch=32, threads=1)
+        yield lambda: stack.enter_context(Worker.open(options))

@@ -1,0 +1,104 @@
+"""Neither process outlives the other, and nothing is left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import psutil
+import pytest
+
+from localspec.inference.worker import Worker
+from localspec.types import ModelOptions
+from tests.inference.worker.conftest import Open
+from tests.inference.worker.processes import ENDLESS, ROOT, children, ends, run_script, start_script
+from tests.llama import tiny
+
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="processes are watched by pidfd")
+
+ANSWERING = """
+worker = Worker.open(options)
+answer = worker.generate(ENDLESS)
+next(answer)
+print(worker.pid, flush=True)
+"""
+
+
+def test_the_parent_imports_neither_numpy_nor_llama_cpp() -> None:
+    code = (
+        "import sys, localspec.inference.worker; "
+        "sys.exit(bool({'numpy', 'llama_cpp', 'localspec.inference.runtime'} & {*sys.modules}))"
+    )
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    subprocess.run([sys.executable, "-P", "-c", code], check=True, env=environment)
+
+
+def test_the_engine_ends_with_a_killed_parent(demo_target: Path) -> None:
+    with start_script(ANSWERING + "for _ in answer: pass", demo_target) as script:
+        assert script.stdout is not None
+        pid = int(script.stdout.readline())
+        script.kill()
+    assert ends(pid)
+
+
+def test_a_forgotten_worker_ends_with_its_program(demo_target: Path) -> None:
+    assert ends(int(run_script(ANSWERING, demo_target)))
+
+
+def test_a_lost_worker_is_closed(demo_target: Path) -> None:
+    worker = Worker.open(ModelOptions(demo_target, threads=1))
+    pid = worker.pid
+    del worker
+    assert ends(pid)
+
+
+def test_an_interrupt_in_the_terminal_does_not_end_the_engine(demo_target: Path) -> None:
+    code = """
+heard = []
+signal.signal(signal.SIGINT, lambda *_: heard.append("interrupt"))
+with Worker.open(options) as worker:
+    answer = worker.generate(greedy(max_tokens=40))
+    next(answer)
+    os.killpg(0, signal.SIGINT)
+    os.kill(worker.pid, signal.SIGINT)
+    *_, last = answer
+    print(*heard, last.reason, os.getsid(worker.pid) == worker.pid)
+"""
+    assert run_script(code, demo_target) == "interrupt length True\n"
+
+
+def test_memory_that_cannot_be_had_is_an_error_in_words(tmp_path: Path) -> None:
+    code = """
+from localspec.errors import UserError
+from dataclasses import replace
+resource.setrlimit(resource.RLIMIT_AS, (2**31, resource.RLIM_INFINITY))
+try:
+    Worker.open(replace(options, context=2**22))
+except UserError as error:
+    print(error.message)
+"""
+    model = tiny.llama(tmp_path / "model.gguf")
+    assert "there is no room for 4,194,304 tokens of context" in run_script(code, model)
+
+
+def test_opening_and_closing_leaves_nothing_behind(tmp_path: Path) -> None:
+    model = ModelOptions(tiny.llama(tmp_path / "model.gguf"), threads=1)
+    us = psutil.Process()
+    before = us.num_fds(), threading.active_count(), children()
+    for _ in range(10):
+        with Worker.open(model, on_log=lambda line: None) as worker:
+            assert worker.target.context
+        assert (us.num_fds(), threading.active_count(), children()) == before
+
+
+def test_a_process_that_does_not_listen_is_ended_by_force(open_worker: Open) -> None:
+    worker = open_worker()
+    events = worker.generate(ENDLESS)
+    next(events)
+    os.kill(worker.pid, signal.SIGSTOP)
+    worker.close()
+    assert ends(worker.pid)

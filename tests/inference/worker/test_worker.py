@@ -1,0 +1,259 @@
+"""The worker answers as the runtime in this process does, and stops when it is told to."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from localspec.decoding.measurements import CostWish, TraceWish
+from localspec.errors import (
+    Cancelled,
+    ContextFullError,
+    EngineDied,
+    EngineError,
+    ModelFileError,
+    PairingError,
+    UserError,
+)
+from localspec.inference.interface import OpenModels, TunableModels
+from localspec.inference.runtime import Runtime
+from localspec.inference.worker import LogLine, Worker
+from localspec.inference.worker.wire import Reply
+from localspec.types import (
+    EngineSettings,
+    Finished,
+    Message,
+    Mode,
+    ModelOptions,
+    RoundDone,
+    Sampling,
+    TextDelta,
+)
+from tests.inference.runtimes import LONG_STORY, MODES, QUESTION, end_of, greedy, text_of
+from tests.inference.worker.conftest import Open
+from tests.inference.worker.processes import ENDLESS, children, ends
+from tests.llama import tiny
+
+
+def test_it_offers_what_open_models_offer(worker: Worker, runtime: Runtime) -> None:
+    models: OpenModels = worker
+    assert (models.target, models.draft, models.notes) == (runtime.target, runtime.draft, runtime.notes)
+    assert models.count_tokens(QUESTION) == runtime.count_tokens(QUESTION)
+    assert all(0 < device.used <= device.total for device in models.memory())
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_greedy_answers_are_those_of_the_runtime(worker: Worker, runtime: Runtime, mode: Mode) -> None:
+    request = greedy(EngineSettings(mode=mode, min_confidence=0.2))
+    expected, found = list(runtime.generate(request)), list(worker.generate(request))
+    assert text_of(found) == text_of(expected)
+    assert end_of(found).summary.tokens == end_of(expected).summary.tokens == 40
+    assert sum(event.tokens for event in found if isinstance(event, RoundDone)) >= 40
+
+
+def test_settings_are_chosen_and_plain_decoding_is_measured(worker: Worker) -> None:
+    settings, reason = worker.choose_settings(EngineSettings(draft_length=3))
+    assert settings.draft_length == 3
+    assert "tokens/s" in reason
+    list(worker.generate(greedy()))
+    rate = worker.measure_plain()
+    assert rate is not None
+    assert rate.tokens_per_s > 0
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_trace_is_that_of_the_runtime(worker: Worker, runtime: Runtime, temperature: float) -> None:
+    models: TunableModels = worker
+    wish = TraceWish(replace(greedy(), sampling=Sampling(temperature)), candidates=5)
+    expected, found = runtime.trace(wish), models.trace(wish)
+    for name in ("tokens", "target_ids", "target_probs", "draft_ids", "draft_logits", "target_of_draft"):
+        assert np.array_equal(getattr(found, name), getattr(expected, name)), name
+    assert (found.prompt, found.ended) == (expected.prompt, expected.ended)
+    with pytest.raises(ContextFullError):
+        worker.trace(TraceWish(greedy(prompt=LONG_STORY * 3)))
+
+
+def test_costs_are_measured_and_a_measurement_can_be_cancelled(worker: Worker) -> None:
+    found = worker.measure_costs(CostWish(40, together=True, budget_s=0.0))
+    assert (found.depth, found.together) == (40, True)
+    assert min(seconds for _, seconds in (*found.verify, *found.step)) > 0
+    begun = threading.Event()
+
+    def cancel_until(ended: threading.Event) -> None:
+        begun.set()
+        while not ended.is_set():
+            worker.cancel()
+
+    for call in (
+        lambda: worker.measure_costs(CostWish(40, together=False, budget_s=600.0)),
+        lambda: worker.trace(TraceWish(ENDLESS)),
+    ):
+        ended = threading.Event()
+        thread = threading.Thread(target=cancel_until, args=(ended,))
+        thread.start()
+        begun.wait()
+        try:
+            with pytest.raises(Cancelled):
+                call()
+        finally:
+            ended.set()
+            thread.join()
+
+
+def test_tokens_are_counted_and_memory_is_read_during_an_answer(worker: Worker, runtime: Runtime) -> None:
+    events = worker.generate(ENDLESS)
+    next(event for event in events if isinstance(event, TextDelta))
+    for length in range(1, 20):
+        conversation = (Message("user", "many words " * length),)
+        assert worker.count_tokens(conversation) == runtime.count_tokens(conversation)
+    assert worker.memory()
+    worker.cancel()
+    assert end_of(list(events)).reason == "cancelled"
+
+
+def test_cancelling_ends_the_answer_and_only_this_one(worker: Worker) -> None:
+    events = worker.generate(ENDLESS)
+    before = next(event for event in events if isinstance(event, TextDelta))
+    worker.cancel()
+    worker.cancel()
+    assert before.text
+    assert end_of(list(events)).reason == "cancelled"
+    worker.cancel()
+    assert end_of(list(worker.generate(greedy()))).reason == "length"
+
+
+def test_another_thread_can_cancel_at_any_moment(worker: Worker) -> None:
+    for _ in range(20):
+        started, ended = threading.Event(), threading.Event()
+
+        def keep_cancelling(started: threading.Event = started, ended: threading.Event = ended) -> None:
+            started.set()
+            while not ended.is_set():
+                worker.cancel()
+
+        thread = threading.Thread(target=keep_cancelling)
+        thread.start()
+        started.wait()
+        try:
+            assert end_of(list(worker.generate(ENDLESS))).reason == "cancelled"
+        finally:
+            ended.set()
+            thread.join()
+
+
+def test_closing_the_iterator_stops_the_answer(worker: Worker, runtime: Runtime) -> None:
+    expected = text_of(list(runtime.generate(greedy())))
+    for count in (1, 5):
+        events = worker.generate(ENDLESS)
+        for _ in range(count):
+            next(events)
+        events.close()
+        assert list(events) == []
+        assert text_of(list(worker.generate(greedy()))) == expected
+
+
+def test_a_lost_answer_may_be_collected_by_the_thread_that_reads(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events, process = worker.generate(ENDLESS), worker._process
+    next(events)
+    deliver = process._deliver
+
+    def collect_and_deliver(reply: Reply | LogLine) -> None:
+        events.close()
+        deliver(reply)
+
+    monkeypatch.setattr(process, "_deliver", collect_and_deliver)
+    assert end_of(list(worker.generate(greedy()))).reason == "length"
+
+
+def test_an_answer_nobody_asks_for_is_not_begun(worker: Worker) -> None:
+    worker.generate(ENDLESS)
+    assert end_of(list(worker.generate(greedy()))).reason == "length"
+
+
+def test_closing_the_worker_ends_the_answer(open_worker: Open) -> None:
+    worker = open_worker()
+    events = worker.generate(ENDLESS)
+    next(events)
+    worker.close()
+    worker.close()
+    assert ends(worker.pid)
+    rest = list(events)
+    assert isinstance(rest[-1], Finished)
+    assert rest[-1].reason == "cancelled"
+    for call in (worker.memory, worker.choose_settings, lambda: list(worker.generate(ENDLESS))):
+        with pytest.raises(EngineError, match="closed") as caught:
+            call()
+        assert not isinstance(caught.value, EngineDied)
+    worker.cancel()
+
+
+def test_errors_keep_their_type_their_words_and_their_hint(worker: Worker, runtime: Runtime) -> None:
+    request = greedy(prompt=LONG_STORY * 3)
+    with pytest.raises(ContextFullError) as expected:
+        next(runtime.generate(request))
+    with pytest.raises(ContextFullError) as found:
+        next(worker.generate(request))
+    assert (found.value.message, found.value.hint) == (expected.value.message, expected.value.hint)
+    assert found.value.hint
+    with pytest.raises(UserError, match="empty"):
+        next(worker.generate(greedy(prompt="")))
+
+
+def test_models_that_cannot_be_opened_say_why(demo_target: Path, tmp_path: Path) -> None:
+    before = children()
+    with pytest.raises(ModelFileError, match="there is no file") as missing:
+        Worker.open(ModelOptions(tmp_path / "none.gguf"))
+    assert missing.value.hint
+    other = tiny.llama(tmp_path / "other.gguf")
+    with pytest.raises(PairingError):
+        Worker.open(ModelOptions(demo_target), ModelOptions(other))
+    assert children() <= before
+
+
+def test_a_context_beyond_the_memory_is_refused_in_words(demo_target: Path) -> None:
+    with pytest.raises(UserError, match="context"):
+        Worker.open(ModelOptions(demo_target, context=2**30))
+
+
+def test_what_nobody_expects_is_an_error_and_no_end(worker: Worker) -> None:
+    nonsense: tuple[Message, ...] = (42,)  # type: ignore[assignment]
+    with pytest.raises(EngineError, match="AttributeError") as caught:
+        worker.count_tokens(nonsense)
+    assert not isinstance(caught.value, EngineDied)
+    assert "\n" not in str(caught.value)
+    assert worker.count_tokens(QUESTION) > 0
+
+
+def test_loading_tells_its_progress_and_can_be_stopped(demo_target: Path, demo_draft: Path) -> None:
+    before, heard = children(), list[float]()
+    caller = threading.current_thread()
+
+    def until_the_second(fraction: float) -> bool:
+        assert threading.current_thread() is caller
+        heard.append(fraction)
+        return fraction < 0.6
+
+    with pytest.raises(Cancelled):
+        Worker.open(ModelOptions(demo_target), ModelOptions(demo_draft), on_progress=until_the_second)
+    assert heard == sorted(heard)
+    assert 0.0 <= heard[0] < 0.5 < heard[-1] <= 1.0
+    assert children() <= before
+
+
+def test_loading_can_be_stopped_before_the_first_news(demo_target: Path) -> None:
+    before, asked = children(), list[float]()
+
+    def stop(fraction: float) -> bool:
+        asked.append(fraction)
+        return False
+
+    with pytest.raises(Cancelled):
+        Worker.open(ModelOptions(demo_target), on_progress=stop)
+    assert asked == [0.0]
+    assert children() <= before

@@ -1,0 +1,134 @@
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from localspec.chat.auto import with_auto
+from localspec.errors import UserError
+from localspec.storage.config import Config, example, read_config
+from localspec.storage.profiles import profiles
+
+IDS = ("message.copy", "message.edit", "chat.search")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "config.toml"
+
+
+def read(path: Path, text: str) -> Config:
+    path.write_text(text, encoding="utf-8")
+    return read_config(path, IDS)
+
+
+def test_without_a_file_everything_is_as_usual(path: Path) -> None:
+    assert read_config(path) == Config()
+    assert read(path, "") == Config()
+
+
+def test_new_chats_start_with_a_profile_that_is_shipped() -> None:
+    assert Config().profile in {each.name for each in with_auto(profiles(Path("nowhere")))}
+
+
+def test_every_field_is_read(path: Path, empty_home: Path) -> None:
+    text = """
+        theme = "nord"
+        [models]
+        target = "~/large.gguf"
+        draft = "small.gguf"
+        context = 4096
+        [chat]
+        profile = "coding"
+        sidebar = false
+        [tuning]
+        learn = true
+        [attachments]
+        max_kib = 64
+        [keys]
+        "message.copy" = "c, ctrl+c"
+        chat.search = ["f3", "ctrl+shift+k"]
+        """
+    assert read(path, text) == Config(
+        theme="nord",
+        keys=(("message.copy", "c,ctrl+c"), ("chat.search", "f3,ctrl+shift+k")),
+        target=empty_home / "large.gguf",
+        draft=path.parent / "small.gguf",
+        context=4096,
+        profile="coding",
+        sidebar=False,
+        learn=True,
+        attachment_bytes=65536,
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "words"),
+    [
+        ("them = 'x'", 1, "did you mean `theme`?"),
+        ("theme = 1", 1, "has to be a text"),
+        ("theme = 'x'\n[model]\n", 2, "did you mean `models`?"),
+        ("[models]\ntraget = 'x'", 2, "did you mean `target`?"),
+        ("[models]\ntarget = 1", 2, "has to be a text"),
+        ("[models]\ntarget = '~nobody-of-that-name/x'", 2, "home folder of somebody unknown"),
+        ("[models]\n\ndraft = 'x'", 3, "there is no `target`"),
+        ("[models]\ncontext = 63", 2, "use 0 or 64 and more"),
+        ("[models]\ncontext = -1", 2, "0 to 16777216"),
+        ("[chat]\nsidebar = 'yes'", 2, "true or false"),
+        ("[chat]\nprofiles = 'x'", 2, "did you mean `profile`?"),
+        ("[tuning]\nlearn = 1", 2, "true or false"),
+        ("[tuning]\nlern = true", 2, "did you mean `learn`?"),
+        ("[attachments]\nmax_kib = 0", 2, "1 to 65536"),
+        ("[attachments]\nmax_kb = 1", 2, "did you mean `max_kib`?"),
+        ("[keys]\n'message.cpy' = 'c'", 2, "no key binding `message.cpy`; did you mean `message.copy`?"),
+        ("[keys]\n'message.copy' = []", 2, "names no key"),
+        ("[keys]\n'message.copy' = 'ctrl k'", 2, "`ctrl k` is not a key"),
+        ("[keys]\n'message.copy' = ''", 2, "is not a key"),
+        ("[keys]\n'message.copy' = 3", 2, "a text or a list of texts"),
+        ("[keys]\nmessage.cpy = 'c'", 2, "did you mean `message.copy`?"),
+        ("[keys]\nmessage = 'c'", 2, "no key binding `message`"),
+        ("keys = 3", 1, "has to be a table"),
+        ("theme = ", 1, "valid TOML"),
+    ],
+)
+def test_a_mistake_is_named_with_file_and_line(path: Path, text: str, line: int, words: str) -> None:
+    with pytest.raises(UserError) as caught:
+        read(path, text)
+    assert str(caught.value).startswith(f"{path}, line {line}: ")
+    assert words in str(caught.value)
+
+
+def test_without_a_list_any_binding_may_be_named(path: Path) -> None:
+    path.write_text("[keys]\n'some.thing' = 'f9'", encoding="utf-8")
+    assert read_config(path).keys == (("some.thing", "f9"),)
+
+
+@pytest.mark.parametrize("key", ["f2", "ctrl+k", "shift+tab", "ctrl+shift+left", "+", "ctrl++", "[", "?"])
+def test_keys_that_there_are(path: Path, key: str) -> None:
+    assert read(path, f"[keys]\n'message.copy' = ['{key}']").keys == (("message.copy", key),)
+
+
+def test_the_example_says_what_goes_without_saying(path: Path) -> None:
+    assert read(path, example()) == Config()
+
+
+def test_what_the_example_only_hints_at_is_valid_too(path: Path) -> None:
+    config = read(path, re.sub(r"^# (?=[\w.]+ = )", "", example(), flags=re.MULTILINE))
+    assert config.target is not None
+    assert config.draft is not None
+    assert dict(config.keys) == {"message.copy": "c", "chat.search": "ctrl+k,f3"}
+
+
+def test_name_that_no_key_has_is_refused_where_all_are_known(path: Path) -> None:
+    path.write_text("[keys]\n'message.copy' = ['ctrl+pgup']", encoding="utf-8")
+    assert read_config(path, IDS).keys == (("message.copy", "ctrl+pgup"),)
+    with pytest.raises(UserError, match=r"line 2: `ctrl\+pgup` is not a key; write keys like `pageup`"):
+        read_config(path, IDS, {"pageup", "f2"})
+    path.write_text("[keys]\n'message.copy' = ['ctrl+pageup', 'ctrl++', 'é']", encoding="utf-8")
+    assert read_config(path, IDS, {"pageup"}).keys == (("message.copy", "ctrl+pageup,ctrl++,é"),)
+
+
+def test_a_file_that_nobody_may_look_at_is_told(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"cannot read .*: File name too long"):
+        read_config(tmp_path / ("x" * 300))

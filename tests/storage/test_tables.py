@@ -1,0 +1,241 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from localspec.errors import UserError
+from localspec.storage.toml_file import Table, item_lines, key_lines, parse_table, read_table
+
+TEXT = '''# a comment with a = sign
+first = 1
+
+"quoted key" = """
+fake = 1
+[fake]
+"""
+literal = \'\'\'
+fake = 2\'\'\'
+list = [  # [fake]
+    "fake = 3", "]",
+    { inner = 1 },
+]
+dotted.deep = "a # b"
+escaped = "\\\\" # fake = 4
+
+[table]  # here
+key = { inner = 1 }
+  [ table . "sub.table" ]
+  key=true
+'''
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[[str], Table]:
+    def table(text: str) -> Table:
+        path = tmp_path / "file.toml"
+        path.write_bytes(text.encode())
+        return read_table(path)
+
+    return table
+
+
+def test_every_key_is_found_on_its_line() -> None:
+    assert key_lines(TEXT) == {
+        ("first",): 2,
+        ("quoted key",): 4,
+        ("literal",): 8,
+        ("list",): 10,
+        ("dotted",): 14,
+        ("dotted", "deep"): 14,
+        ("escaped",): 15,
+        ("table",): 17,
+        ("table", "key"): 18,
+        ("table", "sub.table"): 19,
+        ("table", "sub.table", "key"): 20,
+    }
+
+
+@pytest.mark.parametrize(
+    "text", ["", "a = 1", "\n\na = 1", "a = '''x'''''\nb = 1", 'a = """\n""""" # "\nb = 1']
+)
+def test_lines_are_counted_from_the_first_to_the_last(text: str) -> None:
+    for key, line in key_lines(text).items():
+        assert text.splitlines()[line - 1].startswith(f"{key[0]} =")
+
+
+ITEMS = '''
+texts = [  # "no item"
+    "one", "two",
+    # "no item, either"
+    """
+three ] , "
+""" ,
+    ["four", "not five"], { six = 1 },
+    'seven']
+[table]
+flat = ["a", "b",]
+empty = [
+]
+none = 1  # , 2
+after = ["c"]
+'''
+
+
+@pytest.mark.parametrize(
+    ("key", "lines"),
+    [
+        (("texts",), (3, 3, 5, 8, 8, 9)),
+        (("table", "flat"), (11, 11)),
+        (("table", "empty"), ()),
+        (("table", "none"), ()),
+        (("table", "after"), (15,)),
+        (("nothing",), ()),
+    ],
+)
+def test_every_item_of_a_list_is_found_on_its_line(key: tuple[str, ...], lines: tuple[int, ...]) -> None:
+    assert item_lines(ITEMS, key) == lines
+
+
+def message_of(action: Callable[[], object]) -> str:
+    with pytest.raises(UserError) as caught:
+        action()
+    return str(caught.value)
+
+
+def test_values_are_handed_out(write: Callable[[str], Table]) -> None:
+    table = write(
+        'text = "a\\nb"\nwhole = 3\nnumber = 2\nyes = true\nwords = ["a", " b"]\nsplit = "c, d"\n[sub]\nx = 1'
+    )
+    assert table.text("text") == "a\nb"
+    assert table.whole("whole", (0, 9), 1) == 3
+    assert isinstance(table.number("number", (0, 9), 1), float)
+    assert table.switch("yes", default=False) is True
+    assert table.words("words") == ("a", "b")
+    assert table.words("split") == ("c", "d")
+    assert table.texts("words") == ("a", " b")
+    assert list(table.table("sub")) == ["x"]
+    assert ("text" in table, "other" in table) == (True, False)
+
+
+def test_dotted_names_are_found_at_any_depth(write: Callable[[str], Table]) -> None:
+    table = write('a = 1\nb.c = 2\n"d.e" = 3\n[f]\ng.h = 4')
+    assert [(name, inner.whole(key, (0, 9), 0)) for name, inner, key in table.leaves()] == [
+        ("a", 1),
+        ("b.c", 2),
+        ("d.e", 3),
+        ("f.g.h", 4),
+    ]
+
+
+def test_what_is_absent_has_its_default(write: Callable[[str], Table]) -> None:
+    table = write("")
+    assert (table.text("a", "x"), table.line("a"), table.choice("a", ("x", "y"), "y")) == ("x", "", "y")
+    assert (table.whole("a", (0, 9), 3), table.number("a", (0, 9), 0.5)) == (3, 0.5)
+    assert (table.switch("a", default=True), table.words("a"), list(table.table("a"))) == (True, (), [])
+    assert table.texts("a") == ()
+
+
+@pytest.mark.parametrize(
+    ("value", "action", "words"),
+    [
+        ("1", lambda t: t.text("key"), "`key` has to be a text, not 1"),
+        ('"a\\nb"', lambda t: t.line("key"), "one line of plain text"),
+        (
+            '"blue"',
+            lambda t: t.choice("key", ("red", "green"), "red"),
+            "cannot be `blue`; choose from: red, green",
+        ),
+        ("1", lambda t: t.switch("key", default=False), "true or false, not 1"),
+        ("true", lambda t: t.number("key", (0, 2), 1), "a number from 0 to 2, not true"),
+        ("nan", lambda t: t.number("key", (0, 2), 1), "a number from 0 to 2, not nan"),
+        ("2.5", lambda t: t.number("key", (0, 2), 1), "not 2.5"),
+        ("1.0", lambda t: t.whole("key", (0, 1e6), 1), "a whole number from 0 to 1000000, not 1.0"),
+        ("true", lambda t: t.whole("key", (0, 1e6), 1), "not true"),
+        ("-1", lambda t: t.whole("key", (0, 1e6), 1), "not -1"),
+        ("1", lambda t: t.words("key"), "a text or a list of texts"),
+        ('["a", 1]', lambda t: t.words("key"), "a text or a list of texts"),
+        ('"a, b"', lambda t: t.texts("key"), "a list of texts, not `a, b`"),
+        ('["a", 1]', lambda t: t.texts("key"), "nothing but texts, not 1"),
+        ("1", lambda t: t.table("key"), "has to be a table: [key]"),
+        ("1", lambda t: t.allow(("keys",)), "there is no key `key`; did you mean `keys`?"),
+        ("1", lambda t: t.expect("key", "x", ("b", "a"), "colour"), "there is no colour `x`; known: a, b"),
+        ("1", lambda t: t.complain("key", "odd", "even"), "odd; even"),
+    ],
+)
+def test_a_wrong_value_is_named_with_its_line(
+    write: Callable[[str], Table], value: str, action: Callable[[Table], object], words: str
+) -> None:
+    table = write(f"# first\nkey = {value}\n")
+    message = message_of(lambda: action(table))
+    assert "file.toml, line 2: " in message
+    assert words in message
+
+
+def test_a_long_value_is_shortened(write: Callable[[str], Table]) -> None:
+    message = message_of(lambda: write(f'key = "{"x" * 500}"').switch("key", default=True))
+    assert len(message) < 300
+
+
+def test_what_is_missing_is_named_with_its_table(write: Callable[[str], Table]) -> None:
+    table = write("a = 1\n\n[sub]\n")
+    assert message_of(lambda: table.require("b")).endswith("file.toml: `b` is missing from the file")
+    message = message_of(lambda: table.table("sub").require("b"))
+    assert message.endswith("file.toml, line 3: `b` is missing from the table [sub]")
+    table.require("a")
+
+
+def test_a_key_in_a_table_has_its_own_line(write: Callable[[str], Table]) -> None:
+    table = write("[sub]\n\nkey = 1").table("sub")
+    assert "file.toml, line 3: " in message_of(lambda: table.text("key"))
+
+
+def test_a_key_in_an_inline_table_has_the_line_of_that(write: Callable[[str], Table]) -> None:
+    table = write("\nsub = { a = 1 }").table("sub")
+    assert "line 2: there is no key `a`" in message_of(lambda: table.allow(()))
+
+
+@pytest.mark.parametrize(
+    ("text", "line"), [("a = 1\nb = \n", 2), ("a = 1\na = 2", 2), ("\n\na = [1,\n", 3), ("[a]\n[a]", 2)]
+)
+def test_a_file_that_is_no_toml(write: Callable[[str], Table], text: str, line: int) -> None:
+    message = message_of(lambda: write(text))
+    assert f"file.toml, line {line}: " in message
+    assert "valid TOML" in message
+
+
+def test_a_file_that_is_no_text_or_is_not_there(tmp_path: Path) -> None:
+    path = tmp_path / "file.toml"
+    assert "No such file" in message_of(lambda: read_table(path))
+    path.write_bytes(b"a = 1\nb = '\xff'")
+    assert "file.toml, line 2: byte 0xff is not UTF-8" in message_of(lambda: read_table(path))
+
+
+def test_byte_order_marks_and_windows_line_ends(write: Callable[[str], Table]) -> None:
+    table = write("\ufeffa = 1\r\n\r\nb = 2\r\n")
+    assert "line 3" in message_of(lambda: table.complain("b", "odd"))
+
+
+def test_an_item_is_named_with_its_own_line(write: Callable[[str], Table]) -> None:
+    table = write('[sub]\nkey = [\n"a",\n1,\n]').table("sub")
+    assert "file.toml, line 4: " in message_of(lambda: table.texts("key"))
+    assert "file.toml, line 3: odd" in message_of(lambda: table.complain("key", "odd", item=0))
+
+
+def test_an_item_in_an_inline_table_has_the_line_of_that(write: Callable[[str], Table]) -> None:
+    table = write('\nsub = { key = ["a", 1] }').table("sub")
+    assert "file.toml, line 2: " in message_of(lambda: table.texts("key"))
+
+
+def test_a_text_that_is_not_on_disk_is_read_as_if_it_were(tmp_path: Path) -> None:
+    path = tmp_path / "file.toml"
+    assert parse_table(path, b"a = 'x'").text("a") == "x"
+    assert message_of(lambda: parse_table(path, b"\na = ")).startswith(f"{path}, line 2: ")
+
+
+@pytest.mark.parametrize("value", ["9" * 5000, "[" * 5000 + "]" * 5000], ids=["number", "nesting"])
+def test_what_is_beyond_all_measure_is_a_mistake_in_the_file(
+    write: Callable[[str], Table], value: str
+) -> None:
+    assert "file.toml: " in message_of(lambda: write(f"a = {value}"))

@@ -1,0 +1,96 @@
+"""Two pretended cards behind the interface of open models."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from localspec.decoding.measurements import CostWish, TraceWish
+from localspec.errors import EngineError
+from localspec.inference.interface import TunableModels
+from localspec.inference.runtime import Runtime
+from localspec.testing.fake import FakeModel
+from localspec.testing.paced import PacedModel, Pacing
+from localspec.testing.paced_pair import open_paced
+from localspec.types import EngineSettings, ModelOptions
+from tests.decoding.toys import broken
+from tests.inference.runtimes import OFF, answer, greedy
+
+VERIFY, STEP = Pacing(0.02, 0.02), Pacing(0.005, 0.01)
+WISH = CostWish(depth=40, together=True, budget_s=0.0)
+
+
+class Clock:
+    """A clock that only sleeping and computing move."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        monkeypatch.setattr("localspec.testing.paced.time.perf_counter", lambda: self.now)
+        monkeypatch.setattr("localspec.testing.paced.time.sleep", self.pass_by)
+
+    def pass_by(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.mark.parametrize(
+    ("tokens", "computing_s", "took_s"), [(1, 0.25, 1.0), (3, 0.25, 2.0), (9, 0.25, 6.0), (1, 3.0, 3.0)]
+)
+def test_a_call_is_held_until_its_cost_has_passed(
+    monkeypatch: pytest.MonkeyPatch, tokens: int, computing_s: float, took_s: float
+) -> None:
+    clock = Clock(monkeypatch)
+    fake = FakeModel(delay=lambda: clock.pass_by(computing_s))
+    model = PacedModel(fake, Pacing(1.0, 0.5), chunk=4)
+    model.evaluate([1] * tokens)
+    assert clock.now == took_s
+    assert model.busy_s - fake.busy_s == pytest.approx(took_s - computing_s)
+
+
+def test_a_call_that_fails_is_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch)
+    model = PacedModel(FakeModel(delay=broken), Pacing(1.0, 0.0))
+    with pytest.raises(EngineError):
+        model.evaluate([1])
+    assert clock.now == 0.0
+
+
+@pytest.fixture(scope="module")
+def paced(demo_target_q8: Path, demo_draft: Path) -> Iterator[Runtime]:
+    target = ModelOptions(demo_target_q8, context=512, micro_batch=32)
+    with open_paced(target, replace(target, path=demo_draft), VERIFY, STEP, max_fan_out=8) as opened:
+        yield opened
+
+
+def test_costs_are_those_of_the_pretended_cards(paced: Runtime) -> None:
+    models: TunableModels = paced
+    found = models.measure_costs(WISH)
+    for points, pacing in ((found.verify, VERIFY), (found.step, STEP)):
+        assert all(seconds >= pacing(size) for size, seconds in points)
+    assert {1, 2, 8} <= {width for width, _ in found.step} <= {1, 2, 3, 4, 6, 8}
+
+
+def test_everything_works_as_with_other_models(
+    paced: Runtime, demo_target_q8: Path, demo_draft: Path
+) -> None:
+    request = greedy(max_tokens=12)
+    options = ModelOptions(demo_target_q8, context=512, micro_batch=32, threads=1)
+    with Runtime.open(options, replace(options, path=demo_draft)) as plain:
+        expected, _ = answer(plain, request)
+        traced = plain.trace(TraceWish(request))
+    for mode in ("off", "sd", "ssd"):
+        text, end = answer(paced, replace(request, settings=EngineSettings(mode=mode)))
+        assert text == expected
+        assert end.summary.verify_s >= VERIFY(1) * end.summary.rounds
+    found = paced.trace(TraceWish(replace(request, settings=OFF)))
+    assert found.tokens.tolist() == traced.tokens.tolist()
+    assert found.decode_s >= 11 * VERIFY(1)
+
+
+def test_a_model_without_pacing_is_as_it_is(demo_target: Path, demo_draft: Path) -> None:
+    target = ModelOptions(demo_target, context=128)
+    with open_paced(target, replace(target, path=demo_draft), Pacing(0.1, 0.0), None) as opened:
+        found = opened.measure_costs(replace(WISH, together=False))
+        assert dict(found.verify)[1] >= 0.1 > dict(found.step)[1]

@@ -1,0 +1,107 @@
+"""The keys that are really bound, whatever a user has made of them."""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from textual._keyboard_protocol import FUNCTIONAL_KEYS
+from textual.app import App
+from textual.binding import Binding
+from textual.dom import DOMNode
+from textual.keys import Keys, _character_to_key, format_key
+from textual.screen import Screen
+from textual.widget import Widget
+
+from localspec_tui.key_order import bindings_of
+
+_KEY_NAMES = {
+    "backspace": "Backspace",
+    "delete": "Delete",
+    "down": "Down",
+    "enter": "Enter",
+    "escape": "Esc",
+    "left": "Left",
+    "pagedown": "Page Down",
+    "pageup": "Page Up",
+    "right": "Right",
+    "space": "Space",
+    "up": "Up",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class HelpEntry:
+    """One thing that keys do; `id` is what a keymap calls it, empty where it cannot be remapped."""
+
+    id: str
+    keys: tuple[str, ...]
+    description: str
+
+    @property
+    def area(self) -> str:
+        """The part of the id before the dot."""
+        return self.id.partition(".")[0] or "app"
+
+
+def collect(screen: Screen[Any]) -> tuple[HelpEntry, ...]:
+    """Return what is bound on the app, on a screen and on its widgets, with the keys of the user's keymap.
+
+    Bindings without an id count only where the app or the screen makes them: a text area has dozens, the
+    same as any text area.
+    """
+    found: dict[str, HelpEntry] = {}
+    for node in _one_of_each_kind(screen):
+        for binding in bindings_of(node):
+            if not binding.description or binding.system or not (binding.id or node in {screen, screen.app}):
+                continue
+            name = binding.id or binding.action
+            known = found.get(name, HelpEntry(binding.id or "", (), binding.description))
+            found[name] = replace(known, keys=tuple(dict.fromkeys((*known.keys, written(binding)))))
+    return tuple(found.values())
+
+
+def binding_ids() -> frozenset[str]:
+    """Return every name that a keymap can speak of, of all screens and widgets that are imported."""
+    found: set[str] = set()
+    kinds: list[type[DOMNode]] = [App, Widget]
+    while kinds:
+        kind = kinds.pop()
+        kinds += kind.__subclasses__()
+        if kind.__module__.startswith("localspec_tui."):
+            found |= {each.id for each in kind.BINDINGS if isinstance(each, Binding) and each.id}
+    return frozenset(found)
+
+
+def key_names() -> frozenset[str]:
+    """Return the name of every key of which a terminal can tell."""
+    named = (key.value.rpartition("+")[2] for key in Keys)
+    signs = map(_character_to_key, string.printable)
+    return frozenset((*named, *signs, *FUNCTIONAL_KEYS.values()))
+
+
+def key_of(screen: Screen[Any], binding_id: str) -> str:
+    """Return the first key of a binding of this screen, as it is shown to people."""
+    keys = (written(b) for b in bindings_of(screen) if b.id == binding_id)
+    return next(keys, "")
+
+
+def written(binding: Binding) -> str:
+    """Return the key of a binding in words."""
+    if binding.key_display:
+        return binding.key_display
+    *modifiers, key = binding.key.split("+")
+    name = _KEY_NAMES.get(key) or format_key(key)
+    if modifiers or len(name) > 1:
+        name = name[:1].upper() + name[1:]
+    return "+".join((*(modifier.capitalize() for modifier in modifiers), name))
+
+
+def _one_of_each_kind(screen: Screen[Any]) -> Iterator[DOMNode]:
+    kinds: set[type[DOMNode]] = set()
+    for node in (screen.app, screen, *screen.walk_children()):
+        if type(node) not in kinds:
+            kinds.add(type(node))
+            yield node

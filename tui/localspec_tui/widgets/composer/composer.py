@@ -1,0 +1,262 @@
+"""Where prompts are written: text, earlier prompts, completions and the queue; sends nothing by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import ClassVar, Self
+
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.widget import Widget
+from textual.widgets import TextArea
+
+from localspec.chat.commands import Completion
+from localspec_tui.messages import DraftChanged, PromptEntered, QueuedPromptTaken
+from localspec_tui.widgets.composer.completions import Completions
+from localspec_tui.widgets.composer.prompt_area import PromptArea
+from localspec_tui.widgets.composer.prompt_history import PromptHistory
+from localspec_tui.widgets.composer.queue_strip import QueueStrip
+from localspec_tui.widgets.lookup import Lookup
+
+Complete = Callable[[str], Sequence[Completion]]
+
+
+class Composer(Widget):
+    """The prompt with what belongs to it.
+
+    `complete` gets the text up to the cursor and is called in a thread. The bindings come before those of the
+    text area, and step aside through `check_action` where its own are meant.
+    """
+
+    DEFAULT_CSS = """
+    Composer {
+        height: auto;
+        & > #frame {
+            height: auto;
+            padding: 0 1;
+            border: round $foreground 30%;
+            &:focus-within { border: round $primary; }
+        }
+    }
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "send", "Send", id="composer.send"),
+        Binding("shift+enter,ctrl+j,alt+enter", "newline", "Break the line", id="composer.newline"),
+        Binding("tab", "complete", "Complete a command or file", id="composer.complete"),
+        Binding("up", "older", "Earlier prompt (from the first line)", id="composer.older"),
+        Binding("down", "newer", "Later prompt (from the last line)", id="composer.newer"),
+        Binding("escape", "close", "Close the completions", id="composer.close"),
+        Binding("alt+up", "edit_queued", "Edit the last queued prompt", id="composer.edit_queued"),
+    ]
+
+    def __init__(self, complete: Complete, *, id: str | None = None) -> None:  # noqa: A002 - Textual's own name
+        super().__init__(id=id)
+        self._prompt = PromptArea(self, id="prompt")
+        self._completions = Completions(id="completions")
+        self._queue = QueueStrip(id="queue")
+        self._lookup = Lookup(self, complete, self._offer, self._offer_nothing)
+        self._prompts: tuple[str, ...] = ()
+        self._history = PromptHistory(())
+        self._queued = 0
+        self._placed: str | None = None  # a text that was put there, not typed
+        self._offered: tuple[str, tuple[Completion, ...]] = ("", ())
+        self._tab_waits = False
+        self.set_answering(answering=False)
+
+    def compose(self) -> ComposeResult:
+        """Stack the queue, the completions and the prompt."""
+        yield self._queue
+        yield self._completions
+        with Vertical(id="frame"):
+            yield self._prompt
+
+    @property
+    def text(self) -> str:
+        """The unsent text; setting it forgets what could be undone."""
+        return self._prompt.whole_text
+
+    @text.setter
+    def text(self, text: str) -> None:
+        self._prompt.start_with(text)
+        self._remember_placed()
+
+    @property
+    def completing(self) -> bool:
+        """Whether completions are open, so that Escape closes them."""
+        return self._completions.is_open
+
+    def set_history(self, prompts: Sequence[str]) -> None:
+        """Take the earlier prompts, newest first."""
+        self._prompts = tuple(prompts)
+        self._history = PromptHistory(self._prompts)
+
+    def set_queue(self, prompts: Sequence[str]) -> None:
+        """Show the prompts that wait."""
+        if self._queue.has_focus and not prompts:
+            self.focus()
+        self._queued = len(prompts)
+        self._queue.show(prompts)
+
+    def set_answering(self, answering: bool) -> None:
+        """Say what Enter and Escape do while an answer is written."""
+        self._prompt.placeholder = (
+            "Esc stops; Enter queues" if answering else "Ask anything. / for commands, @ for files"
+        )
+
+    def focus(self, scroll_visible: bool = True) -> Self:
+        """Put the cursor into the text."""
+        self._prompt.focus(scroll_visible)
+        return self
+
+    # -- typing and completing
+
+    @on(TextArea.Changed)
+    def _text_changed(self, event: TextArea.Changed) -> None:
+        event.stop()
+        self.post_message(DraftChanged(self._prompt.whole_text))
+        self._tab_waits = False
+        if self._prompt.text == self._placed:
+            self._lookup.forget()
+            self._completions.show(())
+        else:
+            self._placed = None
+            self._lookup.ask(self._prompt.before_cursor)
+
+    @on(TextArea.SelectionChanged)
+    def _cursor_moved(self, event: TextArea.SelectionChanged) -> None:
+        event.stop()
+        if self._completions.is_open and not self._offer_fits():
+            self._completions.show(())
+
+    def _offer(self, text: str, items: Sequence[Completion]) -> None:
+        if text != self._prompt.before_cursor or not self._prompt.has_focus:
+            return
+        self._offered = (text, tuple(items))
+        tab, self._tab_waits = self._tab_waits, False
+        self._completions.show(() if _says_nothing_new(text, items) and not tab else items)
+        if tab:
+            self._take_or_move_on()
+
+    def _offer_nothing(self, text: str, error: Exception) -> None:
+        self._offer(text, ())
+
+    def on_descendant_blur(self) -> None:
+        """Close the completions when the cursor leaves the text."""
+        self._lookup.forget()
+        self._completions.show(())
+
+    def _offer_fits(self) -> bool:
+        return self._offered[0] == self._prompt.before_cursor
+
+    def action_complete(self) -> None:
+        """Take the completion under the cursor, look for some, or go on to the next widget."""
+        if self._offer_fits():
+            self._take_or_move_on()
+        else:
+            self._tab_waits = True
+            self._lookup.ask(self._prompt.before_cursor)
+
+    def _take_or_move_on(self) -> None:
+        items = self._offered[1]
+        if self._completions.is_open or len(items) == 1:
+            self._take(self._completions.chosen or items[0])
+        elif items:
+            self._completions.show(items)
+        else:
+            self.screen.focus_next()
+
+    def _take(self, item: Completion) -> None:
+        self._completions.show(())
+        self._prompt.replace_before_cursor(item.start, item.insert)
+        self._prompt.focus()
+
+    @on(Completions.OptionSelected)
+    def _completion_clicked(self, event: Completions.OptionSelected) -> None:
+        event.stop()
+        if self._offer_fits() and (chosen := self._completions.chosen):
+            self._take(chosen)
+
+    def action_close(self) -> None:
+        """Close the completions."""
+        self._completions.show(())
+
+    # -- sending
+
+    def action_send(self) -> None:
+        """Take the completion under the cursor, or send the text."""
+        chosen = self._completions.chosen
+        if chosen and self._offer_fits() and self._is_meant(chosen):
+            self._take(chosen)
+            return
+        text = self._prompt.whole_text
+        if not text.strip():
+            return
+        self._completions.show(())
+        self._prompts = (text, *self._prompts)
+        self._history = PromptHistory(self._prompts)
+        self._prompt.replace_all("")
+        self._remember_placed()
+        self.post_message(PromptEntered(text))
+
+    def _is_meant(self, item: Completion) -> bool:
+        """Tell whether Enter takes this: somebody went to it, or a word was begun that it goes on with."""
+        word = self._prompt.before_cursor[item.start :]
+        return self._completions.moved or (bool(word) and word.strip() != item.insert.strip())
+
+    def action_newline(self) -> None:
+        """Break the line."""
+        self._prompt.break_line()
+
+    # -- earlier prompts and the queue
+
+    def action_older(self) -> None:
+        """Show the prompt before this one, or go up in the completions."""
+        if self._completions.is_open:
+            self._completions.move(-1)
+        else:
+            self._place(self._history.older(self.text), at_top=True)
+
+    def action_newer(self) -> None:
+        """Show the prompt after this one, or go down in the completions."""
+        if self._completions.is_open:
+            self._completions.move(1)
+        else:
+            self._place(self._history.newer(self.text), at_top=False)
+
+    def _place(self, text: str | None, *, at_top: bool) -> None:
+        if text is not None:
+            self._prompt.replace_all(text, cursor_at_top=at_top)
+            self._remember_placed()
+
+    def _remember_placed(self) -> None:
+        self._placed = self._prompt.text
+        self._offered = ("", ())
+
+    def action_edit_queued(self) -> None:
+        """Take the last queued prompt back."""
+        self.post_message(QueuedPromptTaken(self._queued - 1))
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Leave keys to the text area, the queue and the screen where they mean something else there."""
+        completing = self._completions.is_open
+        match action:
+            case "edit_queued":
+                return self._queued > 0
+            case "send" | "newline" | "complete":
+                meant = True
+            case "close":
+                meant = completing
+            case "older":
+                meant = completing or self._prompt.on_first_row
+            case "newer":
+                meant = completing or self._prompt.on_last_row
+            case _:
+                return True
+        return meant and self._prompt.has_focus
+
+
+def _says_nothing_new(text: str, items: Sequence[Completion]) -> bool:
+    return len(items) == 1 and text[items[0].start :].strip() == items[0].insert.strip()

@@ -1,0 +1,163 @@
+"""The text of a prompt: grows with its lines, folds long pastes, and knows the keys that break a line."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from textual import events
+from textual._ansi_sequences import ANSI_SEQUENCES_KEYS
+from textual.actions import SkipAction
+from textual.document._document import Location
+from textual.dom import DOMNode
+from textual.geometry import Size
+from textual.widgets import TextArea
+
+from localspec_tui.key_order import take_key
+from localspec_tui.widgets.composer.pasted import PastedTexts
+from localspec_tui.widgets.markdown.blocks import printable
+
+MOST_LINES = 10
+
+
+class _LineBreakKey(Enum):
+    """Keys that Textual's table of escape sequences lacks."""
+
+    ALT_ENTER = "alt+enter"
+
+
+def _teach_alt_enter() -> None:
+    # Without the kitty protocol a terminal sends Alt+Enter as escape, return; Textual 8.2 drops the Alt and
+    # would send the prompt.
+    ANSI_SEQUENCES_KEYS["\x1b\r"] = (_LineBreakKey.ALT_ENTER,)  # type: ignore[index]
+
+
+class PromptArea(TextArea):
+    """A text area as tall as its text, up to ten lines and a third of the screen.
+
+    The keys that `bindings_of` binds come before its own.
+    """
+
+    DEFAULT_CSS = """
+    PromptArea {
+        height: auto;
+        min-height: 1;
+        border: none;
+        padding: 0;
+        background: transparent;
+        scrollbar-size-vertical: 1;
+        scrollbar-color: $foreground 30%;
+        scrollbar-background: $foreground 5%;
+        &:focus { border: none; }
+        & .text-area--cursor-line { background: transparent; }
+        & .text-area--placeholder { color: $text-muted; }
+    }
+    """
+
+    def __init__(self, bindings_of: DOMNode, *, id: str) -> None:  # noqa: A002 - Textual's own name
+        super().__init__(id=id, highlight_cursor_line=False)
+        self.match_cursor_bracket = False
+        self._bindings_of = bindings_of
+        self._pasted = PastedTexts()
+        _teach_alt_enter()
+
+    @property
+    def whole_text(self) -> str:
+        """The text with everything that is folded."""
+        return self._pasted.unfold(self.text)
+
+    @property
+    def before_cursor(self) -> str:
+        """The text up to the cursor."""
+        return self.get_text_range((0, 0), self.cursor_location)
+
+    @property
+    def on_first_row(self) -> bool:
+        """Whether the cursor is on the top row as shown, with nothing selected."""
+        return self.selection.is_empty and self.navigator.is_first_wrapped_line(self.cursor_location)
+
+    @property
+    def on_last_row(self) -> bool:
+        """Whether the cursor is on the bottom row as shown, with nothing selected."""
+        return self.selection.is_empty and self.navigator.is_last_wrapped_line(self.cursor_location)
+
+    def start_with(self, text: str) -> None:
+        """Begin anew with this text, and nothing to undo."""
+        self._pasted.clear()
+        self.load_text(self._pasted.fold(_plain_lines(text)))
+        self.move_cursor(self.document.end)
+
+    def replace_all(self, text: str, *, cursor_at_top: bool = False) -> None:
+        """Put another text in place of all of it; undo brings the old one back."""
+        folded = self._pasted.fold(_plain_lines(text))
+        self.replace(folded, (0, 0), self.document.end, maintain_selection_offset=False)
+        self.move_cursor(self._end_of_top_row() if cursor_at_top else self.document.end)
+
+    def replace_before_cursor(self, start: int, text: str) -> None:
+        """Put a text in place of that from character `start` up to the cursor."""
+        row = self.before_cursor.count("\n", 0, start)
+        column = start - (self.before_cursor.rfind("\n", 0, start) + 1)
+        self.replace(text, (row, column), self.cursor_location, maintain_selection_offset=False)
+
+    def break_line(self) -> None:
+        """Start a new line in place of what is selected."""
+        self.replace("\n", *self.selection, maintain_selection_offset=False)
+        self.scroll_cursor_visible()
+
+    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
+        """Return the height of the text, at most a third of the screen with the frame."""
+        most = max(1, min(MOST_LINES, viewport.height // 3 - 2))
+        return min(most, super().get_content_height(container, viewport, width))
+
+    async def on_key(self, event: events.Key) -> None:
+        """Take all keys in order; break the line also on what terminals with xterm's modifyOtherKeys send."""
+        if event.key in {"shift+\r", "alt+\r"}:
+            event.stop()
+            event.prevent_default()
+            self.break_line()
+        else:
+            await take_key(event, self._bindings_of, self)
+
+    def on_paste(self, event: events.Paste) -> None:
+        """Take a pasted text as one piece, folded if it is long."""
+        event.stop()
+        event.prevent_default()
+        self._insert(event.text)
+
+    def action_paste(self) -> None:
+        """Insert the clipboard."""
+        self._insert(self.app.clipboard)
+
+    def action_cursor_page_up(self) -> None:
+        """Go up a page, or leave the key to the conversation while all of the text is seen."""
+        self._skip_if_all_is_seen()
+        super().action_cursor_page_up()
+
+    def action_cursor_page_down(self) -> None:
+        """Go down a page, or leave the key to the conversation while all of the text is seen."""
+        self._skip_if_all_is_seen()
+        super().action_cursor_page_down()
+
+    def _skip_if_all_is_seen(self) -> None:
+        if self.max_scroll_y == 0:
+            raise SkipAction
+
+    def action_delete_left(self) -> None:
+        """Delete what is selected, a folded text, or a character."""
+        mark = self._pasted.mark_before(self.before_cursor) if self.selection.is_empty else ""
+        if mark:
+            self.replace_before_cursor(len(self.before_cursor) - len(mark), "")
+        else:
+            super().action_delete_left()
+
+    def _insert(self, text: str) -> None:
+        folded = self._pasted.fold(_plain_lines(text))
+        self.replace(folded, *self.selection, maintain_selection_offset=False)
+        self.scroll_cursor_visible()
+
+    def _end_of_top_row(self) -> Location:
+        wraps = len(self.wrapped_document.get_sections(0)) > 1
+        return (0, 0) if wraps else (0, len(self.document.get_line(0)))
+
+
+def _plain_lines(text: str) -> str:
+    return printable(text.replace("\r\n", "\n").replace("\r", "\n"))

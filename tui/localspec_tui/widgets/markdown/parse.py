@@ -1,0 +1,201 @@
+"""Markdown as blocks: a whole text, and one that is still being written."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Final
+
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+from rich.cells import cell_len
+from textual.content import Content, Span
+from textual.highlight import highlight
+from textual.style import Style
+
+from localspec_tui.widgets.markdown.blocks import Block, Rule, Table, clean
+
+CODE_LINES: Final = 20
+"""Code is cut into blocks of so many lines: what is rendered at once stays small."""
+_DEEPEST = 100  # the parser leaves out what is nested deeper: such a text is shown as it is written
+_BULLETS = ("• ", "◦ ", "▪ ")
+_STYLED = {"em_open": "italic", "strong_open": "bold", "s_open": "strike"}
+
+
+@cache
+def parser() -> MarkdownIt:
+    """Return the one Markdown parser."""
+    return MarkdownIt("gfm-like", {"maxNesting": _DEEPEST})
+
+
+def build(source: str) -> tuple[Block, ...]:
+    """Return a whole Markdown text as blocks."""
+    return tuple(read(clean(source)))
+
+
+def read(source: str, first_fence: int = 0) -> list[Block]:
+    """Return a clean Markdown text as blocks; its fences are counted from `first_fence`."""
+    tokens = parser().parse(source)
+    if any(token.level >= _DEEPEST - 1 for token in tokens):
+        return [Block(Content(line)) for line in source.split("\n")]
+    return list(_Writer(first_fence).write(tokens))
+
+
+def code_blocks(source: str) -> tuple[str, ...]:
+    """Return the code of a text's fences, in order."""
+    return tuple(token.content for token in parser().parse(source) if token.type in {"fence", "code_block"})
+
+
+def code(text: str, language: str, first: str = "", rest: str = "") -> Iterator[Block]:
+    """Yield highlighted code in small blocks."""
+    lines = _highlighted(text, language).split("\n", allow_blank=True)
+    for start in range(0, len(lines), CODE_LINES):
+        piece = Content("\n").join(lines[start : start + CODE_LINES])
+        yield Block(piece, f"{first if start == 0 else rest} ", f"{rest} ", "prose--fence")
+
+
+def code_head(language: str, fence: int, first: str = "", rest: str = "") -> Block:
+    """Return the line above code: its language, and a way to copy it."""
+    copy = Content.styled("copy", Style.from_meta({"@click": f"copy_code({fence})"})).stylize("underline")
+    return Block(
+        Content.assemble((language or "code"), "  ", copy), f"{first} ", f"{rest} ", "prose--fence-head"
+    )
+
+
+def language_of(info: str) -> str:
+    """Return the language that stands after a fence's marks."""
+    return info.split(maxsplit=1)[0].strip("{}.").lower() if info.strip() else ""
+
+
+def _highlighted(text: str, language: str) -> Content:
+    if not language:  # guessing it costs as much as rendering a screen
+        return Content(text)
+    return highlight(text, language=language)
+
+
+@dataclass(slots=True)
+class _Level:
+    """A list item or a quotation: what stands before its first line, and before the others."""
+
+    first: str
+    rest: str
+
+    def take(self) -> str:
+        """Return what stands before the next line."""
+        mark, self.first = self.first, self.rest
+        return mark
+
+
+@dataclass(slots=True)
+class _Writer:
+    """Turns tokens into blocks, keeping track of what encloses them."""
+
+    fence: int
+    levels: list[_Level] = field(default_factory=list)
+    bullets: int = 0
+    written: bool = False
+    fresh_list: bool = False  # the next line is the first of an outermost list
+
+    def write(self, tokens: Sequence[Token]) -> Iterator[Block]:
+        """Yield the blocks of some tokens."""
+        stream = iter(tokens)
+        for token in stream:
+            match token.type:
+                case "paragraph_open":
+                    yield self._block(_inline(next(stream)), tight=token.hidden)
+                case "heading_open":
+                    style = "bold underline" if token.tag in {"h1", "h2"} else "bold"
+                    text = _inline(next(stream)).stylize(style).stylize(".prose--heading")
+                    yield self._block(text)
+                case "fence" | "code_block":
+                    yield from self._code(token)
+                case "html_block":
+                    yield self._block(Content(token.content.rstrip("\n")))
+                case "hr":
+                    yield Rule(*self._place())
+                case "table_open":
+                    rows, aligned = _table(stream)
+                    yield Table(*self._place(), rows=rows, aligned=aligned)
+                case kind:
+                    self._nest(kind, token)
+
+    def _nest(self, kind: str, token: Token) -> None:
+        if kind in {"bullet_list_open", "ordered_list_open"}:
+            self.fresh_list = not self.levels
+            self.bullets += kind == "bullet_list_open"
+        elif kind == "bullet_list_close":
+            self.bullets -= 1
+        elif kind == "list_item_open":
+            mark = f"{token.info}. " if token.info else _BULLETS[(self.bullets - 1) % len(_BULLETS)]
+            self.levels.append(_Level(mark, " " * cell_len(mark)))
+        elif kind == "blockquote_open":
+            self.levels.append(_Level("▌ ", "▌ "))
+        elif kind in {"list_item_close", "blockquote_close"}:
+            self.levels.pop()
+
+    def _place(self, tight: bool = False) -> tuple[Content, str, str, str, int]:
+        gap = int(self.written and (self.fresh_list or not tight))
+        self.written, self.fresh_list = True, False
+        first = "".join(level.take() for level in self.levels)
+        return Content(), first, "".join(level.rest for level in self.levels), "", gap
+
+    def _block(self, content: Content, tight: bool = False) -> Block:
+        _, first, rest, style, gap = self._place(tight)
+        return Block(content, first, rest, style, gap)
+
+    def _code(self, token: Token) -> Iterator[Block]:
+        _, first, rest, _, gap = self._place()
+        language = language_of(token.info)
+        head = code_head(language, self.fence, first, rest)
+        self.fence += 1
+        yield Block(head.content, head.first, head.rest, head.style, gap)
+        yield from code(token.content.rstrip("\n"), language, rest, rest)
+
+
+def _table(stream: Iterator[Token]) -> tuple[tuple[tuple[Content, ...], ...], tuple[str, ...]]:
+    rows: list[list[Content]] = []
+    aligned: list[str] = []
+    for token in stream:
+        if token.type == "table_close":
+            break
+        if token.type == "tr_open":
+            rows.append([])
+        elif token.type == "th_open":
+            side = re.search(r"right|center", str(token.attrGet("style") or ""))
+            aligned.append(side[0] if side else "left")
+        elif token.type == "inline":
+            rows[-1].append(_inline(token))
+    return tuple(tuple(row) for row in rows), tuple(aligned)
+
+
+def _inline(token: Token) -> Content:
+    """Return running text: emphasis, code, links; HTML stays as it is written."""
+    texts: list[str] = []
+    spans: list[Span] = []
+    opened: list[tuple[tuple[str | Style, ...], int]] = []
+    position = 0
+    for child in token.children or ():
+        text = child.content
+        if child.type in {"softbreak", "hardbreak"}:
+            text = "\n"  # models do not wrap their prose: a line end is meant, in verse or in an address
+        elif child.type == "code_inline":
+            spans.append(Span(position, position + len(text), ".prose--code"))
+        elif child.type == "image":
+            text = f"[{text or child.attrGet('src')}]"
+            spans += [Span(position, position + len(text), style) for style in _link(child.attrGet("src"))]
+        elif child.type == "link_open":
+            opened.append((_link(child.attrGet("href")), position))
+        elif child.type in _STYLED:
+            opened.append(((_STYLED[child.type],), position))
+        elif child.type.endswith("_close") and opened:
+            styles, start = opened.pop()
+            spans += [Span(start, position, style) for style in styles]
+        texts.append(text)
+        position += len(text)
+    return Content("".join(texts), spans=spans)
+
+
+def _link(address: object) -> tuple[str | Style, ...]:
+    return (".prose--link", Style.from_meta({"@click": f"open_link({str(address)!r})"}))

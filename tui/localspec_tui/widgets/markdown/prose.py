@@ -1,0 +1,250 @@
+"""A widget that shows blocks of text: one widget however long the text, and only what is seen is rendered."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import takewhile
+from typing import ClassVar, Final
+
+from rich.cells import cell_len
+from rich.segment import Segment
+from rich.style import Style as RichStyle
+from textual.content import Content
+from textual.css.styles import RulesMap
+from textual.geometry import Offset, Size
+from textual.message import Message
+from textual.reactive import Reactive
+from textual.selection import Selection
+from textual.strip import Strip
+from textual.style import Style
+from textual.visual import RenderOptions
+from textual.widget import Widget
+
+from localspec_tui.widgets.markdown.blocks import Block
+
+_RULES: Final[RulesMap] = {"text_overflow": "fold", "text_wrap": "wrap", "text_align": "left"}
+_OPENED = ("http://", "https://", "mailto:")
+
+
+@dataclass(slots=True)
+class Laid:
+    """Blocks laid out at one width: their texts, and the row and the line of text on which each starts."""
+
+    width: int
+    blocks: list[Block] = field(default_factory=list)
+    contents: list[Content] = field(default_factory=list)
+    rows: list[int] = field(default_factory=lambda: [0])
+    lines: list[int] = field(default_factory=lambda: [0])
+
+    def extend(self, blocks: Iterable[Block]) -> None:
+        """Lay out more blocks."""
+        for block in blocks:
+            content = block.at(self.text_width(block))
+            height = content.get_height(_RULES, self.text_width(block))
+            self.blocks.append(block)
+            self.contents.append(content)
+            self.rows.append(self.rows[-1] + block.gap + height)
+            self.lines.append(self.lines[-1] + block.gap + content.plain.count("\n") + 1)
+
+    def cut(self, start: int) -> None:
+        """Forget the blocks from `start` on."""
+        del self.blocks[start:], self.contents[start:], self.rows[start + 1 :], self.lines[start + 1 :]
+
+    def text_width(self, block: Block) -> int:
+        """Return the room that a block's text has."""
+        return max(1, self.width - cell_len(self.mark(block.rest)))
+
+    def mark(self, text: str) -> str:
+        """Return what stands before a line; deep indentation may not take more than half of the room."""
+        return text[-(self.width // 2) :] if cell_len(text) > self.width // 2 else text
+
+    @property
+    def height(self) -> int:
+        """Return the rows of everything."""
+        return self.rows[-1]
+
+
+def lay(blocks: Sequence[Block], width: int) -> Laid:
+    """Lay out blocks at a width; needs no widget, so that a long text can be laid out in a thread."""
+    laid = Laid(width)
+    laid.extend(blocks)
+    return laid
+
+
+class Prose(Widget):
+    """Blocks of text that can be selected with the mouse."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = {
+        "prose--code",
+        "prose--fence",
+        "prose--fence-head",
+        "prose--heading",
+        "prose--link",
+        "prose--mark",
+    }
+    DEFAULT_CSS = """
+    Prose {
+        width: 1fr;
+        height: auto;
+        & > .prose--code { color: $text-warning; background: $warning 10%; }
+        & > .prose--fence { color: $foreground; background: $foreground 6%; }
+        & > .prose--fence-head { color: $text-muted; background: $foreground 10%; }
+        & > .prose--heading { color: $text-primary; text-style: bold; }
+        & > .prose--link { color: $text-accent; text-style: underline; }
+        & > .prose--mark { color: $foreground-muted; }
+    }
+    """
+
+    # Textual makes a second layout whenever this changes; nothing here depends on it.
+    virtual_size: Reactive[Size] = Reactive(Size(0, 0))
+
+    @dataclass
+    class CodePicked(Message):
+        """The code of the fence with this number is to be copied."""
+
+        prose: Prose
+        fence: int
+
+    def __init__(self, blocks: Sequence[Block] = (), *, classes: str | None = None) -> None:
+        super().__init__(classes=classes)
+        self._laid = Laid(0, list(blocks))
+        self._strips: dict[int, list[Strip]] = {}
+
+    @property
+    def blocks(self) -> Sequence[Block]:
+        """Return what is shown."""
+        return self._laid.blocks
+
+    def set_blocks(self, blocks: Sequence[Block], start: int = 0) -> None:
+        """Put blocks in place of those from `start` on; the cost is that of the new ones."""
+        height = self._laid.height
+        self._laid.cut(start)
+        if self._laid.width:
+            self._laid.extend(blocks)
+        else:
+            self._laid.blocks.extend(blocks)
+        self._forget(start)
+        self.refresh(layout=height != self._laid.height)
+
+    def set_laid(self, laid: Laid) -> None:
+        """Show what was laid out elsewhere; what looks the same keeps its rendering."""
+        pairs = zip(self._laid.blocks, laid.blocks, strict=False)
+        kept = sum(1 for _ in takewhile(lambda pair: pair[0].is_same(pair[1]), pairs))
+        width, height = self._laid.width, self._laid.height
+        self._laid = laid if laid.width == width or not width else lay(laid.blocks, width)
+        self._forget(kept)
+        self.refresh(layout=height != self._laid.height)
+
+    def get_content_width(self, container: Size, viewport: Size) -> int:
+        """Take all the room there is."""
+        return container.width
+
+    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
+        """Return the rows at a width, laying the text out anew when it differs from the last."""
+        self._fit(width)
+        return self._laid.height
+
+    def _fit(self, width: int) -> None:
+        if width and width != self._laid.width:
+            self._laid = lay(self._laid.blocks, width)
+            self._strips.clear()
+
+    def notify_style_update(self) -> None:
+        """Render anew in the colours of another theme."""
+        self._strips.clear()
+        super().notify_style_update()
+
+    def selection_updated(self, selection: Selection | None) -> None:
+        """Show what is selected."""
+        self._strips.clear()
+        self.refresh()
+
+    def get_selection(self, selection: Selection) -> tuple[str, str] | None:
+        """Return the selected text, as it was written rather than as it is wrapped."""
+        lines: list[str] = []
+        for block, content in zip(self._laid.blocks, self._laid.contents, strict=False):
+            lines += [""] * block.gap
+            lines += content.plain.split("\n")
+        if not lines:
+            return None
+        start, end = selection.start or Offset(0, 0), selection.end or Offset(len(lines[-1]), len(lines) - 1)
+        chosen = lines[start.y : end.y + 1]
+        if not chosen:
+            return None
+        chosen[-1] = chosen[-1][: end.x] if end.y < len(lines) else chosen[-1]
+        chosen[0] = chosen[0][start.x :]
+        return "\n".join(chosen), "\n"
+
+    def render_line(self, y: int) -> Strip:
+        """Render one row."""
+        width = self.content_size.width
+        self._fit(width)  # Textual knows the height at a width that it has seen before, and does not ask
+        laid = self._laid
+        if not 0 <= y < laid.height or len(laid.contents) != len(laid.blocks):
+            return Strip.blank(width, self.visual_style.rich_style)
+        index = bisect_right(laid.rows, y) - 1
+        if index not in self._strips:
+            self._strips[index] = self._render_block(index)
+        return self._strips[index][y - laid.rows[index]]
+
+    def action_copy_code(self, fence: int) -> None:
+        """Ask for the code of a fence to be copied."""
+        self.post_message(self.CodePicked(self, fence))
+
+    def action_open_link(self, address: str) -> None:
+        """Open an address in the browser; other kinds of links are not followed."""
+        if address.startswith(_OPENED):
+            self.app.open_url(address)
+
+    def _forget(self, start: int) -> None:
+        self._strips = {index: strips for index, strips in self._strips.items() if index < start}
+
+    def _render_block(self, index: int) -> list[Strip]:
+        laid, block = self._laid, self._laid.blocks[index]
+        style = self.get_visual_style(block.style) if block.style else self.visual_style
+        line = laid.lines[index] + block.gap
+        strips = laid.contents[index].render_strips(
+            laid.text_width(block), None, style, self._options(line, laid.lines[index + 1])
+        )
+        rich_style, mark = style.rich_style, (style + self._resolve(".prose--mark")).rich_style
+        rows = [Strip.blank(laid.width, self.visual_style.rich_style)] * block.gap
+        for number, strip in enumerate(strips):
+            before = laid.mark(block.first if number == 0 else block.rest)
+            segments = [Segment(before, mark)] if before else []
+            segments += [_moved(segment, line) for segment in strip]
+            rows.append(Strip(segments).adjust_cell_length(laid.width, rich_style))
+        # The text and its height are computed in two ways; were they ever to differ, nothing may be missing.
+        rows += [Strip.blank(laid.width, rich_style)] * (laid.rows[index + 1] - laid.rows[index] - len(rows))
+        return rows
+
+    def _options(self, first: int, end: int) -> RenderOptions:
+        """Return how to render the lines from `first` to `end`, with what is selected of them."""
+        selection, style = self.text_selection, None
+        if selection is not None:
+            start, stop = selection
+            if (start and start.y >= end) or (stop and stop.y < first):
+                selection = None
+            else:
+                start = start - (0, first) if start and start.y >= first else None
+                stop = stop - (0, first) if stop and stop.y < end else None
+                selection = Selection(start, stop)
+                style = Style.from_styles(self.screen.get_component_styles("screen--selection"))
+        return RenderOptions(self._resolve, _RULES, selection, style)
+
+    def _resolve(self, style: str | Style) -> Style:
+        if isinstance(style, Style):
+            return style
+        if style.startswith("."):
+            return self.get_visual_style(style[1:], partial=True)
+        return Style.parse(style)
+
+
+def _moved(segment: Segment, lines: int) -> Segment:
+    """Return a segment that the mouse finds so many lines further down in the text."""
+    style = segment.style
+    if style is None or "offset" not in style.meta:
+        return segment
+    x, y = style.meta["offset"]
+    return Segment(segment.text, style + RichStyle.from_meta({"offset": (x, y + lines)}))

@@ -1,0 +1,225 @@
+"""One message of the transcript: who says what, how it came about, and what can be done with it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Final, Literal, get_args
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.content import Content
+from textual.geometry import Size
+from textual.message import Message
+from textual.reactive import Reactive
+from textual.style import Style
+from textual.widgets import Static
+
+from localspec.chat.messages import Attachment, Shown, State
+from localspec.types import TextPiece
+from localspec_tui.messages import Deed, MessageDeed
+from localspec_tui.widgets.markdown.answer_text import AnswerText
+from localspec_tui.widgets.markdown.blocks import clean
+from localspec_tui.widgets.markdown.parse import code_blocks
+from localspec_tui.widgets.markdown.prose import Prose
+from localspec_tui.widgets.origins import pieces_of
+from localspec_tui.widgets.transcript.message_body import Looks, MessageBody, Prepared
+
+Way = Literal["previous", "next", "first", "last"]
+_STATES: Final[dict[State, str]] = {
+    "stopped": "stopped",
+    "length": "stopped at the length limit",
+    "context": "stopped because the context is full",
+    "circles": "stopped because it repeats itself",
+    "failed": "stopped because the model failed",
+}
+_DEEDS: Final[dict[Deed, str]] = {
+    "copy": "copy",
+    "copy-code": "copy code",
+    "edit": "edit",
+    "regenerate": "regenerate",
+    "continue": "continue",
+    "timeline": "timeline",
+    "compare": "compare modes",
+}
+_OF_USER: Final[frozenset[Deed]] = frozenset({"copy", "edit"})
+
+
+class DeedLine(Static):
+    """A line with words that can be clicked."""
+
+    ALLOW_SELECT = False
+
+    def action_deed(self, deed: str) -> None:
+        """Tell the message what is to be done with it."""
+        self.post_message(DeedLine.Picked(deed))
+
+    @dataclass
+    class Picked(Message):
+        """A word of the line was clicked."""
+
+        deed: str
+
+
+class MessageView(Vertical, can_focus=True):
+    """A message as the reader sees it."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("j,down", "go('next')", "Next message", id="message.next", show=False),
+        Binding("k,up", "go('previous')", "Previous message", id="message.previous", show=False),
+        Binding("g", "go('first')", "First message", id="message.first", show=False),
+        Binding("G", "go('last')", "Last message", id="message.last", show=False),
+        Binding("y", "deed('copy')", "Copy", id="message.copy"),
+        Binding("Y,b", "deed('copy-code')", "Copy code", id="message.copy-code"),
+        Binding("e", "deed('edit')", "Edit", id="message.edit"),
+        Binding("r", "deed('regenerate')", "Regenerate", id="message.regenerate"),
+        Binding("c", "deed('continue')", "Continue", id="message.continue"),
+        Binding("left_square_bracket", "deed('previous')", "Branch before", id="message.branch-before"),
+        Binding("right_square_bracket", "deed('next')", "Branch after", id="message.branch-after"),
+        Binding("t", "deed('timeline')", "Timeline", id="message.timeline"),
+        Binding("m", "deed('compare')", "Compare modes", id="message.compare"),
+    ]
+    DEFAULT_CSS = """
+    MessageView {
+        height: auto;
+        padding: 0 1;
+        border-left: blank;
+        &:hover { border-left: outer $foreground 20%; }
+        &.-user { border-left: outer $secondary; }
+        &.-dropped { opacity: 60%; }
+        &.-found { border-left: double $warning; }
+        &:focus { border-left: thick $primary; }
+        & > .name { text-style: bold; }
+        &:focus > .name { text-style: bold reverse; }
+        & > .chips { color: $text-muted; }
+        & > .state { color: $text-warning; }
+        & > .label { color: $text-muted; }
+        & > .deeds { color: $text-muted; visibility: hidden; }
+        &:hover > .deeds, &:focus > .deeds, &:focus-within > .deeds { visibility: visible; }
+    }
+    """
+
+    # Textual makes a second layout whenever this changes; nothing here depends on it.
+    virtual_size: Reactive[Size] = Reactive(Size(0, 0))
+
+    @dataclass
+    class Moved(Message):
+        """The reader goes on to another message."""
+
+        view: MessageView
+        way: Way
+
+    def __init__(self, item: Shown, prepared: Prepared, looks: Looks) -> None:
+        super().__init__()
+        self.item = item
+        self._heading = DeedLine(classes="name")
+        self._state = DeedLine(classes="state")
+        self._label = Static(classes="label", markup=False)
+        self._deeds = DeedLine(classes="deeds")
+        self.body = MessageBody(item, prepared, looks)
+        self._tell()
+
+    def compose(self) -> ComposeResult:
+        """Lay out name, attachments, text, and what stands under it."""
+        yield self._heading
+        if self.item.message.attachments:
+            yield Static(_chips(self.item.message.attachments), classes="chips")
+        yield self.body
+        yield self._state
+        yield self._label
+        yield self._deeds
+
+    def append(self, text: str, pieces: Sequence[TextPiece]) -> None:
+        """Add to the end of an answer that is being written."""
+        self.body.append(text, pieces)
+
+    def catch_up(self, item: Shown) -> None:
+        """Show what has been added to the answer since this message was read."""
+        begin, text = len(self.body.text), item.message.content
+        if len(text) > begin:
+            self.append(text[begin:], pieces_of(text, item.spans, begin))
+
+    async def finish(self, item: Shown) -> None:
+        """Show the message as it is now."""
+        changed = item.message.content != self.body.text or item.message.state != self.item.message.state
+        self.item = item
+        self._tell()
+        if changed or item.spans:
+            await self.body.finish(item)
+
+    def action_go(self, way: Way) -> None:
+        """Go on to another message."""
+        self.post_message(self.Moved(self, way))
+
+    def action_deed(self, deed: Deed) -> None:
+        """Ask the screen to do something with this message."""
+        message, text = self.item.message, ""
+        if message.role == "user" and deed in {"timeline", "compare", "continue"}:
+            return
+        if deed == "copy-code":
+            codes = code_blocks(self.body.text)
+            if not codes:
+                self.notify("There is no code in this message.", markup=False)
+                return
+            text = codes[0]
+        self.post_message(MessageDeed(deed, message.id, text))
+
+    def on_deed_line_picked(self, event: DeedLine.Picked) -> None:
+        """Do what was clicked."""
+        event.stop()
+        for deed in get_args(Deed):
+            if deed == event.deed:
+                self.action_deed(deed)
+
+    def on_prose_code_picked(self, event: Prose.CodePicked) -> None:
+        """Ask the screen to copy the code that was clicked."""
+        event.stop()
+        codes = code_blocks(event.prose.text) if isinstance(event.prose, AnswerText) else ()
+        if event.fence < len(codes):
+            self.post_message(MessageDeed("copy-code", self.item.message.id, codes[event.fence]))
+
+    def _tell(self) -> None:
+        item, message = self.item, self.item.message
+        self.set_class(message.role == "user", "-user")
+        self.set_class(message.dropped, "-dropped")
+        self._heading.update(_name(item))
+        state = _STATES.get(message.state, "")
+        self._state.display = bool(state)
+        self._state.update(Content.assemble(f"{state} - ", _word("continue", "c continues")) if state else "")
+        self._label.display = bool(item.label)
+        self._label.update(Content(item.label))
+        deeds = [
+            _word(deed, word)
+            for deed, word in _DEEDS.items()
+            if (message.role == "assistant" or deed in _OF_USER)
+            and (deed != "continue" or message.state not in {"complete", "writing"})
+        ]
+        self._deeds.update(Content("  ").join(deeds))
+
+
+def _word(deed: Deed, word: str) -> Content:
+    return Content.styled(word, Style.from_meta({"@click": f"deed({deed!r})"})).stylize("underline")
+
+
+def _name(item: Shown) -> Content:
+    parts = [Content("You" if item.message.role == "user" else "Assistant")]
+    if item.branches > 1:
+        turn = Content(f" {item.branch}/{item.branches} ")
+        before = Content.styled("‹", Style.from_meta({"@click": "deed('previous')"}))
+        after = Content.styled("›", Style.from_meta({"@click": "deed('next')"}))
+        parts.append(Content.assemble(before, turn, after))
+    if item.message.dropped:
+        parts.append(Content("not sent to the model"))
+    return Content("   ").join(parts)
+
+
+def _chips(attachments: Sequence[Attachment]) -> Content:
+    chips = [f"[{clean(item.name)} {_size(len(item.text.encode()))}]" for item in attachments]
+    return Content("  ".join(chips))
+
+
+def _size(size: int) -> str:
+    if size < 1_000:
+        return f"{size} B"
+    return f"{size / 1_000:.1f} kB" if size < 1_000_000 else f"{size / 1_000_000:.1f} MB"

@@ -1,0 +1,191 @@
+"""What a message says, as widgets: folded thinking and Markdown, plain text, or text coloured by origin."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.containers import Vertical
+from textual.content import Content
+from textual.geometry import Size
+from textual.reactive import Reactive
+from textual.widget import Widget
+
+from localspec.chat.messages import Shown
+from localspec.chat.thinking import Part, split
+from localspec.types import TextPiece
+from localspec_tui.widgets.markdown.answer_text import AnswerText
+from localspec_tui.widgets.markdown.blocks import Block, clean
+from localspec_tui.widgets.markdown.parse import build
+from localspec_tui.widgets.markdown.prose import Prose
+from localspec_tui.widgets.origins import OriginText, pieces_of
+from localspec_tui.widgets.transcript.thinking import ThinkingView
+
+_MARKS = "<["
+"""With one of these a tag may begin that parts thinking from answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Looks:
+    """How answers are to be shown."""
+
+    origins: bool = False
+    thinking: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A message read as Markdown; needs no widget, so that it can be done in a thread."""
+
+    parts: tuple[Part, ...]
+    blocks: tuple[tuple[Block, ...], ...]
+
+
+def prepare(item: Shown) -> Prepared:
+    """Read the text of a message."""
+    message = item.message
+    if message.role == "user":
+        lines = tuple(Block(Content(line)) for line in clean(message.content).split("\n"))
+        return Prepared((Part("answer", message.content),), (lines,))
+    parts = split(message.content, streaming=message.state == "writing")
+    return Prepared(parts, tuple(build(part.text) if part.kind == "answer" else () for part in parts))
+
+
+class MessageBody(Vertical):
+    """The text of one message, which may be growing."""
+
+    DEFAULT_CSS = """
+    MessageBody { height: auto; }
+    """
+    ALLOW_MAXIMIZE: ClassVar[bool | None] = False
+
+    # Textual makes a second layout whenever this changes; nothing here depends on it.
+    virtual_size: Reactive[Size] = Reactive(Size(0, 0))
+
+    def __init__(self, item: Shown, prepared: Prepared, looks: Looks) -> None:
+        super().__init__()
+        self._item = item
+        self._looks = looks
+        self._parts = prepared.parts
+        self._text = item.message.content
+        self._pieces: list[TextPiece] = pieces_of(self._text, item.spans)
+        self._bodies: list[AnswerText | ThinkingView] = []
+        self._origins: OriginText | None = None
+        self._first = self._widgets(prepared)
+
+    @property
+    def text(self) -> str:
+        """Return all of the text, with its tags."""
+        return self._text
+
+    @property
+    def answer(self) -> Sequence[AnswerText]:
+        """Return the parts that are Markdown, in order."""
+        return [body for body in self._bodies if isinstance(body, AnswerText)]
+
+    def compose(self) -> ComposeResult:
+        """Lay out what there is."""
+        yield from self._first
+
+    def append(self, text: str, pieces: Sequence[TextPiece]) -> None:
+        """Add to the end."""
+        before, self._text = self._text, self._text + text
+        self._pieces += pieces
+        if self._origins is not None:
+            self._origins.append(pieces)
+        elif self._looks.origins and pieces:
+            self.run_worker(self.look(self._looks), exclusive=True)
+        elif self._is_plainly_more(before, text):
+            last = self._bodies[-1]
+            last.append(self._text[self._parts[-1].start + len(last.text) :])
+        else:
+            self._grow(split(self._text, streaming=True))
+
+    async def finish(self, item: Shown) -> None:
+        """Show the whole message as it was saved: no more comes."""
+        self._item, text = item, item.message.content
+        is_other = text != self._text
+        self._text = text
+        self._pieces = pieces_of(text, item.spans) if item.spans or is_other else self._pieces
+        if self._origins is not None or item.message.role == "user":
+            if is_other:
+                await self._show_anew()
+            return
+        self._grow(split(text))
+        for body, part in zip(self._bodies, self._parts, strict=True):
+            await body.finish(part.text)
+
+    async def look(self, looks: Looks) -> None:
+        """Show the text in another way."""
+        same = self._shows_origins(looks) == (self._origins is not None) and not looks.origins
+        self._looks = looks
+        if same:
+            for body in self._bodies:
+                if isinstance(body, ThinkingView):
+                    body.unfolded = looks.thinking
+            return
+        await self._show_anew()
+
+    async def _show_anew(self) -> None:
+        item = replace(self._item, message=replace(self._item.message, content=self._text))
+        prepared = await asyncio.to_thread(prepare, item)
+        before = list(self.children)
+        self._bodies, self._origins = [], None
+        with self.app.batch_update():
+            mounted = self.mount_all(self._widgets(prepared))
+            if self._bodies and self._text != item.message.content:
+                self._grow(split(self._text, streaming=True))  # more has come meanwhile
+            for child in before:
+                await child.remove()
+            await mounted
+
+    def _shows_origins(self, looks: Looks) -> bool:
+        known = bool(self._item.spans) or (self._item.message.state == "writing" and bool(self._pieces))
+        return looks.origins and self._item.message.role == "assistant" and known
+
+    def _widgets(self, prepared: Prepared) -> Sequence[Widget]:
+        self._parts = prepared.parts
+        if self._shows_origins(self._looks):
+            self._origins = OriginText(self._pieces)
+            return [self._origins]
+        if self._item.message.role == "user":
+            return [Prose(prepared.blocks[0])]
+        self._bodies = [self._body(*pair) for pair in zip(prepared.parts, prepared.blocks, strict=True)]
+        return self._bodies
+
+    def _body(self, part: Part, blocks: Sequence[Block] = ()) -> AnswerText | ThinkingView:
+        if part.kind == "thinking":
+            return ThinkingView(part.text, closed=part.closed, unfolded=self._looks.thinking)
+        return AnswerText(part.text, blocks or None)
+
+    def _is_plainly_more(self, before: str, text: str) -> bool:
+        """Tell whether new text can only belong to the last part: reading all of it again is spared."""
+        if not self._parts or self._parts[-1].kind != "answer":
+            return False
+        line = before[before.rfind("\n") + 1 :] + text
+        return not any(mark in line for mark in _MARKS)
+
+    def _grow(self, parts: tuple[Part, ...]) -> None:
+        """Let the widgets follow the parts, keeping those that only grew."""
+        for index, part in enumerate(parts):
+            body = self._bodies[index] if index < len(self._bodies) else None
+            if body is not None and _is_of(body, part) and part.text.startswith(body.text.rstrip()):
+                body.append(part.text[len(body.text) :])
+                if isinstance(body, ThinkingView) and part.closed:
+                    body.close()
+                continue
+            for stale in self._bodies[index:]:
+                stale.remove()
+            self._bodies[index:] = [self._body(part)]
+            self.mount(self._bodies[index])
+        for stale in self._bodies[len(parts) :]:
+            stale.remove()
+        del self._bodies[len(parts) :]
+        self._parts = parts
+
+
+def _is_of(body: AnswerText | ThinkingView, part: Part) -> bool:
+    return isinstance(body, ThinkingView) == (part.kind == "thinking")
