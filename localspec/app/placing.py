@@ -16,7 +16,7 @@ from localspec.types import ModelOptions
 if TYPE_CHECKING:
     from localspec.hardware.device_info import Machine, Placement, Seat
     from localspec.hardware.placement.constraints import Wishes
-    from localspec.models.shape_m import ModelShape
+    from localspec.models.shape import ModelShape
 
 _FEW = 3  # alternatives, where nobody asks for all
 _MODES = {"off": "plain decoding", "sd": "speculative decoding (SD)", "ssd": "drafting ahead (SSD)"}
@@ -71,7 +71,7 @@ def plan(
 
 
 def _shape(path: Path, args: argparse.Namespace) -> ModelShape:
-    from localspec.models.gguf import read_shape
+    from localspec.models.shape import read_shape
 
     try:
         return read_shape(path)
@@ -84,7 +84,7 @@ def _shape(path: Path, args: argparse.Namespace) -> ModelShape:
 
 def wishes(args: argparse.Namespace, pair: PairOptions, machine: Machine) -> Wishes:
     """Return what the arguments ask of a plan."""
-    from localspec.hardware.memory.reserve import parse_reserve
+    from localspec.hardware.memory.budget import parse_reserve
     from localspec.hardware.placement.constraints import CacheTypes, Wishes
 
     target, draft = pair.target, pair.draft

@@ -16,7 +16,7 @@ from localspec.models.catalogue import CatalogueModel, CataloguePair, approximat
 from localspec.models.local import LocalModel, of_reference
 from localspec.models.names import parse
 from localspec.models.pairing import Verdict, may_serve
-from localspec.models.shape_m import ModelShape
+from localspec.models.shape import ModelShape
 
 COMFORTABLE_RATE = 15.0
 """Tokens per second: about twice as fast as people read. What is slower loses rank in proportion."""

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from localspec.app.options import PairOptions
-from localspec.chat.learning import Answered, Experience, Tuned
+from localspec.chat.answer_settings import Answered, Experience, Tuned
 from localspec.cli.shared.arguments import MODES
 from localspec.errors import LocalSpecError, ModelFileError, UserError
 from localspec.storage.config import read_config
@@ -21,7 +21,14 @@ from localspec.storage.paths import config_dir
 from localspec.types import TaskType
 
 if TYPE_CHECKING:
-    from localspec.storage.tuned import Identity, Kept, ModelFacts, Recalled, TunedTask, TunedWorkplace
+    from localspec.storage.tuned_settings import (
+        Identity,
+        Kept,
+        ModelFacts,
+        Recalled,
+        TunedTask,
+        TunedWorkplace,
+    )
 
 _WITHOUT_DRAFT = ("off", "ngram")
 Place = Callable[[argparse.Namespace, PairOptions], PairOptions]
@@ -54,7 +61,7 @@ class KnownPair:
         self._pair, self._identity, self._trouble = pair, None, ""
         if self._args.mode == "off":  # no settings would be looked up
             return place(self._args, pair)
-        from localspec.storage.tuned import everything, recall_workplace
+        from localspec.storage.tuned_settings import everything, recall_workplace
 
         kept, self._trouble = everything()
         if self._args.mode in _WITHOUT_DRAFT or not _is_tuned(pair, kept):
@@ -71,9 +78,8 @@ class KnownPair:
         return seated if found is None else at_workplace(seated, without_given(found, self._args))
 
     def _identify(self, seated: PairOptions) -> Identity:
-        from localspec.hardware.machine import known_machine
-        from localspec.hardware.machine_facts import facts_of
-        from localspec.storage.tuned import identify
+        from localspec.hardware.machine import facts_of, known_machine
+        from localspec.storage.tuned_settings import identify
 
         machine = facts_of(known_machine(may_measure=False, here=self._here))
         return identify(seated.target, seated.draft, seated.draft_threads, machine)
@@ -84,7 +90,7 @@ class KnownPair:
             return Tuned(None, "", self._trouble)
         if self._identity is None:
             return None
-        from localspec.storage.tuned import recall
+        from localspec.storage.tuned_settings import recall
 
         recalled = recall(self._identity, task)
         if recalled.tuned is None:
@@ -103,7 +109,7 @@ class KnownPair:
             path = file_of(_files(self._pair).pair)
             learn(path, answered.task, answered.settings, answered.summary, steady=answered.steady)
         except (LocalSpecError, OSError) as error:
-            logging.getLogger("localspec.storage.tuned").warning(
+            logging.getLogger("localspec.storage.tuned_settings").warning(
                 "nothing is learned from this answer: %s", error
             )
 
@@ -127,7 +133,7 @@ def _same(kept: ModelFacts | None, now: ModelFacts | None) -> bool:
 
 def _files(pair: PairOptions) -> Identity:
     """Return what a pair is, on whatever machine; raises ModelFileError."""
-    from localspec.storage.tuned import MachineFacts, identify
+    from localspec.storage.tuned_settings import MachineFacts, identify
 
     return identify(pair.target, pair.draft, None, MachineFacts("", 0))
 
@@ -169,7 +175,7 @@ def _judged(recalled: Recalled, tuned: TunedTask, now: Identity) -> Tuned:
 
 def _only_programs_changed(tuned: TunedTask, now: Identity) -> bool:
     """Tell whether a driver or llama.cpp is all that is new since the tuning."""
-    from localspec.storage.tuned import changes, everything
+    from localspec.storage.tuned_settings import changes, everything
 
     for kept in everything()[0]:
         if kept.tuned == tuned:

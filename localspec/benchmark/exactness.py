@@ -2,27 +2,245 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from math import erfc, sqrt
-from typing import Literal
+from math import erfc, inf, sqrt
+from typing import Literal, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from localspec.benchmark.statistics import ks_uniform_p_value, randomised_pit
-from localspec.benchmark.subject import (
-    DRAFTED,
-    PROMPTS,
-    Course,
-    Effort,
-    Logits,
-    TokenRuntime,
-    Variant,
-    question,
-    rows,
-)
 from localspec.decoding.sampling import distribution
-from localspec.types import Distribution, Request, Sampling
+from localspec.errors import Cancelled
+from localspec.types import (
+    Acceptance,
+    Distribution,
+    EngineSettings,
+    Message,
+    Mode,
+    ModelInfo,
+    Provenance,
+    Request,
+    Sampling,
+)
+
+Logits = NDArray[np.float32]
+Answer = Sequence[tuple[int, Provenance, bool]]
+Progress = Callable[[str, float], None]
+"""Hears what is being done and the share that is done before; ends the test by raising `Cancelled`."""
+
+DRAFTED = (Provenance.ACCEPTED, Provenance.PREPARED)
+NEAR_TIE = 0.05  # logits; a float target's logits move by up to this much with the width of a batch
+
+PROMPTS: tuple[tuple[str, str], ...] = (
+    ("code", "Write a Python function that reverses a string."),
+    ("dialogue", "I had a long day at work. What should I cook tonight?"),
+    ("story", "Tell me a short story about a fox and a lighthouse."),
+    ("sums", "Anna has 12 apples and gives 5 to Ben. How many are left? Show the steps."),
+    ("code", "Write a Python class for a stack with push, pop and peek."),
+    ("dialogue", "Can you recommend a good book for a train ride?"),
+    ("story", "Once upon a time there was a clock that ran backwards. What happened next?"),
+    ("sums", "A train drives 60 km in one hour. How far does it drive in 3 hours and a half?"),
+    ("code", "Write a loop that prints the even numbers from 0 to 20."),
+    ("dialogue", "Which is better for a small flat, a cat or a dog?"),
+    ("story", "Write the beginning of a tale about a girl who could talk to rivers."),
+    ("sums", "What is 17 times 6? Explain how you get there."),
+)
+
+
+class TokenRuntime(Protocol):
+    """What the self-test asks of open models."""
+
+    @property
+    def draft(self) -> ModelInfo | None:
+        """Return the draft model, if there is one."""
+
+    def encode(self, prompt: tuple[Message, ...] | str) -> list[int]:
+        """Return the tokens that the target reads for a prompt."""
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Return tokens as text."""
+
+    def generate_tokens(self, request: Request) -> Iterator[tuple[int, Provenance, bool]]:
+        """Yield every token of an answer, the one that ends it included, and whether its round was a hit."""
+
+    def score(self, tokens: Sequence[int]) -> Iterator[Logits]:
+        """Yield the target's logits after each token, float32 (vocabulary,), valid until the next."""
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One way to decode that is put to the test."""
+
+    name: str
+    settings: EngineSettings
+
+    def settings_for(self, answer: int) -> EngineSettings:
+        """Return the settings for one answer: about every other one drafts even where drafting does not pay.
+
+        Otherwise there would be next to nothing to test on a machine whose draft model is too slow.
+        """
+        is_forced = (answer + answer // 4) % 2 == 1  # each prompt in turn, since their kinds repeat by four
+        if not is_forced or self.settings.min_confidence is not None:
+            return self.settings
+        return replace(self.settings, min_confidence=0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How much to test."""
+
+    prompts: int = 8
+    greedy_tokens: int = 48  # in each answer
+    sampled_tokens: int = 600  # of each variant
+    near_tie: float = NEAR_TIE
+
+
+QUICK = Effort(prompts=4, sampled_tokens=200)
+
+
+@dataclass(slots=True)
+class Course:
+    """How far the self-test is, in tokens."""
+
+    on_progress: Progress
+    total: int
+    done: int = 0
+
+    def begin(self, words: str) -> None:
+        """Tell what comes next; raises `Cancelled` if nothing is to come."""
+        self.on_progress(words, self.done / self.total)
+
+
+def question(prompt: str) -> tuple[Message, ...]:
+    """Return the conversation that asks one question."""
+    return (Message("user", prompt),)
+
+
+def rows(runtime: TokenRuntime, prompt: str, answer: Sequence[int]) -> Iterator[tuple[int, Logits]]:
+    """Yield each place in an answer with the logits that its token was chosen by."""
+    before = runtime.encode(question(prompt))
+    for index, row in enumerate(runtime.score([*before, *answer][:-1])):
+        place = index - len(before) + 1
+        if place >= 0:
+            yield place, row
+
+
+def num_drafted(answer: Answer) -> int:
+    """Return how many tokens of an answer were accepted from drafts."""
+    return sum(provenance in DRAFTED for _, provenance, _ in answer)
+
+
+GREEDY = Sampling(temperature=0)
+_OFF = EngineSettings(mode="off")
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Where a greedy answer first leaves that of plain decoding."""
+
+    kind: str
+    prompt: str
+    position: int  # in the answer, from 0
+    expected: str  # text of plain decoding's token; empty where an answer has ended
+    found: str
+    gap: float  # logits between the two tokens when the target reads the answer again
+    worst_gap: float  # from there on, how far any token of the answer lies below the target's best
+    near_tie: bool
+
+
+@dataclass(frozen=True, slots=True)
+class GreedyResult:
+    """How the greedy answers of one variant compare with plain decoding."""
+
+    variant: str
+    answers: int
+    tokens: int
+    drafted: int  # of the tokens, accepted from drafts
+    differences: tuple[Difference, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Tell whether nothing but near-ties differs."""
+        return all(difference.near_tie for difference in self.differences)
+
+
+class GreedyTest:
+    """The greedy answers of each variant and of plain decoding, one question after another."""
+
+    def __init__(self, runtime: TokenRuntime, tested: Sequence[Variant], effort: Effort) -> None:
+        self._runtime = runtime
+        self._effort = effort
+        self._results = [GreedyResult(variant.name, 0, 0, 0, ()) for variant in tested]
+        self._tested = tested
+
+    @property
+    def tokens(self) -> int:
+        """Return how many tokens there will be, at most."""
+        return self._effort.prompts * self._effort.greedy_tokens * (len(self._tested) + 1)
+
+    @property
+    def results(self) -> tuple[GreedyResult, ...]:
+        """Return what was found so far."""
+        return tuple(result for result in self._results if result.answers)
+
+    def run(self, course: Course) -> None:
+        """Answer all questions."""
+        for number, prompt in enumerate(PROMPTS[: self._effort.prompts]):
+            expected = [token for token, *_ in self._answer(course, number, Variant("plain decoding", _OFF))]
+            for place, variant in enumerate(self._tested):
+                answer = self._answer(course, number, variant)
+                self._results[place] = self._judged(self._results[place], prompt, expected, answer)
+
+    def _answer(self, course: Course, number: int, variant: Variant) -> Answer:
+        course.begin(f"greedy answers: {number + 1} of {self._effort.prompts}, {variant.name}")
+        settings, limit = variant.settings_for(number), self._effort.greedy_tokens
+        request = Request(question(PROMPTS[number][1]), GREEDY, settings, limit, seed=0)
+        answer = list(self._runtime.generate_tokens(request))
+        course.done += limit
+        return answer
+
+    def _judged(
+        self, before: GreedyResult, prompt: tuple[str, str], expected: list[int], answer: Answer
+    ) -> GreedyResult:
+        found, differences = [token for token, *_ in answer], before.differences
+        if found != expected:
+            differences += (_difference(self._runtime, prompt, expected, found, self._effort.near_tie),)
+        return replace(
+            before,
+            answers=before.answers + 1,
+            tokens=before.tokens + len(answer),
+            drafted=before.drafted + num_drafted(answer),
+            differences=differences,
+        )
+
+
+def _difference(
+    runtime: TokenRuntime, prompt: tuple[str, str], expected: list[int], found: list[int], near_tie: float
+) -> Difference:
+    """Judge the first difference of two unequal answers, and what follows it, by the target's own logits."""
+    pairs = zip(expected, found, strict=False)
+    shorter = min(len(expected), len(found))
+    position = next((i for i, (a, b) in enumerate(pairs) if a != b), shorter)
+    gap = worst = inf
+    if position < shorter:
+        worst = 0.0
+        for place, row in rows(runtime, prompt[1], found):
+            if place == position:
+                gap = float(row[expected[place]] - row[found[place]])
+            if place >= position:
+                worst = max(worst, float(row.max() - row[found[place]]))
+    return Difference(
+        *prompt,
+        position=position,
+        expected=runtime.decode(expected[position : position + 1]),
+        found=runtime.decode(found[position : position + 1]),
+        gap=gap,
+        worst_gap=worst,
+        near_tie=abs(gap) <= near_tie and worst <= near_tie,
+    )
+
 
 Rounds = Literal["all", "hit", "other"]
 
@@ -192,3 +410,68 @@ def surprise(row: Logits, token: int) -> tuple[float, float]:
     surprises = -np.log(np.maximum(probs, np.finfo(np.float64).tiny))
     mean = float(probs @ surprises)
     return float(surprises[token]) - mean, float(probs @ (surprises - mean) ** 2)
+
+
+__all__ = [
+    "FALSE_ALARM",
+    "NEAR_TIE",
+    "QUICK",
+    "Difference",
+    "DistributionResult",
+    "Effort",
+    "GreedyResult",
+    "Progress",
+    "Report",
+    "TokenRuntime",
+    "Variant",
+    "check",
+    "variants",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The outcome of the self-test; an incomplete one was stopped."""
+
+    greedy: tuple[GreedyResult, ...]
+    sampled: tuple[DistributionResult, ...]
+    complete: bool = True
+
+    @property
+    def exact(self) -> bool:
+        """Tell whether every part passed."""
+        return all(part.passed for part in self.greedy) and all(part.passed for part in self.sampled)
+
+
+def variants(settings: EngineSettings, mode: Mode | None, possible: Sequence[Mode]) -> tuple[Variant, ...]:
+    """Return the speculating variants to test: those of one mode, or of all that the models allow."""
+    return tuple(
+        Variant(each, replace(settings, mode=each))
+        for each in possible
+        if each != "off" and mode in (None, each)
+    )
+
+
+def check(runtime: TokenRuntime, tested: Sequence[Variant], effort: Effort, on_progress: Progress) -> Report:
+    """Run both tests and return what they found until the end, or until they were cancelled."""
+    greedy = GreedyTest(runtime, tested, effort)
+    sampled = SampledTest(runtime, _sampled_variants(tested), effort)
+    course = Course(on_progress, total=greedy.tokens + sampled.tokens)
+    try:
+        greedy.run(course)
+        sampled.run(course)
+    except Cancelled:
+        return Report(greedy.results, sampled.results, complete=False)
+    return Report(greedy.results, sampled.results)
+
+
+def _sampled_variants(tested: Sequence[Variant]) -> list[Variant]:
+    """Add plain decoding, which tests the test, and both ways to judge a draft model's tokens."""
+    found = [Variant("off", EngineSettings(mode="off"))]
+    rules: tuple[Acceptance, ...] = ("rejection", "match")
+    for variant in tested:
+        if variant.settings.mode == "ngram":
+            found.append(variant)
+        else:
+            found += [Variant(f"{variant.name} {r}", replace(variant.settings, acceptance=r)) for r in rules]
+    return found

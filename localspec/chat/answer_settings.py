@@ -4,11 +4,64 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-from localspec.chat.learning import NONE, Experience, Tuned
 from localspec.inference.interface import OpenModels
 from localspec.storage.profiles import Profile, Speculation
-from localspec.types import EngineSettings, Mode, TaskType
+from localspec.types import EngineSettings, Mode, Summary, TaskType
+
+if TYPE_CHECKING:
+    from localspec.chat.messages import AnswerRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """What the tuner kept for a task; `settings` None where it no longer holds.
+
+    `reason` is when it was found and what it gains, `notice` what a person should do about it.
+    """
+
+    settings: EngineSettings | None
+    reason: str
+    notice: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """An answer as it is learned from; `steady` if it was written in one mode from beginning to end."""
+
+    task: TaskType
+    settings: EngineSettings
+    summary: Summary
+    steady: bool
+
+    @classmethod
+    def of(cls, task: TaskType, record: AnswerRecord) -> Answered:
+        """Return what an answer that was kept tells."""
+        return cls(task, record.settings, record.summary, not record.changes)
+
+
+def _nothing(_task: TaskType) -> Tuned | None:
+    return None
+
+
+def _ignore(_answered: Answered) -> None:
+    """Learn nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Experience:
+    """Where to look up what was tuned for the open models, and whom to tell of answers.
+
+    Both may read or write a file, and are called in the thread that works with the models.
+    """
+
+    recall: Callable[[TaskType], Tuned | None] = _nothing
+    learn: Callable[[Answered], None] = _ignore
+
+
+NONE = Experience()
+
 
 NOTHING_ASKED = Speculation()
 UNTUNED = EngineSettings(fallback="ngram")
@@ -16,7 +69,7 @@ UNTUNED = EngineSettings(fallback="ngram")
 _DRAFTS = ("sd", "ssd")
 
 
-def _ignore(_notice: str) -> None:
+def _settings_ignore(_notice: str) -> None:
     """Tell nobody."""
 
 
@@ -33,7 +86,10 @@ class Chooser:
     """Chooses for one pair of open models; what it had to measure or look up it remembers."""
 
     def __init__(
-        self, models: OpenModels, experience: Experience = NONE, tell: Callable[[str], object] = _ignore
+        self,
+        models: OpenModels,
+        experience: Experience = NONE,
+        tell: Callable[[str], object] = _settings_ignore,
     ) -> None:
         """Remember whom to ask, and whom to tell of settings that have gone stale."""
         self._models = models

@@ -9,14 +9,15 @@ import os
 import re
 import stat
 from collections.abc import Iterator
+from dataclasses import replace
 from difflib import get_close_matches
 from itertools import islice
 from pathlib import Path
 from typing import Literal
 
-from localspec.chat.commands import Completion
-from localspec.chat.fences import code_blocks
+from localspec.chat.commands import Choices, Completion, complete, word_at_end
 from localspec.chat.messages import Attachment
+from localspec.chat.thinking import code_blocks
 from localspec.errors import UserError
 
 USUAL_LIMIT = 256 * 1024
@@ -214,3 +215,18 @@ def _size(count: int) -> str:
         return f"{count} byte{'' if count == 1 else 's'}"
     number, unit = (count / 1024, "KB") if count < 1024**2 else (count / 1024**2, "MB")
     return f"{number:.1f} {unit}" if number < 10 else f"{number:.0f} {unit}"
+
+
+def complete_input(text: str, choices: Choices, folder: Path) -> tuple[Completion, ...]:
+    """Return how a text can go on at the cursor, where it ends; reads the folders that it names."""
+    word = word_at_end(text) if text.startswith("/") else None
+    if word is not None and word.kind == "file":
+        return _files(text, word.start, folder)
+    if commands := complete(text, choices):
+        return commands
+    at = reference_at_end(text)
+    return () if at is None else _files(text, at, folder)
+
+
+def _files(text: str, at: int, folder: Path) -> tuple[Completion, ...]:
+    return tuple(replace(offer, start=at) for offer in complete_path(text[at:], folder))

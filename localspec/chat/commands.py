@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Literal, cast, get_args
 
-from localspec.chat.fences import code_blocks
+from localspec.chat.thinking import code_blocks
 from localspec.errors import UserError
 from localspec.storage.profiles import SAMPLING_RANGES
 from localspec.types import Mode, TaskType

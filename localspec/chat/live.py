@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass, field, replace
 
+from localspec.chat.answering import joined
 from localspec.chat.messages import RoundMark, Shown, Span, StoredMessage
 from localspec.chat.open_chat import AnswerEvent, Saved, Started
-from localspec.chat.writing import joined
 from localspec.types import Finished, ModeChanged, PromptProgress, RoundDone, TextDelta, TextPiece
 
 

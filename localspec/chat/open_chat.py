@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 from localspec.chat.answering import AnswerEvent, Answering, Saved, Started
 from localspec.chat.live_stats import label
 from localspec.chat.messages import AnswerRecord, Attachment, ChatInfo, Shown, StoredMessage
-from localspec.chat.prompting_m import exchanges_of, to_prompt
-from localspec.chat.tree import Branches
-from localspec.chat.tree_m import Tree
+from localspec.chat.prompting import exchanges_of, to_prompt
+from localspec.chat.tree import Branches, Tree
 from localspec.errors import UserError
 from localspec.inference.interface import OpenModels
 from localspec.types import EngineSettings, Message, PlainRate, Request, Sampling, Summary

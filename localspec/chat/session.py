@@ -7,13 +7,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from localspec.chat.answer_settings import Choice, Chooser
+from localspec.chat.answer_settings import NONE, Answered, Choice, Chooser, Experience
 from localspec.chat.auto import AUTO, followed, is_auto, with_auto
-from localspec.chat.learning import NONE, Answered, Experience
 from localspec.chat.live_stats import PlainRates, depth
 from localspec.chat.messages import SearchHit
 from localspec.chat.open_chat import AnswerEvent, AnswerOptions, OpenChat, Saved
-from localspec.chat.queue import PromptQueue
 from localspec.errors import UserError
 from localspec.inference.interface import OpenModels
 from localspec.models.default_pair import suited
@@ -22,6 +20,42 @@ from localspec.types import Mode, PlainRate, Sampling
 
 if TYPE_CHECKING:
     from localspec.chat.store.store import Store
+
+
+class PromptQueue:
+    """Prompts that wait; a place that is gone, because its turn came meanwhile, gives None."""
+
+    def __init__(self) -> None:
+        self._items: list[str] = []
+
+    @property
+    def items(self) -> tuple[str, ...]:
+        """Return what waits, the next one first."""
+        return tuple(self._items)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def add(self, prompt: str) -> None:
+        """Let a prompt wait behind the others."""
+        self._items.append(prompt)
+
+    def take_first(self) -> str | None:
+        """Remove and return the next prompt, None if nothing waits."""
+        return self.take(0)
+
+    def take(self, index: int) -> str | None:
+        """Remove and return the prompt at a place, for instance to edit it."""
+        return self._items.pop(index) if 0 <= index < len(self._items) else None
+
+    def remove(self, index: int) -> None:
+        """Remove the prompt at a place."""
+        self.take(index)
+
+    def clear(self) -> None:
+        """Remove all prompts."""
+        self._items.clear()
+
 
 RECENT = 30  # chats that a search without words shows
 

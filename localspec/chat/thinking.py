@@ -3,10 +3,53 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from localspec.chat.fences import code_block_at, line_end
+_OPENING = re.compile(r"[ \t]*(?P<mark>`{3,}(?=[^`\n]*$)|~{3,})(?P<info>[^\n]*)\n?", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class CodeBlock:
+    """A block from character `start` to `end`, its fences included; `closed` unless the text ends in it."""
+
+    start: int
+    end: int
+    code: str
+    language: str = ""
+    closed: bool = True
+
+
+def code_block_at(text: str, start: int) -> CodeBlock | None:
+    """Return the block that begins with the line at `start`, None if that opens none."""
+    opening = _OPENING.match(text, start)
+    if opening is None:
+        return None
+    mark, language = opening["mark"], opening["info"].strip().partition(" ")[0]
+    closing = re.compile(rf"^[ \t]*{mark[0]}{{{len(mark)},}}[ \t]*(?:\n|\Z)", re.MULTILINE)
+    found = closing.search(text, opening.end())
+    if found is None:
+        return CodeBlock(start, len(text), text[opening.end() :], language, closed=False)
+    return CodeBlock(start, found.end(), text[opening.end() : found.start()], language)
+
+
+def code_blocks(text: str) -> Iterator[CodeBlock]:
+    """Yield the blocks from first to last."""
+    start = 0
+    while start < len(text):
+        block = code_block_at(text, start)
+        if block is not None:
+            yield block
+            start = block.end
+        else:
+            start = line_end(text, start)
+
+
+def line_end(text: str, start: int) -> int:
+    """Return where the next line begins."""
+    return text.find("\n", start) + 1 or len(text)
+
 
 _TAGS = {
     "<think>": "</think>",
@@ -18,7 +61,7 @@ _TAGS = {
 }
 _ANY_CLOSING = "|".join(map(re.escape, _TAGS.values()))
 _ANYWHERE = re.IGNORECASE | re.MULTILINE
-_OPENING = re.compile(rf"[ \t]*({'|'.join(map(re.escape, _TAGS))})", re.IGNORECASE)
+_THINKING_OPENING = re.compile(rf"[ \t]*({'|'.join(map(re.escape, _TAGS))})", re.IGNORECASE)
 _STRAY_CLOSING = re.compile(rf"(?:^[ \t]*|(?<!`)(?=(?:{_ANY_CLOSING})[ \t]*$))({_ANY_CLOSING})", _ANYWHERE)
 
 
@@ -101,7 +144,7 @@ def _next_thought(
             start = block.end
             continue
         end = line_end(text, start)
-        if opened := _OPENING.match(text, start):
+        if opened := _THINKING_OPENING.match(text, start):
             thought = _thought_from(text, start, opened.end(), (_TAGS[opened[1].lower()],))
             # a tag that nothing closes is one that the answer speaks of, unless it comes first
             if thought.after is not None or streaming or not text[at:start].strip():

@@ -3,20 +3,239 @@
 from __future__ import annotations
 
 import argparse
+import json
+import os
+import re
+import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
-from localspec.cli import history_files, history_text
-from localspec.cli.shared.arguments import Parser, verb_parser
-from localspec.cli.shared.console import say
+from localspec.cli.shared.arguments import Parser, verb_parser, whole
+from localspec.cli.shared.console import colours_unwanted, is_terminal, read_utf8, say
 from localspec.cli.shared.errors import SUCCESS
-from localspec.cli.shared.values import whole
 from localspec.errors import UserError
 from localspec.storage import paths
+from localspec.storage.paths import expanded, make_private_folder, write_atomically
 
 if TYPE_CHECKING:
+    from localspec.chat.export import Parsed
+    from localspec.chat.messages import ChatInfo, SearchHit
     from localspec.chat.store.store import Store
+
+
+Format = Literal["md", "json"]
+MAX_BYTES = 512 * 2**20
+_FORMATS: dict[str, Format] = {".md": "md", ".markdown": "md", ".json": "json", ".jsonl": "json"}
+_NOT_IN_NAMES = re.compile(r"[^\w]+")
+
+
+@dataclass(frozen=True, slots=True)
+class ExportFile:
+    """A file to write, and the chats that it is to hold."""
+
+    path: Path
+    form: Format
+    chats: tuple[ChatInfo, ...]
+
+
+def chat_text(store: Store, chat: ChatInfo, form: Format) -> str:
+    """Return a chat in the wanted form: its shown branch as Markdown, or all of it as JSON."""
+    from localspec.chat.export import to_json, to_markdown
+    from localspec.chat.tree import Tree
+
+    messages = store.messages(chat.id)
+    if form == "md":
+        return to_markdown(chat, Tree.of(messages, chat.leaf).answered().path)
+    records = {m.id: record for m in messages if (record := store.record(m.id)) is not None}
+    return to_json(chat, messages, records) + "\n"
+
+
+def targets(
+    chats: Sequence[ChatInfo], output: str, form: Format | None, *, is_set: bool
+) -> tuple[ExportFile, ...]:
+    """Return the files to write: one for each chat in a folder, or a single file.
+
+    A set of chats goes into a folder, unless `output` has the ending of a file.
+    """
+    path = expanded(output)
+    ending = _FORMATS.get(path.suffix.lower())
+    is_folder = os.path.isdir(path)  # noqa: PTH112 - as below, of names that no disk takes
+    if is_folder or output.endswith(("/", "\\")) or (is_set and ending is None):
+        chosen = form or "md"
+        return tuple(ExportFile(path / _file_name(chat, chosen), chosen, (chat,)) for chat in chats)
+    chosen = form or ending or "md"
+    if is_set and chosen == "md":
+        raise UserError(f"`{output}` is one file, and Markdown takes one for each chat", "name a folder")
+    return (ExportFile(path, chosen, tuple(chats)),)
+
+
+def write(store: Store, files: Sequence[ExportFile], *, force: bool) -> None:
+    """Write the files; raises UserError before the first if one of them exists already."""
+    for file in files:
+        _check_target(file.path, force=force)
+    for file in files:
+        try:
+            make_private_folder(file.path.parent)
+        except OSError as error:
+            raise UserError(
+                f"cannot make the folder `{file.path.parent}`: {error.strerror}", "name another place"
+            ) from error
+        write_atomically(file.path, "".join(chat_text(store, chat, file.form) for chat in file.chats))
+
+
+def read(name: str) -> tuple[Parsed, ...]:
+    """Return the chats of an exported file; `-` is standard input."""
+    from localspec.chat.export import parse_all
+
+    text = read_utf8(sys.stdin, MAX_BYTES) if name == "-" else _read_file(expanded(name))
+    try:
+        return tuple(parse_all(text))
+    except UserError as error:
+        label = "standard input" if name == "-" else f"`{name}`"
+        raise UserError(f"{label}: {error.message}", error.hint) from None
+
+
+def _read_file(path: Path) -> str:
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            raise UserError(f"`{path}` is larger than {MAX_BYTES >> 20} MiB", "import its chats one by one")
+        return path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UserError(f"`{path}` is not UTF-8 text, at offset {error.start}", "save it as UTF-8") from None
+    except OSError as error:
+        raise UserError(f"cannot read `{path}`: {error.strerror or error}", "check the name") from None
+
+
+def _check_target(path: Path, *, force: bool) -> None:
+    if not os.path.exists(path):  # noqa: PTH110 - a name that no disk takes is refused in writing
+        return
+    if not path.is_file():
+        raise UserError(f"`{path}` is not a plain file", "leave -o out to write to standard output")
+    if not force:
+        raise UserError(f"`{path}` exists already", "name another file, or add --force to write over it")
+
+
+def _file_name(chat: ChatInfo, form: Format) -> str:
+    from localspec.chat.export import when
+
+    words = _NOT_IN_NAMES.sub("-", chat.title.lower())[:48].strip("-_") or "chat"
+    return f"{when(chat.created)[:10]}-{words}-{chat.id}.{form}"
+
+
+SCHEMA = 1
+# What a model wrote must not move the cursor or retitle the window.
+_CONTROL = dict.fromkeys({*range(0x20), *range(0x7F, 0xA0)} - {ord("\n"), ord("\t")})
+_BOLD, _PLAIN = "\x1b[1m", "\x1b[0m"
+
+
+def print_chats(chats: Sequence[ChatInfo], *, as_json: bool) -> None:
+    """Print one line for each chat."""
+    if as_json:
+        _print_json("chats", [_chat_json(chat) for chat in chats])
+        return
+    width = max((len(str(chat.id)) for chat in chats), default=0)
+    for chat in chats:
+        print_text(f"{_chat_line(chat, width)}\n")
+
+
+def print_hits(hits: Sequence[SearchHit], *, as_json: bool) -> None:
+    """Print where something was found, the chat above the excerpts from it."""
+    if as_json:
+        _print_json(
+            "hits",
+            [
+                {
+                    "chat": _chat_json(hit.chat),
+                    "message": hit.message,
+                    "excerpt": hit.excerpt,
+                    "marks": hit.marks,
+                }
+                for hit in hits
+            ],
+        )
+        return
+    bold = is_terminal(sys.stdout) and not colours_unwanted()
+    above = None
+    for hit in hits:
+        if hit.chat.id != above:
+            print_text(f"{_chat_line(hit.chat)}\n")
+            above = hit.chat.id
+        if hit.message is not None:
+            sys.stdout.write(f"    {_marked(hit) if bold else hit.excerpt}\n")
+
+
+def print_text(text: str) -> None:
+    """Print a text of a chat; a terminal gets no control characters."""
+    ending = "" if text.endswith("\n") else "\n"
+    sys.stdout.write((text.translate(_CONTROL) if is_terminal(sys.stdout) else text) + ending)
+
+
+def print_files(files: Sequence[Path], *, as_json: bool) -> None:
+    """Print which files were written."""
+    if as_json:
+        _print_json("files", [str(file) for file in files])
+    else:
+        sys.stdout.writelines(f"{file}\n" for file in files)
+
+
+def print_changed(what: str, ids: Sequence[int], *, as_json: bool) -> None:
+    """Print for programs which chats were changed."""
+    if as_json:
+        _print_json(what, list(ids))
+
+
+def print_path(path: Path, *, as_json: bool) -> None:
+    """Print which file holds the chats."""
+    if as_json:
+        _print_json("path", str(path))
+    else:
+        print(path)
+
+
+def count(number: int, what: str) -> str:
+    """Return a number with its noun."""
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def names(chats: Sequence[ChatInfo]) -> str:
+    """Return titles in quotes."""
+    return ", ".join(f'"{chat.title or "Untitled"}"' for chat in chats)
+
+
+def _chat_line(chat: ChatInfo, width: int = 0) -> str:
+    from localspec.chat.export import when
+
+    pin = "  (pinned)" if chat.pinned else ""
+    title = chat.title or "Untitled"
+    return f"{chat.id:>{width}}  {when(chat.updated)}  {count(chat.messages, 'message'):>13}  {title}{pin}"
+
+
+def _marked(hit: SearchHit) -> str:
+    parts, end = [], 0
+    for start, stop in hit.marks:
+        parts += [hit.excerpt[end:start], _BOLD, hit.excerpt[start:stop], _PLAIN]
+        end = stop
+    return "".join([*parts, hit.excerpt[end:]])
+
+
+def _chat_json(chat: ChatInfo) -> dict[str, object]:
+    return {
+        "id": chat.id,
+        "title": chat.title,
+        "created": chat.created,
+        "updated": chat.updated,
+        "pinned": chat.pinned,
+        "messages": chat.messages,
+        "profile": chat.profile,
+    }
+
+
+def _print_json(name: str, value: object) -> None:
+    print(json.dumps({"schema": SCHEMA, name: value}))
+
 
 Action = Callable[["Store", argparse.Namespace], None]
 
@@ -62,7 +281,7 @@ def main(argv: Sequence[str]) -> int:
     arguments = _with_command(argv)
     args = parser().parse_args(arguments)
     if args.command == "path":
-        history_text.print_path(paths.chats_file(), as_json=args.json)
+        print_path(paths.chats_file(), as_json=args.json)
         return SUCCESS
     from localspec.chat.store.store import (
         Store,  # SQLite: 10 ms that a mistake in the arguments should not cost
@@ -96,21 +315,21 @@ def _number(text: str) -> int:
 
 def _list(store: Store, args: argparse.Namespace) -> None:
     chats = store.deleted() if args.deleted else store.chats()
-    history_text.print_chats(chats, as_json=args.json)
+    print_chats(chats, as_json=args.json)
     if not chats:
         say("no deleted chats" if args.deleted else "no chats yet")
 
 
 def _search(store: Store, args: argparse.Namespace) -> None:
     hits = store.search(" ".join(args.words), args.limit)
-    history_text.print_hits(hits, as_json=args.json)
+    print_hits(hits, as_json=args.json)
     if not hits:
         say("nothing found")
 
 
 def _show(store: Store, args: argparse.Namespace) -> None:
-    form: history_files.Format = "json" if args.json else "md"
-    history_text.print_text(history_files.chat_text(store, store.chat(args.id), form))
+    form: Format = "json" if args.json else "md"
+    print_text(chat_text(store, store.chat(args.id), form))
 
 
 def _export(store: Store, args: argparse.Namespace) -> None:
@@ -118,36 +337,36 @@ def _export(store: Store, args: argparse.Namespace) -> None:
         raise UserError("name the chats to export", "give their numbers, or --all")
     chats = store.chats() if args.all else tuple(store.chat(number) for number in dict.fromkeys(args.ids))
     if args.output in {None, "-"}:
-        form: history_files.Format = args.format or ("json" if args.json else "md")
+        form: Format = args.format or ("json" if args.json else "md")
         for chat in chats:
-            history_text.print_text(history_files.chat_text(store, chat, form))
+            print_text(chat_text(store, chat, form))
         return
-    files = history_files.targets(chats, args.output, args.format, is_set=args.all or len(chats) > 1)
-    history_files.write(store, files, force=args.force)
-    history_text.print_files([file.path for file in files], as_json=args.json)
+    files = targets(chats, args.output, args.format, is_set=args.all or len(chats) > 1)
+    write(store, files, force=args.force)
+    print_files([file.path for file in files], as_json=args.json)
 
 
 def _import(store: Store, args: argparse.Namespace) -> None:
-    parsed = [chat for name in args.files for chat in history_files.read(name)]
+    parsed = [chat for name in args.files for chat in read(name)]
     chats = tuple(store.add_chat(*chat) for chat in parsed)
-    history_text.print_chats(chats, as_json=args.json)
-    say(f"imported {history_text.count(len(chats), 'chat')}")
+    print_chats(chats, as_json=args.json)
+    say(f"imported {count(len(chats), 'chat')}")
 
 
 def _delete(store: Store, args: argparse.Namespace) -> None:
     chats = [store.chat(number) for number in args.ids]
     for chat in chats:
         store.delete(chat.id)
-    history_text.print_changed("deleted", args.ids, as_json=args.json)
+    print_changed("deleted", args.ids, as_json=args.json)
     undo = " ".join(["localspec history restore", *(str(chat.id) for chat in chats)])
-    say(f"deleted {history_text.names(chats)}; for 30 days, `{undo}` undoes that")
+    say(f"deleted {names(chats)}; for 30 days, `{undo}` undoes that")
 
 
 def _restore(store: Store, args: argparse.Namespace) -> None:
     for number in args.ids:
         store.restore(number)
-    history_text.print_changed("restored", args.ids, as_json=args.json)
-    say(f"restored {history_text.names([store.chat(number) for number in args.ids])}")
+    print_changed("restored", args.ids, as_json=args.json)
+    say(f"restored {names([store.chat(number) for number in args.ids])}")
 
 
 _ACTIONS: dict[str, Action] = {

@@ -13,10 +13,10 @@ from localspec.cli.shared.arguments import (
     add_device_flags,
     add_model_flags,
     add_speculation_flags,
+    set_up_logging,
     verb_parser,
 )
 from localspec.cli.shared.errors import SUCCESS
-from localspec.cli.shared.logs import set_up_logging
 
 SCHEMA = 1
 

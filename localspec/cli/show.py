@@ -8,17 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from localspec import units
-from localspec.cli.shared.arguments import Parser, verb_parser
+from localspec.cli.shared.arguments import Parser, context_size, verb_parser
 from localspec.cli.shared.console import say
 from localspec.cli.shared.errors import SUCCESS
-from localspec.cli.shared.values import context_size
 from localspec.errors import UserError
 from localspec.hardware.device_info import DeviceNeed
 from localspec.hardware.memory.estimate import estimate
 from localspec.hardware.memory.fit import size
 from localspec.hardware.placement.constraints import Sitting, Spread
 from localspec.models.names import file_named, looks_like_reference, parse
-from localspec.models.shape_m import ModelShape
+from localspec.models.shape import ModelShape
 
 SCHEMA = 1
 _CONTEXTS = (2048, 8192, 32768, 131072)
@@ -132,7 +131,7 @@ def as_json(shape: ModelShape, path: Path | None, rows: Sequence[_Row]) -> dict[
 
 def _find(named: str) -> tuple[Path | None, ModelShape]:
     """Return a model on this computer with its file, or one on the hub without."""
-    from localspec.models.gguf import read_shape
+    from localspec.models.shape import read_shape
 
     path = file_named(named)
     if path is not None:

@@ -17,16 +17,17 @@ from localspec.cli.shared.arguments import (
     add_device_flags,
     add_model_flags,
     add_speculation_flags,
+    decimal,
+    set_up_logging,
     verb_parser,
+    whole,
 )
 from localspec.cli.shared.console import StatusLine, on_interrupt
 from localspec.cli.shared.errors import FAILURE, INTERRUPTED, SUCCESS
-from localspec.cli.shared.logs import set_up_logging
-from localspec.cli.shared.values import decimal, whole
 from localspec.errors import Cancelled, UserError
 
 if TYPE_CHECKING:
-    from localspec.benchmark.exactness_m import Difference, DistributionResult, Effort, GreedyResult, Report
+    from localspec.benchmark.exactness import Difference, DistributionResult, Effort, GreedyResult, Report
     from localspec.inference.runtime import Runtime
 
 
@@ -72,9 +73,9 @@ def main(argv: Sequence[str]) -> int:
     if pair.draft is not None and how.mode is None:
         args.mode = "ssd"  # a plan for the mode that needs most has room for the others
     pair = placing.placed(args, pair, here=True)
-    from localspec.benchmark import exactness_m  # numpy: 0.1 s
+    from localspec.benchmark import exactness  # numpy: 0.1 s
 
-    effort = exactness_m.QUICK if args.quick else exactness_m.Effort()
+    effort = exactness.QUICK if args.quick else exactness.Effort()
     if args.tokens is not None:
         effort = replace(effort, sampled_tokens=args.tokens)
     if args.near_tie is not None:
@@ -96,7 +97,7 @@ def _wait() -> None:
 
 
 def _check(runtime: Runtime, how: Decoding, effort: Effort) -> Report:
-    from localspec.benchmark.exactness_m import check, variants
+    from localspec.benchmark.exactness import check, variants
 
     progress = Progress(runtime.cancel)
     tested = variants(how.settings, how.mode, runtime.modes)
@@ -142,7 +143,7 @@ class Progress:
 
 
 def _lines(runtime: Runtime, report: Report) -> Iterator[str]:
-    from localspec.benchmark.exactness_m import FALSE_ALARM
+    from localspec.benchmark.exactness import FALSE_ALARM
 
     yield f"target  {runtime.target.path}"
     if runtime.draft:

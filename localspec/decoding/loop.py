@@ -11,9 +11,8 @@ import numpy as np
 from localspec.decoding.drafters.draft_state import common_prefix
 from localspec.decoding.drafters.drafter import Drafter
 from localspec.decoding.model import LanguageModel, Rows
-from localspec.decoding.penalties import penalises
 from localspec.decoding.policy import Pace
-from localspec.decoding.sampling import distribution
+from localspec.decoding.sampling import distribution, penalises
 from localspec.decoding.verify import Coins, Uniforms, verify, verify_greedily
 from localspec.errors import EngineError
 from localspec.types import (

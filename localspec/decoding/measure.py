@@ -6,7 +6,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import repeat
 from random import Random
@@ -14,6 +14,8 @@ from random import Random
 from localspec.decoding.measurements import CallCosts, CostWish
 from localspec.decoding.model import LanguageModel
 from localspec.decoding.policy import CostCurve, Experience
+from localspec.decoding.text import Answer, Happenings
+from localspec.types import PlainRate
 
 VERIFY_SIZES = (1, 2, 5, 9, 3, 4, 7, 6, 8)  # the sizes that shape the curve come first
 FEWEST_SIZES = 3
@@ -239,3 +241,22 @@ def _busy(draft: LanguageModel, plan: _Plan, times: _Times) -> Iterator[Callable
         thread.join()
     for failure in failures:
         raise failure
+
+
+PLAIN_TOKENS = 12
+FEWEST_PLAIN_TOKENS = 4
+PLAIN_S = 0.25  # after which the fewest will do
+PLAIN_LIMIT_S = 2.0  # after which they are not waited for
+
+
+def plain_rate(answer: Answer, rounds: Happenings, depth: int) -> PlainRate | None:
+    """Return how fast plain decoding goes on after `depth` tokens; None if a few take seconds."""
+    tally = answer.tally
+    with closing(rounds):
+        for _ in answer.events(rounds):
+            enough = tally.tokens > FEWEST_PLAIN_TOKENS  # the first warms up
+            if tally.decode_s > (PLAIN_S if enough else PLAIN_LIMIT_S):
+                break
+    if tally.tokens <= FEWEST_PLAIN_TOKENS:
+        return None
+    return PlainRate(depth, (tally.tokens - 1) / tally.decode_s)

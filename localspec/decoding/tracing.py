@@ -14,9 +14,8 @@ from localspec.decoding.fallback import seconds_of
 from localspec.decoding.loop import Decoder, Round, Task
 from localspec.decoding.measurements import TraceSegment
 from localspec.decoding.model import LanguageModel, Rows
-from localspec.decoding.penalties import Floats, Ids
 from localspec.decoding.policy import Calibration, CostCurve, Experience, Pace
-from localspec.decoding.sampling import distribution, probability, top_candidates
+from localspec.decoding.sampling import Floats, Ids, distribution, probability, top_candidates
 from localspec.decoding.verify import Uniforms
 from localspec.types import Distribution, Draft, EngineSettings, VerifyOutcome
 

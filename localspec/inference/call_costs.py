@@ -15,7 +15,7 @@ from localspec.llama.backends import version
 from localspec.types import ModelOptions
 
 if TYPE_CHECKING:
-    from localspec.storage.tuned import KeptCall, MachineFacts
+    from localspec.storage.tuned_settings import KeptCall, MachineFacts
 
 Points = dict[int, float]
 """The seconds of calls by the tokens in them."""
@@ -36,7 +36,7 @@ class CostFiles:
         file = self._file(together)
         if file is None:
             return None
-        from localspec.storage.tuned import recall_costs
+        from localspec.storage.tuned_settings import recall_costs
 
         kept = recall_costs(file, time.time())
         return None if kept is None else (_points(kept.verify), _points(kept.step))
@@ -45,7 +45,7 @@ class CostFiles:
         """Keep what was measured just now."""
         file = self._file(together)
         if file is not None:
-            from localspec.storage.tuned import KeptCall, KeptCosts, keep_costs
+            from localspec.storage.tuned_settings import KeptCall, KeptCosts, keep_costs
 
             calls = [tuple(KeptCall(*point) for point in points.items()) for points in (verify, step)]
             keep_costs(file, KeptCosts(time.time(), verify=calls[0], step=calls[1]))
@@ -60,7 +60,7 @@ class CostFiles:
     def _file(self, together: bool) -> Path | None:
         if not self._target.keeps_costs:
             return None
-        from localspec.storage.tuned import costs_file, identify
+        from localspec.storage.tuned_settings import costs_file, identify
 
         target, draft = self._target, self._draft
         with suppress(UserError):
@@ -72,7 +72,7 @@ class CostFiles:
 
 def facts_here() -> MachineFacts:
     """Return the facts that llama.cpp tells where it is open anyway: all but the driver of cards."""
-    from localspec.storage.tuned import MachineFacts
+    from localspec.storage.tuned_settings import MachineFacts
 
     every = devices()
     return MachineFacts(

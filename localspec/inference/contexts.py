@@ -8,15 +8,14 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from math import ceil
 
-from localspec.decoding.answer import Happenings
-from localspec.decoding.engine import Engine
+from localspec.decoding.engine import Engine, Rounds, decode_in_parts
 from localspec.decoding.fallback import PlainCost
 from localspec.decoding.loop import Round, Task
 from localspec.decoding.measure import PREFIX, measure, time_calls
 from localspec.decoding.measurements import CallCosts, CostWish, TraceSegment
-from localspec.decoding.parts import Rounds, decode_in_parts
 from localspec.decoding.policy import CostCurve, Experience
 from localspec.decoding.speed_model import Prediction, explain
+from localspec.decoding.text import Happenings
 from localspec.decoding.tracing import Tracer
 from localspec.errors import LocalSpecError, UserError
 from localspec.hardware.placement.sizes import context_size, draft_options
@@ -245,7 +244,7 @@ class CostedEngine(Engine):
 def _log_memory(context: Context, options: ModelOptions) -> None:
     """Log what an open model takes of each device, beside what was expected."""
     if logger.isEnabledFor(logging.INFO):
-        from localspec.hardware.memory.memory_actual import compare, expected_of, needs_of
+        from localspec.hardware.memory.exact import compare, expected_of, needs_of
 
         with suppress(LocalSpecError):  # where nobody can tell there is nothing to log
             logger.info("%s", compare(options.path.stem, needs_of(context), expected_of(context, options)))

@@ -12,16 +12,15 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from localspec.decoding.answer import Answer, Happenings
 from localspec.decoding.drafters.combined import longest_draft
+from localspec.decoding.engine import Rounds, decode_in_parts
 from localspec.decoding.fallback import Ladder
 from localspec.decoding.loop import Round, Task
+from localspec.decoding.measure import FEWEST_PLAIN_TOKENS, PLAIN_TOKENS, plain_rate
 from localspec.decoding.measurements import CallCosts, CostWish, TraceSegment, TraceWish
-from localspec.decoding.parts import Rounds, decode_in_parts
-from localspec.decoding.rate import FEWEST_PLAIN_TOKENS, PLAIN_TOKENS, plain_rate
 from localspec.decoding.speed_model import rank
 from localspec.decoding.tally import Stopwatch, Tally
-from localspec.decoding.text import AnswerText
+from localspec.decoding.text import Answer, AnswerText, Happenings
 from localspec.errors import Cancelled, ContextFullError, UserError
 from localspec.inference.contexts import Contexts, CostedEngine
 from localspec.llama import Detokenizer, Model, compare_vocabularies, memory_of, trailing_spaces

@@ -10,11 +10,11 @@ if TYPE_CHECKING:
     from localspec.llama.backends import devices as devices
     from localspec.llama.backends import memory_of as memory_of
     from localspec.llama.context import Context as Context
-    from localspec.llama.kind import check_model_file as check_model_file
+    from localspec.llama.context import Rewind as Rewind
+    from localspec.llama.context import probe as probe
     from localspec.llama.library import physical_cores as physical_cores
     from localspec.llama.model import Model as Model
-    from localspec.llama.rewind import Rewind as Rewind
-    from localspec.llama.rewind import probe as probe
+    from localspec.llama.model import check_model_file as check_model_file
     from localspec.llama.template import ChatTemplate as ChatTemplate
     from localspec.llama.template import trailing_spaces as trailing_spaces
     from localspec.llama.vocabulary import Detokenizer as Detokenizer

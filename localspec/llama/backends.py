@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import ctypes
+import os
 from collections.abc import Collection
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 import psutil
 
 from localspec.errors import UserError
-from localspec.llama import ggml
 from localspec.llama.library import Native, native
 from localspec.types import DeviceMemory
 
@@ -48,22 +49,22 @@ class _Props(ctypes.Structure):
 
 def devices() -> tuple[BackendDevice, ...]:
     """Return every device, in ggml's order, with its memory as of now."""
-    read = ggml.function("ggml_backend_dev_get_props", None, ctypes.c_void_p, ctypes.c_void_p)
+    read = function("ggml_backend_dev_get_props", None, ctypes.c_void_p, ctypes.c_void_p)
     available = psutil.virtual_memory().available  # ggml calls all of the CPU's memory free
     found = []
-    for handle in ggml.device_handles():
+    for handle in device_handles():
         props = _Props()
         read(handle, ctypes.byref(props))
         if props.type < len(_KINDS):
             found.append(
                 BackendDevice(
-                    name=ggml.text(props.name),
-                    description=ggml.text(props.description),
+                    name=text(props.name),
+                    description=text(props.description),
                     kind=_KINDS[props.type],
                     memory_total=props.memory_total,
                     memory_free=available if props.type == 0 else props.memory_free,
-                    bus_id=ggml.text(props.device_id),
-                    backend=ggml.device_backend(handle),
+                    bus_id=text(props.device_id),
+                    backend=device_backend(handle),
                 )
             )
     return tuple(found)
@@ -88,7 +89,7 @@ def memory_of(names: Collection[str]) -> tuple[DeviceMemory, ...]:
 def device_array(names: tuple[str, ...]) -> Native:
     """Return ggml's handles of the named devices, NULL-terminated; no name is the CPU alone."""
     offloadable = {device.name: device for device in devices() if device.kind != "cpu"}
-    by_name = {ggml.device_name(handle): handle for handle in ggml.device_handles()}
+    by_name = {device_name(handle): handle for handle in device_handles()}
     chosen = [name for name in names if name.upper() != "CPU"]
     for name in chosen:
         if name not in offloadable:
@@ -103,7 +104,7 @@ def features() -> dict[str, tuple[str, ...]]:
     """Return, for each backend of this build, what it was built to use: "AVX2", "ARCHS = 890"."""
     found: dict[str, tuple[str, ...]] = {}
     backend = ""
-    for entry in ggml.text(native().llama_print_system_info()).split("|"):
+    for entry in text(native().llama_print_system_info()).split("|"):
         *title, feature = entry.split(" : ")
         backend = title[0].strip() if title else backend
         name, _, value = feature.strip().partition(" = ")
@@ -114,9 +115,9 @@ def features() -> dict[str, tuple[str, ...]]:
 
 def names() -> tuple[str, ...]:
     """Return every backend of this build, also those that found no device."""
-    count = ggml.function("ggml_backend_reg_count", ctypes.c_size_t)()
-    get = ggml.function("ggml_backend_reg_get", ctypes.c_void_p, ctypes.c_size_t)
-    return tuple(ggml.backend_name(get(index)) for index in range(count))
+    count = function("ggml_backend_reg_count", ctypes.c_size_t)()
+    get = function("ggml_backend_reg_get", ctypes.c_void_p, ctypes.c_size_t)
+    return tuple(backend_name(get(index)) for index in range(count))
 
 
 def version() -> str:
@@ -125,3 +126,49 @@ def version() -> str:
     import llama_cpp
 
     return str(llama_cpp.__version__)
+
+
+def function(name: str, result: Native, *arguments: Native) -> Native:
+    """Return a function of ggml with its types declared."""
+    api = native()
+    # POSIX looks a symbol up through dependencies, Windows only in the very library
+    for library in (api._lib, *_ggml_libraries(Path(api._base_path))):  # noqa: SLF001
+        if hasattr(library, name):
+            found = library[name]  # a fresh object: declaring its types changes nobody else's
+            found.restype, found.argtypes = result, list(arguments)
+            return found
+    raise UserError(f"this build of llama.cpp lacks {name}", "install llama-cpp-python as LocalSpec pins it")
+
+
+def device_handles() -> list[int]:
+    """Return ggml's handle of every device, in its order."""
+    count = function("ggml_backend_dev_count", ctypes.c_size_t)()
+    get = function("ggml_backend_dev_get", ctypes.c_void_p, ctypes.c_size_t)
+    return [get(index) for index in range(count)]
+
+
+def device_name(handle: int) -> str:
+    """Return the name that flags take."""
+    return text(function("ggml_backend_dev_name", ctypes.c_char_p, ctypes.c_void_p)(handle))
+
+
+def device_backend(handle: int) -> str:
+    """Return the name of the backend that a device belongs to."""
+    return backend_name(function("ggml_backend_dev_backend_reg", ctypes.c_void_p, ctypes.c_void_p)(handle))
+
+
+def backend_name(registry: int) -> str:
+    """Return the name of a backend: "CPU", "CUDA", "Vulkan"."""
+    return text(function("ggml_backend_reg_name", ctypes.c_char_p, ctypes.c_void_p)(registry))
+
+
+def text(raw: bytes | None) -> str:
+    """Return C's text as Python's."""
+    return (raw or b"").decode("utf-8", "replace")
+
+
+def _ggml_libraries(folder: Path) -> list[ctypes.CDLL]:
+    if os.name != "nt":
+        return []
+    paths = (folder / f"{name}.dll" for name in ("ggml", "ggml-base", "ggml-cpu"))
+    return [ctypes.CDLL(str(path)) for path in paths if path.exists()]

@@ -5,15 +5,16 @@ from __future__ import annotations
 import ctypes
 import weakref
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from time import perf_counter
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from localspec.errors import Cancelled, ContextFullError, EngineError
-from localspec.llama import log
-from localspec.llama.batch import Batch
-from localspec.llama.ggml import function
+from localspec.llama import library
+from localspec.llama.backends import function
 from localspec.llama.library import Native, abort_flag, native
 from localspec.llama.model import Model
 from localspec.llama.settings import context_parameters, creation_error, plan
@@ -50,7 +51,7 @@ class Context:
         parameters = context_parameters(options, sizes, threads)
         parameters.abort_callback = self._abort
         parameters.abort_callback_data = ctypes.addressof(self._flag)
-        with log.problems_of_this_thread() as problems:
+        with library.problems_of_this_thread() as problems:
             pointer: int | None = api.llama_init_from_model(model.pointer, parameters)
         if not pointer:
             raise creation_error(model, options, sizes, problems)
@@ -277,3 +278,97 @@ class Context:
 def _free(pointer: int, _model: Model, _flag: Native) -> None:
     """Free a context; its model and the flag that it polls live as long as it does."""
     native().llama_free(pointer)
+
+
+class Batch:
+    """A `llama_batch` of up to `capacity` tokens, each in exactly one sequence."""
+
+    def __init__(self, capacity: int, sequences: int, positions: int) -> None:
+        api = native()
+        self._tokens = np.zeros(capacity, np.int32)
+        self._positions = np.zeros(capacity, np.int32)
+        self._counts = np.ones(capacity, np.int32)
+        self._wanted = np.zeros(capacity, np.int8)
+        self._first = self._tokens.data, self._positions.data, self._wanted.data
+        self._ids = np.arange(sequences, dtype=np.int32)
+        self._id_addresses = self._ids.ctypes.data + np.arange(sequences, dtype=np.uintp) * self._ids.itemsize
+        self._pointers = np.full(capacity, self._id_addresses[0], np.uintp)
+        self._fanned = 0  # so many tokens at the front may be of other sequences than the trunk
+        self._counting = np.arange(positions, dtype=np.int32)
+        self.native: Native = api.llama_batch(
+            n_tokens=0,
+            token=_pointer(self._tokens, ctypes.c_int32),
+            embd=None,
+            pos=_pointer(self._positions, ctypes.c_int32),
+            n_seq_id=_pointer(self._counts, ctypes.c_int32),
+            seq_id=_pointer(self._pointers, ctypes.POINTER(ctypes.c_int32)),
+            logits=_pointer(self._wanted, ctypes.c_int8),
+        )
+
+    def fill_run(self, tokens: Sequence[int] | NDArray[np.int32], start: int, rows: int) -> None:
+        """Put a run of the trunk's tokens from position `start`; the last `rows` get logits."""
+        count = len(tokens)
+        if count == 1:  # most calls: single numbers are stored ten times as fast as slices
+            token, position, wanted = self._first
+            token[0], position[0], wanted[0] = tokens[0], start, rows
+        else:
+            self._tokens[:count] = tokens
+            self._positions[:count] = self._counting[start : start + count]
+            self._wanted[: count - rows] = 0
+            self._wanted[count - rows : count] = 1
+        if self._fanned:
+            self._pointers[: self._fanned] = self._id_addresses[0]
+            self._fanned = 0
+        self.native.n_tokens = count
+
+    def fill_fan(self, tokens: Sequence[int], sequences: Sequence[int], positions: Sequence[int]) -> None:
+        """Put one token for each entry of `sequences`; every one gets logits."""
+        count = len(tokens)
+        self._tokens[:count] = tokens
+        self._positions[:count] = positions
+        self._pointers[:count] = self._id_addresses[list(sequences)]
+        self._wanted[:count] = 1
+        self._fanned = max(self._fanned, count)
+        self.native.n_tokens = count
+
+
+def _pointer(array: NDArray[Any], kind: Native) -> Native:
+    return ctypes.cast(array.ctypes.data, ctypes.POINTER(kind))
+
+
+@dataclass(frozen=True, slots=True)
+class Rewind:
+    """Whether tokens can be taken back, and whether sequences can branch anywhere; why not, in words."""
+
+    can_rewind: bool
+    can_branch: bool
+    reason: str = ""
+
+
+def probe(context: Context) -> Rewind:
+    """Find out what an empty context can do; it is empty again afterwards."""
+    if context.length():
+        raise ValueError("only an empty context can be probed")
+    model = context.model
+    if not model.recurrent:  # llama.cpp's caches of tokens take back any; trying would read all weights once
+        return Rewind(can_rewind=True, can_branch=True)
+    return Rewind(
+        can_rewind=_takes_back_a_token(context),
+        can_branch=False,
+        reason=(
+            f"{model.name} ({model.header.architecture}) keeps a running state instead of every token, "
+            "so tokens that were guessed wrong cannot be taken back: it writes without speculation"
+        ),
+    )
+
+
+def _takes_back_a_token(context: Context) -> bool:
+    # llama.cpp common/common.cpp, common_context_can_seq_rm: decode two tokens, remove one
+    context.evaluate([0, 0], logits=0)
+    try:
+        context.truncate(1)
+    except EngineError:
+        return False
+    finally:
+        context.truncate(0)
+    return True

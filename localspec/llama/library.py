@@ -16,7 +16,6 @@ from typing import Any, TypeAlias
 import psutil
 
 from localspec.errors import EngineError
-from localspec.llama import log
 
 VERSION = "0.3.36"
 MAX_SEQUENCES = 256  # llama-cparams.h, LLAMA_MAX_SEQ
@@ -95,11 +94,11 @@ def _check(api: Native, version: str) -> None:
 
 
 def _redirect_log(api: Native) -> None:
-    receive = api.llama_log_callback(log.receive)
+    callback = api.llama_log_callback(receive)
     # a call into a Python that has ended would crash; C's abs() takes the same call and does nothing
     silence = ctypes.cast(_c_library().abs, api.llama_log_callback)
-    _kept_alive.extend((receive, silence))
-    api.llama_log_set(receive, None)
+    _kept_alive.extend((callback, silence))
+    api.llama_log_set(callback, None)
     atexit.register(api.llama_log_set, silence, None)
 
 
@@ -124,3 +123,69 @@ def physical_cores() -> int:
     if not physical or allowed == logical:
         return max(1, physical or allowed)
     return max(1, min(physical, allowed))
+
+
+logger = logging.getLogger("localspec.llama.cpp")
+logger.addHandler(logging.NullHandler())
+
+# ggml.h, enum ggml_log_level; the table in llama-cpp-python's own logger is out of date.
+_LEVELS = {1: logging.DEBUG, 2: logging.INFO, 3: logging.WARNING, 4: logging.ERROR}
+_CONTINUE = 5
+
+
+class _Stream(threading.local):
+    """What one thread has received: the unfinished line, and who wants to hear of problems."""
+
+    def __init__(self) -> None:
+        self.level = logging.INFO
+        self.pending = ""
+        self.listeners: list[list[str]] = []
+
+
+_stream = _Stream()
+
+
+def receive(level: int, text: bytes | None, _user_data: object = None) -> None:
+    """Take one fragment from `llama_log_set`; lines are logged when their newline arrives."""
+    if level != _CONTINUE:
+        _flush()
+        _stream.level = _LEVELS.get(level, logging.INFO)
+    *lines, _stream.pending = (_stream.pending + (text or b"").decode("utf-8", "replace")).split("\n")
+    for line in lines:
+        _emit(line)
+
+
+def _flush() -> None:
+    line, _stream.pending = _stream.pending, ""
+    _emit(line)
+
+
+def _emit(line: str) -> None:
+    line = line.rstrip()
+    if not line:
+        return
+    if _stream.level >= logging.WARNING:
+        for problems in _stream.listeners:
+            problems.append(line)
+    logger.log(_stream.level, "%s", line)
+
+
+@contextmanager
+def problems_of_this_thread() -> Iterator[list[str]]:
+    """Collect the warnings and errors that llama.cpp logs on this thread meanwhile."""
+    problems: list[str] = []
+    _stream.listeners.append(problems)
+    try:
+        yield problems
+    finally:
+        _flush()
+        # list.remove() would take the first list that compares equal
+        _stream.listeners[:] = [other for other in _stream.listeners if other is not problems]
+
+
+def last_problem(problems: list[str], otherwise: str = "llama.cpp gives no reason") -> str:
+    """Return the most telling of the collected lines: the last one that speaks of an error."""
+    errors = [line for line in problems if "error" in line.lower() or "failed" in line.lower()]
+    # llama.cpp repeats a failed load as "failed to load model"; the line before has the reason
+    telling = [line for line in errors if "failed to load model" not in line] or errors or problems
+    return telling[-1] if telling else otherwise

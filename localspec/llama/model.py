@@ -8,14 +8,15 @@ import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psutil
 
 from localspec.errors import Cancelled, EngineError, ModelFileError, UserError
-from localspec.gguf.header_m import Header
-from localspec.llama import backends, log
-from localspec.llama.kind import check_model_file
+from localspec.gguf.file import read_header, read_parts, total
+from localspec.gguf.header import Header
+from localspec.llama import backends, library
 from localspec.llama.library import native
 from localspec.llama.template import ChatTemplate
 from localspec.llama.vocabulary import Vocabulary
@@ -23,6 +24,7 @@ from localspec.types import ModelInfo, ModelOptions
 
 if TYPE_CHECKING:
     from localspec.llama.context import Context
+
 
 Progress = Callable[[float], bool]
 
@@ -150,7 +152,7 @@ def _load(options: ModelOptions, on_progress: Progress | None, *, allocate: bool
     relay = _Relay(on_progress)
     keep.append(callback := api.llama_progress_callback(relay.report))
     parameters.progress_callback = callback
-    with log.problems_of_this_thread() as problems:
+    with library.problems_of_this_thread() as problems:
         pointer: int | None = api.llama_model_load_from_file(os.fsencode(options.path), parameters)
     if relay.failure is not None:
         if pointer:
@@ -257,7 +259,7 @@ def _check_room(options: ModelOptions, header: Header) -> None:
 
 
 def _load_error(options: ModelOptions, problems: list[str]) -> UserError:
-    reason = log.last_problem(problems)
+    reason = library.last_problem(problems)
     if "alloc" in reason or "out of memory" in reason or "insufficient" in reason:
         return UserError(
             f"there is no room for {options.path}: {reason}", "offload fewer layers or choose a smaller model"
@@ -265,3 +267,48 @@ def _load_error(options: ModelOptions, problems: list[str]) -> UserError:
     return ModelFileError(
         f"llama.cpp cannot load {options.path}: {reason}", "choose another file, or report the model"
     )
+
+
+_ENCODERS = frozenset({
+    "bert", "modern-bert", "nomic-bert", "nomic-bert-moe", "neo-bert", "jina-bert-v2", "jina-bert-v3",
+    "eurobert", "t5encoder", "gemma-embedding", "llama-embed",
+})  # fmt: skip
+_NOT_CHAT = {
+    "clip": "an image or audio encoder (mmproj)",
+    "t5": "an encoder-decoder model",
+    "wavtokenizer-dec": "a speech decoder",
+    "dream": "a diffusion model",
+    "llada": "a diffusion model",
+    "llada-moe": "a diffusion model",
+    "rnd1": "a diffusion model",
+    "eagle3": "a draft head, not a model of its own",
+    "dflash": "a draft head, not a model of its own",
+    "gemma4-assistant": "a draft head, not a model of its own",
+}
+
+
+def check_model_file(path: Path) -> Header:
+    """Read the header of a model that can chat, with the totals of its parts; else raise `ModelFileError`."""
+    header = read_header(path)
+    _check_kind(header)
+    return total(read_parts(header))
+
+
+def _check_kind(header: Header) -> None:
+    path, architecture = header.path, header.architecture
+    kind = header.text("general.type")
+    if kind not in ("", "model"):
+        raise ModelFileError(f"{path} holds no model but this: {kind}", "name the model's own .gguf file")
+    if not architecture:
+        raise ModelFileError(f"{path} does not name its architecture", "download the file again")
+    if architecture in _NOT_CHAT:
+        raise ModelFileError(f"{path} is {_NOT_CHAT[architecture]}", "choose a chat model")
+    pooled = header.integer("{arch}.pooling_type") > 0
+    if architecture in _ENCODERS or pooled or header.values.get(f"{architecture}.attention.causal") is False:
+        raise ModelFileError(
+            f"{path} is an embedding model ({architecture}): it writes no text", "choose a chat model"
+        )
+    if not header.tensors:
+        raise ModelFileError(f"{path} holds a vocabulary and no weights", "download the full model")
+    if "tokenizer.ggml.model" not in header.values or "tokenizer.ggml.tokens" not in header.counts:
+        raise ModelFileError(f"{path} has no vocabulary", "choose a GGUF with its tokenizer inside")

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import psutil
 
 from localspec.errors import EngineError, UserError
-from localspec.gguf.header_m import Header
-from localspec.llama import log
+from localspec.gguf.header import Header
+from localspec.llama import library
 from localspec.llama.library import MAX_SEQUENCES, Native, native, physical_cores
 from localspec.llama.model import Model
 from localspec.types import KvType, ModelOptions
@@ -101,7 +101,7 @@ def context_parameters(options: ModelOptions, sizes: Sizes, threads: int | None)
 
 def creation_error(model: Model, options: ModelOptions, sizes: Sizes, problems: list[str]) -> Exception:
     """Return the error for a context that llama.cpp would not create."""
-    reason = log.last_problem(problems)
+    reason = library.last_problem(problems)
     if "alloc" in reason or "out of memory" in reason:
         needed = kv_bytes(model.header, sizes.cells, options.kv_type_k, options.kv_type_v)
         return UserError(

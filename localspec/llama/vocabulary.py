@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localspec.errors import EngineError, PairingError
-from localspec.llama import ggml
+from localspec.llama import backends
 from localspec.llama.library import native
 
 # llama.cpp common/speculative.cpp: paddings may differ by so much, and the first ids are not compared
@@ -75,7 +75,9 @@ class Vocabulary:
     @cached_property
     def _attributes(self) -> NDArray[np.int32]:
         """Return what kind of token each is, in llama.cpp's bits; nobody asks a draft model's."""
-        kind = ggml.function("llama_vocab_get_attr", ctypes.c_int)  # undeclared arguments pass twice as fast
+        kind = backends.function(
+            "llama_vocab_get_attr", ctypes.c_int
+        )  # undeclared arguments pass twice as fast
         pointer = repeat(ctypes.c_void_p(self._open))
         return np.fromiter(map(kind, pointer, range(self.size)), np.int32, self.size)
 

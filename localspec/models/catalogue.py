@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Literal
 
-from localspec.models.shape_m import LayerShape, ModelShape
+from localspec.models.shape import LayerShape, ModelShape
 from localspec.storage.toml_file import Table, read_table
 
 SCHEMA = 1

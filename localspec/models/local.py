@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from itertools import pairwise
+import stat
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import astuple, dataclass, fields, replace
+from itertools import groupby, pairwise
 from pathlib import Path, PurePosixPath
 
-from localspec.errors import UserError
-from localspec.models import gguf
-from localspec.models.caches import Place, PlaceKind, known_places
-from localspec.models.local_headers import Headers
-from localspec.models.local_walk import SHORT_COMMIT, UNFINISHED, Candidate, candidates
-from localspec.models.names import Reference, close_names, looks_like_reference, of_quant, parse, quant_of
-from localspec.models.shape_m import ModelShape
-from localspec.storage.paths import data_dir
+import localspec
+from localspec.errors import ModelFileError, StoreError, UserError
+from localspec.models import shape
+from localspec.models.caches import Place, PlaceKind, current_commit, known_places, repository_of
+from localspec.models.names import (
+    Reference,
+    all_parts,
+    close_names,
+    is_model_file,
+    looks_like_reference,
+    models_among,
+    of_quant,
+    parse,
+    quant_of,
+    split_name,
+)
+from localspec.models.shape import LayerShape, ModelShape
+from localspec.storage.paths import data_dir, write_atomically
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +75,7 @@ def find_models(
         *(Place(folder, "folder") for folder in folders),
         *(Place(file, "bundled") for file in bundled),
     )
-    headers = Headers(data_dir() / "models.json", gguf.read_shape)
+    headers = Headers(data_dir() / "models.json", shape.read_shape)
     found: dict[Path, LocalModel] = {}
     for place in all_places:
         for candidate in candidates(place):
@@ -197,3 +211,240 @@ def _with_unique_names(models: Iterable[LocalModel]) -> tuple[LocalModel, ...]:
         taken.add(model.name.lower())
         unique.append(replace(model, name=str(model.path)) if clash else model)
     return tuple(unique)
+
+
+PARTIAL_ENDINGS = (".incomplete", ".downloadInProgress")  # of huggingface_hub and us, and of llama.cpp
+UNFINISHED = " (unfinished)"
+MOST_ENTRIES = 200_000
+SHORT_COMMIT = 8  # so many digits of it stand in names
+_DEEPEST = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A model's files as found by their names; `plain_name` leaves out which commit they are of."""
+
+    name: str
+    plain_name: str
+    files: tuple[Path, ...]
+    source: PlaceKind
+    problem: str = ""
+
+
+def candidates(place: Place) -> Iterator[Candidate]:
+    """Yield the models of a place; those of a repository's newest commit before older ones."""
+    mode = _mode(place.path)
+    if stat.S_ISDIR(mode):
+        yield from _Walk(place).folder(place.path, 0)
+    elif stat.S_ISREG(mode):
+        yield Candidate(place.path.stem, place.path.stem, (place.path,), place.kind)
+
+
+def _mode(path: Path) -> int:
+    """Return what a path leads to; 0 where there is nothing, or nobody may look."""
+    try:
+        return path.stat().st_mode
+    except (OSError, ValueError):
+        return 0
+
+
+class _Walk:
+    """One walk through a place, which ends when it has seen too much."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._seen: set[tuple[int, int]] = set()
+        self._left = MOST_ENTRIES
+
+    def folder(self, folder: Path, depth: int) -> Iterator[Candidate]:
+        files, folders = self._entries(folder)
+        yield from self._loose(folder, files)
+        for name in folders:
+            path = folder / name
+            if (repository := repository_of(name)) and stat.S_ISDIR(_mode(path / "blobs")):
+                yield from self._repository(path, repository)
+            elif self._goes_into(name, depth):
+                yield from self.folder(path, depth + 1)
+        if depth == 0 and self._left <= 0:
+            text = f"has more than {MOST_ENTRIES:,} files; only some were looked at"
+            yield Candidate(str(folder), str(folder), (folder,), self._place.kind, text)
+
+    def _goes_into(self, name: str, depth: int) -> bool:
+        if self._place.kind in ("hub", "llama.cpp") or depth >= _DEEPEST:
+            return False
+        return not name.startswith(".")
+
+    def _entries(self, folder: Path) -> tuple[list[str], list[str]]:
+        """Return the names of the files and folders in a folder; none of one that was seen or is closed."""
+        files: list[str] = []
+        folders: list[str] = []
+        try:
+            status = folder.stat()
+            if (status.st_dev, status.st_ino) in self._seen:  # links may lead in circles
+                return files, folders
+            self._seen.add((status.st_dev, status.st_ino))
+            with os.scandir(folder) as entries:
+                for entry in entries:
+                    self._left -= 1
+                    if self._left <= 0:
+                        break
+                    is_folder = False
+                    with suppress(OSError):  # a link in a circle, or into a closed folder
+                        is_folder = entry.is_dir()
+                    (folders if is_folder else files).append(entry.name)
+        except OSError:
+            pass  # what cannot be looked into holds no model for us
+        return sorted(files), sorted(folders)
+
+    def _loose(self, folder: Path, files: list[str]) -> Iterator[Candidate]:
+        if self._place.kind == "hub":  # whose root holds repositories alone
+            return
+        repository = None
+        if self._place.kind == "lmstudio":
+            steps = folder.relative_to(self._place.path).parts
+            repository = f"{steps[0]}/{steps[1]}" if len(steps) >= 2 else None
+        yield from _named(folder, files, repository, "", self._place.kind)
+
+    def _repository(self, folder: Path, repository: str) -> Iterator[Candidate]:
+        newest = current_commit(folder)
+        commits = self._entries(folder / "snapshots")[1]
+        for commit in sorted(commits, key=lambda commit: commit != newest):
+            root = folder / "snapshots" / commit
+            revision = "" if newest in (None, commit) else f"@{commit[:SHORT_COMMIT]}"
+            yield from _named(root, self._below(root, ""), repository, revision, self._place.kind)
+        for name in self._entries(folder / "blobs")[0]:
+            if name.endswith(PARTIAL_ENDINGS):
+                path = folder / "blobs" / name
+                text = f"its download is not finished; `localspec pull {repository}:QUANT` goes on with it"
+                yield Candidate(f"{repository}{UNFINISHED}", repository, (path,), self._place.kind, text)
+
+    def _below(self, folder: Path, prefix: str) -> list[str]:
+        files, folders = self._entries(folder)
+        names = [prefix + name for name in files]
+        for name in folders:
+            names += self._below(folder / name, f"{prefix}{name}/")
+        return names
+
+
+def _named(
+    root: Path, names: Iterable[str], repository: str | None, revision: str, source: PlaceKind
+) -> Iterator[Candidate]:
+    names = [name for name in names if is_model_file(name)]
+    firsts = (*models_among(names), *_headless(names))
+    quants = Counter(quant_of(name) for name in firsts)
+    for name in firsts:
+        try:
+            parts, problem = all_parts(name, names), ""
+        except UserError as error:
+            parts, problem = (name,), str(error)
+        plain = _name(name, repository, "", quants)
+        shown = _name(name, repository, revision, quants)
+        yield Candidate(shown, plain, tuple(root / part for part in parts), source, problem)
+
+
+def _headless(names: Iterable[str]) -> tuple[str, ...]:
+    """Return a file of each split model whose first part is missing."""
+    lowest: dict[tuple[str, int], str] = {}
+    for name in sorted(names):
+        part = split_name(name)
+        if part is not None:
+            lowest.setdefault((part.prefix, part.count), name)
+    return tuple(
+        name for name in lowest.values() if (part := split_name(name)) is not None and part.number != 1
+    )
+
+
+def _name(file: str, repository: str | None, revision: str, quants: Counter[str]) -> str:
+    """Return the shortest name that tells a model from its neighbours."""
+    if repository is None:
+        part = split_name(file)
+        return part.prefix if part else file[: -len(".gguf")]
+    quant = quant_of(file)
+    if quants[quant] > 1:
+        return f"{repository}{revision}/{file}"
+    return f"{repository}{revision}:{quant}" if quant else f"{repository}{revision}"
+
+
+_LAYOUT = [
+    localspec.__version__,
+    *(field.name for kind in (ModelShape, LayerShape) for field in fields(kind)),
+]
+
+
+class Headers:
+    """The shapes of files, or why they have none, by path, size and time of change."""
+
+    def __init__(self, file: Path, read: Callable[[Path], ModelShape]) -> None:
+        self._file = file
+        self._read = read
+        self._known = _load(file)
+        self._changed = False
+
+    def shape(self, path: Path, files: Sequence[Path]) -> tuple[ModelShape | None, str]:
+        """Return the shape of a model, or None and what is wrong with it."""
+        try:
+            stats = [file.stat() for file in files]
+        except FileNotFoundError:
+            return None, "it links to a file that is gone; download it again"
+        except OSError as error:
+            return None, f"it cannot be read: {error.strerror or error}"
+        stamp = [[stat.st_size, stat.st_mtime_ns] for stat in stats]
+        known = self._known.get(str(path))
+        if isinstance(known, dict) and known.get("stamp") == stamp:
+            with suppress(KeyError, TypeError, ValueError):
+                return _decode(known["shape"]), str(known["problem"])
+        shape: ModelShape | None = None
+        problem = ""
+        try:
+            shape = self._read(path)
+        except ModelFileError as error:
+            problem = error.message.removeprefix(f"{path} ") + (f"; {error.hint}" if error.hint else "")
+            if isinstance(error.__cause__, OSError):  # which may pass while the file stays as it is
+                return None, problem
+        self._known[str(path)] = {"stamp": stamp, "shape": _encode(shape), "problem": problem}
+        self._changed = True
+        return shape, problem
+
+    def save(self) -> None:
+        """Write what was learned; a disk that takes no more costs only time, the next time."""
+        if not self._changed:
+            return
+        entries = {path: entry for path, entry in self._known.items() if _is_there(path)}
+        with suppress(StoreError):
+            write_atomically(self._file, json.dumps({"layout": _LAYOUT, "models": entries}))
+
+
+def _is_there(path: str) -> bool:
+    try:
+        return Path(path).exists()
+    except OSError:  # a folder that is closed now
+        return True
+
+
+def _load(file: Path) -> dict[str, object]:
+    try:
+        held = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    if not isinstance(held, dict) or held.get("layout") != _LAYOUT:
+        return {}
+    models = held.get("models")
+    return models if isinstance(models, dict) else {}
+
+
+def _encode(shape: ModelShape | None) -> dict[str, object] | None:
+    if shape is None:
+        return None
+    values = {field.name: getattr(shape, field.name) for field in fields(ModelShape)}
+    # most layers of a model are alike: say how many of each
+    runs = [[len(list(run)), astuple(layer)] for layer, run in groupby(shape.layers)]
+    return values | {"layers": runs}
+
+
+def _decode(held: object) -> ModelShape | None:
+    if held is None:
+        return None
+    if not isinstance(held, dict):
+        raise TypeError
+    layers = tuple(layer for count, values in held["layers"] for layer in [LayerShape(*values)] * count)
+    return ModelShape(**held | {"layers": layers})

@@ -9,9 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from localspec.gguf.file import read_header, read_tokens
-from localspec.gguf.header_m import Header
-from localspec.gguf.parts import read_parts, total
+from localspec.gguf.file import read_header, read_parts, read_tokens, total
+from localspec.gguf.header import Header
 
 PADDING_ALLOWED = 128
 SMALL_RATIO = 4.0

@@ -3,12 +3,112 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
 from localspec.errors import ModelFileError
-from localspec.gguf.header_m import Header, Tensor
-from localspec.models.shape_m import LayerShape
+from localspec.gguf.file import Ranges, header_of, read_header, read_parts, total
+from localspec.gguf.file import read_tokens as tokens_of_header
+from localspec.gguf.header import TOKENS, Header, Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class LayerShape:
+    """One layer; sizes in bytes.
+
+    `read_bytes` are the weights that one token reads (of a mixture of experts, the experts in use alone).
+    `key_values` and `value_values` are the numbers that a token leaves in the cache, 0 without a cache;
+    `window` limits how many tokens it keeps. `state_bytes` is what a recurrent layer keeps instead.
+    """
+
+    weight_bytes: int
+    read_bytes: int
+    key_values: int
+    value_values: int
+    window: int | None = None
+    state_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ModelShape:
+    """A model as its header describes it; sizes in bytes.
+
+    `input_bytes` is the embedding table, which stays with the processor and is read a row at a time;
+    `output_bytes` the weights after the last layer, the table once more where both are one: `tied`.
+    The processor keeps a tied table only once.
+    """
+
+    name: str
+    architecture: str
+    quant: str  # of most weights, as people write it: Q4_K_M, Q8_0, BF16
+    parameters: int
+    file_bytes: int
+    layers: tuple[LayerShape, ...]
+    input_bytes: int
+    output_bytes: int
+    width: int  # of the embedding
+    feed_forward: int
+    heads: int
+    vocabulary: int
+    training_context: int
+    vocabulary_family: str  # two models of one family may be a pair: tokenizer's kind, size and a checksum
+    tied: bool = False
+    experts_used: int = 0  # by a token, of a mixture of experts
+    expert_feed_forward: int = 0
+    attention_width: int = 0  # of all heads together, where it is not the embedding's
+    acceptance: float | None = None  # share of its guesses that the target it was made for accepts
+
+    @property
+    def weight_bytes(self) -> int:
+        """Return the bytes of all weights."""
+        return self.input_bytes + self.output_bytes + sum(layer.weight_bytes for layer in self.layers)
+
+    @property
+    def read_bytes(self) -> int:
+        """Return the bytes of weights that writing one token reads."""
+        return self.output_bytes + sum(layer.read_bytes for layer in self.layers)
+
+
+# llama.h, enum llama_ftype
+FILE_TYPES = {
+    0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 7: "Q8_0", 8: "Q5_0", 9: "Q5_1", 10: "Q2_K", 11: "Q3_K_S",
+    12: "Q3_K_M", 13: "Q3_K_L", 14: "Q4_K_S", 15: "Q4_K_M", 16: "Q5_K_S", 17: "Q5_K_M", 18: "Q6_K",
+    19: "IQ2_XXS", 20: "IQ2_XS", 21: "Q2_K_S", 22: "IQ3_XS", 23: "IQ3_XXS", 24: "IQ1_S", 25: "IQ4_NL",
+    26: "IQ3_S", 27: "IQ3_M", 28: "IQ2_S", 29: "IQ2_M", 30: "IQ4_XS", 31: "IQ1_M", 32: "BF16", 36: "TQ1_0",
+    37: "TQ2_0", 38: "MXFP4", 39: "NVFP4", 40: "Q1_0", 41: "Q2_0",
+}  # fmt: skip
+
+# ggml.h, enum ggml_type
+TENSOR_TYPES = {
+    0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 6: "Q5_0", 7: "Q5_1", 8: "Q8_0", 9: "Q8_1", 10: "Q2_K",
+    11: "Q3_K", 12: "Q4_K", 13: "Q5_K", 14: "Q6_K", 15: "Q8_K", 16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS",
+    19: "IQ1_S", 20: "IQ4_NL", 21: "IQ3_S", 22: "IQ2_S", 23: "IQ4_XS", 24: "I8", 25: "I16", 26: "I32",
+    27: "I64", 28: "F64", 29: "IQ1_M", 30: "BF16", 34: "TQ1_0", 35: "TQ2_0", 39: "MXFP4", 40: "NVFP4",
+    41: "Q1_0", 42: "Q2_0",
+}  # fmt: skip
+
+_BITS = re.compile(r"\d+")
+
+
+def quant_name(header: Header, tensors: Sequence[Tensor]) -> str:
+    """Return the file's own word for its quantization, unless most of its weights say otherwise."""
+    weights: Counter[int] = Counter()
+    for tensor in tensors:
+        if len(tensor.sizes) > 1:
+            weights[tensor.kind] += tensor.elements
+    [(most, _)] = weights.most_common(1) or [(0, 0)]
+    counted = TENSOR_TYPES.get(most, f"type {most}")
+    declared = FILE_TYPES.get(header.integer("general.file_type", -1))
+    # a mixture is named after what it aims at: Q2_K may consist of Q3_K for the most part, never of F16
+    return declared if declared and abs(_bits(declared) - _bits(counted)) <= 1 else counted
+
+
+def _bits(name: str) -> int:
+    found = _BITS.search(name)
+    return int(found[0]) if found else 0
+
 
 MOST_LAYERS = 1024
 _BLOCK = re.compile(r"blk\.(\d+)\.(.+)")
@@ -161,3 +261,95 @@ def _state_bytes(header: Header) -> int:
     inner, state = header.integer("{arch}.ssm.inner_size"), header.integer("{arch}.ssm.state_size")
     groups = header.integer("{arch}.ssm.group_count")
     return _FLOAT * (max(0, kernel - 1) * (inner + 2 * groups * state) + state * inner)
+
+
+_ACCEPTANCE = "localspec.acceptance"  # in the files of drafts that were made for one target
+_TABLE, _OUTPUT = "token_embd.weight", "output.weight"
+
+
+def read_shape(path: Path) -> ModelShape:
+    """Read a model's shape from its file; of a split model, name the first."""
+    return _shape(total(read_parts(read_header(path))))
+
+
+def shape_of(read: Ranges, file_bytes: int, place: str = "the model") -> ModelShape:
+    """Read a model's shape from any source of byte ranges; `place` is what messages call it."""
+    return shape_of_parts(((read, file_bytes),), place)
+
+
+def shape_of_parts(parts: Sequence[tuple[Ranges, int]], place: str = "the model") -> ModelShape:
+    """Read the shape of a split model, whose files come in order."""
+    headers = [header_of(read, file_bytes, Path(place)) for read, file_bytes in parts]
+    count = max(1, headers[0].integer("split.count"))
+    if count != len(headers):
+        raise ModelFileError(
+            f"{place} has {count} parts, not {len(headers)}", "name all of its parts in order"
+        )
+    for number, header in enumerate(headers):
+        if count > 1 and header.integer("split.no") != number:
+            raise ModelFileError(
+                f"part {header.integer('split.no') + 1} of {place} stands where part {number + 1} belongs",
+                "name the parts in order",
+            )
+    return _shape(total(headers))
+
+
+def read_tokens(path: Path) -> tuple[bytes, ...]:
+    """Return the texts of a model's vocabulary, by id, as they are stored in its file."""
+    return tokens_of_header(read_header(path))
+
+
+def _shape(header: Header) -> ModelShape:
+    if not header.architecture:
+        raise ModelFileError(f"{header.path} does not name its architecture", "download the file again")
+    outside = outside_layers(header.tensor_list)
+    if _TABLE not in outside:
+        raise ModelFileError(
+            f"{header.path} has no {_TABLE}: it is no language model", "choose a model that writes text"
+        )
+    for key in ("embedding_length", "context_length", "attention.head_count"):
+        if _most(header, f"{{arch}}.{key}") < 0:
+            raise ModelFileError(
+                f"{header.path} has a broken GGUF header: {header.architecture}.{key} is less than 0",
+                "download the file again",
+            )
+    layers = layer_shapes(header, header.tensor_list)
+    table = outside.pop(_TABLE).bytes
+    tied = _OUTPUT not in outside
+    width, heads = header.integer("{arch}.embedding_length"), _most(header, "{arch}.attention.head_count")
+    rest = sum(tensor.bytes for tensor in outside.values())
+    return ModelShape(
+        name=header.text("general.name") or header.path.stem,
+        architecture=header.architecture,
+        quant=quant_name(header, header.tensor_list),
+        parameters=header.parameters,
+        file_bytes=header.file_bytes,
+        layers=layers,
+        input_bytes=table,
+        output_bytes=rest + (table if tied else 0),
+        width=width,
+        feed_forward=_most(header, "{arch}.feed_forward_length"),
+        heads=heads,
+        vocabulary=header.counts.get(TOKENS, 0) or header.integer("{arch}.vocab_size"),
+        training_context=header.integer("{arch}.context_length"),
+        vocabulary_family=_family(header),
+        tied=tied,
+        experts_used=header.integer("{arch}.expert_used_count"),
+        expert_feed_forward=_most(header, "{arch}.expert_feed_forward_length"),
+        attention_width=heads * header.integer("{arch}.attention.key_length", width // max(1, heads)),
+        acceptance=header.fraction(_ACCEPTANCE),
+    )
+
+
+def _most(header: Header, key: str) -> int:
+    """Return a number, the largest where each layer has its own."""
+    listed = header.numbers.get(key.replace("{arch}", header.architecture), ())
+    return max(header.per_layer(key, len(listed))) if listed else header.integer(key)
+
+
+def _family(header: Header) -> str:
+    """Return what two models that share a vocabulary have in common."""
+    kind = header.text("tokenizer.ggml.model") or "none"
+    pre = header.text("tokenizer.ggml.pre")
+    size = header.counts.get(TOKENS, 0)
+    return "-".join(part for part in (kind, pre, str(size), header.tokens_digest) if part)

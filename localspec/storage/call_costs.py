@@ -17,7 +17,7 @@ from localspec.storage.json_file import UnexpectedError, checked
 from localspec.storage.pair_identity import Identity
 from localspec.storage.paths import data_dir, make_private_folder, write_atomically
 
-logger = logging.getLogger("localspec.storage.tuned")
+logger = logging.getLogger("localspec.storage.tuned_settings")
 
 SCHEMA = 1
 HOLDS_S = 24 * 3600.0  # what was measured on a busy machine should not count for long

@@ -10,13 +10,20 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from localspec.errors import StoreError
-from localspec.storage.call_costs import forget_costs
+from localspec.storage.call_costs import (
+    KeptCall,
+    KeptCosts,
+    costs_file,
+    forget_costs,
+    keep_costs,
+    recall_costs,
+)
 from localspec.storage.json_file import UnexpectedError, checked
-from localspec.storage.pair_identity import Identity, ModelFacts, changes
+from localspec.storage.pair_identity import Identity, MachineFacts, ModelFacts, changes, fingerprint, identify
 from localspec.storage.paths import PRIVATE_FILE, data_dir, write_atomically
 from localspec.types import EngineSettings, KvType, TaskType
 
-logger = logging.getLogger("localspec.storage.tuned")
+logger = logging.getLogger("localspec.storage.tuned_settings")
 
 SCHEMA = 1
 PATIENCE_S = 10.0
@@ -230,3 +237,29 @@ def _rewrite(change: Callable[[_Contents], _Contents]) -> tuple[_Contents, _Cont
     except OSError as error:
         raise StoreError(f"cannot write `{path}`: {error.strerror or error}") from error
     return before, after
+
+
+__all__ = [
+    "Identity",
+    "Kept",
+    "KeptCall",
+    "KeptCosts",
+    "MachineFacts",
+    "ModelFacts",
+    "Recalled",
+    "TunedTask",
+    "TunedWorkplace",
+    "changes",
+    "costs_file",
+    "everything",
+    "fingerprint",
+    "forget",
+    "forget_costs",
+    "identify",
+    "keep",
+    "keep_costs",
+    "keep_workplace",
+    "recall",
+    "recall_costs",
+    "recall_workplace",
+]

@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 
 from localspec.decoding.drafters.proposer import CANDIDATES, GUESSES
 from localspec.decoding.measurements import Trace, TraceSegment
-from localspec.decoding.penalties import penalises
-from localspec.decoding.sampling import draft_distribution
+from localspec.decoding.sampling import draft_distribution, penalises
 from localspec.tuning.events import Calibration, RankCurve
 from localspec.tuning.simulator.replay import Shape, drawn_from, truncated
 from localspec.types import EngineSettings, Sampling

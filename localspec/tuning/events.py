@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from localspec.storage.tuned import TunedWorkplace as Workplace
+from localspec.storage.tuned_settings import TunedWorkplace as Workplace
 from localspec.types import EngineSettings, TaskType
 
 __all__ = ["Workplace"]

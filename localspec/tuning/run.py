@@ -15,12 +15,11 @@ from typing import cast
 
 from localspec.decoding.measurements import Costs
 from localspec.errors import UserError
-from localspec.hardware.machine import known_machine
-from localspec.hardware.machine_facts import facts_of
+from localspec.hardware.machine import facts_of, known_machine
 from localspec.inference.interface import TunableModels
-from localspec.storage import tuned
+from localspec.storage import tuned_settings
 from localspec.storage.paths import PRIVATE_FILE, data_dir
-from localspec.tuning.costs import recall_costs
+from localspec.tuning.costs import Step, can_rewind, costs_of, recall_costs, steps_of
 from localspec.tuning.events import (
     Attempt,
     StageBegan,
@@ -31,15 +30,12 @@ from localspec.tuning.events import (
     Workplace,
     WorkplaceChosen,
 )
-from localspec.tuning.load_options import Runs, try_workplaces
+from localspec.tuning.load_options import Room, Runs, choose, possible, try_workplaces
 from localspec.tuning.opened import Opened
 from localspec.tuning.plan import TunePlan, left_s, nothing_fits, requests, seconds_of
-from localspec.tuning.results import keep, recall
-from localspec.tuning.run_folder import Folder, RunState, TaskState, digest
+from localspec.tuning.run_folder import Folder, RunState, TaskState, digest, keep, recall
 from localspec.tuning.search.study_file import StudyKey
 from localspec.tuning.task import Scene, TaskRun
-from localspec.tuning.tune_costs import Step, can_rewind, costs_of, steps_of
-from localspec.tuning.workplaces_possible import Room, choose, possible
 from localspec.types import Mode, ModelOptions, Request
 
 Opener = Callable[[Workplace], AbstractContextManager[TunableModels]]
@@ -55,7 +51,7 @@ def tune(plan: TunePlan, open_models: Opener) -> Iterator[TuneEvent]:
     Raises `UserError` for models that cannot be tuned, `EngineDied`, `StoreError` and `Cancelled`.
     """
     facts = facts_of(known_machine())
-    identity = tuned.identify(plan.target, plan.draft, plan.draft_threads, facts)
+    identity = tuned_settings.identify(plan.target, plan.draft, plan.draft_threads, facts)
     room = Room(
         cores=(plan.target.threads if "threads" in plan.fixed else 0) or facts.cores,
         has_draft=plan.draft is not None,
@@ -66,14 +62,16 @@ def tune(plan: TunePlan, open_models: Opener) -> Iterator[TuneEvent]:
     return Run(plan, open_models, identity, room).events()
 
 
-def _on_card(options: ModelOptions, facts: tuned.MachineFacts) -> bool:
+def _on_card(options: ModelOptions, facts: tuned_settings.MachineFacts) -> bool:
     return bool(facts.devices if options.devices is None else options.devices) and options.gpu_layers != 0
 
 
 class Run:
     """One run over all tasks of a plan."""
 
-    def __init__(self, plan: TunePlan, open_models: Opener, identity: tuned.Identity, room: Room) -> None:
+    def __init__(
+        self, plan: TunePlan, open_models: Opener, identity: tuned_settings.Identity, room: Room
+    ) -> None:
         """Take what the results will hold for, and what other ways to open the models there are."""
         self._open, self._identity, self._room = open_models, identity, room
         self._folder = Folder(identity.pair)
@@ -115,7 +113,7 @@ class Run:
         """Try other ways to open the models, and return the fastest."""
         plan, room = self._plan, self._room
         if plan.quick:
-            known, usual = tuned.recall_workplace(self._identity) or Workplace(), Workplace()
+            known, usual = tuned_settings.recall_workplace(self._identity) or Workplace(), Workplace()
             return replace(known, **{name: getattr(usual, name) for name in plan.fixed})
         attempts: list[Attempt] = []
         steps = len(possible(room)) + 2
@@ -133,7 +131,7 @@ class Run:
             rest_s = left_s(plan, "machine", done / steps, self._to_do())
             yield StageProgress("machine", None, done, steps, rest_s, attempt.failure)
         workplace, reason = choose(attempts)
-        tuned.keep_workplace(self._identity, workplace)
+        tuned_settings.keep_workplace(self._identity, workplace)
         chosen = WorkplaceChosen(workplace, tuple(attempts), reason)
         self._folder.keep_workplace(chosen)
         yield chosen
@@ -179,7 +177,7 @@ class Run:
 
     def _done(self, result: TaskResult) -> None:
         keep(self._identity.pair, result)
-        tuned.keep(self._identity, _summary(result))
+        tuned_settings.keep(self._identity, _summary(result))
         state = self._state.of(result.task)
         self._keep(self._state.having(replace(state, done=True)))
 
@@ -216,10 +214,10 @@ def _begun(plan: TunePlan, last: RunState | None, place: str) -> RunState:
     return state
 
 
-def _summary(result: TaskResult) -> tuned.TunedTask:
+def _summary(result: TaskResult) -> tuned_settings.TunedTask:
     """Return what of a result is needed to decode by it."""
     winner = next(each for each in result.contenders if each.settings == result.settings)
-    return tuned.TunedTask(
+    return tuned_settings.TunedTask(
         task=result.task,
         settings=result.settings,
         gain=winner.gain.value,

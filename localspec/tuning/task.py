@@ -39,9 +39,8 @@ from localspec.tuning.plan import (
 from localspec.tuning.run_folder import Folder, TaskState, digest
 from localspec.tuning.search.results import best, predicted
 from localspec.tuning.search.space import Space, space_of
-from localspec.tuning.search.study import Search, search
+from localspec.tuning.search.study import Search, Tried, search
 from localspec.tuning.search.study_file import StudyKey
-from localspec.tuning.search.study_history import Tried
 from localspec.tuning.simulator.simulator import Simulator
 from localspec.tuning.traces import append, load, record, with_tokens
 from localspec.tuning.verdict import Entrant, Verdict

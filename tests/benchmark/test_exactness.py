@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from localspec.benchmark.exactness_m import (
+from localspec.benchmark.exactness import (
     NEAR_TIE,
     QUICK,
     Effort,

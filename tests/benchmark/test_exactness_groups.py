@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from localspec.benchmark.exactness import FEWEST_TOKENS, _Group, surprise, transforms
-from localspec.benchmark.exactness_m import check
+from localspec.benchmark.exactness import FEWEST_TOKENS, _Group, check, surprise, transforms
 from localspec.benchmark.statistics import ks_uniform_p_value
 from localspec.errors import Cancelled
 from localspec.types import Provenance, Request

@@ -23,8 +23,7 @@ from localspec.benchmark.own_modes import (
 from localspec.demo import bundled_pair
 from localspec.errors import Cancelled, EngineDied, EngineError
 from localspec.inference.runtime import Runtime
-from localspec.testing.made_up import PLAIN_TOKENS_PER_S
-from localspec.testing.scripted import ScriptedModels, says
+from localspec.testing.scripted import PLAIN_TOKENS_PER_S, ScriptedModels, says
 from localspec.types import (
     DraftOrigin,
     EngineSettings,

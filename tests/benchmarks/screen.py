@@ -23,8 +23,7 @@ from localspec.storage.config import Config
 from localspec.storage.profiles import profiles
 from localspec.testing.scripted import Script, ScriptedModels
 from localspec.types import GenerationEvent, Request, RoundDone
-from localspec_tui.app import LocalSpecApp
-from localspec_tui.garbage import collect_rarely
+from localspec_tui.app import LocalSpecApp, collect_rarely
 from localspec_tui.widgets.composer.composer import Composer
 from tests.benchmarks.screen_stream import ANSWER, LONG_CODE, LONG_PARAGRAPH, summary, tick
 

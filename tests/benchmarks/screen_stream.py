@@ -17,7 +17,7 @@ from textual.app import App, ComposeResult
 
 from localspec.chat.messages import Role, Shown, State, StoredMessage
 from localspec.types import Provenance, TextPiece
-from localspec_tui.garbage import collect_rarely
+from localspec_tui.app import collect_rarely
 from localspec_tui.widgets.transcript.transcript import Transcript
 
 TOKENS_PER_S = 200

@@ -17,8 +17,7 @@ from pathlib import Path
 from localspec.decoding.measurements import CallCosts, Costs, Overhead, Trace, TraceWish
 from localspec.demo import bundled_pair, prompts
 from localspec.inference.runtime import Runtime
-from localspec.testing.paced import Pacing
-from localspec.testing.paced_pair import open_paced
+from localspec.testing.paced import Pacing, open_paced
 from localspec.tuning.costs import fit_overheads, measure
 from localspec.tuning.simulator.simulator import Simulator
 from localspec.types import (

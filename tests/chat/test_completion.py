@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from localspec.chat import attachments
-from localspec.chat.attachments import MOST_COMPLETIONS, complete_path
-from localspec.chat.completion import complete_input
+from localspec.chat.attachments import MOST_COMPLETIONS, complete_input, complete_path
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from localspec.chat.answer_settings import NONE, Answered, Experience, Tuned
 from localspec.chat.auto import with_auto
-from localspec.chat.learning import NONE, Answered, Experience, Tuned
 from localspec.chat.open_chat import Saved
 from localspec.chat.session import Desk, Wishes
 from localspec.chat.store.store import Store

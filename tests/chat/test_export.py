@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from localspec.chat import export as importing
-from localspec.chat.export_m import to_json, to_markdown, when
+from localspec.chat.export import to_json, to_markdown, when
 from localspec.chat.messages import AnswerRecord, Attachment, ChatInfo, State, StoredMessage
 from localspec.chat.open_chat import OpenChat
 from localspec.chat.store.store import Store

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from localspec.chat.fences import CodeBlock, code_block_at, code_blocks, line_end
+from localspec.chat.thinking import CodeBlock, code_block_at, code_blocks, line_end
 
 
 def codes(text: str) -> list[tuple[str, str, bool]]:

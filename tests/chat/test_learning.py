@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from localspec.chat.answer_settings import Chooser
-from localspec.chat.learning import Answered, Experience, Tuned
+from localspec.chat.answer_settings import Answered, Chooser, Experience, Tuned
 from localspec.storage.profiles import Profile, Speculation, profiles
 from localspec.testing.scripted import ScriptedModels
 from localspec.types import EngineSettings, Mode, Sampling, TaskType

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from localspec_tui.widgets.composer.prompt_history import PromptHistory
+from localspec_tui.widgets.composer.composer import PromptHistory
 
 PROMPTS = ("tell me more", "why is the sky blue", "tell a joke")
 

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from localspec.chat.messages import Attachment, Role, StoredMessage
-from localspec.chat.prompting_m import exchanges_of, to_prompt
+from localspec.chat.prompting import exchanges_of, to_prompt
 
 
 def branch(*contents: str, dropped: tuple[int, ...] = ()) -> list[StoredMessage]:

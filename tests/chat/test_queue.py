@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from localspec.chat.queue import PromptQueue
+from localspec.chat.session import PromptQueue
 
 
 def queue_of(*prompts: str) -> PromptQueue:

@@ -6,8 +6,7 @@ import time
 
 import pytest
 
-from localspec.chat.routing import READ, Route, route
-from localspec.chat.routing_words import NAMES, PROSE, WORDS, either
+from localspec.chat.routing import NAMES, PROSE, READ, WORDS, Route, either, route
 from tests.chat.routing_examples import CODE, FOLLOW_UPS
 from tests.chat.routing_others import OTHER
 

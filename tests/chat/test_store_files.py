@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from localspec.chat.store import database, migrations
+from localspec.chat.store import database
 from localspec.chat.store.search import search_text
 from localspec.chat.store.store import Store
 from localspec.errors import StoreError
@@ -95,16 +95,16 @@ def test_how_it_is_opened(file: Path) -> None:
         "synchronous": 1,
         "foreign_keys": 1,
         "busy_timeout": 5000,
-        "user_version": len(migrations.MIGRATIONS),
+        "user_version": len(database.MIGRATIONS),
     }
 
 
-@pytest.mark.parametrize("version", range(len(migrations.MIGRATIONS)))
+@pytest.mark.parametrize("version", range(len(database.MIGRATIONS)))
 def test_every_earlier_schema_is_brought_up_to_date(file: Path, version: int) -> None:
     file.parent.mkdir()
     connection = sqlite3.connect(file, isolation_level=None)
     connection.create_function("search_text", 1, search_text, deterministic=True)
-    migrations.migrate(connection, migrations.MIGRATIONS[:version])
+    database.migrate(connection, database.MIGRATIONS[:version])
     connection.close()
     make(file)
     with Store(file) as store:
@@ -123,11 +123,11 @@ def test_steps_are_taken_once_each_and_in_order() -> None:
         taken.append("second")
 
     connection = sqlite3.connect(":memory:", isolation_level=None)
-    migrations.migrate(connection, (first,))
-    migrations.migrate(connection, (first, second))
-    migrations.migrate(connection, (first, second))
+    database.migrate(connection, (first,))
+    database.migrate(connection, (first, second))
+    database.migrate(connection, (first, second))
     assert taken == ["first", "second"]
-    assert migrations.version_of(connection) == 2
+    assert database.version_of(connection) == 2
     assert connection.execute("SELECT value FROM numbers").fetchall() == [(7,)]
     connection.close()
 
@@ -139,8 +139,8 @@ def test_a_step_that_fails_changes_nothing() -> None:
 
     connection = sqlite3.connect(":memory:", isolation_level=None)
     with pytest.raises(sqlite3.OperationalError, match="no such luck"):
-        migrations.migrate(connection, (fails,))
-    assert migrations.version_of(connection) == 0
+        database.migrate(connection, (fails,))
+    assert database.version_of(connection) == 0
     assert connection.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,)
     connection.close()
 

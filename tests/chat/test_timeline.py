@@ -6,8 +6,16 @@ from itertools import pairwise
 import pytest
 
 from localspec.chat.messages import RoundMark
-from localspec.chat.round_words import describe_round, describe_totals, duration
-from localspec.chat.timeline import SCALES_S, History, Mark, Work, mark_of
+from localspec.chat.timeline import (
+    SCALES_S,
+    History,
+    Mark,
+    Work,
+    describe_round,
+    describe_totals,
+    duration,
+    mark_of,
+)
 from localspec.types import DraftOrigin, RoundStats
 from tests.tui.answers import PROMPT, plain, sd, ssd, summary_of
 

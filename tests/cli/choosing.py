@@ -7,7 +7,7 @@ from pathlib import Path
 from localspec.models.caches import PlaceKind
 from localspec.models.catalogue import CatalogueModel, CataloguePair
 from localspec.models.local import LocalModel
-from localspec.models.shape_m import ModelShape
+from localspec.models.shape import ModelShape
 
 
 def entry(key: str, billions: float, **changes: object) -> CatalogueModel:

@@ -17,7 +17,7 @@ from localspec.app import placing
 from localspec.app.options import PairOptions
 from localspec.benchmark.contender import Prompt
 from localspec.benchmark.llama_server import contender
-from localspec.chat.learning import Experience, Tuned
+from localspec.chat.answer_settings import Experience, Tuned
 from localspec.cli.bench import contenders, parser
 from localspec.cli.bench.contenders import (
     check_fit,

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from localspec.benchmark.contender import Prompt, Run
-from localspec.cli.bench_course import Measured, Plan, Progress, Stop, measure
+from localspec.cli.bench import Measured, Plan, Progress, Stop, measure
 from localspec.errors import Cancelled, EngineError
 from localspec.types import Summary
 

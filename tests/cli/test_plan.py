@@ -19,8 +19,8 @@ from localspec.hardware.memory import confirm as confirm_module
 from localspec.hardware.memory.budget import by_shares
 from localspec.hardware.placement.constraints import CacheTypes, Spread, Wishes
 from localspec.hardware.placement.place import place
-from localspec.models import gguf
-from localspec.models.shape_m import ModelShape
+from localspec.models import shape
+from localspec.models.shape import ModelShape
 from tests.hardware.machines import GIB, HUGE, LARGE, SMALL, card, cpu, machine
 
 BIG_AND_SMALL = machine((card(0, 24), 900), (card(1, 8), 300))
@@ -35,7 +35,7 @@ def invented(monkeypatch: pytest.MonkeyPatch) -> Machine:
         return LARGE if path.name == "large.gguf" else SMALL
 
     monkeypatch.setattr(machine_module, "known_machine", lambda **_: BIG_AND_SMALL)
-    monkeypatch.setattr(gguf, "read_shape", read_shape)
+    monkeypatch.setattr(shape, "read_shape", read_shape)
     monkeypatch.setattr(confirm_module, "confirm", lambda *_args: None)  # there is no file to ask about
     return BIG_AND_SMALL
 

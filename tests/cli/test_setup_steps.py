@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import pytest
 
+from localspec.cli.setup import Working, converse
 from localspec.cli.setup.steps import (
     Bundled,
     OnDisk,
@@ -19,7 +20,6 @@ from localspec.cli.setup.steps import (
     read,
     usual,
 )
-from localspec.cli.setup_m import Working, converse
 from localspec.errors import UserError
 
 

@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from localspec.models.gguf import read_shape
 from localspec.models.names import Reference
-from localspec.models.shape_m import ModelShape
+from localspec.models.shape import ModelShape, read_shape
 from tests.cli.conftest import Invoke
 from tests.hardware.shapes import SHAPES, Build, make
 from tests.llama import tiny

@@ -10,7 +10,7 @@ from typing import cast
 
 import pytest
 
-from localspec.cli.shared.streaming import stream
+from localspec.cli.shared.answer import stream
 from localspec.inference.runtime import Runtime
 from localspec.types import Finished, GenerationEvent, Provenance, Request, TextDelta, TextPiece
 from tests.cli.fake_runtime import SUMMARY, FakeRuntime

@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from localspec.app.options import PairOptions
-from localspec.app.tune_stopping import Stop
-from localspec.app.tuning import budget, identity_of, profiles_of, read_tasks, seated_pair
+from localspec.app.tuning import Stop, budget, identity_of, profiles_of, read_tasks, seated_pair
 from localspec.cli import tune as verb
 from localspec.errors import EngineError, UserError
 from localspec.storage.profiles import profiles

@@ -14,9 +14,16 @@ from localspec.app.tuning import identity_of, seated_pair
 from localspec.cli.tune import parser
 from localspec.cli.tune.kept import Listed, age, lines
 from localspec.hardware import machine as machine_module
-from localspec.storage import paths, tuned
-from localspec.storage.tuned import Identity, Kept, MachineFacts, ModelFacts, TunedTask, TunedWorkplace
-from localspec.tuning import results
+from localspec.storage import paths, tuned_settings
+from localspec.storage.tuned_settings import (
+    Identity,
+    Kept,
+    MachineFacts,
+    ModelFacts,
+    TunedTask,
+    TunedWorkplace,
+)
+from localspec.tuning import run_folder
 from localspec.tuning.plan import TunePlan
 from localspec.tuning.report import gather
 from localspec.types import EngineSettings, TaskType
@@ -55,9 +62,9 @@ def test_nothing_tuned_says_what_tunes(invoke: Invoke) -> None:
 
 
 def test_what_is_kept_is_listed_by_pair(invoke: Invoke, identity: Identity) -> None:
-    tuned.keep(identity, found())
-    tuned.keep(identity, found("writing", PLAIN))
-    tuned.keep(LONG_AGO, found("math"))
+    tuned_settings.keep(identity, found())
+    tuned_settings.keep(identity, found("writing", PLAIN))
+    tuned_settings.keep(LONG_AGO, found("math"))
     outcome = invoke("tune", "--show", "--no-fit")
     assert outcome.code == 0
     rows = outcome.out.splitlines()
@@ -75,21 +82,21 @@ def test_what_is_kept_is_listed_by_pair(invoke: Invoke, identity: Identity) -> N
 def test_what_has_changed_is_said(
     invoke: Invoke, identity: Identity, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tuned.keep(identity, found())
+    tuned_settings.keep(identity, found())
     assert identity.draft is not None
     elsewhere = replace(identity, draft=replace(identity.draft, seat="CUDA0 (all layers)"))
-    tuned.keep(elsewhere, found("math"))
+    tuned_settings.keep(elsewhere, found("math"))
     value = json.loads(invoke("tune", "--show", "--no-fit", "--json").out)
     stale = {kept["tuned"]["task"]: kept["stale"] for kept in value["kept"]}
     assert stale["coding"] == []
     assert stale["math"][0].startswith("another placement: the draft model was on CUDA0")
-    monkeypatch.setattr("localspec.hardware.machine_facts.version", lambda _name: "9.9.9")
+    monkeypatch.setattr("localspec.hardware.machine.version", lambda _name: "9.9.9")
     assert "tuned with llama-cpp-python" in invoke("tune", "--show", "--no-fit").out
 
 
 def test_the_list_is_of_the_tasks_that_were_named(invoke: Invoke, identity: Identity) -> None:
-    tuned.keep(identity, found())
-    tuned.keep(identity, found("writing"))
+    tuned_settings.keep(identity, found())
+    tuned_settings.keep(identity, found("writing"))
     value = json.loads(invoke("tune", "--show", "--no-fit", "--json", "--task", "writing").out)
     assert [kept["tuned"]["task"] for kept in value["kept"]] == ["writing"]
     outcome = invoke("tune", "--show", "--no-fit", "--profile", "coding")
@@ -128,16 +135,16 @@ def test_ages(ago: timedelta, words: str) -> None:
 
 
 def kept_tasks() -> set[str]:
-    return {kept.tuned.task for kept in tuned.everything()[0]}
+    return {kept.tuned.task for kept in tuned_settings.everything()[0]}
 
 
 @pytest.fixture
 def two(identity: Identity) -> Identity:
     tasks: tuple[TaskType, ...] = ("coding", "writing")
     for task in tasks:
-        tuned.keep(identity, found(task))
-        results.keep(identity.pair, result(task))
-    tuned.keep(LONG_AGO, found("math"))
+        tuned_settings.keep(identity, found(task))
+        run_folder.keep(identity.pair, result(task))
+    tuned_settings.keep(LONG_AGO, found("math"))
     return identity
 
 
@@ -150,7 +157,7 @@ def test_reset_asks_and_forgets_these_models_alone(invoke: Invoke, two: Identity
     assert agreed.code == 0
     assert "forgot 2 tasks" in agreed.err
     assert kept_tasks() == {"math"}
-    assert results.everything(two.pair) == ()
+    assert run_folder.everything(two.pair) == ()
     assert "were not kept anyway" in invoke("tune", "--reset", "--yes", "--no-fit").err
 
 
@@ -158,7 +165,7 @@ def test_one_task_is_forgotten_without_a_question_if_that_is_answered(invoke: In
     outcome = invoke("tune", "--reset", "--task", "writing", "-y", "--no-fit", "--json")
     assert json.loads(outcome.out) == {"schema": 1, "forgotten": 1}
     assert kept_tasks() == {"coding", "math"}
-    assert [each.task for each in results.everything(two.pair)] == ["coding"]
+    assert [each.task for each in run_folder.everything(two.pair)] == ["coding"]
 
 
 @pytest.mark.usefixtures("two")
@@ -170,7 +177,7 @@ def test_nobody_to_ask_is_a_mistake(invoke: Invoke) -> None:
 
 
 def test_settings_are_exported_with_the_place_they_were_found_at(invoke: Invoke, two: Identity) -> None:
-    tuned.keep_workplace(two, TunedWorkplace(threads=3, micro_batch=1024))
+    tuned_settings.keep_workplace(two, TunedWorkplace(threads=3, micro_batch=1024))
     outcome = invoke("tune", "--export", "llama-server", "--no-fit")
     assert outcome.code == 0
     assert outcome.out.count("llama-server \\") == 2
@@ -213,7 +220,7 @@ def test_what_was_not_tuned_cannot_be_exported(invoke: Invoke) -> None:
 
 @pytest.mark.usefixtures("two")
 def test_what_is_out_of_date_is_exported_with_a_note(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("localspec.hardware.machine_facts.version", lambda _name: "9.9.9")
+    monkeypatch.setattr("localspec.hardware.machine.version", lambda _name: "9.9.9")
     outcome = invoke("tune", "--export", "toml", "--task", "coding", "--no-fit")
     assert outcome.code == 0
     assert "note: coding: out of date: tuned with llama-cpp-python" in outcome.err

@@ -7,9 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from localspec.cli.tune.display import TuneView
+from localspec.cli.tune.display import TuneView, block
 from localspec.cli.tune.results import as_json, llama_ratio, result_lines
-from localspec.cli.tune.tune_lines import block
 from localspec.tuning.events import (
     BestSoFar,
     Dropped,

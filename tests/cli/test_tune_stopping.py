@@ -12,8 +12,7 @@ import pytest
 
 from localspec.app import tuning
 from localspec.app.options import PairOptions
-from localspec.app.tune_stopping import Stop, Stoppable
-from localspec.app.tuning import opener
+from localspec.app.tuning import Stop, Stoppable, opener
 from localspec.decoding.measurements import CallCosts, CostWish
 from localspec.errors import Cancelled, EngineError
 from localspec.inference.interface import TunableModels

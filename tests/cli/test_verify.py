@@ -11,8 +11,8 @@ import pytest
 
 from localspec.app import placing
 from localspec.app.options import PairOptions
-from localspec.benchmark import exactness_m
-from localspec.benchmark.exactness_m import (
+from localspec.benchmark import exactness
+from localspec.benchmark.exactness import (
     Difference,
     DistributionResult,
     Effort,
@@ -47,7 +47,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Callable[[Report], Asked]:
             calls.append((tuple(variant.name for variant in tested), effort))
             return report
 
-        monkeypatch.setattr(exactness_m, "check", check)
+        monkeypatch.setattr(exactness, "check", check)
         return calls
 
     return install
@@ -117,7 +117,7 @@ def test_ctrl_c_stops_the_models_and_the_test(
             on_progress("something else", 0.4)
         return Report((), (), complete=False)
 
-    monkeypatch.setattr(exactness_m, "check", check)
+    monkeypatch.setattr(exactness, "check", check)
     assert invoke("verify").code == 130
     assert fake.cancelled.is_set()
 
@@ -206,7 +206,7 @@ def test_flags_choose_what_is_tested(
     fake.draft, fake.modes = None, ("off", "ngram")
     invoke("verify", "-m", "a.gguf")
     assert calls == [
-        (("ngram", "sd", "ssd"), exactness_m.QUICK),
+        (("ngram", "sd", "ssd"), exactness.QUICK),
         (("ssd",), Effort(sampled_tokens=99, near_tie=0.2)),
         (("ngram",), Effort()),
     ]

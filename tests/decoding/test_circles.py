@@ -7,11 +7,9 @@ from collections.abc import Iterable, Iterator
 
 import pytest
 
-from localspec.decoding.answer import Answer
-from localspec.decoding.circles import COPIES, TOKENS, Circles
 from localspec.decoding.loop import Round
 from localspec.decoding.tally import Stopwatch, Tally
-from localspec.decoding.text import AnswerText
+from localspec.decoding.text import COPIES, TOKENS, Answer, AnswerText, Circles
 from localspec.types import DraftOrigin, Finished, Provenance, RoundStats, TextDelta
 
 NEW = range(10_000, 20_000)

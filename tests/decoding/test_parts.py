@@ -9,12 +9,11 @@ from dataclasses import replace
 import pytest
 
 from localspec.benchmark.statistics import ks_uniform_p_value
-from localspec.decoding.answer import Answer
+from localspec.decoding.engine import Rounds, decode_in_parts
 from localspec.decoding.fallback import Ladder, PlainCost
 from localspec.decoding.loop import Round, Task
-from localspec.decoding.parts import Rounds, decode_in_parts
 from localspec.decoding.tally import Stopwatch, Tally
-from localspec.decoding.text import AnswerText
+from localspec.decoding.text import Answer, AnswerText
 from localspec.testing import contract
 from localspec.testing.contract import SIGNIFICANT, EngineContract, Toy, experience
 from localspec.types import (

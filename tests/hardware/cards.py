@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
-from localspec.hardware.devices import Found
-from localspec.hardware.devices_processor import Processor
+from localspec.hardware.devices import Found, Processor
 from localspec.llama.backends import BackendDevice
 
 GIB = 2**30

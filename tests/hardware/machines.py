@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from localspec.hardware.device_info import DeviceInfo, LinkRate, Machine, MemoryRate
-from localspec.models.shape_m import LayerShape, ModelShape
+from localspec.models.shape import LayerShape, ModelShape
 
 GIB = 2**30
 GB = 10**9

@@ -14,7 +14,7 @@ from localspec.hardware.memory.estimate import estimate
 from localspec.hardware.memory.exact import Needs
 from localspec.hardware.placement.constraints import Sitting, Spread, Wishes
 from localspec.hardware.placement.place import place
-from localspec.models.shape_m import ModelShape
+from localspec.models.shape import ModelShape
 from localspec.types import ModelOptions
 from tests.hardware.machines import SMALL, card, cpu, machine, model
 

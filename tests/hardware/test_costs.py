@@ -21,7 +21,7 @@ from localspec.hardware.placement.speed import (
     waiting_speed,
 )
 from localspec.hardware.rates import Rates
-from localspec.models.shape_m import ModelShape
+from localspec.models.shape import ModelShape
 from tests.hardware.machines import GB, LARGE, MIDDLE, SMALL, TINY, apple, card, machine, mixture, model
 
 TWO = machine((card(0, 24), 900), (card(1, 8), 300))

@@ -10,8 +10,7 @@ import pytest
 
 from localspec.errors import EngineDied, EngineError
 from localspec.hardware import devices, nvml
-from localspec.hardware.devices import Found, describe, look
-from localspec.hardware.devices_processor import processor
+from localspec.hardware.devices import Found, describe, look, processor
 from localspec.hardware.nvml import Cards, look_through
 from localspec.llama import backends
 from localspec.llama.backends import BackendDevice

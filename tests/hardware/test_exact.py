@@ -12,14 +12,13 @@ import pytest
 from localspec.errors import EngineError, UserError
 from localspec.hardware.device_info import DeviceNeed
 from localspec.hardware.memory.estimate import estimate
-from localspec.hardware.memory.exact import exact
-from localspec.hardware.memory.memory_actual import compare, needs_of
+from localspec.hardware.memory.exact import compare, exact, needs_of
 from localspec.hardware.placement.constraints import CacheTypes, Sitting, Spread
 from localspec.inference.contexts import Contexts
 from localspec.llama import Context, Model
 from localspec.llama.library import Native
 from localspec.llama.settings import Sizes, context_parameters
-from localspec.models.gguf import read_shape
+from localspec.models.shape import read_shape
 from localspec.types import ModelOptions
 from tests.hardware import shapes_more
 from tests.hardware.shapes import SHAPES, Build, make

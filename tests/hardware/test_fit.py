@@ -7,11 +7,11 @@ import pytest
 
 from localspec.errors import UserError
 from localspec.hardware.device_info import DeviceInfo, DeviceNeed, Machine
+from localspec.hardware.memory.budget import parse_reserve, reserve_on
 from localspec.hardware.memory.estimate import estimate
 from localspec.hardware.memory.fit import Models, check_fit
-from localspec.hardware.memory.reserve import parse_reserve, reserve_on
 from localspec.hardware.placement.constraints import Sitting, Spread
-from localspec.models.shape_m import LayerShape, ModelShape
+from localspec.models.shape import LayerShape, ModelShape
 
 GIB = 1 << 30
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from localspec.errors import Cancelled, EngineDied, EngineError, UserError
-from localspec.hardware import devices, machine, machine_kept
+from localspec.hardware import devices, machine
 from localspec.hardware.bandwidth import Job, Measured, MemoryJob, Refused
 from localspec.hardware.child import values_of
 from localspec.hardware.device_info import DeviceInfo, LinkRate, Machine, MemoryRate
@@ -195,7 +195,7 @@ def test_rates_are_kept_and_used_again(bench: Bench) -> None:
     known_machine(fresh=True)
     assert len(bench.starts) == 2
     if os.name == "posix":
-        assert machine_kept.kept_file().stat().st_mode & 0o077 == 0
+        assert machine.kept_file().stat().st_mode & 0o077 == 0
 
 
 def test_free_memory_is_never_that_of_an_earlier_day(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -243,7 +243,7 @@ def test_a_changed_machine_is_measured_anew(
 )
 def test_a_damaged_file_is_measured_anew(bench: Bench, damage: Callable[[str], str]) -> None:
     known_machine()
-    path = machine_kept.kept_file()
+    path = machine.kept_file()
     whole = path.read_text()
     path.write_text(damage(whole))
     assert path.read_text() != whole
@@ -262,12 +262,12 @@ def test_rates_that_are_not_known_may_stay_so(bench: Bench) -> None:
 def test_half_a_measurement_is_not_kept(bench: Bench) -> None:
     bench.child = lambda work: iter([MemoryRate("CPU", 30e9, 30e9)])
     assert [rate.device for rate in known_machine().rates] == ["CPU"]
-    assert not machine_kept.kept_file().exists()
+    assert not machine.kept_file().exists()
 
 
 @pytest.mark.usefixtures("bench")
 def test_a_disk_that_takes_nothing_costs_only_the_keeping() -> None:
-    path = machine_kept.kept_file()
+    path = machine.kept_file()
     path.mkdir()
     assert known_machine().rates
     assert path.is_dir()

@@ -8,8 +8,7 @@ import pytest
 from localspec.hardware.device_info import DeviceNeed
 from localspec.hardware.memory.estimate import cells, estimate, logits_bytes
 from localspec.hardware.placement.constraints import CacheTypes, Sitting, Spread
-from localspec.models.gguf import read_shape
-from localspec.models.shape_m import ModelShape
+from localspec.models.shape import ModelShape, read_shape
 from tests.hardware.shapes import SHAPES, make
 
 

@@ -11,7 +11,7 @@ from localspec.hardware.device_info import DeviceNeed, Machine, Placement
 from localspec.hardware.memory.estimate import estimate
 from localspec.hardware.placement.constraints import Sitting, Wishes
 from localspec.hardware.placement.place import place
-from localspec.models.shape_m import ModelShape
+from localspec.models.shape import ModelShape
 from tests.hardware.machines import (
     HUGE,
     LARGE,

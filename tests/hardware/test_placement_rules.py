@@ -14,7 +14,7 @@ from localspec.hardware.memory.budget import Room
 from localspec.hardware.placement.constraints import Wishes
 from localspec.hardware.placement.place import place
 from localspec.hardware.placement.speed import LEAST_GAIN
-from localspec.models.shape_m import ModelShape
+from localspec.models.shape import ModelShape
 from localspec.types import Mode
 from tests.hardware.machines import GB, GIB, apple, card, cpu, machine, mixture, model
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from localspec.decoding.loop import Decoder
+from localspec.decoding.measure import FEWEST_PLAIN_TOKENS, PLAIN_TOKENS
 from localspec.decoding.model import Rows
-from localspec.decoding.rate import FEWEST_PLAIN_TOKENS, PLAIN_TOKENS
 from localspec.inference.interface import OpenModels
 from localspec.inference.runtime import Runtime
 from localspec.llama import Context

@@ -11,7 +11,7 @@ import pytest
 from localspec.errors import ModelFileError
 from localspec.gguf import file
 from localspec.gguf.file import read_header
-from localspec.gguf.header_m import BLOCKS
+from localspec.gguf.header import BLOCKS
 from localspec.llama import Model, check_model_file
 from localspec.llama.library import native
 from localspec.types import ModelOptions

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from localspec.errors import EngineError
-from localspec.llama import library, log
+from localspec.llama import library
 
 
 def run_fresh(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -94,15 +94,15 @@ def heard(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
 
 def test_levels_are_those_of_ggml(heard: pytest.LogCaptureFixture) -> None:
     for level in (1, 2, 3, 4):
-        log.receive(level, b"text\n")
+        library.receive(level, b"text\n")
     assert [record.levelno for record in heard.records] == [10, 20, 30, 40]
 
 
 def test_continued_lines_are_put_together(heard: pytest.LogCaptureFixture) -> None:
-    log.receive(3, b"loading ")
-    log.receive(5, b"half of")
-    log.receive(5, b" it\nnext")
-    log.receive(2, b"other: %s 100%\n")
+    library.receive(3, b"loading ")
+    library.receive(5, b"half of")
+    library.receive(5, b" it\nnext")
+    library.receive(2, b"other: %s 100%\n")
     assert [(record.levelno, record.getMessage()) for record in heard.records] == [
         (30, "loading half of it"),
         (30, "next"),
@@ -111,25 +111,25 @@ def test_continued_lines_are_put_together(heard: pytest.LogCaptureFixture) -> No
 
 
 def test_bytes_that_are_no_text_do_no_harm(heard: pytest.LogCaptureFixture) -> None:
-    log.receive(4, b"bad \xff\n")
-    log.receive(4, None)
+    library.receive(4, b"bad \xff\n")
+    library.receive(4, None)
     assert [record.getMessage() for record in heard.records] == ["bad \ufffd"]
 
 
 def test_problems_are_collected_for_their_own_thread() -> None:
-    with log.problems_of_this_thread() as outer, log.problems_of_this_thread() as inner:
-        log.receive(2, b"fine\n")
-        log.receive(4, b"error: broken\n")
-        other = threading.Thread(target=log.receive, args=(4, b"error: elsewhere\n"))
+    with library.problems_of_this_thread() as outer, library.problems_of_this_thread() as inner:
+        library.receive(2, b"fine\n")
+        library.receive(4, b"error: broken\n")
+        other = threading.Thread(target=library.receive, args=(4, b"error: elsewhere\n"))
         other.start()
         other.join()
-    log.receive(4, b"later\n")
+    library.receive(4, b"later\n")
     assert inner == outer == ["error: broken"]
 
 
 def test_the_telling_problem_is_chosen() -> None:
     lines = ["a warning", "error loading model: no such tensor", "llama: failed to load model 'x'"]
-    assert log.last_problem(lines) == "error loading model: no such tensor"
-    assert log.last_problem(["failed to load model 'x'"]) == "failed to load model 'x'"
-    assert log.last_problem(["only this"]) == "only this"
-    assert log.last_problem([]) == "llama.cpp gives no reason"
+    assert library.last_problem(lines) == "error loading model: no such tensor"
+    assert library.last_problem(["failed to load model 'x'"]) == "failed to load model 'x'"
+    assert library.last_problem(["only this"]) == "only this"
+    assert library.last_problem([]) == "llama.cpp gives no reason"

@@ -17,8 +17,8 @@ from localspec.models.catalogue import (
     read_catalogue,
     shipped,
 )
-from localspec.models.gguf import read_shape
 from localspec.models.names import parse
+from localspec.models.shape import read_shape
 from localspec.types import TaskType
 
 MINIMAL = """\

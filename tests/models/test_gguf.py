@@ -9,8 +9,7 @@ import pytest
 
 from localspec import smollm2
 from localspec.demo import bundled_pair
-from localspec.models.gguf import read_shape, read_tokens, shape_of
-from localspec.models.shape_m import LayerShape
+from localspec.models.shape import LayerShape, read_shape, read_tokens, shape_of
 from tests.hardware.shapes import SHAPES, Build, make
 from tests.llama import tiny
 

@@ -10,7 +10,7 @@ from gguf import GGUFValueType
 from gguf.gguf_writer import GGUFValue
 
 from localspec.errors import ModelFileError
-from localspec.models.gguf import read_shape, shape_of, shape_of_parts
+from localspec.models.shape import read_shape, shape_of, shape_of_parts
 from tests.llama import tiny
 from tests.models.test_gguf import ranges_of
 

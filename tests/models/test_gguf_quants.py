@@ -5,7 +5,7 @@ import ctypes
 import gguf
 
 from localspec.llama.library import native
-from localspec.models.quants import FILE_TYPES, TENSOR_TYPES
+from localspec.models.shape import FILE_TYPES, TENSOR_TYPES
 
 
 def test_names_of_tensor_types_are_those_of_ggml() -> None:

@@ -10,11 +10,10 @@ import pytest
 
 from localspec.demo import bundled_pair
 from localspec.errors import ModelFileError, UserError
-from localspec.models import gguf, local_walk
+from localspec.models import local, shape
 from localspec.models.caches import Place
-from localspec.models.local import LocalModel, find_models, named, no_such_model
-from localspec.models.local_headers import Headers
-from localspec.models.shape_m import ModelShape
+from localspec.models.local import Headers, LocalModel, find_models, named, no_such_model
+from localspec.models.shape import ModelShape
 from localspec.storage.paths import data_dir
 from tests.models.disk import NEW, OLD, REPOSITORY, model_bytes, put
 
@@ -148,7 +147,7 @@ def test_links_in_circles_end(tmp_path: Path) -> None:
 def test_a_walk_has_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(20):
         (tmp_path / f"{number}.gguf").write_bytes(DRAFT)
-    monkeypatch.setattr(local_walk, "MOST_ENTRIES", 10)
+    monkeypatch.setattr(local, "MOST_ENTRIES", 10)
     models = find_models([tmp_path], places=[])
     assert len(models) == 10
     assert "only some were looked at" in models[-1].problem
@@ -162,8 +161,8 @@ def test_headers_are_read_once(cache: Path, monkeypatch: pytest.MonkeyPatch) -> 
         read.append(path.name)
         return gguf_read_shape(path)
 
-    gguf_read_shape = gguf.read_shape
-    monkeypatch.setattr(gguf, "read_shape", counted)
+    gguf_read_shape = shape.read_shape
+    monkeypatch.setattr(shape, "read_shape", counted)
     first = find_models(places=[Place(cache, "hub")])
     assert sorted(read) == ["broken-Q4_0.gguf", "tiny-Q8_0.gguf"]
     assert find_models(places=[Place(cache, "hub")]) == first
@@ -270,11 +269,11 @@ def test_what_could_not_be_read_is_read_again(tmp_path: Path) -> None:
     def read(path: Path) -> ModelShape:
         if closed[0]:
             raise ModelFileError(f"{path} cannot be read: Permission denied") from PermissionError(13, "no")
-        return gguf.read_shape(path)
+        return shape.read_shape(path)
 
     memory = tmp_path / "models.json"
     before = Headers(memory, read)
     assert before.shape(path, [path]) == (None, "cannot be read: Permission denied")
     before.save()
     closed[0] = False  # which changes neither size nor time of the file
-    assert Headers(memory, read).shape(path, [path]) == (gguf.read_shape(path), "")
+    assert Headers(memory, read).shape(path, [path]) == (shape.read_shape(path), "")

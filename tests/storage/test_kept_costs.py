@@ -12,7 +12,7 @@ import pytest
 from localspec.inference.call_costs import facts_here
 from localspec.storage.call_costs import HOLDS_S, LARGEST_FILE, SCHEMA
 from localspec.storage.paths import data_dir
-from localspec.storage.tuned import (
+from localspec.storage.tuned_settings import (
     Identity,
     KeptCall,
     KeptCosts,

@@ -12,10 +12,10 @@ import pytest
 
 from localspec.errors import ModelFileError, StoreError
 from localspec.hardware.device_info import DeviceInfo, Machine
-from localspec.hardware.machine_facts import facts_of
+from localspec.hardware.machine import facts_of
 from localspec.storage import tuned_settings
 from localspec.storage.paths import data_dir
-from localspec.storage.tuned import (
+from localspec.storage.tuned_settings import (
     Identity,
     MachineFacts,
     TunedTask,
@@ -242,7 +242,7 @@ def test_a_fingerprint_tells_files_apart_and_is_remembered(
     copy = tmp_path / "copy.gguf"
     copy.write_bytes(content)
     assert fingerprint(copy) == second
-    monkeypatch.setattr("localspec.storage.model_files._read", read_again)
+    monkeypatch.setattr("localspec.storage.pair_identity._read", read_again)
     assert fingerprint(path) == remembered
     os.utime(path, ns=(1, 2))
     with pytest.raises(AssertionError, match="read again"):

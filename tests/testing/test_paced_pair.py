@@ -13,8 +13,7 @@ from localspec.errors import EngineError
 from localspec.inference.interface import TunableModels
 from localspec.inference.runtime import Runtime
 from localspec.testing.fake import FakeModel
-from localspec.testing.paced import PacedModel, Pacing
-from localspec.testing.paced_pair import open_paced
+from localspec.testing.paced import PacedModel, Pacing, open_paced
 from localspec.types import EngineSettings, ModelOptions
 from tests.decoding.toys import broken
 from tests.inference.runtimes import OFF, answer, greedy

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from textual.pilot import Pilot
 
-from localspec.chat.learning import NONE, Experience
+from localspec.chat.answer_settings import NONE, Experience
 from localspec.chat.loading import ModelLoader
 from localspec.chat.messages import StoredMessage
 from localspec.chat.session import Desk, Wishes
@@ -22,7 +22,7 @@ from localspec_tui.app import LocalSpecApp
 from localspec_tui.screens.chat.screen import ChatScreen
 from localspec_tui.widgets.composer.composer import Composer
 from localspec_tui.widgets.log_panel import LogPanel
-from localspec_tui.widgets.status_m import StatusLine
+from localspec_tui.widgets.status import StatusLine
 from localspec_tui.widgets.transcript.transcript import Transcript
 from tests.tui.settled import settled
 

@@ -4,7 +4,7 @@ import pytest
 from textual.app import App
 from textual.widgets import Button, Static
 
-from localspec_tui.screens.ask import AskScreen
+from localspec_tui.screens.dialogs import AskScreen
 
 
 class Host(App[None]):

@@ -13,8 +13,7 @@ from localspec.chat.messages import StoredMessage
 from localspec.chat.open_chat import AnswerEvent, Saved, Started
 from localspec.errors import EngineError
 from localspec.types import Finished, Mode, Provenance, TextDelta, TextPiece
-from localspec_tui.screens.answer_column import AnswerColumn
-from localspec_tui.screens.compare import CompareScreen
+from localspec_tui.screens.compare import AnswerColumn, CompareScreen
 from tests.tui.answers import plain, record_of, sd, ssd
 
 ROUNDS = {"off": plain(30), "sd": sd(20), "ssd": ssd(20)}

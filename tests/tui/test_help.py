@@ -20,14 +20,12 @@ from localspec_tui.keys import (
     key_of,
     written,
 )
-from localspec_tui.screens.ask import AskScreen
-from localspec_tui.screens.dialogs import EditScreen
+from localspec_tui.screens.dialogs import AskScreen, EditScreen
 from localspec_tui.screens.help import HelpScreen
 from localspec_tui.screens.search import SearchScreen
 from localspec_tui.widgets.composer.composer import Composer
 from localspec_tui.widgets.composer.queue_strip import QueueStrip
-from localspec_tui.widgets.sidebar import ChatList
-from localspec_tui.widgets.sidebar_m import TitleInput
+from localspec_tui.widgets.sidebar import ChatList, TitleInput
 
 
 class Reader(Static, can_focus=True):

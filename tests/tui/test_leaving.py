@@ -8,7 +8,7 @@ import pytest
 
 from localspec.errors import StoreError
 from localspec.testing.scripted import Gate, says
-from localspec_tui.screens.ask import AskScreen
+from localspec_tui.screens.dialogs import AskScreen
 from localspec_tui.screens.search import SearchScreen
 from tests.tui.desktop import Desktop, desktop
 

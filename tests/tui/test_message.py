@@ -10,7 +10,7 @@ from textual.widgets import Static
 from localspec.chat.messages import Attachment, Shown, State
 from localspec_tui.messages import Deed
 from localspec_tui.widgets.transcript.message import MessageView
-from localspec_tui.widgets.transcript.thinking import ThinkingView
+from localspec_tui.widgets.transcript.message_body import ThinkingView
 from tests.tui.transcripts import Host, chat, said, shown, until
 
 CODE = "Use this:\n\n```python\nprint('one')\n```\n\nor that:\n\n```\ntwo\n```\n"

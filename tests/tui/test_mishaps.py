@@ -9,17 +9,16 @@ from pathlib import Path
 import pytest
 
 from localspec.chat import answering
+from localspec.chat.answer_settings import Experience, Tuned
 from localspec.chat.attachments import attach
 from localspec.chat.commands import Command
-from localspec.chat.learning import Experience, Tuned
 from localspec.chat.messages import Role
 from localspec.errors import EngineDied, StoreError
 from localspec.testing.scripted import Gate, Script, ScriptedModels, says
 from localspec.types import DeviceMemory, PlainRate, TaskType
 from localspec_tui.messages import PromptEntered
-from localspec_tui.screens.ask import AskScreen
 from localspec_tui.screens.compare import CompareScreen
-from localspec_tui.screens.dialogs import EditScreen
+from localspec_tui.screens.dialogs import AskScreen, EditScreen
 from localspec_tui.widgets.composer.prompt_area import PromptArea
 from localspec_tui.widgets.title_bar import TitleBar
 from tests.tui.desktop import desktop

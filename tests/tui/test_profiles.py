@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from localspec.chat.learning import Experience, Tuned
+from localspec.chat.answer_settings import Experience, Tuned
 from localspec.storage.config import Config
 from localspec.testing.scripted import says
 from localspec.types import EngineSettings, TaskType

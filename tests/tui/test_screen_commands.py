@@ -14,14 +14,12 @@ from localspec.chat.commands import COMMANDS
 from localspec.storage.config import Config
 from localspec.testing.scripted import MARKDOWN, ScriptedModels, says
 from localspec.types import Message
-from localspec_tui.screens.ask import AskScreen
 from localspec_tui.screens.chat.slash import SlashCommands
-from localspec_tui.screens.dialogs import EditScreen
+from localspec_tui.screens.dialogs import AskScreen, EditScreen, NoteScreen
 from localspec_tui.screens.help import HelpScreen
 from localspec_tui.screens.make_room import MakeRoomScreen
-from localspec_tui.screens.note import NoteScreen
 from localspec_tui.screens.search import SearchScreen
-from localspec_tui.widgets.sidebar_m import Sidebar
+from localspec_tui.widgets.sidebar import Sidebar
 from localspec_tui.widgets.timeline import Timeline
 from tests.tui.desktop import desktop
 from tests.tui.settled import settled

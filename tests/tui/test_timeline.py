@@ -4,8 +4,7 @@ import pytest
 from textual import events
 from textual.app import App, ComposeResult
 
-from localspec_tui.widgets.timeline import Timeline
-from localspec_tui.widgets.timeline_drawing import LABELS, curve
+from localspec_tui.widgets.timeline import LABELS, Timeline, curve
 from tests.tui.answers import PROMPT, plain, sd, ssd
 
 

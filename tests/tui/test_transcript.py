@@ -11,8 +11,7 @@ from textual.pilot import Pilot
 
 from localspec.chat.messages import Shown
 from localspec_tui.widgets.transcript.message import MessageView
-from localspec_tui.widgets.transcript.transcript import Transcript
-from localspec_tui.widgets.transcript.transcript_lines import MoreHint, MoreLine
+from localspec_tui.widgets.transcript.transcript import MoreHint, MoreLine, Transcript
 from tests.tui.transcripts import Host, chat, said, shown, until
 
 LINE = "one more line of text\n\n"

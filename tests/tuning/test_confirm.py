@@ -14,8 +14,7 @@ import numpy as np
 import pytest
 
 from localspec.errors import Cancelled, EngineDied, UserError
-from localspec.tuning.confirm import Progress, Terms, confirm, entrants
-from localspec.tuning.confirm_runs import Notebook
+from localspec.tuning.confirm import Notebook, Progress, Terms, confirm, entrants
 from localspec.tuning.events import Candidate, Dropped
 from localspec.tuning.verdict import FEWEST_PROMPTS
 from localspec.types import EngineSettings, Request
@@ -162,7 +161,7 @@ def test_a_killed_program_loses_no_finished_answer(tmp_path: Path) -> None:
     code = """
 import os, sys
 from pathlib import Path
-from localspec.tuning.confirm_runs import Notebook
+from localspec.tuning.confirm import Notebook
 from localspec.tuning.verdict import Run
 with Notebook(Path(sys.argv[1]), "key") as notebook:
     notebook.set_tokens(40)

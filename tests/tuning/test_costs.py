@@ -13,8 +13,7 @@ import pytest
 
 from localspec.decoding.measurements import CallCosts, Costs, CostWish, Overhead
 from localspec.inference.interface import TunableModels
-from localspec.testing.paced import Pacing
-from localspec.testing.paced_pair import open_paced
+from localspec.testing.paced import Pacing, open_paced
 from localspec.tuning.costs import keep_costs, measure, recall_costs
 from localspec.types import ModelInfo, ModelOptions
 

@@ -13,14 +13,14 @@ import pytest
 from localspec.decoding.measurements import TraceSegment, TraceWish
 from localspec.demo import bundled_pair
 from localspec.errors import UserError
-from localspec.storage import tuned
+from localspec.storage import tuned_settings
 from localspec.storage.profiles import TuningPrompts
 from localspec.tuning.events import StageBegan, StageProgress, TaskDone, TaskResult, TuneEvent, Workplace
+from localspec.tuning.load_options import Room
 from localspec.tuning.plan import TASK_S, TunePlan
 from localspec.tuning.report.gather import gather
 from localspec.tuning.run import Run
 from localspec.tuning.run_folder import Folder
-from localspec.tuning.workplaces_possible import Room
 from localspec.types import GenerationEvent, ModelOptions, Request
 from tests.tuning.fake_models import FakeModels
 from tests.tuning.test_tune import identity, planned, results, run_of, stopped_at
@@ -43,10 +43,10 @@ def test_what_was_done_under_another_placement_is_not_taken_for_done(tmp_path: P
     plan = planned(tmp_path, "coding", "writing")
     closed_after_the_first_task(plan)
     elsewhere = replace(plan, target=replace(plan.target, threads=2), resume=True)
-    assert tuned.recall(identity(elsewhere), "coding").settings is None
+    assert tuned_settings.recall(identity(elsewhere), "coding").settings is None
     found = results(run_of(elsewhere).events())
     assert [result.task for result in found] == ["coding", "writing"]
-    assert tuned.recall(identity(elsewhere), "coding").settings == found[0].settings
+    assert tuned_settings.recall(identity(elsewhere), "coding").settings == found[0].settings
 
 
 def test_going_on_with_some_tasks_leaves_the_others_to_be_gone_on_with(tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ def test_a_task_done_under_another_profile_is_tuned_again(tmp_path: Path) -> Non
 
 def test_a_quick_run_opens_the_models_as_was_best_but_for_what_is_settled(tmp_path: Path) -> None:
     plan = planned(tmp_path)
-    tuned.keep_workplace(identity(plan), tuned.TunedWorkplace(threads=3, micro_batch=1024))
+    tuned_settings.keep_workplace(identity(plan), tuned_settings.TunedWorkplace(threads=3, micro_batch=1024))
     opened: list[Workplace] = []
 
     def open_models(workplace: Workplace) -> FakeModels:

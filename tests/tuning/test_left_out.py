@@ -12,14 +12,14 @@ import pytest
 from localspec.decoding.measurements import CallCosts, Costs, CostWish, Trace, TraceSegment, TraceWish
 from localspec.errors import EngineDied, EngineError, UserError
 from localspec.inference.runtime import Runtime
-from localspec.storage import tuned
+from localspec.storage import tuned_settings
 from localspec.tuning.confirm import LLAMA_CPP
 from localspec.tuning.events import Dropped, StageBegan, StageProgress, TaskResult, Workplace
-from localspec.tuning.report.report import render
-from localspec.tuning.results import recall
+from localspec.tuning.load_options import Room
+from localspec.tuning.report.page import render
 from localspec.tuning.run import Run
+from localspec.tuning.run_folder import recall
 from localspec.tuning.simulator.simulator import Simulator
-from localspec.tuning.workplaces_possible import Room
 from localspec.types import GenerationEvent, ModelOptions, Request
 from tests.llama import tiny
 from tests.tuning.fake_models import TRACED, FakeModels
@@ -231,7 +231,7 @@ def test_models_that_cannot_take_tokens_back_decode_plainly_and_that_is_found_qu
     assert began == [("costs", None), ("confirm", "coding"), ("confirm", "writing")]
     assert models.traced == 0
     assert sum(request.max_tokens or 0 for request in models.asked) < 2 * 400
-    kept = tuned.recall(identity(plan), "writing")
+    kept = tuned_settings.recall(identity(plan), "writing")
     assert kept.settings is not None
     assert kept.settings.mode == "off"
 

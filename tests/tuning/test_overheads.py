@@ -13,8 +13,7 @@ import pytest
 from localspec.decoding.measurements import CallCosts, Costs, Overhead
 from localspec.errors import Cancelled
 from localspec.inference.interface import OpenModels
-from localspec.testing.paced import Pacing
-from localspec.testing.paced_pair import open_paced
+from localspec.testing.paced import Pacing, open_paced
 from localspec.tuning.costs import fit_overheads, measure
 from localspec.tuning.overheads import RealRound, fit, misfit, real_rounds
 from localspec.types import (

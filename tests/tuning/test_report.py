@@ -15,7 +15,7 @@ import pytest
 from localspec.decoding.measurements import CallCosts, Costs
 from localspec.errors import StoreError
 from localspec.tuning.events import Contender, Estimate, RankCurve, TaskResult
-from localspec.tuning.report.report import LandscapeCell, ReportInput, TaskReport, render, write_report
+from localspec.tuning.report.page import LandscapeCell, ReportInput, TaskReport, render, write_report
 from localspec.tuning.report.texts import settings_words
 from localspec.types import EngineSettings
 from tests.tuning.report_sample import sample

@@ -9,9 +9,20 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from localspec.tuning.report.markup import Markup, table, tag, text
-from localspec.tuning.report.report_bars import Bar, columns, rate_bars, share_bars
-from localspec.tuning.report.report_heatmap import Cell, heatmap
-from localspec.tuning.report.svg import Axis, Chart, Mark, Series, clipped, line_chart
+from localspec.tuning.report.svg import (
+    Axis,
+    Bar,
+    Cell,
+    Chart,
+    Mark,
+    Series,
+    clipped,
+    columns,
+    heatmap,
+    line_chart,
+    rate_bars,
+    share_bars,
+)
 
 
 def parsed(drawing: Markup | None) -> ET.Element:

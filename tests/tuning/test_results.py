@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from localspec.errors import StoreError
-from localspec.tuning import results
+from localspec.tuning import run_folder
 from localspec.tuning.events import Calibration, Contender, Dropped, Estimate, RankCurve, TaskResult
 from localspec.types import EngineSettings
 
@@ -35,32 +35,32 @@ RESULT = TaskResult(
 
 
 def path() -> Path:
-    return results.folder_of("pair") / "result-coding.json"
+    return run_folder.folder_of("pair") / "result-coding.json"
 
 
 def test_a_result_comes_back_as_it_was() -> None:
-    assert results.recall("pair", "coding") is None
-    results.keep("pair", RESULT)
-    assert results.recall("pair", "coding") == RESULT
+    assert run_folder.recall("pair", "coding") is None
+    run_folder.keep("pair", RESULT)
+    assert run_folder.recall("pair", "coding") == RESULT
     assert path().stat().st_mode & 0o777 == 0o600
     assert path().parent.stat().st_mode & 0o777 == 0o700
     dropped = replace(RESULT, dropped=(Dropped("second", "it crashed"),), quick=True)
-    results.keep("pair", dropped)
-    assert results.recall("pair", "coding") == dropped
+    run_folder.keep("pair", dropped)
+    assert run_folder.recall("pair", "coding") == dropped
     off = replace(RESULT, settings=PLAIN.settings, calibration=None)
-    results.keep("pair", off)
-    assert results.recall("pair", "coding") == off
-    assert results.recall("other", "coding") is None
+    run_folder.keep("pair", off)
+    assert run_folder.recall("pair", "coding") == off
+    assert run_folder.recall("other", "coding") is None
 
 
 def test_all_results_of_a_pair_are_found_and_one_is_forgotten() -> None:
     writing = replace(RESULT, task="writing")
     for result in (writing, RESULT):
-        results.keep("pair", result)
-    assert results.everything("pair") == (RESULT, writing)
-    results.forget("pair", "coding")
-    results.forget("pair", "coding")
-    assert results.everything("pair") == (writing,)
+        run_folder.keep("pair", result)
+    assert run_folder.everything("pair") == (RESULT, writing)
+    run_folder.forget("pair", "coding")
+    run_folder.forget("pair", "coding")
+    assert run_folder.everything("pair") == (writing,)
 
 
 def damaged(*keys: str | int, value: object) -> str:
@@ -86,28 +86,28 @@ def damaged(*keys: str | int, value: object) -> str:
     ],
 )
 def test_a_damaged_file_is_as_good_as_none(keys: tuple[str | int, ...], value: object) -> None:
-    results.keep("pair", RESULT)
+    run_folder.keep("pair", RESULT)
     path().write_text(damaged(*keys, value=value))
-    assert results.recall("pair", "coding") is None
-    assert results.everything("pair") == ()
-    results.keep("pair", RESULT)
-    assert results.recall("pair", "coding") == RESULT
+    assert run_folder.recall("pair", "coding") is None
+    assert run_folder.everything("pair") == ()
+    run_folder.keep("pair", RESULT)
+    assert run_folder.recall("pair", "coding") == RESULT
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", "\x00"])
 def test_a_file_that_is_no_result_is_as_good_as_none(text: str) -> None:
-    results.keep("pair", RESULT)
+    run_folder.keep("pair", RESULT)
     path().write_text(text)
-    assert results.recall("pair", "coding") is None
+    assert run_folder.recall("pair", "coding") is None
 
 
 def test_a_result_that_cannot_be_written_leaves_the_old_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    results.keep("pair", RESULT)
+    run_folder.keep("pair", RESULT)
 
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("os.fsync", full)
     with pytest.raises(StoreError, match="No space left"):
-        results.keep("pair", replace(RESULT, trials=1))
-    assert results.recall("pair", "coding") == RESULT
+        run_folder.keep("pair", replace(RESULT, trials=1))
+    assert run_folder.recall("pair", "coding") == RESULT

@@ -18,9 +18,8 @@ from optuna.trial import TrialState, create_trial
 from localspec.errors import Cancelled, EngineError, StoreError
 from localspec.tuning.search import study as study_module
 from localspec.tuning.search.space import Space, starting_points, suggest
-from localspec.tuning.search.study import Search, search
+from localspec.tuning.search.study import Search, Tried, search
 from localspec.tuning.search.study_file import StudyFile, StudyKey
-from localspec.tuning.search.study_history import Tried
 from localspec.types import EngineSettings
 from tests.tuning.fake_study import BEST, BEST_RATE, PLAIN_RATE, rate, ready, simulate
 

@@ -7,9 +7,8 @@ import pytest
 
 from localspec.tuning.search.results import best, history, importance, landscape, predicted
 from localspec.tuning.search.space import Space
-from localspec.tuning.search.study import Search, search
+from localspec.tuning.search.study import Search, Tried, search
 from localspec.tuning.search.study_file import StudyKey
-from localspec.tuning.search.study_history import Tried
 from localspec.types import EngineSettings, Mode
 from tests.tuning.fake_study import ready, simulate
 

@@ -14,7 +14,7 @@ import pytest
 from localspec.decoding.measurements import TraceSegment, TraceWish
 from localspec.demo import bundled_pair
 from localspec.errors import EngineDied
-from localspec.storage import tuned
+from localspec.storage import tuned_settings
 from localspec.storage.profiles import Profile, TuningPrompts, profiles
 from localspec.tuning.events import (
     STAGES,
@@ -28,17 +28,16 @@ from localspec.tuning.events import (
     Workplace,
     WorkplaceChosen,
 )
+from localspec.tuning.load_options import Room
 from localspec.tuning.plan import TunePlan
 from localspec.tuning.report.gather import gather
-from localspec.tuning.report.report import render
-from localspec.tuning.results import recall
+from localspec.tuning.report.page import render
 from localspec.tuning.run import Run
-from localspec.tuning.run_folder import Folder
-from localspec.tuning.workplaces_possible import Room
+from localspec.tuning.run_folder import Folder, recall
 from localspec.types import ModelOptions
 from tests.tuning.fake_models import FakeModels
 
-MACHINE = tuned.MachineFacts("a processor", 4, llama_cpp="1.0")
+MACHINE = tuned_settings.MachineFacts("a processor", 4, llama_cpp="1.0")
 WORDS = ("river", "lamp", "window", "garden", "engine", "letter", "harbour", "pencil", "cloud", "bridge")
 
 
@@ -81,8 +80,8 @@ def run_of(plan: TunePlan, models: FakeModels | None = None) -> Run:
     return Run(plan, open_models, identity(plan), Room(cores=4))
 
 
-def identity(plan: TunePlan) -> tuned.Identity:
-    return tuned.identify(plan.target, plan.draft, None, MACHINE)
+def identity(plan: TunePlan) -> tuned_settings.Identity:
+    return tuned_settings.identify(plan.target, plan.draft, None, MACHINE)
 
 
 def results(events: Iterator[TuneEvent]) -> list[TaskResult]:
@@ -109,7 +108,7 @@ def test_what_pays_is_kept_with_its_evidence(tmp_path: Path) -> None:
     assert result.winner.gain.low > 1
     assert result.contenders[0].name == "plain"
     assert result.calibration is not None
-    kept = tuned.recall(identity(plan), "coding")
+    kept = tuned_settings.recall(identity(plan), "coding")
     assert kept.settings == result.settings
     assert recall(identity(plan).pair, "coding") == result
 
@@ -119,7 +118,7 @@ def test_a_draft_as_slow_as_the_target_is_switched_off_with_the_reason(tmp_path:
     (result,) = results(run_of(plan, FakeModels(step_s=0.01, acceptance=0.3)).events())
     assert result.settings.mode == "off"
     assert "plain decoding" in result.reason
-    kept = tuned.recall(identity(plan), "coding")
+    kept = tuned_settings.recall(identity(plan), "coding")
     assert kept.settings is not None
     assert kept.settings.mode == "off"
 

@@ -18,9 +18,8 @@ from localspec.errors import Cancelled, EngineDied, EngineError, UserError
 from localspec.inference.interface import OpenModels
 from localspec.testing.scripted import ScriptedModels
 from localspec.tuning.events import Attempt, Workplace
-from localspec.tuning.load_options import Runs, try_workplaces
+from localspec.tuning.load_options import Room, Runs, choose, is_sensible, possible, try_workplaces
 from localspec.tuning.search.study_file import StudyFile, StudyKey
-from localspec.tuning.workplaces_possible import Room, choose, is_sensible, possible
 from localspec.types import Finished, FinishReason, GenerationEvent, Request, Summary
 from tests.tuning.fake_study import ready
 

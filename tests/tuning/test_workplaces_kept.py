@@ -9,7 +9,7 @@ import pytest
 
 from localspec.tuning import load_options
 from localspec.tuning.events import Workplace
-from localspec.tuning.workplaces_possible import possible
+from localspec.tuning.load_options import possible
 from tests.tuning.test_workplaces import ROOM, USUAL, Bench, run
 
 

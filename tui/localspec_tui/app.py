@@ -2,22 +2,66 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.screen import Screen
+from textual.theme import Theme
 
 from localspec.chat.commands import COMMANDS, Command
 from localspec.chat.loading import ModelLoader
 from localspec.chat.session import Desk
 from localspec.storage.config import Config
-from localspec_tui.garbage import collect_rarely
 from localspec_tui.screens.chat.screen import ChatScreen, Log
-from localspec_tui.themes import DARK, LIGHT
+
+_YOUNG: Final = 10_000
+_MIDDLE: Final = 5
+_OLD: Final = 100
+
+
+def collect_rarely() -> None:
+    """Leave what a started program consists of out of collections, and make those rarer.
+
+    A full collection looks at every widget, style and syntax tree, and holds the screen up for 60 to 100 ms.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(_YOUNG, _MIDDLE, _OLD)
+
+
+DARK = Theme(
+    name="localspec-dark",
+    primary="#7aa2f7",
+    secondary="#9ece6a",
+    accent="#e0af68",
+    warning="#e0af68",
+    error="#f7768e",
+    success="#9ece6a",
+    foreground="#c8d0e8",
+    background="#13151c",
+    surface="#191c26",
+    panel="#232735",
+    dark=True,
+)
+LIGHT = Theme(
+    name="localspec-light",
+    primary="#2c55c4",
+    secondary="#3f7d1f",
+    accent="#9a5b00",
+    warning="#9a5b00",
+    error="#b3163a",
+    success="#3f7d1f",
+    foreground="#1d2333",
+    background="#fbfbfd",
+    surface="#f2f3f8",
+    panel="#e3e6f0",
+    dark=False,
+)
 
 
 class LocalSpecApp(App[int]):

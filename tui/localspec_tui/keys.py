@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from textual import events
 from textual._keyboard_protocol import FUNCTIONAL_KEYS
 from textual.app import App
 from textual.binding import Binding
@@ -15,7 +16,29 @@ from textual.keys import Keys, _character_to_key, format_key
 from textual.screen import Screen
 from textual.widget import Widget
 
-from localspec_tui.key_order import bindings_of
+
+def bindings_of(node: DOMNode) -> Iterator[Binding]:
+    """Return the bindings of one node, with the keys of the user's keymap."""
+    # In public Textual tells only what is bound on the way from the focus up, merged.
+    bindings = node._bindings.copy()  # noqa: SLF001
+    bindings.apply_keymap(node.app._keymap)  # noqa: SLF001
+    return (binding for _, binding in bindings)
+
+
+async def take_key(event: events.Key, *nodes: DOMNode) -> None:
+    """Do what the first of these nodes binds to a key, at once.
+
+    Textual runs bindings with priority before the characters that wait in the queue of a widget, and others
+    after: what is typed ahead of a busy screen would be sent without its end. Called from the handler of keys
+    of a widget, this keeps the order.
+    """
+    for node in nodes:
+        for binding in bindings_of(node):
+            if binding.key == event.key and await node.app.run_action(binding.action, node):
+                event.stop()
+                event.prevent_default()
+                return
+
 
 _KEY_NAMES = {
     "backspace": "Backspace",

@@ -23,7 +23,7 @@ from localspec.storage.config import read_config
 from localspec.storage.profiles import Profiles, profiles
 
 if TYPE_CHECKING:
-    from localspec.app.tune_stopping import Stop
+    from localspec.app.tuning import Stop
     from localspec.chat.session import Wishes
     from localspec.inference.interface import OpenModels
     from localspec.inference.worker import LogLine

@@ -25,8 +25,8 @@ from localspec.chat.messages import (
 )
 from localspec.chat.store import record_codec, rows
 from localspec.chat.store.database import Database
+from localspec.chat.store.rows import title_line, title_of
 from localspec.chat.store.search import search
-from localspec.chat.store.titles import title_line, title_of
 from localspec.errors import StoreError
 
 KEPT_S = 30 * 24 * 3600.0  # a deleted chat can be brought back so long, an empty one stays so long

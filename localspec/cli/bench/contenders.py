@@ -14,7 +14,7 @@ from localspec.app import placing
 from localspec.app.options import DRAFT_MODES, PairOptions
 from localspec.app.tuned_pair import KnownPair
 from localspec.benchmark.contender import Contender, Prompt
-from localspec.chat.learning import Experience
+from localspec.chat.answer_settings import Experience
 from localspec.cli.bench.request import COMBINED, SERVER, TUNED, BenchWish
 from localspec.cli.shared.console import leaving_in_order
 from localspec.cli.shared.opening import note

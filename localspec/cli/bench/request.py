@@ -14,8 +14,7 @@ from localspec.app.answer_options import sampling_given
 from localspec.app.options import DRAFT_MODES, PairOptions, decoding
 from localspec.benchmark.contender import Prompt
 from localspec.benchmark.prompts import profile_prompts, read_prompts, spread
-from localspec.cli.shared.arguments import MAX_DRAFT_LENGTH
-from localspec.cli.shared.values import whole
+from localspec.cli.shared.arguments import MAX_DRAFT_LENGTH, whole
 from localspec.errors import UserError
 from localspec.storage.paths import config_dir, expanded
 from localspec.storage.profiles import Speculation, files_in, shipped_files

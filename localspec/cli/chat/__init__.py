@@ -14,14 +14,14 @@ from localspec.chat.conversation import Conversation
 from localspec.cli.chat.dialogue import Dialogue
 from localspec.cli.chat.lines import line_reader
 from localspec.cli.shared import opening
+from localspec.cli.shared.answer import Decider
 from localspec.cli.shared.arguments import (
     Parser,
     add_answer_flags,
+    set_up_logging,
     verb_parser,
 )
 from localspec.cli.shared.console import say
-from localspec.cli.shared.deciding import Decider
-from localspec.cli.shared.logs import set_up_logging
 from localspec.errors import UserError
 from localspec.models.default_pair import name_of
 

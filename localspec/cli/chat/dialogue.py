@@ -12,12 +12,10 @@ from localspec.chat.answer_settings import Choice
 from localspec.chat.conversation import Conversation
 from localspec.cli.chat.lines import Entry, LineReader, read_entry
 from localspec.cli.shared import figures
-from localspec.cli.shared.answer import write_answer
-from localspec.cli.shared.arguments import MODES
+from localspec.cli.shared.answer import Decider, write_answer
+from localspec.cli.shared.arguments import MODES, decimal
 from localspec.cli.shared.console import LEGEND, colours_unwanted, say
-from localspec.cli.shared.deciding import Decider
 from localspec.cli.shared.errors import INTERRUPTED, SUCCESS, tell
-from localspec.cli.shared.values import decimal
 from localspec.errors import ContextFullError, EngineError, UserError
 from localspec.types import Finished, Mode, ModeChanged, Request
 

@@ -9,10 +9,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from localspec.cli.shared.arguments import Parser, verb_parser
+from localspec.cli.shared.arguments import Parser, set_up_logging, verb_parser
 from localspec.cli.shared.console import colours_unwanted, is_terminal
 from localspec.cli.shared.errors import FAILURE, SUCCESS
-from localspec.cli.shared.logs import set_up_logging
 
 if TYPE_CHECKING:
     from localspec.cli.doctor.hardware import Check
@@ -56,10 +55,10 @@ def examine() -> Iterator[Check]:
     """Look at the machine, then at files and the terminal."""
     from localspec.cli.doctor.files import file_checks
     from localspec.cli.doctor.hardware import machine_checks
-    from localspec.hardware import devices, machine_kept
+    from localspec.hardware import devices, machine
 
     sight = devices.look()
-    yield from machine_checks(sight, machine_kept.recall(sight) or sight.machine, os.environ)
+    yield from machine_checks(sight, machine.recall(sight) or sight.machine, os.environ)
     yield from file_checks(os.environ)
 
 

@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from localspec.app.options import PairOptions
-from localspec.cli.shared.arguments import Parser, verb_parser
+from localspec.cli.shared.arguments import Parser, set_up_logging, verb_parser
 from localspec.cli.shared.console import StatusLine, say
 from localspec.cli.shared.errors import FAILURE, SUCCESS, tell
-from localspec.cli.shared.logs import set_up_logging
 from localspec.errors import EngineError, LocalSpecError, UserError
 from localspec.types import ModelOptions
 
@@ -78,9 +77,9 @@ def find_target(text: str, local: Sequence[LocalModel], known: Catalogue) -> Tar
     """Return the model that a text means: a file, a name on disk, or an entry of the catalogue."""
     from localspec.cli.pair.candidates import Target
     from localspec.models.catalogue import approximate_shape
-    from localspec.models.gguf import read_shape
     from localspec.models.local import named, no_such_model
     from localspec.models.names import file_named
+    from localspec.models.shape import read_shape
 
     path = file_named(text)
     if path is not None:

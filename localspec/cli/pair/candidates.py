@@ -14,7 +14,7 @@ from localspec.hardware.placement.place import place
 from localspec.models.catalogue import Catalogue, CatalogueModel, approximate_shape
 from localspec.models.local import LocalModel
 from localspec.models.pairing import PADDING_ALLOWED, Verdict, may_serve
-from localspec.models.shape_m import ModelShape
+from localspec.models.shape import ModelShape
 
 Compare = Callable[[Path, Path], Verdict]
 _BY_CATALOGUE = "the same by the catalogue; compared once both are on disk"

@@ -1,220 +1,153 @@
-"""What the steps of `localspec setup` do on this machine."""
+"""`localspec setup`: find, fetch and place the right models for this machine, and write that down."""
 
 from __future__ import annotations
 
-import textwrap
-from dataclasses import replace
-from pathlib import Path
+import json
+import sys
+from collections.abc import Callable, Sequence
+from typing import get_args
 
-from localspec import units
-from localspec.app import placing
-from localspec.app.recommendation import Ranked
-from localspec.cli import recommend
-from localspec.cli.models import on_this_computer
-from localspec.cli.pair import find_target
-from localspec.cli.pull import fetch
-from localspec.cli.setup.config_file import Edit, ModelsTable, prepare
-from localspec.cli.setup.steps import Bundled, OnDisk, Pick, Recommended, Reply, State, Step
-from localspec.cli.setup_m import Working
-from localspec.cli.shared.console import StatusLine, say
-from localspec.errors import PairingError, UserError
-from localspec.hardware.device_info import Machine, Placement
-from localspec.hardware.machine import known_machine
-from localspec.hardware.placement.constraints import Wishes
-from localspec.hardware.placement.place import place
-from localspec.hardware.placement.sizes import context_size
-from localspec.models.catalogue import shipped
-from localspec.models.default_pair import default_pair
-from localspec.models.gguf import read_shape
-from localspec.models.names import parse
-from localspec.models.pairing import may_serve
+from localspec.cli.setup.steps import (
+    Bundled,
+    OnDisk,
+    Pick,
+    Reply,
+    State,
+    Step,
+    advance,
+    question,
+    read,
+    usual,
+)
+from localspec.cli.shared.arguments import Parser, set_up_logging, verb_parser
+from localspec.cli.shared.console import is_terminal, say
+from localspec.cli.shared.errors import SUCCESS, tell
+from localspec.errors import UserError
+from localspec.storage import paths
 from localspec.storage.config import read_config
+from localspec.types import TaskType
 
-_SHOWN = 5
-_WIDTH = 100
+SCHEMA = 1
+Ask = Callable[[str], str | None]
+"""Ask a question and return the line that was typed; None at the end of the input."""
 
 
-class Work(Working):
-    """One setup: what is known by now of the machine, the models and their places."""
+def parser() -> Parser:
+    """Return the parser of `localspec setup`."""
+    result = verb_parser(
+        "setup",
+        "Look at this machine, recommend models, download them, plan where they sit, and write that to "
+        "config.toml. Nothing is written before the last question; every step can be skipped.",
+    )
+    add = result.add_argument
+    add("-y", "--yes", action="store_true", help="ask nothing: take the recommendation, and download it")
+    add("--task", choices=get_args(TaskType), help="what the models are for: those made for it rise")
+    add("-m", "--model", metavar="FILE", help="take this target: a GGUF file, or its name in `models`")
+    add("-md", "--model-draft", metavar="FILE", help="the draft model to it")
+    add("--bundled", action="store_true", help="take the models that came with LocalSpec")
+    add("--json", action="store_true", help="print one JSON object about what was set up")
+    add("-v", "--verbose", action="store_true", help="print log and tracebacks to standard error")
+    return result
 
-    def __init__(self, config: Path, task: str | None) -> None:
-        self._config, self._task = config, task
-        self._machine: Machine | None = None
-        self._ranked: tuple[Ranked, ...] = ()
-        self._models: tuple[Path, Path | None] | None = None  # None keeps those of the configuration
-        self._is_bundled = False
-        self._option: Ranked | None = None
-        self._placement: Placement | None = None
-        self._edit: Edit | None = None
-        self._measured = False
+
+def main(argv: Sequence[str]) -> int:
+    """Run the verb and return its exit code."""
+    args = parser().parse_args(argv)
+    given = _given(args.model, args.model_draft, bundled=args.bundled)
+    if not args.yes and not is_terminal(sys.stdin):
+        raise UserError(
+            "setup asks questions, but nobody sits at the standard input",
+            "--yes takes the recommended answers; see `localspec setup --help` for the others",
+        )
+    set_up_logging(verbose=args.verbose)
+    config = paths.config_dir() / "config.toml"
+    read_config(config)  # a broken one is told before the first question
+    from localspec.cli.setup.work import Work  # the devices and models: 0.3 s
+
+    work = Work(config, args.task)
+    state = converse(work, None if args.yes else _ask, given)
+    written = state.writes and work.write()
+    if not written:
+        say("Nothing was written.")
+    if args.json:
+        print(json.dumps({"schema": SCHEMA, "written": written, **work.as_json()}, ensure_ascii=False))
+    return SUCCESS
+
+
+def _given(model: str | None, draft: str | None, *, bundled: bool) -> Pick | None:
+    if draft and not model:
+        raise UserError("-md names a draft model, but there is no target", "name the target too: -m FILE")
+    if bundled and model:
+        raise UserError("--bundled and -m both name models", "keep one of them")
+    if bundled:
+        return Bundled()
+    return OnDisk(model, draft) if model else None
+
+
+class Working:
+    """What the questions are about; `setup_work` does it on the real machine."""
+
+    options = 0
 
     def show(self, step: Step, state: State) -> None:
         """Tell what a step is about, before its question."""
-        if step == "choose":
-            self._show_choices()
-        elif step == "download" and self._option is not None:
-            for model in self._option.missing:
-                say(f"To download: {model.reference}, about {units.size(model.bytes)}, {model.licence}")
-        elif step == "place":
-            self._show_plan()
-        elif step == "write":
-            self._show_edit(state)
 
     def do(self, state: State, reply: Reply | Pick) -> bool:
         """Do what a reply asks for; return whether models have to be downloaded. Raises UserError."""
-        if state.step == "measure" and reply in (Reply.YES, Reply.AGAIN):
-            self._measure(fresh=reply is Reply.AGAIN or self._measured)
-        elif state.step == "choose" and not isinstance(reply, Reply):
-            return self._choose(reply)
-        elif state.step == "choose" and reply is Reply.SKIP:
-            self._option, self._models, self._is_bundled = None, None, False
-        elif state.step == "download" and reply is Reply.YES:
-            self._download()
-        elif state.step == "download" and reply is Reply.SKIP:
-            self._option, self._models = None, None
-            say("Nothing is downloaded; the models of the configuration stay.")
         return False
 
-    def write(self) -> bool:
-        """Write the configuration, and return whether anything had to be."""
-        assert self._edit is not None
-        if not self._edit.changes:
-            say(f"{self._edit.path} says all this already.")
-            return False
-        self._edit.write()
-        say(f"Written: {self._edit.path}. `localspec` opens these models from now on.")
-        return True
 
-    def as_json(self) -> dict[str, object]:
-        """Return what was set up, for programs."""
-        target, draft = self._paths()
-        return {
-            "config": str(self._config),
-            "target": str(target),
-            "draft": None if draft is None else str(draft),
-            "bundled": self._is_bundled,
-            "plan": None if self._placement is None else placing.as_json(self._placement),
-        }
-
-    def _measure(self, *, fresh: bool) -> None:
-        status = StatusLine()
-
-        def on_progress(done: float) -> bool:
-            status.update(f"measuring: {done:.0%}")
-            return True
-
+def converse(work: Working, ask: Ask | None, given: Pick | None = None) -> State:
+    """Go through the questions to their end; without `ask` the usual replies are taken."""
+    state = State()
+    while state.step != "end":
         try:
-            self._machine = known_machine(fresh, on_progress)
-        finally:
-            status.clear()
-        self._measured = True
+            work.show(state.step, state)
+        except UserError as error:
+            if ask is None or state.step in ("measure", "choose"):
+                raise
+            tell(error)
+            state = _back_to_choose(state)  # other models may do better
+            continue
+        reply = _reply(state.step, work.options, ask, given)
+        if state.step == "choose":
+            given = None  # coming back, one may choose otherwise
+        try:
+            needs_download = work.do(state, reply)
+        except UserError as error:
+            if ask is None:
+                raise
+            tell(error)
+            if state.step == "download":
+                state = _back_to_choose(state)
+            continue
+        state = advance(state, reply, needs_download=needs_download)
+    return state
 
-    def _seen(self) -> Machine:
-        if self._machine is None:
-            self._machine = known_machine(may_measure=False)
-        return self._machine
 
-    def _show_choices(self) -> None:
-        ranked = recommend.ranking(self._seen(), self._task)
-        usable = [option for option in ranked if option.placement and option.pair.target.kind != "bundled"]
-        self._ranked = tuple(usable[:_SHOWN])
-        self.options = len(self._ranked)
-        for device in self._seen().devices:
-            free, total = units.size(device.memory_free), units.size(device.memory_total)
-            say(f"{device.id}: {device.name}, {free} of {total} free")
-        say("Recommended for it:" if self._ranked else "Nothing in the catalogue fits it.")
-        for number, option in enumerate(self._ranked, 1):
-            say(f"{number}. {recommend.title(option)}")
-            for reason in option.reasons:
-                say(f"   {reason}")
-        say(f"(The catalogue is of {shipped().date}; sizes are rounded, speeds expected.)")
+def _reply(step: Step, options: int, ask: Ask | None, given: Pick | None) -> Reply | Pick:
+    if step == "choose" and given is not None:
+        return given
+    if ask is None:
+        return usual(step, options)
+    while True:
+        text = ask(question(step, options))
+        if text is None:
+            return Reply.QUIT
+        try:
+            return read(step, text, options)
+        except UserError as error:
+            tell(error)
 
-    def _choose(self, pick: Pick) -> bool:
-        self._option, self._models, self._is_bundled = None, None, False
-        match pick:
-            case Recommended(number):
-                self._option = self._ranked[number - 1]
-                if self._option.missing:
-                    return True
-                self._take_files()
-            case Bundled():
-                self._models, self._is_bundled = default_pair(), True
-            case OnDisk(target, draft):
-                self._models = self._on_disk(target, draft)
-        return False
 
-    def _on_disk(self, target: str, draft: str | None) -> tuple[Path, Path | None]:
-        local = on_this_computer()
-        found = [find_target(name, local, shipped()) for name in (target, draft) if name]
-        paths = []
-        for model in found:
-            if model.path is None:
-                raise UserError(
-                    f"{model.name} is not on this computer", f"`localspec pull {model.name}` downloads it"
-                )
-            paths.append(model.path.absolute())
-        if len(paths) == 2:
-            verdict = may_serve(*paths)
-            if not verdict.fits:
-                raise PairingError(
-                    f"{draft} cannot serve {target}: {verdict.reason}", f"see `localspec pair {target}`"
-                )
-        return paths[0], paths[1] if len(paths) == 2 else None
+def _back_to_choose(state: State) -> State:
+    while state.step != "choose" and state.before is not None:
+        state = state.before
+    return state
 
-    def _download(self) -> None:
-        assert self._option is not None
-        got = {model.key: fetch(parse(model.reference)) for model in self._option.missing}
-        entries = zip(self._option.pair.models, self._option.files, strict=True)
-        files = tuple(path or got.get(model.key) for model, path in entries)
-        self._option = replace(self._option, files=files)
-        self._take_files()
 
-    def _take_files(self) -> None:
-        """Take the files of the chosen pair; a draft that turns out not to fit stays out, with a word."""
-        assert self._option is not None
-        target, draft = (*self._option.files, None)[:2]
-        assert target is not None
-        if draft is not None and not self._option.opens_draft:
-            draft = None
-        if draft is not None:
-            verdict = may_serve(target, draft)
-            if not verdict.fits:
-                say(f"note: the catalogue is wrong about this pair, the draft stays out: {verdict.reason}")
-                draft = None
-        self._models = target.absolute(), None if draft is None else draft.absolute()
-
-    def _paths(self) -> tuple[Path, Path | None]:
-        if self._models is not None:
-            return self._models
-        config = read_config(self._config)
-        return default_pair() if config.target is None else (config.target, config.draft)
-
-    def _show_plan(self) -> None:
-        target, draft = self._paths()
-        self._placement = place(
-            self._seen(), read_shape(target), None if draft is None else read_shape(draft), Wishes()
-        )
-        for line in placing.lines(self._placement, explain=False):
-            say(textwrap.fill(line, _WIDTH, subsequent_indent="    "))
-
-    def _show_edit(self, state: State) -> None:
-        target, draft = self._paths()
-        if self._models is None:
-            config = read_config(self._config)
-            table = ModelsTable(config.target, config.draft, self._context(state, target))
-        elif self._is_bundled:
-            table = ModelsTable(None, None, self._context(state, target))
-        else:
-            table = ModelsTable(target, draft, self._context(state, target))
-        self._edit = prepare(self._config, table)
-        for line in self._edit.diff():
-            say(line)
-        if not self._edit.changes:
-            say(f"{self._config} says all this already.")
-
-    def _context(self, state: State, target: Path) -> int | None:
-        """Return the context to write: 0, the usual one, unless the plan has another."""
-        if not state.sizes or self._placement is None:
-            return None
-        planned = self._placement.target.context
-        return 0 if planned == context_size(0, read_shape(target).training_context) else planned
+def _ask(text: str) -> str | None:
+    sys.stderr.write(f"{text}\n> ")
+    sys.stderr.flush()
+    line = sys.stdin.readline()
+    return line or None

@@ -3,14 +3,127 @@
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Callable
 from typing import NoReturn, get_args
 
-from localspec.cli.shared import values
 from localspec.errors import UserError
 from localspec.models.names import parse
+from localspec.storage.config import LARGEST_CONTEXT, SMALLEST_CONTEXT
 from localspec.storage.profiles import SAMPLING_RANGES
 from localspec.types import Acceptance, EngineSettings, Fallback, FanOutShape, KvType, Sampling, SplitMode
+
+TemplateVariables = tuple[tuple[str, bool | int | float | str], ...]
+LARGEST_SEED = 2**32 - 1
+
+
+def whole(low: int, high: int) -> Callable[[str], int]:
+    """Return a reader of whole numbers from `low` to `high`."""
+
+    def read(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            value = low - 1
+        if not low <= value <= high:
+            raise argparse.ArgumentTypeError(f"`{text}` is not a whole number from {low} to {high}")
+        return value
+
+    return read
+
+
+def decimal(low: float, high: float) -> Callable[[str], float]:
+    """Return a reader of numbers from `low` to `high`."""
+
+    def read(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = float("nan")
+        if not low <= value <= high:
+            raise argparse.ArgumentTypeError(f"`{text}` is not a number from {low:g} to {high:g}")
+        return value
+
+    return read
+
+
+def seed(text: str) -> int | None:
+    """Read a seed; -1 stands for a fresh one, as in llama.cpp."""
+    return None if text == "-1" else whole(0, LARGEST_SEED)(text)
+
+
+def token_limit(text: str) -> int | None:
+    """Read a number of tokens; -1 stands for no limit, as in llama.cpp."""
+    return None if text == "-1" else whole(1, 2**31 - 1)(text)
+
+
+def context_size(text: str) -> int:
+    """Read a context size in tokens; 0 stands for the model's own."""
+    value = whole(0, LARGEST_CONTEXT)(text)
+    if 0 < value < SMALLEST_CONTEXT:
+        raise argparse.ArgumentTypeError(
+            f"`{text}` is too small: use 0 (the model's own) or {SMALLEST_CONTEXT} to {LARGEST_CONTEXT}"
+        )
+    return value
+
+
+def gpu_layers(text: str) -> int | None:
+    """Read how many layers go to the GPU; `auto` and `all` stand for every layer there is room for."""
+    if text in ("auto", "all", "-1"):
+        return None
+    try:
+        return whole(0, 10_000)(text)
+    except argparse.ArgumentTypeError:
+        raise argparse.ArgumentTypeError(
+            f"`{text}` is not a whole number from 0 to 10000, `auto` or `all`"
+        ) from None
+
+
+def tensor_split(text: str) -> tuple[float, ...]:
+    """Read shares such as `3,1`: how much of a model each device holds."""
+    try:
+        shares = tuple(decimal(0, 1e6)(part) for part in text.replace("/", ",").split(","))
+    except argparse.ArgumentTypeError:
+        shares = ()
+    if not shares or sum(shares) == 0:
+        raise argparse.ArgumentTypeError(
+            f"`{text}` is not a list of shares such as `3,1`, at least one above 0"
+        )
+    return shares
+
+
+def device_names(text: str) -> tuple[str, ...]:
+    """Read device names such as `CUDA0,CUDA1`; `none` and `cpu` stand for the CPU alone."""
+    if text.lower() in ("none", "cpu"):
+        return ()
+    names = tuple(part.strip() for part in text.split(","))
+    if not all(names):
+        raise argparse.ArgumentTypeError(f"`{text}` is not a list of device names such as `CUDA0,CUDA1`")
+    return names
+
+
+def on_off_auto(text: str) -> bool | None:
+    """Read a switch that may decide for itself."""
+    values = {"on": True, "off": False, "auto": None}
+    if text not in values:
+        raise argparse.ArgumentTypeError(f"`{text}` is not one of on, off, auto")
+    return values[text]
+
+
+def template_variables(text: str) -> TemplateVariables:
+    """Read the variables of a chat template from a JSON object of plain values."""
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise argparse.ArgumentTypeError(f"not JSON: {error}") from None
+    if not isinstance(value, dict) or not all(
+        isinstance(v, bool | int | float | str) for v in value.values()
+    ):
+        raise argparse.ArgumentTypeError(
+            'not a JSON object of plain values such as {"enable_thinking": false}'
+        )
+    return tuple(value.items())
+
 
 MODES = ("auto", "off", "ngram", "sd", "ssd")
 MAX_DRAFT_LENGTH = 256
@@ -58,11 +171,11 @@ def add_model_flags(parser: Parser) -> None:
         "-hfd", "-hfrd", "--hf-repo-draft", "--spec-draft-hf", dest="model_draft", type=parse,
         default=argparse.SUPPRESS, metavar=hub, help="draft model on the hub",
     )  # fmt: skip
-    add("-c", "--ctx-size", type=values.context_size, default=0, metavar="N", help="context in tokens")
+    add("-c", "--ctx-size", type=context_size, default=0, metavar="N", help="context in tokens")
     add(
         "-t",
         "--threads",
-        type=values.whole(0, 1024),
+        type=whole(0, 1024),
         default=0,
         metavar="N",
         help="CPU threads (0: all cores)",
@@ -70,13 +183,13 @@ def add_model_flags(parser: Parser) -> None:
     add(
         "-td",
         "--threads-draft",
-        type=values.whole(1, 1024),
+        type=whole(1, 1024),
         metavar="N",
         help="CPU threads of the draft model",
     )
-    add("-b", "--batch-size", type=values.whole(1, 65536), default=2048, metavar="N", help="tokens per batch")
-    add("-ub", "--ubatch-size", type=values.whole(1, 65536), metavar="N", help="tokens computed at once")
-    add("-fa", "--flash-attn", type=values.on_off_auto, metavar="on|off|auto", help="flash attention")
+    add("-b", "--batch-size", type=whole(1, 65536), default=2048, metavar="N", help="tokens per batch")
+    add("-ub", "--ubatch-size", type=whole(1, 65536), metavar="N", help="tokens computed at once")
+    add("-fa", "--flash-attn", type=on_off_auto, metavar="on|off|auto", help="flash attention")
     kinds = get_args(KvType)
     add("-ctk", "--cache-type-k", choices=kinds, default="f16", metavar="TYPE", help="type of the K cache")
     add("-ctv", "--cache-type-v", choices=kinds, default="f16", metavar="TYPE", help="type of the V cache")
@@ -91,23 +204,21 @@ def add_device_flags(parser: Parser) -> None:
     add = group.add_argument
     layers = "N|auto|all"
     add(
-        "-ngl", "--gpu-layers", "--n-gpu-layers", dest="gpu_layers", type=values.gpu_layers, metavar=layers,
+        "-ngl", "--gpu-layers", "--n-gpu-layers", dest="gpu_layers", type=gpu_layers, metavar=layers,
         default=argparse.SUPPRESS, help="layers of the target on the GPU",
     )  # fmt: skip
     add(
         "-ngld", "--gpu-layers-draft", "--n-gpu-layers-draft", dest="gpu_layers_draft",
-        type=values.gpu_layers, default=argparse.SUPPRESS, metavar=layers, help="layers of the draft",
+        type=gpu_layers, default=argparse.SUPPRESS, metavar=layers, help="layers of the draft",
     )  # fmt: skip
-    add(
-        "-ts", "--tensor-split", type=values.tensor_split, default=(), metavar="3,1", help="shares per device"
-    )
+    add("-ts", "--tensor-split", type=tensor_split, default=(), metavar="3,1", help="shares per device")
     add("-sm", "--split-mode", choices=get_args(SplitMode), default="layer", help="how to split the target")
-    add("-mg", "--main-gpu", type=values.whole(0, 63), default=0, metavar="N", help="device when not split")
-    add("-dev", "--device", type=values.device_names, metavar="NAMES", help="devices of the target, or none")
+    add("-mg", "--main-gpu", type=whole(0, 63), default=0, metavar="N", help="device when not split")
+    add("-dev", "--device", type=device_names, metavar="NAMES", help="devices of the target, or none")
     add(
         "-devd",
         "--device-draft",
-        type=values.device_names,
+        type=device_names,
         metavar="NAMES",
         help="devices of the draft model",
     )
@@ -122,8 +233,8 @@ def add_sampling_flags(parser: Parser) -> None:
         "what is not given: as your own profile says, else as the card of SmolLM2 if that is the model, else "
         "as a shipped profile says, else as in parentheses",
     )
-    add("-s", "--seed", type=values.seed, metavar="N", help="seed, -1 draws one (-1)")
-    add("-n", "--predict", "--n-predict", type=values.token_limit, metavar="N", help="most tokens to write")
+    add("-s", "--seed", type=seed, metavar="N", help="seed, -1 draws one (-1)")
+    add("-n", "--predict", "--n-predict", type=token_limit, metavar="N", help="most tokens to write")
     add(
         "--stop",
         action="append",
@@ -148,7 +259,7 @@ def add_sampler_flags(parser: Parser, s: Sampling, about: str) -> Callable[..., 
     ):
         low, high = SAMPLING_RANGES[name]
         is_whole = isinstance(getattr(s, name), int)
-        read = values.whole(int(low), int(high)) if is_whole else values.decimal(low, high)
+        read = whole(int(low), int(high)) if is_whole else decimal(low, high)
         add(*flags, dest=name, type=read, metavar="N" if is_whole else "X", help=help_text)
     return add
 
@@ -166,7 +277,7 @@ def add_prompt_flags(parser: Parser) -> None:
         "question: coding or general",
     )
     add(
-        "--chat-template-kwargs", type=values.template_variables, default=(), metavar="JSON",
+        "--chat-template-kwargs", type=template_variables, default=(), metavar="JSON",
         help='variables of the chat template, such as {"enable_thinking": false}',
     )  # fmt: skip
 
@@ -178,7 +289,7 @@ def add_speculation_flags(parser: Parser) -> None:
     )
     add, s = group.add_argument, _SETTINGS
     add("--mode", choices=MODES, default="auto", help="decoding mode; auto takes what pays here (auto)")
-    length = values.whole(1, MAX_DRAFT_LENGTH)
+    length = whole(1, MAX_DRAFT_LENGTH)
     add(
         "--draft-length", "--spec-draft-n-max", dest="draft_length", type=length, metavar="N",
         help=f"most tokens in a draft ({s.draft_length})",
@@ -192,15 +303,15 @@ def add_drafting_flags(add: Callable[..., argparse.Action]) -> None:
     """Add how drafts are made and judged, whatever their mode and length."""
     s = _SETTINGS
     add(
-        "--fan-out", type=values.whole(1, MAX_FAN_OUT), metavar="N",
+        "--fan-out", type=whole(1, MAX_FAN_OUT), metavar="N",
         help=f"outcomes to prepare in mode ssd ({s.fan_out_budget})",
     )  # fmt: skip
     add("--fan-out-shape", choices=get_args(FanOutShape), help=f"which outcomes ({s.fan_out_shape})")
-    add("--draft-temperature", type=values.decimal(0, 10), metavar="X", help="tempers the draft (1)")
-    add("--saguaro-c", type=values.decimal(0, 1), metavar="X", help="weight of likely draft tokens (1)")
+    add("--draft-temperature", type=decimal(0, 10), metavar="X", help="tempers the draft (1)")
+    add("--saguaro-c", type=decimal(0, 1), metavar="X", help="weight of likely draft tokens (1)")
     add("--acceptance", choices=get_args(Acceptance), help=f"how drafts are judged ({s.acceptance})")
     add(
-        "--min-confidence", "--spec-draft-p-min", dest="min_confidence", type=values.decimal(0, 1),
+        "--min-confidence", "--spec-draft-p-min", dest="min_confidence", type=decimal(0, 1),
         metavar="X", help="end a draft below this confidence (default: measured costs decide)",
     )  # fmt: skip
     add(
@@ -230,3 +341,14 @@ def add_output_flags(parser: Parser) -> None:
         help="mark tokens by origin; NO_COLOR is honoured",
     )  # fmt: skip
     add("-v", "--verbose", action="store_true", help="print log and tracebacks to standard error")
+
+
+def set_up_logging(*, verbose: bool) -> None:
+    """Send LocalSpec's own log and llama.cpp's to standard error if `verbose`, and nowhere otherwise."""
+    import logging  # 5 ms that `--help` does without
+
+    handler: logging.Handler = logging.StreamHandler() if verbose else logging.NullHandler()
+    handler.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
+    logger = logging.getLogger("localspec")
+    logger.handlers[:] = [handler]
+    logger.setLevel(logging.DEBUG if verbose else logging.NOTSET)

@@ -12,10 +12,10 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, get_args
 
 from localspec.app import placing
-from localspec.app.tune_stopping import Stop
 from localspec.app.tuned_pair import settled
 from localspec.app.tuning import (
     USUAL_TASKS,
+    Stop,
     TuneWish,
     budget,
     plan_of,
@@ -25,11 +25,16 @@ from localspec.app.tuning import (
     stopped_profiles,
 )
 from localspec.cli.shared import opening
-from localspec.cli.shared.arguments import Parser, add_device_flags, add_model_flags, verb_parser
+from localspec.cli.shared.arguments import (
+    Parser,
+    add_device_flags,
+    add_model_flags,
+    set_up_logging,
+    verb_parser,
+    whole,
+)
 from localspec.cli.shared.console import is_terminal, on_interrupt, say
 from localspec.cli.shared.errors import INTERRUPTED, SUCCESS
-from localspec.cli.shared.logs import set_up_logging
-from localspec.cli.shared.values import whole
 from localspec.cli.tune.display import view
 from localspec.cli.tune.results import as_json, result_lines
 from localspec.errors import Cancelled, UserError
@@ -119,10 +124,10 @@ def _again(argv: Sequence[str]) -> str:
 
 def _look_back(args: argparse.Namespace) -> int:
     """Do what is about earlier runs."""
-    from localspec.cli.tune import kept, tune_export
+    from localspec.cli.tune import kept
 
     if args.export:
-        return tune_export.main(args)
+        return kept.main(args)
     if args.report is not None:
         return kept.report(args)
     return kept.show(args) if args.show else kept.reset(args)

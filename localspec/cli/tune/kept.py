@@ -12,9 +12,11 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, cast, get_args
 
-from localspec.app.tuning import TuneWish, identity_of, plan_of, profiles_of, seated_pair
+from localspec.app.options import PairOptions
+from localspec.app.tuned_pair import without_given
+from localspec.app.tuning import TuneWish, at_workplace, identity_of, plan_of, profiles_of, seated_pair
 from localspec.cli.shared.console import is_terminal, say
 from localspec.cli.shared.errors import FAILURE, SUCCESS
 from localspec.errors import LocalSpecError, UserError
@@ -25,7 +27,9 @@ from localspec.types import TaskType
 from localspec.units import columns
 
 if TYPE_CHECKING:
-    from localspec.storage.tuned import Identity, Kept, ModelFacts
+    from localspec.storage.tuned_settings import Identity, Kept, ModelFacts
+    from localspec.tuning.export import ExportForm
+
 
 SCHEMA = 1
 _WIDE = 200
@@ -45,7 +49,7 @@ class Listed:
 
 def show(args: argparse.Namespace) -> int:
     """List what is kept, for all models."""
-    from localspec.storage.tuned import everything
+    from localspec.storage.tuned_settings import everything
 
     kept, note = everything()
     if note:
@@ -124,7 +128,7 @@ def age(moment: str, now: datetime) -> str:
 
 def _stale(kept: Identity, now: Identity | None) -> tuple[str, ...]:
     """Return what has changed: of the present pair also its placement, of others machine and files."""
-    from localspec.storage.tuned import changes
+    from localspec.storage.tuned_settings import changes
 
     if now is None:
         return ()
@@ -138,7 +142,7 @@ def _stale(kept: Identity, now: Identity | None) -> tuple[str, ...]:
 
 
 def _as_it_is(model: ModelFacts) -> ModelFacts:
-    from localspec.storage.tuned import fingerprint
+    from localspec.storage.tuned_settings import fingerprint
 
     with suppress(LocalSpecError):
         return replace(model, fingerprint=fingerprint(Path(model.path)))
@@ -156,8 +160,8 @@ def _present(args: argparse.Namespace) -> Identity | None:
 
 def reset(args: argparse.Namespace) -> int:
     """Forget the settings of the models that the arguments name; ask before."""
-    from localspec.storage.tuned import forget
-    from localspec.tuning import results
+    from localspec.storage.tuned_settings import forget
+    from localspec.tuning import run_folder
 
     identity = identity_of(seated_pair(args))
     chosen = tasks_of(args)
@@ -166,9 +170,9 @@ def reset(args: argparse.Namespace) -> int:
         say("nothing was forgotten")
         return FAILURE
     count = sum(forget(identity, task) for task in chosen or (None,))
-    for task in chosen or [each.task for each in results.everything(identity.pair)]:
+    for task in chosen or [each.task for each in run_folder.everything(identity.pair)]:
         with suppress(OSError):
-            results.forget(identity.pair, task)
+            run_folder.forget(identity.pair, task)
     if args.json:
         print(json.dumps({"schema": SCHEMA, "forgotten": count}))
     else:
@@ -179,7 +183,7 @@ def reset(args: argparse.Namespace) -> int:
 def report(args: argparse.Namespace) -> int:
     """Write a page about what was found, and print where it is."""
     from localspec.tuning.report.gather import gather
-    from localspec.tuning.report.report import write_report
+    from localspec.tuning.report.page import write_report
 
     path = paths.expanded(args.report).absolute()
     _must_be_ours(path)
@@ -225,3 +229,65 @@ def _agrees(question: str) -> bool:
     sys.stderr.write(f"{question} [y/N] ")
     sys.stderr.flush()
     return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+@dataclass(frozen=True, slots=True)
+class ExportedTask:
+    """A task's settings as text."""
+
+    task: TaskType
+    text: str
+
+
+def main(args: argparse.Namespace) -> int:
+    """Print the settings of the models that the arguments name."""
+    from localspec.storage.tuned_settings import recall_workplace
+
+    pair = seated_pair(args)
+    identity = identity_of(pair)
+    workplace = recall_workplace(identity)
+    opened = pair if workplace is None else at_workplace(pair, without_given(workplace, args))
+    found = exported(args.export, opened, identity, tasks_of(args))
+    if args.json:
+        values = [asdict(each) for each in found]
+        print(json.dumps({"schema": SCHEMA, "format": args.export, "tasks": values}))
+    else:
+        print(together(args.export, found), end="")
+    return SUCCESS
+
+
+def exported(
+    form: ExportForm, opened: PairOptions, identity: Identity, tasks: tuple[TaskType, ...]
+) -> list[ExportedTask]:
+    """Return the settings of tasks, of all that are tuned without any; raises UserError without settings."""
+    from localspec.storage.tuned_settings import recall
+    from localspec.tuning.export import Exported, export
+
+    name, found, missing = pair_name(identity), [], []
+    for task in tasks or cast("tuple[TaskType, ...]", get_args(TaskType)):
+        recalled = recall(identity, task)
+        if recalled.tuned is None:
+            missing.append(task)
+            continue
+        for change in recalled.stale:
+            say(f"note: {task}: out of date: {change}")
+        title = f"{name.replace(' ', '')}-{task}"
+        given = Exported(title, recalled.tuned.settings, opened.target, opened.draft, opened.draft_threads)
+        found.append(ExportedTask(task, export(form, given)))
+    if not found or (tasks and missing):
+        raise UserError(
+            f"{name} is not tuned" + (f" for {', '.join(missing)}" if tasks else ""),
+            "run `localspec tune` first",
+        )
+    return found
+
+
+def together(form: ExportForm, found: list[ExportedTask]) -> str:
+    """Return all settings as one text, which is one file where the format allows for several."""
+    if form == "llama-swap":
+        blocks = [each.text.replace("models:\n", "", 1) for each in found]
+        return "models:\n" + "\n".join(blocks)
+    if len(found) == 1:
+        return found[0].text
+    mark = ";" if form == "preset.ini" else "#"
+    return "\n".join(f"{mark} {each.task}\n{each.text}" for each in found)

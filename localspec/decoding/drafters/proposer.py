@@ -11,13 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localspec.decoding.model import Rows
-from localspec.decoding.penalties import penalises
 from localspec.decoding.sampling import (
     NOT_NUMBERS,
     best_candidates,
     column_maxima,
     draft_distribution,
     draw,
+    penalises,
     top_candidates,
 )
 from localspec.decoding.verify import Coins

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from localspec.errors import EngineError
 from localspec.llama import Model
-from localspec.llama.batch import Batch
+from localspec.llama.context import Batch
 from localspec.llama.library import native
 
 LONGEST_RUN = 512  # tokens of one call

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 
 from localspec.errors import EngineError
 from localspec.hardware.device_info import Machine, Placement, Seat
-from localspec.hardware.memory.budget import Room
+from localspec.hardware.memory.budget import Room, reserve_on
 from localspec.hardware.memory.fit import check_fit
-from localspec.hardware.memory.reserve import reserve_on
 from localspec.hardware.placement.constraints import CacheTypes, Sitting, Spread, Wishes
-from localspec.models.shape_m import ModelShape
+from localspec.models.shape import ModelShape
 from localspec.types import ModelOptions
 
 if TYPE_CHECKING:

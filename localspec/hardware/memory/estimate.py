@@ -9,7 +9,7 @@ from __future__ import annotations
 from localspec.hardware.device_info import DeviceNeed
 from localspec.hardware.placement.constraints import Sitting
 from localspec.hardware.rates import PROCESSOR
-from localspec.models.shape_m import LayerShape, ModelShape
+from localspec.models.shape import LayerShape, ModelShape
 from localspec.types import KvType
 
 ROWS = 128  # rows of logits that one call may give

@@ -7,11 +7,10 @@ from dataclasses import replace
 
 from localspec.errors import UserError
 from localspec.hardware.device_info import DeviceNeed, Machine
-from localspec.hardware.memory.budget import Room, Shortage
+from localspec.hardware.memory.budget import Room, Shortage, reserve_on
 from localspec.hardware.memory.estimate import estimate
-from localspec.hardware.memory.reserve import reserve_on
 from localspec.hardware.placement.constraints import Sitting, Spread
-from localspec.models.shape_m import ModelShape
+from localspec.models.shape import ModelShape
 
 Models = tuple[tuple[ModelShape, Sitting], ...]
 """The target and how it is to sit, then the draft model."""

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from localspec.errors import UserError
 from localspec.hardware.device_info import DeviceNeed, Machine
-from localspec.hardware.memory.budget import LayerSizes, Room, Shortage, by_shares
-from localspec.hardware.memory.reserve import reserve_on
+from localspec.hardware.memory.budget import LayerSizes, Room, Shortage, by_shares, reserve_on
 from localspec.hardware.placement.constraints import Need, Sitting, Spread, Wishes
 from localspec.hardware.placement.speed import (
     Pass,
@@ -20,7 +19,7 @@ from localspec.hardware.placement.speed import (
     waiting_speed,
 )
 from localspec.hardware.rates import PROCESSOR, Rates
-from localspec.models.shape_m import ModelShape
+from localspec.models.shape import ModelShape
 
 DRAFT_SHARE = 4  # where both models compute on the processor, the draft takes one core in so many
 _CORRECTIONS = 4

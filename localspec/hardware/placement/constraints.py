@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from localspec.hardware.device_info import DeviceNeed
-from localspec.models.shape_m import ModelShape
+from localspec.models.shape import ModelShape
 from localspec.types import KvType, Mode
 
 

@@ -12,7 +12,7 @@ from localspec.hardware.placement import words
 from localspec.hardware.placement.candidates import Candidate, Search
 from localspec.hardware.placement.constraints import Need, Wishes
 from localspec.hardware.placement.sizes import DEFAULT_CONTEXT, context_size
-from localspec.models.shape_m import ModelShape
+from localspec.models.shape import ModelShape
 
 COMFORTABLE_CONTEXT = 4096  # less is not taken for speed alone
 SMALLEST_CONTEXT = 512

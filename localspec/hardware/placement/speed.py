@@ -13,7 +13,7 @@ from typing import Literal
 
 from localspec.hardware.placement.constraints import Spread
 from localspec.hardware.rates import PROCESSOR, Rates
-from localspec.models.shape_m import ModelShape
+from localspec.models.shape import ModelShape
 
 ACCEPTANCE = 0.7  # of a draft token
 HIT_RATE = 0.7  # of prepared outcomes

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import os
 import pickle
+import re
+import signal
 import subprocess
 import sys
 import threading
+from collections import deque
+from collections.abc import Callable, Iterable
 from contextlib import suppress
+from itertools import takewhile
 from pathlib import Path
 from queue import Empty, SimpleQueue
+from typing import IO
 
 from localspec.errors import EngineDied, EngineError, LocalSpecError
-from localspec.inference.worker.death import explain
-from localspec.inference.worker.output import LogListener, LogRelay, Output
 from localspec.inference.worker.wire import (
     GREETING,
     Call,
@@ -234,3 +239,98 @@ def _joined(thread: threading.Thread) -> bool:
     if thread is not threading.current_thread():
         thread.join(_FIRM_S)
     return not thread.is_alive()
+
+
+_MEANINGS = {
+    "SIGBUS": "crashed: a file that it reads became shorter, or memory is faulty",
+    "SIGFPE": "crashed: it divided by zero",
+    "SIGILL": "crashed: llama.cpp was built for another processor than this",
+    "SIGKILL": "was ended by the system, probably for lack of memory",
+    "SIGSEGV": "crashed: it reached for memory that is not its own",
+    "SIGTERM": "was ended by another program",
+}
+_WINDOWS_NAMES = {0xC0000005: "SIGSEGV", 0xC000001D: "SIGILL", 0xC0000094: "SIGFPE"}
+_DUMP = "Fatal Python error: "  # how faulthandler begins, after what the library itself has said
+_FOLDER = re.compile(r"^\S*[/\\](?=[^/\\\s]+:\d+: )")  # in which somebody built the library
+_TELLING = re.compile(r"assert|error|exception|failed|what\(\):|abort", re.IGNORECASE)
+
+
+def explain(code: int, output: Iterable[str]) -> str:
+    """Return one line that says what an exit code means; `output` is what the process printed last."""
+    name = _WINDOWS_NAMES.get(code % 2**32, "") if code >= 0 else _signal_name(-code)
+    line = _telling_line(output)
+    if name == "SIGABRT":
+        return f"the engine stopped itself: {line or 'it gave no reason'} (SIGABRT)"
+    if name:
+        return f"the engine {_MEANINGS.get(name, 'was ended')} ({name})"
+    return f"the engine ended with exit code {code}" + (f": {line}" if line else "")
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _telling_line(output: Iterable[str]) -> str:
+    """Return the last line that speaks of a failure, else the last of all."""
+    lines = [line.strip() for line in takewhile(lambda line: not line.startswith(_DUMP), output)]
+    telling = [line for line in lines if _TELLING.search(line)] or lines
+    return _FOLDER.sub("", telling[-1]) if telling else ""
+
+
+LogListener = Callable[[LogLine], None]
+
+_LINES_KEPT = 100
+_LONGEST_LINE = 2**16  # bytes: something that prints without line breaks must not fill the memory
+
+
+class LogRelay:
+    """Hands lines to a listener in a thread of its own: a slow listener keeps nobody else waiting."""
+
+    def __init__(self, listener: LogListener) -> None:
+        self._listener = listener
+        self._lines: SimpleQueue[LogLine | None] = SimpleQueue()
+        self.thread = threading.Thread(target=self._relay, name="localspec-log", daemon=True)
+        self.thread.start()
+
+    def add(self, line: LogLine) -> None:
+        """Take a line without waiting for the listener."""
+        self._lines.put(line)
+
+    def end(self) -> None:
+        """Let the thread end after the lines so far."""
+        self._lines.put(None)
+
+    def _relay(self) -> None:
+        while (line := self._lines.get()) is not None:
+            try:
+                self._listener(line)
+            except Exception:  # noqa: BLE001 - nobody above could hear of it; the next line may fare better
+                continue
+
+
+class Output:
+    """Reads what a process prints, line by line, and keeps the last lines."""
+
+    def __init__(self, stream: IO[bytes], take: LogListener) -> None:
+        self._stream = stream
+        self._take = take
+        self._last: deque[str] = deque(maxlen=_LINES_KEPT)
+        self.thread = threading.Thread(target=self._read, name="localspec-output", daemon=True)
+        self.thread.start()
+
+    def last_lines(self) -> tuple[str, ...]:
+        """Return the last lines that were printed."""
+        return tuple(self._last)
+
+    def add(self, raw: bytes) -> None:
+        """Take a line that arrived elsewhere."""
+        if text := raw.decode("utf-8", "replace").rstrip():
+            self._last.append(text)
+            self._take(LogLine(logging.WARNING, "output", text))
+
+    def _read(self) -> None:
+        while raw := self._stream.readline(_LONGEST_LINE):
+            self.add(raw)

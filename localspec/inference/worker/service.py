@@ -9,7 +9,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 from localspec.errors import EngineError, LocalSpecError
-from localspec.inference.worker.outbox import LogSender, Outbox
+from localspec.inference.worker.child import LogSender, Outbox
 from localspec.inference.worker.wire import (
     ASIDES,
     Call,

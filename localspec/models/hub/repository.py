@@ -17,7 +17,7 @@ from localspec.models.hub import session
 from localspec.models.hub.download import Meter, OnProgress, RemoteFile, download, is_whole, request_range
 from localspec.models.local import find_models, of_reference
 from localspec.models.names import Reference, choose
-from localspec.models.shape_m import ModelShape
+from localspec.models.shape import ModelShape
 
 _ASK_TIMEOUT_S = 20.0
 
@@ -118,7 +118,7 @@ def resolve(reference: Reference, fetch: Callable[[Reference], Path] = pull) -> 
 def remote_shape(reference: Reference) -> ModelShape:
     """Return the shape of a model on the hub, from its header alone: a few megabytes of it are read."""
     model = look_up(reference)
-    from localspec.models.gguf import shape_of_parts
+    from localspec.models.shape import shape_of_parts
 
     try:
         with session.plain_errors(str(reference)):

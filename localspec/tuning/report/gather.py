@@ -7,15 +7,14 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from localspec.decoding.measurements import Costs, Trace
-from localspec.models.gguf import read_shape
+from localspec.models.shape import read_shape
 from localspec.storage.profiles import Profile
-from localspec.storage.tuned import Identity, ModelFacts
+from localspec.storage.tuned_settings import Identity, ModelFacts
 from localspec.tuning.costs import recall_costs
 from localspec.tuning.events import TaskResult
 from localspec.tuning.plan import TunePlan
 from localspec.tuning.report.data import ReportInput, ReportModel, TaskReport
-from localspec.tuning.results import recall
-from localspec.tuning.run_folder import Folder, RunState, TaskState
+from localspec.tuning.run_folder import Folder, RunState, TaskState, recall
 from localspec.tuning.search.results import history, importance, landscape
 from localspec.tuning.search.study import Search, search
 from localspec.tuning.simulator.simulator import Simulator

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
+from localspec.storage.paths import write_atomically
 from localspec.tuning.events import Contender
-from localspec.tuning.report.costs import cost_section, workplace_section
-from localspec.tuning.report.data import ReportInput, ReportModel, TaskReport
+from localspec.tuning.report.costs import cost_section, prediction_section, workplace_section
+from localspec.tuning.report.data import LandscapeCell, Prediction, ReportInput, ReportModel, TaskReport
 from localspec.tuning.report.figures import gallery
 from localspec.tuning.report.markup import Markup, bullets, folded, join, paragraph, table, tag, text
-from localspec.tuning.report.report_bars import Bar, rate_bars
-from localspec.tuning.report.report_predictions import prediction_section
 from localspec.tuning.report.scales import UNKNOWN, fixed, parameters, size
 from localspec.tuning.report.style import STYLE
+from localspec.tuning.report.svg import Bar, rate_bars
 from localspec.tuning.report.task import task_figures
 from localspec.tuning.report.texts import (
     brief,
@@ -192,3 +193,24 @@ def _glossary() -> Markup:
 def _footer() -> Markup:
     words = "Made by localspec tune --report. This page holds everything that it shows and fetches nothing."
     return tag("footer", words)
+
+
+__all__ = [
+    "LandscapeCell",
+    "Prediction",
+    "ReportInput",
+    "ReportModel",
+    "TaskReport",
+    "render",
+    "write_report",
+]
+
+
+def render(given: ReportInput) -> str:
+    """Return the report as HTML with inline style and inline SVG, nothing to fetch and nothing to run."""
+    return page(given)
+
+
+def write_report(path: Path, given: ReportInput) -> None:
+    """Write the report in one step, for its owner's eyes; raises StoreError."""
+    write_atomically(path, render(given))

@@ -5,12 +5,12 @@ Drawn here: pygal, the one kept-up small library, has no heatmap, no whiskers an
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import isfinite
 
 from localspec.tuning.report.markup import Markup, join, short, tag
-from localspec.tuning.report.scales import Point, Scale, finite, tight_scale, whole_scale
+from localspec.tuning.report.scales import Point, Scale, finite, fixed, percent, tight_scale, whole_scale
 
 WIDTH, HEIGHT = 400.0, 250.0
 LEFT, RIGHT, TOP, BOTTOM = 46.0, 12.0, 26.0, 42.0
@@ -187,3 +187,177 @@ def _mark(mark: Mark, x: Scale, y: Scale) -> Markup:
             label(middle, above, mark.text, "strong marked", "middle"),
         ]
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A bar with its interval; `value` is drawn, `told` is what stands at its end."""
+
+    name: str
+    told: str
+    value: float
+    low: float
+    high: float
+    chosen: bool = False
+
+
+def rate_bars(bars: Sequence[Bar]) -> Markup | None:
+    """Return bars with whiskers below their names; a dashed line marks the end of the first."""
+    kept = [bar for bar in bars if isfinite(bar.value) and bar.value >= 0]
+    if not kept:
+        return None
+    longest = max(max(bar.value, bar.high if isfinite(bar.high) else 0.0) for bar in kept)
+    scale = Scale(0.0, longest or 1.0, 1, WIDTH - 2, ())
+    first = scale(kept[0].value)
+    return tag("ul", *(_row(bar, scale, first) for bar in kept), class_="bars")
+
+
+def _row(bar: Bar, scale: Scale, first: float) -> Markup:
+    parts: list[str] = [
+        tag("rect", x=1, y=2, width=scale(bar.value) - 1, height=12, rx=2, class_="bar"),
+        path([(first, 0), (first, 16)], "compare"),
+    ]
+    if isfinite(bar.low) and isfinite(bar.high) and bar.low < bar.high:
+        low, high = scale(bar.low), scale(bar.high)
+        parts.append(path([(low, 8), (high, 8)], "whisker"))
+        parts += [path([(end, 4), (end, 12)], "whisker") for end in (low, high)]
+    words = tag("span", bar.name), tag("span", bar.told)
+    drawn = tag(
+        "svg", *parts, viewBox=f"0 0 {short(WIDTH)} 16", preserveAspectRatio="none", aria_hidden="true"
+    )
+    return tag("li", *words, drawn, class_="a chosen" if bar.chosen else "muted")
+
+
+def columns(key: str, title: str, shares: Sequence[float], used: int) -> Markup | None:
+    """Return a column for each position, from 1; those after the first `used` are pale."""
+    kept = [(at, share) for at, share in enumerate(shares, start=1) if isfinite(share)]
+    if not kept:
+        return None
+    left, right, top, bottom = LEFT, WIDTH - RIGHT, TOP, HEIGHT - BOTTOM
+    scale = whole_scale(0, 1, bottom, top)
+    step = (right - left) / len(shares)
+    content: list[str] = [label(4, 12, "accepted", "axis")]
+    for tick in scale.ticks:
+        content.append(path([(left, scale(tick)), (right, scale(tick))], "grid-line"))
+        content.append(label(left - 7, scale(tick) + 4, percent(tick), anchor="end"))
+    for at, share in kept:
+        middle, end = left + (at - 0.5) * step, scale(share)
+        title_of_column = tag("title", f"draft token {at}: {percent(share)} accepted")
+        width = min(40.0, step * 0.68)
+        place = {"x": middle - width / 2, "y": end, "width": width, "height": bottom - end}
+        content.append(
+            tag(
+                "g",
+                tag("rect", title_of_column, **place, class_="bar"),
+                class_="a" if at <= used else "muted",
+            )
+        )
+        content.append(label(middle, max(end - 5, top - 4), percent(share), "figure", "middle"))
+        content.append(label(middle, bottom + 17, str(at), anchor="middle"))
+    content.append(path([(left, bottom), (right, bottom)], "base"))
+    content.append(label((left + right) / 2, HEIGHT - 6, "position in the draft", "axis", "middle"))
+    told = ", ".join(f"{at}: {percent(share)}" for at, share in kept)
+    return drawing(key, title, told, (WIDTH, HEIGHT), content)
+
+
+def share_bars(key: str, title: str, shares: Sequence[tuple[str, float]]) -> Markup | None:
+    """Return a thin bar for each named share, the longest first."""
+    kept = sorted(((n, s) for n, s in shares if isfinite(s) and s >= 0), key=lambda item: -item[1])
+    if not kept:
+        return None
+    left, row = 144.0, 26.0
+    scale = Scale(0.0, max(share for _, share in kept) or 1.0, left, WIDTH - 48, ())
+    content: list[str] = []
+    for index, (name, share) in enumerate(kept):
+        top = index * row + 6
+        content.append(label(left - 10, top + 13, clipped(name, left - 12), anchor="end"))
+        bar = tag("rect", x=left, y=top + 2, width=scale(share) - left, height=14, rx=2, class_="bar")
+        content.append(tag("g", tag("title", f"{name}: {share:.1%}"), bar, class_="a"))
+        content.append(label(scale(share) + 8, top + 13, f"{share:.1%}", "figure"))
+    told = ", ".join(f"{name}: {share:.1%}" for name, share in kept)
+    return drawing(key, title, told, (WIDTH, row * len(kept) + 10), content)
+
+
+LEVELS = 10  # colours in the style sheet: h0 ... h9
+_END = WIDTH - RIGHT
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A value at whole coordinates."""
+
+    x: int
+    y: int
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Field:
+    """Which columns and rows there are, and where; the smallest y is at the bottom."""
+
+    across: tuple[int, ...]
+    up: tuple[int, ...]
+    width: float
+    height: float
+
+    @classmethod
+    def of(cls, cells: Sequence[Cell]) -> _Field:
+        across, up = tuple(sorted({cell.x for cell in cells})), tuple(sorted({cell.y for cell in cells}))
+        return cls(across, up, (_END - LEFT) / len(across), max(16.0, min(28.0, 182.0 / len(up))))
+
+    @property
+    def bottom(self) -> float:
+        return TOP + self.height * len(self.up)
+
+    def left_of(self, x: int) -> float:
+        return LEFT + self.width * self.across.index(x)
+
+    def top_of(self, y: int) -> float:
+        return self.bottom - self.height * (self.up.index(y) + 1)
+
+
+def heatmap(key: str, names: tuple[str, str, str], cells: Sequence[Cell], ring: Cell | None) -> Markup | None:
+    """Return a field of colours with a ring around one cell; `names` are its title and its axes'."""
+    kept = [cell for cell in cells if isfinite(cell.value)]
+    if not kept:
+        return None
+    field = _Field.of(kept)
+    low, high = min(cell.value for cell in kept), max(cell.value for cell in kept)
+    content: list[str] = [label(4, 12, names[2], "axis")]
+    for cell in kept:
+        share = (cell.value - low) / (high - low) if high > low else 0.5
+        content.append(_cell(cell, field, min(LEVELS - 1, int(LEVELS * share))))
+    content += _labels(field)
+    content.append(label((LEFT + _END) / 2, field.bottom + 36, names[1], "axis", "middle"))
+    if ring is not None and ring in kept:
+        place = {"x": field.left_of(ring.x), "y": field.top_of(ring.y)}
+        content.append(tag("rect", **place, width=field.width, height=field.height, rx=3, class_="ring"))
+    told = f"{len(kept)} cells from {fixed(low)} to {fixed(high)} tokens/s"
+    return drawing(key, names[0], told, (WIDTH, field.bottom + 42), content)
+
+
+def _labels(field: _Field) -> Iterator[Markup]:
+    for y in field.up:
+        yield label(LEFT - 7, field.top_of(y) + field.height / 2 + 4, str(y), anchor="end")
+    for x in field.across:
+        yield label(field.left_of(x) + field.width / 2, field.bottom + 17, str(x), anchor="middle")
+
+
+def _cell(cell: Cell, field: _Field, level: int) -> Markup:
+    x, y, width, height = field.left_of(cell.x), field.top_of(cell.y), field.width, field.height
+    box = tag("rect", x=x + 0.5, y=y + 0.5, width=width - 1, height=height - 1, class_=f"h{level}")
+    parts = [tag("title", f"draft length {cell.x}, budget {cell.y}: {fixed(cell.value)} tokens/s"), box]
+    if width >= 34:
+        ink = "on-high" if level >= LEVELS // 2 else "on-low"
+        parts.append(label(x + width / 2, y + height / 2 + 4, fixed(cell.value), ink, "middle"))
+    return tag("g", *parts)
+
+
+def colour_key(cells: Sequence[Cell]) -> Markup:
+    """Return what the colours of a heatmap mean."""
+    values = [cell.value for cell in cells if isfinite(cell.value)]
+    boxes = (
+        tag("rect", x=14 * level, y=0, width=14, height=10, class_=f"h{level}") for level in range(LEVELS)
+    )
+    bar = tag("svg", *boxes, viewBox=f"0 0 {14 * LEVELS} 10", class_="ramp", aria_hidden="true")
+    return tag("p", fixed(min(values)), bar, f"{fixed(max(values))} tokens/s", class_="legend")

@@ -10,10 +10,19 @@ from localspec.tuning.events import Calibration, RankCurve
 from localspec.tuning.report.data import LandscapeCell, TaskReport
 from localspec.tuning.report.figures import Data, Figure, colours
 from localspec.tuning.report.markup import join, tag, text
-from localspec.tuning.report.report_bars import columns, share_bars
-from localspec.tuning.report.report_heatmap import Cell, colour_key, heatmap
 from localspec.tuning.report.scales import UNKNOWN, Point, finite, fixed, percent
-from localspec.tuning.report.svg import Axis, Chart, Mark, Series, line_chart
+from localspec.tuning.report.svg import (
+    Axis,
+    Cell,
+    Chart,
+    Mark,
+    Series,
+    colour_key,
+    columns,
+    heatmap,
+    line_chart,
+    share_bars,
+)
 from localspec.tuning.report.texts import parameter_name
 from localspec.types import EngineSettings
 

@@ -8,9 +8,8 @@ from collections.abc import Iterable, Sequence
 from localspec.tuning.events import Candidate
 from localspec.tuning.report.data import LandscapeCell
 from localspec.tuning.search.space import Space, canonical, parameters
-from localspec.tuning.search.study_choice import distributions
+from localspec.tuning.search.study import Tried, distributions
 from localspec.tuning.search.study_file import quiet
-from localspec.tuning.search.study_history import Tried
 from localspec.types import EngineSettings, Mode
 
 CLOSE = 0.1  # behind the best: the simulator may err by nearly that between modes, and less within one

@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 
 from localspec.decoding.drafters.proposer import CANDIDATES, GUESSES, Proposal
 from localspec.decoding.measurements import Trace, TraceSegment
-from localspec.decoding.penalties import penalises
-from localspec.decoding.sampling import columns, draft_distribution
+from localspec.decoding.sampling import columns, draft_distribution, penalises
 from localspec.types import EngineSettings, Sampling
 
 USUAL_MULTIPLE = 64  # of vocabularies, whose size a trace does not tell

@@ -6,21 +6,32 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from typing import TYPE_CHECKING, assert_never
 
+import pyperclip
+from textual.app import App
+
 from localspec.chat.messages import StoredMessage
 from localspec.chat.open_chat import AnswerEvent
 from localspec.errors import EngineDied, UserError
 from localspec.types import Mode
 from localspec_tui.messages import Deed
-from localspec_tui.screens.ask import AskScreen
 from localspec_tui.screens.chat.answering import Job
-from localspec_tui.screens.chat.clipboard import copy
 from localspec_tui.screens.compare import CompareScreen
-from localspec_tui.screens.dialogs import EditScreen
+from localspec_tui.screens.dialogs import AskScreen, EditScreen
 from localspec_tui.widgets.markdown.blocks import printable
 from localspec_tui.widgets.transcript.transcript import Transcript
 
 if TYPE_CHECKING:
     from localspec_tui.screens.chat.screen import ChatScreen
+
+
+async def copy(app: App[int], text: str) -> None:
+    """Put text on every clipboard that can be reached; a desktop without one is no mistake."""
+    app.copy_to_clipboard(text)
+    try:
+        await asyncio.to_thread(pyperclip.copy, text)
+    except (pyperclip.PyperclipException, OSError):
+        return  # the terminal has it, or nobody can
+
 
 COMPARED: tuple[Mode, ...] = ("off", "sd", "ssd")
 

@@ -14,9 +14,8 @@ from textual.containers import Vertical
 from textual.timer import Timer
 from textual.worker import Worker
 
-from localspec.chat.attachments import attach
+from localspec.chat.attachments import attach, complete_input
 from localspec.chat.commands import Completion, as_message, parse
-from localspec.chat.completion import complete_input
 from localspec.chat.messages import StoredMessage
 from localspec.errors import LocalSpecError, StoreError, UserError
 from localspec_tui import messages as said

@@ -25,8 +25,8 @@ from localspec.errors import (
 )
 from localspec.models.default_pair import introduction, name_of
 from localspec.types import DeviceMemory, Mode
-from localspec_tui.screens.note import NoteScreen
-from localspec_tui.widgets.status_m import StatusLine
+from localspec_tui.screens.dialogs import NoteScreen
+from localspec_tui.widgets.status import StatusLine
 from localspec_tui.widgets.timeline import Timeline
 from localspec_tui.widgets.title_bar import TitleBar
 from localspec_tui.widgets.welcome import Welcome

@@ -31,8 +31,8 @@ from localspec_tui.screens.chat.reporting import Reporter, in_words
 from localspec_tui.screens.chat.slash import SlashCommands
 from localspec_tui.widgets.composer.composer import Composer
 from localspec_tui.widgets.log_panel import LogPanel
-from localspec_tui.widgets.sidebar_m import Sidebar
-from localspec_tui.widgets.status_m import StatusLine
+from localspec_tui.widgets.sidebar import Sidebar
+from localspec_tui.widgets.status import StatusLine
 from localspec_tui.widgets.title_bar import TitleBar
 from localspec_tui.widgets.transcript.transcript import Transcript
 from localspec_tui.widgets.welcome import SetupOffer, Welcome

@@ -15,8 +15,8 @@ from localspec.chat import commands
 from localspec.chat.attachments import path_named
 from localspec.chat.commands import Command
 from localspec.chat.prompting import exchanges
-from localspec.cli.history_files import chat_text
-from localspec.cli.history_files import read as read_chats
+from localspec.cli.history import chat_text
+from localspec.cli.history import read as read_chats
 from localspec.errors import UserError
 from localspec.storage.paths import write_atomically
 from localspec_tui.keys import collect

@@ -12,7 +12,7 @@ from localspec.chat.attachments import attach, describe
 from localspec.errors import LocalSpecError, StoreError
 from localspec.types import Message
 from localspec_tui.screens.chat.reporting import in_words
-from localspec_tui.widgets.status_m import StatusLine
+from localspec_tui.widgets.status import StatusLine
 
 if TYPE_CHECKING:
     from localspec_tui.screens.chat.pane import ChatPane

@@ -19,8 +19,8 @@ from textual.widgets import Static
 from localspec.chat.messages import Attachment, Shown, State
 from localspec.types import TextPiece
 from localspec_tui.messages import Deed, MessageDeed
-from localspec_tui.widgets.markdown.answer_text import AnswerText
 from localspec_tui.widgets.markdown.blocks import clean
+from localspec_tui.widgets.markdown.growing import AnswerText
 from localspec_tui.widgets.markdown.parse import code_blocks
 from localspec_tui.widgets.markdown.prose import Prose
 from localspec_tui.widgets.origins import pieces_of
