@@ -14,8 +14,8 @@ from localspec.errors import ModelFileError, UserError
 from localspec.types import ModelOptions
 
 if TYPE_CHECKING:
-    from localspec.hardware.device_info import Machine, Placement, Seat
-    from localspec.hardware.placement.constraints import Wishes
+    from localspec.hardware.device_info import DeviceAssignment, Machine, Placement
+    from localspec.hardware.placement.constraints import PlacementConstraints
     from localspec.models.shape import ModelShape
 
 _FEW = 3  # alternatives, where nobody asks for all
@@ -82,13 +82,13 @@ def _shape(path: Path, args: argparse.Namespace) -> ModelShape:
         raise ModelFileError(error.message, hint) from None
 
 
-def wishes(args: argparse.Namespace, pair: PairOptions, machine: Machine) -> Wishes:
+def wishes(args: argparse.Namespace, pair: PairOptions, machine: Machine) -> PlacementConstraints:
     """Return what the arguments ask of a plan."""
     from localspec.hardware.memory.budget import parse_reserve
-    from localspec.hardware.placement.constraints import CacheTypes, Wishes
+    from localspec.hardware.placement.constraints import CacheTypes, PlacementConstraints
 
     target, draft = pair.target, pair.draft
-    return Wishes(
+    return PlacementConstraints(
         context=target.context,
         cache=CacheTypes(target.kv_type_k, target.kv_type_v),
         draft_cache=CacheTypes() if draft is None else CacheTypes(draft.kv_type_k, draft.kv_type_v),
@@ -134,7 +134,7 @@ def apply(placement: Placement, pair: PairOptions) -> PairOptions:
     return replace(pair, target=options, draft=_seated(pair.draft, draft), draft_threads=draft_threads)
 
 
-def _seated(options: ModelOptions, seat: Seat) -> ModelOptions:
+def _seated(options: ModelOptions, seat: DeviceAssignment) -> ModelOptions:
     if not seat.devices:
         return replace(options, context=seat.context, devices=(), gpu_layers=0, tensor_split=())
     # llama.cpp counts the weights after the last layer, which the last device holds, as a layer

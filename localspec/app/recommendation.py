@@ -9,20 +9,20 @@ from pathlib import Path
 from localspec import units
 from localspec.errors import UserError
 from localspec.hardware.device_info import Machine, Placement
-from localspec.hardware.placement.constraints import Wishes
+from localspec.hardware.placement.constraints import PlacementConstraints
 from localspec.hardware.placement.place import COMFORTABLE_CONTEXT, place
 from localspec.hardware.placement.words import rate
 from localspec.models.catalogue import CatalogueModel, CataloguePair, approximate_shape
 from localspec.models.local import LocalModel, of_reference
 from localspec.models.names import parse
-from localspec.models.pairing import Verdict, may_serve
+from localspec.models.pairing import PairingVerdict, may_serve
 from localspec.models.shape import ModelShape
 
 COMFORTABLE_RATE = 15.0
 """Tokens per second: about twice as fast as people read. What is slower loses rank in proportion."""
 _MADE_FOR_IT, _MADE_FOR_OTHER = 10, -15  # on the scale of `score`
 
-Compare = Callable[[Path, Path], Verdict]
+Compare = Callable[[Path, Path], PairingVerdict]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ def recommend(
     local: Sequence[LocalModel],
     *,
     task: str | None = None,
-    wishes: Wishes = Wishes(),  # noqa: B008 - frozen
+    wishes: PlacementConstraints = PlacementConstraints(),  # noqa: B008 - frozen
     compare: Compare = may_serve,
 ) -> tuple[Ranked, ...]:
     """Return all pairs, the best for this machine first; those that cannot be used come last."""
@@ -106,7 +106,7 @@ def _ranked(
     pair: CataloguePair,
     local: Sequence[LocalModel],
     task: str | None,
-    wishes: Wishes,
+    wishes: PlacementConstraints,
     compare: Compare,
 ) -> Ranked:
     have = [on_disk(model, local) for model in pair.models]
@@ -142,7 +142,9 @@ def _mismatch(files: Sequence[Path | None], compare: Compare) -> str:
     return "" if verdict.fits else f"the catalogue is wrong about this pair: {verdict.reason}"
 
 
-def _placed(machine: Machine, shapes: Sequence[ModelShape], wishes: Wishes) -> tuple[Placement | None, str]:
+def _placed(
+    machine: Machine, shapes: Sequence[ModelShape], wishes: PlacementConstraints
+) -> tuple[Placement | None, str]:
     draft = shapes[1] if len(shapes) > 1 else None
     try:
         return place(machine, shapes[0], draft, wishes), ""

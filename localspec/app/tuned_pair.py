@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from localspec.app.options import PairOptions
-from localspec.chat.answer_settings import Answered, Experience, Tuned
+from localspec.chat.answer_settings import Answered, PairKnowledge, Tuned
 from localspec.cli.shared.arguments import MODES
 from localspec.errors import LocalSpecError, ModelFileError, UserError
 from localspec.storage.config import read_config
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from localspec.storage.tuned_settings import (
         Identity,
         Kept,
+        LoadOptions,
         ModelFacts,
         Recalled,
         TunedTask,
-        TunedWorkplace,
     )
 
 _WITHOUT_DRAFT = ("off", "ngram")
@@ -47,10 +47,10 @@ class KnownPair:
         self._trouble = ""  # with the file of tuned settings
 
     @property
-    def experience(self) -> Experience:
+    def experience(self) -> PairKnowledge:
         """Return what the chat may look up, and whom it tells of answers."""
         learns = read_config(config_dir() / "config.toml").learn
-        return Experience(self._recall, self._learn) if learns else Experience(self._recall)
+        return PairKnowledge(self._recall, self._learn) if learns else PairKnowledge(self._recall)
 
     def seat(self, pair: PairOptions, place: Place, *, keeps_costs: bool = True) -> PairOptions:
         """Return the pair with its seats, opened as was found best where it was tuned; raises UserError.
@@ -142,7 +142,7 @@ def _with_mode(args: argparse.Namespace, mode: str) -> argparse.Namespace:
     return argparse.Namespace(**{**vars(args), "mode": mode})
 
 
-def without_given(found: TunedWorkplace, args: argparse.Namespace) -> TunedWorkplace:
+def without_given(found: LoadOptions, args: argparse.Namespace) -> LoadOptions:
     """Return how a pair is best opened, less what flags say."""
     usual = type(found)()
     return replace(found, **{name: getattr(usual, name) for name in settled(args)})

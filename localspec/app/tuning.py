@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, TypeVar, cast, get_args
 
 from localspec.app import placing
 from localspec.app.options import PairOptions, pair_options
-from localspec.decoding.measurements import CallCosts, CostWish, TraceSegment, TraceWish
+from localspec.decoding.measurements import CallCosts, CostRequest, TraceRequest, TraceSegment
 from localspec.errors import Cancelled, EngineError, UserError
 from localspec.inference.interface import TunableModels
 from localspec.models.default_pair import suited
 from localspec.storage.profiles import Profile, Profiles
-from localspec.tuning.events import TuneEvent, Workplace
+from localspec.storage.tuned_settings import LoadOptions
+from localspec.tuning.events import TuneEvent
 from localspec.tuning.plan import QUICK_TRIALS, TRIALS, TunePlan
 from localspec.types import (
     DeviceMemory,
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from localspec.storage.tuned_settings import Identity
 
 
-OpenModelsAt = Callable[[Workplace], AbstractContextManager[TunableModels]]
+OpenModelsAt = Callable[[LoadOptions], AbstractContextManager[TunableModels]]
 T = TypeVar("T")
 PATIENCE_S = 5.0  # with models that are to stop by themselves
 _AGAIN_S = 0.1  # a cancel that came between two calls is repeated
@@ -76,7 +77,7 @@ class Stop:
         """Return how to open models that stop when asked."""
 
         @contextmanager
-        def opened(workplace: Workplace) -> Iterator[TunableModels]:
+        def opened(workplace: LoadOptions) -> Iterator[TunableModels]:
             self.check()
             with open_models(workplace) as models:
                 self._models = models
@@ -158,11 +159,11 @@ class Stoppable:
         """Return the memory of every device that holds a part of these models."""
         return self._models.memory()
 
-    def measure_costs(self, wish: CostWish) -> CallCosts:
+    def measure_costs(self, wish: CostRequest) -> CallCosts:
         """Time native calls."""
         return self._checked(lambda: self._models.measure_costs(wish))
 
-    def trace(self, wish: TraceWish) -> TraceSegment:
+    def trace(self, wish: TraceRequest) -> TraceSegment:
         """Decode one answer plainly and tell what both models thought before each token."""
         return self._checked(lambda: self._models.trace(wish))
 
@@ -269,7 +270,7 @@ def identity_of(pair: PairOptions) -> Identity:
 
 
 @dataclass(frozen=True, slots=True)
-class TuneWish:
+class TuneRequest:
     """What a person wants tuned, and how thoroughly; `trials` None leaves their number to the tuner."""
 
     profiles: tuple[Profile, ...]
@@ -280,7 +281,7 @@ class TuneWish:
     fixed: tuple[str, ...] = ()  # fields of a workplace that flags have settled
 
 
-def plan_of(pair: PairOptions, wish: TuneWish) -> TunePlan:
+def plan_of(pair: PairOptions, wish: TuneRequest) -> TunePlan:
     """Return the plan of a run on these models."""
     return TunePlan(
         pair.target,
@@ -300,10 +301,10 @@ def opener(
     pair: PairOptions,
     stop: Stop,
     on_log: Callable[[LogLine], None] | None = None,
-) -> Callable[[Workplace], Worker]:
+) -> Callable[[LoadOptions], Worker]:
     """Return what opens the models in a process of their own, as a workplace says."""
 
-    def open_models(workplace: Workplace) -> Worker:
+    def open_models(workplace: LoadOptions) -> Worker:
         from localspec.inference.worker import Worker
 
         at = at_workplace(pair, workplace)
@@ -319,7 +320,7 @@ def opener(
     return open_models
 
 
-def at_workplace(pair: PairOptions, workplace: Workplace) -> PairOptions:
+def at_workplace(pair: PairOptions, workplace: LoadOptions) -> PairOptions:
     """Return the options that open a pair as a workplace says; what that leaves as usual stays as given."""
     target = _at(pair.target, workplace)
     target = replace(target, threads=workplace.threads or target.threads)
@@ -328,7 +329,7 @@ def at_workplace(pair: PairOptions, workplace: Workplace) -> PairOptions:
     draft, kind = _at(pair.draft, workplace), workplace.draft_kv_type
     if workplace.draft_flash_attention is not None:  # the target keeps its own: it decides what is written
         draft = replace(draft, flash_attention=workplace.draft_flash_attention)
-    if kind != Workplace().draft_kv_type:
+    if kind != LoadOptions().draft_kv_type:
         draft = replace(draft, kv_type_k=kind, kv_type_v=kind)
     if workplace.draft_on_cpu:
         draft = replace(draft, devices=(), gpu_layers=0, tensor_split=())
@@ -336,9 +337,9 @@ def at_workplace(pair: PairOptions, workplace: Workplace) -> PairOptions:
     return replace(pair, target=target, draft=draft, draft_threads=draft_threads)
 
 
-def _at(options: ModelOptions, workplace: Workplace) -> ModelOptions:
+def _at(options: ModelOptions, workplace: LoadOptions) -> ModelOptions:
     width = workplace.micro_batch
-    if width == Workplace().micro_batch:
+    if width == LoadOptions().micro_batch:
         width = options.micro_batch
     return replace(options, micro_batch=width, batch=max(options.batch, width))
 

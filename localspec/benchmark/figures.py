@@ -73,7 +73,7 @@ class Drift:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class SpeedTable:
     """All figures; if they cannot be compared, a plain sentence says why."""
 
     rows: tuple[Row, ...]
@@ -82,7 +82,7 @@ class Table:
     reason: str
 
 
-def table(runs: Sequence[Run], anchors: Sequence[Anchor], peaks: Mapping[str, int | None]) -> Table:
+def table(runs: Sequence[Run], anchors: Sequence[Anchor], peaks: Mapping[str, int | None]) -> SpeedTable:
     """Return the figures of contenders task by task, and of "all" if there are several tasks.
 
     Contenders come in the order of `peaks`, their memory peaks by name; the first is the one that the others
@@ -107,7 +107,7 @@ def table(runs: Sequence[Run], anchors: Sequence[Anchor], peaks: Mapping[str, in
                     for pace in (_decoding, _whole)
                 ]
                 rows.append(_row(name, task, mine, ratios, peaks.get(name)))
-    return Table(tuple(rows), drift, not reason, reason)
+    return SpeedTable(tuple(rows), drift, not reason, reason)
 
 
 def _drift(anchors: Sequence[Anchor]) -> tuple[Drift, set[int]]:

@@ -50,7 +50,7 @@ def _ignore(_answered: Answered) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Experience:
+class PairKnowledge:
     """Where to look up what was tuned for the open models, and whom to tell of answers.
 
     Both may read or write a file, and are called in the thread that works with the models.
@@ -60,7 +60,7 @@ class Experience:
     learn: Callable[[Answered], None] = _ignore
 
 
-NONE = Experience()
+NONE = PairKnowledge()
 
 
 NOTHING_ASKED = Speculation()
@@ -88,7 +88,7 @@ class Chooser:
     def __init__(
         self,
         models: OpenModels,
-        experience: Experience = NONE,
+        experience: PairKnowledge = NONE,
         tell: Callable[[str], object] = _settings_ignore,
     ) -> None:
         """Remember whom to ask, and whom to tell of settings that have gone stale."""

@@ -14,7 +14,7 @@ CONTEXT = 24  # characters shown before a difference
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ComparedAnswer:
     """A text and how it came about; `complete` if it ended by itself or at a limit."""
 
     mode: Mode
@@ -23,7 +23,7 @@ class Answer:
     complete: bool = True
 
 
-def plain_rate(answers: Sequence[Answer]) -> float | None:
+def plain_rate(answers: Sequence[ComparedAnswer]) -> float | None:
     """Return the tokens per second of the plain answer, None if there is none that was plain throughout."""
     for answer in answers:
         if answer.mode == "off" and answer.complete and not answer.record.changes:
@@ -31,7 +31,7 @@ def plain_rate(answers: Sequence[Answer]) -> float | None:
     return None
 
 
-def figures(answer: Answer, plain: float | None) -> tuple[str, ...]:
+def figures(answer: ComparedAnswer, plain: float | None) -> tuple[str, ...]:
     """Return the figures of an answer in words; the ratio is to plain decoding in the same comparison."""
     record: Figures = of_record(answer.record)
     summary = answer.record.summary
@@ -61,7 +61,7 @@ def first_difference(one: str, other: str) -> int | None:
     return sum(1 for _ in pairs)
 
 
-def verdict(answers: Sequence[Answer]) -> str:
+def verdict(answers: Sequence[ComparedAnswer]) -> str:
     """Return what the texts have in common, in sentences; others are held against the plain one."""
     if len(answers) < 2:
         return ""
@@ -75,7 +75,7 @@ def verdict(answers: Sequence[Answer]) -> str:
     return " ".join(_against(answer, reference) for answer in answers if answer is not reference)
 
 
-def _against(answer: Answer, reference: Answer) -> str:
+def _against(answer: ComparedAnswer, reference: ComparedAnswer) -> str:
     name, other = mode_name(answer.mode), mode_name(reference.mode)
     at = first_difference(answer.text, reference.text)
     if at is None:

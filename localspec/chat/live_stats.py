@@ -72,7 +72,7 @@ def _between(lower: PlainRate, upper: PlainRate, depth: int) -> float:
     return 1 / ((1 - share) / lower.tokens_per_s + share / upper.tokens_per_s)
 
 
-class Gauge:
+class LiveStats:
     """The figures of the answer that is being written.
 
     The first round reads the prompt and says nothing about the pace; it is left out of every figure.

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from localspec.chat.answer_settings import NONE, Answered, Choice, Chooser, Experience
+from localspec.chat.answer_settings import NONE, Answered, Choice, Chooser, PairKnowledge
 from localspec.chat.auto import AUTO, followed, is_auto, with_auto
 from localspec.chat.live_stats import PlainRates, depth
 from localspec.chat.messages import SearchHit
@@ -65,7 +65,7 @@ def _as_it_is(sampling: Sampling) -> Sampling:
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
+class SessionRequest:
     """What the command line asks for, over what the profiles say; None leaves it to them.
 
     `mode` None is `auto`: what pays here, stepping down where it does not.
@@ -81,18 +81,18 @@ class Wishes:
     template_variables: tuple[tuple[str, bool | int | float | str], ...] = ()
 
 
-class Desk:
+class ChatSession:
     """The choices of one person and the chat that they apply to."""
 
     def __init__(
         self,
         store: Store,
         profiles: Sequence[Profile],
-        wishes: Wishes,
+        wishes: SessionRequest,
         profile: str = "general",
         *,
         resumes: bool = True,
-        experience: Experience = NONE,
+        experience: PairKnowledge = NONE,
     ) -> None:
         """Open the last chat if it is to be resumed, else an empty one under the profile.
 

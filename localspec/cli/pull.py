@@ -14,7 +14,7 @@ from localspec.cli.shared.errors import SUCCESS
 from localspec.models.names import Reference, parse
 
 if TYPE_CHECKING:
-    from localspec.models.hub.download import Progress
+    from localspec.models.hub.download import DownloadProgress
     from localspec.models.hub.repository import RemoteModel
 
 SCHEMA = 1
@@ -64,7 +64,7 @@ def fetch(reference: Reference) -> Path:
         rest = f"; {units.size(to_come)} are still to come" if to_come < model.bytes else ""
         say(f"pulling {reference}: {what}{rest}" if to_come else f"{reference} is here already: {what}")
 
-    def on_progress(progress: Progress) -> bool:
+    def on_progress(progress: DownloadProgress) -> bool:
         status.update(progress_line(progress))
         return True
 
@@ -79,7 +79,7 @@ def fetch(reference: Reference) -> Path:
     return path
 
 
-def progress_line(progress: Progress) -> str:
+def progress_line(progress: DownloadProgress) -> str:
     """Return how far a download is, how fast, and how long it will take."""
     share = progress.done / progress.total if progress.total else 1.0
     parts = [f"{share:4.0%}  {units.size(progress.done)} of {units.size(progress.total)}"]

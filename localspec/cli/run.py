@@ -16,7 +16,7 @@ from localspec.app.options import decoding, pair_options
 from localspec.app.tuned_pair import KnownPair
 from localspec.chat.answer_settings import Choice
 from localspec.cli.shared import figures, opening
-from localspec.cli.shared.answer import Answer, Decider, write_answer
+from localspec.cli.shared.answer import Decider, StreamedAnswer, write_answer
 from localspec.cli.shared.arguments import (
     Parser,
     add_answer_flags,
@@ -97,7 +97,7 @@ def _conversation(system: str, question: str) -> tuple[Message, ...]:
     return (*((Message("system", system),) if system else ()), Message("user", question))
 
 
-def _conclude(args: argparse.Namespace, runtime: Runtime, choice: Choice, answer: Answer) -> int:
+def _conclude(args: argparse.Namespace, runtime: Runtime, choice: Choice, answer: StreamedAnswer) -> int:
     finished = answer.finished
     if finished is None:
         say("error: the answer broke off")
@@ -114,7 +114,7 @@ def _conclude(args: argparse.Namespace, runtime: Runtime, choice: Choice, answer
     return INTERRUPTED if finished.reason == "cancelled" else SUCCESS
 
 
-def _print_json(runtime: Runtime, choice: Choice, answer: Answer, finished: Finished) -> None:
+def _print_json(runtime: Runtime, choice: Choice, answer: StreamedAnswer, finished: Finished) -> None:
     settings = choice.settings
     value = {
         "schema": figures.SCHEMA,

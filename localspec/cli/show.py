@@ -15,7 +15,7 @@ from localspec.errors import UserError
 from localspec.hardware.device_info import DeviceNeed
 from localspec.hardware.memory.estimate import estimate
 from localspec.hardware.memory.fit import size
-from localspec.hardware.placement.constraints import Sitting, Spread
+from localspec.hardware.placement.constraints import LayerSplit, MemoryRequest
 from localspec.models.names import file_named, looks_like_reference, parse
 from localspec.models.shape import ModelShape
 
@@ -158,7 +158,7 @@ def _contexts(shape: ModelShape, asked: int) -> tuple[int, ...]:
 
 
 def _guess(shape: ModelShape, context: int) -> DeviceNeed:
-    [need] = estimate(shape, Sitting(Spread(), context))
+    [need] = estimate(shape, MemoryRequest(LayerSplit(), context))
     return need
 
 

@@ -99,7 +99,7 @@ def _wait() -> None:
 def _check(runtime: Runtime, how: Decoding, effort: Effort) -> Report:
     from localspec.benchmark.exactness import check, variants
 
-    progress = Progress(runtime.cancel)
+    progress = VerifyProgress(runtime.cancel)
     tested = variants(how.settings, how.mode, runtime.modes)
     if not tested:
         reason = "; ".join(runtime.notes) or "these models cannot speculate so"
@@ -111,7 +111,7 @@ def _check(runtime: Runtime, how: Decoding, effort: Effort) -> Report:
         progress.status.clear()
 
 
-class Progress:
+class VerifyProgress:
     """How far the test is and how long it should take, on the status line; and how it is stopped."""
 
     def __init__(self, cancel: Callable[[], None], now: Callable[[], float] = time.monotonic) -> None:

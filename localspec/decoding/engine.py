@@ -8,16 +8,16 @@ from itertools import count
 
 import numpy as np
 
-from localspec.decoding.drafters.combined import CombinedDrafter, Learned, repetitions_of
-from localspec.decoding.drafters.draft_state import Trunk
-from localspec.decoding.drafters.drafter import Drafter, ModelDrafter, NgramDrafter, NoDrafter
+from localspec.decoding.drafters.combined import CombinedDrafter, PromptLookupStats, repetitions_of
+from localspec.decoding.drafters.draft_state import DraftState
+from localspec.decoding.drafters.drafter import Drafter, ModelDrafter, NoDrafter, PromptLookupDrafter
 from localspec.decoding.drafters.prompt_lookup import SuffixIndex
 from localspec.decoding.drafters.proposer import Proposer
-from localspec.decoding.drafters.ssd import AheadDrafter
-from localspec.decoding.fallback import Ladder, PlainCost, seconds_of
-from localspec.decoding.loop import Decoder, Round, Task
+from localspec.decoding.drafters.ssd import SSDDrafter
+from localspec.decoding.fallback import ModeFallback, PlainCost, seconds_of
+from localspec.decoding.loop import DecodeParams, Decoder, Round
 from localspec.decoding.model import LanguageModel
-from localspec.decoding.policy import Calibrations, Experience, Pace
+from localspec.decoding.policy import AcceptanceCalibrations, LatencyModel, SpeculationPolicy
 from localspec.types import EngineSettings, Mode, ModeChanged, PromptProgress
 
 
@@ -27,10 +27,10 @@ class Engine:
     def __init__(self, target: LanguageModel, draft: LanguageModel | None = None) -> None:
         self._decoder = Decoder(target)
         self._vocabulary = target.vocabulary_size
-        self._trunk = None if draft is None else Trunk(draft)
+        self._trunk = None if draft is None else DraftState(draft)
         self._index = SuffixIndex()
-        self._calibrations = Calibrations()
-        self._learned = Learned()
+        self._calibrations = AcceptanceCalibrations()
+        self._learned = PromptLookupStats()
         self._reused: int | None = None  # of the prompt, where a later part of the answer has been decoded
 
     def cached(self, prompt: Sequence[int]) -> int:
@@ -57,8 +57,8 @@ class Engine:
         self,
         prompt: Sequence[int],
         settings: EngineSettings,
-        task: Task,
-        experience: Experience,
+        task: DecodeParams,
+        experience: LatencyModel,
         seed: int | None = None,
         part: int = 0,
     ) -> Generator[PromptProgress | Round, None, None]:
@@ -71,24 +71,24 @@ class Engine:
         for_target, for_draft = map(np.random.default_rng, streams[-2:])
         proposer = Proposer(task.sampling, settings, for_draft, self._vocabulary)
         known = self._calibrations
-        pace = Pace(experience, known.chosen, settings, deterministic=True)
+        pace = SpeculationPolicy(experience, known.chosen, settings, deterministic=True)
         if settings.mode == "ngram":
-            pace = Pace(experience, known.repeated, settings, deterministic=True)
+            pace = SpeculationPolicy(experience, known.repeated, settings, deterministic=True)
         elif not proposer.deterministic:
-            pace = Pace(experience, known.drawn, settings, deterministic=False)
+            pace = SpeculationPolicy(experience, known.drawn, settings, deterministic=False)
         drafter = self._drafter(settings, pace, proposer)
         return self._decoder.rounds(prompt, drafter, pace, task, for_target)
 
-    def _drafter(self, settings: EngineSettings, pace: Pace, proposer: Proposer) -> Drafter:
+    def _drafter(self, settings: EngineSettings, pace: SpeculationPolicy, proposer: Proposer) -> Drafter:
         if settings.mode == "off":
             return NoDrafter()
         if settings.mode == "ngram":
-            return NgramDrafter(pace, self._index)
+            return PromptLookupDrafter(pace, self._index)
         if self._trunk is None:
             raise ValueError(f"mode {settings.mode} needs a draft model")
         repeats = repetitions_of(settings, self._index, pace, self._learned)
         if settings.mode == "ssd":
-            return AheadDrafter(self._trunk, pace, proposer, settings, repeats)
+            return SSDDrafter(self._trunk, pace, proposer, settings, repeats)
         if repeats is None:
             return ModelDrafter(self._trunk, pace, proposer)
         return CombinedDrafter(self._trunk, pace, proposer, repeats, settings.draft_length)
@@ -100,7 +100,7 @@ DecodePart = Callable[[Mode, int], Rounds]
 
 
 def decode_in_parts(
-    decode: DecodePart, mode: Mode, text: list[int], plain: PlainCost, ladder: Ladder | None = None
+    decode: DecodePart, mode: Mode, text: list[int], plain: PlainCost, ladder: ModeFallback | None = None
 ) -> Generator[PromptProgress | Round | ModeChanged, None, None]:
     """Decode an answer, with the ladder changing the mode between two rounds; `text` grows by its tokens.
 

@@ -91,7 +91,7 @@ class _Trial:
     rate: float
 
 
-class Ladder:
+class ModeFallback:
     """The mode to decode in, from the wanted one down to plain decoding; it outlives answers.
 
     It is told the counts and times of finished rounds and nothing else, so its choice cannot favour a token.

@@ -11,9 +11,9 @@ import numpy as np
 from localspec.decoding.drafters.draft_state import common_prefix
 from localspec.decoding.drafters.drafter import Drafter
 from localspec.decoding.model import LanguageModel, Rows
-from localspec.decoding.policy import Pace
+from localspec.decoding.policy import SpeculationPolicy
 from localspec.decoding.sampling import distribution, penalises
-from localspec.decoding.verify import Coins, Uniforms, verify, verify_greedily
+from localspec.decoding.verify import BufferedUniforms, Uniforms, verify, verify_greedily
 from localspec.errors import EngineError
 from localspec.types import (
     Acceptance,
@@ -41,7 +41,7 @@ class Round:
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class DecodeParams:
     """One answer to decode: how to choose tokens, and where to stop."""
 
     sampling: Sampling
@@ -74,14 +74,19 @@ class Decoder:
         return min(common_prefix(self._held, prompt), len(prompt) - 1)
 
     def rounds(
-        self, prompt: Sequence[int], drafter: Drafter, pace: Pace, task: Task, random: np.random.Generator
+        self,
+        prompt: Sequence[int],
+        drafter: Drafter,
+        pace: SpeculationPolicy,
+        task: DecodeParams,
+        random: np.random.Generator,
     ) -> Generator[PromptProgress | Round, None, None]:
         """Decode after a prompt until an end token, `task.max_tokens` or the end of the context.
 
         The first round verifies an empty draft, so that the first token waits for nobody.
         """
         text, draft, emitted = list(prompt), Draft(), 0
-        coins = Coins(random)
+        coins = BufferedUniforms(random)
         drafter.begin(text)
         try:
             clock = _Clock(self._target, drafter)
@@ -138,7 +143,7 @@ class Decoder:
         self._target.truncate(length)
 
     def _judge(
-        self, draft: Draft, rows: Rows, text: list[int], task: Task, random: Uniforms
+        self, draft: Draft, rows: Rows, text: list[int], task: DecodeParams, random: Uniforms
     ) -> VerifyOutcome:
         sampling = task.sampling
         if task.plain_greedy and rows.item(0) == rows.item(0):  # not a number: let `distribution` say so
@@ -152,7 +157,7 @@ class Decoder:
         return verify(draft, target, task.acceptance, random)
 
 
-def _cut(tokens: list[int], task: Task, emitted: int) -> list[int]:
+def _cut(tokens: list[int], task: DecodeParams, emitted: int) -> list[int]:
     """Return the tokens up to the first end token or the limit."""
     for position, token in enumerate(tokens):
         if token in task.end_tokens:

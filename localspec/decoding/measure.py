@@ -11,10 +11,10 @@ from dataclasses import dataclass, field, replace
 from itertools import repeat
 from random import Random
 
-from localspec.decoding.measurements import CallCosts, CostWish
+from localspec.decoding.measurements import CallCosts, CostRequest
 from localspec.decoding.model import LanguageModel
-from localspec.decoding.policy import CostCurve, Experience
-from localspec.decoding.text import Answer, Happenings
+from localspec.decoding.policy import CostCurve, LatencyModel
+from localspec.decoding.text import AnswerEvents, DecodeEvents
 from localspec.types import PlainRate
 
 VERIFY_SIZES = (1, 2, 5, 9, 3, 4, 7, 6, 8)  # the sizes that shape the curve come first
@@ -50,7 +50,7 @@ class _Times:
 
 def measure(
     target: LanguageModel, draft: LanguageModel | None, budget_s: float, *, together: bool
-) -> Experience:
+) -> LatencyModel:
     """Return the costs of both models, alone or while both work at once.
 
     The first sizes are always measured, the others as the budget allows.
@@ -63,10 +63,10 @@ def measure(
         times = _timed(target, draft, plan, together=together)
     curve = {size: median_low(seconds) for size, seconds in times.verify.items()}
     steps = {width: median_low(seconds) for width, seconds in times.step.items()}
-    return Experience(CostCurve(curve), CostCurve(steps or {1: curve[1]}))
+    return LatencyModel(CostCurve(curve), CostCurve(steps or {1: curve[1]}))
 
 
-def time_calls(target: LanguageModel, draft: LanguageModel | None, wish: CostWish) -> CallCosts:
+def time_calls(target: LanguageModel, draft: LanguageModel | None, wish: CostRequest) -> CallCosts:
     """Return what was wished for, as far as the caches have room for it."""
     from statistics import median, quantiles
 
@@ -249,7 +249,7 @@ PLAIN_S = 0.25  # after which the fewest will do
 PLAIN_LIMIT_S = 2.0  # after which they are not waited for
 
 
-def plain_rate(answer: Answer, rounds: Happenings, depth: int) -> PlainRate | None:
+def plain_rate(answer: AnswerEvents, rounds: DecodeEvents, depth: int) -> PlainRate | None:
     """Return how fast plain decoding goes on after `depth` tokens; None if a few take seconds."""
     tally = answer.tally
     with closing(rounds):

@@ -18,7 +18,7 @@ CANDIDATES = 32  # of each model that a trace keeps per position
 
 
 @dataclass(frozen=True, slots=True)
-class CostWish:
+class CostRequest:
     """Which calls to time, with `depth` tokens in the caches, in about `budget_s` seconds.
 
     `together` times each model while the other works, with the threads that both have then.
@@ -107,7 +107,7 @@ class Trace:
 
 
 @dataclass(frozen=True, slots=True)
-class TraceWish:
+class TraceRequest:
     """Which answer to trace: `request.settings` is ignored, the target decodes plainly."""
 
     request: Request

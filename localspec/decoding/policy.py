@@ -77,7 +77,7 @@ class CostCurve:
         return dict(zip(*self._table, strict=True))
 
 
-class Odds:
+class Calibrator:
     """The chance that what a model expects comes true, learned from the chance that it gave itself.
 
     It is the model's own chance, corrected by how often things came true in what the model expected; the
@@ -114,12 +114,12 @@ class Outcomes:
     """What was learned about verdicts, for what is prepared before they are known."""
 
     def __init__(self) -> None:
-        self.accepted = Odds()  # of a judged token, by the draft model's chance for just this token
-        self.after_rejection = Odds()  # of a guess to be the bonus token, by its share of all guesses
-        self.after_all = Odds()  # likewise where the whole draft was accepted
+        self.accepted = Calibrator()  # of a judged token, by the draft model's chance for just this token
+        self.after_rejection = Calibrator()  # of a guess to be the bonus token, by its share of all guesses
+        self.after_all = Calibrator()  # likewise where the whole draft was accepted
 
 
-class Calibration:
+class AcceptanceCalibration:
     """The chance that a draft token is accepted, learned from the draft model's confidence in it.
 
     Raw confidence misleads, above all under rejection sampling, where q(x) is not the chance that x is kept.
@@ -154,16 +154,16 @@ class Calibration:
         self._chances[BINS] = self._chances[BINS - 1]
 
 
-class Calibrations:
+class AcceptanceCalibrations:
     """What was learned about the acceptance of each kind of draft."""
 
     def __init__(self) -> None:
-        self.chosen = Calibration()  # drafts that take the best token
-        self.drawn = Calibration()  # drafts that draw from q
-        self.repeated = Calibration()  # n-gram drafts, by length of the match
+        self.chosen = AcceptanceCalibration()  # drafts that take the best token
+        self.drawn = AcceptanceCalibration()  # drafts that draw from q
+        self.repeated = AcceptanceCalibration()  # n-gram drafts, by length of the match
 
 
-class Experience:
+class LatencyModel:
     """What calls and tokens cost in one placement on this machine; it outlives answers."""
 
     def __init__(self, verify: CostCurve, step: CostCurve) -> None:
@@ -172,14 +172,18 @@ class Experience:
         self.seconds_per_token = verify(1)
 
 
-class Pace:
+class SpeculationPolicy:
     """Stopping rules: a further draft token must earn more time than it costs.
 
     With tokens per second r, a step that adds dT seconds pays if it adds more than r * dT expected tokens.
     """
 
     def __init__(
-        self, experience: Experience, calibration: Calibration, settings: EngineSettings, deterministic: bool
+        self,
+        experience: LatencyModel,
+        calibration: AcceptanceCalibration,
+        settings: EngineSettings,
+        deterministic: bool,
     ) -> None:
         self._experience = experience
         self.verify = experience.verify

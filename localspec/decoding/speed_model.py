@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from localspec.decoding.policy import Experience
+from localspec.decoding.policy import LatencyModel
 from localspec.types import Mode
 
 ACCEPTANCE = 0.7  # of a draft token, before anything is known about this pair
@@ -28,7 +28,7 @@ class Prediction:
 
 
 def rank(
-    alone: Experience, together: Callable[[], Experience] | None, acceptance: float | None = None
+    alone: LatencyModel, together: Callable[[], LatencyModel] | None, acceptance: float | None = None
 ) -> list[Prediction]:
     """Rank the ways of decoding as `predict` does, and measure both models at once only if it matters.
 
@@ -40,7 +40,7 @@ def rank(
 
 
 def predict(
-    alone: Experience, together: Experience | None, acceptance: float | None = None
+    alone: LatencyModel, together: LatencyModel | None, acceptance: float | None = None
 ) -> list[Prediction]:
     """Rank plain, speculative and ahead-of-time decoding, the fastest first.
 
@@ -76,12 +76,12 @@ def _tokens(length: int, acceptance: float) -> float:
     return sum(acceptance**accepted for accepted in range(length + 1))
 
 
-def _waiting(costs: Experience, length: int, acceptance: float) -> Prediction:
+def _waiting(costs: LatencyModel, length: int, acceptance: float) -> Prediction:
     seconds = costs.verify(length + 1) + length * costs.step(1) + (length + 1) * PYTHON_S
     return Prediction("sd", _tokens(length, acceptance) / seconds, length)
 
 
-def _ahead(costs: Experience, length: int, acceptance: float, hits: float) -> Prediction:
+def _ahead(costs: LatencyModel, length: int, acceptance: float, hits: float) -> Prediction:
     verify_s = costs.verify(length + 1) + PYTHON_S + HANDOFF_S
     hit_s = max(verify_s, length * (costs.step(BRANCHES) + PYTHON_S))
     miss_s = verify_s + length * (costs.step(1) + PYTHON_S)

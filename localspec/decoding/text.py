@@ -140,7 +140,7 @@ TOKENS = 256  # ... and so many tokens at least: tables and rows of zeros repeat
 _LATEST = 8  # tokens by which an earlier copy is found
 
 
-class Circles:
+class LoopDetector:
     """Watch the tokens of an answer as they come."""
 
     def __init__(self) -> None:
@@ -166,10 +166,10 @@ class Circles:
         return self._length > 0 and whole >= max(COPIES * self._length, TOKENS)
 
 
-Happenings = Generator[PromptProgress | Round | ModeChanged, None, None]
+DecodeEvents = Generator[PromptProgress | Round | ModeChanged, None, None]
 
 
-class Answer:
+class AnswerEvents:
     """The text and the figures of one answer."""
 
     def __init__(
@@ -188,7 +188,7 @@ class Answer:
         self._end_tokens = end_tokens
         self._stopwatch = stopwatch
         self._limit = limit
-        self._circles = Circles() if limit is None else None
+        self._circles = LoopDetector() if limit is None else None
         self._ending: FinishReason | None = None
         self.tally = tally
 
@@ -197,7 +197,7 @@ class Answer:
         """Return why there is no more of it: of its own accord, else at its limit or that of the context."""
         return self._ending or ("length" if self.tally.tokens == self._limit else "context")
 
-    def events(self, happenings: Happenings) -> Iterator[GenerationEvent]:
+    def events(self, happenings: DecodeEvents) -> Iterator[GenerationEvent]:
         """Translate what the token layer reports, until the answer ends itself; the caller closes it."""
         for happening in happenings:
             match happening:

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from localspec.decoding.drafters.drafter import NoDrafter
 from localspec.decoding.fallback import seconds_of
-from localspec.decoding.loop import Decoder, Round, Task
+from localspec.decoding.loop import DecodeParams, Decoder, Round
 from localspec.decoding.measurements import TraceSegment
 from localspec.decoding.model import LanguageModel, Rows
-from localspec.decoding.policy import Calibration, CostCurve, Experience, Pace
+from localspec.decoding.policy import AcceptanceCalibration, CostCurve, LatencyModel, SpeculationPolicy
 from localspec.decoding.sampling import Floats, Ids, distribution, probability, top_candidates
 from localspec.decoding.verify import Uniforms
 from localspec.types import Distribution, Draft, EngineSettings, VerifyOutcome
@@ -34,7 +34,7 @@ class Tracer:
         self._ideas = _TargetIdeas(candidates)
         self._draft = None if draft is None else _DraftIdeas(draft, target.vocabulary_size, candidates)
 
-    def trace(self, prompt: Sequence[int], task: Task, seed: int | None) -> TraceSegment:
+    def trace(self, prompt: Sequence[int], task: DecodeParams, seed: int | None) -> TraceSegment:
         """Return the answer that plain decoding gives with this seed.
 
         Its time is that of plain decoding after the first token, without what tracing adds. The draft
@@ -83,7 +83,7 @@ class _Watched(Decoder):
     row: NDArray[np.float32]
 
     def _judge(
-        self, draft: Draft, rows: Rows, text: list[int], task: Task, random: Uniforms
+        self, draft: Draft, rows: Rows, text: list[int], task: DecodeParams, random: Uniforms
     ) -> VerifyOutcome:
         self.row = rows[0]
         return super()._judge(draft, rows, text, task, random)
@@ -142,10 +142,10 @@ class _DraftIdeas:
         return model.evaluate(tokens[-count:], count)[:, : self._vocabulary]
 
 
-def _no_pace() -> Pace:
+def _no_pace() -> SpeculationPolicy:
     """Return stopping rules for decoding that knows no drafts."""
-    free = Experience(CostCurve({1: 1.0}), CostCurve({1: 1.0}))
-    return Pace(free, Calibration(), EngineSettings(mode="off"), deterministic=True)
+    free = LatencyModel(CostCurve({1: 1.0}), CostCurve({1: 1.0}))
+    return SpeculationPolicy(free, AcceptanceCalibration(), EngineSettings(mode="off"), deterministic=True)
 
 
 def _probabilities(p: Distribution, ids: Ids) -> Floats:

@@ -25,7 +25,7 @@ class Uniforms(Protocol):
         ...
 
 
-class Coins:
+class BufferedUniforms:
     """The numbers from [0, 1) that a generator gives in turn, but asked for many at once: it is as fast."""
 
     def __init__(self, generator: np.random.Generator) -> None:

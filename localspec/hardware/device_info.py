@@ -93,7 +93,7 @@ class DeviceNeed:
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
+class DeviceAssignment:
     """Where one model sits: `layers` on each of `devices` in order, the rest with the processor.
 
     No devices are the processor alone. The field names below `needs` are those of `ModelOptions`.
@@ -119,8 +119,8 @@ class Alternative:
 class Placement:
     """Who sits where, and why; `reasons` are shown to the person word for word."""
 
-    target: Seat
-    draft: Seat | None
+    target: DeviceAssignment
+    draft: DeviceAssignment | None
     mode: Literal["off", "sd", "ssd"]
     tokens_per_s: float | None  # expected from rates and sizes
     reasons: tuple[str, ...]

@@ -10,12 +10,12 @@ from math import ceil
 
 from localspec.decoding.engine import Engine, Rounds, decode_in_parts
 from localspec.decoding.fallback import PlainCost
-from localspec.decoding.loop import Round, Task
+from localspec.decoding.loop import DecodeParams, Round
 from localspec.decoding.measure import PREFIX, measure, time_calls
-from localspec.decoding.measurements import CallCosts, CostWish, TraceSegment
-from localspec.decoding.policy import CostCurve, Experience
+from localspec.decoding.measurements import CallCosts, CostRequest, TraceSegment
+from localspec.decoding.policy import CostCurve, LatencyModel
 from localspec.decoding.speed_model import Prediction, explain
-from localspec.decoding.text import Happenings
+from localspec.decoding.text import DecodeEvents
 from localspec.decoding.tracing import Tracer
 from localspec.errors import LocalSpecError, UserError
 from localspec.hardware.placement.sizes import context_size, draft_options
@@ -141,26 +141,26 @@ class CostedEngine(Engine):
         super().__init__(contexts.target, contexts.draft)
         self.plain = PlainCost()
         self._contexts = contexts
-        self._experience: dict[bool, Experience] = {}
+        self._experience: dict[bool, LatencyModel] = {}
         self._earlier: dict[bool, CostCurve] = {}  # of verification, as measured by an earlier program
         self._speeds: list[float] = []  # of calls, against what they took then
 
-    def costs(self, *, together: bool) -> Experience:
+    def costs(self, *, together: bool) -> LatencyModel:
         """Return what calls cost in a way of working, measured once, perhaps by an earlier program."""
         if together not in self._experience:
             found = self._recalled(together=together) or self._measured(together=together)
             self._experience[together] = found
         return self._experience[together]
 
-    def _recalled(self, *, together: bool) -> Experience | None:
+    def _recalled(self, *, together: bool) -> LatencyModel | None:
         kept = self._contexts.cost_files.recall(together=together)
         if kept is None:
             return None
         verify, step = kept
         self._earlier[together] = CostCurve(verify)
-        return Experience(CostCurve(verify), CostCurve(step))
+        return LatencyModel(CostCurve(verify), CostCurve(step))
 
-    def _measured(self, *, together: bool) -> Experience:
+    def _measured(self, *, together: bool) -> LatencyModel:
         contexts = self._contexts
         self.forget()  # measuring needs a few cells
         contexts.share_threads(together=together)
@@ -188,21 +188,21 @@ class CostedEngine(Engine):
         """Return why the first prediction was chosen, in a plain sentence."""
         return explain(ranked) + (", measured earlier" if self._earlier else "")
 
-    def costs_in(self, mode: Mode) -> Experience:
+    def costs_in(self, mode: Mode) -> LatencyModel:
         """Return what calls cost in a mode; plain decoding asks for none."""
         if mode == "off":
-            return Experience(CostCurve({1: 1.0}), CostCurve({1: 1.0}))
+            return LatencyModel(CostCurve({1: 1.0}), CostCurve({1: 1.0}))
         return self.costs(together=mode == "ssd")
 
-    def on_top(self, text: Sequence[int], sampling: Sampling, tokens: int) -> Happenings:
+    def on_top(self, text: Sequence[int], sampling: Sampling, tokens: int) -> DecodeEvents:
         """Go on plainly after a text, whatever its end."""
         text, settings = list(text), EngineSettings(mode="off")
-        task = Task(sampling, settings.acceptance, 0, tokens, frozenset())
+        task = DecodeParams(sampling, settings.acceptance, 0, tokens, frozenset())
         return decode_in_parts(
             lambda _mode, part: self.part(text, settings, task, None, part), "off", text, self.plain
         )
 
-    def time_calls(self, wish: CostWish) -> CallCosts:
+    def time_calls(self, wish: CostRequest) -> CallCosts:
         """Time the calls that are wished for and possible."""
         contexts = self._contexts
         if not contexts.can_branch:
@@ -211,7 +211,9 @@ class CostedEngine(Engine):
         contexts.share_threads(together=wish.together)
         return time_calls(contexts.target, contexts.draft, wish)
 
-    def trace(self, prompt: Sequence[int], task: Task, seed: int | None, candidates: int) -> TraceSegment:
+    def trace(
+        self, prompt: Sequence[int], task: DecodeParams, seed: int | None, candidates: int
+    ) -> TraceSegment:
         """Decode an answer plainly and tell what both models thought; it reads the whole prompt anew."""
         contexts = self._contexts
         self.forget()
@@ -222,7 +224,7 @@ class CostedEngine(Engine):
             self.forget()
 
     def part(
-        self, text: Sequence[int], settings: EngineSettings, task: Task, seed: int | None, part: int
+        self, text: Sequence[int], settings: EngineSettings, task: DecodeParams, seed: int | None, part: int
     ) -> Rounds:
         """Decode one part of an answer, with the processor's threads where they are needed."""
         together, contexts = settings.mode == "ssd", self._contexts

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
-from localspec.decoding.measurements import CallCosts, CostWish, TraceSegment, TraceWish
+from localspec.decoding.measurements import CallCosts, CostRequest, TraceRequest, TraceSegment
 from localspec.types import (
     DeviceMemory,
     EngineSettings,
@@ -64,10 +64,10 @@ class OpenModels(Protocol):
 class TunableModels(OpenModels, Protocol):
     """Open models that also tell what the tuner needs to know."""
 
-    def measure_costs(self, wish: CostWish) -> CallCosts:
+    def measure_costs(self, wish: CostRequest) -> CallCosts:
         """Time native calls, without a trace in the caches; raises `Cancelled` after `cancel`."""
 
-    def trace(self, wish: TraceWish) -> TraceSegment:
+    def trace(self, wish: TraceRequest) -> TraceSegment:
         """Decode one answer plainly and tell what both models thought before each token.
 
         Raises `ContextFullError`, and `Cancelled` after `cancel`.

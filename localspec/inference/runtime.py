@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 
 from localspec.decoding.drafters.combined import longest_draft
 from localspec.decoding.engine import Rounds, decode_in_parts
-from localspec.decoding.fallback import Ladder
-from localspec.decoding.loop import Round, Task
+from localspec.decoding.fallback import ModeFallback
+from localspec.decoding.loop import DecodeParams, Round
 from localspec.decoding.measure import FEWEST_PLAIN_TOKENS, PLAIN_TOKENS, plain_rate
-from localspec.decoding.measurements import CallCosts, CostWish, TraceSegment, TraceWish
+from localspec.decoding.measurements import CallCosts, CostRequest, TraceRequest, TraceSegment
 from localspec.decoding.speed_model import rank
 from localspec.decoding.tally import Stopwatch, Tally
-from localspec.decoding.text import Answer, AnswerText, Happenings
+from localspec.decoding.text import AnswerEvents, AnswerText, DecodeEvents
 from localspec.errors import Cancelled, ContextFullError, UserError
 from localspec.inference.contexts import Contexts, CostedEngine
 from localspec.llama import Detokenizer, Model, compare_vocabularies, memory_of, trailing_spaces
@@ -52,7 +52,7 @@ class Runtime:
         self._draft_model = draft
         self._contexts = contexts
         self._engine = CostedEngine(contexts)
-        self._ladders: dict[EngineSettings, Ladder] = {}
+        self._ladders: dict[EngineSettings, ModeFallback] = {}
         self._text: list[int] = []  # of the last prompt and its answer
         self._sampling = Sampling()
         self.notes, self.modes = contexts.notes, contexts.modes
@@ -153,7 +153,7 @@ class Runtime:
             tally = Tally(len(prompt), self._checked(request.settings).mode)
             spaces = 0 if isinstance(request.prompt, str) else trailing_spaces(request.prompt)
             text = AnswerText(Detokenizer(self._target_model.vocabulary), request.stop, spaces)
-            answer = Answer(text, tally, self._target_model.end_tokens, stopwatch, request.max_tokens)
+            answer = AnswerEvents(text, tally, self._target_model.end_tokens, stopwatch, request.max_tokens)
             reason: FinishReason = "cancelled"
             with suppress(Cancelled):
                 with closing(self._rounds(prompt, request)) as rounds:
@@ -200,7 +200,7 @@ class Runtime:
         if room <= FEWEST_PLAIN_TOKENS or not is_cached or not self._contexts.can_rewind:
             return None
         text = AnswerText(Detokenizer(self._target_model.vocabulary))
-        answer = Answer(text, Tally(end, "off"), frozenset(), Stopwatch())
+        answer = AnswerEvents(text, Tally(end, "off"), frozenset(), Stopwatch())
         try:
             with self._contexts.at_work():
                 return plain_rate(answer, self._engine.on_top(self._text, self._sampling, room), end)
@@ -209,7 +209,7 @@ class Runtime:
         finally:
             self._engine.forget_after(end)
 
-    def measure_costs(self, wish: CostWish) -> CallCosts:
+    def measure_costs(self, wish: CostRequest) -> CallCosts:
         """Time native calls, in empty caches; raises `Cancelled` after `cancel`.
 
         What is impossible here is left out: branches that there are none of, tokens beyond the context.
@@ -219,7 +219,7 @@ class Runtime:
         with self._contexts.at_work():
             return self._engine.time_calls(wish)
 
-    def trace(self, wish: TraceWish) -> TraceSegment:
+    def trace(self, wish: TraceRequest) -> TraceSegment:
         """Decode one answer plainly and tell what both models thought before each token.
 
         Raises `ContextFullError`, and `Cancelled` after `cancel`.
@@ -227,7 +227,9 @@ class Runtime:
         request = wish.request
         with self._contexts.at_work():
             prompt = self._prompt(request)
-            task = Task(request.sampling, "rejection", 0, self._limit(request), self._target_model.end_tokens)
+            task = DecodeParams(
+                request.sampling, "rejection", 0, self._limit(request), self._target_model.end_tokens
+            )
             return self._engine.trace(prompt, task, request.seed, wish.candidates)
 
     def memory(self) -> tuple[DeviceMemory, ...]:
@@ -249,7 +251,7 @@ class Runtime:
             )
         return prompt
 
-    def _rounds(self, prompt: Sequence[int], request: Request) -> Happenings:
+    def _rounds(self, prompt: Sequence[int], request: Request) -> DecodeEvents:
         settings = self._checked(request.settings)
         if not request.reuses_cache:
             self._engine.forget()
@@ -257,7 +259,7 @@ class Runtime:
         text = self._text = list(prompt)
         ladder = None
         if request.steps_down and settings.mode != "off":
-            ladder = self._ladders.setdefault(settings, Ladder(settings.mode, self._engine.plain))
+            ladder = self._ladders.setdefault(settings, ModeFallback(settings.mode, self._engine.plain))
             self._engine.costs(together=False)  # before the prompt is in the cache, and of plain decoding
             self._engine.costs_in(settings.mode)
         limit = self._limit(request)
@@ -265,7 +267,9 @@ class Runtime:
 
         def decode(mode: Mode, part: int) -> Rounds:
             left = limit - (len(text) - len(prompt))
-            task = Task(request.sampling, settings.acceptance, longest, left, self._target_model.end_tokens)
+            task = DecodeParams(
+                request.sampling, settings.acceptance, longest, left, self._target_model.end_tokens
+            )
             return self._engine.part(text, replace(settings, mode=mode), task, request.seed, part)
 
         yield from decode_in_parts(decode, settings.mode, text, self._engine.plain, ladder)

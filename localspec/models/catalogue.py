@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from localspec.models.shape import LayerShape, ModelShape
-from localspec.storage.toml_file import Table, read_table
+from localspec.storage.toml_file import TomlTable, read_table
 
 SCHEMA = 1
 _MODEL_FIELDS = (
@@ -188,7 +188,7 @@ def approximate_shape(model: CatalogueModel) -> ModelShape:
     )
 
 
-def _model(key: str, table: Table) -> CatalogueModel:
+def _model(key: str, table: TomlTable) -> CatalogueModel:
     table.allow(_MODEL_FIELDS)
     for field in _MODEL_FIELDS:
         if field not in _OPTIONAL:
@@ -225,7 +225,7 @@ def _model(key: str, table: Table) -> CatalogueModel:
     )
 
 
-def _pair(key: str, table: Table, models: dict[str, CatalogueModel]) -> CataloguePair:
+def _pair(key: str, table: TomlTable, models: dict[str, CatalogueModel]) -> CataloguePair:
     table.allow(_PAIR_FIELDS)
     for field in ("target", "memory_gb", "score"):
         table.require(field)
@@ -247,5 +247,5 @@ def _pair(key: str, table: Table, models: dict[str, CatalogueModel]) -> Catalogu
     )
 
 
-def _count(table: Table, key: str) -> int:
+def _count(table: TomlTable, key: str) -> int:
     return table.whole(key, (1, 2**50), 0)

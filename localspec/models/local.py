@@ -166,7 +166,7 @@ def _check_folder(folder: Path) -> None:
         ) from error
 
 
-def _add(found: dict[Path, LocalModel], candidate: Candidate, headers: Headers) -> None:
+def _add(found: dict[Path, LocalModel], candidate: FoundModel, headers: Headers) -> None:
     path = candidate.files[0]
     real = Path(os.path.realpath(path))
     first = found.get(real)
@@ -221,7 +221,7 @@ _DEEPEST = 12
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class FoundModel:
     """A model's files as found by their names; `plain_name` leaves out which commit they are of."""
 
     name: str
@@ -231,13 +231,13 @@ class Candidate:
     problem: str = ""
 
 
-def candidates(place: Place) -> Iterator[Candidate]:
+def candidates(place: Place) -> Iterator[FoundModel]:
     """Yield the models of a place; those of a repository's newest commit before older ones."""
     mode = _mode(place.path)
     if stat.S_ISDIR(mode):
         yield from _Walk(place).folder(place.path, 0)
     elif stat.S_ISREG(mode):
-        yield Candidate(place.path.stem, place.path.stem, (place.path,), place.kind)
+        yield FoundModel(place.path.stem, place.path.stem, (place.path,), place.kind)
 
 
 def _mode(path: Path) -> int:
@@ -256,7 +256,7 @@ class _Walk:
         self._seen: set[tuple[int, int]] = set()
         self._left = MOST_ENTRIES
 
-    def folder(self, folder: Path, depth: int) -> Iterator[Candidate]:
+    def folder(self, folder: Path, depth: int) -> Iterator[FoundModel]:
         files, folders = self._entries(folder)
         yield from self._loose(folder, files)
         for name in folders:
@@ -267,7 +267,7 @@ class _Walk:
                 yield from self.folder(path, depth + 1)
         if depth == 0 and self._left <= 0:
             text = f"has more than {MOST_ENTRIES:,} files; only some were looked at"
-            yield Candidate(str(folder), str(folder), (folder,), self._place.kind, text)
+            yield FoundModel(str(folder), str(folder), (folder,), self._place.kind, text)
 
     def _goes_into(self, name: str, depth: int) -> bool:
         if self._place.kind in ("hub", "llama.cpp") or depth >= _DEEPEST:
@@ -296,7 +296,7 @@ class _Walk:
             pass  # what cannot be looked into holds no model for us
         return sorted(files), sorted(folders)
 
-    def _loose(self, folder: Path, files: list[str]) -> Iterator[Candidate]:
+    def _loose(self, folder: Path, files: list[str]) -> Iterator[FoundModel]:
         if self._place.kind == "hub":  # whose root holds repositories alone
             return
         repository = None
@@ -305,7 +305,7 @@ class _Walk:
             repository = f"{steps[0]}/{steps[1]}" if len(steps) >= 2 else None
         yield from _named(folder, files, repository, "", self._place.kind)
 
-    def _repository(self, folder: Path, repository: str) -> Iterator[Candidate]:
+    def _repository(self, folder: Path, repository: str) -> Iterator[FoundModel]:
         newest = current_commit(folder)
         commits = self._entries(folder / "snapshots")[1]
         for commit in sorted(commits, key=lambda commit: commit != newest):
@@ -316,7 +316,7 @@ class _Walk:
             if name.endswith(PARTIAL_ENDINGS):
                 path = folder / "blobs" / name
                 text = f"its download is not finished; `localspec pull {repository}:QUANT` goes on with it"
-                yield Candidate(f"{repository}{UNFINISHED}", repository, (path,), self._place.kind, text)
+                yield FoundModel(f"{repository}{UNFINISHED}", repository, (path,), self._place.kind, text)
 
     def _below(self, folder: Path, prefix: str) -> list[str]:
         files, folders = self._entries(folder)
@@ -328,7 +328,7 @@ class _Walk:
 
 def _named(
     root: Path, names: Iterable[str], repository: str | None, revision: str, source: PlaceKind
-) -> Iterator[Candidate]:
+) -> Iterator[FoundModel]:
     names = [name for name in names if is_model_file(name)]
     firsts = (*models_among(names), *_headless(names))
     quants = Counter(quant_of(name) for name in firsts)
@@ -339,7 +339,7 @@ def _named(
             parts, problem = (name,), str(error)
         plain = _name(name, repository, "", quants)
         shown = _name(name, repository, revision, quants)
-        yield Candidate(shown, plain, tuple(root / part for part in parts), source, problem)
+        yield FoundModel(shown, plain, tuple(root / part for part in parts), source, problem)
 
 
 def _headless(names: Iterable[str]) -> tuple[str, ...]:

@@ -47,7 +47,7 @@ class TokenDifference:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class PairingVerdict:
     """Whether a draft model may serve a target, and why in a plain sentence.
 
     `size_ratio` is how many times more parameters the target has.
@@ -73,22 +73,22 @@ class _Marker:
         return f"token {self.token}" if self.added else "none"
 
 
-def may_serve(target: Path, draft: Path) -> Verdict:
+def may_serve(target: Path, draft: Path) -> PairingVerdict:
     """Compare the vocabularies in two model files; raises ModelFileError if one of them is broken."""
     one, other = (total(read_parts(read_header(path))) for path in (target, draft))
     ratio = one.parameters / max(1, other.parameters)
     reason = _difference_of_kind(one, other)
     if reason:
-        return Verdict(False, reason, ratio)
+        return PairingVerdict(False, reason, ratio)
     texts = read_tokens(one), read_tokens(other)
     sizes = len(texts[0]), len(texts[1])
     if abs(sizes[0] - sizes[1]) > PADDING_ALLOWED:
-        return Verdict(False, f"the target has {sizes[0]:,} tokens, the draft {sizes[1]:,}", ratio)
+        return PairingVerdict(False, f"the target has {sizes[0]:,} tokens, the draft {sizes[1]:,}", ratio)
     difference = first_difference(*texts)
     if difference is not None:
         shown = f"{difference.target!r} in the target, {difference.draft!r} in the draft"
-        return Verdict(False, f"token {difference.token} is {shown}", ratio, difference)
-    return Verdict(True, _agreement(*sizes), ratio)
+        return PairingVerdict(False, f"token {difference.token} is {shown}", ratio, difference)
+    return PairingVerdict(True, _agreement(*sizes), ratio)
 
 
 def first_difference(target: Sequence[bytes], draft: Sequence[bytes]) -> TokenDifference | None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 
-from localspec.storage.toml_file import Table, read_table
+from localspec.storage.toml_file import TomlTable, read_table
 
 LARGEST_CONTEXT = 2**24
 SMALLEST_CONTEXT = 64
@@ -107,7 +107,7 @@ def example() -> str:
     return _EXAMPLE
 
 
-def _model(table: Table, key: str, folder: Path) -> Path | None:
+def _model(table: TomlTable, key: str, folder: Path) -> Path | None:
     text = table.line(key)
     if not text:
         return None
@@ -117,7 +117,7 @@ def _model(table: Table, key: str, folder: Path) -> Path | None:
         table.complain(key, f"`{key}` begins with the home folder of somebody unknown: `{text}`")
 
 
-def _context(table: Table) -> int:
+def _context(table: TomlTable) -> int:
     context = table.whole("context", (0, LARGEST_CONTEXT), 0)
     if 0 < context < SMALLEST_CONTEXT:
         table.complain(
@@ -127,7 +127,7 @@ def _context(table: Table) -> int:
 
 
 def _keys(
-    keys: Table, ids: Collection[str] | None, names: Collection[str] | None
+    keys: TomlTable, ids: Collection[str] | None, names: Collection[str] | None
 ) -> tuple[tuple[str, str], ...]:
     found = []
     for name, table, key in keys.leaves():  # `message.copy = ...` without quotes is a table in TOML
@@ -137,7 +137,7 @@ def _keys(
     return tuple(found)
 
 
-def _chords(table: Table, key: str, name: str, known: Collection[str] | None) -> str:
+def _chords(table: TomlTable, key: str, name: str, known: Collection[str] | None) -> str:
     chords = table.words(key)
     if not chords:
         table.complain(key, f"`{name}` names no key", "leave it out to keep the usual one")

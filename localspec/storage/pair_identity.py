@@ -63,7 +63,7 @@ def identify(
 ) -> Identity:
     """Return what settings hold for that are tuned or used with models opened like this.
 
-    The options are those of the plan, before a tuned `TunedWorkplace` changes them. Raises `ModelFileError`.
+    The options are those of the plan, before a tuned `LoadOptions` changes them. Raises `ModelFileError`.
     """
     return Identity(
         machine,

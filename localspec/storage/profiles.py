@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Any, cast, get_args
 
 from localspec.errors import UserError
-from localspec.storage.toml_file import Range, Table, parse_table, read_table
+from localspec.storage.toml_file import Range, TomlTable, parse_table, read_table
 from localspec.types import Acceptance, EngineSettings, Fallback, FanOutShape, Mode, Sampling, TaskType
 
 SAMPLING_RANGES: Mapping[str, Range] = MappingProxyType(
@@ -191,7 +191,7 @@ def parse_profile(path: Path, data: bytes) -> Profile:
     return _checked(path, parse_table(path, data))
 
 
-def _checked(path: Path, table: Table) -> Profile:
+def _checked(path: Path, table: TomlTable) -> Profile:
     table.allow(_FIELDS)
     for key in ("title", "task"):
         table.require(key)
@@ -212,7 +212,7 @@ def _checked(path: Path, table: Table) -> Profile:
     )
 
 
-def _sampling(table: Table) -> Sampling:
+def _sampling(table: TomlTable) -> Sampling:
     table.allow(tuple(SAMPLING_RANGES))
     limits, usual = SAMPLING_RANGES, Sampling()
     return Sampling(
@@ -231,7 +231,7 @@ def _sampling(table: Table) -> Sampling:
     )
 
 
-def _speculation(table: Table) -> Speculation:
+def _speculation(table: TomlTable) -> Speculation:
     table.allow([field.name for field in fields(Speculation)])
 
     def word(key: str, choices: tuple[str, ...]) -> str | None:
@@ -256,14 +256,14 @@ def _speculation(table: Table) -> Speculation:
     )
 
 
-def _tuning(table: Table) -> TuningPrompts:
+def _tuning(table: TomlTable) -> TuningPrompts:
     table.allow(("prompts", "held_out"))
     seen: dict[str, str] = {}
     prompts = _prompts(table, "prompts", LEAST_PROMPTS, seen)
     return TuningPrompts(prompts, _prompts(table, "held_out", LEAST_HELD_OUT, seen))
 
 
-def _prompts(table: Table, key: str, least: int, seen: dict[str, str]) -> tuple[str, ...]:
+def _prompts(table: TomlTable, key: str, least: int, seen: dict[str, str]) -> tuple[str, ...]:
     """Return the prompts under a key; `seen` maps those before to their keys."""
     table.require(key)
     found = tuple(prompt.strip() for prompt in table.texts(key))
@@ -289,7 +289,7 @@ def _shipped_prompts(task: TaskType) -> TuningPrompts:
 
 
 def _shipped_folder() -> Path:
-    installed = Path(__file__).parent / "_profiles"
+    installed = Path(__file__).parents[1] / "_profiles"
     return installed if installed.is_dir() else installed.parents[1] / "profiles"
 
 

@@ -28,7 +28,7 @@ _TOKEN = re.compile(
 _SYNTAX = re.compile(r"(?P<what>.*?) \(at (?:line (?P<line>\d+), column \d+|end of document)\)", re.DOTALL)
 
 
-class Table:
+class TomlTable:
     """One table of a TOML file; it hands out checked values and knows where they stand."""
 
     def __init__(self, source: _Source, path: _Path, values: Mapping[str, object]) -> None:
@@ -52,7 +52,7 @@ class Table:
             meant = f"did you mean `{close[0]}`?" if close else f"known: {', '.join(sorted(known))}"
             self.complain(key, f"there is no {what} `{name}`", meant)
 
-    def leaves(self) -> Iterator[tuple[str, Table, str]]:
+    def leaves(self) -> Iterator[tuple[str, TomlTable, str]]:
         """Yield every value that is no table, however deep: its dotted name, the table it is in, its key."""
         for key, value in self._values.items():
             if isinstance(value, dict):
@@ -71,12 +71,12 @@ class Table:
             table = f"table [{'.'.join(self._path)}]" if self._path else "file"
             self.complain(key, f"`{key}` is missing from the {table}")
 
-    def table(self, key: str) -> Table:
+    def table(self, key: str) -> TomlTable:
         """Return the table under a key; an empty one if it is absent."""
         value = self._values.get(key, {})
         if not isinstance(value, dict):
             self.complain(key, f"`{key}` has to be a table: [{'.'.join((*self._path, key))}]")
-        return Table(self._source, (*self._path, key), cast("dict[str, object]", value))
+        return TomlTable(self._source, (*self._path, key), cast("dict[str, object]", value))
 
     def text(self, key: str, default: str = "") -> str:
         """Return a text of any number of lines."""
@@ -160,7 +160,7 @@ class _Source:
         return str(self.path)
 
 
-def read_table(path: Path) -> Table:
+def read_table(path: Path) -> TomlTable:
     """Read a TOML file; raises UserError with the line that is wrong."""
     try:
         data = path.read_bytes()
@@ -169,7 +169,7 @@ def read_table(path: Path) -> Table:
     return parse_table(path, data)
 
 
-def parse_table(path: Path, data: bytes) -> Table:
+def parse_table(path: Path, data: bytes) -> TomlTable:
     """Return what is in a TOML file, or would be; raises UserError with the line that is wrong."""
     import tomllib  # 3 ms
 
@@ -178,7 +178,7 @@ def parse_table(path: Path, data: bytes) -> Table:
         values = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # also of numbers and nestings beyond all measure
         raise _syntax_error(path, text, str(error)) from None
-    return Table(_Source(path, text), (), values)
+    return TomlTable(_Source(path, text), (), values)
 
 
 def key_lines(text: str) -> dict[tuple[str, ...], int]:

@@ -49,7 +49,7 @@ class TunedTask:
 
 
 @dataclass(frozen=True, slots=True)
-class TunedWorkplace:
+class LoadOptions:
     """How a pair is best opened on this machine; 0 threads and None leave it to the runtime."""
 
     threads: int = 0
@@ -86,16 +86,16 @@ class Recalled:
 
 
 @dataclass(frozen=True, slots=True)
-class _KeptWorkplace:
+class _KeptLoadOptions:
     identity: Identity
-    workplace: TunedWorkplace
+    workplace: LoadOptions
 
 
 @dataclass(frozen=True, slots=True)
 class _Contents:
     schema: int = SCHEMA
     tasks: tuple[Kept, ...] = ()
-    workplaces: tuple[_KeptWorkplace, ...] = ()
+    workplaces: tuple[_KeptLoadOptions, ...] = ()
 
 
 def keep(identity: Identity, tuned: TunedTask) -> None:
@@ -125,17 +125,17 @@ def recall(identity: Identity, task: TaskType) -> Recalled:
     return Recalled(tuned, stale, note)
 
 
-def keep_workplace(identity: Identity, workplace: TunedWorkplace) -> None:
+def keep_workplace(identity: Identity, workplace: LoadOptions) -> None:
     """Keep how a pair is best opened; raises StoreError or UserError."""
 
     def change(old: _Contents) -> _Contents:
         others = [kept for kept in old.workplaces if not _replaces(identity, kept.identity)]
-        return replace(old, workplaces=(*others, _KeptWorkplace(identity, workplace)))
+        return replace(old, workplaces=(*others, _KeptLoadOptions(identity, workplace)))
 
     _rewrite(change)
 
 
-def recall_workplace(identity: Identity) -> TunedWorkplace | None:
+def recall_workplace(identity: Identity) -> LoadOptions | None:
     """Return how a pair is best opened, None if that is not known or no longer holds."""
     found = (kept for kept in _read()[0].workplaces if _same_pair(kept.identity, identity))
     return next((kept.workplace for kept in found if not changes(kept.identity, identity)), None)
@@ -244,11 +244,11 @@ __all__ = [
     "Kept",
     "KeptCall",
     "KeptCosts",
+    "LoadOptions",
     "MachineFacts",
     "ModelFacts",
     "Recalled",
     "TunedTask",
-    "TunedWorkplace",
     "changes",
     "costs_file",
     "everything",

@@ -48,7 +48,7 @@ class Ahead:
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class PaceStats:
     """Tokens and the seconds they took in a mode, from `depth` to twice as many tokens in the context."""
 
     mode: Mode
@@ -58,7 +58,7 @@ class Pace:
 
 
 @dataclass(frozen=True, slots=True)
-class Learned:
+class UsageStats:
     """What the answers to one kind of task came to."""
 
     task: TaskType
@@ -66,7 +66,7 @@ class Learned:
     accepted_at: tuple[float, ...] = ()  # per position of drafts: how often accepted
     drafted_at: tuple[float, ...] = ()  # per position: how often judged
     ahead: tuple[Ahead, ...] = ()
-    paces: tuple[Pace, ...] = ()
+    paces: tuple[PaceStats, ...] = ()
 
     @property
     def acceptance(self) -> tuple[float, ...]:
@@ -82,7 +82,7 @@ class Learned:
 @dataclass(frozen=True, slots=True)
 class _File:
     version: int
-    tasks: tuple[Learned, ...] = ()
+    tasks: tuple[UsageStats, ...] = ()
 
 
 def file_of(pair: str) -> Path:
@@ -90,7 +90,7 @@ def file_of(pair: str) -> Path:
     return data_dir() / "learned" / f"{pair}.json"
 
 
-def learned(path: Path, task: TaskType) -> Learned | None:
+def learned(path: Path, task: TaskType) -> UsageStats | None:
     """Return what is known of a task, None without anything; a damaged file is as good as none."""
     return next((known for known in _read(path) if known.task == task), None)
 
@@ -106,14 +106,14 @@ def learn(path: Path, task: TaskType, settings: EngineSettings, summary: Summary
     try:
         with FileLock(path.with_suffix(".lock"), timeout=1, mode=0o600):
             tasks = {known.task: known for known in _read(path)}
-            tasks[task] = _with(tasks.get(task, Learned(task)), settings, summary, steady=steady)
+            tasks[task] = _with(tasks.get(task, UsageStats(task)), settings, summary, steady=steady)
             value = asdict(_File(VERSION, tuple(tasks.values())))
             write_atomically(path, json.dumps(value, indent=1) + "\n")
     except Timeout:
         return
 
 
-def _read(path: Path) -> tuple[Learned, ...]:
+def _read(path: Path) -> tuple[UsageStats, ...]:
     try:
         if path.stat().st_size > LARGEST_FILE:
             raise UnexpectedError("it is far too large")
@@ -128,12 +128,12 @@ def _read(path: Path) -> tuple[Learned, ...]:
     return found.tasks
 
 
-def _is_sound(known: Learned) -> bool:
+def _is_sound(known: UsageStats) -> bool:
     counts = (*known.accepted_at, *known.drafted_at, known.answers)
     return len(known.accepted_at) == len(known.drafted_at) <= MOST_POSITIONS and min(counts) >= 0
 
 
-def _with(known: Learned, settings: EngineSettings, summary: Summary, *, steady: bool) -> Learned:
+def _with(known: UsageStats, settings: EngineSettings, summary: Summary, *, steady: bool) -> UsageStats:
     """Return what is known, with one more answer."""
     known = replace(known, answers=known.answers + 1)
     if settings.mode in {"sd", "ssd"}:  # drafts that repeat the text say nothing of the draft model
@@ -170,16 +170,16 @@ def _counted(rows: tuple[Ahead, ...], budget: int, summary: Summary) -> tuple[Ah
     return (Ahead(budget, half * hits, half * misses), *others[: MOST_BUDGETS - 1])
 
 
-def _paced(rows: tuple[Pace, ...], mode: Mode, summary: Summary) -> tuple[Pace, ...]:
+def _paced(rows: tuple[PaceStats, ...], mode: Mode, summary: Summary) -> tuple[PaceStats, ...]:
     depth = max(SHALLOWEST, 1 << (summary.prompt_tokens + summary.tokens // 2).bit_length() - 1)
     others = tuple(row for row in rows if (row.mode, row.depth) != (mode, depth))
-    old = next((row for row in rows if (row.mode, row.depth) == (mode, depth)), Pace(mode, depth, 0, 0))
+    old = next((row for row in rows if (row.mode, row.depth) == (mode, depth)), PaceStats(mode, depth, 0, 0))
     tokens, seconds = old.tokens + summary.tokens - 1, old.seconds + summary.decode_s
     half = _fading((tokens,))
-    return (*others, Pace(mode, depth, half * tokens, half * seconds))
+    return (*others, PaceStats(mode, depth, half * tokens, half * seconds))
 
 
-def starting_points(known: Learned) -> tuple[EngineSettings, ...]:
+def starting_points(known: UsageStats) -> tuple[EngineSettings, ...]:
     """Return settings that everyday use makes likely to be good, the most promising first.
 
     Acceptance by position gives the length of drafts, for cheap and for dear draft models; the hit rate
@@ -218,7 +218,7 @@ def _budget(rows: tuple[Ahead, ...]) -> int:
     return min(MOST_FAN_OUT, max(1, most.budget // 2, wanted))
 
 
-def _speed(paces: tuple[Pace, ...], mode: Mode) -> float:
+def _speed(paces: tuple[PaceStats, ...], mode: Mode) -> float:
     """Return the tokens per second of a mode, 0 if it was never used."""
     rows = [row for row in paces if row.mode == mode]
     seconds = sum(row.seconds for row in rows)

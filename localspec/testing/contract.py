@@ -13,8 +13,8 @@ import pytest
 from localspec.benchmark.statistics import chi_square_p_value, ks_uniform_p_value, randomised_pit
 from localspec.decoding.drafters.combined import longest_draft
 from localspec.decoding.engine import Engine
-from localspec.decoding.loop import Round, Task
-from localspec.decoding.policy import CostCurve, Experience
+from localspec.decoding.loop import DecodeParams, Round
+from localspec.decoding.policy import CostCurve, LatencyModel
 from localspec.decoding.sampling import distribution
 from localspec.errors import Cancelled
 from localspec.testing.fake import FakeModel
@@ -29,9 +29,9 @@ SIGNIFICANT = 1e-4
 NO_END: frozenset[int] = frozenset()
 
 
-def experience() -> Experience:
+def experience() -> LatencyModel:
     """Return costs under which long drafts pay."""
-    return Experience(CostCurve({1: 1.0, 9: 1.1}), CostCurve({1: 0.02, 17: 0.03}))
+    return LatencyModel(CostCurve({1: 1.0, 9: 1.1}), CostCurve({1: 0.02, 17: 0.03}))
 
 
 @dataclass
@@ -64,7 +64,7 @@ class Toy:
         end_tokens: frozenset[int] = NO_END,
     ) -> Generator[Round, None, None]:
         """Decode an answer."""
-        task = Task(sampling, settings.acceptance, longest_draft(settings), tokens, end_tokens)
+        task = DecodeParams(sampling, settings.acceptance, longest_draft(settings), tokens, end_tokens)
         for event in self.engine.rounds(prompt, settings, task, experience(), seed):
             if isinstance(event, Round):
                 yield event

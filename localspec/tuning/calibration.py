@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from localspec.decoding.drafters.proposer import CANDIDATES, GUESSES
 from localspec.decoding.measurements import Trace, TraceSegment
 from localspec.decoding.sampling import draft_distribution, penalises
-from localspec.tuning.events import Calibration, RankCurve
+from localspec.tuning.events import DraftCalibration, RankCurve
 from localspec.tuning.simulator.replay import Shape, drawn_from, truncated
 from localspec.types import EngineSettings, Sampling
 
@@ -58,14 +58,14 @@ class _Judged:
     first: Floats  # (n, GUESSES): the token is its r-th choice of all
 
 
-def calibrate(trace: Trace, settings: EngineSettings) -> Calibration | None:
+def calibrate(trace: Trace, settings: EngineSettings) -> DraftCalibration | None:
     """Return what a trace says of the draft model as these settings use it, None without one."""
     answers = _answers(trace)
     if not answers:
         return None
     judged = [_judged(answer, trace.sampling, settings) for answer in answers]
     temperature, curve = _calibrated(answers, trace.sampling, settings)
-    return Calibration(temperature, curve, _acceptance(judged), _ranks(judged, settings.draft_length))
+    return DraftCalibration(temperature, curve, _acceptance(judged), _ranks(judged, settings.draft_length))
 
 
 def rank_weights(trace: Trace, settings: EngineSettings) -> tuple[float, ...]:

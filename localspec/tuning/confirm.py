@@ -18,7 +18,7 @@ from localspec.errors import Cancelled, EngineError, StoreError, UserError
 from localspec.inference.interface import OpenModels
 from localspec.storage.json_file import checked
 from localspec.storage.paths import PRIVATE_FILE, write_atomically
-from localspec.tuning.events import Candidate, Contender, Dropped
+from localspec.tuning.events import ConfirmedContender, Dropped, SettingsCandidate
 from localspec.tuning.verdict import (
     DRIFT,
     FEWEST_PROMPTS,
@@ -159,7 +159,7 @@ class Terms:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class ConfirmProgress:
     """So many of the answers are there; `steps` grows while the intervals are too wide.
 
     `leader` is the fastest contender so far, from the end of the first lap on.
@@ -168,10 +168,10 @@ class Progress:
     done: int
     steps: int
     left_s: float
-    leader: Contender | None = None
+    leader: ConfirmedContender | None = None
 
 
-def entrants(candidates: Sequence[Candidate], llama_cpp: float | None = None) -> tuple[Entrant, ...]:
+def entrants(candidates: Sequence[SettingsCandidate], llama_cpp: float | None = None) -> tuple[Entrant, ...]:
     """Return who takes part: the best candidates, the first being the best, and llama.cpp's defaults.
 
     `llama_cpp` are the tokens per second that are predicted for the latter.
@@ -188,7 +188,7 @@ def confirm(
     contenders: Sequence[Entrant],
     terms: Terms,
     reopen: Callable[[], OpenModels] | None = None,
-) -> Iterator[Progress | Verdict]:
+) -> Iterator[ConfirmProgress | Verdict]:
     """Time all contenders and plain decoding in turns; the last value is the verdict.
 
     A contender that raises `UserError` is dropped, and one that raises `EngineError` too, if models can be
@@ -225,7 +225,7 @@ class _Confirmation:
         self._notebook = notebook
         self._warm: set[str] = set()
 
-    def laps(self, budget_s: float) -> Iterator[Progress]:
+    def laps(self, budget_s: float) -> Iterator[ConfirmProgress]:
         """Go round and round until the intervals are narrow or the time is over."""
         if self._notebook.tokens is None:
             self._notebook.set_tokens(self._affordable(budget_s))
@@ -275,15 +275,15 @@ class _Confirmation:
         anchors = [run.pace_s for run in self._notebook.of(ANCHOR) if run.tokens >= SHORTEST]
         return min(anchors[:ANCHOR_RUNS]) / min(anchors[-ANCHOR_RUNS:]) if anchors else 1.0
 
-    def _is_clear(self, measured: Sequence[Contender]) -> bool:
+    def _is_clear(self, measured: Sequence[ConfirmedContender]) -> bool:
         """Tell whether more answers would hardly change the verdict."""
         calm = abs(self._drift - 1.0) <= DRIFT
         return calm and len(measured) == len(self._field) and settled(measured)
 
-    def _progress(self, expected: int, leader: Contender | None) -> Progress:
+    def _progress(self, expected: int, leader: ConfirmedContender | None) -> ConfirmProgress:
         done = len(self._notebook.runs)
         steps = max(expected, done)
-        return Progress(done, steps, (steps - done) * self._spent_s / max(done, 1), leader)
+        return ConfirmProgress(done, steps, (steps - done) * self._spent_s / max(done, 1), leader)
 
     def _measure_anchor(self, number: int) -> None:
         """Decode the first prompt plainly, always with the same seed."""

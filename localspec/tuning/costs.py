@@ -9,7 +9,7 @@ from math import inf, log
 from pathlib import Path
 from typing import Any, cast, get_args
 
-from localspec.decoding.measurements import CallCosts, Costs, CostWish, Overhead
+from localspec.decoding.measurements import CallCosts, CostRequest, Costs, Overhead
 from localspec.errors import EngineError, UserError
 from localspec.inference.interface import TunableModels
 from localspec.storage.paths import write_atomically
@@ -48,7 +48,7 @@ def measure(
             return
         for together in ways:
             try:
-                found = _steady(models, CostWish(depth, together, budget_s=share_s))
+                found = _steady(models, CostRequest(depth, together, budget_s=share_s))
             except EngineError as error:
                 if opened is None or not together:
                     raise
@@ -59,7 +59,7 @@ def measure(
         most = min(most, int(READING_SHARE * budget_s / _seconds_per_token(found)))
 
 
-def _steady(models: TunableModels, wish: CostWish) -> CallCosts:
+def _steady(models: TunableModels, wish: CostRequest) -> CallCosts:
     found = models.measure_costs(wish)
     if _unsteadiness(found) <= log(MOST_DRIFT):
         return found
@@ -195,5 +195,5 @@ def _still_holds(models: TunableModels, calls: CallCosts) -> bool:
 def _time_tokens(models: TunableModels, depth: int, *, together: bool, budget_s: float) -> CallCosts:
     """Time the target's calls of one token."""
     return models.measure_costs(
-        CostWish(depth, together, verify_sizes=(1,), step_widths=(), budget_s=budget_s)
+        CostRequest(depth, together, verify_sizes=(1,), step_widths=(), budget_s=budget_s)
     )

@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from localspec.storage.tuned_settings import TunedWorkplace as Workplace
+from localspec.storage.tuned_settings import LoadOptions
 from localspec.types import EngineSettings, TaskType
-
-__all__ = ["Workplace"]
 
 Stage = Literal["machine", "costs", "traces", "study", "confirm"]
 STAGES: tuple[Stage, ...] = ("machine", "costs", "traces", "study", "confirm")
@@ -27,7 +25,7 @@ class Estimate:
 class Attempt:
     """A really run trial of a workplace: tokens per second of its best mode, or why there are none."""
 
-    workplace: Workplace
+    workplace: LoadOptions
     tokens_per_s: float | None
     mode: str = ""
     failure: str = ""  # "out of memory", "the process ended by SIGABRT", ...; a failure is never a zero
@@ -35,7 +33,7 @@ class Attempt:
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class SettingsCandidate:
     """Settings that the study found good, with the simulated tokens per second."""
 
     settings: EngineSettings
@@ -43,7 +41,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class Contender:
+class ConfirmedContender:
     """One way of decoding in the confirmation: measured tokens per second, and in those of plain decoding."""
 
     name: str  # "plain", "best", "second", "third", "llama.cpp"
@@ -76,7 +74,7 @@ class RankCurve:
 
 
 @dataclass(frozen=True, slots=True)
-class Calibration:
+class DraftCalibration:
     """What a trace says about the draft model as a guesser of the target."""
 
     draft_temperature: float  # minimises the divergence
@@ -92,8 +90,8 @@ class TaskResult:
     task: TaskType
     settings: EngineSettings  # mode "off" where nothing beats plain decoding
     reason: str  # in a plain sentence
-    contenders: tuple[Contender, ...]  # "plain" first
-    calibration: Calibration | None
+    contenders: tuple[ConfirmedContender, ...]  # "plain" first
+    calibration: DraftCalibration | None
     trials: int
     seconds: float  # of work, those before a restart included
     drift: float = 1.0  # of plain decoding, from the beginning of the confirmation to its end
@@ -101,7 +99,7 @@ class TaskResult:
     quick: bool = False
 
     @property
-    def winner(self) -> Contender:
+    def winner(self) -> ConfirmedContender:
         """Return the contender that the settings are."""
         return next(each for each in self.contenders if each.settings == self.settings)
 
@@ -139,10 +137,10 @@ class BestSoFar:
 
 
 @dataclass(frozen=True, slots=True)
-class WorkplaceChosen:
+class LoadOptionsChosen:
     """How the models are opened from here on, and why."""
 
-    workplace: Workplace
+    workplace: LoadOptions
     attempts: tuple[Attempt, ...]
     reason: str
 
@@ -154,4 +152,4 @@ class TaskDone:
     result: TaskResult
 
 
-TuneEvent = StageBegan | StageProgress | BestSoFar | WorkplaceChosen | TaskDone
+TuneEvent = StageBegan | StageProgress | BestSoFar | LoadOptionsChosen | TaskDone

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, cast, get_args
 
 from localspec.errors import Cancelled, EngineError, LocalSpecError
 from localspec.inference.interface import OpenModels
-from localspec.tuning.events import Attempt, Workplace
+from localspec.storage.tuned_settings import LoadOptions
+from localspec.tuning.events import Attempt
 from localspec.tuning.search.study_file import ENDED, FAILURE, UNFINISHED, StudyFile, StudyKey, explained
 from localspec.types import EngineSettings, Finished, KvType, Mode, Request, Summary
 
@@ -51,9 +52,9 @@ class Room:
         return self.has_draft and not self.target_on_card and not self.draft_on_card
 
 
-def possible(room: Room) -> tuple[Workplace, ...]:
+def possible(room: Room) -> tuple[LoadOptions, ...]:
     """Return the usual workplace and others that each change one thing, the most promising first."""
-    usual = Workplace()
+    usual = LoadOptions()
     others = [
         workplace
         for workplace in _changes(room)
@@ -63,28 +64,28 @@ def possible(room: Room) -> tuple[Workplace, ...]:
     return tuple(dict.fromkeys([usual, *others]))
 
 
-def _changes(room: Room) -> Iterator[Workplace]:
+def _changes(room: Room) -> Iterator[LoadOptions]:
     cores = room.cores
     if room.shares_cores:
         for threads in (1, 2, cores // 2):
             if threads != max(1, cores // 4):  # what the runtime takes by itself
-                yield Workplace(draft_threads=threads)
+                yield LoadOptions(draft_threads=threads)
     elif room.has_draft and not room.draft_on_card:
-        yield Workplace(draft_threads=cores // 2)
+        yield LoadOptions(draft_threads=cores // 2)
     if not room.target_on_card and cores >= 4:
-        yield Workplace(threads=cores // 2)
-        yield Workplace(threads=cores - 1)
+        yield LoadOptions(threads=cores // 2)
+        yield LoadOptions(threads=cores - 1)
     if room.has_draft:
         if room.draft_on_card:
-            yield Workplace(draft_on_cpu=True)
+            yield LoadOptions(draft_on_cpu=True)
         else:
-            yield Workplace(draft_flash_attention=True)  # off by itself: dearer on small heads
-        yield Workplace(draft_flash_attention=True, draft_kv_type="q8_0")  # llama.cpp wants both or none
+            yield LoadOptions(draft_flash_attention=True)  # off by itself: dearer on small heads
+        yield LoadOptions(draft_flash_attention=True, draft_kv_type="q8_0")  # llama.cpp wants both or none
     for size in MICRO_BATCHES:
-        yield Workplace(micro_batch=size)
+        yield LoadOptions(micro_batch=size)
 
 
-def is_sensible(workplace: Workplace, room: Room) -> bool:
+def is_sensible(workplace: LoadOptions, room: Room) -> bool:
     """Tell whether both models get threads, and together no more than there are cores."""
     threads = workplace.threads or room.cores
     if threads > room.cores:
@@ -93,7 +94,7 @@ def is_sensible(workplace: Workplace, room: Room) -> bool:
     return wanted is None or 1 <= wanted < threads + (not room.shares_cores)
 
 
-def course(room: Room, is_late: Callable[[], bool] = lambda: False) -> Generator[Workplace, Attempt, None]:
+def course(room: Room, is_late: Callable[[], bool] = lambda: False) -> Generator[LoadOptions, Attempt, None]:
     """Ask for attempts one after another: each change on top of the best so far, the winner once more.
 
     It depends on the attempts that it is sent alone, so that it can be gone through again from a file.
@@ -121,21 +122,21 @@ def course(room: Room, is_late: Callable[[], bool] = lambda: False) -> Generator
         yield best
 
 
-def _on_top(workplace: Workplace, change: Workplace) -> Workplace:
+def _on_top(workplace: LoadOptions, change: LoadOptions) -> LoadOptions:
     """Return a workplace with what another one changes."""
-    usual = Workplace()
-    changed = {each.name: getattr(change, each.name) for each in fields(Workplace)}
+    usual = LoadOptions()
+    changed = {each.name: getattr(change, each.name) for each in fields(LoadOptions)}
     return replace(
         workplace, **{name: value for name, value in changed.items() if value != getattr(usual, name)}
     )
 
 
-def choose(attempts: Sequence[Attempt]) -> tuple[Workplace, str]:
+def choose(attempts: Sequence[Attempt]) -> tuple[LoadOptions, str]:
     """Return the workplace to open the models with, and why: the usual one unless another is clearly faster.
 
     Clearly is twice, and by more than the usual one's own runs differ.
     """
-    usual = Workplace()
+    usual = LoadOptions()
     anchors = [each.tokens_per_s for each in attempts if each.workplace == usual and each.tokens_per_s]
     if not anchors:
         why = next((each.failure for each in attempts if each.failure), "")
@@ -151,21 +152,21 @@ def choose(attempts: Sequence[Attempt]) -> tuple[Workplace, str]:
     return usual, f"nothing was clearly faster; the usual way's own runs differ by {spread:.0%}"
 
 
-def _gains(attempts: Sequence[Attempt]) -> dict[Workplace, list[float]]:
+def _gains(attempts: Sequence[Attempt]) -> dict[LoadOptions, list[float]]:
     """Return how fast other workplaces were, in the usual one measured just before."""
-    found: dict[Workplace, list[float]] = {}
+    found: dict[LoadOptions, list[float]] = {}
     anchor: float | None = None
     for each in attempts:
         if each.tokens_per_s is None:
             continue
-        if each.workplace == Workplace():
+        if each.workplace == LoadOptions():
             anchor = each.tokens_per_s
         elif anchor is not None:
             found.setdefault(each.workplace, []).append(each.tokens_per_s / anchor)
     return found
 
 
-OpenWorkplace = Callable[[Workplace], AbstractContextManager[OpenModels]]
+OpenWith = Callable[[LoadOptions], AbstractContextManager[OpenModels]]
 
 BEHIND = 0.15  # the usual workplace after some of the requests: then the rest is spared
 _MODE = "mode"
@@ -192,7 +193,7 @@ class _Measured:
     seconds: float = 0.0
 
 
-def try_workplaces(open_models: OpenWorkplace, runs: Runs, path: Path, key: StudyKey) -> Iterator[Attempt]:
+def try_workplaces(open_models: OpenWith, runs: Runs, path: Path, key: StudyKey) -> Iterator[Attempt]:
     """Yield the attempts, those on file first; the time left of the budget is kept for the winner.
 
     Raises `StoreError`, and passes on `Cancelled`.
@@ -232,15 +233,15 @@ def _is_late(done: Sequence[_Measured], budget_s: float) -> bool:
     return spent + 3 * spent / max(1, len(done)) > budget_s
 
 
-def _bar(done: Sequence[_Measured], workplace: Workplace) -> tuple[float, ...]:
+def _bar(done: Sequence[_Measured], workplace: LoadOptions) -> tuple[float, ...]:
     """Return what the usual workplace reached last; nothing for one whose figure is wanted in any case."""
     if any(measured.attempt.workplace == workplace for measured in done):
         return ()
-    return next((each.so_far for each in reversed(done) if each.attempt.workplace == Workplace()), ())
+    return next((each.so_far for each in reversed(done) if each.attempt.workplace == LoadOptions()), ())
 
 
 def _attempt(
-    study: Study, open_models: OpenWorkplace, workplace: Workplace, runs: Runs, bar: Sequence[float]
+    study: Study, open_models: OpenWith, workplace: LoadOptions, runs: Runs, bar: Sequence[float]
 ) -> _Measured:
     """Make an attempt that is on file from its beginning."""
     from optuna.trial import TrialState
@@ -352,7 +353,7 @@ def _kept(trials: Sequence[FrozenTrial]) -> Iterator[_Measured]:
         failure = str(trial.user_attrs.get(FAILURE, ""))
         if trial.state == TrialState.FAIL and not failure:
             killed += trial.user_attrs.get(UNFINISHED) == ENDED
-            if killed < 2 or len(trial.params) < len(fields(Workplace)):
+            if killed < 2 or len(trial.params) < len(fields(LoadOptions)):
                 continue
             failure = _TWICE
         killed = 0
@@ -381,7 +382,7 @@ def _distributions() -> dict[str, BaseDistribution]:
     }
 
 
-def _parameters(workplace: Workplace) -> dict[str, int | str | bool]:
+def _parameters(workplace: LoadOptions) -> dict[str, int | str | bool]:
     flash = workplace.draft_flash_attention
     return {
         "threads": workplace.threads,
@@ -393,9 +394,9 @@ def _parameters(workplace: Workplace) -> dict[str, int | str | bool]:
     }
 
 
-def _workplace(parameters: dict[str, object]) -> Workplace:
+def _workplace(parameters: dict[str, object]) -> LoadOptions:
     flash = parameters["draft_flash_attention"]
-    return Workplace(
+    return LoadOptions(
         threads=cast(int, parameters["threads"]),
         draft_threads=cast(int, parameters["draft_threads"]) or None,
         micro_batch=cast(int, parameters["micro_batch"]),

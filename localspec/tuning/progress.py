@@ -8,13 +8,13 @@ from typing import assert_never
 
 from localspec.tuning.events import (
     BestSoFar,
+    LoadOptionsChosen,
     Stage,
     StageBegan,
     StageProgress,
     TaskDone,
     TaskResult,
     TuneEvent,
-    WorkplaceChosen,
 )
 from localspec.types import TaskType
 
@@ -68,7 +68,7 @@ class TuneProgress:
     def __init__(self, tasks: Sequence[TaskType], now_s: float) -> None:
         self.tasks = tuple(TaskState(task) for task in tasks)
         self.stages: list[StageState] = []
-        self.workplace: WorkplaceChosen | None = None
+        self.workplace: LoadOptionsChosen | None = None
         self._began_s = now_s
         self._left: tuple[float, float] | None = None  # seconds, and when that was said
 
@@ -112,7 +112,7 @@ class TuneProgress:
                 return self._progress(event, now_s)
             case BestSoFar(task):
                 self.of(task).best = event
-            case WorkplaceChosen():
+            case LoadOptionsChosen():
                 self.workplace = event
                 if self.current is not None and self.current.stage == "machine":
                     return self.end_stage(now_s)

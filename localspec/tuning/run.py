@@ -19,16 +19,16 @@ from localspec.hardware.machine import facts_of, known_machine
 from localspec.inference.interface import TunableModels
 from localspec.storage import tuned_settings
 from localspec.storage.paths import PRIVATE_FILE, data_dir
+from localspec.storage.tuned_settings import LoadOptions
 from localspec.tuning.costs import Step, can_rewind, costs_of, recall_costs, steps_of
 from localspec.tuning.events import (
     Attempt,
+    LoadOptionsChosen,
     StageBegan,
     StageProgress,
     TaskDone,
     TaskResult,
     TuneEvent,
-    Workplace,
-    WorkplaceChosen,
 )
 from localspec.tuning.load_options import Room, Runs, choose, possible, try_workplaces
 from localspec.tuning.opened import Opened
@@ -38,7 +38,7 @@ from localspec.tuning.search.study_file import StudyKey
 from localspec.tuning.task import Scene, TaskRun
 from localspec.types import Mode, ModelOptions, Request
 
-Opener = Callable[[Workplace], AbstractContextManager[TunableModels]]
+Opener = Callable[[LoadOptions], AbstractContextManager[TunableModels]]
 
 ATTEMPT_PROMPTS = 2  # of the first profile, for each way to open the models
 ATTEMPT_TOKENS = 64
@@ -59,14 +59,14 @@ def tune(plan: TunePlan, open_models: Opener) -> Iterator[TuneEvent]:
         draft_on_card=plan.draft is not None and _on_card(plan.draft, facts),
         fixed=plan.fixed,
     )
-    return Run(plan, open_models, identity, room).events()
+    return TuningRun(plan, open_models, identity, room).events()
 
 
 def _on_card(options: ModelOptions, facts: tuned_settings.MachineFacts) -> bool:
     return bool(facts.devices if options.devices is None else options.devices) and options.gpu_layers != 0
 
 
-class Run:
+class TuningRun:
     """One run over all tasks of a plan."""
 
     def __init__(
@@ -109,19 +109,19 @@ class Run:
                 yield TaskDone(result)
         self._keep(replace(self._state, complete=all(state.done for state in self._state.tasks)))
 
-    def _choose_workplace(self) -> Generator[TuneEvent, None, Workplace]:
+    def _choose_workplace(self) -> Generator[TuneEvent, None, LoadOptions]:
         """Try other ways to open the models, and return the fastest."""
         plan, room = self._plan, self._room
         if plan.quick:
-            known, usual = tuned_settings.recall_workplace(self._identity) or Workplace(), Workplace()
+            known, usual = tuned_settings.recall_workplace(self._identity) or LoadOptions(), LoadOptions()
             return replace(known, **{name: getattr(usual, name) for name in plan.fixed})
         attempts: list[Attempt] = []
         steps = len(possible(room)) + 2
         modes: tuple[Mode, ...] = ("off", "sd", "ssd") if room.has_draft else ("off", "ngram")
-        with self._open(Workplace()) as models:
+        with self._open(LoadOptions()) as models:
             asked = self._prompts(models, ATTEMPT_PROMPTS, ATTEMPT_TOKENS)
             if not can_rewind(models):
-                return Workplace()
+                return LoadOptions()
         yield StageBegan("machine", None, steps)
         runs = Runs(room, modes, asked, seconds_of("machine", plan))
         key = StudyKey("ways to open the models", digest(self._place, self._state.number))
@@ -132,12 +132,12 @@ class Run:
             yield StageProgress("machine", None, done, steps, rest_s, attempt.failure)
         workplace, reason = choose(attempts)
         tuned_settings.keep_workplace(self._identity, workplace)
-        chosen = WorkplaceChosen(workplace, tuple(attempts), reason)
+        chosen = LoadOptionsChosen(workplace, tuple(attempts), reason)
         self._folder.keep_workplace(chosen)
         yield chosen
         return workplace
 
-    def _measure(self, opened: Opened, workplace: Workplace) -> Generator[TuneEvent, None, Costs]:
+    def _measure(self, opened: Opened, workplace: LoadOptions) -> Generator[TuneEvent, None, Costs]:
         key, steps = digest(self._place, workplace), steps_of(opened.models)
         begun = recall_costs(self._folder.costs, key) if self._state.costs_key == key else None
         if (

@@ -11,7 +11,7 @@ from typing import get_args
 
 from localspec.storage.json_file import UnexpectedError, checked
 from localspec.storage.paths import data_dir, make_private_folder, write_atomically
-from localspec.tuning.events import TaskResult, WorkplaceChosen
+from localspec.tuning.events import LoadOptionsChosen, TaskResult
 from localspec.types import Sampling, TaskType
 
 
@@ -97,15 +97,15 @@ class Folder:
         """Return where the timed answers of a task's confirmation are kept."""
         return self.path / f"{task}.runs.jsonl"
 
-    def workplace(self) -> WorkplaceChosen | None:
+    def workplace(self) -> LoadOptionsChosen | None:
         """Return how the models were opened in the last run that tried other ways."""
         try:
             value = json.loads(self._workplace.read_text(encoding="utf-8"))
-            return checked(WorkplaceChosen, value, "workplace")
+            return checked(LoadOptionsChosen, value, "workplace")
         except (OSError, ValueError, RecursionError):
             return None
 
-    def keep_workplace(self, chosen: WorkplaceChosen) -> None:
+    def keep_workplace(self, chosen: LoadOptionsChosen) -> None:
         """Write down how the models are opened, and what else was tried; raises `StoreError`."""
         write_atomically(self._workplace, json.dumps(asdict(chosen)) + "\n")
 

@@ -15,10 +15,10 @@ from localspec.tuning.calibration import calibrate
 from localspec.tuning.confirm import LLAMA_CPP, Terms, confirm, entrants
 from localspec.tuning.events import (
     BestSoFar,
-    Calibration,
-    Candidate,
-    Contender,
+    ConfirmedContender,
+    DraftCalibration,
     Dropped,
+    SettingsCandidate,
     Stage,
     StageBegan,
     StageProgress,
@@ -111,7 +111,7 @@ class TaskRun:
         verdict = yield from self._confirm(field, key, seconds_of("confirm", self._scene.plan))
         return self._result(verdict, len(tried), calibrate(trace, _judged_by(verdict, candidates)))
 
-    def _result(self, verdict: Verdict, trials: int, calibration: Calibration | None) -> TaskResult:
+    def _result(self, verdict: Verdict, trials: int, calibration: DraftCalibration | None) -> TaskResult:
         left_out = (Dropped(mode, reason) for mode, reason in self._scene.costs.left_out)
         return TaskResult(
             task=self._task,
@@ -183,7 +183,7 @@ class TaskRun:
         field = tuple(each for each in field if each.settings.mode in self._space.modes)
         yield self._began("confirm", 1, 0)
         terms = Terms(budget_s, key, self._scene.folder.runs(self._task))
-        leader: Contender | None = None
+        leader: ConfirmedContender | None = None
         for each in confirm(models, held_out, field, terms, self._opened.again):
             if isinstance(each, Verdict):
                 return each
@@ -223,7 +223,7 @@ def space(costs: Costs, profile: Profile, plan: TunePlan) -> Space:
     return replace(found, modes=tuple(mode for mode in found.modes if mode not in left_out))
 
 
-def _judged_by(verdict: Verdict, candidates: tuple[Candidate, ...]) -> EngineSettings:
+def _judged_by(verdict: Verdict, candidates: tuple[SettingsCandidate, ...]) -> EngineSettings:
     """Return the settings that a calibration is told of: what was chosen, or what came closest."""
     if verdict.settings.mode in ("sd", "ssd"):
         return verdict.settings

@@ -17,7 +17,7 @@ from io import BytesIO
 from pathlib import Path
 from zipfile import BadZipFile
 
-from localspec.decoding.measurements import TraceSegment, TraceWish
+from localspec.decoding.measurements import TraceRequest, TraceSegment
 from localspec.errors import ContextFullError, EngineError, StoreError
 from localspec.storage.paths import write_atomically
 from localspec.tuning.opened import Opened
@@ -37,7 +37,7 @@ def record(opened: Opened, requests: Iterable[Request]) -> Iterator[TraceSegment
     has_failed = False
     for request in requests:
         try:
-            segment = opened.models.trace(TraceWish(request))
+            segment = opened.models.trace(TraceRequest(request))
             has_failed = False
         except ContextFullError:
             segment = _untraced()

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localspec.benchmark.statistics import ratio_of_sums
-from localspec.tuning.events import Contender, Dropped, Estimate
+from localspec.tuning.events import ConfirmedContender, Dropped, Estimate
 from localspec.types import EngineSettings, Mode
 
 PLAIN = "plain"
@@ -68,7 +68,7 @@ class Verdict:
 
     settings: EngineSettings
     reason: str
-    contenders: tuple[Contender, ...]  # "plain" first
+    contenders: tuple[ConfirmedContender, ...]  # "plain" first
     dropped: tuple[Dropped, ...] = ()
     drift: float = 1.0
     seconds: float = 0.0
@@ -85,7 +85,7 @@ def paces_of(runs: Sequence[Run]) -> Paces:
 
 def compare(
     entrants: Sequence[Entrant], paces: Paces, drift: float = 1.0
-) -> tuple[tuple[Contender, ...], tuple[Dropped, ...]]:
+) -> tuple[tuple[ConfirmedContender, ...], tuple[Dropped, ...]]:
     """Measure entrants against the first of them, plain decoding; also return those that cannot be measured.
 
     Pairs are made within a prompt and the order rotates, so that drift hits all alike: a gain is off by no
@@ -105,11 +105,11 @@ def compare(
         if entrant is not plain and abs(drift - 1.0) > DRIFT:
             gain = _widened(gain, exp(abs(log(drift)) / len(mine)))
         rate = _ratio(np.ones_like(mine), mine, 0.025)
-        contenders.append(Contender(entrant.name, entrant.settings, entrant.predicted, rate, gain))
+        contenders.append(ConfirmedContender(entrant.name, entrant.settings, entrant.predicted, rate, gain))
     return tuple(contenders), tuple(dropped)
 
 
-def settled(contenders: Sequence[Contender]) -> bool:
+def settled(contenders: Sequence[ConfirmedContender]) -> bool:
     """Tell whether more answers would hardly change anything: all that may be the best are known well."""
     reached = max(contender.gain.low for contender in contenders)
     return all(
@@ -119,7 +119,7 @@ def settled(contenders: Sequence[Contender]) -> bool:
     )
 
 
-def choose(contenders: Sequence[Contender], paces: Paces) -> tuple[Contender, str]:
+def choose(contenders: Sequence[ConfirmedContender], paces: Paces) -> tuple[ConfirmedContender, str]:
     """Return the contender to keep and why: the best whose whole interval beats plain decoding, else plain.
 
     Of those that are no more than 2 % behind the best, and that perhaps by chance, it is the simplest:
@@ -138,14 +138,14 @@ def choose(contenders: Sequence[Contender], paces: Paces) -> tuple[Contender, st
     return chosen, reason
 
 
-def _is_alike(contender: Contender, best: Contender, paces: Paces) -> bool:
+def _is_alike(contender: ConfirmedContender, best: ConfirmedContender, paces: Paces) -> bool:
     if contender.gain.value < (1.0 - ALIKE) * best.gain.value:
         return False
     mine, theirs = _paired(paces, contender.name, best.name)
     return len(mine) >= FEWEST_PROMPTS and _ratio(theirs, mine, 0.025).high >= 1.0
 
 
-def _why_not(others: Sequence[Contender]) -> str:
+def _why_not(others: Sequence[ConfirmedContender]) -> str:
     if not others:
         return "no way of drafting could be measured"
     best = max(others, key=lambda other: other.gain.value)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
-from localspec.tuning.events import BestSoFar, Dropped, Estimate, Workplace, WorkplaceChosen
+from localspec.storage.tuned_settings import LoadOptions
+from localspec.tuning.events import BestSoFar, Dropped, Estimate, LoadOptionsChosen
 from localspec.types import EngineSettings
 
 STAGE_WORDS = {
@@ -136,25 +137,25 @@ def best_words(best: BestSoFar) -> str:
     return "not measured yet"
 
 
-def workplace_words(workplace: Workplace) -> str:
+def workplace_words(workplace: LoadOptions) -> str:
     """Return how the models are opened, as far as it differs from the usual way."""
     parts = []
     if workplace.threads:
         parts.append(f"{workplace.threads} thread{'s' * (workplace.threads > 1)}")
     if workplace.draft_threads is not None:
         parts.append(f"{workplace.draft_threads} for the draft")
-    if workplace.micro_batch != Workplace().micro_batch:
+    if workplace.micro_batch != LoadOptions().micro_batch:
         parts.append(f"micro-batch {workplace.micro_batch}")
     if workplace.draft_flash_attention is not None:
         parts.append(f"draft flash attention {'on' if workplace.draft_flash_attention else 'off'}")
-    if workplace.draft_kv_type != Workplace().draft_kv_type:
+    if workplace.draft_kv_type != LoadOptions().draft_kv_type:
         parts.append(f"draft cache {workplace.draft_kv_type}")
     if workplace.draft_on_cpu:
         parts.append("draft on the processor")
     return f"opened with {', '.join(parts)}" if parts else "opened as usual"
 
 
-def attempts_words(chosen: WorkplaceChosen) -> str:
+def attempts_words(chosen: LoadOptionsChosen) -> str:
     """Return what came of the ways that were tried."""
     failed = [attempt for attempt in chosen.attempts if attempt.failure]
     pruned = sum(attempt.pruned for attempt in chosen.attempts)

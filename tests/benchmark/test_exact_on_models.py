@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from numpy.random import Generator
 
-from localspec.decoding.loop import Decoder, Task
+from localspec.decoding.loop import DecodeParams, Decoder
 from localspec.decoding.model import Rows
 from localspec.demo import prompts
 from localspec.types import Draft, Mode, VerifyOutcome
@@ -43,7 +43,7 @@ def test_every_mode_writes_what_plain_decoding_writes(pair: Pair, mode: Mode) ->
 
 def test_a_mistake_would_be_seen(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     def trusting(
-        self: Decoder, draft: Draft, rows: Rows, text: list[int], task: Task, random: Generator
+        self: Decoder, draft: Draft, rows: Rows, text: list[int], task: DecodeParams, random: Generator
     ) -> VerifyOutcome:
         outcome = judge(self, draft, rows, text, task, random)
         rejected = draft.tokens[outcome.accepted :]

@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 
 from localspec.benchmark.contender import Anchor, Run
-from localspec.benchmark.figures import Row, Table, table
+from localspec.benchmark.figures import Row, SpeedTable, table
 from localspec.types import Summary
 
 
@@ -26,7 +26,7 @@ def anchors(*seconds: float) -> list[Anchor]:
 EVEN = anchors(*[0.02] * 11)
 
 
-def found(runs: Sequence[Run], seen: Sequence[Anchor] = EVEN, names: str = "ab") -> Table:
+def found(runs: Sequence[Run], seen: Sequence[Anchor] = EVEN, names: str = "ab") -> SpeedTable:
     return table(runs, seen, dict.fromkeys(names))
 
 

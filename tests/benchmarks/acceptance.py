@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from localspec.decoding.measurements import Trace, TraceWish
+from localspec.decoding.measurements import Trace, TraceRequest
 from localspec.storage.profiles import profiles
 from localspec.tuning.calibration import calibrate
 from localspec.tuning.confirm import Terms, confirm
@@ -32,7 +32,7 @@ def main() -> None:
     profile = replace(profile, sampling=replace(profile.sampling, temperature=args.temp))
     prompts = profile.tuning_prompts()
     with opened(args) as runtime:
-        wishes = map(TraceWish, requests(runtime, profile, prompts.prompts))
+        wishes = map(TraceRequest, requests(runtime, profile, prompts.prompts))
         trace = Trace(profile.sampling, tuple(map(runtime.trace, wishes)))
         found = calibrate(trace, EngineSettings(mode=args.mode))
         assert found is not None

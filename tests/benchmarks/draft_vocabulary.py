@@ -25,13 +25,13 @@ from localspec.decoding.measure import time_calls
 from localspec.decoding.measurements import (
     CANDIDATES,
     CallCosts,
+    CostRequest,
     Costs,
-    CostWish,
     Overhead,
     Trace,
     TraceSegment,
 )
-from localspec.decoding.policy import CostCurve, Experience
+from localspec.decoding.policy import CostCurve, LatencyModel
 from localspec.decoding.sampling import top_candidates
 from localspec.decoding.speed_model import BRANCHES, predict
 from localspec.demo.training.measure_sets import SETS, read_set
@@ -168,7 +168,7 @@ def timed(variants: Sequence[Variant], given: argparse.Namespace) -> dict[tuple[
                 for (path, target), together in ((i, t) for i in contexts.items() for t in (False, True)):
                     target.set_threads(1 if together else 2)
                     draft.set_threads(1 if together else given.draft_threads)
-                    wish = CostWish(DEPTH, together, SIZES, (1, BRANCHES), BUDGET_S)
+                    wish = CostRequest(DEPTH, together, SIZES, (1, BRANCHES), BUDGET_S)
                     calls, times = time_calls(target, draft, wish), found[path, together]
                     for size, seconds in calls.verify:
                         times.verify[size].append(seconds)
@@ -180,7 +180,7 @@ def timed(variants: Sequence[Variant], given: argparse.Namespace) -> dict[tuple[
 def expected(costs: Costs, acceptance: float) -> dict[Mode, float]:
     """Return the speed of fixed drafts in that of plain decoding."""
     alone, together = (
-        Experience(CostCurve(dict(calls.verify)), CostCurve(dict(calls.step))) for calls in costs.calls
+        LatencyModel(CostCurve(dict(calls.verify)), CostCurve(dict(calls.step))) for calls in costs.calls
     )
     found = {each.mode: each.tokens_per_s for each in predict(alone, together, acceptance)}
     return {mode: found[mode] / found["off"] for mode in ("sd", "ssd")}

@@ -17,7 +17,7 @@ from statistics import fmean
 from unittest.mock import patch
 
 from localspec.decoding.measurements import Costs, Trace
-from localspec.decoding.policy import Odds
+from localspec.decoding.policy import Calibrator
 from localspec.tuning.simulator.simulator import Simulator
 from localspec.types import EngineSettings, FanOutShape
 from tests.benchmarks.simulation import MAX_FAN_OUT, chosen_requests, known, opened, pair_parser, traced
@@ -91,7 +91,7 @@ def simulated(simulators: Sequence[Simulator], settings: EngineSettings, way: Wa
 @contextmanager
 def untaught() -> Iterator[None]:
     """Let nothing be learned about the draft model's chances of outcomes."""
-    with patch.object(Odds, "observe", lambda self, own, *, is_true: None):
+    with patch.object(Calibrator, "observe", lambda self, own, *, is_true: None):
         yield
 
 

@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
 
-from localspec.decoding.measurements import CostWish
+from localspec.decoding.measurements import CostRequest
 from localspec.inference.runtime import Runtime
 from localspec.types import ModelOptions
 
@@ -40,7 +40,7 @@ def main() -> None:
         pairs = [stack.enter_context(opened(target, args)) for target in args.targets]
         verify: list[defaultdict[int, list[float]]] = [defaultdict(list) for _ in pairs]
         step: list[list[float]] = [[] for _ in pairs]
-        wish = CostWish(DEPTH, together=False, verify_sizes=SIZES, step_widths=(1,), budget_s=BUDGET_S)
+        wish = CostRequest(DEPTH, together=False, verify_sizes=SIZES, step_widths=(1,), budget_s=BUDGET_S)
         for _ in range(args.turns):
             for number, pair in enumerate(pairs):
                 calls = pair.measure_costs(wish)

@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from localspec.decoding.measurements import Costs, Trace, TraceWish
+from localspec.decoding.measurements import Costs, Trace, TraceRequest
 from localspec.inference.runtime import Runtime
 from localspec.storage.profiles import Profile, profiles
 from localspec.tuning.costs import fit_overheads, measure
@@ -78,7 +78,7 @@ def tune(runtime: Runtime, profile: Profile, prompts: Sequence[str], trials: int
     asked = list(requests(runtime, profile, prompts))
     calls = tuple(measure(runtime, budget_s=10))
     costs = Costs(calls, fit_overheads(runtime, calls, asked[:6], 8))
-    segments = tuple(runtime.trace(TraceWish(request)) for request in asked)
+    segments = tuple(runtime.trace(TraceRequest(request)) for request in asked)
     simulator = Simulator(Trace(profile.sampling, segments), costs)
     count = len(segments)
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from localspec.benchmark.contender import Anchor, Prompt, Run
-from localspec.benchmark.figures import Interval, Row, Table, table
+from localspec.benchmark.figures import Interval, Row, SpeedTable, table
 from localspec.benchmark.interleave import interleave
 from localspec.benchmark.own_modes import Own, plain_anchor
 from localspec.benchmark.prompts import spread
@@ -88,7 +88,7 @@ def line(row: Row) -> str:
     )
 
 
-def report_best(found: Table, task: str, runs: Sequence[Run], anchors: Sequence[Anchor]) -> None:
+def report_best(found: SpeedTable, task: str, runs: Sequence[Run], anchors: Sequence[Anchor]) -> None:
     """Print how the fastest ssd does against the fastest sd, prompt by prompt."""
     speeds = {row.contender: row.tokens_per_s.value for row in found.rows if row.task == task}
     best = [

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from localspec.decoding.engine import Engine
-from localspec.decoding.loop import Round, Task
-from localspec.decoding.policy import CostCurve, Experience
+from localspec.decoding.loop import DecodeParams, Round
+from localspec.decoding.policy import CostCurve, LatencyModel
 from localspec.decoding.sampling import distribution
 from localspec.inference.contexts import Contexts
 from localspec.llama import Model
@@ -22,9 +22,9 @@ MAX_FAN_OUT = 24
 READ_WIDTH = 32  # llama.cpp reads 64 tokens and more in another way, with other bits in the cache
 
 
-def costs() -> Experience:
+def costs() -> LatencyModel:
     """Return costs under which drafting pays, to be unlearned by the first rounds."""
-    return Experience(CostCurve({1: 0.02, 9: 0.021}), CostCurve({1: 0.0005, 16: 0.001}))
+    return LatencyModel(CostCurve({1: 0.02, 9: 0.021}), CostCurve({1: 0.0005, 16: 0.001}))
 
 
 class Pair:
@@ -54,10 +54,10 @@ class Pair:
         """Return tokens as text."""
         return self.models[0].vocabulary.decode(tokens)
 
-    def task(self, settings: EngineSettings, tokens: int, sampling: Sampling = GREEDY) -> Task:
+    def task(self, settings: EngineSettings, tokens: int, sampling: Sampling = GREEDY) -> DecodeParams:
         """Return an answer to decode."""
         ends = self.models[0].end_tokens
-        return Task(sampling, settings.acceptance, settings.draft_length, tokens, ends)
+        return DecodeParams(sampling, settings.acceptance, settings.draft_length, tokens, ends)
 
     def rounds(self, prompt: Sequence[int], settings: EngineSettings, tokens: int) -> list[Round]:
         """Decode a greedy answer."""

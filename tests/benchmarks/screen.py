@@ -17,7 +17,7 @@ from pathlib import Path
 from textual.pilot import Pilot
 
 from localspec.chat.loading import ModelLoader
-from localspec.chat.session import Desk, Wishes
+from localspec.chat.session import ChatSession, SessionRequest
 from localspec.chat.store.store import Store
 from localspec.storage.config import Config
 from localspec.storage.profiles import profiles
@@ -59,7 +59,9 @@ async def measure(folder: Path, seconds: float) -> None:
     with Store(folder / "chats.db") as store:
         longest, long = fill(store, 2_000, 150), fill(store, 100, len(TEXT) // 6)
         loader = ModelLoader(lambda _on_progress: PacedModels(Script(itertools.cycle([TEXT])), context=10**6))
-        app = LocalSpecApp(Desk(store, profiles(folder).good, Wishes()), loader, Config(), folder, deque())
+        app = LocalSpecApp(
+            ChatSession(store, profiles(folder).good, SessionRequest()), loader, Config(), folder, deque()
+        )
         try:
             async with app.run_test(size=SIZE) as pilot:
                 await until(pilot, lambda: loader.ready is not None)

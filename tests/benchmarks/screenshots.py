@@ -15,7 +15,7 @@ from pathlib import Path
 from textual.pilot import Pilot
 
 from localspec.chat.loading import ModelLoader
-from localspec.chat.session import Desk, Wishes
+from localspec.chat.session import ChatSession, SessionRequest
 from localspec.chat.store.store import Store
 from localspec.demo import bundled_pair
 from localspec.inference.worker import Worker
@@ -48,8 +48,8 @@ async def draw(folder: Path, output: Path) -> None:
     """Chat a little and draw what there is to see."""
     with Store(folder / "chats.db") as store:
         loader = ModelLoader(open_models)
-        wishes = Wishes(sampling=lambda _sampling: Sampling(temperature=0.0), seed=1)
-        desk = Desk(store, profiles(folder).good, wishes)
+        wishes = SessionRequest(sampling=lambda _sampling: Sampling(temperature=0.0), seed=1)
+        desk = ChatSession(store, profiles(folder).good, wishes)
         app = LocalSpecApp(desk, loader, Config(), folder, deque())
         try:
             async with app.run_test(size=(120, 36)) as pilot:

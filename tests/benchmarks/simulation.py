@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 
-from localspec.decoding.measurements import CallCosts, Costs, Overhead, Trace, TraceWish
+from localspec.decoding.measurements import CallCosts, Costs, Overhead, Trace, TraceRequest
 from localspec.demo import bundled_pair, prompts
 from localspec.inference.runtime import Runtime
 from localspec.testing.paced import Pacing, open_paced
@@ -134,7 +134,7 @@ def measured(runtime: Runtime, requests: Sequence[Request]) -> Costs:
 def traced(runtime: Runtime, requests: Sequence[Request]) -> Trace:
     """Trace every answer."""
     began = time.perf_counter()
-    segments = tuple(runtime.trace(TraceWish(request)) for request in requests)
+    segments = tuple(runtime.trace(TraceRequest(request)) for request in requests)
     trace = Trace(requests[0].sampling, segments)
     print(f"a trace of {trace.tokens} tokens took {time.perf_counter() - began:.1f} s")
     return trace

@@ -4,15 +4,17 @@ from dataclasses import replace
 
 import pytest
 
-from localspec.chat.comparison import Answer, figures, first_difference, plain_rate, verdict
+from localspec.chat.comparison import ComparedAnswer, figures, first_difference, plain_rate, verdict
 from localspec.types import Mode, ModeChanged
 from tests.tui.answers import plain, record_of, sd, ssd
 
 ROUNDS = {"off": plain(60), "sd": sd(40), "ssd": ssd(40)}
 
 
-def answer(mode: Mode, text: str = "a text", temperature: float = 0.0, complete: bool = True) -> Answer:
-    return Answer(mode, text, record_of(ROUNDS[mode], mode, temperature), complete)
+def answer(
+    mode: Mode, text: str = "a text", temperature: float = 0.0, complete: bool = True
+) -> ComparedAnswer:
+    return ComparedAnswer(mode, text, record_of(ROUNDS[mode], mode, temperature), complete)
 
 
 def test_the_ratio_is_to_the_plain_answer_of_the_same_comparison() -> None:
@@ -26,7 +28,7 @@ def test_the_ratio_is_to_the_plain_answer_of_the_same_comparison() -> None:
 
 
 @pytest.mark.parametrize("plain_answer", [answer("sd"), answer("off", complete=False)])
-def test_without_a_whole_plain_answer_there_is_no_ratio(plain_answer: Answer) -> None:
+def test_without_a_whole_plain_answer_there_is_no_ratio(plain_answer: ComparedAnswer) -> None:
     assert plain_rate([plain_answer]) is None
     assert "×" not in "".join(figures(answer("ssd"), None))
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from localspec.chat.answer_settings import NONE, Answered, Experience, Tuned
+from localspec.chat.answer_settings import NONE, Answered, PairKnowledge, Tuned
 from localspec.chat.auto import with_auto
 from localspec.chat.open_chat import Saved
-from localspec.chat.session import Desk, Wishes
+from localspec.chat.session import ChatSession, SessionRequest
 from localspec.chat.store.store import Store
 from localspec.errors import UserError
 from localspec.smollm2 import SAMPLING
@@ -26,11 +26,13 @@ def store(tmp_path: Path) -> Iterator[Store]:
         yield store
 
 
-def desk(store: Store, wishes: Wishes | None = None, experience: Experience = NONE) -> Desk:
-    return Desk(store, profiles(Path("nowhere")).good, wishes or Wishes(), experience=experience)
+def desk(store: Store, wishes: SessionRequest | None = None, experience: PairKnowledge = NONE) -> ChatSession:
+    return ChatSession(
+        store, profiles(Path("nowhere")).good, wishes or SessionRequest(), experience=experience
+    )
 
 
-def ask(desk: Desk, models: ScriptedModels, text: str = "hello") -> list[Saved]:
+def ask(desk: ChatSession, models: ScriptedModels, text: str = "hello") -> list[Saved]:
     desk.chat.ask(text)
     return [event for event in desk.answer(models) if isinstance(event, Saved)]
 
@@ -53,13 +55,13 @@ def test_auto_measures_anew_when_the_models_were_opened_again(store: Store) -> N
 
 
 def test_named_mode_is_kept_whatever_happens(store: Store) -> None:
-    models, at = ScriptedModels(), desk(store, Wishes(mode="sd"))
+    models, at = ScriptedModels(), desk(store, SessionRequest(mode="sd"))
     ask(at, models)
     assert (models.requests[0].settings.mode, models.requests[0].steps_down) == ("sd", False)
 
 
 def test_flags_go_before_the_profile_and_the_temperature_before_both(store: Store) -> None:
-    at = desk(store, Wishes(sampling=lambda sampling: replace(sampling, top_k=7), system="Be brief."))
+    at = desk(store, SessionRequest(sampling=lambda sampling: replace(sampling, top_k=7), system="Be brief."))
     at.choose_profile("writing")
     assert (at.sampling(None).top_k, at.sampling(None).temperature) == (7, 0.9)
     at.temperature = 0.1
@@ -74,8 +76,8 @@ def test_smollm2_is_sampled_as_its_card_says_unless_somebody_settled_it(
 ) -> None:
     text = 'title = "Poems"\ntask = "writing"\nsampling.temperature = 1.5'
     (tmp_path / "poems.toml").write_text(text, encoding="utf-8")
-    wishes = Wishes(sampling=lambda sampling: replace(sampling, top_k=7))
-    at, models = Desk(store, profiles(tmp_path).good, wishes), ScriptedModels()
+    wishes = SessionRequest(sampling=lambda sampling: replace(sampling, top_k=7))
+    at, models = ChatSession(store, profiles(tmp_path).good, wishes), ScriptedModels()
     ask(at, models)
     assert models.requests[-1].sampling.temperature == 0.7
     models.target = replace(models.target, path=seeming_smollm2)  # others were opened
@@ -106,7 +108,7 @@ def test_unknown_profile_is_refused(store: Store) -> None:
 def test_given_seed_gives_another_answer_each_time_and_the_same_ones_again(store: Store) -> None:
     seeds = []
     for _ in range(2):
-        models, at = ScriptedModels(), desk(store, Wishes(seed=2**32 - 1))
+        models, at = ScriptedModels(), desk(store, SessionRequest(seed=2**32 - 1))
         ask(at, models)
         ask(at, models)
         seeds.append([request.seed for request in models.requests])
@@ -128,7 +130,7 @@ def test_speculated_answer_is_compared_with_plain_decoding_measured_at_its_depth
 
 
 def test_plain_answer_is_itself_a_measurement(store: Store) -> None:
-    at, models = desk(store, Wishes(mode="off")), ScriptedModels(says("word " * 100))
+    at, models = desk(store, SessionRequest(mode="off")), ScriptedModels(says("word " * 100))
     models.plain = None  # measuring would give nothing
     assert len(ask(at, models)) == 1
     at.choose_mode("sd")
@@ -156,7 +158,7 @@ def test_last_chat_is_open_again(store: Store) -> None:
 
 def test_profile_of_the_command_line_begins_a_chat_of_its_own(store: Store) -> None:
     ask(desk(store), ScriptedModels(), "remember me")
-    fresh = Desk(store, profiles(Path("nowhere")).good, Wishes(), "coding", resumes=False)
+    fresh = ChatSession(store, profiles(Path("nowhere")).good, SessionRequest(), "coding", resumes=False)
     assert fresh.chat.path == ()
     assert fresh.profile.name == "coding"
 
@@ -178,7 +180,7 @@ FOUND: dict[TaskType, Tuned] = {
 
 
 def test_next_message_under_another_profile_has_its_tuned_settings(store: Store) -> None:
-    models, at = ScriptedModels(), desk(store, experience=Experience(FOUND.get))
+    models, at = ScriptedModels(), desk(store, experience=PairKnowledge(FOUND.get))
     ask(at, models)
     at.choose_profile("coding")
     ask(at, models)
@@ -190,15 +192,15 @@ def test_next_message_under_another_profile_has_its_tuned_settings(store: Store)
 
 
 def test_flags_go_before_what_was_tuned(store: Store) -> None:
-    wishes = Wishes(speculation=Speculation(draft_length=2))
-    models, at = ScriptedModels(), desk(store, wishes, Experience(FOUND.get))
+    wishes = SessionRequest(speculation=Speculation(draft_length=2))
+    models, at = ScriptedModels(), desk(store, wishes, PairKnowledge(FOUND.get))
     at.choose_profile("coding")
     ask(at, models)
     assert (models.requests[0].settings.mode, models.requests[0].settings.draft_length) == ("sd", 2)
 
 
 def test_auto_follows_each_message_under_one_system_prompt(store: Store) -> None:
-    models, at = ScriptedModels(), desk(store, experience=Experience(FOUND.get))
+    models, at = ScriptedModels(), desk(store, experience=PairKnowledge(FOUND.get))
     at.choose_profile("auto")
     followed, shown = [], []
     for text in (TALK, CODE, "Make it shorter.", TALK):
@@ -238,7 +240,7 @@ def test_file_of_ones_own_named_auto_is_a_profile_like_others() -> None:
 def test_answers_are_learned_from_once_each_under_the_task_that_was_followed(store: Store) -> None:
     learned: list[Answered] = []
     models = ScriptedModels(says("word " * 40))
-    at = desk(store, experience=Experience(learn=learned.append))
+    at = desk(store, experience=PairKnowledge(learn=learned.append))
     at.choose_profile("auto")
     for text in (CODE, TALK):
         ask(at, models, text)
@@ -248,7 +250,7 @@ def test_answers_are_learned_from_once_each_under_the_task_that_was_followed(sto
 
 def test_what_is_stale_is_said_once_also_after_the_models_were_opened_again(store: Store) -> None:
     stale = Tuned(None, "", "tuned settings are from other files")
-    at = desk(store, experience=Experience(lambda _task: stale))
+    at = desk(store, experience=PairKnowledge(lambda _task: stale))
     assert at.take_notices() == ()
     ask(at, ScriptedModels())
     assert at.take_notices() == ("tuned settings are from other files",)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from localspec.chat.live_stats import Figures, Gauge, PlainRates, label, of_record
+from localspec.chat.live_stats import Figures, LiveStats, PlainRates, label, of_record
 from localspec.chat.messages import RoundMark
 from localspec.types import DraftOrigin, Mode, ModeChanged, PlainRate, RoundStats, Summary
 from tests.chat.talk import record
@@ -29,8 +29,10 @@ def rates(*points: tuple[int, float]) -> PlainRates:
     return known
 
 
-def started(mode: Mode = "ssd", plain: PlainRates | None = None, prompt_tokens: int | None = None) -> Gauge:
-    gauge = Gauge(plain or PlainRates())
+def started(
+    mode: Mode = "ssd", plain: PlainRates | None = None, prompt_tokens: int | None = None
+) -> LiveStats:
+    gauge = LiveStats(plain or PlainRates())
     gauge.start(mode, prompt_tokens)
     gauge.add([READ])
     return gauge
@@ -73,7 +75,7 @@ def test_plain_answers_are_measurements_and_others_are_not() -> None:
 
 
 def test_before_anything_came_there_is_nothing_to_tell() -> None:
-    assert Gauge(PlainRates()).figures() == Figures("Plain")
+    assert LiveStats(PlainRates()).figures() == Figures("Plain")
     assert started("ssd").figures() == Figures("SSD")
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from localspec.chat.answer_settings import Answered, Chooser, Experience, Tuned
+from localspec.chat.answer_settings import Answered, Chooser, PairKnowledge, Tuned
 from localspec.storage.profiles import Profile, Speculation, profiles
 from localspec.testing.scripted import ScriptedModels
 from localspec.types import EngineSettings, Mode, Sampling, TaskType
@@ -31,7 +31,7 @@ class Notebook:
         return self.known[0] if self.known else None
 
     def chooser(self, models: ScriptedModels | None = None) -> Chooser:
-        return Chooser(models or ScriptedModels(), Experience(self.recall), self.said.append)
+        return Chooser(models or ScriptedModels(), PairKnowledge(self.recall), self.said.append)
 
 
 def under(speculation: Speculation) -> Profile:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from localspec.benchmark.contender import Prompt
-from localspec.benchmark.figures import Drift, Interval, Row, Table
+from localspec.benchmark.figures import Drift, Interval, Row, SpeedTable
 from localspec.cli.bench.output import Conditions
-from localspec.cli.bench.request import USUAL_SAMPLING, BenchWish
+from localspec.cli.bench.request import USUAL_SAMPLING, BenchRequest
 from localspec.storage.profiles import Speculation
 
 PLAIN = Row(
@@ -60,9 +60,9 @@ SERVER = replace(
     memory_peak=None,
 )
 ROWS = tuple(replace(row, task=task) for task in ("coding", "all") for row in (PLAIN, AHEAD, SERVER))
-TABLE = Table(ROWS, Drift(0.04, ()), comparable=True, reason="")
+TABLE = SpeedTable(ROWS, Drift(0.04, ()), comparable=True, reason="")
 CONDITIONS = Conditions("big", "small", "A processor, 2 of 4 cores, Linux", "localspec bench -n 64", True)
-WISH = BenchWish(
+WISH = BenchRequest(
     modes=("off", "ssd"),
     asked_modes=True,
     lengths=(),

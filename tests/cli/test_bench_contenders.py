@@ -17,7 +17,7 @@ from localspec.app import placing
 from localspec.app.options import PairOptions
 from localspec.benchmark.contender import Prompt
 from localspec.benchmark.llama_server import contender
-from localspec.chat.answer_settings import Experience, Tuned
+from localspec.chat.answer_settings import PairKnowledge, Tuned
 from localspec.cli.bench import contenders, parser
 from localspec.cli.bench.contenders import (
     check_fit,
@@ -84,8 +84,8 @@ def server(monkeypatch: pytest.MonkeyPatch) -> type[Server]:
     return Server
 
 
-def recalling(**found: Tuned | None) -> Experience:
-    return Experience(found.__getitem__)
+def recalling(**found: Tuned | None) -> PairKnowledge:
+    return PairKnowledge(found.__getitem__)
 
 
 def names(pair: PairOptions, runtime: Runtime, lengths: Sequence[int] = ()) -> list[str]:
@@ -266,7 +266,7 @@ def test_every_tuned_task_is_recalled_once() -> None:
         asked.append(task)
         return Tuned(SSD, "")
 
-    tuned_settings(Experience(recall), (CODING, Prompt("writing", "Tell."), CODING))
+    tuned_settings(PairKnowledge(recall), (CODING, Prompt("writing", "Tell."), CODING))
     assert asked == ["coding", "writing"]
 
 

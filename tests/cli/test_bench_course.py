@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from localspec.benchmark.contender import Prompt, Run
-from localspec.cli.bench import Measured, Plan, Progress, Stop, measure
+from localspec.cli.bench import BenchProgress, Measured, Plan, Stop, measure
 from localspec.errors import Cancelled, EngineError
 from localspec.types import Summary
 
@@ -64,7 +64,7 @@ def test_everybody_answers_everything() -> None:
 
 def test_progress_counts_answers_after_the_warm_up() -> None:
     times = iter([0.0, 100.0, 110.0])
-    progress = Progress(2, 5, lambda: next(times))
+    progress = BenchProgress(2, 5, lambda: next(times))
     assert progress.words("off") == "warming up: off"
     progress.end()
     assert progress.words("sd") == "warming up: sd"

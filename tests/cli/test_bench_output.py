@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from localspec.benchmark.contender import Run
-from localspec.benchmark.figures import Drift, Interval, Table
+from localspec.benchmark.figures import Drift, Interval, SpeedTable
 from localspec.cli.bench.output import comma_separated, line, markdown, times, whole
 from localspec.cli.bench.plot import picture
 from localspec.types import Summary
@@ -151,5 +151,5 @@ def test_a_drawing_needs_nothing_else_and_knows_light_and_dark() -> None:
 
 
 def test_a_table_of_one_row_can_be_drawn() -> None:
-    alone = Table((replace(SERVER, against=None),), Drift(0.0, ()), comparable=False, reason="few")
+    alone = SpeedTable((replace(SERVER, against=None),), Drift(0.0, ()), comparable=False, reason="few")
     assert len(bars(picture(alone, "big", ""))) == 1

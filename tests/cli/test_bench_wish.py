@@ -12,7 +12,7 @@ from localspec.app.options import PairOptions
 from localspec.benchmark.contender import Prompt
 from localspec.cli.bench import parser
 from localspec.cli.bench.request import (
-    BenchWish,
+    BenchRequest,
     prompts_of,
     read_against,
     read_lengths,
@@ -29,7 +29,7 @@ BIG, SMALL = ModelOptions(Path("big.gguf")), ModelOptions(Path("small.gguf"))
 PROMPTS = (Prompt("coding", "Sort."),)
 
 
-def wish(*flags: str, draft: ModelOptions | None = SMALL) -> BenchWish:
+def wish(*flags: str, draft: ModelOptions | None = SMALL) -> BenchRequest:
     return wish_of(parser().parse_args(flags), PROMPTS, PairOptions(BIG, draft, None, 16, False))
 
 

@@ -23,8 +23,8 @@ from localspec.hardware.machine import facts_of
 from localspec.storage.paths import config_dir, data_dir
 from localspec.storage.tuned_settings import (
     Identity,
+    LoadOptions,
     TunedTask,
-    TunedWorkplace,
     identify,
     keep,
     keep_workplace,
@@ -163,7 +163,7 @@ def test_damaged_file_is_told_and_nothing_is_used(
 
 
 def test_pair_is_opened_as_was_found_best_unless_flags_say_otherwise(files: tuple[str, ...]) -> None:
-    best = TunedWorkplace(5, 2, 256, draft_flash_attention=True, draft_kv_type="q8_0", draft_on_cpu=True)
+    best = LoadOptions(5, 2, 256, draft_flash_attention=True, draft_kv_type="q8_0", draft_on_cpu=True)
     given = ("-ub", "128", "-fa", "off", "-ctkd", "f16", "-t", "3", "-td", "1", "-devd", "CUDA1")
     for flags in ((), given):
         args, pair = parsed(*files, *flags)

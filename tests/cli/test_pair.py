@@ -16,7 +16,7 @@ from localspec.cli.pair.measuring import Gain, measure
 from localspec.errors import EngineDied, EngineError
 from localspec.hardware import machine as machine_module
 from localspec.models.catalogue import Catalogue, approximate_shape
-from localspec.models.pairing import Verdict
+from localspec.models.pairing import PairingVerdict
 from localspec.types import EngineSettings, Finished, GenerationEvent, Mode, Request, Summary
 from tests.cli.choosing import entry, on_disk, pair
 from tests.cli.conftest import Invoke
@@ -29,10 +29,13 @@ BIG, SMALL, OTHER = entry("big", 14), entry("small", 0.6), entry("other", 0.5, f
 KNOWN = Catalogue("2026-01-01", (BIG, SMALL, OTHER), (pair(BIG, SMALL), pair(entry("odd", 9), OTHER)))
 SHAPE = approximate_shape(BIG)
 TARGET = Target("big", SHAPE, Path("/models/big.gguf"))
-FITS, DIFFERS = Verdict(True, "the same 32,000 tokens", 23.3), Verdict(False, "token 9 differs", 23.3)
+FITS, DIFFERS = (
+    PairingVerdict(True, "the same 32,000 tokens", 23.3),
+    PairingVerdict(False, "token 9 differs", 23.3),
+)
 
 
-def found(*local: object, target: Target = TARGET, verdict: Verdict = FITS) -> tuple[Partner, ...]:
+def found(*local: object, target: Target = TARGET, verdict: PairingVerdict = FITS) -> tuple[Partner, ...]:
     return partners(target, ONE_CARD, local, KNOWN, lambda _one, _other: verdict)  # type: ignore[arg-type]
 
 

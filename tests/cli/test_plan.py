@@ -17,7 +17,7 @@ from localspec.hardware import machine as machine_module
 from localspec.hardware.device_info import Machine, Placement
 from localspec.hardware.memory import confirm as confirm_module
 from localspec.hardware.memory.budget import by_shares
-from localspec.hardware.placement.constraints import CacheTypes, Spread, Wishes
+from localspec.hardware.placement.constraints import CacheTypes, LayerSplit, PlacementConstraints
 from localspec.hardware.placement.place import place
 from localspec.models import shape
 from localspec.models.shape import ModelShape
@@ -71,16 +71,16 @@ def test_without_a_plan_options_stay_as_given() -> None:
 
 def test_layers_of_a_split_reach_llama_cpp_as_planned() -> None:
     where = machine((card(0, 24), 900), (card(1, 16), 500), (card(2, 8), 250))
-    found = place(where, HUGE, None, Wishes())
+    found = place(where, HUGE, None, PlacementConstraints())
     pair = placing.apply(found, options())
     assert pair.target.devices is not None
     assert pair.target.gpu_layers is not None
     divided = by_shares(pair.target.devices, pair.target.tensor_split, pair.target.gpu_layers, 80)
-    assert divided == Spread(found.target.devices, found.target.layers)
+    assert divided == LayerSplit(found.target.devices, found.target.layers)
 
 
 def test_a_part_with_the_processor_reaches_llama_cpp_as_planned() -> None:
-    found = place(machine((card(0, 12), 360)), LARGE, None, Wishes())
+    found = place(machine((card(0, 12), 360)), LARGE, None, PlacementConstraints())
     pair = placing.apply(found, options())
     assert pair.target.gpu_layers == sum(found.target.layers) + 1
     assert pair.target.gpu_layers < 64
@@ -88,7 +88,7 @@ def test_a_part_with_the_processor_reaches_llama_cpp_as_planned() -> None:
 
 def test_without_cards_threads_and_modes_stay_with_the_runtime() -> None:
     given = options(draft=True)
-    pair = placing.apply(place(machine(), SMALL, SMALL, Wishes()), given)
+    pair = placing.apply(place(machine(), SMALL, SMALL, PlacementConstraints()), given)
     assert pair.target == replace(given.target, context=8192, devices=(), gpu_layers=0)
     assert pair.draft is not None
     assert (pair.draft.threads, pair.draft_threads) == (0, None)
@@ -96,12 +96,12 @@ def test_without_cards_threads_and_modes_stay_with_the_runtime() -> None:
 
 def test_a_draft_on_the_processor_gets_the_cores_that_feeding_a_card_leaves() -> None:
     where = machine((card(0, 24), 300), processor=cpu(60, 32), rate=120)
-    pair = placing.apply(place(where, LARGE, SMALL, Wishes()), options(draft=True))
+    pair = placing.apply(place(where, LARGE, SMALL, PlacementConstraints()), options(draft=True))
     assert (pair.target.threads, pair.draft_threads) == (1, 31)
 
 
 def test_a_draft_without_a_seat_stays_closed() -> None:
-    found = place(BIG_AND_SMALL, LARGE, SMALL, Wishes(mode="off"))
+    found = place(BIG_AND_SMALL, LARGE, SMALL, PlacementConstraints(mode="off"))
     assert placing.apply(found, options(draft=True)).draft is None
 
 
@@ -113,24 +113,24 @@ def options(*, draft: bool = False) -> PairOptions:
 @pytest.mark.parametrize(
     ("flags", "wish"),
     [
-        ([], Wishes()),
-        (["-c", "2048"], Wishes(context=2048)),
-        (["-ngl", "20"], Wishes(gpu_layers=20)),
-        (["-ngld", "0"], Wishes(draft_gpu_layers=0)),
-        (["-ts", "3,1"], Wishes(tensor_split=(3.0, 1.0))),
-        (["-dev", "CUDA1"], Wishes(devices=("CUDA1",))),
-        (["-devd", "none"], Wishes(draft_devices=())),
-        (["-t", "4", "-td", "2"], Wishes(threads=4, draft_threads=2)),
-        (["--mode", "sd"], Wishes(mode="sd")),
-        (["-sm", "none", "-mg", "1"], Wishes(devices=("CUDA1",))),
-        (["-ctk", "q8_0"], Wishes(cache=CacheTypes("q8_0"))),
-        (["-ctvd", "bf16"], Wishes(draft_cache=CacheTypes(values="bf16"))),
-        (["-fa", "off", "-ub", "64"], Wishes(flash_attention=False, micro_batch=64)),
-        (["--fan-out", "32"], Wishes(max_fan_out=32)),
-        (["--reserve", "0=1GiB,cpu=2GiB"], Wishes(reserve=(("0", GIB), ("cpu", 2 * GIB)))),
+        ([], PlacementConstraints()),
+        (["-c", "2048"], PlacementConstraints(context=2048)),
+        (["-ngl", "20"], PlacementConstraints(gpu_layers=20)),
+        (["-ngld", "0"], PlacementConstraints(draft_gpu_layers=0)),
+        (["-ts", "3,1"], PlacementConstraints(tensor_split=(3.0, 1.0))),
+        (["-dev", "CUDA1"], PlacementConstraints(devices=("CUDA1",))),
+        (["-devd", "none"], PlacementConstraints(draft_devices=())),
+        (["-t", "4", "-td", "2"], PlacementConstraints(threads=4, draft_threads=2)),
+        (["--mode", "sd"], PlacementConstraints(mode="sd")),
+        (["-sm", "none", "-mg", "1"], PlacementConstraints(devices=("CUDA1",))),
+        (["-ctk", "q8_0"], PlacementConstraints(cache=CacheTypes("q8_0"))),
+        (["-ctvd", "bf16"], PlacementConstraints(draft_cache=CacheTypes(values="bf16"))),
+        (["-fa", "off", "-ub", "64"], PlacementConstraints(flash_attention=False, micro_batch=64)),
+        (["--fan-out", "32"], PlacementConstraints(max_fan_out=32)),
+        (["--reserve", "0=1GiB,cpu=2GiB"], PlacementConstraints(reserve=(("0", GIB), ("cpu", 2 * GIB)))),
     ],
 )  # fmt: skip
-def test_flags_become_wishes(flags: list[str], wish: Wishes) -> None:
+def test_flags_become_wishes(flags: list[str], wish: PlacementConstraints) -> None:
     args = plan.parser().parse_args([*PAIR, *flags])
     assert placing.wishes(args, pair_options(args), BIG_AND_SMALL) == wish
 
@@ -160,7 +160,7 @@ def test_the_verb_tells_who_sits_where(capsys: pytest.CaptureFixture[str]) -> No
 def test_explain_lists_all_that_was_not_taken(invented: Machine, capsys: pytest.CaptureFixture[str]) -> None:
     plan.main((*PAIR, "--explain"))
     out = capsys.readouterr().out
-    rejected = place(invented, LARGE, SMALL, Wishes()).rejected
+    rejected = place(invented, LARGE, SMALL, PlacementConstraints()).rejected
     assert len(rejected) > 5
     for other in rejected:
         assert f"{other.description}" in out
@@ -202,6 +202,6 @@ def test_a_plan_of_the_bundled_pair_on_this_machine(capsys: pytest.CaptureFixtur
 
 
 def test_a_placement_is_words_without_alternatives() -> None:
-    found: Placement = place(machine(), SMALL, None, Wishes())
+    found: Placement = place(machine(), SMALL, None, PlacementConstraints())
     assert not found.rejected
     assert "not taken:" not in placing.lines(found, explain=True)

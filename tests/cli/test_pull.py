@@ -14,7 +14,7 @@ from localspec.app.options import pair_options
 from localspec.cli.pull import progress_line
 from localspec.cli.run import parser
 from localspec.models.hub import repository as hub_module
-from localspec.models.hub.download import Progress
+from localspec.models.hub.download import DownloadProgress
 from localspec.models.names import Reference
 from tests.cli.conftest import Invoke
 from tests.models.disk import REPOSITORY, model_bytes
@@ -98,8 +98,8 @@ def test_ctrl_c_says_how_to_go_on(invoke: Invoke, monkeypatch: pytest.MonkeyPatc
 
 
 def test_progress_tells_rate_and_time_left() -> None:
-    assert progress_line(Progress("a", 0, 4_000_000_000)) == "  0%  0 bytes of 4 GB"
-    told = progress_line(Progress("a", 1_000_000_000, 4_000_000_000, 25e6, 120.0))
+    assert progress_line(DownloadProgress("a", 0, 4_000_000_000)) == "  0%  0 bytes of 4 GB"
+    told = progress_line(DownloadProgress("a", 1_000_000_000, 4_000_000_000, 25e6, 120.0))
     assert told == " 25%  1 GB of 4 GB  25 MB/s  2 min left"
 
 

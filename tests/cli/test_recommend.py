@@ -15,7 +15,7 @@ from localspec.hardware import machine as machine_module
 from localspec.hardware.device_info import Machine
 from localspec.models.catalogue import CataloguePair, approximate_shape, catalogue
 from localspec.models.local import LocalModel
-from localspec.models.pairing import Verdict
+from localspec.models.pairing import PairingVerdict
 from tests.cli.choosing import entry, on_disk, pair
 from tests.cli.conftest import Invoke
 from tests.hardware.machines import GIB, card, cpu, machine
@@ -30,7 +30,7 @@ def best(
     on: Machine = ONE_CARD,
     local: tuple[LocalModel, ...] = (),
     task: str | None = None,
-    verdict: Verdict = Verdict(True, "", 20),  # noqa: B008 - frozen
+    verdict: PairingVerdict = PairingVerdict(True, "", 20),  # noqa: B008 - frozen
 ) -> list[Ranked]:
     return list(recommend(on, pairs, local, task=task, compare=lambda _one, _other: verdict))
 
@@ -109,11 +109,11 @@ def test_a_catalogue_that_is_wrong_about_files_on_disk_says_so() -> None:
         on_disk("user/big-GGUF:Q4_K_M", approximate_shape(BIG)),
         on_disk("user/small-GGUF:Q4_K_M", approximate_shape(SMALL)),
     )
-    (found,) = best((pair(BIG, SMALL),), local=local, verdict=Verdict(False, "token 7 differs", 20))
+    (found,) = best((pair(BIG, SMALL),), local=local, verdict=PairingVerdict(False, "token 7 differs", 20))
     assert found.placement is None
     assert found.problem == "the catalogue is wrong about this pair: token 7 differs"
 
-    def broken(_one: Path, _other: Path) -> Verdict:
+    def broken(_one: Path, _other: Path) -> PairingVerdict:
         raise ModelFileError("small.gguf is incomplete")
 
     (found,) = recommend(ONE_CARD, (pair(BIG, SMALL),), local, compare=broken)

@@ -54,9 +54,11 @@ class World:
             if (path := self.folder / f"{model.key}-GGUF-Q4_K_M.gguf").exists()
         ]
         from localspec.app.recommendation import recommend
-        from localspec.models.pairing import Verdict
+        from localspec.models.pairing import PairingVerdict
 
-        return recommend(found, (pair(BIG, SMALL),), local, compare=lambda _a, _b: Verdict(True, "", 10))
+        return recommend(
+            found, (pair(BIG, SMALL),), local, compare=lambda _a, _b: PairingVerdict(True, "", 10)
+        )
 
 
 @pytest.fixture

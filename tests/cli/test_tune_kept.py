@@ -18,10 +18,10 @@ from localspec.storage import paths, tuned_settings
 from localspec.storage.tuned_settings import (
     Identity,
     Kept,
+    LoadOptions,
     MachineFacts,
     ModelFacts,
     TunedTask,
-    TunedWorkplace,
 )
 from localspec.tuning import run_folder
 from localspec.tuning.plan import TunePlan
@@ -177,7 +177,7 @@ def test_nobody_to_ask_is_a_mistake(invoke: Invoke) -> None:
 
 
 def test_settings_are_exported_with_the_place_they_were_found_at(invoke: Invoke, two: Identity) -> None:
-    tuned_settings.keep_workplace(two, TunedWorkplace(threads=3, micro_batch=1024))
+    tuned_settings.keep_workplace(two, LoadOptions(threads=3, micro_batch=1024))
     outcome = invoke("tune", "--export", "llama-server", "--no-fit")
     assert outcome.code == 0
     assert outcome.out.count("llama-server \\") == 2

@@ -9,13 +9,13 @@ import pytest
 
 from localspec.cli.tune.display import TuneView, block
 from localspec.cli.tune.results import as_json, llama_ratio, result_lines
+from localspec.storage.tuned_settings import LoadOptions
 from localspec.tuning.events import (
     BestSoFar,
     Dropped,
     StageBegan,
     StageProgress,
     TuneEvent,
-    Workplace,
 )
 from localspec.tuning.progress import TuneProgress
 from localspec.tuning.words import (
@@ -68,8 +68,8 @@ class TestWords:
         assert settings_words(settings) == words
 
     def test_a_workplace_says_what_is_unusual(self) -> None:
-        assert workplace_words(Workplace()) == "opened as usual"
-        words = workplace_words(Workplace(1, 2, 128, False, "q8_0", True))
+        assert workplace_words(LoadOptions()) == "opened as usual"
+        words = workplace_words(LoadOptions(1, 2, 128, False, "q8_0", True))
         assert words == (
             "opened with 1 thread, 2 for the draft, micro-batch 128, draft flash attention off, "
             "draft cache q8_0, draft on the processor"

@@ -13,11 +13,11 @@ import pytest
 from localspec.app import tuning
 from localspec.app.options import PairOptions
 from localspec.app.tuning import Stop, Stoppable, opener
-from localspec.decoding.measurements import CallCosts, CostWish
+from localspec.decoding.measurements import CallCosts, CostRequest
 from localspec.errors import Cancelled, EngineError
 from localspec.inference.interface import TunableModels
+from localspec.storage.tuned_settings import LoadOptions
 from localspec.testing.scripted import Gate, ScriptedModels, says
-from localspec.tuning.events import Workplace
 from localspec.types import Finished, GenerationEvent, ModelOptions, Request
 
 
@@ -28,7 +28,7 @@ class Slow(ScriptedModels):
         super().__init__(says("hello ", "world"))
         self.begun, self.cancelled = threading.Event(), threading.Event()
 
-    def measure_costs(self, wish: CostWish) -> CallCosts:
+    def measure_costs(self, wish: CostRequest) -> CallCosts:
         self.begun.set()
         assert self.cancelled.wait(20), "nobody cancelled it"
         return CallCosts(0, together=False, verify=((1, 0.0),), step=())
@@ -38,9 +38,9 @@ class Slow(ScriptedModels):
         super().cancel()
 
 
-def openers(models: ScriptedModels) -> Callable[[Workplace], AbstractContextManager[TunableModels]]:
+def openers(models: ScriptedModels) -> Callable[[LoadOptions], AbstractContextManager[TunableModels]]:
     @contextmanager
-    def open_models(_workplace: Workplace) -> Iterator[TunableModels]:
+    def open_models(_workplace: LoadOptions) -> Iterator[TunableModels]:
         try:
             yield cast(TunableModels, models)
         finally:
@@ -62,8 +62,8 @@ def asks_when(moment: threading.Event, stop: Stop) -> threading.Thread:
 def test_a_measurement_under_way_is_cancelled_and_its_result_is_not_used() -> None:
     models, stop = Slow(), Stop()
     asker = asks_when(models.begun, stop)
-    with pytest.raises(Cancelled), stop.at(openers(models))(Workplace()) as opened:
-        opened.measure_costs(CostWish(0, together=False))
+    with pytest.raises(Cancelled), stop.at(openers(models))(LoadOptions()) as opened:
+        opened.measure_costs(CostRequest(0, together=False))
     asker.join()
     stop.over()
     assert models.closed
@@ -83,7 +83,7 @@ class Deaf(Slow):
         super().close()
         self.ended.set()
 
-    def measure_costs(self, wish: CostWish) -> CallCosts:
+    def measure_costs(self, wish: CostRequest) -> CallCosts:
         self.begun.set()
         self.were_closed = self.ended.wait(20)
         raise EngineError("the models are closed")
@@ -92,8 +92,8 @@ class Deaf(Slow):
 def test_models_that_hear_nothing_are_closed_and_that_is_no_failure_of_theirs() -> None:
     models, stop = Deaf(), Stop(patience_s=0.2)
     asker = asks_when(models.begun, stop)
-    with pytest.raises(Cancelled), stop.at(openers(models))(Workplace()) as opened:
-        opened.measure_costs(CostWish(0, together=False))
+    with pytest.raises(Cancelled), stop.at(openers(models))(LoadOptions()) as opened:
+        opened.measure_costs(CostRequest(0, together=False))
     asker.join()
     stop.over()
     assert models.were_closed
@@ -102,16 +102,16 @@ def test_models_that_hear_nothing_are_closed_and_that_is_no_failure_of_theirs() 
 def test_an_error_that_nobody_asked_for_passes() -> None:
     models, stop = Deaf(), Stop()
     models.ended.set()
-    with stop.at(openers(models))(Workplace()) as opened, pytest.raises(EngineError, match="closed"):
-        opened.measure_costs(CostWish(0, together=False))
+    with stop.at(openers(models))(LoadOptions()) as opened, pytest.raises(EngineError, match="closed"):
+        opened.measure_costs(CostRequest(0, together=False))
 
 
 def test_a_stop_between_two_calls_reaches_the_next_one() -> None:
     models, stop = Slow(), Stop()
-    with stop.at(openers(models))(Workplace()) as opened:
+    with stop.at(openers(models))(LoadOptions()) as opened:
         stop.ask()
         with pytest.raises(Cancelled):
-            opened.measure_costs(CostWish(0, together=False))
+            opened.measure_costs(CostRequest(0, together=False))
     stop.over()
     assert not models.begun.is_set()
 
@@ -120,7 +120,7 @@ def test_an_answer_that_was_cut_short_does_not_look_like_a_short_answer() -> Non
     gate, stop = Gate(), Stop()
     models = ScriptedModels(says("one ", gate, "two"))
     events: list[GenerationEvent] = []
-    with stop.at(openers(models))(Workplace()) as opened:
+    with stop.at(openers(models))(LoadOptions()) as opened:
         asker = asks_when(gate.reached, stop)
         with pytest.raises(Cancelled):
             events.extend(opened.generate(Request("Hi")))
@@ -133,7 +133,7 @@ def test_nothing_is_opened_after_a_stop() -> None:
     models, stop = ScriptedModels(says("hello")), Stop()
     stop.ask()
     stop.over()
-    with pytest.raises(Cancelled), stop.at(openers(models))(Workplace()):
+    with pytest.raises(Cancelled), stop.at(openers(models))(LoadOptions()):
         raise AssertionError("it was opened")
     assert not models.closed
 
@@ -167,8 +167,8 @@ def test_a_workplace_says_how_models_are_opened(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr("localspec.inference.worker.Worker", Worker)
     stop = Stop()
-    opener(PAIR, stop)(Workplace(2, 1, 1024, True, "q8_0", True))
-    opener(PAIR, stop)(Workplace())
+    opener(PAIR, stop)(LoadOptions(2, 1, 1024, True, "q8_0", True))
+    opener(PAIR, stop)(LoadOptions())
     (target, draft, how), (usual, usual_draft, usual_how) = asked
     assert (target.threads, target.micro_batch, target.batch) == (2, 1024, 1024)
     assert (target.flash_attention, draft.flash_attention) == (None, True)
@@ -184,4 +184,4 @@ def test_a_workplace_says_how_models_are_opened(monkeypatch: pytest.MonkeyPatch)
 
 def test_a_target_alone_has_a_workplace_too() -> None:
     alone = PairOptions(PAIR.target, None, None, 24, asked_for_gpu=False)
-    assert tuning.at_workplace(alone, Workplace(threads=1)).draft is None
+    assert tuning.at_workplace(alone, LoadOptions(threads=1)).draft is None

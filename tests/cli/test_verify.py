@@ -144,7 +144,7 @@ def test_a_second_ctrl_c_does_not_cost_what_was_found(
 )
 def test_the_time_left_follows_the_pace_so_far(done: float, line: str) -> None:
     seconds = iter((100.0, 160.0))
-    progress = verify.Progress(lambda: None, lambda: next(seconds))
+    progress = verify.VerifyProgress(lambda: None, lambda: next(seconds))
     assert progress.line("greedy answers", done) == line
 
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from localspec.storage.tuned_settings import LoadOptions
 from localspec.tuning.events import (
     Attempt,
     BestSoFar,
-    Contender,
+    ConfirmedContender,
     Estimate,
+    LoadOptionsChosen,
     StageBegan,
     StageProgress,
     TaskDone,
     TaskResult,
     TuneEvent,
-    Workplace,
-    WorkplaceChosen,
 )
 from localspec.types import EngineSettings, TaskType
 
@@ -31,9 +31,9 @@ def around(value: float, half: float) -> Estimate:
 
 
 def result(task: TaskType = "coding", *, pays: bool = True) -> TaskResult:
-    plain = Contender("plain", PLAIN, 60.0, around(60.0, 1.0), around(1.0, 0.0))
-    best = Contender("best", SSD, 84.0, around(85.2, 3.0), around(1.42, 0.05))
-    llama = Contender("llama.cpp", LLAMA, None, around(71.0, 2.0), around(1.18, 0.04))
+    plain = ConfirmedContender("plain", PLAIN, 60.0, around(60.0, 1.0), around(1.0, 0.0))
+    best = ConfirmedContender("best", SSD, 84.0, around(85.2, 3.0), around(1.42, 0.05))
+    llama = ConfirmedContender("llama.cpp", LLAMA, None, around(71.0, 2.0), around(1.18, 0.04))
     if not pays:
         best = replace(best, gain=Estimate(0.97, 0.94, 0.99))
     reason = "SSD is 1.42 times as fast as plain decoding" if pays else REASON
@@ -44,14 +44,14 @@ def machine() -> Iterator[TuneEvent]:
     yield StageBegan("machine", None, 4)
     for done in range(1, 5):
         yield StageProgress("machine", None, done, 4, 200.0 - done, f"{done} threads")
-    chosen = Workplace(threads=1, draft_threads=1, draft_flash_attention=True)
+    chosen = LoadOptions(threads=1, draft_threads=1, draft_flash_attention=True)
     attempts = (
-        Attempt(Workplace(), 60.0, "off"),
+        Attempt(LoadOptions(), 60.0, "off"),
         Attempt(chosen, 66.0, "ssd"),
-        Attempt(Workplace(threads=2), None, pruned=True),
-        Attempt(Workplace(micro_batch=4096), None, failure="out of memory"),
+        Attempt(LoadOptions(threads=2), None, pruned=True),
+        Attempt(LoadOptions(micro_batch=4096), None, failure="out of memory"),
     )
-    yield WorkplaceChosen(chosen, attempts, "a thread for each model is 10% faster than two for both")
+    yield LoadOptionsChosen(chosen, attempts, "a thread for each model is 10% faster than two for both")
 
 
 def task(name: TaskType, *, pays: bool = True, trials: int = 20) -> Iterator[TuneEvent]:

@@ -9,9 +9,9 @@ from queue import SimpleQueue
 
 import pytest
 
-from localspec.decoding.drafters.draft_state import Trunk
-from localspec.decoding.drafters.ssd import AheadDrafter
-from localspec.decoding.policy import CostCurve, Experience
+from localspec.decoding.drafters.draft_state import DraftState
+from localspec.decoding.drafters.ssd import SSDDrafter
+from localspec.decoding.policy import CostCurve, LatencyModel
 from localspec.errors import Cancelled, EngineError
 from localspec.testing.fake import FakeModel
 from localspec.types import DraftOrigin, EngineSettings, VerifyOutcome
@@ -29,7 +29,7 @@ from tests.decoding.toys import (
 
 PROMPT = [1, 2, 3]
 SETTINGS = EngineSettings(mode="ssd", draft_length=4, fan_out_budget=4)
-SEND_WHAT_IS_READY = Experience(CostCurve({1: 1.0, 2: 1.001}), CostCurve({1: 5.0, 16: 5.0}))
+SEND_WHAT_IS_READY = LatencyModel(CostCurve({1: 1.0, 2: 1.001}), CostCurve({1: 5.0, 16: 5.0}))
 
 Delay = Callable[[], None]
 
@@ -54,10 +54,10 @@ def no_thread_stays() -> Iterator[None]:
 
 def ahead_of(
     model: FakeModel,
-    costs: Experience | None = None,
+    costs: LatencyModel | None = None,
     settings: EngineSettings = SETTINGS,
-) -> AheadDrafter:
-    return AheadDrafter(Trunk(model), pace_of(costs, settings), proposer_of(GREEDY, settings), settings)
+) -> SSDDrafter:
+    return SSDDrafter(DraftState(model), pace_of(costs, settings), proposer_of(GREEDY, settings), settings)
 
 
 def first_token(model: FakeModel, prompt: Sequence[int] = PROMPT) -> int:
@@ -144,10 +144,10 @@ def test_an_outcome_that_was_not_prepared_is_drafted_while_the_target_waits() ->
 def test_after_a_draft_that_was_asked_for_its_verification_begins_anew() -> None:
     """By the clock of the verdict before it there would be no time left to prepare anything."""
     model = FakeModel(sequences=5)
-    costs = Experience(CostCurve({1: 1.0}), CostCurve({1: 0.5}))
+    costs = LatencyModel(CostCurve({1: 1.0}), CostCurve({1: 0.5}))
     settings = replace(SETTINGS, fan_out_budget=0, min_confidence=0.0)
-    trunk = Trunk(model, clock=lambda: 0.5 * len(model.calls))
-    drafter = AheadDrafter(trunk, pace_of(costs, settings), proposer_of(GREEDY, settings), settings)
+    trunk = DraftState(model, clock=lambda: 0.5 * len(model.calls))
+    drafter = SSDDrafter(trunk, pace_of(costs, settings), proposer_of(GREEDY, settings), settings)
     drafter._inbox = inbox = Watched()
     drafter.begin(PROMPT)
     assert inbox.idle.wait(PATIENCE_S)

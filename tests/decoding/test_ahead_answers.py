@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from localspec.decoding.engine import Engine
-from localspec.decoding.loop import Round, Task
+from localspec.decoding.loop import DecodeParams, Round
 from localspec.errors import Cancelled, EngineError
 from localspec.testing.fake import FakeModel
 from localspec.types import DraftOrigin, EngineSettings
@@ -24,7 +24,7 @@ from tests.decoding.toys import (
 PROMPT = [1, 2, 3]
 SETTINGS = EngineSettings(mode="ssd", draft_length=4, fan_out_budget=4)
 
-TASK = Task(GREEDY, "rejection", 4, 60, frozenset())
+TASK = DecodeParams(GREEDY, "rejection", 4, 60, frozenset())
 LONG = replace(TASK, max_tokens=4000)  # long enough for the draft model's thread to get its turn
 
 
@@ -34,7 +34,9 @@ def no_thread_stays() -> Iterator[None]:
     assert drafters() == []
 
 
-def decode(engine: Engine, prompt: Sequence[int] = PROMPT, task: Task = TASK) -> Generator[Round, None, None]:
+def decode(
+    engine: Engine, prompt: Sequence[int] = PROMPT, task: DecodeParams = TASK
+) -> Generator[Round, None, None]:
     for event in engine.rounds(prompt, SETTINGS, task, experience(), 0):
         if isinstance(event, Round):
             yield event

@@ -8,11 +8,11 @@ from dataclasses import replace
 
 import pytest
 
-from localspec.decoding.drafters.combined import Learned, Repetitions
-from localspec.decoding.drafters.draft_state import Trunk
+from localspec.decoding.drafters.combined import PromptLookup, PromptLookupStats
+from localspec.decoding.drafters.draft_state import DraftState
 from localspec.decoding.drafters.prompt_lookup import SuffixIndex
-from localspec.decoding.drafters.ssd import AheadDrafter
-from localspec.decoding.policy import Calibration, Experience
+from localspec.decoding.drafters.ssd import SSDDrafter
+from localspec.decoding.policy import AcceptanceCalibration, LatencyModel
 from localspec.testing.fake import FakeModel
 from localspec.types import Draft, DraftOrigin, EngineSettings, VerifyOutcome
 from tests.decoding.test_ahead import SEND_WHAT_IS_READY, Signalling, first_token
@@ -44,15 +44,15 @@ def ahead_of(
     repetitions: float,
     of_model: float,
     settings: EngineSettings = SETTINGS,
-    costs: Experience | None = None,
-) -> AheadDrafter:
+    costs: LatencyModel | None = None,
+) -> SSDDrafter:
     """Return a drafter to whom both are known to be accepted with a chance."""
-    known, learned = Calibration(), Learned()
+    known, learned = AcceptanceCalibration(), PromptLookupStats()
     teach(learned.repeated, repetitions)
     teach(known, of_model)
     pace = pace_of(costs, settings, calibration=known)
-    repeats = Repetitions(SuffixIndex(), pace, learned)
-    return AheadDrafter(Trunk(model), pace, proposer_of(GREEDY, settings), settings, repeats)
+    repeats = PromptLookup(SuffixIndex(), pace, learned)
+    return SSDDrafter(DraftState(model), pace, proposer_of(GREEDY, settings), settings, repeats)
 
 
 def repeating(model: FakeModel) -> list[int]:
@@ -115,7 +115,7 @@ def test_a_repetition_goes_on_behind_a_prepared_draft() -> None:
         assert_goes_on(drafter, model, [*prompt, bonus, *draft.tokens[:5]], VerifyOutcome(5, 3))
 
 
-def assert_goes_on(drafter: AheadDrafter, model: FakeModel, text: list[int], outcome: VerifyOutcome) -> None:
+def assert_goes_on(drafter: SSDDrafter, model: FakeModel, text: list[int], outcome: VerifyOutcome) -> None:
     """Check that after a verdict the model drafts what follows the text."""
     drafter._pace.step = experience().step
     drafter.commit(outcome)

@@ -9,7 +9,7 @@ import pytest
 
 from localspec.decoding.loop import Round
 from localspec.decoding.tally import Stopwatch, Tally
-from localspec.decoding.text import COPIES, TOKENS, Answer, AnswerText, Circles
+from localspec.decoding.text import COPIES, TOKENS, AnswerEvents, AnswerText, LoopDetector
 from localspec.types import DraftOrigin, Finished, Provenance, RoundStats, TextDelta
 
 NEW = range(10_000, 20_000)
@@ -27,7 +27,7 @@ class Numbers:
 
 def noticed_at(tokens: Iterable[int]) -> int | None:
     """Return after how many tokens a circle is noticed."""
-    circles = Circles()
+    circles = LoopDetector()
     return next((number for number, token in enumerate(tokens, 1) if circles.add(token)), None)
 
 
@@ -78,7 +78,7 @@ def test_what_changes_or_ends_is_no_circle(text: Iterable[int]) -> None:
 def answered(limit: int | None, per_round: int = 5) -> tuple[int, Finished]:
     """Return how many tokens of an endless circle are shown, and how the answer ends."""
     tally = Tally(3, "sd")
-    answer = Answer(AnswerText(Numbers(), ()), tally, frozenset(), Stopwatch(), limit)
+    answer = AnswerEvents(AnswerText(Numbers(), ()), tally, frozenset(), Stopwatch(), limit)
 
     def rounds() -> Iterator[Round]:
         endless, stats = circling(7, before=0), RoundStats(4, 4, DraftOrigin.FRESH, 0.1, 0.0, 0.0, 0.0)

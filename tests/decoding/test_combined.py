@@ -10,16 +10,16 @@ import pytest
 from localspec.decoding.drafters.combined import (
     LONGEST,
     CombinedDrafter,
-    Learned,
+    PromptLookup,
+    PromptLookupStats,
     Refinement,
-    Repetitions,
     longest_draft,
     values_of,
 )
-from localspec.decoding.drafters.draft_state import Trunk
+from localspec.decoding.drafters.draft_state import DraftState
 from localspec.decoding.drafters.prompt_lookup import SuffixIndex
 from localspec.decoding.drafters.proposer import Proposal
-from localspec.decoding.policy import Calibration, Experience
+from localspec.decoding.policy import AcceptanceCalibration, LatencyModel
 from localspec.testing.fake import FakeModel
 from localspec.types import DraftOrigin, EngineSettings, Sampling, VerifyOutcome
 from tests.decoding.toys import (
@@ -46,16 +46,16 @@ class Bench:
         *,
         settings: EngineSettings = SETTINGS,
         sampling: Sampling = GREEDY,
-        costs: Experience | None = None,
+        costs: LatencyModel | None = None,
         seed: int = 0,
     ) -> None:
-        self.model, self.learned, self.calibration = FakeModel(), Learned(), Calibration()
-        self.trunk = Trunk(self.model)
+        self.model, self.learned, self.calibration = FakeModel(), PromptLookupStats(), AcceptanceCalibration()
+        self.trunk = DraftState(self.model)
         proposer = proposer_of(sampling, settings, seed)
         self.pace = pace_of(
             costs, settings, deterministic=proposer.deterministic, calibration=self.calibration
         )
-        self.repeats = Repetitions(SuffixIndex(), self.pace, self.learned)
+        self.repeats = PromptLookup(SuffixIndex(), self.pace, self.learned)
         self.drafter = CombinedDrafter(self.trunk, self.pace, proposer, self.repeats, settings.draft_length)
         self.drafter.begin(text[:-1])
         self.drafter.commit(VerifyOutcome(0, text[-1]))
@@ -66,7 +66,7 @@ class Bench:
         teach(self.calibration, model)
 
 
-def judged(calibration: Calibration) -> float:
+def judged(calibration: AcceptanceCalibration) -> float:
     return sum(calibration._judged)
 
 
@@ -192,7 +192,7 @@ def test_whether_a_tail_saves_what_was_cut_is_decided_for_chosen_tokens_only(det
     costs = experience(verify_slope=0.001)
     costs.verify = type(costs.verify)({1: 1.0, 2: 1.9, 3: 1.9, 40: 1.9})
     pace = pace_of(costs, SETTINGS, deterministic=deterministic)
-    repeats = Repetitions(SuffixIndex(), pace, learned := Learned())
+    repeats = PromptLookup(SuffixIndex(), pace, learned := PromptLookupStats())
     for _ in range(99):
         learned.repeated.observe([0.25, 0.4, 0.5, 0.57, 0.63, 0.67, 0.7, 0.73, 0.75, 0.77], 10)
     repeats.begin([9, 10, 11, 12, 13, 14, 15, 9, 10])
@@ -204,7 +204,7 @@ def test_a_prepared_draft_is_judged_by_what_was_known_before_it_was_drawn() -> N
     verdicts: dict[bool, set[bool]] = {True: set(), False: set()}
     for deterministic, found in verdicts.items():
         pace = pace_of(experience(), SETTINGS, deterministic=deterministic)
-        repeats = Repetitions(SuffixIndex(), pace, Learned())
+        repeats = PromptLookup(SuffixIndex(), pace, PromptLookupStats())
         repeats.begin([*BLOCK, *BLOCK])
         guess = repeats.first(4)
         for others in ([], [0.9], [0.9, 0.9, 0.9], [0.02], [0.02, 0.02, 0.02]):

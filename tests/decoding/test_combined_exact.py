@@ -17,10 +17,10 @@ import pytest
 
 from localspec.benchmark.statistics import chi_square_p_value
 from localspec.decoding.drafters import combined
-from localspec.decoding.drafters.combined import CombinedDrafter, Guess, Repetitions
+from localspec.decoding.drafters.combined import CombinedDrafter, Guess, PromptLookup
 from localspec.decoding.drafters.proposer import Proposal
 from localspec.decoding.engine import Engine
-from localspec.decoding.policy import CostCurve, Experience, Pace
+from localspec.decoding.policy import CostCurve, LatencyModel, SpeculationPolicy
 from localspec.testing import contract
 from localspec.testing.contract import PLAIN, SIGNIFICANT
 from localspec.testing.paced import PacedModel, Pacing
@@ -64,10 +64,12 @@ def beginnings_p_value(toy: contract.Toy, answers: Sequence[Sequence[int]], leng
 
 @pytest.fixture(autouse=True)
 def repeat_at_every_opportunity(monkeypatch: pytest.MonkeyPatch) -> None:
-    def more_is_better(_: Pace, further: Iterable[tuple[float, float]], *_others: float) -> list[float]:
+    def more_is_better(
+        _: SpeculationPolicy, further: Iterable[tuple[float, float]], *_others: float
+    ) -> list[float]:
         return [float(length) for length in range(len(list(further)) + 1)]
 
-    costs = Experience(CostCurve({1: 1.0, 64: 1.001}), CostCurve({1: 0.05, 17: 0.06}))
+    costs = LatencyModel(CostCurve({1: 1.0, 64: 1.001}), CostCurve({1: 0.05, 17: 0.06}))
     monkeypatch.setattr(contract, "experience", lambda: costs)
     monkeypatch.setattr(combined, "values_of", more_is_better)
 
@@ -75,8 +77,8 @@ def repeat_at_every_opportunity(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def only_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the model write first."""
-    monkeypatch.setattr(Repetitions, "beaten", lambda *_: True)
-    monkeypatch.setattr(Repetitions, "beaten_by", lambda *_: True)
+    monkeypatch.setattr(PromptLookup, "beaten", lambda *_: True)
+    monkeypatch.setattr(PromptLookup, "beaten_by", lambda *_: True)
 
 
 @pytest.mark.usefixtures("only_behind")
@@ -122,8 +124,8 @@ def test_a_drawn_token_that_is_only_sent_with_a_repetition_behind_it_is_noticed(
 def test_a_repetition_that_stands_in_for_what_was_drawn_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A prepared draft is dropped for its first token."""
 
-    def choosy(_: Repetitions, ready: Sequence[Proposal], guess: Guess, _length: int) -> bool:
+    def choosy(_: PromptLookup, ready: Sequence[Proposal], guess: Guess, _length: int) -> bool:
         return not guess.length or ready[0].token == ready[0].guesses[0][0]
 
-    monkeypatch.setattr(Repetitions, "beaten_by", choosy)
+    monkeypatch.setattr(PromptLookup, "beaten_by", choosy)
     assert p_value(SSD, DraftOrigin.AHEAD) < SIGNIFICANT

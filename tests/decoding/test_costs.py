@@ -6,9 +6,9 @@ from itertools import pairwise
 
 import pytest
 
-from localspec.decoding.drafters.draft_state import Trunk
+from localspec.decoding.drafters.draft_state import DraftState
 from localspec.decoding.drafters.drafter import ModelDrafter
-from localspec.decoding.policy import Calibration, CostCurve, Experience, Odds
+from localspec.decoding.policy import AcceptanceCalibration, Calibrator, CostCurve, LatencyModel
 from localspec.testing.fake import FakeModel
 from localspec.types import EngineSettings, VerifyOutcome
 from tests.decoding.toys import PLAIN, experience, pace_of, proposer_of, stats
@@ -57,30 +57,30 @@ def test_one_disturbed_call_hardly_counts_and_a_fast_one_is_soon_believed() -> N
 
 
 def test_an_unlearned_calibration_takes_confidence_at_its_word() -> None:
-    calibration = Calibration()
+    calibration = AcceptanceCalibration()
     for percent in range(101):
         assert calibration.chance(percent / 100) == pytest.approx(percent / 100, abs=0.05)
 
 
 def test_a_calibration_learns_where_confidence_misleads() -> None:
-    calibration = Calibration()
+    calibration = AcceptanceCalibration()
     for _ in range(200):
         calibration.observe([0.95], 0)
         calibration.observe([0.3], 1)
     assert calibration.chance(0.95) < 0.1
     assert calibration.chance(0.3) > 0.9
-    assert calibration.chance(0.6) == Calibration().chance(0.6)
+    assert calibration.chance(0.6) == AcceptanceCalibration().chance(0.6)
 
 
 def test_a_calibration_learns_what_absolute_confidence_means() -> None:
-    calibration = Calibration()
+    calibration = AcceptanceCalibration()
     for _ in range(200):
         calibration.observe([1.0], 0)
     assert calibration.chance(1.0) < 0.1
 
 
 def test_a_calibration_ignores_what_was_not_judged() -> None:
-    calibration, fresh = Calibration(), Calibration()
+    calibration, fresh = AcceptanceCalibration(), AcceptanceCalibration()
     calibration.observe([0.9, 0.5, 0.2], 1)
     assert calibration.chance(0.9) > fresh.chance(0.9)
     assert calibration.chance(0.5) < fresh.chance(0.5)
@@ -88,7 +88,7 @@ def test_a_calibration_ignores_what_was_not_judged() -> None:
 
 
 def test_the_mean_follows_a_text_that_changes_its_kind() -> None:
-    calibration = Calibration()
+    calibration = AcceptanceCalibration()
     for _ in range(200):
         calibration.observe([0.5], 1)
     for _ in range(40):
@@ -98,12 +98,12 @@ def test_the_mean_follows_a_text_that_changes_its_kind() -> None:
 
 
 def test_unlearned_odds_take_a_chance_at_its_word() -> None:
-    odds = Odds()
+    odds = Calibrator()
     assert [odds(percent / 100) for percent in range(101)] == [percent / 100 for percent in range(101)]
 
 
 def test_odds_learn_how_often_it_is_true() -> None:
-    odds, chances = Odds(), random.Random(0)
+    odds, chances = Calibrator(), random.Random(0)
     truth = {0.04: 0.01, 0.3: 0.45, 0.62: 0.62, 0.97: 0.8}
     for _ in range(4000):
         for own, chance in truth.items():
@@ -112,7 +112,7 @@ def test_odds_learn_how_often_it_is_true() -> None:
 
 
 def test_odds_go_on_without_a_step_between_what_was_learned() -> None:
-    odds = Odds()
+    odds = Calibrator()
     for _ in range(300):
         odds.observe(0.2, is_true=True)
         odds.observe(0.9, is_true=False)
@@ -124,7 +124,7 @@ def test_odds_go_on_without_a_step_between_what_was_learned() -> None:
 
 
 def test_one_surprise_hardly_counts() -> None:
-    odds = Odds()
+    odds = Calibrator()
     odds.observe(0.01, is_true=True)
     assert 0.01 < odds(0.01) < 0.02
 
@@ -159,7 +159,7 @@ def test_a_dear_draft_model_is_not_asked_but_what_it_has_written_is_sent() -> No
 
 @pytest.mark.parametrize("deterministic", [True, False])
 def test_a_draft_may_pass_a_loss_that_further_tokens_make_good(deterministic: bool) -> None:
-    costs = Experience(CostCurve({1: 1.0, 2: 1.95, 9: 1.96}), CostCurve({1: 0.001}))
+    costs = LatencyModel(CostCurve({1: 1.0, 2: 1.95, 9: 1.96}), CostCurve({1: 0.001}))
     pace = pace_of(costs, deterministic=deterministic)
     assert pace.worth_drafting([], 8)
     assert not pace.worth_drafting([], 1)
@@ -168,7 +168,7 @@ def test_a_draft_may_pass_a_loss_that_further_tokens_make_good(deterministic: bo
 
 
 def test_a_chosen_draft_takes_its_best_length_of_all() -> None:
-    costs = Experience(CostCurve({1: 1.0, 2: 1.1, 3: 1.2, 4: 2.9, 5: 3.0}), CostCurve({1: 0.001}))
+    costs = LatencyModel(CostCurve({1: 1.0, 2: 1.1, 3: 1.2, 4: 2.9, 5: 3.0}), CostCurve({1: 0.001}))
     assert pace_of(costs).length_to_send([0.95, 0.95, 0.95, 0.3], 4) == 2
 
 
@@ -176,16 +176,16 @@ def test_a_chosen_draft_takes_its_best_length_of_all() -> None:
     "costs",
     [
         experience(verify_slope=0.08, step=0.02),
-        Experience(CostCurve({1: 1.0, 2: 1.6, 3: 1.6, 9: 2.4}), CostCurve({1: 0.02})),  # only two pay
+        LatencyModel(CostCurve({1: 1.0, 2: 1.6, 3: 1.6, 9: 2.4}), CostCurve({1: 0.02})),  # only two pay
     ],
 )
-def test_whether_a_drawn_token_is_sent_never_depends_on_the_token(costs: Experience) -> None:
+def test_whether_a_drawn_token_is_sent_never_depends_on_the_token(costs: LatencyModel) -> None:
     """Over many draws: after the same draft tokens, the next one is always sent, or never."""
     decisions: defaultdict[tuple[int, ...], set[bool]] = defaultdict(set)
     drawn: defaultdict[tuple[int, ...], set[int]] = defaultdict(set)
     lengths = set()
     for seed in range(300):
-        trunk = Trunk(FakeModel(8, seed=4, sharpness=1.5))
+        trunk = DraftState(FakeModel(8, seed=4, sharpness=1.5))
         pace = pace_of(costs, deterministic=False)
         drafter = ModelDrafter(trunk, pace, proposer_of(PLAIN, EngineSettings(), seed))
         drafter.begin([1, 2])

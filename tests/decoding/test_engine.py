@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 
 from localspec.decoding import engine as module
-from localspec.decoding.drafters.draft_state import Trunk
+from localspec.decoding.drafters.draft_state import DraftState
 from localspec.decoding.drafters.drafter import ModelDrafter
 from localspec.decoding.drafters.proposer import Proposer
 from localspec.decoding.engine import Engine
-from localspec.decoding.loop import Task
-from localspec.decoding.policy import Calibration, Pace
+from localspec.decoding.loop import DecodeParams
+from localspec.decoding.policy import AcceptanceCalibration, SpeculationPolicy
 from localspec.testing.fake import FakeModel
 from localspec.types import Acceptance, EngineSettings, Sampling
 from tests.decoding.toys import GREEDY, PLAIN, experience
@@ -25,10 +25,10 @@ def test_drafts_are_cut_by_the_rules_and_the_experience_of_their_kind(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A drawn draft that is cut as a chosen one would be is not exact."""
-    told: list[tuple[bool, bool, Calibration]] = []
+    told: list[tuple[bool, bool, AcceptanceCalibration]] = []
 
     class Watched(ModelDrafter):
-        def __init__(self, trunk: Trunk, pace: Pace, proposer: Proposer) -> None:
+        def __init__(self, trunk: DraftState, pace: SpeculationPolicy, proposer: Proposer) -> None:
             super().__init__(trunk, pace, proposer)
             told.append((pace.deterministic, proposer.deterministic, pace.calibration))
 
@@ -36,7 +36,7 @@ def test_drafts_are_cut_by_the_rules_and_the_experience_of_their_kind(
     engine = Engine(FakeModel(), FakeModel())
     sorts: tuple[Sort, ...] = ((PLAIN, "rejection"), (PLAIN, "match"), (GREEDY, "rejection"))
     for sampling, acceptance in sorts:
-        task = Task(sampling, acceptance, 4, 9, frozenset())
+        task = DecodeParams(sampling, acceptance, 4, 9, frozenset())
         list(engine.rounds([1], replace(SD, acceptance=acceptance), task, experience(), 0))
     assert [kind[:2] for kind in told] == [(False, False), (True, True), (True, True)]
     drawn, matched, greedy = (calibration for *_, calibration in told)

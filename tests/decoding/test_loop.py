@@ -6,14 +6,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from localspec.decoding.loop import READ_CHUNK, Decoder, Round, Task
+from localspec.decoding.loop import READ_CHUNK, DecodeParams, Decoder, Round
 from localspec.errors import Cancelled, EngineError
 from localspec.testing.fake import FakeModel
 from localspec.types import Draft, DraftOrigin, PromptProgress, Provenance, VerifyOutcome
 from tests.decoding.toys import GREEDY, greedy_text, pace_of
 
 PROMPT = [1, 2, 3]
-TASK = Task(GREEDY, "rejection", draft_length=4, max_tokens=20, end_tokens=frozenset())
+TASK = DecodeParams(GREEDY, "rejection", draft_length=4, max_tokens=20, end_tokens=frozenset())
 TARGET, ACCEPTED, BONUS = Provenance.TARGET, Provenance.ACCEPTED, Provenance.BONUS
 
 
@@ -57,7 +57,7 @@ class Oracle:
 def decode(
     model: FakeModel,
     drafter: Oracle,
-    task: Task = TASK,
+    task: DecodeParams = TASK,
     prompt: Sequence[int] = PROMPT,
     decoder: Decoder | None = None,
 ) -> list[PromptProgress | Round]:

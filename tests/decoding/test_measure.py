@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from localspec.decoding.measure import measure, time_calls
-from localspec.decoding.measurements import CostWish
+from localspec.decoding.measurements import CostRequest
 from localspec.decoding.model import Rows
-from localspec.decoding.policy import Experience
+from localspec.decoding.policy import LatencyModel
 from localspec.errors import Cancelled, EngineError
 from localspec.testing.fake import FakeModel
 from localspec.testing.paced import Pacing
@@ -22,7 +22,7 @@ def filled(model: FakeModel, tokens: int) -> FakeModel:
     return model
 
 
-def assert_plausible(found: Experience) -> None:
+def assert_plausible(found: LatencyModel) -> None:
     verify, step = found.verify.points(), found.step.points()
     assert {1, 2, 5} <= set(verify)
     assert 1 in step
@@ -102,7 +102,7 @@ def test_plain_decoding_is_measured_as_it_runs_one_size_after_the_other() -> Non
     assert costs.verify(5) == 5.0
 
 
-WISH = CostWish(depth=50, together=False, budget_s=0.0)
+WISH = CostRequest(depth=50, together=False, budget_s=0.0)
 
 
 class PacedFake(FakeModel):
@@ -185,7 +185,7 @@ def test_a_cancel_ends_wished_calls_too(together: bool) -> None:
 def test_a_wish_without_a_possible_draft_call_times_the_target(
     together: bool, widths: tuple[int, ...]
 ) -> None:
-    wish = CostWish(8, together, verify_sizes=(1, 2), step_widths=widths, budget_s=0.0)
+    wish = CostRequest(8, together, verify_sizes=(1, 2), step_widths=widths, budget_s=0.0)
     found = time_calls(FakeModel(), FakeModel(sequences=4), wish)
     assert [size for size, _ in found.verify] == [1, 2]
     assert found.step == ()

@@ -2,12 +2,12 @@ from __future__ import annotations
 
 import pytest
 
-from localspec.decoding.policy import CostCurve, Experience
+from localspec.decoding.policy import CostCurve, LatencyModel
 from localspec.decoding.speed_model import PYTHON_S, predict, rank
 
 
-def costs(verify: dict[int, float], step: dict[int, float]) -> Experience:
-    return Experience(CostCurve(verify), CostCurve(step))
+def costs(verify: dict[int, float], step: dict[int, float]) -> LatencyModel:
+    return LatencyModel(CostCurve(verify), CostCurve(step))
 
 
 FLAT = costs({1: 0.030, 9: 0.032}, {1: 0.006, 16: 0.008})
@@ -39,9 +39,9 @@ def test_a_draft_known_to_guess_badly_is_left_out() -> None:
 def test_both_at_once_are_measured_only_where_that_can_matter(nine_s: float, asked: int) -> None:
     alone = costs({1: 0.020, 9: nine_s}, {1: 0.004, 16: 0.008})
     together = costs({1: 0.021, 9: 1.1 * nine_s}, {1: 0.005, 16: 0.010})
-    measured: list[Experience] = []
+    measured: list[LatencyModel] = []
 
-    def measure() -> Experience:
+    def measure() -> LatencyModel:
         measured.append(together)
         return together
 

@@ -10,10 +10,10 @@ import pytest
 
 from localspec.benchmark.statistics import ks_uniform_p_value
 from localspec.decoding.engine import Rounds, decode_in_parts
-from localspec.decoding.fallback import Ladder, PlainCost
-from localspec.decoding.loop import Round, Task
+from localspec.decoding.fallback import ModeFallback, PlainCost
+from localspec.decoding.loop import DecodeParams, Round
 from localspec.decoding.tally import Stopwatch, Tally
-from localspec.decoding.text import Answer, AnswerText
+from localspec.decoding.text import AnswerEvents, AnswerText
 from localspec.testing import contract
 from localspec.testing.contract import SIGNIFICANT, EngineContract, Toy, experience
 from localspec.types import (
@@ -35,7 +35,7 @@ CIRCLE: tuple[Mode, ...] = ("ssd", "sd", "off", "ngram", "sd")
 NO_END: frozenset[int] = frozenset()
 
 
-class Restless(Ladder):
+class Restless(ModeFallback):
     """Changes the mode after every third round, whatever the rounds say."""
 
     def __init__(self, plain: PlainCost | None = None, every: int = 3) -> None:
@@ -56,7 +56,7 @@ class RestlessToy(Toy):
 
     every = 3
     part_of_streams: int | None = None
-    ladder: Ladder | None = None
+    ladder: ModeFallback | None = None
     plain: PlainCost | None = None
 
     def happenings(
@@ -72,7 +72,7 @@ class RestlessToy(Toy):
 
         def decode(mode: Mode, part: int) -> Rounds:
             left = tokens - (len(text) - len(prompt))
-            task = Task(sampling, settings.acceptance, settings.draft_length, left, end_tokens)
+            task = DecodeParams(sampling, settings.acceptance, settings.draft_length, left, end_tokens)
             now = replace(settings, mode=mode)
             if self.part_of_streams is not None:
                 part = self.part_of_streams
@@ -147,7 +147,7 @@ class Letters:
 
 def answer_of(toy: RestlessToy, tokens: int, stop: tuple[str, ...] = ()) -> list[GenerationEvent]:
     prompt = [1, 2, 3]
-    answer = Answer(AnswerText(Letters(), stop), Tally(len(prompt), "ssd"), NO_END, Stopwatch(), tokens)
+    answer = AnswerEvents(AnswerText(Letters(), stop), Tally(len(prompt), "ssd"), NO_END, Stopwatch(), tokens)
     with closing(toy.happenings(prompt, replace(SSD, min_confidence=0.0), GREEDY, tokens)) as happenings:
         events = list(answer.events(happenings))
     return [*events, *answer.finish(answer.ending, toy.engine.reused)]
@@ -201,7 +201,7 @@ def test_a_stop_string_ends_the_answer_in_any_part() -> None:
 
 def test_an_answer_that_starts_lower_says_so_first() -> None:
     toy = RestlessToy()
-    toy.ladder = Ladder("ssd", PlainCost())
+    toy.ladder = ModeFallback("ssd", PlainCost())
     toy.ladder.mode, toy.ladder.reason = "off", "it lost"
     first, *others = toy.happenings([1], SSD, GREEDY, 9)
     assert first == ModeChanged("off", "it lost")
@@ -223,7 +223,7 @@ def test_without_a_ladder_a_seed_means_what_it_means_to_the_engine() -> None:
     sampling = Sampling(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
     settings = EngineSettings(mode="sd", draft_length=4, min_confidence=0.0)
     toy = RestlessToy()
-    toy.ladder = Ladder("sd", PlainCost())  # never judges
+    toy.ladder = ModeFallback("sd", PlainCost())  # never judges
     for seed in range(5):
         text = toy.answer([3, 4], settings, sampling, 40, seed)
         assert text == Toy().answer([3, 4], settings, sampling, 40, seed)

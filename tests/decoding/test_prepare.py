@@ -9,11 +9,11 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from localspec.decoding.drafters.draft_state import Trunk
+from localspec.decoding.drafters.draft_state import DraftState
 from localspec.decoding.drafters.fan_out import Forecast, accepted_exactly, fan_out, forecasts_after
 from localspec.decoding.drafters.proposer import Proposer
-from localspec.decoding.drafters.speculation_cache import Branch, Preparation
-from localspec.decoding.policy import Calibration, CostCurve, Experience
+from localspec.decoding.drafters.speculation_cache import Branch, SpeculationCache
+from localspec.decoding.policy import AcceptanceCalibration, CostCurve, LatencyModel
 from localspec.testing.fake import FakeModel
 from localspec.types import EngineSettings, FanOutShape, Sampling, VerifyOutcome
 from tests.decoding.toys import GREEDY, PLAIN, assert_cache_follows, greedy_text, pace_of, proposer_of
@@ -48,17 +48,17 @@ class Bench:
     sampling: Sampling = GREEDY
     context: int = 4096
     model: WatchedModel = field(init=False)
-    trunk: Trunk = field(init=False)
+    trunk: DraftState = field(init=False)
     proposer: Proposer = field(init=False)
-    preparation: Preparation = field(init=False)
+    preparation: SpeculationCache = field(init=False)
 
     def __post_init__(self) -> None:
         self.model = WatchedModel(self.context)
-        self.trunk = Trunk(self.model)
+        self.trunk = DraftState(self.model)
         self.trunk.begin(TEXT)
         pace = pace_of(None, self.settings, deterministic=self.sampling == GREEDY)
         self.proposer = proposer_of(self.sampling, self.settings)
-        self.preparation = Preparation(self.trunk, pace, self.proposer, self.settings)
+        self.preparation = SpeculationCache(self.trunk, pace, self.proposer, self.settings)
         for _ in range(self.sent):
             self.trunk.extend(pace, self.proposer)
         self.preparation.open_round(self.sent)
@@ -121,7 +121,7 @@ def test_every_branch_is_drafted_to_its_full_length() -> None:
 
 
 def test_the_likely_is_prepared_before_the_unlikely() -> None:
-    dear = Experience(CostCurve({1: 1.0}), CostCurve({1: 0.01, 2: 0.5, 16: 8.0}))  # one sequence at a time
+    dear = LatencyModel(CostCurve({1: 1.0}), CostCurve({1: 0.01, 2: 0.5, 16: 8.0}))  # one sequence at a time
     bench = Bench()
     bench.preparation._pace = pace_of(dear)
     opened: list[VerifyOutcome] = []
@@ -140,7 +140,7 @@ def test_the_likely_is_prepared_before_the_unlikely() -> None:
 def test_a_fixed_shape_opens_its_counts(shape: FanOutShape, sent: int, budget: int) -> None:
     bench = Bench(replace(SETTINGS, fan_out_shape=shape, fan_out_budget=budget), sent)
     bench.prepare()
-    calibration = Calibration()
+    calibration = AcceptanceCalibration()
     chances = [calibration.chance(proposal.confidence) for proposal in bench.trunk.proposals[:sent]]
     wanted = fan_out(shape, budget, sent, sum(chances) / max(sent, 1))
     wanted[sent] = max(1, wanted[sent])  # the trunk's own branch is free, even without a share

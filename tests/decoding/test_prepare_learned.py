@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from localspec.decoding.drafters.proposer import Proposal
-from localspec.decoding.policy import Calibration, CostCurve, Experience
+from localspec.decoding.policy import AcceptanceCalibration, CostCurve, LatencyModel
 from localspec.types import VerifyOutcome
 from tests.decoding.test_prepare import SETTINGS, Bench
 from tests.decoding.toys import pace_of, teach
@@ -60,10 +60,10 @@ def test_what_always_comes_true_is_soon_expected() -> None:
 
 
 def test_where_drafts_are_hardly_accepted_more_outcomes_come_before_longer_drafts() -> None:
-    one_at_a_time = Experience(CostCurve({1: 1.0}), CostCurve({1: 0.01, 2: 0.5, 16: 8.0}))
+    one_at_a_time = LatencyModel(CostCurve({1: 1.0}), CostCurve({1: 0.01, 2: 0.5, 16: 8.0}))
     longest = {}
     for chance in (0.1, 0.9):
-        bench, known = Bench(), Calibration()
+        bench, known = Bench(), AcceptanceCalibration()
         teach(known, chance)
         bench.preparation._pace = pace_of(one_at_a_time, calibration=known)
         while len(bench.branches) < 4:

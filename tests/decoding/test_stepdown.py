@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from localspec.decoding.fallback import FIRST_PATIENCE, Ladder, PlainCost
+from localspec.decoding.fallback import FIRST_PATIENCE, ModeFallback, PlainCost
 from localspec.types import DraftOrigin, Mode, ModeChanged, RoundStats
 
 DEPTH = 1000
@@ -22,7 +22,7 @@ def round_of(tokens: int, rate: float, origin: DraftOrigin = FRESH) -> RoundStat
     return RoundStats(tokens - 1, tokens - 1, origin, quarter, quarter, quarter, quarter)
 
 
-def run(ladder: Ladder, speeds: Speeds, tokens: int) -> list[tuple[int, ModeChanged]]:
+def run(ladder: ModeFallback, speeds: Speeds, tokens: int) -> list[tuple[int, ModeChanged]]:
     """Decode with a given speed in each mode; return the changes and after how many tokens they came."""
     changes, done = [], 0
     ladder.begin()
@@ -48,13 +48,13 @@ def modes(changes: list[tuple[int, ModeChanged]]) -> list[Mode]:
 @pytest.mark.parametrize("wanted", ["ssd", "sd", "ngram"])
 @pytest.mark.parametrize("rate", [40.0, 39.0])
 def test_a_mode_that_pays_or_as_good_as_pays_is_kept(wanted: Mode, rate: float) -> None:
-    ladder = Ladder(wanted, plain_at(40))
+    ladder = ModeFallback(wanted, plain_at(40))
     assert run(ladder, {wanted: rate}, 2000) == []
     assert (ladder.mode, ladder.reason) == (wanted, "")
 
 
 def test_a_losing_mode_steps_down_rung_by_rung_and_says_why_with_numbers() -> None:
-    ladder = Ladder("ssd", plain_at(38))
+    ladder = ModeFallback("ssd", plain_at(38))
     changes = run(ladder, {"ssd": 31, "sd": 35, "off": 38}, 250)
     assert modes(changes) == ["sd", "off"]
     (first, down), (_, off) = changes
@@ -65,29 +65,29 @@ def test_a_losing_mode_steps_down_rung_by_rung_and_says_why_with_numbers() -> No
 
 
 def test_a_step_down_may_end_at_a_rung_that_pays() -> None:
-    assert modes(run(Ladder("ssd", plain_at(38)), {"ssd": 31, "sd": 50}, 300)) == ["sd"]
+    assert modes(run(ModeFallback("ssd", plain_at(38)), {"ssd": 31, "sd": 50}, 300)) == ["sd"]
 
 
 def test_repetitions_step_down_to_plain_decoding() -> None:
-    assert modes(run(Ladder("ngram", plain_at(38)), {"ngram": 30, "off": 38}, 200)) == ["off"]
+    assert modes(run(ModeFallback("ngram", plain_at(38)), {"ngram": 30, "off": 38}, 200)) == ["off"]
 
 
 def test_nothing_is_below_plain_decoding() -> None:
-    assert run(Ladder("off", plain_at(100)), {"off": 10}, 2000) == []
+    assert run(ModeFallback("off", plain_at(100)), {"off": 10}, 2000) == []
 
 
 def test_without_a_measured_plain_speed_nothing_is_judged() -> None:
-    assert run(Ladder("sd", PlainCost()), {"sd": 1}, 500) == []
+    assert run(ModeFallback("sd", PlainCost()), {"sd": 1}, 500) == []
 
 
 def test_a_window_takes_a_few_tenths_of_a_second() -> None:
-    ladder = Ladder("sd", plain_at(4000))
+    ladder = ModeFallback("sd", plain_at(4000))
     (first, _), *_ = run(ladder, {"sd": 1000, "off": 4000}, 1000)
     assert first == pytest.approx(400, abs=10)
 
 
 def test_the_window_moves_on_so_that_an_old_gain_hides_no_loss() -> None:
-    ladder = Ladder("sd", plain_at(40))
+    ladder = ModeFallback("sd", plain_at(40))
     assert run(ladder, {"sd": 200}, 2000) == []
     (first, change), *_ = run(ladder, {"sd": 20, "off": 40}, 200)
     assert first <= 100
@@ -95,7 +95,7 @@ def test_the_window_moves_on_so_that_an_old_gain_hides_no_loss() -> None:
 
 
 def test_rounds_while_the_draft_model_reads_the_text_are_not_judged() -> None:
-    ladder = Ladder("ssd", plain_at(40))
+    ladder = ModeFallback("ssd", plain_at(40))
     ladder.begin()
     for _ in range(200):
         assert ladder.observe(round_of(1, 10, NONE), 1, DEPTH) is None
@@ -105,7 +105,7 @@ def test_rounds_while_the_draft_model_reads_the_text_are_not_judged() -> None:
 
 
 def test_the_first_round_of_an_answer_is_not_judged_but_windows_reach_over_answers() -> None:
-    ladder = Ladder("sd", plain_at(40))
+    ladder = ModeFallback("sd", plain_at(40))
     found: list[ModeChanged | None] = []
     for _ in range(20):
         ladder.begin()
@@ -117,7 +117,7 @@ def test_the_first_round_of_an_answer_is_not_judged_but_windows_reach_over_answe
 
 
 def test_a_promise_that_plain_decoding_does_not_keep_is_taken_back() -> None:
-    ladder = Ladder("ssd", plain_at(60))
+    ladder = ModeFallback("ssd", plain_at(60))
     changes = run(ladder, {"ssd": 41, "sd": 45, "off": 40}, 300)
     assert modes(changes) == ["sd", "off", "sd"]  # the better of the two
     assert changes[-1][1].reason == "plain decoding 40 tok/s over the last 64 tokens, SD 45 before"
@@ -125,7 +125,7 @@ def test_a_promise_that_plain_decoding_does_not_keep_is_taken_back() -> None:
 
 @pytest.mark.parametrize("wanted", ["sd", "ngram"])
 def test_trials_come_after_waits_that_double(wanted: Mode) -> None:
-    ladder = Ladder(wanted, plain_at(40))
+    ladder = ModeFallback(wanted, plain_at(40))
     changes = run(ladder, {wanted: 30, "off": 40}, 5000)
     assert modes(changes[:6]) == ["off", wanted] * 3
     starts = [done for done, change in changes if change.mode == wanted]
@@ -138,7 +138,7 @@ def test_trials_come_after_waits_that_double(wanted: Mode) -> None:
 
 
 def test_a_trial_that_pays_stays_and_makes_the_next_wait_short_again() -> None:
-    ladder = Ladder("sd", plain_at(40))
+    ladder = ModeFallback("sd", plain_at(40))
     run(ladder, {"sd": 30, "off": 40}, 1000)
     assert ladder.mode == "off"
     assert modes(run(ladder, {"sd": 60, "off": 40}, 2000)) == ["sd"]
@@ -148,7 +148,7 @@ def test_a_trial_that_pays_stays_and_makes_the_next_wait_short_again() -> None:
 
 
 def test_a_trial_must_beat_the_rung_that_it_interrupts() -> None:
-    ladder = Ladder("ssd", plain_at(40))
+    ladder = ModeFallback("ssd", plain_at(40))
     assert modes(run(ladder, {"ssd": 35, "sd": 60}, 200)) == ["sd"]
     changes = run(ladder, {"ssd": 50, "sd": 60}, 500)
     assert modes(changes) == ["ssd", "sd"]
@@ -156,7 +156,7 @@ def test_a_trial_must_beat_the_rung_that_it_interrupts() -> None:
 
 
 def test_waiting_goes_on_over_answers() -> None:
-    ladder = Ladder("sd", plain_at(40))
+    ladder = ModeFallback("sd", plain_at(40))
     speeds: Speeds = {"sd": 30, "off": 40}
     run(ladder, speeds, 80)
     assert ladder.mode == "off"

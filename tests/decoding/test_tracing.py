@@ -8,10 +8,10 @@ import pytest
 
 from localspec.decoding import tracing
 from localspec.decoding.engine import Engine
-from localspec.decoding.loop import Round, Task
+from localspec.decoding.loop import DecodeParams, Round
 from localspec.decoding.measurements import TraceSegment
 from localspec.decoding.model import LanguageModel
-from localspec.decoding.policy import CostCurve, Experience
+from localspec.decoding.policy import CostCurve, LatencyModel
 from localspec.decoding.sampling import distribution, probability
 from localspec.decoding.tracing import Tracer
 from localspec.errors import Cancelled
@@ -25,8 +25,8 @@ PENALISED = replace(TRUNCATED, repetition_penalty=1.3, presence_penalty=0.2, pen
 SAMPLINGS = pytest.mark.parametrize("sampling", [GREEDY, PLAIN, TRUNCATED, PENALISED])
 
 
-def task_of(sampling: Sampling, tokens: int, ends: frozenset[int] = frozenset()) -> Task:
-    return Task(sampling, "rejection", 0, tokens, ends)
+def task_of(sampling: Sampling, tokens: int, ends: frozenset[int] = frozenset()) -> DecodeParams:
+    return DecodeParams(sampling, "rejection", 0, tokens, ends)
 
 
 def traced(
@@ -47,7 +47,7 @@ def test_the_text_is_that_of_plain_decoding_with_the_same_seed(sampling: Samplin
         PROMPT,
         EngineSettings(mode="off"),
         task_of(sampling, 100),
-        Experience(CostCurve({1: 1.0}), CostCurve({1: 1.0})),
+        LatencyModel(CostCurve({1: 1.0}), CostCurve({1: 1.0})),
         seed=7,
     )
     expected = [token for event in rounds if isinstance(event, Round) for token in event.tokens]

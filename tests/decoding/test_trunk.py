@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from localspec.decoding.drafters.draft_state import Trunk, common_prefix
+from localspec.decoding.drafters.draft_state import DraftState, common_prefix
 from localspec.testing.fake import FakeModel
 from localspec.types import EngineSettings, VerifyOutcome
 from tests.decoding.toys import PLAIN, assert_cache_follows, greedy_text, pace_of, proposer_of
@@ -13,10 +13,10 @@ from tests.decoding.toys import PLAIN, assert_cache_follows, greedy_text, pace_o
 PACE = pace_of()
 
 
-def drafted(text: list[int], count: int, *, sequences: int = 1) -> tuple[Trunk, FakeModel]:
+def drafted(text: list[int], count: int, *, sequences: int = 1) -> tuple[DraftState, FakeModel]:
     """Return a trunk with so many proposals."""
     model = FakeModel(sequences=sequences)
-    trunk = Trunk(model)
+    trunk = DraftState(model)
     trunk.begin(text)
     for _ in range(count):
         trunk.extend(PACE, proposer_of())
@@ -124,7 +124,7 @@ def test_penalties_on_what_follows_a_foreign_draft_look_no_further_than_to_its_p
 
 def test_only_single_tokens_tell_what_a_step_costs() -> None:
     model = FakeModel()
-    trunk = Trunk(model, clock=lambda: 7.0 * len(model.calls))
+    trunk = DraftState(model, clock=lambda: 7.0 * len(model.calls))
     trunk.begin([1, 2, 3])
     pace = pace_of()
     known = pace.step(1)

@@ -11,10 +11,10 @@ from typing import Self
 import numpy as np
 import pytest
 
-from localspec.decoding.drafters.draft_state import Trunk
+from localspec.decoding.drafters.draft_state import DraftState
 from localspec.decoding.drafters.proposer import Proposer
-from localspec.decoding.drafters.ssd import Tail, Verdict
-from localspec.decoding.policy import Calibration, CostCurve, Experience, Pace
+from localspec.decoding.drafters.ssd import Tail, VerifyResult
+from localspec.decoding.policy import AcceptanceCalibration, CostCurve, LatencyModel, SpeculationPolicy
 from localspec.errors import EngineError
 from localspec.testing import contract
 from localspec.testing.fake import FakeModel
@@ -25,20 +25,22 @@ PLAIN = Sampling(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
 PATIENCE_S = 30.0  # a test that waits so long has failed
 
 
-def experience(verify_slope: float = 0.001, step: float = 0.001) -> Experience:
+def experience(verify_slope: float = 0.001, step: float = 0.001) -> LatencyModel:
     """Return costs of a target that takes a second for one token."""
-    return Experience(CostCurve({1: 1.0, 2: 1.0 + verify_slope}), CostCurve({1: step, 16: 1.5 * step}))
+    return LatencyModel(CostCurve({1: 1.0, 2: 1.0 + verify_slope}), CostCurve({1: step, 16: 1.5 * step}))
 
 
 def pace_of(
-    costs: Experience | None = None,
+    costs: LatencyModel | None = None,
     settings: EngineSettings = EngineSettings(),  # noqa: B008  it is frozen
     *,
     deterministic: bool = True,
-    calibration: Calibration | None = None,
-) -> Pace:
+    calibration: AcceptanceCalibration | None = None,
+) -> SpeculationPolicy:
     """Return the stopping rules under costs that are cheap by default."""
-    return Pace(costs or experience(), calibration or Calibration(), settings, deterministic)
+    return SpeculationPolicy(
+        costs or experience(), calibration or AcceptanceCalibration(), settings, deterministic
+    )
 
 
 def proposer_of(
@@ -50,7 +52,7 @@ def proposer_of(
 
 def let_texts_repeat(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the contract's toys write texts that repeat themselves, and their target judge long drafts."""
-    costs = Experience(CostCurve({1: 1.0, 64: 1.001}), CostCurve({1: 0.05, 17: 0.06}))
+    costs = LatencyModel(CostCurve({1: 1.0, 64: 1.001}), CostCurve({1: 0.05, 17: 0.06}))
     monkeypatch.setattr(contract, "experience", lambda: costs)
     monkeypatch.setattr(contract, "Toy", partial(contract.Toy, sharpness=2.5))
 
@@ -70,14 +72,14 @@ def greedy_text(model: FakeModel, text: Sequence[int], tokens: int) -> list[int]
     return whole[len(text) :]
 
 
-def teach(calibration: Calibration, chance: float) -> None:
+def teach(calibration: AcceptanceCalibration, chance: float) -> None:
     """Let tokens of every confidence have been accepted with a chance, early and late alike."""
     golden = 0.618034  # its multiples are spread evenly over 0 to 1, in every stretch
     for number in range(8000):
         calibration.observe([number % 40 / 40], number * golden % 1 < chance)
 
 
-def assert_cache_follows(trunk: Trunk, model: FakeModel) -> None:
+def assert_cache_follows(trunk: DraftState, model: FakeModel) -> None:
     """Check that the trunk's cache holds a beginning of its text and proposals."""
     held = model.tokens()
     assert held == trunk.whole()[: len(held)]
@@ -113,7 +115,7 @@ class Gate:
         self.open()
 
 
-class Watched(SimpleQueue[Verdict | Tail | None]):
+class Watched(SimpleQueue[VerifyResult | Tail | None]):
     """An inbox that tells when its reader has done everything."""
 
     def __init__(self) -> None:
@@ -121,12 +123,12 @@ class Watched(SimpleQueue[Verdict | Tail | None]):
         self.idle = threading.Event()
         self._changing = threading.Lock()
 
-    def put(self, item: Verdict | Tail | None, block: bool = True, timeout: float | None = None) -> None:
+    def put(self, item: VerifyResult | Tail | None, block: bool = True, timeout: float | None = None) -> None:
         with self._changing:
             self.idle.clear()
             super().put(item, block, timeout)
 
-    def get(self, block: bool = True, timeout: float | None = None) -> Verdict | Tail | None:
+    def get(self, block: bool = True, timeout: float | None = None) -> VerifyResult | Tail | None:
         with self._changing:
             if self.empty():
                 self.idle.set()

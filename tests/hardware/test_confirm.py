@@ -8,11 +8,11 @@ import pytest
 
 from localspec.errors import EngineError, UserError
 from localspec.hardware.device_info import DeviceNeed
-from localspec.hardware.memory.budget import Room
+from localspec.hardware.memory.budget import MemoryBudget
 from localspec.hardware.memory.confirm import confirm
 from localspec.hardware.memory.estimate import estimate
 from localspec.hardware.memory.exact import Needs
-from localspec.hardware.placement.constraints import Sitting, Spread, Wishes
+from localspec.hardware.placement.constraints import LayerSplit, MemoryRequest, PlacementConstraints
 from localspec.hardware.placement.place import place
 from localspec.models.shape import ModelShape
 from localspec.types import ModelOptions
@@ -30,7 +30,7 @@ class Llama:
         self.asked = 0
 
     def __call__(self, *_options: ModelOptions, max_fan_out: int) -> tuple[Needs, ...]:
-        assert max_fan_out == Wishes().max_fan_out
+        assert max_fan_out == PlacementConstraints().max_fan_out
         self.asked += 1
         if self.gib is None:
             raise EngineError("llama.cpp cannot tell")
@@ -39,7 +39,14 @@ class Llama:
 
 def check(model_gib: float, card_gib: float, llama: Llama) -> None:
     shape, on = model(model_gib, layers=32), machine((card(0, card_gib), 600))
-    confirm(place(on, shape, None, Wishes()), (shape,), OPTIONS, on, Wishes(), ask=llama)
+    confirm(
+        place(on, shape, None, PlacementConstraints()),
+        (shape,),
+        OPTIONS,
+        on,
+        PlacementConstraints(),
+        ask=llama,
+    )
 
 
 def test_models_with_room_around_them_are_not_asked_about() -> None:
@@ -70,7 +77,9 @@ def test_plan_stands_where_llama_cannot_tell() -> None:
 @pytest.mark.parametrize("draft", [None, SMALL])
 def test_the_context_that_is_named_would_fit_by_llama_cpps_own_figures(draft: ModelShape | None) -> None:
     shape, on = model(9, layers=32), machine((card(0, 14 if draft else 12), 600), processor=cpu(60))
-    wishes = Wishes(context=12288, gpu_layers=99, draft_devices=("CUDA0",), max_fan_out=48, mode="sd")
+    wishes = PlacementConstraints(
+        context=12288, gpu_layers=99, draft_devices=("CUDA0",), max_fan_out=48, mode="sd"
+    )
     found = place(on, shape, draft, wishes)
     above = GIB // 2
 
@@ -82,12 +91,12 @@ def test_the_context_that_is_named_would_fit_by_llama_cpps_own_figures(draft: Mo
     with pytest.raises(UserError, match="CUDA0 has") as refused:
         confirm(found, (shape, draft) if draft else (shape,), OPTIONS, on, wishes, ask=llama)
     context = int(re.findall(r"\(-c (\d+)\)", refused.value.hint)[0])
-    free = Room(on).free["CUDA0"] - above
+    free = MemoryBudget(on).free["CUDA0"] - above
 
     def needed(context: int) -> int:
-        sittings = [(shape, Sitting(Spread(("CUDA0",), (32,)), context))]
+        sittings = [(shape, MemoryRequest(LayerSplit(("CUDA0",), (32,)), context))]
         if draft:
-            sittings.append((draft, Sitting(Spread(("CUDA0",), (28,)), context, sequences=49)))
+            sittings.append((draft, MemoryRequest(LayerSplit(("CUDA0",), (28,)), context, sequences=49)))
         needs = (need for each, sitting in sittings for need in estimate(each, sitting))
         return sum(need.total for need in needs if need.device == "CUDA0")
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from localspec.decoding import speed_model
-from localspec.decoding.policy import CostCurve, Experience
+from localspec.decoding.policy import CostCurve, LatencyModel
 from localspec.hardware.device_info import LinkRate, Machine
 from localspec.hardware.placement import speed
-from localspec.hardware.placement.constraints import Spread
+from localspec.hardware.placement.constraints import LayerSplit
 from localspec.hardware.placement.speed import (
     Pass,
     Passes,
@@ -47,7 +47,7 @@ def test_on_devices_of_their_own_speeds_equal_the_engine_s_predictions(
     def draft(tokens: int) -> Pass:
         return Pass(step_s + 0.0001 * tokens, {"CUDA1": 1.0})
 
-    measured = Experience(
+    measured = LatencyModel(
         CostCurve({size: target(size).seconds for size in range(1, 10)}),
         CostCurve({size: draft(size).seconds for size in range(1, 10)}),
     )
@@ -61,27 +61,27 @@ def test_on_devices_of_their_own_speeds_equal_the_engine_s_predictions(
 
 def test_a_pass_takes_as_long_as_reading_the_weights() -> None:
     read_s = (LARGE.read_bytes) / (900 * GB)
-    seconds = passes(LARGE).take(Spread(("CUDA0",), (64,)), 1, 1).seconds
+    seconds = passes(LARGE).take(LayerSplit(("CUDA0",), (64,)), 1, 1).seconds
     assert read_s < seconds < 1.2 * read_s
 
 
 def test_verifying_more_is_nearly_free_on_a_card_and_not_on_the_processor() -> None:
-    def growth(spread: Spread) -> float:
+    def growth(spread: LayerSplit) -> float:
         return passes().take(spread, 5, 8).seconds / passes().take(spread, 1, 8).seconds
 
-    assert growth(Spread(("CUDA0",), (32,))) < 1.1
-    assert growth(Spread()) > 2
+    assert growth(LayerSplit(("CUDA0",), (32,))) < 1.1
+    assert growth(LayerSplit()) > 2
 
 
 def test_floats_verify_more_cheaply_than_quants_on_the_processor() -> None:
     quant, floats = (
-        passes(model(4, 32, quant=name)).take(Spread(), 5, 8).seconds for name in ("Q4_K_M", "BF16")
+        passes(model(4, 32, quant=name)).take(LayerSplit(), 5, 8).seconds for name in ("Q4_K_M", "BF16")
     )
     assert floats < quant
 
 
 def test_several_tokens_of_a_mixture_read_more_experts() -> None:
-    spread = Spread(("CUDA0",), (48,))
+    spread = LayerSplit(("CUDA0",), (48,))
     sparse, dense = passes(mixture(16, 48, 0.1)), passes(model(16, 48))
     one, five = (sparse.take(spread, tokens, 1).seconds for tokens in (1, 5))
     assert one < 0.2 * dense.take(spread, 1, 1).seconds
@@ -90,23 +90,23 @@ def test_several_tokens_of_a_mixture_read_more_experts() -> None:
 
 def test_every_boundary_between_devices_costs() -> None:
     equal = machine((card(0, 24), 900), (card(1, 24), 900))
-    whole = passes(where=equal).take(Spread(("CUDA0",), (32,)), 1, 1).seconds
-    split = passes(where=equal).take(Spread(("CUDA0", "CUDA1"), (16, 16)), 1, 1).seconds
+    whole = passes(where=equal).take(LayerSplit(("CUDA0",), (32,)), 1, 1).seconds
+    split = passes(where=equal).take(LayerSplit(("CUDA0", "CUDA1"), (16, 16)), 1, 1).seconds
     assert 0 < split - whole < 1e-3
 
 
 def test_two_on_one_card_or_memory_take_turns() -> None:
-    def both(spread: Spread, draft: Spread, where: Machine = TWO) -> tuple[Speed, Speed]:
+    def both(spread: LayerSplit, draft: LayerSplit, where: Machine = TWO) -> tuple[Speed, Speed]:
         target, small = passes(LARGE, where), passes(SMALL, where)
         verify, step = (lambda n: target.take(spread, n, 8)), (lambda n: small.take(draft, n, 8))
         return waiting_speed(verify, step), ahead_speed(verify, step, take_turns=False)
 
-    first = Spread(("CUDA0",), (64,))
-    waiting, ahead = both(first, Spread(("CUDA0",), (28,)))
+    first = LayerSplit(("CUDA0",), (64,))
+    waiting, ahead = both(first, LayerSplit(("CUDA0",), (28,)))
     assert ahead.tokens_per_s < waiting.tokens_per_s
-    waiting, ahead = both(first, Spread(("CUDA1",), (28,)))
+    waiting, ahead = both(first, LayerSplit(("CUDA1",), (28,)))
     assert ahead.tokens_per_s > waiting.tokens_per_s
-    waiting, ahead = both(Spread(("Metal",), (64,)), Spread(("Metal",), (28,)), apple())
+    waiting, ahead = both(LayerSplit(("Metal",), (64,)), LayerSplit(("Metal",), (28,)), apple())
     assert ahead.tokens_per_s < waiting.tokens_per_s
 
 
@@ -138,7 +138,7 @@ def machine_without_links(generation: int | None, width: int | None) -> Machine:
 
 
 def test_one_thread_reads_less_than_all() -> None:
-    one, all_ = (passes().take(Spread(), 1, threads).seconds for threads in (1, 8))
+    one, all_ = (passes().take(LayerSplit(), 1, threads).seconds for threads in (1, 8))
     assert one > 2 * all_
 
 
@@ -163,14 +163,14 @@ def test_taking_turns_is_slower_than_working_at_once() -> None:
 
 
 def test_what_stays_in_the_cores_own_caches_keeps_no_memory_busy() -> None:
-    few, many = (Passes(TINY, Rates(TWO), cores).take(Spread(), 1, cores) for cores in (4, 16))
+    few, many = (Passes(TINY, Rates(TWO), cores).take(LayerSplit(), 1, cores) for cores in (4, 16))
     assert (set(few.busy), set(many.busy)) == ({"CPU"}, set())
 
 
 def test_the_logits_have_to_come_back_from_a_card() -> None:
     def seconds(rate: float) -> float:
         back = replace(TWO, links=(LinkRate("CPU", "CUDA0", 12 * GB), LinkRate("CUDA0", "CPU", rate)))
-        return passes(where=back).take(Spread(("CUDA0",), (32,)), 2, 1).seconds
+        return passes(where=back).take(LayerSplit(("CUDA0",), (32,)), 2, 1).seconds
 
     logits = 2 * MIDDLE.vocabulary * 4
     assert seconds(1 * GB) - seconds(4 * GB) == pytest.approx(logits / GB - logits / (4 * GB))

@@ -13,7 +13,7 @@ from localspec.errors import EngineError, UserError
 from localspec.hardware.device_info import DeviceNeed
 from localspec.hardware.memory.estimate import estimate
 from localspec.hardware.memory.exact import compare, exact, needs_of
-from localspec.hardware.placement.constraints import CacheTypes, Sitting, Spread
+from localspec.hardware.placement.constraints import CacheTypes, LayerSplit, MemoryRequest
 from localspec.inference.contexts import Contexts
 from localspec.llama import Context, Model
 from localspec.llama.library import Native
@@ -44,7 +44,7 @@ def test_exact_and_estimate_against_a_real_load(name: str, tmp_path: Path) -> No
         taken = needs_of(context)
     assert [need.device for need in foretold] == [need.device for need in taken] == ["CPU"]
     assert foretold[0].total == pytest.approx(taken[0].total, rel=0.03)
-    [guessed] = estimate(read_shape(path), Sitting(Spread(), 4096))
+    [guessed] = estimate(read_shape(path), MemoryRequest(LayerSplit(), 4096))
     assert guessed.weights == pytest.approx(taken[0].weights, rel=0.01)
     assert guessed.cache == taken[0].cache
     assert guessed.total == pytest.approx(taken[0].total, rel=0.10)
@@ -75,14 +75,14 @@ def test_a_pair_is_planned_as_it_is_opened(demo_target: Path, demo_draft: Path) 
 @pytest.mark.parametrize(
     "sitting",
     [
-        Sitting(Spread(), 512, micro_batch=64),
-        Sitting(Spread(), 8192, CacheTypes("q8_0", "q4_0")),
-        Sitting(Spread(), 8192, flash_attention=False),
-        Sitting(Spread(), 3000, flash_attention=False, sequences=17),
-        Sitting(Spread(), 30_000, sequences=33),
+        MemoryRequest(LayerSplit(), 512, micro_batch=64),
+        MemoryRequest(LayerSplit(), 8192, CacheTypes("q8_0", "q4_0")),
+        MemoryRequest(LayerSplit(), 8192, flash_attention=False),
+        MemoryRequest(LayerSplit(), 3000, flash_attention=False, sequences=17),
+        MemoryRequest(LayerSplit(), 30_000, sequences=33),
     ],
 )
-def test_estimates_of_other_contexts(name: str, sitting: Sitting, tmp_path: Path) -> None:
+def test_estimates_of_other_contexts(name: str, sitting: MemoryRequest, tmp_path: Path) -> None:
     path = make(tmp_path / "a.gguf", replace(SHAPES[name], bare=True))
     options = ModelOptions(
         path=path,
@@ -113,7 +113,7 @@ def test_windows_are_on_the_layers_where_llama_cpp_has_them(
     options = ModelOptions(path=make(tmp_path / "a.gguf", build), context=8192)
     with closing(Model.open(options, allocate=False)) as model:
         [planned] = needs_of(Context(model, options))
-    [guessed] = estimate(read_shape(options.path), Sitting(Spread(), 8192), whole_windows=False)
+    [guessed] = estimate(read_shape(options.path), MemoryRequest(LayerSplit(), 8192), whole_windows=False)
     assert guessed.cache == planned.cache
 
 
@@ -123,7 +123,7 @@ def test_caches_of_other_kinds(make_model: Callable[[Path], Path], sequences: in
     options = ModelOptions(path=make_model(tmp_path / "a.gguf"), context=4096)
     with closing(Model.open(options, allocate=False)) as model:
         [planned] = needs_of(Context(model, options, sequences=sequences))
-    [guessed] = estimate(read_shape(options.path), Sitting(Spread(), 4096, sequences=sequences))
+    [guessed] = estimate(read_shape(options.path), MemoryRequest(LayerSplit(), 4096, sequences=sequences))
     assert (guessed.weights, guessed.cache) == (planned.weights, planned.cache)
     assert guessed.total == pytest.approx(planned.total, rel=0.10)
 
@@ -131,7 +131,7 @@ def test_caches_of_other_kinds(make_model: Callable[[Path], Path], sequences: in
 def test_recurrent_state_is_counted(tmp_path: Path) -> None:
     path = tiny.recurrent(tmp_path / "a.gguf")
     [[foretold]] = exact(ModelOptions(path=path, context=512, devices=CPU))
-    [guessed] = estimate(read_shape(path), Sitting(Spread(), 512))
+    [guessed] = estimate(read_shape(path), MemoryRequest(LayerSplit(), 512))
     assert guessed.cache == foretold.cache > 0
 
 
@@ -140,7 +140,7 @@ def test_a_model_larger_than_any_memory_is_planned_without_taking_it(tmp_path: P
     path = make(tmp_path / "a.gguf", build)
     [[need]] = exact(ModelOptions(path=path, devices=CPU))
     assert need.weights > 200 << 30
-    [guessed] = estimate(read_shape(path), Sitting(Spread(), 8192))  # the usual context
+    [guessed] = estimate(read_shape(path), MemoryRequest(LayerSplit(), 8192))  # the usual context
     assert guessed.total == pytest.approx(need.total, rel=0.02)
 
 

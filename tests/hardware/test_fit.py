@@ -10,7 +10,7 @@ from localspec.hardware.device_info import DeviceInfo, DeviceNeed, Machine
 from localspec.hardware.memory.budget import parse_reserve, reserve_on
 from localspec.hardware.memory.estimate import estimate
 from localspec.hardware.memory.fit import Models, check_fit
-from localspec.hardware.placement.constraints import Sitting, Spread
+from localspec.hardware.placement.constraints import LayerSplit, MemoryRequest
 from localspec.models.shape import LayerShape, ModelShape
 
 GIB = 1 << 30
@@ -65,7 +65,7 @@ def fits(models: Models, on: Machine) -> bool:
 
 
 def on_card(context: int, layers: int = 32) -> Models:
-    return ((shape(), Sitting(Spread(("CUDA0",), (layers,)), context)),)
+    return ((shape(), MemoryRequest(LayerSplit(("CUDA0",), (layers,)), context)),)
 
 
 def test_what_fits_is_let_through() -> None:
@@ -127,7 +127,7 @@ def test_the_quant_that_a_model_has_is_no_way_out() -> None:
 
 
 def test_all_short_devices_are_named() -> None:
-    models = ((shape(), Sitting(Spread(("CUDA0", "CUDA1"), (20, 12)), 8192)),)
+    models = ((shape(), MemoryRequest(LayerSplit(("CUDA0", "CUDA1"), (20, 12)), 8192)),)
     error = refusal(models, machine(4, 2))
     assert "CUDA0 has" in error.message
     assert "CUDA1 has" in error.message
@@ -145,7 +145,7 @@ def test_memory_that_card_and_processor_share_is_counted_once() -> None:
 
 
 def test_a_draft_model_counts_and_may_stay() -> None:
-    draft = (shape(4, GIB // 16), Sitting(Spread(("CUDA0",), (4,)), 8192, sequences=17))
+    draft = (shape(4, GIB // 16), MemoryRequest(LayerSplit(("CUDA0",), (4,)), 8192, sequences=17))
     assert fits(on_card(8192), machine(12))
     error = refusal((*on_card(8192), draft), machine(10.1))
     assert "-ngl" in error.hint

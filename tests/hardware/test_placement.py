@@ -9,7 +9,7 @@ import pytest
 from localspec.errors import UserError
 from localspec.hardware.device_info import DeviceNeed, Machine, Placement
 from localspec.hardware.memory.estimate import estimate
-from localspec.hardware.placement.constraints import Sitting, Wishes
+from localspec.hardware.placement.constraints import MemoryRequest, PlacementConstraints
 from localspec.hardware.placement.place import place
 from localspec.models.shape import ModelShape
 from tests.hardware.machines import (
@@ -29,9 +29,9 @@ from tests.hardware.machines import (
 
 
 def seats(
-    where: Machine, target: ModelShape, draft: ModelShape | None, wishes: Wishes | None = None
+    where: Machine, target: ModelShape, draft: ModelShape | None, wishes: PlacementConstraints | None = None
 ) -> Placement:
-    return place(where, target, draft, wishes or Wishes())
+    return place(where, target, draft, wishes or PlacementConstraints())
 
 
 def told(placement: Placement, *words: str) -> bool:
@@ -151,7 +151,7 @@ def test_a_smaller_context_worth_its_speed_is_taken_and_told() -> None:
     found = seats(where, target, None)
     assert found.target.context == 4096
     assert told(found, "the context is 4,096 tokens", "instead of")
-    asked = seats(where, target, None, Wishes(context=8192))
+    asked = seats(where, target, None, PlacementConstraints(context=8192))
     assert asked.target.context == 8192
     assert sum(asked.target.layers) < 32
 
@@ -170,7 +170,7 @@ def test_a_mixture_of_experts_gains_less() -> None:
 
     def gain(target: ModelShape) -> float:
         plain = seats(where, target, None).tokens_per_s or 0
-        return (seats(where, target, SMALL, Wishes(mode="ssd")).tokens_per_s or 0) / plain
+        return (seats(where, target, SMALL, PlacementConstraints(mode="ssd")).tokens_per_s or 0) / plain
 
     experts = mixture(16, 48, 0.1)
     assert gain(experts) < 0.6 * gain(model(16, 48))
@@ -188,7 +188,8 @@ def test_a_draft_that_does_not_pay_sits_ready() -> None:
 def test_what_the_draft_s_file_tells_of_its_acceptance_counts() -> None:
     here = machine((card(0, 24), 900), (card(1, 12), 360))
     unknown, poor, good = (
-        place(here, LARGE, replace(SMALL, acceptance=share), Wishes()) for share in (None, 0.1, 0.95)
+        place(here, LARGE, replace(SMALL, acceptance=share), PlacementConstraints())
+        for share in (None, 0.1, 0.95)
     )
     speeds = [found.tokens_per_s or 0.0 for found in (poor, unknown, good)]
     assert speeds[0] < speeds[1] < speeds[2]
@@ -211,7 +212,7 @@ def test_a_model_with_a_running_state_decodes_plainly(target: ModelShape, draft:
 
 def test_a_draft_without_room_stays_closed() -> None:
     where = machine(processor=cpu(8))
-    found = seats(where, MIDDLE, model(4.1, 32), Wishes(context=4096))
+    found = seats(where, MIDDLE, model(4.1, 32), PlacementConstraints(context=4096))
     assert found.draft is None
     assert told(found, "no device has room")
     assert any("does not fit: CPU has" in other.reason for other in found.rejected)
@@ -226,7 +227,7 @@ def test_a_rate_that_nobody_measured_is_told() -> None:
 
 
 def test_layers_are_taken_back_where_the_exact_need_is_more_than_a_sum() -> None:
-    def need(shape: ModelShape, sitting: Sitting) -> tuple[DeviceNeed, ...]:
+    def need(shape: ModelShape, sitting: MemoryRequest) -> tuple[DeviceNeed, ...]:
         count = sitting.spread.on_cards
         return tuple(
             replace(found, cache=found.cache + (64 - count) * count * 2**20)
@@ -236,7 +237,7 @@ def test_layers_are_taken_back_where_the_exact_need_is_more_than_a_sum() -> None
         )
 
     where = machine((card(0, 12), 360))
-    found = place(where, LARGE, None, Wishes(), need=need)
+    found = place(where, LARGE, None, PlacementConstraints(), need=need)
     assert 20 < sum(found.target.layers) < sum(seats(where, LARGE, None).target.layers)
 
 

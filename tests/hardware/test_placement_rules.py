@@ -9,9 +9,9 @@ from random import Random
 import pytest
 
 from localspec.errors import UserError
-from localspec.hardware.device_info import DeviceInfo, Machine, MemoryRate, Placement, Seat
-from localspec.hardware.memory.budget import Room
-from localspec.hardware.placement.constraints import Wishes
+from localspec.hardware.device_info import DeviceAssignment, DeviceInfo, Machine, MemoryRate, Placement
+from localspec.hardware.memory.budget import MemoryBudget
+from localspec.hardware.placement.constraints import PlacementConstraints
 from localspec.hardware.placement.place import place
 from localspec.hardware.placement.speed import LEAST_GAIN
 from localspec.models.shape import ModelShape
@@ -49,12 +49,12 @@ def placed(
     where: Machine, target: ModelShape, draft: ModelShape | None, context: int = 4096
 ) -> Placement | None:
     try:
-        return place(where, target, draft, Wishes(context=context))
+        return place(where, target, draft, PlacementConstraints(context=context))
     except UserError:
         return None
 
 
-def seats(found: Placement) -> list[tuple[Seat, bool]]:
+def seats(found: Placement) -> list[tuple[DeviceAssignment, bool]]:
     return [(found.target, False)] + ([(found.draft, True)] if found.draft else [])
 
 
@@ -62,7 +62,7 @@ def seats(found: Placement) -> list[tuple[Seat, bool]]:
 def test_no_device_gives_more_than_it_has(seed: int) -> None:
     where, target, draft = invented(Random(seed))
     found = place_or_skip(where, target, draft)
-    room = Room(where)
+    room = MemoryBudget(where)
     left = dict(room.free)
     for seat, _ in seats(found):
         for need in seat.needs:
@@ -86,7 +86,7 @@ def test_every_layer_sits_somewhere_once(seed: int) -> None:
         assert min(seat.layers, default=1) > 0
         weights = sum(need.weights for need in seat.needs)
         assert weights == shape.weight_bytes
-    assert found == place(where, target, draft, Wishes(context=4096))
+    assert found == place(where, target, draft, PlacementConstraints(context=4096))
 
 
 def place_or_skip(where: Machine, target: ModelShape, draft: ModelShape | None) -> Placement:
@@ -135,10 +135,10 @@ def test_a_better_machine_is_never_slower(better: Callable[[Machine, Random], Ma
     assert (after.tokens_per_s or 0) * LEAST_GAIN * 1.001 >= (before.tokens_per_s or 0)
 
 
-def overridden(where: Machine, random: Random) -> Wishes:
+def overridden(where: Machine, random: Random) -> PlacementConstraints:
     cards = [device.id for device in where.devices if device.kind != "cpu"]
     modes: list[Mode | None] = [None, None, "off", "ngram", "sd", "ssd"]
-    return Wishes(
+    return PlacementConstraints(
         context=random.choice([0, 512, 4096, 32768]),
         devices=random.choice([None, (), tuple(random.sample(cards, len(cards)))]),
         draft_devices=random.choice([None, (), tuple(cards[:1]), tuple(cards)]),
@@ -166,7 +166,9 @@ def test_any_flags_give_a_plan_or_a_plain_refusal(seed: int) -> None:
         assert "three ways out" in refused.hint
 
 
-def check_flags(found: Placement, wishes: Wishes, target: ModelShape, draft: ModelShape | None) -> None:
+def check_flags(
+    found: Placement, wishes: PlacementConstraints, target: ModelShape, draft: ModelShape | None
+) -> None:
     if wishes.gpu_layers:
         assert sum(found.target.layers) <= min(wishes.gpu_layers - 1, len(target.layers))
     if wishes.mode in {"sd", "ssd"} and draft is not None:

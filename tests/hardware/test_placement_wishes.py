@@ -7,7 +7,7 @@ import pytest
 from localspec.errors import UserError
 from localspec.hardware.device_info import Placement
 from localspec.hardware.memory.budget import by_shares
-from localspec.hardware.placement.constraints import CacheTypes, Spread, Wishes
+from localspec.hardware.placement.constraints import CacheTypes, LayerSplit, PlacementConstraints
 from localspec.hardware.placement.place import place
 from tests.hardware.machines import GIB, LARGE, MIDDLE, SMALL, card, cpu, machine, model, recurrent
 
@@ -20,7 +20,7 @@ def reason(placement: Placement, word: str) -> str:
 
 
 def test_layers_are_as_many_as_the_flag_says() -> None:
-    found = place(TWO, LARGE, SMALL, Wishes(gpu_layers=20))
+    found = place(TWO, LARGE, SMALL, PlacementConstraints(gpu_layers=20))
     assert sum(found.target.layers) == 19  # the weights after the last layer count as one
     cost = reason(found, "the flags cost")
     assert "expected tokens/s" in cost
@@ -29,7 +29,7 @@ def test_layers_are_as_many_as_the_flag_says() -> None:
 
 
 def test_no_layers_are_the_processor_alone() -> None:
-    found = place(TWO, MIDDLE, SMALL, Wishes(gpu_layers=0, draft_gpu_layers=0))
+    found = place(TWO, MIDDLE, SMALL, PlacementConstraints(gpu_layers=0, draft_gpu_layers=0))
     assert (found.target.devices, found.target.layers) == ((), ())
     assert found.draft is not None
     assert found.draft.devices == ()
@@ -37,34 +37,38 @@ def test_no_layers_are_the_processor_alone() -> None:
 
 def test_layers_that_do_not_fit_are_refused_not_lowered() -> None:
     with pytest.raises(UserError, match=r"CUDA0 has 11\.2 GiB to give") as refused:
-        place(machine((card(0, 12), 360)), LARGE, None, Wishes(gpu_layers=99))
+        place(machine((card(0, 12), 360)), LARGE, None, PlacementConstraints(gpu_layers=99))
     assert "-ngl" in refused.value.hint
 
 
 def test_devices_are_those_named() -> None:
-    found = place(TWO, MIDDLE, SMALL, Wishes(devices=("CUDA1",), draft_devices=("CUDA0",)))
+    found = place(TWO, MIDDLE, SMALL, PlacementConstraints(devices=("CUDA1",), draft_devices=("CUDA0",)))
     assert found.target.devices == ("CUDA1",)
     assert found.draft is not None
     assert found.draft.devices == ("CUDA0",)
     with pytest.raises(UserError, match="no device is called 'CUDA7'"):
-        place(TWO, MIDDLE, SMALL, Wishes(devices=("CUDA7",)))
+        place(TWO, MIDDLE, SMALL, PlacementConstraints(devices=("CUDA7",)))
 
 
 def test_layers_of_the_draft_are_as_many_as_the_flag_says() -> None:
-    found = place(TWO, LARGE, SMALL, Wishes(draft_devices=("CUDA1",), draft_gpu_layers=10, mode="sd"))
+    found = place(
+        TWO, LARGE, SMALL, PlacementConstraints(draft_devices=("CUDA1",), draft_gpu_layers=10, mode="sd")
+    )
     assert found.draft is not None
     assert (found.draft.devices, found.draft.layers) == (("CUDA1",), (9,))
 
 
 def test_layers_of_the_draft_on_a_card_are_on_a_card_even_if_the_processor_would_do_better() -> None:
     where = machine((card(0, 24), 300), processor=cpu(60, 32), rate=120)
-    seats = [place(where, LARGE, SMALL, Wishes(draft_gpu_layers=count)).draft for count in (None, 99)]
+    seats = [
+        place(where, LARGE, SMALL, PlacementConstraints(draft_gpu_layers=count)).draft for count in (None, 99)
+    ]
     assert [seat and seat.devices for seat in seats] == [(), ("CUDA0",)]
 
 
 def test_a_draft_on_two_named_devices_is_split() -> None:
     cards = machine((card(0, 8), 400), (card(1, 8), 400))
-    wishes = Wishes(gpu_layers=0, draft_devices=("CUDA0", "CUDA1"), context=2048, mode="sd")
+    wishes = PlacementConstraints(gpu_layers=0, draft_devices=("CUDA0", "CUDA1"), context=2048, mode="sd")
     found = place(cards, MIDDLE, model(10, 40), wishes)
     assert found.draft is not None
     assert found.draft.devices == ("CUDA0", "CUDA1")
@@ -72,12 +76,14 @@ def test_a_draft_on_two_named_devices_is_split() -> None:
 
 
 def test_cards_slower_than_the_processor_stay_empty() -> None:
-    found = place(machine((card(0, 24), 15), (card(1, 24), 15), rate=200), MIDDLE, None, Wishes())
+    found = place(
+        machine((card(0, 24), 15), (card(1, 24), 15), rate=200), MIDDLE, None, PlacementConstraints()
+    )
     assert found.target.devices == ()
 
 
 def test_shares_are_taken_as_they_are() -> None:
-    found = place(TWO, MIDDLE, None, Wishes(tensor_split=(3, 1)))
+    found = place(TWO, MIDDLE, None, PlacementConstraints(tensor_split=(3, 1)))
     assert found.target.devices == ("CUDA0", "CUDA1")
     assert found.target.layers == (25, 7)
 
@@ -85,50 +91,52 @@ def test_shares_are_taken_as_they_are() -> None:
 @pytest.mark.parametrize(
     ("shares", "gpu_layers", "spread"),
     [
-        ((3, 1), 33, Spread(("A", "B"), (25, 7))),
-        ((1, 1), 33, Spread(("A", "B"), (17, 15))),
-        ((3, 1), 2, Spread(("A",), (1,))),
-        ((1, 0), 33, Spread(("A",), (32,))),
-        ((0, 1), 33, Spread(("B",), (32,))),
-        ((1, 1), 1, Spread(("A",), (0,))),
-        ((1, 1), 0, Spread()),
-        ((25, 8), 33, Spread(("A", "B"), (25, 7))),
+        ((3, 1), 33, LayerSplit(("A", "B"), (25, 7))),
+        ((1, 1), 33, LayerSplit(("A", "B"), (17, 15))),
+        ((3, 1), 2, LayerSplit(("A",), (1,))),
+        ((1, 0), 33, LayerSplit(("A",), (32,))),
+        ((0, 1), 33, LayerSplit(("B",), (32,))),
+        ((1, 1), 1, LayerSplit(("A",), (0,))),
+        ((1, 1), 0, LayerSplit()),
+        ((25, 8), 33, LayerSplit(("A", "B"), (25, 7))),
     ],
 )
-def test_shares_divide_as_llama_cpp_does(shares: tuple[float, ...], gpu_layers: int, spread: Spread) -> None:
+def test_shares_divide_as_llama_cpp_does(
+    shares: tuple[float, ...], gpu_layers: int, spread: LayerSplit
+) -> None:
     assert by_shares(("A", "B"), shares, gpu_layers, 32) == spread
 
 
 def test_the_mode_may_be_asked_for() -> None:
-    off = place(TWO, LARGE, SMALL, Wishes(mode="off"))
+    off = place(TWO, LARGE, SMALL, PlacementConstraints(mode="off"))
     assert (off.mode, off.draft) == ("off", None)
     assert "mode off does not ask it" in reason(off, "stays closed")
     assert "the flags cost" in reason(off, "flags")
-    sd = place(TWO, LARGE, SMALL, Wishes(mode="sd"))
+    sd = place(TWO, LARGE, SMALL, PlacementConstraints(mode="sd"))
     assert sd.mode == "sd"
     assert "expected tokens/s against the plan" in reason(sd, "the flags cost")
-    assert (sd.tokens_per_s or 0) < (place(TWO, LARGE, SMALL, Wishes()).tokens_per_s or 0)
+    assert (sd.tokens_per_s or 0) < (place(TWO, LARGE, SMALL, PlacementConstraints()).tokens_per_s or 0)
 
 
 def test_flags_that_say_what_the_plan_says_cost_nothing() -> None:
-    found = place(TWO, LARGE, SMALL, Wishes(devices=("CUDA0",), draft_devices=("CUDA1",)))
+    found = place(TWO, LARGE, SMALL, PlacementConstraints(devices=("CUDA0",), draft_devices=("CUDA1",)))
     assert reason(found, "the flags") == "the flags cost no speed against the plan without them"
-    assert not [text for text in place(TWO, LARGE, SMALL, Wishes()).reasons if "flags" in text]
+    assert not [text for text in place(TWO, LARGE, SMALL, PlacementConstraints()).reasons if "flags" in text]
 
 
 def test_asking_for_speculation_does_not_let_a_running_state_rewind() -> None:
-    found = place(TWO, recurrent(4, 32), SMALL, Wishes(mode="sd"))
+    found = place(TWO, recurrent(4, 32), SMALL, PlacementConstraints(mode="sd"))
     assert found.mode == "off"
     assert "cannot take tokens back" in reason(found, "stays idle")
 
 
 def test_a_device_named_twice_is_refused() -> None:
     with pytest.raises(UserError, match="a device is named twice: CUDA0, CUDA0"):
-        place(TWO, MIDDLE, SMALL, Wishes(devices=("CUDA0", "CUDA0")))
+        place(TWO, MIDDLE, SMALL, PlacementConstraints(devices=("CUDA0", "CUDA0")))
 
 
 def test_threads_are_those_given() -> None:
-    found = place(machine(), MIDDLE, SMALL, Wishes(threads=4, draft_threads=2))
+    found = place(machine(), MIDDLE, SMALL, PlacementConstraints(threads=4, draft_threads=2))
     assert found.target.threads == 4
     assert found.draft is not None
     assert found.draft.threads == 2
@@ -136,23 +144,23 @@ def test_threads_are_those_given() -> None:
 
 @pytest.mark.parametrize("name", ["0", "CUDA0", "cuda0"])
 def test_a_reserve_is_kept_free(name: str) -> None:
-    found = place(TWO, LARGE, SMALL, Wishes(reserve=((name, 12 * GIB),)))
+    found = place(TWO, LARGE, SMALL, PlacementConstraints(reserve=((name, 12 * GIB),)))
     on_card = sum(need.total for need in found.target.needs if need.device == "CUDA0")
     assert on_card <= 23.7 * GIB - 12 * GIB
 
 
 def test_a_reserve_for_a_device_that_is_not_there_is_refused() -> None:
     with pytest.raises(UserError, match="there is no device 5"):
-        place(TWO, LARGE, SMALL, Wishes(reserve=(("5", GIB),)))
+        place(TWO, LARGE, SMALL, PlacementConstraints(reserve=(("5", GIB),)))
 
 
 def test_a_smaller_cache_leaves_room_for_layers() -> None:
     where, target = machine((card(0, 8), 360)), model(6.2, 32)
-    wide = place(where, target, None, Wishes(context=16384))
-    narrow = place(where, target, None, Wishes(context=16384, cache=CacheTypes("q8_0", "q8_0")))
+    wide = place(where, target, None, PlacementConstraints(context=16384))
+    narrow = place(where, target, None, PlacementConstraints(context=16384, cache=CacheTypes("q8_0", "q8_0")))
     assert sum(narrow.target.layers) > sum(wide.target.layers)
 
 
 def test_an_output_alone_on_a_card_is_possible() -> None:
-    found = place(TWO, MIDDLE, None, Wishes(gpu_layers=1, devices=("CUDA0",)))
+    found = place(TWO, MIDDLE, None, PlacementConstraints(gpu_layers=1, devices=("CUDA0",)))
     assert sum(found.target.layers) == 0

@@ -8,8 +8,8 @@ import pytest
 
 from localspec.errors import UserError
 from localspec.hardware.device_info import DeviceNeed, Machine
-from localspec.hardware.memory.budget import CARD_RESERVE, DISPLAY_RESERVE, Room, usual_reserve
-from localspec.hardware.placement.constraints import Wishes
+from localspec.hardware.memory.budget import CARD_RESERVE, DISPLAY_RESERVE, MemoryBudget, usual_reserve
+from localspec.hardware.placement.constraints import PlacementConstraints
 from localspec.hardware.placement.place import place
 from tests.hardware.machines import GIB, MIDDLE, apple, card, cpu, machine
 
@@ -29,7 +29,7 @@ def test_the_processor_keeps_a_tenth_and_never_more_than_two_gib(total: float, k
 
 
 def test_what_the_processor_takes_of_shared_memory_is_missing_on_the_card() -> None:
-    room = Room(apple(32))
+    room = MemoryBudget(apple(32))
     before = room.left(())
     left = room.left([DeviceNeed("CPU", 20 * GIB, 0, 0)])
     assert left["Metal"] == left["CPU"] == before["CPU"] - 20 * GIB
@@ -37,12 +37,12 @@ def test_what_the_processor_takes_of_shared_memory_is_missing_on_the_card() -> N
 
 def test_a_reserve_larger_than_a_card_leaves_nothing_of_it_and_all_of_the_others() -> None:
     where = machine((card(0, 8), 400), (card(1, 8), 400))
-    room = Room(where, (("CUDA0", 100 * GIB),))
+    room = MemoryBudget(where, (("CUDA0", 100 * GIB),))
     assert room.free["CUDA0"] == 0
-    found = place(where, MIDDLE, None, Wishes(reserve=(("0", 100 * GIB),)))
+    found = place(where, MIDDLE, None, PlacementConstraints(reserve=(("0", 100 * GIB),)))
     assert found.target.devices == ("CUDA1",)
 
 
 def test_a_machine_without_a_processor_is_refused() -> None:
     with pytest.raises(UserError, match="no processor was seen"):
-        Room(Machine((card(0, 8),)))
+        MemoryBudget(Machine((card(0, 8),)))

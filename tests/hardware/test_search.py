@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from localspec.hardware.device_info import Machine
 from localspec.hardware.memory.estimate import estimate
-from localspec.hardware.placement.candidates import Search
-from localspec.hardware.placement.constraints import CacheTypes, Spread, Wishes
+from localspec.hardware.placement.candidates import PlacementSearch
+from localspec.hardware.placement.constraints import CacheTypes, LayerSplit, PlacementConstraints
 from tests.hardware.machines import MIDDLE, SMALL, card, cpu, machine
 
-ON_CARD, HERE = Spread(("CUDA0",), (28,)), Spread()
+ON_CARD, HERE = LayerSplit(("CUDA0",), (28,)), LayerSplit()
 
 
-def search(where: Machine | None = None, **wished: object) -> Search:
-    wishes = Wishes(**wished)  # type: ignore[arg-type]
-    return Search(where or machine((card(0, 24), 900)), (MIDDLE, SMALL), wishes, estimate)
+def search(where: Machine | None = None, **wished: object) -> PlacementSearch:
+    wishes = PlacementConstraints(**wished)  # type: ignore[arg-type]
+    return PlacementSearch(where or machine((card(0, 24), 900)), (MIDDLE, SMALL), wishes, estimate)
 
 
 def test_the_draft_has_room_for_its_branches() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from localspec.decoding.model import LanguageModel
-from localspec.decoding.policy import CostCurve, Experience
+from localspec.decoding.policy import CostCurve, LatencyModel
 from localspec.inference import contexts
 from localspec.inference.contexts import COMPARED
 from localspec.inference.runtime import Runtime
@@ -30,9 +30,9 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 
     def measure(
         _target: LanguageModel, _draft: LanguageModel | None, _budget_s: float, *, together: bool
-    ) -> Experience:
+    ) -> LatencyModel:
         times.append(together)
-        return Experience(CostCurve({1: SLOW_S, 9: 1.1 * SLOW_S}), CostCurve({1: 0.001 * SLOW_S}))
+        return LatencyModel(CostCurve({1: SLOW_S, 9: 1.1 * SLOW_S}), CostCurve({1: 0.001 * SLOW_S}))
 
     monkeypatch.setattr(contexts, "measure", measure)
     return times
@@ -101,7 +101,7 @@ def test_costs_of_a_busy_machine_are_found_out(open_pair: Open, measured: list[b
 def test_costs_of_a_machine_that_was_faster_are_what_speculation_has_to_beat(
     open_pair: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fast = Experience(CostCurve({1: FAST_S, 9: 2 * FAST_S}), CostCurve({1: FAST_S}))
+    fast = LatencyModel(CostCurve({1: FAST_S, 9: 2 * FAST_S}), CostCurve({1: FAST_S}))
     monkeypatch.setattr(contexts, "measure", lambda *_, **__: fast)
     for _ in range(2):
         with open_pair() as runtime:

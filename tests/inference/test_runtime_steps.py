@@ -12,7 +12,7 @@ import pytest
 from localspec.decoding import fallback
 from localspec.decoding.measure import measure
 from localspec.decoding.model import LanguageModel
-from localspec.decoding.policy import Experience
+from localspec.decoding.policy import LatencyModel
 from localspec.errors import Cancelled, UserError
 from localspec.inference import contexts
 from localspec.inference.runtime import Runtime
@@ -143,7 +143,7 @@ def test_a_cancel_while_costs_are_measured(
 
     def endless(
         target: LanguageModel, draft: LanguageModel | None, _budget_s: float, *, together: bool
-    ) -> Experience:
+    ) -> LatencyModel:
         started.set()
         return measure(target, draft, 1e9, together=together)
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from localspec.decoding.measurements import CostWish, TraceSegment, TraceWish
+from localspec.decoding.measurements import CostRequest, TraceRequest, TraceSegment
 from localspec.decoding.sampling import distribution, probability, top_candidates
 from localspec.errors import Cancelled, ContextFullError, UserError
 from localspec.inference.interface import TunableModels
@@ -22,7 +22,7 @@ from tests.llama import tiny
 
 PLAIN = Sampling(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
 PENALISED = replace(PLAIN, top_k=30, temperature=0.9, repetition_penalty=1.2)
-WISH = CostWish(depth=100, together=False, budget_s=0.0)
+WISH = CostRequest(depth=100, together=False, budget_s=0.0)
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,7 @@ def runtime(demo_target_q8: Path, demo_draft: Path) -> Iterator[Runtime]:
 
 
 def trace(models: TunableModels, request: Request) -> TraceSegment:
-    return models.trace(TraceWish(request))
+    return models.trace(TraceRequest(request))
 
 
 def held(runtime: Runtime) -> tuple[int, int]:

@@ -7,7 +7,7 @@ import psutil
 import pytest
 
 from localspec.errors import Cancelled, EngineError, ModelFileError, UserError
-from localspec.llama import BackendDevice, Context, Model, devices, memory_of
+from localspec.llama import BackendDevice, Context, Model, backends, devices, memory_of
 from localspec.types import DeviceMemory, ModelOptions
 from tests.llama import tiny
 from tests.llama.conftest import OpenContext
@@ -135,7 +135,7 @@ def card(name: str, free: int = 90) -> BackendDevice:
 
 def test_memory_is_that_of_the_named_devices_and_of_this_program(monkeypatch: pytest.MonkeyPatch) -> None:
     processor = BackendDevice("CPU", "a processor", "cpu", memory_total=100, memory_free=50)
-    monkeypatch.setattr(devices, "devices", lambda: (card("CUDA0", 30), card("CUDA1"), processor))
+    monkeypatch.setattr(backends, "devices", lambda: (card("CUDA0", 30), card("CUDA1"), processor))
     found, own = memory_of({"CUDA0", "CPU"})
     assert found == DeviceMemory("CUDA0", 70, 100)
     assert own.device == "CPU"
@@ -156,7 +156,7 @@ def test_memory_is_that_of_the_named_devices_and_of_this_program(monkeypatch: py
 def test_the_devices_that_hold_a_model_are_named(
     tiny_llama: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, object], held: list[str]
 ) -> None:
-    monkeypatch.setattr(devices, "graphics", lambda: (card("CUDA0"), card("CUDA1")))
+    monkeypatch.setattr(backends, "graphics", lambda: (card("CUDA0"), card("CUDA1")))
     model = Model.open(ModelOptions(path=tiny_llama, **changes))  # type: ignore[arg-type]
     assert list(model.cards) == [name for name in held if name != "CPU"]
     assert list(model.info().devices) == [name if name == "CPU" else f"a card ({name})" for name in held]

@@ -10,7 +10,7 @@ import pytest
 
 from localspec.demo import bundled_pair
 from localspec.errors import Cancelled, UserError
-from localspec.models.hub.download import OnProgress, Progress
+from localspec.models.hub.download import DownloadProgress, OnProgress
 from localspec.models.hub.repository import RemoteModel, pull, remote_shape, resolve
 from localspec.models.names import parse
 from localspec.models.shape import read_shape
@@ -26,8 +26,8 @@ def offer(hub: Hub, *names: str, content: bytes = DATA, gated: bool = False) -> 
     return repository
 
 
-def into(told: list[Progress]) -> OnProgress:
-    def on_progress(progress: Progress) -> bool:
+def into(told: list[DownloadProgress]) -> OnProgress:
+    def on_progress(progress: DownloadProgress) -> bool:
         told.append(progress)
         return True
 
@@ -35,7 +35,7 @@ def into(told: list[Progress]) -> OnProgress:
 
 
 def broken_off_at(fraction: float) -> OnProgress:
-    def on_progress(progress: Progress) -> bool:
+    def on_progress(progress: DownloadProgress) -> bool:
         return progress.done < progress.total * fraction
 
     return on_progress
@@ -102,7 +102,7 @@ def test_a_pull_broken_off_three_times_goes_on_where_it_stopped(hub: Hub, cache:
 def test_ctrl_c_keeps_the_part(hub: Hub, cache: Path) -> None:
     offer(hub, "tiny-Q4_K_M.gguf")
 
-    def interrupt(progress: Progress) -> bool:
+    def interrupt(progress: DownloadProgress) -> bool:
         if progress.done:
             raise KeyboardInterrupt
         return True
@@ -141,7 +141,7 @@ def test_a_part_that_is_too_long_begins_again(hub: Hub, cache: Path) -> None:
     blobs = cache / "models--someone--tiny-GGUF" / "blobs"
     blobs.mkdir(parents=True)
     (blobs / f"{hub.sha(NAME, 'tiny-Q4_K_M.gguf')}.incomplete").write_bytes(b"x" * (len(DATA) + 5))
-    told: list[Progress] = []
+    told: list[DownloadProgress] = []
     assert pull(parse(NAME), on_progress=into(told)).read_bytes() == DATA
     assert told[-1].done == len(DATA)
 
@@ -149,7 +149,7 @@ def test_a_part_that_is_too_long_begins_again(hub: Hub, cache: Path) -> None:
 def test_a_server_without_ranges_sends_all_again(hub: Hub) -> None:
     offer(hub, "tiny-Q4_K_M.gguf")
     hub.no_ranges, hub.cut_after = True, [100_000]
-    told: list[Progress] = []
+    told: list[DownloadProgress] = []
     assert pull(parse(NAME), on_progress=into(told)).read_bytes() == DATA
     assert told[-1].done == len(DATA)
 
@@ -168,7 +168,7 @@ def test_all_parts_of_a_split_model_come(hub: Hub) -> None:
     names = [f"Q4_K_M/big-Q4_K_M-0000{number}-of-00003.gguf" for number in (1, 2, 3)]
     hub.repositories[NAME] = Repository({name: os.urandom(5000) for name in reversed(names)})
     found: list[tuple[RemoteModel, int]] = []
-    told: list[Progress] = []
+    told: list[DownloadProgress] = []
     path = pull(parse(NAME), on_found=lambda *what: found.append(what), on_progress=into(told))
     assert path.name == "big-Q4_K_M-00001-of-00003.gguf"
     assert len(list(path.parent.iterdir())) == 3

@@ -13,7 +13,7 @@ from localspec.storage.usage_stats import (
     MOST_BUDGETS,
     MOST_JUDGED,
     MOST_POSITIONS,
-    Learned,
+    UsageStats,
     learn,
     learned,
     starting_points,
@@ -42,7 +42,7 @@ def answer(
     )  # fmt: skip
 
 
-def known(path: Path, task: TaskType = "coding") -> Learned:
+def known(path: Path, task: TaskType = "coding") -> UsageStats:
     found = learned(path, task)
     assert found is not None
     return found

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from localspec.errors import UserError
-from localspec.storage.toml_file import Table, item_lines, key_lines, parse_table, read_table
+from localspec.storage.toml_file import TomlTable, item_lines, key_lines, parse_table, read_table
 
 TEXT = '''# a comment with a = sign
 first = 1
@@ -32,8 +32,8 @@ key = { inner = 1 }
 
 
 @pytest.fixture
-def write(tmp_path: Path) -> Callable[[str], Table]:
-    def table(text: str) -> Table:
+def write(tmp_path: Path) -> Callable[[str], TomlTable]:
+    def table(text: str) -> TomlTable:
         path = tmp_path / "file.toml"
         path.write_bytes(text.encode())
         return read_table(path)
@@ -104,7 +104,7 @@ def message_of(action: Callable[[], object]) -> str:
     return str(caught.value)
 
 
-def test_values_are_handed_out(write: Callable[[str], Table]) -> None:
+def test_values_are_handed_out(write: Callable[[str], TomlTable]) -> None:
     table = write(
         'text = "a\\nb"\nwhole = 3\nnumber = 2\nyes = true\nwords = ["a", " b"]\nsplit = "c, d"\n[sub]\nx = 1'
     )
@@ -119,7 +119,7 @@ def test_values_are_handed_out(write: Callable[[str], Table]) -> None:
     assert ("text" in table, "other" in table) == (True, False)
 
 
-def test_dotted_names_are_found_at_any_depth(write: Callable[[str], Table]) -> None:
+def test_dotted_names_are_found_at_any_depth(write: Callable[[str], TomlTable]) -> None:
     table = write('a = 1\nb.c = 2\n"d.e" = 3\n[f]\ng.h = 4')
     assert [(name, inner.whole(key, (0, 9), 0)) for name, inner, key in table.leaves()] == [
         ("a", 1),
@@ -129,7 +129,7 @@ def test_dotted_names_are_found_at_any_depth(write: Callable[[str], Table]) -> N
     ]
 
 
-def test_what_is_absent_has_its_default(write: Callable[[str], Table]) -> None:
+def test_what_is_absent_has_its_default(write: Callable[[str], TomlTable]) -> None:
     table = write("")
     assert (table.text("a", "x"), table.line("a"), table.choice("a", ("x", "y"), "y")) == ("x", "", "y")
     assert (table.whole("a", (0, 9), 3), table.number("a", (0, 9), 0.5)) == (3, 0.5)
@@ -165,7 +165,7 @@ def test_what_is_absent_has_its_default(write: Callable[[str], Table]) -> None:
     ],
 )
 def test_a_wrong_value_is_named_with_its_line(
-    write: Callable[[str], Table], value: str, action: Callable[[Table], object], words: str
+    write: Callable[[str], TomlTable], value: str, action: Callable[[TomlTable], object], words: str
 ) -> None:
     table = write(f"# first\nkey = {value}\n")
     message = message_of(lambda: action(table))
@@ -173,12 +173,12 @@ def test_a_wrong_value_is_named_with_its_line(
     assert words in message
 
 
-def test_a_long_value_is_shortened(write: Callable[[str], Table]) -> None:
+def test_a_long_value_is_shortened(write: Callable[[str], TomlTable]) -> None:
     message = message_of(lambda: write(f'key = "{"x" * 500}"').switch("key", default=True))
     assert len(message) < 300
 
 
-def test_what_is_missing_is_named_with_its_table(write: Callable[[str], Table]) -> None:
+def test_what_is_missing_is_named_with_its_table(write: Callable[[str], TomlTable]) -> None:
     table = write("a = 1\n\n[sub]\n")
     assert message_of(lambda: table.require("b")).endswith("file.toml: `b` is missing from the file")
     message = message_of(lambda: table.table("sub").require("b"))
@@ -186,12 +186,12 @@ def test_what_is_missing_is_named_with_its_table(write: Callable[[str], Table]) 
     table.require("a")
 
 
-def test_a_key_in_a_table_has_its_own_line(write: Callable[[str], Table]) -> None:
+def test_a_key_in_a_table_has_its_own_line(write: Callable[[str], TomlTable]) -> None:
     table = write("[sub]\n\nkey = 1").table("sub")
     assert "file.toml, line 3: " in message_of(lambda: table.text("key"))
 
 
-def test_a_key_in_an_inline_table_has_the_line_of_that(write: Callable[[str], Table]) -> None:
+def test_a_key_in_an_inline_table_has_the_line_of_that(write: Callable[[str], TomlTable]) -> None:
     table = write("\nsub = { a = 1 }").table("sub")
     assert "line 2: there is no key `a`" in message_of(lambda: table.allow(()))
 
@@ -199,7 +199,7 @@ def test_a_key_in_an_inline_table_has_the_line_of_that(write: Callable[[str], Ta
 @pytest.mark.parametrize(
     ("text", "line"), [("a = 1\nb = \n", 2), ("a = 1\na = 2", 2), ("\n\na = [1,\n", 3), ("[a]\n[a]", 2)]
 )
-def test_a_file_that_is_no_toml(write: Callable[[str], Table], text: str, line: int) -> None:
+def test_a_file_that_is_no_toml(write: Callable[[str], TomlTable], text: str, line: int) -> None:
     message = message_of(lambda: write(text))
     assert f"file.toml, line {line}: " in message
     assert "valid TOML" in message
@@ -212,18 +212,18 @@ def test_a_file_that_is_no_text_or_is_not_there(tmp_path: Path) -> None:
     assert "file.toml, line 2: byte 0xff is not UTF-8" in message_of(lambda: read_table(path))
 
 
-def test_byte_order_marks_and_windows_line_ends(write: Callable[[str], Table]) -> None:
+def test_byte_order_marks_and_windows_line_ends(write: Callable[[str], TomlTable]) -> None:
     table = write("\ufeffa = 1\r\n\r\nb = 2\r\n")
     assert "line 3" in message_of(lambda: table.complain("b", "odd"))
 
 
-def test_an_item_is_named_with_its_own_line(write: Callable[[str], Table]) -> None:
+def test_an_item_is_named_with_its_own_line(write: Callable[[str], TomlTable]) -> None:
     table = write('[sub]\nkey = [\n"a",\n1,\n]').table("sub")
     assert "file.toml, line 4: " in message_of(lambda: table.texts("key"))
     assert "file.toml, line 3: odd" in message_of(lambda: table.complain("key", "odd", item=0))
 
 
-def test_an_item_in_an_inline_table_has_the_line_of_that(write: Callable[[str], Table]) -> None:
+def test_an_item_in_an_inline_table_has_the_line_of_that(write: Callable[[str], TomlTable]) -> None:
     table = write('\nsub = { key = ["a", 1] }').table("sub")
     assert "file.toml, line 2: " in message_of(lambda: table.texts("key"))
 
@@ -236,6 +236,6 @@ def test_a_text_that_is_not_on_disk_is_read_as_if_it_were(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("value", ["9" * 5000, "[" * 5000 + "]" * 5000], ids=["number", "nesting"])
 def test_what_is_beyond_all_measure_is_a_mistake_in_the_file(
-    write: Callable[[str], Table], value: str
+    write: Callable[[str], TomlTable], value: str
 ) -> None:
     assert "file.toml: " in message_of(lambda: write(f"a = {value}"))

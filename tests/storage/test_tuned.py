@@ -17,9 +17,9 @@ from localspec.storage import tuned_settings
 from localspec.storage.paths import data_dir
 from localspec.storage.tuned_settings import (
     Identity,
+    LoadOptions,
     MachineFacts,
     TunedTask,
-    TunedWorkplace,
     everything,
     fingerprint,
     forget,
@@ -158,7 +158,7 @@ def test_settings_are_forgotten_by_task_or_all(target: ModelOptions, draft: Mode
     for where in (here, alone):
         keep(where, CODING)
         keep(where, WRITING)
-        keep_workplace(where, TunedWorkplace(threads=3))
+        keep_workplace(where, LoadOptions(threads=3))
     assert forget(here, "coding") == 1
     assert recall(here, "coding").tuned is None
     assert recall(here, "writing").tuned == WRITING
@@ -172,8 +172,8 @@ def test_settings_are_forgotten_by_task_or_all(target: ModelOptions, draft: Mode
 
 def test_a_workplace_is_recalled_only_where_it_holds(target: ModelOptions, draft: ModelOptions) -> None:
     here = identity(target, draft)
-    best = TunedWorkplace(6, 2, 256, draft_flash_attention=True, draft_kv_type="q8_0", draft_on_cpu=True)
-    keep_workplace(here, TunedWorkplace())
+    best = LoadOptions(6, 2, 256, draft_flash_attention=True, draft_kv_type="q8_0", draft_on_cpu=True)
+    keep_workplace(here, LoadOptions())
     keep_workplace(here, best)
     assert recall_workplace(here) == best
     assert recall_workplace(identity(target, draft, replace(MACHINE, driver="560"))) is None

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from textual.pilot import Pilot
 
-from localspec.chat.answer_settings import NONE, Experience
+from localspec.chat.answer_settings import NONE, PairKnowledge
 from localspec.chat.loading import ModelLoader
 from localspec.chat.messages import StoredMessage
-from localspec.chat.session import Desk, Wishes
+from localspec.chat.session import ChatSession, SessionRequest
 from localspec.chat.store.store import Store
 from localspec.storage.config import Config
 from localspec.storage.profiles import profiles
@@ -115,9 +115,9 @@ async def desktop(
     *scripts: Script,
     size: tuple[int, int] = (120, 40),
     config: Config | None = None,
-    wishes: Wishes | None = None,
+    wishes: SessionRequest | None = None,
     models: Callable[[], ScriptedModels] | None = None,
-    experience: Experience = NONE,
+    experience: PairKnowledge = NONE,
 ) -> AsyncIterator[Desktop]:
     """Run the screen until the models are open; a second one in the same folder finds the same chats."""
     opened: list[ScriptedModels] = []
@@ -130,7 +130,7 @@ async def desktop(
     loader = ModelLoader(open_models)
     with Store(folder / "chats.db") as store:
         known = profiles(folder / "profiles").good
-        desk = Desk(store, known, wishes or Wishes(), config.profile, experience=experience)
+        desk = ChatSession(store, known, wishes or SessionRequest(), config.profile, experience=experience)
         app = LocalSpecApp(desk, loader, config, folder, deque())
         try:
             async with app.run_test(size=size) as pilot:

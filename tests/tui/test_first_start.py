@@ -11,7 +11,7 @@ import pytest
 from localspec import smollm2
 from localspec.chat.commands import Command
 from localspec.chat.loading import ModelLoader
-from localspec.chat.session import Desk, Wishes
+from localspec.chat.session import ChatSession, SessionRequest
 from localspec.chat.store.store import Store
 from localspec.demo import bundled_pair
 from localspec.storage.config import Config
@@ -30,7 +30,7 @@ OFFER = "Find models for this machine"
 async def test_only_a_first_start_offers_to_find_better_models(tmp_path: Path, first: bool) -> None:
     loader = ModelLoader(lambda _progress: ScriptedModels())
     with Store(tmp_path / "chats.db") as store:
-        desk = Desk(store, profiles(tmp_path / "profiles").good, Wishes())
+        desk = ChatSession(store, profiles(tmp_path / "profiles").good, SessionRequest())
         app = LocalSpecApp(desk, loader, Config(sidebar=False), tmp_path, deque(), first_start=first)
         async with app.run_test(size=(80, 24)) as pilot:
             screen = Desktop(pilot, store, loader, [])

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from localspec.chat.loading import ModelLoader
-from localspec.chat.session import Desk, Wishes
+from localspec.chat.session import ChatSession, SessionRequest
 from localspec.chat.store.store import Store
 from localspec.errors import Cancelled, ModelFileError, UserError
 from localspec.storage.config import Config
@@ -45,7 +45,7 @@ async def test_loading_shows_progress_can_be_stopped_and_begins_again_with_a_pro
     opener = SlowOpener()
     loader = ModelLoader(opener)
     with Store(tmp_path / "chats.db") as store:
-        desk = Desk(store, profiles(tmp_path).good, Wishes())
+        desk = ChatSession(store, profiles(tmp_path).good, SessionRequest())
         app = LocalSpecApp(desk, loader, Config(sidebar=False), tmp_path, deque())
         try:
             async with app.run_test(size=(100, 30)) as pilot:
@@ -66,7 +66,7 @@ async def test_question_asked_while_the_models_load_is_answered_when_they_are_th
     opener = SlowOpener()
     loader = ModelLoader(opener)
     with Store(tmp_path / "chats.db") as store:
-        desk = Desk(store, profiles(tmp_path).good, Wishes())
+        desk = ChatSession(store, profiles(tmp_path).good, SessionRequest())
         app = LocalSpecApp(desk, loader, Config(sidebar=False), tmp_path, deque())
         try:
             async with app.run_test(size=(100, 30)) as pilot:
@@ -88,7 +88,7 @@ async def test_models_that_cannot_be_opened_are_told_in_one_line_and_the_questio
 
     loader = ModelLoader(fail)
     with Store(tmp_path / "chats.db") as store:
-        desk = Desk(store, profiles(tmp_path).good, Wishes())
+        desk = ChatSession(store, profiles(tmp_path).good, SessionRequest())
         app = LocalSpecApp(desk, loader, Config(sidebar=False), tmp_path, deque())
         async with app.run_test(size=(120, 30)) as pilot:
             screen = Desktop(pilot, store, loader, [])

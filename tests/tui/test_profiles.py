@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from localspec.chat.answer_settings import Experience, Tuned
+from localspec.chat.answer_settings import PairKnowledge, Tuned
 from localspec.storage.config import Config
 from localspec.testing.scripted import says
 from localspec.types import EngineSettings, TaskType
@@ -44,7 +44,7 @@ async def test_auto_shows_whom_it_follows_until_a_profile_is_pinned(
 
 
 async def test_reason_of_tuned_settings_is_seen_and_stale_ones_are_told(tmp_path: Path) -> None:
-    experience = Experience(FOUND.get)
+    experience = PairKnowledge(FOUND.get)
     async with desktop(tmp_path, says("word " * 30), size=(140, 30), experience=experience) as screen:
         await screen.answered(TALK)
         assert ["from other files" in note.message for note in screen.app._notifications] == [True]

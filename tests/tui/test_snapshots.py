@@ -13,7 +13,7 @@ from textual.pilot import Pilot
 from textual.widgets import TextArea
 
 from localspec.chat.loading import ModelLoader
-from localspec.chat.session import Desk, Wishes
+from localspec.chat.session import ChatSession, SessionRequest
 from localspec.chat.store.store import Store
 from localspec.storage.config import Config
 from localspec.storage.profiles import profiles
@@ -51,7 +51,7 @@ def look(tmp_path: Path, snap_compare: Compare) -> Iterator[Look]:
             loader = ModelLoader(lambda _on_progress: models)
             stack.callback(loader.close)
             config = Config(theme=theme)
-            desk = Desk(store, profiles(tmp_path).good, Wishes(seed=1))
+            desk = ChatSession(store, profiles(tmp_path).good, SessionRequest(seed=1))
             app = LocalSpecApp(desk, loader, config, tmp_path, deque())
 
             async def play(pilot: Pilot[int]) -> None:

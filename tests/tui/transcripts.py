@@ -12,7 +12,7 @@ from textual.app import App, ComposeResult
 from textual.pilot import Pilot
 
 from localspec.chat.messages import Attachment, Role, Shown, Span, State, StoredMessage
-from localspec_tui.messages import MessageDeed
+from localspec_tui.messages import MessageAction
 from localspec_tui.widgets.transcript.transcript import Transcript
 
 
@@ -50,7 +50,7 @@ class Host(App[None]):
 
     def __init__(self) -> None:
         super().__init__()
-        self.deeds: list[MessageDeed] = []
+        self.deeds: list[MessageAction] = []
         self.opened: list[str] = []
 
     def compose(self) -> ComposeResult:
@@ -60,7 +60,7 @@ class Host(App[None]):
     def transcript(self) -> Transcript:
         return self.query_one(Transcript)
 
-    def on_message_deed(self, event: MessageDeed) -> None:
+    def on_message_deed(self, event: MessageAction) -> None:
         self.deeds.append(event)
 
     def open_url(self, url: str, *, new_tab: bool = True) -> None:

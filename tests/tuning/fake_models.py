@@ -10,7 +10,7 @@ from typing import Self
 
 import numpy as np
 
-from localspec.decoding.measurements import CallCosts, CostWish, TraceSegment, TraceWish
+from localspec.decoding.measurements import CallCosts, CostRequest, TraceRequest, TraceSegment
 from localspec.types import (
     DeviceMemory,
     DraftOrigin,
@@ -77,13 +77,13 @@ class FakeModels:
     def choose_settings(self, settings: EngineSettings | None = None) -> tuple[EngineSettings, str]:
         return settings or EngineSettings(), "asked for"
 
-    def measure_costs(self, wish: CostWish) -> CallCosts:
+    def measure_costs(self, wish: CostRequest) -> CallCosts:
         self.measured += 1
         verify = tuple((size, VERIFY_S * (1 + 0.02 * (size - 1))) for size in wish.verify_sizes)
         step = tuple((width, self.step_s * (1 + 0.01 * width)) for width in wish.step_widths)
         return CallCosts(wish.depth, wish.together, verify, step)
 
-    def trace(self, wish: TraceWish) -> TraceSegment:
+    def trace(self, wish: TraceRequest) -> TraceSegment:
         self.traced += 1
         random = np.random.default_rng(wish.request.seed or 0)
         n = TRACED

@@ -8,15 +8,15 @@ from datetime import UTC, datetime
 from math import log
 
 from localspec.decoding.measurements import CallCosts, Costs, Overhead
+from localspec.storage.tuned_settings import LoadOptions
 from localspec.tuning.events import (
     Attempt,
-    Calibration,
-    Contender,
+    ConfirmedContender,
+    DraftCalibration,
     Estimate,
+    LoadOptionsChosen,
     RankCurve,
     TaskResult,
-    Workplace,
-    WorkplaceChosen,
 )
 from localspec.tuning.report.page import LandscapeCell, Prediction, ReportInput, ReportModel, TaskReport
 from localspec.types import EngineSettings, TaskType
@@ -41,7 +41,7 @@ COSTS = Costs(
 )
 
 
-def _calibration(first: float, best: float) -> Calibration:
+def _calibration(first: float, best: float) -> DraftCalibration:
     temperatures = [0.25 * 2 ** (step / 8) for step in range(33)]
     divergence = tuple((t, 0.31 - 0.2 * first + 0.09 * log(t / best) ** 2) for t in temperatures)
     hits = tuple(
@@ -49,12 +49,14 @@ def _calibration(first: float, best: float) -> Calibration:
         for k in range(6)
     )
     ranks = RankCurve(hits, (1650, 820, 510, 330, 210, 160), 0.6 - 0.3 * (first - 0.6), 0.72)
-    return Calibration(best, divergence, tuple(first * 0.985**k for k in range(8)), ranks)
+    return DraftCalibration(best, divergence, tuple(first * 0.985**k for k in range(8)), ranks)
 
 
-def _contender(name: str, settings: EngineSettings, rate: float, predicted: float | None) -> Contender:
+def _contender(
+    name: str, settings: EngineSettings, rate: float, predicted: float | None
+) -> ConfirmedContender:
     plain = 61.7
-    return Contender(
+    return ConfirmedContender(
         name,
         settings,
         predicted,
@@ -64,7 +66,11 @@ def _contender(name: str, settings: EngineSettings, rate: float, predicted: floa
 
 
 def _task(
-    task: TaskType, settings: EngineSettings, contenders: tuple[Contender, ...], first: float, seed: int
+    task: TaskType,
+    settings: EngineSettings,
+    contenders: tuple[ConfirmedContender, ...],
+    first: float,
+    seed: int,
 ) -> TaskReport:
     dice = random.Random(seed)
     top = max(contender.rate.value for contender in contenders)
@@ -117,13 +123,13 @@ def _predictions() -> tuple[Prediction, ...]:
     return tuple(pairs)
 
 
-WORKPLACE = WorkplaceChosen(
-    Workplace(threads=1, draft_threads=1),
+WORKPLACE = LoadOptionsChosen(
+    LoadOptions(threads=1, draft_threads=1),
     (
-        Attempt(Workplace(threads=1, draft_threads=1), 118.4, "ssd"),
-        Attempt(Workplace(threads=2), 96.2, "sd"),
-        Attempt(Workplace(threads=1, draft_threads=1, micro_batch=128), 101.0, "ssd", pruned=True),
-        Attempt(Workplace(threads=2, micro_batch=2048), None, failure="out of memory"),
+        Attempt(LoadOptions(threads=1, draft_threads=1), 118.4, "ssd"),
+        Attempt(LoadOptions(threads=2), 96.2, "sd"),
+        Attempt(LoadOptions(threads=1, draft_threads=1, micro_batch=128), 101.0, "ssd", pruned=True),
+        Attempt(LoadOptions(threads=2, micro_batch=2048), None, failure="out of memory"),
     ),
     "One thread for each model was fastest: neither waits for the other's core.",
 )

@@ -16,7 +16,7 @@ from localspec.decoding.sampling import distribution, draft_distribution, draw, 
 from localspec.decoding.verify import verify
 from localspec.testing.fake import FakeModel
 from localspec.tuning.calibration import _answers, calibrate, power_law, rank_weights
-from localspec.tuning.events import Calibration
+from localspec.tuning.events import DraftCalibration
 from localspec.tuning.simulator.replay import Shape, drawn_from
 from localspec.types import Distribution, Draft, DraftOrigin, EngineSettings, Sampling
 
@@ -28,7 +28,7 @@ SSD = EngineSettings(mode="ssd", draft_length=4, fan_out_budget=8)
 VOCABULARY = 16
 
 
-def calibrated(trace: Trace, settings: EngineSettings = SSD) -> Calibration:
+def calibrated(trace: Trace, settings: EngineSettings = SSD) -> DraftCalibration:
     found = calibrate(trace, settings)
     assert found is not None
     return found

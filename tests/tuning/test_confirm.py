@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from localspec.errors import Cancelled, EngineDied, UserError
-from localspec.tuning.confirm import Notebook, Progress, Terms, confirm, entrants
-from localspec.tuning.events import Candidate, Dropped
+from localspec.tuning.confirm import ConfirmProgress, Notebook, Terms, confirm, entrants
+from localspec.tuning.events import Dropped, SettingsCandidate
 from localspec.tuning.verdict import FEWEST_PROMPTS
 from localspec.types import EngineSettings, Request
 from tests.tuning.timed import (
@@ -197,7 +197,7 @@ def test_what_was_kept_under_another_key_or_is_damaged_is_not_used(tmp_path: Pat
 
 def test_progress_counts_up_to_the_end_and_names_the_leader() -> None:
     *progress, _ = confirm(TimedModels(gains(sd=1.3, ssd=1.5)), REQUESTS, [SD, SSD], Terms(60.0))
-    told = [each for each in progress if isinstance(each, Progress)]
+    told = [each for each in progress if isinstance(each, ConfirmProgress)]
     assert [each.done for each in told] == sorted(each.done for each in told)
     assert told[-1].done == told[-1].steps
     assert told[-1].left_s == 0.0
@@ -207,10 +207,12 @@ def test_progress_counts_up_to_the_end_and_names_the_leader() -> None:
 
 
 def test_the_best_three_and_the_defaults_of_llama_cpp_take_part() -> None:
-    candidates = [Candidate(EngineSettings(draft_length=length), 100.0 - length) for length in (3, 4, 5, 6)]
+    candidates = [
+        SettingsCandidate(EngineSettings(draft_length=length), 100.0 - length) for length in (3, 4, 5, 6)
+    ]
     named = entrants(candidates, llama_cpp=80.0)
     assert [each.name for each in named] == ["best", "second", "third", "llama.cpp"]
     assert [each.predicted for each in named] == [97.0, 96.0, 95.0, 80.0]
     assert named[-1].settings.mode == "sd"
-    off = Candidate(EngineSettings(mode="off"), 50.0)
+    off = SettingsCandidate(EngineSettings(mode="off"), 50.0)
     assert [each.name for each in entrants([off, candidates[0]])] == ["second", "llama.cpp"]

@@ -11,7 +11,7 @@ from typing import cast
 
 import pytest
 
-from localspec.decoding.measurements import CallCosts, Costs, CostWish, Overhead
+from localspec.decoding.measurements import CallCosts, CostRequest, Costs, Overhead
 from localspec.inference.interface import TunableModels
 from localspec.testing.paced import Pacing, open_paced
 from localspec.tuning.costs import keep_costs, measure, recall_costs
@@ -33,7 +33,7 @@ class Measured:
     context: int = 4096
     has_draft: bool = True
     token_s: float = 0.001
-    wishes: list[CostWish] = field(default_factory=list)
+    wishes: list[CostRequest] = field(default_factory=list)
 
     @property
     def target(self) -> ModelInfo:
@@ -43,7 +43,7 @@ class Measured:
     def draft(self) -> ModelInfo | None:
         return INFO if self.has_draft else None
 
-    def measure_costs(self, wish: CostWish) -> CallCosts:
+    def measure_costs(self, wish: CostRequest) -> CallCosts:
         drift = self.drifts[len(self.wishes)] if len(self.wishes) < len(self.drifts) else 1.0
         self.wishes.append(wish)
         verify = tuple((size, self.token_s * size) for size in wish.verify_sizes)

@@ -10,16 +10,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from localspec.decoding.measurements import TraceSegment, TraceWish
+from localspec.decoding.measurements import TraceRequest, TraceSegment
 from localspec.demo import bundled_pair
 from localspec.errors import UserError
 from localspec.storage import tuned_settings
 from localspec.storage.profiles import TuningPrompts
-from localspec.tuning.events import StageBegan, StageProgress, TaskDone, TaskResult, TuneEvent, Workplace
+from localspec.storage.tuned_settings import LoadOptions
+from localspec.tuning.events import StageBegan, StageProgress, TaskDone, TaskResult, TuneEvent
 from localspec.tuning.load_options import Room
 from localspec.tuning.plan import TASK_S, TunePlan
 from localspec.tuning.report.gather import gather
-from localspec.tuning.run import Run
+from localspec.tuning.run import TuningRun
 from localspec.tuning.run_folder import Folder
 from localspec.types import GenerationEvent, ModelOptions, Request
 from tests.tuning.fake_models import FakeModels
@@ -82,16 +83,16 @@ def test_a_task_done_under_another_profile_is_tuned_again(tmp_path: Path) -> Non
 
 def test_a_quick_run_opens_the_models_as_was_best_but_for_what_is_settled(tmp_path: Path) -> None:
     plan = planned(tmp_path)
-    tuned_settings.keep_workplace(identity(plan), tuned_settings.TunedWorkplace(threads=3, micro_batch=1024))
-    opened: list[Workplace] = []
+    tuned_settings.keep_workplace(identity(plan), tuned_settings.LoadOptions(threads=3, micro_batch=1024))
+    opened: list[LoadOptions] = []
 
-    def open_models(workplace: Workplace) -> FakeModels:
+    def open_models(workplace: LoadOptions) -> FakeModels:
         opened.append(workplace)
         return FakeModels()
 
     plan = replace(plan, fixed=("micro_batch",))
-    next(Run(plan, open_models, identity(plan), Room(cores=4)).events())
-    assert opened == [Workplace(threads=3)]
+    next(TuningRun(plan, open_models, identity(plan), Room(cores=4)).events())
+    assert opened == [LoadOptions(threads=3)]
 
 
 def test_a_context_too_short_for_every_prompt_is_said_before_anything_is_tried(tmp_path: Path) -> None:
@@ -115,7 +116,7 @@ def test_two_runs_at_once_would_disturb_each_other(tmp_path: Path) -> None:
 class Curt(FakeModels):
     """Ends every answer at once."""
 
-    def trace(self, wish: TraceWish) -> TraceSegment:
+    def trace(self, wish: TraceRequest) -> TraceSegment:
         whole = super().trace(wish)
         arrays = {field.name: getattr(whole, field.name) for field in fields(TraceSegment)}
         first: dict[str, Any] = {

@@ -9,15 +9,16 @@ from typing import Self
 
 import pytest
 
-from localspec.decoding.measurements import CallCosts, Costs, CostWish, Trace, TraceSegment, TraceWish
+from localspec.decoding.measurements import CallCosts, CostRequest, Costs, Trace, TraceRequest, TraceSegment
 from localspec.errors import EngineDied, EngineError, UserError
 from localspec.inference.runtime import Runtime
 from localspec.storage import tuned_settings
+from localspec.storage.tuned_settings import LoadOptions
 from localspec.tuning.confirm import LLAMA_CPP
-from localspec.tuning.events import Dropped, StageBegan, StageProgress, TaskResult, Workplace
+from localspec.tuning.events import Dropped, StageBegan, StageProgress, TaskResult
 from localspec.tuning.load_options import Room
 from localspec.tuning.report.page import render
-from localspec.tuning.run import Run
+from localspec.tuning.run import TuningRun
 from localspec.tuning.run_folder import recall
 from localspec.tuning.simulator.simulator import Simulator
 from localspec.types import GenerationEvent, ModelOptions, Request
@@ -38,7 +39,7 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 class Crashing(FakeModels):
     """End at some requests, and do nothing more until they are opened again."""
 
-    crashes: Callable[[Request | CostWish], bool] = lambda _asked: False
+    crashes: Callable[[Request | CostRequest], bool] = lambda _asked: False
     error: EngineError = DIED
     opened: int = 0
     is_dead: bool = False
@@ -52,15 +53,15 @@ class Crashing(FakeModels):
         self._check(request)
         yield from super().generate(request)
 
-    def measure_costs(self, wish: CostWish) -> CallCosts:
+    def measure_costs(self, wish: CostRequest) -> CallCosts:
         self._check(wish)
         return super().measure_costs(wish)
 
-    def trace(self, wish: TraceWish) -> TraceSegment:
+    def trace(self, wish: TraceRequest) -> TraceSegment:
         self._check(wish.request)
         return super().trace(wish)
 
-    def _check(self, asked: Request | CostWish) -> None:
+    def _check(self, asked: Request | CostRequest) -> None:
         self.is_dead = self.is_dead or self.crashes(asked)
         if self.is_dead:
             raise self.error
@@ -70,15 +71,15 @@ class Crashing(FakeModels):
         return {request.settings.mode for request in self.asked}
 
 
-def as_llama_cpp_does(asked: Request | CostWish) -> bool:
+def as_llama_cpp_does(asked: Request | CostRequest) -> bool:
     return isinstance(asked, Request) and asked.settings == LLAMA_CPP
 
 
-def both_at_work(asked: Request | CostWish) -> bool:
-    return asked.together if isinstance(asked, CostWish) else asked.settings.mode == "ssd"
+def both_at_work(asked: Request | CostRequest) -> bool:
+    return asked.together if isinstance(asked, CostRequest) else asked.settings.mode == "ssd"
 
 
-def drafting(asked: Request | CostWish) -> bool:
+def drafting(asked: Request | CostRequest) -> bool:
     return isinstance(asked, Request) and asked.settings.mode == "sd"
 
 
@@ -121,7 +122,7 @@ def test_models_opened_again_serve_the_next_task(tmp_path: Path) -> None:
     [(both_at_work, "ssd", {"off", "ngram", "sd"}), (drafting, "sd", {"off", "ngram", "ssd"})],
 )
 def test_a_mode_that_crashes_while_costs_are_measured_is_not_searched(
-    tmp_path: Path, crashes: Callable[[Request | CostWish], bool], mode: str, others: set[str]
+    tmp_path: Path, crashes: Callable[[Request | CostRequest], bool], mode: str, others: set[str]
 ) -> None:
     plan, models = planned(tmp_path), Crashing(crashes=crashes)
     stopped_at("study", run_of(plan, models).events())
@@ -161,7 +162,7 @@ def test_the_report_says_what_could_not_be_measured() -> None:
 class OnceTracing(Crashing):
     """Crash at the third trace."""
 
-    def trace(self, wish: TraceWish) -> TraceSegment:
+    def trace(self, wish: TraceRequest) -> TraceSegment:
         if self.traced == 2:
             self.traced += 1
             raise DIED
@@ -196,7 +197,7 @@ def test_the_simulator_sees_nothing_of_a_prompt_that_crashed(
 
 @pytest.mark.parametrize("stage", ["costs", "confirm"])
 def test_plain_decoding_that_crashes_ends_the_run(tmp_path: Path, stage: str) -> None:
-    def crashes(asked: Request | CostWish) -> bool:
+    def crashes(asked: Request | CostRequest) -> bool:
         of_stage = isinstance(asked, Request) and (asked.max_tokens == 48) == (stage == "costs")
         return of_stage and isinstance(asked, Request) and asked.settings.mode == "off" and traced(stage)
 
@@ -212,7 +213,7 @@ def test_plain_decoding_that_crashes_ends_the_run(tmp_path: Path, stage: str) ->
 class Recurrent(FakeModels):
     """Cannot take tokens back."""
 
-    def measure_costs(self, wish: CostWish) -> CallCosts:
+    def measure_costs(self, wish: CostRequest) -> CallCosts:
         raise UserError("target cannot take tokens back", "it writes without speculation")
 
 
@@ -241,10 +242,10 @@ def test_a_real_recurrent_model_is_tuned_to_plain_decoding(tmp_path: Path, quick
     options = ModelOptions(tiny.recurrent(tmp_path / "recurrent.gguf"), context=4096, threads=1)
     plan = replace(planned(tmp_path, quick=quick), target=options, draft=None)
 
-    def open_models(_workplace: Workplace) -> Runtime:
+    def open_models(_workplace: LoadOptions) -> Runtime:
         return Runtime.open(options)
 
     room = Room(cores=2, has_draft=False)
-    (result,) = results(Run(plan, open_models, identity(plan), room).events())
+    (result,) = results(TuningRun(plan, open_models, identity(plan), room).events())
     assert result.settings.mode == "off"
     assert "cannot take tokens back" in result.reason

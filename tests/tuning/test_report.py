@@ -14,7 +14,7 @@ import pytest
 
 from localspec.decoding.measurements import CallCosts, Costs
 from localspec.errors import StoreError
-from localspec.tuning.events import Contender, Estimate, RankCurve, TaskResult
+from localspec.tuning.events import ConfirmedContender, Estimate, RankCurve, TaskResult
 from localspec.tuning.report.page import LandscapeCell, ReportInput, TaskReport, render, write_report
 from localspec.tuning.report.texts import settings_words
 from localspec.types import EngineSettings
@@ -188,13 +188,13 @@ def test_the_page_is_small() -> None:
     assert len(render(replace(sample(), tasks=(many,)))) < 300_000
 
 
-def bare(settings: EngineSettings, contenders: tuple[Contender, ...]) -> TaskReport:
+def bare(settings: EngineSettings, contenders: tuple[ConfirmedContender, ...]) -> TaskReport:
     return TaskReport(TaskResult("math", settings, "No draft model is open.", contenders, None, 0, 3.0))
 
 
 def test_without_a_draft_model_the_page_says_so() -> None:
     off = EngineSettings("off")
-    plain = Contender("plain", off, None, Estimate(20, 19, 21), Estimate(1, 1, 1))
+    plain = ConfirmedContender("plain", off, None, Estimate(20, 19, 21), Estimate(1, 1, 1))
     calls = CallCosts(64, together=False, verify=((1, 0.05), (2, 0.06)), step=())
     html = render(
         only(bare(off, (plain,)), draft=None, costs=Costs((calls,)), predictions=(), workplace=None)
@@ -246,7 +246,9 @@ def test_values_that_are_no_numbers_never_reach_a_drawing() -> None:
         acceptance=(nan, 0.5),
         ranks=RankCurve(((nan, 0.5), ()), (0, 3, 9), nan, inf),
     )
-    odd = Contender("best", task.result.settings, nan, Estimate(nan, nan, inf), Estimate(inf, nan, nan))
+    odd = ConfirmedContender(
+        "best", task.result.settings, nan, Estimate(nan, nan, inf), Estimate(inf, nan, nan)
+    )
     result = replace(task.result, calibration=wrong, contenders=(task.result.contenders[0], odd), drift=nan)
     broken = TaskReport(
         result,

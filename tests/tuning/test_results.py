@@ -10,20 +10,27 @@ import pytest
 
 from localspec.errors import StoreError
 from localspec.tuning import run_folder
-from localspec.tuning.events import Calibration, Contender, Dropped, Estimate, RankCurve, TaskResult
+from localspec.tuning.events import (
+    ConfirmedContender,
+    DraftCalibration,
+    Dropped,
+    Estimate,
+    RankCurve,
+    TaskResult,
+)
 from localspec.types import EngineSettings
 
-PLAIN = Contender(
+PLAIN = ConfirmedContender(
     "plain", EngineSettings(mode="off"), None, Estimate(50.0, 49.0, 51.0), Estimate(1.0, 1.0, 1.0)
 )
-BEST = Contender(
+BEST = ConfirmedContender(
     "best",
     EngineSettings(mode="ssd", min_confidence=0.3, fallback="ngram"),
     72.5,
     Estimate(70.0, 68.0, 72.0),
     Estimate(1.4, 1.35, 1.45),
 )
-CALIBRATION = Calibration(
+CALIBRATION = DraftCalibration(
     1.2,
     ((0.5, 0.3), (1.2, 0.1)),
     (0.8, 0.75, 0.7),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from localspec.tuning.simulator.call_times import Timing
-from localspec.tuning.simulator.models import ReplayedModel, ReplayedProposer, Timeline
+from localspec.tuning.simulator.models import ReplayedModel, ReplayedProposer, VirtualClock
 from localspec.tuning.simulator.replay import Shape, replays
 from localspec.types import EngineSettings
 from tests.tuning.virtual import toy
@@ -21,7 +21,7 @@ WRONG = next(place for place in range(5, 40) if not RIGHT[place] and RIGHT[place
 @pytest.fixture
 def model() -> ReplayedModel:
     """Return a model that has read the answer up to a place where its own token would be wrong."""
-    model = ReplayedModel(Timeline(), 3)
+    model = ReplayedModel(VirtualClock(), 3)
     model.begin(REPLAYED, SCRIPT, Timing(ONE.costs(), "ssd").at(START))
     model.evaluate([*ONE.prompt, *ONE.tokens[:WRONG]])
     return model

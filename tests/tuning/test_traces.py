@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from localspec.decoding.measurements import TraceSegment, TraceWish
+from localspec.decoding.measurements import TraceRequest, TraceSegment
 from localspec.errors import ContextFullError, EngineDied, StoreError
 from localspec.tuning.opened import Opened
 from localspec.tuning.traces import append, load, record, with_tokens
@@ -157,7 +157,7 @@ def test_a_file_that_cannot_be_written_says_so(tmp_path: Path) -> None:
 class Failing(FakeModels):
     """Trace an answer of as many tokens as the prompt says, and fail at other prompts."""
 
-    def trace(self, wish: TraceWish) -> TraceSegment:
+    def trace(self, wish: TraceRequest) -> TraceSegment:
         prompt = str(wish.request.prompt)
         if prompt == "long":
             raise ContextFullError("too long")

@@ -11,28 +11,28 @@ from pathlib import Path
 
 import pytest
 
-from localspec.decoding.measurements import TraceSegment, TraceWish
+from localspec.decoding.measurements import TraceRequest, TraceSegment
 from localspec.demo import bundled_pair
 from localspec.errors import EngineDied
 from localspec.storage import tuned_settings
 from localspec.storage.profiles import Profile, TuningPrompts, profiles
+from localspec.storage.tuned_settings import LoadOptions
 from localspec.tuning.events import (
     STAGES,
     BestSoFar,
+    LoadOptionsChosen,
     Stage,
     StageBegan,
     StageProgress,
     TaskDone,
     TaskResult,
     TuneEvent,
-    Workplace,
-    WorkplaceChosen,
 )
 from localspec.tuning.load_options import Room
 from localspec.tuning.plan import TunePlan
 from localspec.tuning.report.gather import gather
 from localspec.tuning.report.page import render
-from localspec.tuning.run import Run
+from localspec.tuning.run import TuningRun
 from localspec.tuning.run_folder import Folder, recall
 from localspec.types import ModelOptions
 from tests.tuning.fake_models import FakeModels
@@ -71,13 +71,13 @@ def planned(folder: Path, *tasks: str, resume: bool = False, quick: bool = True)
     )
 
 
-def run_of(plan: TunePlan, models: FakeModels | None = None) -> Run:
+def run_of(plan: TunePlan, models: FakeModels | None = None) -> TuningRun:
     found = models or FakeModels()
 
-    def open_models(_workplace: Workplace) -> FakeModels:
+    def open_models(_workplace: LoadOptions) -> FakeModels:
         return found
 
-    return Run(plan, open_models, identity(plan), Room(cores=4))
+    return TuningRun(plan, open_models, identity(plan), Room(cores=4))
 
 
 def identity(plan: TunePlan) -> tuned_settings.Identity:
@@ -93,7 +93,7 @@ def test_every_stage_of_every_task_is_told_in_its_order(tmp_path: Path) -> None:
     began = [(event.stage, event.task) for event in events if isinstance(event, StageBegan)]
     of_tasks = [(stage, task) for task in ("coding", "writing") for stage in STAGES[2:]]
     assert began == [("machine", None), ("costs", None), *of_tasks]
-    assert sum(isinstance(event, WorkplaceChosen) for event in events) == 1
+    assert sum(isinstance(event, LoadOptionsChosen) for event in events) == 1
     assert [result.task for result in results(iter(events))] == ["coding", "writing"]
     for event in events:
         if isinstance(event, StageProgress):
@@ -222,7 +222,7 @@ def test_a_finished_task_is_not_tuned_again_when_the_run_goes_on(tmp_path: Path)
 
 def test_models_that_die_again_and_again_end_the_run_and_lose_nothing(tmp_path: Path) -> None:
     class Dying(FakeModels):
-        def trace(self, wish: TraceWish) -> TraceSegment:
+        def trace(self, wish: TraceRequest) -> TraceSegment:
             if self.traced == 4:
                 raise EngineDied("the process ended by SIGABRT")
             return super().trace(wish)

@@ -16,8 +16,9 @@ import pytest
 
 from localspec.errors import Cancelled, EngineDied, EngineError, UserError
 from localspec.inference.interface import OpenModels
+from localspec.storage.tuned_settings import LoadOptions
 from localspec.testing.scripted import ScriptedModels
-from localspec.tuning.events import Attempt, Workplace
+from localspec.tuning.events import Attempt
 from localspec.tuning.load_options import Room, Runs, choose, is_sensible, possible, try_workplaces
 from localspec.tuning.search.study_file import StudyFile, StudyKey
 from localspec.types import Finished, FinishReason, GenerationEvent, Request, Summary
@@ -27,11 +28,11 @@ KEY = StudyKey("how the models are opened", "machine")
 ROOM = Room(cores=8)
 REQUESTS = (Request("one", seed=1), Request("two", seed=2), Request("three", seed=3))
 RUNS = Runs(ROOM, ("off", "sd", "ssd"), REQUESTS, budget_s=1e9)
-USUAL = Workplace()
-Speed = Callable[[Workplace, str], float]
+USUAL = LoadOptions()
+Speed = Callable[[LoadOptions, str], float]
 
 
-def speed(workplace: Workplace, mode: str) -> float:
+def speed(workplace: LoadOptions, mode: str) -> float:
     """Return tokens per second: one thread for the draft and flash attention help, and together more."""
     value = {"off": 50.0, "sd": 80.0, "ssd": 100.0}[mode]
     if mode == "ssd" and workplace.draft_threads == 1:
@@ -46,7 +47,7 @@ def speed(workplace: Workplace, mode: str) -> float:
 class Measured(ScriptedModels):
     """Models that take the time which a test says."""
 
-    def __init__(self, workplace: Workplace, speed: Speed, reason: FinishReason = "length") -> None:
+    def __init__(self, workplace: LoadOptions, speed: Speed, reason: FinishReason = "length") -> None:
         super().__init__()
         self._workplace = workplace
         self._speed = speed
@@ -64,12 +65,12 @@ class Bench:
 
     speed: Speed = speed
     reason: FinishReason = "length"
-    opened: list[Workplace] = field(default_factory=list)
+    opened: list[LoadOptions] = field(default_factory=list)
     requests: list[list[Request]] = field(default_factory=list)
     closed: int = 0
 
     @contextmanager
-    def __call__(self, workplace: Workplace) -> Iterator[OpenModels]:
+    def __call__(self, workplace: LoadOptions) -> Iterator[OpenModels]:
         self.opened.append(workplace)
         models = Measured(workplace, self.speed, self.reason)
         self.requests.append(models.requests)
@@ -111,14 +112,14 @@ def test_two_cores_leave_one_for_each_model() -> None:
     assert {each.draft_threads for each in possible(Room(2))} == {None}  # one each is the usual split
     assert all(each.threads == 0 for each in possible(Room(2)))
     assert {1, 4} <= {each.draft_threads for each in possible(Room(8))}
-    assert not is_sensible(Workplace(threads=4, draft_threads=4), Room(8))
+    assert not is_sensible(LoadOptions(threads=4, draft_threads=4), Room(8))
 
 
 def test_changes_that_help_are_combined_and_the_winner_is_measured_twice(tmp_path: Path) -> None:
     bench = Bench()
     attempts = run(tmp_path, bench)
     workplace, reason = choose(attempts)
-    assert workplace == Workplace(draft_threads=1, draft_flash_attention=True)
+    assert workplace == LoadOptions(draft_threads=1, draft_flash_attention=True)
     assert "1.32 times" in reason
     assert [each.workplace for each in attempts[-2:]] == [USUAL, workplace]
     assert attempts[0] == Attempt(USUAL, 100.0, "ssd")
@@ -153,7 +154,7 @@ def test_nothing_better_leaves_the_usual_workplace(tmp_path: Path) -> None:
 
 
 def fails(error: BaseException) -> Speed:
-    def speed_or_death(workplace: Workplace, mode: str) -> float:
+    def speed_or_death(workplace: LoadOptions, mode: str) -> float:
         if workplace.draft_flash_attention:
             raise error
         return speed(workplace, mode)
@@ -179,12 +180,12 @@ def test_what_dies_is_one_failed_attempt_with_its_reason(
     assert {each.failure for each in failed} == {reason}
     assert all(each.tokens_per_s is None for each in failed)
     assert len({each.workplace for each in failed}) == len(failed) == 2  # with and without the smaller cache
-    assert choose(attempts)[0] == Workplace(draft_threads=1)
+    assert choose(attempts)[0] == LoadOptions(draft_threads=1)
     assert run(tmp_path, Bench(fails(AssertionError()))) == attempts  # from the file
 
 
 def test_models_that_do_not_open_at_all_end_it(tmp_path: Path) -> None:
-    def broken(_: Workplace) -> AbstractContextManager[OpenModels]:
+    def broken(_: LoadOptions) -> AbstractContextManager[OpenModels]:
         raise UserError("the file is gone")
 
     attempts = tuple(try_workplaces(broken, RUNS, ready(tmp_path / "s.db"), KEY))
@@ -224,7 +225,7 @@ def test_stopping_in_the_middle_of_an_attempt_makes_it_again(tmp_path: Path) -> 
 DEADLY = """
     import os, signal, sys
     from pathlib import Path
-    from localspec.tuning.events import Workplace
+    from localspec.storage.tuned_settings import LoadOptions
     from tests.tuning.test_workplaces import Bench, run, speed
 
     def deadly(workplace, mode):
@@ -283,7 +284,7 @@ def test_the_budget_leaves_time_to_measure_the_winner_again(tmp_path: Path) -> N
     ],
 )
 def test_only_a_clear_gain_wins(rates: list[tuple[bool, float]], wins: bool) -> None:
-    other = Workplace(draft_threads=2)
+    other = LoadOptions(draft_threads=2)
     attempts = [Attempt(other if is_other else USUAL, value, "ssd") for is_other, value in rates]
     assert (choose(attempts)[0] == other) == wins
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from localspec.storage.tuned_settings import LoadOptions
 from localspec.tuning import load_options
-from localspec.tuning.events import Workplace
 from localspec.tuning.load_options import possible
 from tests.tuning.test_workplaces import ROOM, USUAL, Bench, run
 
@@ -23,12 +23,12 @@ def test_a_kept_attempt_stands_for_its_own_workplace_alone(
     attempts = run(tmp_path, bench)
     assert [each.workplace for each in first] == [
         USUAL,
-        Workplace(draft_threads=1),
+        LoadOptions(draft_threads=1),
         USUAL,
         first[1].workplace,
     ]
     assert attempts[:2] == first[:2]
-    assert Workplace(draft_threads=4) in bench.opened
+    assert LoadOptions(draft_threads=4) in bench.opened
 
 
 def test_what_a_person_has_settled_is_left_as_it_is() -> None:

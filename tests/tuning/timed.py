@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from localspec.testing.scripted import ScriptedModels
-from localspec.tuning.confirm import LLAMA_CPP, WARM_UP_TOKENS, Progress, Terms, confirm
+from localspec.tuning.confirm import LLAMA_CPP, WARM_UP_TOKENS, ConfirmProgress, Terms, confirm
 from localspec.tuning.verdict import Entrant, Verdict
 from localspec.types import EngineSettings, Finished, GenerationEvent, Request, Summary
 
@@ -60,5 +60,5 @@ def run(
 ) -> Verdict:
     *progress, verdict = confirm(models, REQUESTS, contenders, Terms(budget_s, "key", file))
     assert isinstance(verdict, Verdict)
-    assert all(isinstance(each, Progress) for each in progress)
+    assert all(isinstance(each, ConfirmProgress) for each in progress)
     return verdict

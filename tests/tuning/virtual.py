@@ -15,13 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localspec.decoding.drafters.combined import longest_draft
-from localspec.decoding.drafters.ssd import AheadDrafter
+from localspec.decoding.drafters.ssd import SSDDrafter
 from localspec.decoding.engine import Engine
-from localspec.decoding.loop import Round, Task
+from localspec.decoding.loop import DecodeParams, Round
 from localspec.decoding.measure import STEP_WIDTHS, VERIFY_SIZES
 from localspec.decoding.measurements import CallCosts, Costs, Trace, TraceSegment
 from localspec.decoding.model import Rows
-from localspec.decoding.policy import CostCurve, Experience
+from localspec.decoding.policy import CostCurve, LatencyModel
 from localspec.decoding.sampling import top_candidates
 from localspec.errors import Cancelled
 from localspec.types import DraftOrigin, EngineSettings, Sampling
@@ -196,8 +196,8 @@ class Toy:
         step = tuple((width, self.step(width)) for width in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32))
         return Costs(tuple(CallCosts(64, together, verify, step) for together in (False, True)))
 
-    def experience(self) -> Experience:
-        return Experience(
+    def experience(self) -> LatencyModel:
+        return LatencyModel(
             CostCurve({size: self.verify(size) for size in VERIFY_SIZES}),
             CostCurve({width: self.step(width) for width in STEP_WIDTHS}),
         )
@@ -248,7 +248,7 @@ def decode(
     engine = Engine(target, draft)
     assert engine._trunk is not None
     engine._trunk.clock = stage
-    task = Task(GREEDY, settings.acceptance, longest_draft(settings), len(toy.tokens), frozenset())
+    task = DecodeParams(GREEDY, settings.acceptance, longest_draft(settings), len(toy.tokens), frozenset())
     rounds: list[Round] = []
     first = 0.0
     with in_virtual_time(stage):
@@ -266,20 +266,20 @@ def decode(
 @contextmanager
 def in_virtual_time(stage: Stage) -> Iterator[None]:
     """Let the loop look at the stage's clock, and the drafter's messages wake actors."""
-    begin, run = AheadDrafter.begin, AheadDrafter._run
+    begin, run = SSDDrafter.begin, SSDDrafter._run
 
-    def prepared(self: AheadDrafter, text: Sequence[int]) -> None:
+    def prepared(self: SSDDrafter, text: Sequence[int]) -> None:
         self._inbox, self._outbox = Box(stage, 1), Box(stage, 0)  # type: ignore[assignment]
         stage.enter(0)
         begin(self, text)
 
-    def entered(self: AheadDrafter, text: list[int]) -> None:
+    def entered(self: SSDDrafter, text: list[int]) -> None:
         stage.enter(1)
         run(self, text)
 
     with (
         patch("localspec.decoding.loop.time", SimpleNamespace(perf_counter=stage)),
-        patch.object(AheadDrafter, "begin", prepared),
-        patch.object(AheadDrafter, "_run", entered),
+        patch.object(SSDDrafter, "begin", prepared),
+        patch.object(SSDDrafter, "_run", entered),
     ):
         yield

@@ -15,7 +15,7 @@ from textual.theme import Theme
 
 from localspec.chat.commands import COMMANDS, Command
 from localspec.chat.loading import ModelLoader
-from localspec.chat.session import Desk
+from localspec.chat.session import ChatSession
 from localspec.storage.config import Config
 from localspec_tui.screens.chat.screen import ChatScreen, Log
 
@@ -74,7 +74,7 @@ class LocalSpecApp(App[int]):
 
     def __init__(
         self,
-        desk: Desk,
+        desk: ChatSession,
         loader: ModelLoader,
         config: Config,
         folder: Path,

@@ -24,7 +24,7 @@ from localspec.storage.profiles import Profiles, profiles
 
 if TYPE_CHECKING:
     from localspec.app.tuning import Stop
-    from localspec.chat.session import Wishes
+    from localspec.chat.session import SessionRequest
     from localspec.inference.interface import OpenModels
     from localspec.inference.worker import LogLine
     from localspec.tuning.events import TuneEvent
@@ -55,7 +55,7 @@ def main(argv: Sequence[str]) -> int:
     except UserError as error:
         raise UserError(f"{'' if args.profile else 'config.toml: '}{error.message}", error.hint) from None
     from localspec.chat.loading import ModelLoader
-    from localspec.chat.session import Desk  # what follows takes 0.3 s, which a mistake does without
+    from localspec.chat.session import ChatSession  # what follows takes 0.3 s, which a mistake does without
     from localspec.chat.store.store import Store
     from localspec.inference.worker import LogLine
     from localspec_tui.app import LocalSpecApp
@@ -70,7 +70,7 @@ def main(argv: Sequence[str]) -> int:
     with Store(paths.chats_file()) as store:
         first_start = store.last_chat() is None and pair.target.path == default_pair()[0]
         known = KnownPair(args, here=False)
-        desk = Desk(
+        desk = ChatSession(
             store,
             found.good,
             _wishes(args),
@@ -121,22 +121,22 @@ def _tuner(args: argparse.Namespace, found: Profiles, log: deque[LogLine]) -> Tu
     """Return what tunes the models that the arguments name, or config.toml does at that moment."""
 
     def tune(choice: TuneChoice, stop: Stop) -> Iterator[TuneEvent]:
-        from localspec.app.tuning import TuneWish, plan_of, profiles_of, run, seated_pair
+        from localspec.app.tuning import TuneRequest, plan_of, profiles_of, run, seated_pair
 
         pair = seated_pair(args)
         chosen = profiles_of(found, choice.tasks)
-        wish = TuneWish(chosen, quick=choice.quick, resume=choice.resume, fixed=settled(args))
+        wish = TuneRequest(chosen, quick=choice.quick, resume=choice.resume, fixed=settled(args))
         yield from run(plan_of(pair, wish), pair, stop, log.append)
 
     return tune
 
 
-def _wishes(args: argparse.Namespace) -> Wishes:
+def _wishes(args: argparse.Namespace) -> SessionRequest:
     """Return what the flags ask for, over what the profiles say."""
-    from localspec.chat.session import Wishes
+    from localspec.chat.session import SessionRequest
 
     how = decoding(args)
-    return Wishes(
+    return SessionRequest(
         mode=how.mode,
         speculation=how.asked,
         sampling=sampling_given(args).apply,

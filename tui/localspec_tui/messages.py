@@ -41,7 +41,7 @@ class DraftChanged(Message):
 
 
 @dataclass
-class MessageDeed(Message):
+class MessageAction(Message):
     """Something is to be done with a message of the transcript; `text` is the code block to copy."""
 
     deed: Deed

@@ -24,7 +24,7 @@ from localspec.cli.bench.request import (
     USUAL_SAMPLING,
     USUAL_SETS,
     USUAL_TOKENS,
-    BenchWish,
+    BenchRequest,
     prompts_of,
     read_against,
     read_lengths,
@@ -51,7 +51,7 @@ from localspec.types import Summary
 
 if TYPE_CHECKING:
     from localspec.benchmark.contender import Run
-    from localspec.benchmark.figures import Table
+    from localspec.benchmark.figures import SpeedTable
     from localspec.cli.bench.contenders import TunedSettings
 
 
@@ -110,7 +110,7 @@ class Stop:
             raise Cancelled("the benchmark was stopped")
 
 
-class Progress:
+class BenchProgress:
     """Counts answers on the status line; the first of every contender only warm it up."""
 
     def __init__(self, warm_ups: int, answers: int, now: Callable[[], float] = time.monotonic) -> None:
@@ -153,7 +153,7 @@ class Watched:
     """A contender whose answers are counted and can be stopped."""
 
     contender: Contender
-    progress: Progress
+    progress: BenchProgress
     stop: Stop
     elsewhere: bool
 
@@ -180,7 +180,7 @@ def measure(plan: Plan, own: int, cancel: Callable[[], None], on_run: Callable[[
     from localspec.benchmark.interleave import interleave
 
     measured, stop = Measured(), Stop(cancel)
-    progress = Progress(len(plan.contenders), plan.answers)
+    progress = BenchProgress(len(plan.contenders), plan.answers)
     watched = [
         Watched(contender, progress, stop, elsewhere=number >= own)
         for number, contender in enumerate(plan.contenders)
@@ -270,7 +270,7 @@ def parser() -> Parser:
 class _Outcome:
     """What was really compared, and what came of it; `peaks` are bytes by contender, in their order."""
 
-    wish: BenchWish
+    wish: BenchRequest
     pair: PairOptions
     measured: Measured
     peaks: Mapping[str, int | None]
@@ -304,7 +304,7 @@ def _print_line(run: Run) -> None:
 
 
 def _compare(
-    wish: BenchWish,
+    wish: BenchRequest,
     pair: PairOptions,
     tuned: TunedSettings,
     on_run: Callable[[Run], None],
@@ -350,7 +350,7 @@ def _conclude(outcome: _Outcome, kind: str, command: str) -> int:
     return SUCCESS if comparable else FAILURE
 
 
-def _print(found: Table, outcome: _Outcome, kind: str, command: str) -> None:
+def _print(found: SpeedTable, outcome: _Outcome, kind: str, command: str) -> None:
     """Print a table, and draw it where that was asked for."""
     from localspec.cli.bench import output as output  # what the tuner says, too: 20 ms
 

@@ -14,8 +14,8 @@ from localspec.app import placing
 from localspec.app.options import DRAFT_MODES, PairOptions
 from localspec.app.tuned_pair import KnownPair
 from localspec.benchmark.contender import Contender, Prompt
-from localspec.chat.answer_settings import Experience
-from localspec.cli.bench.request import COMBINED, SERVER, TUNED, BenchWish
+from localspec.chat.answer_settings import PairKnowledge
+from localspec.cli.bench.request import COMBINED, SERVER, TUNED, BenchRequest
 from localspec.cli.shared.console import leaving_in_order
 from localspec.cli.shared.opening import note
 from localspec.errors import UserError
@@ -45,7 +45,9 @@ class Tuned:
         return next(iter(self.by_task.values())).memory_peak()
 
 
-def seated(args: argparse.Namespace, wish: BenchWish, pair: PairOptions) -> tuple[PairOptions, TunedSettings]:
+def seated(
+    args: argparse.Namespace, wish: BenchRequest, pair: PairOptions
+) -> tuple[PairOptions, TunedSettings]:
     """Return the pair where it sits for all that is compared, and what was tuned for it if that is wanted.
 
     Raises UserError where it fits nowhere, or was not tuned.
@@ -64,7 +66,7 @@ def seated(args: argparse.Namespace, wish: BenchWish, pair: PairOptions) -> tupl
     return pair, tuned_settings(known.experience, wish.prompts)
 
 
-def tuned_settings(experience: Experience, prompts: Sequence[Prompt]) -> TunedSettings:
+def tuned_settings(experience: PairKnowledge, prompts: Sequence[Prompt]) -> TunedSettings:
     """Return what was tuned for every task of the prompts; raises UserError for what was not, or is stale."""
     found: dict[str, EngineSettings] = {}
     for task in dict.fromkeys(prompt.task for prompt in prompts):
@@ -87,7 +89,7 @@ def tuned_settings(experience: Experience, prompts: Sequence[Prompt]) -> TunedSe
     return found
 
 
-def possible(wish: BenchWish, runtime: Runtime) -> BenchWish:
+def possible(wish: BenchRequest, runtime: Runtime) -> BenchRequest:
     """Return the wish without usual modes that these models cannot decode in; raises UserError for others."""
     unable = [mode for mode in wish.modes if COMBINED.get(mode, mode) not in (*runtime.modes, TUNED)]
     if unable and wish.asked_modes:
@@ -112,7 +114,7 @@ def check_fit(prompts: Sequence[Prompt], runtime: Runtime) -> None:
             )
 
 
-def ways(wish: BenchWish) -> Iterator[tuple[str, EngineSettings]]:
+def ways(wish: BenchRequest) -> Iterator[tuple[str, EngineSettings]]:
     """Yield the names and settings of our modes: first as they decide themselves, then of fixed lengths."""
     for mode in wish.modes:
         if mode == TUNED:
@@ -125,7 +127,7 @@ def ways(wish: BenchWish) -> Iterator[tuple[str, EngineSettings]]:
             yield f"{mode} K={length}", replace(settings, draft_length=length, min_confidence=0.0)
 
 
-def own(runtime: Runtime, wish: BenchWish, tuned: TunedSettings) -> Iterator[Contender]:
+def own(runtime: Runtime, wish: BenchRequest, tuned: TunedSettings) -> Iterator[Contender]:
     """Yield our contenders; they share the open models."""
     from localspec.benchmark.own_modes import Own, peak_of
 
@@ -140,7 +142,7 @@ def own(runtime: Runtime, wish: BenchWish, tuned: TunedSettings) -> Iterator[Con
 
 
 def servers(
-    wish: BenchWish, pair: PairOptions, runtime: Runtime, open_until: ExitStack
+    wish: BenchRequest, pair: PairOptions, runtime: Runtime, open_until: ExitStack
 ) -> Iterator[Contender]:
     """Start llama.cpp's servers, as wide as our contexts, and yield them; raises UserError if one fails."""
     if wish.server is None:

@@ -11,13 +11,13 @@ from math import isfinite
 from typing import TYPE_CHECKING
 
 from localspec.benchmark.contender import Run
-from localspec.cli.bench.request import BenchWish
+from localspec.cli.bench.request import BenchRequest
 from localspec.cli.shared.figures import Json
 from localspec.hardware.placement.words import size
 from localspec.tuning.words import figure
 
 if TYPE_CHECKING:
-    from localspec.benchmark.figures import Interval, Row, Table
+    from localspec.benchmark.figures import Interval, Row, SpeedTable
 
 SCHEMA = 1
 UNKNOWN = "-"
@@ -35,7 +35,7 @@ class Conditions:
     complete: bool
 
 
-def markdown(table: Table, wish: BenchWish, conditions: Conditions) -> Iterator[str]:
+def markdown(table: SpeedTable, wish: BenchRequest, conditions: Conditions) -> Iterator[str]:
     """Yield the lines of a table for each task, then what the figures hold for."""
     for task in dict.fromkeys(row.task for row in table.rows):
         yield f"### {' '.join(task.split())}"
@@ -62,7 +62,7 @@ def models_words(conditions: Conditions) -> str:
     return conditions.target if conditions.draft is None else f"{conditions.target} + {conditions.draft}"
 
 
-def _asked(wish: BenchWish) -> str:
+def _asked(wish: BenchRequest) -> str:
     times = f", {wish.repetitions} times each" if wish.repetitions > 1 else ""
     how = f"at most {wish.max_tokens} tokens, temperature {wish.sampling.temperature:g}"
     return f"{_count(len(wish.prompts), 'prompt')}{times}, {how}"
@@ -119,7 +119,7 @@ _COLUMNS: tuple[tuple[str, Callable[[Row], str]], ...] = (
 )
 
 
-def comma_separated(table: Table) -> str:
+def comma_separated(table: SpeedTable) -> str:
     """Return the rows as CSV, intervals in columns of their own, what is unknown empty."""
     flat = [dict(_flat(row)) for row in table.rows]
     text = io.StringIO()
@@ -142,7 +142,7 @@ def _flat(row: Row) -> Iterator[tuple[str, object]]:
             yield name, value
 
 
-def whole(table: Table, wish: BenchWish, conditions: Conditions) -> str:
+def whole(table: SpeedTable, wish: BenchRequest, conditions: Conditions) -> str:
     """Return everything as one JSON object."""
     value: Json = {
         "schema": SCHEMA,

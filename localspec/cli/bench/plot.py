@@ -12,7 +12,7 @@ from localspec.tuning.report.svg import clipped, label, path
 from localspec.tuning.words import figure
 
 if TYPE_CHECKING:
-    from localspec.benchmark.figures import Row, Table
+    from localspec.benchmark.figures import Row, SpeedTable
 
 WIDTH, MARGIN = 800.0, 20.0
 _NAMES, _FIGURES = 160.0, 230.0  # room beside the bars
@@ -23,7 +23,7 @@ svg .heading { fill: var(--ink); font-size: 17px; font-weight: 600; }
 """
 
 
-def picture(table: Table, title: str, below: str) -> Markup:
+def picture(table: SpeedTable, title: str, below: str) -> Markup:
     """Return the drawing: the first contender of each task pale, with a dashed line where its bar ends."""
     tasks = dict.fromkeys(row.task for row in table.rows)
     groups = {task: [row for row in table.rows if row.task == task] for task in tasks}
@@ -55,13 +55,13 @@ def picture(table: Table, title: str, below: str) -> Markup:
     )
 
 
-def _end(table: Table) -> float:
+def _end(table: SpeedTable) -> float:
     """Return the speed up to which is drawn; an interval that says nothing does not flatten all bars."""
     fastest = max(row.tokens_per_s.value for row in table.rows)
     return min(2 * fastest, max(row.tokens_per_s.high or fastest for row in table.rows))
 
 
-def _told(table: Table) -> str:
+def _told(table: SpeedTable) -> str:
     return "; ".join(f"{row.task}, {row.contender}: {_words(row)}" for row in table.rows)
 
 

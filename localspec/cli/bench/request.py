@@ -32,7 +32,7 @@ USUAL_TOKENS, USUAL_PER_TASK = 128, 6
 
 
 @dataclass(frozen=True, slots=True)
-class BenchWish:
+class BenchRequest:
     """What to compare; `asked_modes` says that the modes were named, not taken because they are usual."""
 
     modes: tuple[str, ...]
@@ -95,11 +95,11 @@ def read_plot(text: str) -> Path:
         raise argparse.ArgumentTypeError(f"`{text}` cannot be written: {error.strerror}") from None
 
 
-def wish_of(args: argparse.Namespace, prompts: Sequence[Prompt], pair: PairOptions) -> BenchWish:
+def wish_of(args: argparse.Namespace, prompts: Sequence[Prompt], pair: PairOptions) -> BenchRequest:
     """Return what the arguments ask for of a pair; raises UserError."""
     has_draft = pair.draft is not None
     usual = (mode for mode in MODES if has_draft or mode not in DRAFT_MODES)
-    wish = BenchWish(
+    wish = BenchRequest(
         modes=args.modes or tuple(usual),
         asked_modes=args.modes is not None,
         lengths=args.lengths,

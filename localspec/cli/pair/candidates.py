@@ -9,14 +9,14 @@ from pathlib import Path
 from localspec.app.recommendation import on_disk
 from localspec.errors import UserError
 from localspec.hardware.device_info import Machine, Placement
-from localspec.hardware.placement.constraints import Wishes
+from localspec.hardware.placement.constraints import PlacementConstraints
 from localspec.hardware.placement.place import place
 from localspec.models.catalogue import Catalogue, CatalogueModel, approximate_shape
 from localspec.models.local import LocalModel
-from localspec.models.pairing import PADDING_ALLOWED, Verdict, may_serve
+from localspec.models.pairing import PADDING_ALLOWED, PairingVerdict, may_serve
 from localspec.models.shape import ModelShape
 
-Compare = Callable[[Path, Path], Verdict]
+Compare = Callable[[Path, Path], PairingVerdict]
 _BY_CATALOGUE = "the same by the catalogue; compared once both are on disk"
 _BY_SIZE = "of about the same size, so perhaps the same; compared once both are on disk"
 
@@ -39,7 +39,7 @@ class Partner:
 
     name: str
     path: Path | None
-    verdict: Verdict
+    verdict: PairingVerdict
     placement: Placement | None
     problem: str = ""
 
@@ -105,9 +105,9 @@ def _from_disk(
             try:
                 verdict = compare(target.path, model.path)
             except UserError as error:
-                verdict = Verdict(False, error.message, ratio)
+                verdict = PairingVerdict(False, error.message, ratio)
         elif (entry := entry_of(model, known)) is not None and entry.family in wanted:
-            verdict = Verdict(True, _BY_CATALOGUE, ratio)
+            verdict = PairingVerdict(True, _BY_CATALOGUE, ratio)
         else:
             continue  # without the target's file there is nothing to compare
         yield _partner(model.name, model.path, verdict, target, shape, machine)
@@ -124,17 +124,17 @@ def _from_catalogue(
         if entry.parameters >= target.shape.parameters:
             continue
         reason = _BY_CATALOGUE if len(wanted) == 1 else _BY_SIZE
-        verdict = Verdict(True, reason, target.shape.parameters / entry.parameters)
+        verdict = PairingVerdict(True, reason, target.shape.parameters / entry.parameters)
         yield _partner(entry.reference, None, verdict, target, approximate_shape(entry), machine)
 
 
 def _partner(
-    name: str, path: Path | None, verdict: Verdict, target: Target, shape: ModelShape, machine: Machine
+    name: str, path: Path | None, verdict: PairingVerdict, target: Target, shape: ModelShape, machine: Machine
 ) -> Partner:
     if not verdict.fits:
         return Partner(name, path, verdict, None)
     try:
-        placement = place(machine, target.shape, shape, Wishes())
+        placement = place(machine, target.shape, shape, PlacementConstraints())
     except UserError as error:
         return Partner(name, path, verdict, None, error.message)
     if placement.draft is None:

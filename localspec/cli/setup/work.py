@@ -20,7 +20,7 @@ from localspec.cli.shared.console import StatusLine, say
 from localspec.errors import PairingError, UserError
 from localspec.hardware.device_info import Machine, Placement
 from localspec.hardware.machine import known_machine
-from localspec.hardware.placement.constraints import Wishes
+from localspec.hardware.placement.constraints import PlacementConstraints
 from localspec.hardware.placement.place import place
 from localspec.hardware.placement.sizes import context_size
 from localspec.models.catalogue import shipped
@@ -192,7 +192,10 @@ class Work(Working):
     def _show_plan(self) -> None:
         target, draft = self._paths()
         self._placement = place(
-            self._seen(), read_shape(target), None if draft is None else read_shape(draft), Wishes()
+            self._seen(),
+            read_shape(target),
+            None if draft is None else read_shape(draft),
+            PlacementConstraints(),
         )
         for line in placing.lines(self._placement, explain=False):
             say(textwrap.fill(line, _WIDTH, subsequent_indent="    "))

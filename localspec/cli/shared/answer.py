@@ -11,7 +11,7 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, assert_never
 
 from localspec.app.answer_options import AnswerOptions
-from localspec.chat.answer_settings import Answered, Choice, Chooser, Experience
+from localspec.chat.answer_settings import Answered, Choice, Chooser, PairKnowledge
 from localspec.cli.shared.console import StatusLine, on_interrupt, say, show
 from localspec.cli.shared.opening import note
 from localspec.inference.interface import OpenModels
@@ -82,7 +82,7 @@ LONG_PROMPT = 512  # tokens; reading fewer is not worth a progress line
 
 
 @dataclass(slots=True)
-class Answer:
+class StreamedAnswer:
     """What has come of an answer so far."""
 
     pieces: list[str] = field(default_factory=list)
@@ -95,9 +95,9 @@ class Answer:
         return "".join(self.pieces)
 
 
-def write_answer(runtime: Runtime, request: Request, *, silent: bool, colours: bool) -> Answer:
+def write_answer(runtime: Runtime, request: Request, *, silent: bool, colours: bool) -> StreamedAnswer:
     """Print the answer while it comes, unless `silent`, and return it."""
-    answer, status = Answer(), StatusLine()
+    answer, status = StreamedAnswer(), StatusLine()
     with closing(stream(runtime, request)) as events:
         for event in events:
             if not isinstance(event, PromptProgress):
@@ -129,7 +129,7 @@ class Decider:
     """Options and settings of the next answer; of the profile `auto` also whom it follows."""
 
     def __init__(
-        self, models: OpenModels, experience: Experience, options: AnswerOptions, asked: Speculation
+        self, models: OpenModels, experience: PairKnowledge, options: AnswerOptions, asked: Speculation
     ) -> None:
         """Begin with what the flags ask for."""
         self._chooser = Chooser(models, experience, note)
@@ -149,7 +149,7 @@ class Decider:
         changed = self.options.profile is not before
         return f"{self._given.profile.name}: {self.options.profile.name}" if changed else ""
 
-    def learn(self, choice: Choice, answer: Answer) -> None:
+    def learn(self, choice: Choice, answer: StreamedAnswer) -> None:
         """Count an answer in, where that is wanted."""
         if answer.finished is not None:
             steady, summary = not answer.changes, answer.finished.summary

@@ -16,7 +16,7 @@ from localspec.app.tuned_pair import settled
 from localspec.app.tuning import (
     USUAL_TASKS,
     Stop,
-    TuneWish,
+    TuneRequest,
     budget,
     plan_of,
     profiles_of,
@@ -113,7 +113,7 @@ def main(argv: Sequence[str]) -> int:
     pair = seated_pair(args, _explain if args.explain else None)
     if args.resume and not args.task and not args.profile:
         chosen = stopped_profiles(found, pair) or chosen
-    wish = TuneWish(chosen, args.budget, args.trials, args.quick, args.resume, settled(args))
+    wish = TuneRequest(chosen, args.budget, args.trials, args.quick, args.resume, settled(args))
     return _tune(plan_of(pair, wish), pair, args, _again(argv))
 
 

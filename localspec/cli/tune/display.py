@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Self, TextIO
 
 from localspec.cli.shared.console import colours_unwanted, is_terminal, say
-from localspec.tuning.events import StageBegan, TaskDone, TaskResult, TuneEvent, WorkplaceChosen
+from localspec.tuning.events import LoadOptionsChosen, StageBegan, TaskDone, TaskResult, TuneEvent
 from localspec.tuning.progress import StageState, TaskState, TuneProgress
 from localspec.tuning.words import (
     STAGE_WORDS,
@@ -45,7 +45,7 @@ def lasting(
     if ended is not None:
         yield from stage_ended(ended, progress, with_)
     match event:
-        case WorkplaceChosen():
+        case LoadOptionsChosen():
             yield f"  {attempts_words(event)}; {workplace_words(event.workplace)}"
             yield f"  {event.reason}"
         case TaskDone(result):

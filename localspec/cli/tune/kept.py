@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, cast, get_args
 
 from localspec.app.options import PairOptions
 from localspec.app.tuned_pair import without_given
-from localspec.app.tuning import TuneWish, at_workplace, identity_of, plan_of, profiles_of, seated_pair
+from localspec.app.tuning import TuneRequest, at_workplace, identity_of, plan_of, profiles_of, seated_pair
 from localspec.cli.shared.console import is_terminal, say
 from localspec.cli.shared.errors import FAILURE, SUCCESS
 from localspec.errors import LocalSpecError, UserError
@@ -191,7 +191,7 @@ def report(args: argparse.Namespace) -> int:
     identity = identity_of(pair)
     found = profiles(paths.config_dir() / "profiles")
     tasks = args.task or (() if args.profile else get_args(TaskType))
-    wish = TuneWish(profiles_of(found, tasks, args.profile))
+    wish = TuneRequest(profiles_of(found, tasks, args.profile))
     given = gather(plan_of(pair, wish), identity)
     if given is None:
         raise UserError(f"{pair_name(identity)} is not tuned", "run `localspec tune` first")

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from textwrap import wrap
 
-from localspec.tuning.events import Contender, TaskResult
+from localspec.tuning.events import ConfirmedContender, TaskResult
 from localspec.tuning.words import (
     UNICODE,
     Glyphs,
@@ -81,7 +81,7 @@ def _is_tempered(settings: EngineSettings) -> bool:
     return settings.mode in ("sd", "ssd") and settings.acceptance == "rejection"
 
 
-def _predicted(winner: Contender) -> str:
+def _predicted(winner: ConfirmedContender) -> str:
     """Return what was simulated, and how far what was measured lies from it."""
     assert winner.predicted is not None
     off = f" {winner.rate.value / winner.predicted - 1:+.0%}" if winner.predicted else ""

@@ -13,11 +13,11 @@ from math import prod
 
 import numpy as np
 
-from localspec.decoding.drafters.draft_state import Trunk, common_prefix
+from localspec.decoding.drafters.draft_state import DraftState, common_prefix
 from localspec.decoding.drafters.drafter import SHORTEST_MATCH, ModelDrafter, draft_of
 from localspec.decoding.drafters.prompt_lookup import SuffixIndex
 from localspec.decoding.drafters.proposer import Proposal, Proposer
-from localspec.decoding.policy import BINS, PRIOR_WEIGHT, Calibration, Pace
+from localspec.decoding.policy import BINS, PRIOR_WEIGHT, AcceptanceCalibration, SpeculationPolicy
 from localspec.types import Distribution, Draft, DraftOrigin, EngineSettings, VerifyOutcome
 
 LONGEST = 32  # tokens of a draft that ends in a repetition, where the draft model may write fewer
@@ -65,23 +65,23 @@ class Refinement:
             self._accepted[int(confidence * BINS)] += position < accepted
 
 
-class Learned:
+class PromptLookupStats:
     """What was learned about repetitions and the model's drafts beside them; it outlives answers."""
 
     def __init__(self) -> None:
-        self.repeated = Calibration()  # repetitions, by length of the match
+        self.repeated = AcceptanceCalibration()  # repetitions, by length of the match
         self.behind = Refinement()  # those behind what a model wrote
         self.chosen = Refinement()  # the model where there is a repetition, taking the best token
         self.drawn = Refinement()  # the same, drawing from q
 
 
-class Repetitions:
+class PromptLookup:
     """The repetitions in a text as drafts, and what they are worth beside those of a model.
 
     A repetition is there whether it is sent or not, so every text that follows one tells how good it was.
     """
 
-    def __init__(self, index: SuffixIndex, pace: Pace, learned: Learned) -> None:
+    def __init__(self, index: SuffixIndex, pace: SpeculationPolicy, learned: PromptLookupStats) -> None:
         self._index = index
         self._pace = pace
         self._learned = learned
@@ -184,14 +184,14 @@ class Repetitions:
 
 
 def repetitions_of(
-    settings: EngineSettings, index: SuffixIndex, pace: Pace, learned: Learned
-) -> Repetitions | None:
+    settings: EngineSettings, index: SuffixIndex, pace: SpeculationPolicy, learned: PromptLookupStats
+) -> PromptLookup | None:
     """Return the repetitions that may serve as drafts beside the model's, if they should."""
-    return Repetitions(index, pace, learned) if settings.fallback == "ngram" else None
+    return PromptLookup(index, pace, learned) if settings.fallback == "ngram" else None
 
 
 def most_worth(
-    pace: Pace, further: Iterable[tuple[float, float]], start: int = 0, reach: float = 1.0
+    pace: SpeculationPolicy, further: Iterable[tuple[float, float]], start: int = 0, reach: float = 1.0
 ) -> tuple[int, float]:
     """Return how many further tokens of a draft are worth most, and how many seconds they save."""
     values = values_of(pace, further, start, reach)
@@ -200,7 +200,7 @@ def most_worth(
 
 
 def values_of(
-    pace: Pace, further: Iterable[tuple[float, float]], start: int = 0, reach: float = 1.0
+    pace: SpeculationPolicy, further: Iterable[tuple[float, float]], start: int = 0, reach: float = 1.0
 ) -> list[float]:
     """Return the seconds that 0, 1, ... all further tokens of a draft save.
 
@@ -214,7 +214,7 @@ def values_of(
     return values
 
 
-def chances_of(pace: Pace, proposals: Iterable[Proposal]) -> list[float]:
+def chances_of(pace: SpeculationPolicy, proposals: Iterable[Proposal]) -> list[float]:
     """Return the chance of each proposal after those before it."""
     return [pace.calibration.chance(proposal.confidence) for proposal in proposals]
 
@@ -236,7 +236,12 @@ class CombinedDrafter(ModelDrafter):
     """Repeat the text where that pays more than asking the model, also behind what the model wrote."""
 
     def __init__(
-        self, trunk: Trunk, pace: Pace, proposer: Proposer, repeats: Repetitions, length: int
+        self,
+        trunk: DraftState,
+        pace: SpeculationPolicy,
+        proposer: Proposer,
+        repeats: PromptLookup,
+        length: int,
     ) -> None:
         """Take the most tokens that the model may write; a draft with a repetition may be longer."""
         super().__init__(trunk, pace, proposer)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from localspec.decoding.drafters.proposer import Proposal, Proposer
 from localspec.decoding.model import LanguageModel
-from localspec.decoding.policy import Pace
+from localspec.decoding.policy import SpeculationPolicy
 from localspec.types import VerifyOutcome
 
 
@@ -19,7 +19,7 @@ def common_prefix(left: Sequence[int], right: Sequence[int]) -> int:
     return min(len(left), len(right))
 
 
-class Trunk:
+class DraftState:
     """Sequence 0 of a draft model: the committed text, and proposals that follow it; it outlives answers.
 
     `text` ends with the token that the target has not read yet; `proposals[i]` follows it and i proposals.
@@ -58,7 +58,7 @@ class Trunk:
         """Return the confidence of each proposal."""
         return [proposal.confidence for proposal in self.proposals]
 
-    def extend(self, pace: Pace, proposer: Proposer) -> None:
+    def extend(self, pace: SpeculationPolicy, proposer: Proposer) -> None:
         """Draft one more token."""
         missing = self.missing()
         started = self.clock()
@@ -67,7 +67,7 @@ class Trunk:
         if len(missing) == 1:
             pace.step.observe(1, self.clock() - started)
 
-    def extend_while_worth(self, pace: Pace, proposer: Proposer, limit: int) -> None:
+    def extend_while_worth(self, pace: SpeculationPolicy, proposer: Proposer, limit: int) -> None:
         """Draft until the next token would cost more than it is expected to earn."""
         while pace.worth_drafting(self.confidences(), limit):
             self.extend(pace, proposer)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from localspec.decoding.drafters.draft_state import Trunk
+from localspec.decoding.drafters.draft_state import DraftState
 from localspec.decoding.drafters.prompt_lookup import SuffixIndex
 from localspec.decoding.drafters.proposer import Proposal, Proposer
-from localspec.decoding.policy import Pace
+from localspec.decoding.policy import SpeculationPolicy
 from localspec.types import Draft, DraftOrigin, VerifyOutcome
 
 SHORTEST_MATCH = 3  # tokens that must repeat before their continuation is worth a guess
@@ -74,7 +74,7 @@ class NoDrafter:
 class ModelDrafter:
     """Draft with a small model while the target waits: speculative decoding."""
 
-    def __init__(self, trunk: Trunk, pace: Pace, proposer: Proposer) -> None:
+    def __init__(self, trunk: DraftState, pace: SpeculationPolicy, proposer: Proposer) -> None:
         self._trunk = trunk
         self._pace = pace
         self._proposer = proposer
@@ -114,10 +114,10 @@ class ModelDrafter:
         """Do nothing: the cache is kept for the next answer."""
 
 
-class NgramDrafter:
+class PromptLookupDrafter:
     """Propose what followed the same words earlier in the text."""
 
-    def __init__(self, pace: Pace, index: SuffixIndex) -> None:
+    def __init__(self, pace: SpeculationPolicy, index: SuffixIndex) -> None:
         self._pace = pace
         self._index = index
         self._sent: tuple[int, ...] = ()
@@ -145,7 +145,9 @@ class NgramDrafter:
         """Do nothing: the index is kept for the next answer."""
 
 
-def repetition(index: SuffixIndex, pace: Pace, limit: int) -> tuple[tuple[int, ...], list[float]]:
+def repetition(
+    index: SuffixIndex, pace: SpeculationPolicy, limit: int
+) -> tuple[tuple[int, ...], list[float]]:
     """Return an n-gram draft with a confidence for each token: the longer the match, the higher."""
     tokens, matched = index.propose(limit)
     if matched < SHORTEST_MATCH:

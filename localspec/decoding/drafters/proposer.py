@@ -20,7 +20,7 @@ from localspec.decoding.sampling import (
     penalises,
     top_candidates,
 )
-from localspec.decoding.verify import Coins
+from localspec.decoding.verify import BufferedUniforms
 from localspec.errors import EngineError
 from localspec.types import Distribution, EngineSettings, Sampling
 
@@ -71,7 +71,7 @@ class Proposer:
         self._guesses = settings.mode == "ssd"
         self._settings = settings
         self._weighted = max(1, settings.fan_out_budget // (settings.draft_length + 1)) + 1
-        self._random = Coins(random)
+        self._random = BufferedUniforms(random)
 
     @property
     def needs_history(self) -> bool:

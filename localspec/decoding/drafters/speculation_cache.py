@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from localspec.decoding.drafters.draft_state import Trunk
+from localspec.decoding.drafters.draft_state import DraftState
 from localspec.decoding.drafters.fan_out import (
     Forecast,
     accepted_exactly,
@@ -20,7 +20,7 @@ from localspec.decoding.drafters.fan_out import (
     guesses_after,
 )
 from localspec.decoding.drafters.proposer import Proposal, Proposer
-from localspec.decoding.policy import Pace
+from localspec.decoding.policy import SpeculationPolicy
 from localspec.errors import ContextFullError
 from localspec.types import EngineSettings, VerifyOutcome
 
@@ -43,7 +43,7 @@ class Branch:
         return self.proposals[-1].token if self.proposals else self.outcome.bonus
 
 
-class Preparation:
+class SpeculationCache:
     """One round's prepared outcomes; belongs to the drafter's thread.
 
     `branches`, and `busy_until`, when the running call should end, may be read by others.
@@ -51,7 +51,9 @@ class Preparation:
     are accepted and the tail is the bonus token, whose branch is the trunk itself.
     """
 
-    def __init__(self, trunk: Trunk, pace: Pace, proposer: Proposer, settings: EngineSettings) -> None:
+    def __init__(
+        self, trunk: DraftState, pace: SpeculationPolicy, proposer: Proposer, settings: EngineSettings
+    ) -> None:
         self._trunk = trunk
         self._pace = pace
         self._known = pace.calibration.outcomes

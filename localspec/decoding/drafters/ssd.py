@@ -13,16 +13,16 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Protocol, TypeVar
 
-from localspec.decoding.drafters.combined import Repetitions, draft_with
-from localspec.decoding.drafters.draft_state import Trunk
+from localspec.decoding.drafters.combined import PromptLookup, draft_with
+from localspec.decoding.drafters.draft_state import DraftState
 from localspec.decoding.drafters.proposer import Proposal, Proposer
-from localspec.decoding.drafters.speculation_cache import Branch, Preparation
-from localspec.decoding.policy import Pace
+from localspec.decoding.drafters.speculation_cache import Branch, SpeculationCache
+from localspec.decoding.policy import SpeculationPolicy
 from localspec.types import Draft, DraftOrigin, EngineSettings, VerifyOutcome
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class VerifyResult:
     """What the target decided `at` a time, and what the caller did about it."""
 
     outcome: VerifyOutcome
@@ -41,7 +41,7 @@ class Tail:
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class DraftReply:
     """The draft that was asked for."""
 
     proposals: tuple[Proposal, ...]
@@ -76,26 +76,26 @@ class Mailbox(Protocol[Message]):
         ...
 
 
-class AheadDrafter:
+class SSDDrafter:
     """Answer with prepared drafts; draft just in time, or repeat the text, where none was prepared."""
 
     def __init__(
         self,
-        trunk: Trunk,
-        pace: Pace,
+        trunk: DraftState,
+        pace: SpeculationPolicy,
         proposer: Proposer,
         settings: EngineSettings,
-        repeats: Repetitions | None = None,
+        repeats: PromptLookup | None = None,
     ) -> None:
         """Take the draft model's trunk, and the repetitions that may stand in for it or go on behind it."""
         self._trunk = trunk
         self._pace = pace
         self._proposer = proposer
-        self._preparation = Preparation(trunk, pace, proposer, settings)
+        self._preparation = SpeculationCache(trunk, pace, proposer, settings)
         self._repeats = repeats
         self._length = settings.draft_length
-        self._inbox: Mailbox[Verdict | Tail | None] = SimpleQueue()
-        self._outbox: Mailbox[Reply | BaseException] = SimpleQueue()
+        self._inbox: Mailbox[VerifyResult | Tail | None] = SimpleQueue()
+        self._outbox: Mailbox[DraftReply | BaseException] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._failure: BaseException | None = None
         self._prompt_read = False
@@ -153,12 +153,12 @@ class AheadDrafter:
         self._round += 1
         if draft is None:
             self._asked_at = self._trunk.clock()
-            self._inbox.put(Verdict(outcome, self._asked_at, None, length))
+            self._inbox.put(VerifyResult(outcome, self._asked_at, None, length))
         else:
             self._tokens = draft.tokens
         return draft
 
-    def take(self, reply: Reply | BaseException) -> Draft:
+    def take(self, reply: DraftReply | BaseException) -> Draft:
         """Return the draft that the drafter was asked for."""
         if isinstance(reply, BaseException):
             raise reply
@@ -177,7 +177,7 @@ class AheadDrafter:
         """Let the target go on alone while the draft model still reads the prompt."""
         if self._prompt_read:
             return None
-        self._inbox.put(Verdict(outcome, self._trunk.clock(), 0))
+        self._inbox.put(VerifyResult(outcome, self._trunk.clock(), 0))
         return Draft()
 
     def _branch(self, outcome: VerifyOutcome) -> Branch | None:
@@ -197,7 +197,7 @@ class AheadDrafter:
         sent = self._pace.length_to_send(confidences, length)
         tail = self._tail(ready, sent)
         self._sent = ready if tail else ready[:sent]
-        self._inbox.put(Verdict(outcome, self._trunk.clock(), len(self._sent), foreign=tail))
+        self._inbox.put(VerifyResult(outcome, self._trunk.clock(), len(self._sent), foreign=tail))
         return draft_with(self._sent, tail, DraftOrigin.AHEAD)
 
     def _delay_s(self) -> float:
@@ -217,7 +217,7 @@ class AheadDrafter:
         else:
             beaten = self._repeats.beaten_by(branch.proposals[:length], guess, length)
         if not beaten:
-            self._inbox.put(Verdict(outcome, self._trunk.clock(), 0, foreign=guess.sent))
+            self._inbox.put(VerifyResult(outcome, self._trunk.clock(), 0, foreign=guess.sent))
         return None if beaten else Draft(guess.sent, None, DraftOrigin.NGRAM)
 
     def _tail(self, ready: Sequence[Proposal], sent: int) -> tuple[int, ...]:
@@ -261,7 +261,7 @@ class AheadDrafter:
                 self._follow(verdict)
             busy = True
 
-    def _follow(self, verdict: Verdict) -> None:
+    def _follow(self, verdict: VerifyResult) -> None:
         trunk = self._trunk
         prepared = self._preparation.settle(verdict.outcome)
         sent, since = verdict.sent, verdict.at
@@ -271,7 +271,7 @@ class AheadDrafter:
             sent = self._pace.length_to_send(trunk.confidences(), verdict.limit)
             whole = sent == min(len(trunk.proposals), verdict.limit)
             busy_s = trunk.model.busy_s - before
-            self._outbox.put(Reply(tuple(trunk.proposals[:sent]), whole, prepared, busy_s))
+            self._outbox.put(DraftReply(tuple(trunk.proposals[:sent]), whole, prepared, busy_s))
             since = trunk.clock()
         self._read(verdict.foreign, sent)
         self._open_round(self._ready.number + 1, sent + len(verdict.foreign), since)

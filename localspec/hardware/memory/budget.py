@@ -9,7 +9,7 @@ from itertools import accumulate
 
 from localspec.errors import UserError
 from localspec.hardware.device_info import DeviceInfo, DeviceNeed, Machine
-from localspec.hardware.placement.constraints import Need, Sitting, Spread
+from localspec.hardware.placement.constraints import LayerSplit, MemoryRequest, Need
 from localspec.hardware.rates import PROCESSOR
 from localspec.models.shape import ModelShape
 
@@ -33,7 +33,7 @@ class Shortage:
         return self.needed - self.room
 
 
-class Room:
+class MemoryBudget:
     """What the devices of a machine have to give."""
 
     def __init__(self, machine: Machine, reserve: Sequence[tuple[str, int]] = ()) -> None:
@@ -81,7 +81,7 @@ def usual_reserve(device: DeviceInfo) -> int:
 class LayerSizes:
     """What layers take of a card, so that as many as fit can be counted without asking again."""
 
-    def __init__(self, shape: ModelShape, whole: Sitting, need: Need, card: str) -> None:
+    def __init__(self, shape: ModelShape, whole: MemoryRequest, need: Need, card: str) -> None:
         layers = shape.layers
         on_card = next(found for found in need(shape, whole) if found.device == card)
         self.compute = on_card.compute
@@ -98,7 +98,7 @@ class LayerSizes:
             )
         )
 
-    def fill(self, devices: Sequence[str], left: dict[str, int], most: int) -> Spread:
+    def fill(self, devices: Sequence[str], left: dict[str, int], most: int) -> LayerSplit:
         """Give the last device as many of the last layers as fit, then the one before it, `most` in all."""
         end = len(self._up_to) - 1
         lowest = end - most
@@ -113,14 +113,14 @@ class LayerSizes:
                 taken.append(device)
                 counts.append(end - start)
             end = start
-        return Spread(tuple(reversed(taken)), tuple(reversed(counts)))
+        return LayerSplit(tuple(reversed(taken)), tuple(reversed(counts)))
 
 
-def by_shares(devices: tuple[str, ...], shares: Sequence[float], gpu_layers: int, layers: int) -> Spread:
+def by_shares(devices: tuple[str, ...], shares: Sequence[float], gpu_layers: int, layers: int) -> LayerSplit:
     """Divide layers as llama.cpp does; `gpu_layers` counts the weights after the last layer as one more."""
     taken = min(gpu_layers, layers + 1)
     if taken == 0 or not devices:
-        return Spread()
+        return LayerSplit()
     ends = list(accumulate(shares))
     counts = [0] * len(devices)
     for index in range(taken):
@@ -128,7 +128,7 @@ def by_shares(devices: tuple[str, ...], shares: Sequence[float], gpu_layers: int
         counts[at] += 1
     counts[at] -= 1  # the last is not a layer
     used = [i for i, count in enumerate(counts) if count or i == at]
-    return Spread(tuple(devices[i] for i in used), tuple(counts[i] for i in used))
+    return LayerSplit(tuple(devices[i] for i in used), tuple(counts[i] for i in used))
 
 
 Reserve = tuple[tuple[str, int], ...]

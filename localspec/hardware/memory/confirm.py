@@ -7,10 +7,15 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from localspec.errors import EngineError
-from localspec.hardware.device_info import Machine, Placement, Seat
-from localspec.hardware.memory.budget import Room, reserve_on
+from localspec.hardware.device_info import DeviceAssignment, Machine, Placement
+from localspec.hardware.memory.budget import MemoryBudget, reserve_on
 from localspec.hardware.memory.fit import check_fit
-from localspec.hardware.placement.constraints import CacheTypes, Sitting, Spread, Wishes
+from localspec.hardware.placement.constraints import (
+    CacheTypes,
+    LayerSplit,
+    MemoryRequest,
+    PlacementConstraints,
+)
 from localspec.models.shape import ModelShape
 from localspec.types import ModelOptions
 
@@ -31,7 +36,7 @@ def confirm(
     shapes: tuple[ModelShape, ...],
     options: tuple[ModelOptions, ...],
     machine: Machine,
-    wishes: Wishes,
+    wishes: PlacementConstraints,
     *,
     ask: Callable[..., tuple[Needs, ...]] = _exact,
 ) -> None:
@@ -51,14 +56,14 @@ def confirm(
     check_fit(chain(*needs), machine, wishes.reserve, models)
 
 
-def is_close(seats: list[Seat], machine: Machine, wishes: Wishes) -> bool:
+def is_close(seats: list[DeviceAssignment], machine: Machine, wishes: PlacementConstraints) -> bool:
     """Tell whether a plan fills a device nearly."""
-    room = Room(machine, reserve_on(machine, wishes.reserve))
+    room = MemoryBudget(machine, reserve_on(machine, wishes.reserve))
     left = room.left(chain(*(seat.needs for seat in seats)))
     used = {need.device for seat in seats for need in seat.needs}
     return any(left[device] < CLOSE * room.free[device] for device in used)
 
 
-def _sitting(seat: Seat, cache: CacheTypes, wishes: Wishes) -> Sitting:
-    spread = Spread(seat.devices, seat.layers)
-    return Sitting(spread, seat.context, cache, wishes.flash_attention, wishes.micro_batch)
+def _sitting(seat: DeviceAssignment, cache: CacheTypes, wishes: PlacementConstraints) -> MemoryRequest:
+    spread = LayerSplit(seat.devices, seat.layers)
+    return MemoryRequest(spread, seat.context, cache, wishes.flash_attention, wishes.micro_batch)

@@ -7,7 +7,7 @@ tensors that live at the same time in the widest places of a graph, and calibrat
 from __future__ import annotations
 
 from localspec.hardware.device_info import DeviceNeed
-from localspec.hardware.placement.constraints import Sitting
+from localspec.hardware.placement.constraints import MemoryRequest
 from localspec.hardware.rates import PROCESSOR
 from localspec.models.shape import LayerShape, ModelShape
 from localspec.types import KvType
@@ -24,7 +24,9 @@ _KV_BYTES: dict[KvType, int] = {
 }  # fmt: skip
 
 
-def estimate(shape: ModelShape, sitting: Sitting, *, whole_windows: bool = True) -> tuple[DeviceNeed, ...]:
+def estimate(
+    shape: ModelShape, sitting: MemoryRequest, *, whole_windows: bool = True
+) -> tuple[DeviceNeed, ...]:
     """Return what a model takes of each device that it sits on, the processor last.
 
     `whole_windows` keeps all tokens also for layers that look back only so far, which a rewind needs.
@@ -46,7 +48,7 @@ def estimate(shape: ModelShape, sitting: Sitting, *, whole_windows: bool = True)
     return tuple(needs)
 
 
-def cells(sitting: Sitting) -> int:
+def cells(sitting: MemoryRequest) -> int:
     """Return how many tokens the cache has room for, the branches' included."""
     wanted = sitting.context + (sitting.sequences - 1) * CELLS_PER_BRANCH
     return -(-wanted // _CELLS_MULTIPLE) * _CELLS_MULTIPLE
@@ -57,7 +59,7 @@ def logits_bytes(vocabulary: int, sequences: int) -> int:
     return max(ROWS, sequences) * vocabulary * _FLOAT
 
 
-def _seats(shape: ModelShape, sitting: Sitting) -> dict[str, tuple[LayerShape, ...]]:
+def _seats(shape: ModelShape, sitting: MemoryRequest) -> dict[str, tuple[LayerShape, ...]]:
     """Return the layers on each device: the last ones on the cards, in order."""
     spread = sitting.spread
     at = max(0, len(shape.layers) - spread.on_cards)
@@ -70,7 +72,7 @@ def _seats(shape: ModelShape, sitting: Sitting) -> dict[str, tuple[LayerShape, .
     return seats
 
 
-def _cache_bytes(layer: LayerShape, shape: ModelShape, sitting: Sitting, *, whole_windows: bool) -> int:
+def _cache_bytes(layer: LayerShape, shape: ModelShape, sitting: MemoryRequest, *, whole_windows: bool) -> int:
     held, values = cells(sitting), layer.value_values
     if values and sitting.flash_attention is False:  # values lie transposed then, as wide as the widest
         values = max(other.value_values for other in shape.layers)
@@ -87,7 +89,7 @@ def _cache_bytes(layer: LayerShape, shape: ModelShape, sitting: Sitting, *, whol
 class _Graph:
     """The widest places of a graph that reads one micro-batch; widths are floats per token."""
 
-    def __init__(self, shape: ModelShape, sitting: Sitting) -> None:
+    def __init__(self, shape: ModelShape, sitting: MemoryRequest) -> None:
         self._shape = shape
         self._flash = sitting.flash_attention is not False
         self._outputs = max(ROWS, sitting.sequences)

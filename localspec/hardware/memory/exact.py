@@ -20,7 +20,7 @@ from localspec.errors import EngineError, LocalSpecError, UserError
 from localspec.hardware.device_info import DeviceNeed
 from localspec.hardware.memory.estimate import estimate, logits_bytes
 from localspec.hardware.memory.fit import size
-from localspec.hardware.placement.constraints import CacheTypes, Sitting, Spread
+from localspec.hardware.placement.constraints import CacheTypes, LayerSplit, MemoryRequest
 from localspec.hardware.placement.sizes import context_size, draft_options
 from localspec.hardware.rates import PROCESSOR
 from localspec.models.shape import read_shape
@@ -62,7 +62,7 @@ def _plain(options: ModelOptions) -> dict[str, Any]:
 
 
 def _ask(question: str, timeout_s: float) -> dict[str, Any]:
-    folder = str(Path(__file__).resolve().parents[2])
+    folder = str(Path(__file__).resolve().parents[3])
     paths = [folder, *filter(None, [os.environ.get("PYTHONPATH")])]
     try:
         done = subprocess.run(
@@ -144,7 +144,7 @@ def needs_of(context: Context) -> tuple[DeviceNeed, ...]:
 def expected_of(context: Context, options: ModelOptions) -> tuple[DeviceNeed, ...]:
     """Return what the formula expects of a context opened so; raises UserError for a file without shape."""
     shape = read_shape(options.path)
-    sitting = Sitting(
+    sitting = MemoryRequest(
         _spread(options, len(shape.layers)),
         context.context_size,
         CacheTypes(options.kv_type_k, options.kv_type_v),
@@ -155,14 +155,14 @@ def expected_of(context: Context, options: ModelOptions) -> tuple[DeviceNeed, ..
     return estimate(shape, sitting)
 
 
-def _spread(options: ModelOptions, layers: int) -> Spread:
+def _spread(options: ModelOptions, layers: int) -> LayerSplit:
     """Return the seats that options give; where they leave it to llama.cpp, the processor."""
     if not options.devices or not options.gpu_layers:
-        return Spread()
+        return LayerSplit()
     shares = options.tensor_split or (options.gpu_layers,)
     counts = [int(share) for share in shares]
     counts[-1] -= 1  # what follows the layers counts as one
-    return Spread(options.devices, tuple(min(count, layers) for count in counts))
+    return LayerSplit(options.devices, tuple(min(count, layers) for count in counts))
 
 
 def compare(name: str, actual: Iterable[DeviceNeed], expected: Iterable[DeviceNeed]) -> str:

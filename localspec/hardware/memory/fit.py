@@ -7,12 +7,12 @@ from dataclasses import replace
 
 from localspec.errors import UserError
 from localspec.hardware.device_info import DeviceNeed, Machine
-from localspec.hardware.memory.budget import Room, Shortage, reserve_on
+from localspec.hardware.memory.budget import MemoryBudget, Shortage, reserve_on
 from localspec.hardware.memory.estimate import estimate
-from localspec.hardware.placement.constraints import Sitting, Spread
+from localspec.hardware.placement.constraints import LayerSplit, MemoryRequest
 from localspec.models.shape import ModelShape
 
-Models = tuple[tuple[ModelShape, Sitting], ...]
+Models = tuple[tuple[ModelShape, MemoryRequest], ...]
 """The target and how it is to sit, then the draft model."""
 
 _STEP, _SMALLEST = 256, 512  # tokens of context
@@ -35,7 +35,7 @@ def check_fit(
     From `models`, of which those are the needs, follow the ways out that the error names.
     """
     needs = tuple(needs)
-    room = Room(machine, reserve_on(machine, reserve))
+    room = MemoryBudget(machine, reserve_on(machine, reserve))
     shortages = room.shortages(needs)
     if not shortages:
         return
@@ -45,7 +45,9 @@ def check_fit(
     raise UserError(f"there is not enough memory: {words}", hint)
 
 
-def _corrected(room: Room, machine: Machine, needs: Iterable[DeviceNeed], models: Models) -> Room:
+def _corrected(
+    room: MemoryBudget, machine: Machine, needs: Iterable[DeviceNeed], models: Models
+) -> MemoryBudget:
     """Return the room with so much less in it as `needs` are above what the formula expects of `models`."""
     reserve = dict(room.reserve)
     for need in needs:
@@ -53,10 +55,10 @@ def _corrected(room: Room, machine: Machine, needs: Iterable[DeviceNeed], models
     for shape, sitting in models:
         for need in estimate(shape, sitting):
             reserve[need.device] -= need.total
-    return Room(machine, [(name, max(kept, room.reserve[name])) for name, kept in reserve.items()])
+    return MemoryBudget(machine, [(name, max(kept, room.reserve[name])) for name, kept in reserve.items()])
 
 
-def ways_out(models: Models, room: Room) -> tuple[str, ...]:
+def ways_out(models: Models, room: MemoryBudget) -> tuple[str, ...]:
     """Return what would fit, each way by itself and worked out: less context, fewer bits, fewer layers."""
     if not models:
         return ()
@@ -69,7 +71,7 @@ def size(count: int) -> str:
     return f"{count / _GIB:.1f} GiB" if count >= _GIB // 10 else f"{count / 2**20:.0f} MiB"
 
 
-def _words(shortage: Shortage, room: Room) -> str:
+def _words(shortage: Shortage, room: MemoryBudget) -> str:
     device = room.devices[shortage.device]
     return (
         f"{shortage.device} has {size(device.memory_free)} free, {size(room.reserve[shortage.device])} of it "
@@ -77,11 +79,11 @@ def _words(shortage: Shortage, room: Room) -> str:
     )
 
 
-def _fits(models: Models, room: Room) -> bool:
+def _fits(models: Models, room: MemoryBudget) -> bool:
     return not room.shortages(need for shape, sitting in models for need in estimate(shape, sitting))
 
 
-def _smaller_context(models: Models, room: Room) -> str:
+def _smaller_context(models: Models, room: MemoryBudget) -> str:
     def fits(steps: int) -> bool:
         context = steps * _STEP
         return _fits(tuple((shape, replace(sitting, context=context)) for shape, sitting in models), room)
@@ -90,7 +92,7 @@ def _smaller_context(models: Models, room: Room) -> str:
     return f"take a context of {best * _STEP:,} tokens (-c {best * _STEP})" if best else ""
 
 
-def _smaller_quant(models: Models, room: Room) -> str:
+def _smaller_quant(models: Models, room: MemoryBudget) -> str:
     (shape, sitting), rest = models[0], models[1:]
     held = 8 * shape.weight_bytes / max(1, shape.parameters)
     for name, bits in _QUANT_BITS.items():
@@ -100,7 +102,7 @@ def _smaller_quant(models: Models, room: Room) -> str:
     return ""
 
 
-def _fewer_layers(models: Models, room: Room) -> str:
+def _fewer_layers(models: Models, room: MemoryBudget) -> str:
     (shape, sitting), rest = models[0], models[1:]
     spread = sitting.spread
     while spread.on_cards:
@@ -111,7 +113,9 @@ def _fewer_layers(models: Models, room: Room) -> str:
     return ""
 
 
-def _one_less(spread: Spread, shape: ModelShape, sitting: Sitting, rest: Models, room: Room) -> Spread:
+def _one_less(
+    spread: LayerSplit, shape: ModelShape, sitting: MemoryRequest, rest: Models, room: MemoryBudget
+) -> LayerSplit:
     """Take a layer from the card that lacks most."""
     models = ((shape, replace(sitting, spread=spread)), *rest)
     left = room.left(need for shape, sitting in models for need in estimate(shape, sitting))
@@ -119,7 +123,9 @@ def _one_less(spread: Spread, shape: ModelShape, sitting: Sitting, rest: Models,
     at = min(used, key=lambda at: left[spread.devices[at]])
     layers = tuple(count - (number == at) for number, count in enumerate(spread.layers))
     kept = [number for number, count in enumerate(layers) if count]
-    return Spread(tuple(spread.devices[number] for number in kept), tuple(layers[number] for number in kept))
+    return LayerSplit(
+        tuple(spread.devices[number] for number in kept), tuple(layers[number] for number in kept)
+    )
 
 
 def _scaled(shape: ModelShape, factor: float) -> ModelShape:

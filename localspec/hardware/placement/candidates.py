@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from localspec.errors import UserError
 from localspec.hardware.device_info import DeviceNeed, Machine
-from localspec.hardware.memory.budget import LayerSizes, Room, Shortage, by_shares, reserve_on
-from localspec.hardware.placement.constraints import Need, Sitting, Spread, Wishes
+from localspec.hardware.memory.budget import LayerSizes, MemoryBudget, Shortage, by_shares, reserve_on
+from localspec.hardware.placement.constraints import LayerSplit, MemoryRequest, Need, PlacementConstraints
 from localspec.hardware.placement.speed import (
     Pass,
     Passes,
@@ -27,12 +27,12 @@ _FLOATS = ("f32", "f16", "bf16")
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class PlacementCandidate:
     """One placement: seats, needs, what is too much, and the expected speeds, the best first."""
 
     context: int
-    target: Spread
-    draft: Spread | None
+    target: LayerSplit
+    draft: LayerSplit | None
     target_needs: tuple[DeviceNeed, ...]
     draft_needs: tuple[DeviceNeed, ...]
     shortages: tuple[Shortage, ...]
@@ -54,16 +54,20 @@ class Threads:
     take_turns: bool = False  # because there are too few cores for both
 
 
-class Search:
+class PlacementSearch:
     """Looks for placements of one pair on one machine."""
 
     def __init__(
-        self, machine: Machine, models: tuple[ModelShape, ModelShape | None], wishes: Wishes, need: Need
+        self,
+        machine: Machine,
+        models: tuple[ModelShape, ModelShape | None],
+        wishes: PlacementConstraints,
+        need: Need,
     ) -> None:
         self.target, self.draft = models
         self.wishes = wishes
         self.rates = Rates(machine)
-        self.room = Room(machine, reserve_on(machine, wishes.reserve))
+        self.room = MemoryBudget(machine, reserve_on(machine, wishes.reserve))
         self._need = need
         self.cannot_rewind = any(shape is not None and is_recurrent(shape) for shape in models)
         self.cores = max(1, self.room.devices[PROCESSOR].cores)
@@ -79,7 +83,7 @@ class Search:
         if len(set(names)) != len(names):
             raise UserError(f"a device is named twice: {', '.join(names)}", "name each device once")
 
-    def candidates(self, context: int) -> Iterator[Candidate]:
+    def candidates(self, context: int) -> Iterator[PlacementCandidate]:
         """Yield every placement worth a look with a context, also those that do not fit."""
         sizes = self._sizes(self.target, context)
         for draft in self._draft_spreads(context):
@@ -91,12 +95,12 @@ class Search:
                     yield self._candidate(context, spread, draft, taken)
 
     def _candidate(
-        self, context: int, target: Spread, draft: Spread | None, taken: tuple[DeviceNeed, ...]
-    ) -> Candidate:
+        self, context: int, target: LayerSplit, draft: LayerSplit | None, taken: tuple[DeviceNeed, ...]
+    ) -> PlacementCandidate:
         needs = self._needs(self.target, target, context)
         left = self.room.left((*needs, *taken))
         used = {need.device for need in (*needs, *taken)} & set(self.room.cards)
-        return Candidate(
+        return PlacementCandidate(
             context=context,
             target=target,
             draft=draft,
@@ -107,56 +111,56 @@ class Search:
             slack=min((left[name] / max(1, self.room.free[name]) for name in used), default=1.0),
         )
 
-    def sitting(self, shape: ModelShape, spread: Spread, context: int) -> Sitting:
+    def sitting(self, shape: ModelShape, spread: LayerSplit, context: int) -> MemoryRequest:
         """Return how one of the two models sits with the wished cache."""
         wishes = self.wishes
         if shape is not self.draft:
-            return Sitting(spread, context, wishes.cache, wishes.flash_attention, wishes.micro_batch)
+            return MemoryRequest(spread, context, wishes.cache, wishes.flash_attention, wishes.micro_batch)
         flash = wishes.flash_attention
         if flash is None and wishes.draft_cache.values in _FLOATS and self.uses_processor(shape, spread):
             flash = False  # as the draft is opened there
         sequences = wishes.max_fan_out + 1
-        return Sitting(spread, context, wishes.draft_cache, flash, wishes.micro_batch, sequences)
+        return MemoryRequest(spread, context, wishes.draft_cache, flash, wishes.micro_batch, sequences)
 
-    def _needs(self, shape: ModelShape, spread: Spread, context: int) -> tuple[DeviceNeed, ...]:
+    def _needs(self, shape: ModelShape, spread: LayerSplit, context: int) -> tuple[DeviceNeed, ...]:
         return self._need(shape, self.sitting(shape, spread, context))
 
     def _sizes(self, shape: ModelShape, context: int) -> LayerSizes | None:
         if not self.room.cards:
             return None
         card = self.room.cards[0]
-        whole = Spread((card,), (len(shape.layers),))
+        whole = LayerSplit((card,), (len(shape.layers),))
         return LayerSizes(shape, self.sitting(shape, whole, context), self._need, card)
 
     # --- where models could sit
 
-    def _draft_spreads(self, context: int) -> list[Spread | None]:
+    def _draft_spreads(self, context: int) -> list[LayerSplit | None]:
         shape, wishes = self.draft, self.wishes
         if shape is None or wishes.mode in {"off", "ngram"} or (self.cannot_rewind and wishes.mode is None):
             return [None]
         given, asked, layers = wishes.draft_devices, wishes.draft_gpu_layers, len(shape.layers)
         names = tuple(name for name in (self.room.cards if given is None else given) if name != PROCESSOR)
         if asked == 0 or (given is not None and not names):
-            return [Spread()]
+            return [LayerSplit()]
         most = layers if asked is None else min(layers, asked - 1)
         sizes = self._sizes(shape, context)
         if given is not None and len(names) > 1 and sizes is not None:
             return [sizes.fill(names, dict(self.room.free), most)]
-        found: list[Spread | None] = [Spread((name,), (most,)) for name in names]
+        found: list[LayerSplit | None] = [LayerSplit((name,), (most,)) for name in names]
         if given is None and (asked is None or not names):
-            found.append(Spread())
+            found.append(LayerSplit())
             if wishes.mode is None:
                 found.append(None)
         return found
 
     def _target_spreads(
         self, sizes: LayerSizes | None, taken: Sequence[DeviceNeed], context: int
-    ) -> Iterator[Spread]:
+    ) -> Iterator[LayerSplit]:
         wishes, layers = self.wishes, len(self.target.layers)
         names = tuple(self.room.cards if wishes.devices is None else wishes.devices)
         names = tuple(name for name in names if name != PROCESSOR)
         if sizes is None or not names or wishes.gpu_layers == 0:
-            yield Spread()
+            yield LayerSplit()
             return
         asked = wishes.gpu_layers
         shares = (*(wishes.tensor_split or ()), *(0.0 for _ in names))[: len(names)]
@@ -171,7 +175,7 @@ class Search:
         left = self.room.left(taken)
         yield by_shares(names, [max(1, left[name]) for name in names], most + 1, layers)
         if asked is None and wishes.devices is None:
-            yield Spread()
+            yield LayerSplit()
 
     def _orders(self, names: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
         """Yield groups of cards, the fastest last: that is where layers go first."""
@@ -184,7 +188,7 @@ class Search:
 
     def _filled(
         self, sizes: LayerSizes, order: tuple[str, ...], taken: Sequence[DeviceNeed], most: int, context: int
-    ) -> Spread:
+    ) -> LayerSplit:
         """Fill cards, and take back what the exact need shows to be too much."""
         left = self.room.left(taken)
         spread = sizes.fill(order, left, most)
@@ -200,7 +204,7 @@ class Search:
 
     # --- how fast they would be
 
-    def _speeds(self, target: Spread, draft: Spread | None) -> tuple[Speed, ...]:
+    def _speeds(self, target: LayerSplit, draft: LayerSplit | None) -> tuple[Speed, ...]:
         threads = self.threads(target, draft)
 
         def verify(tokens: int) -> Pass:
@@ -226,11 +230,11 @@ class Search:
             speeds = (asked, *(speed for speed in speeds if speed is not asked))
         return speeds
 
-    def uses_processor(self, shape: ModelShape, spread: Spread) -> bool:
+    def uses_processor(self, shape: ModelShape, spread: LayerSplit) -> bool:
         """Tell whether the processor computes layers of a model."""
         return not spread.devices or spread.on_cards < len(shape.layers)
 
-    def threads(self, target: Spread, draft: Spread | None) -> Threads:
+    def threads(self, target: LayerSplit, draft: LayerSplit | None) -> Threads:
         """Return who gets how many cores; a model on cards needs one to feed them."""
         wishes, wanted = self.wishes, self.wishes.threads or self.cores
         target_works = self.uses_processor(self.target, target)

@@ -19,7 +19,7 @@ class CacheTypes:
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
+class LayerSplit:
     """The last layers of a model on devices in order, the layers before them with the processor.
 
     The weights after the last layer sit on the last device; no device is the processor alone.
@@ -35,10 +35,10 @@ class Spread:
 
 
 @dataclass(frozen=True, slots=True)
-class Sitting:
+class MemoryRequest:
     """One model on its devices with its context: what its need of memory follows from."""
 
-    spread: Spread
+    spread: LayerSplit
     context: int
     cache: CacheTypes = CacheTypes()
     flash_attention: bool | None = None
@@ -46,11 +46,11 @@ class Sitting:
     sequences: int = 1
 
 
-Need = Callable[[ModelShape, Sitting], tuple[DeviceNeed, ...]]
+Need = Callable[[ModelShape, MemoryRequest], tuple[DeviceNeed, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
+class PlacementConstraints:
     """What a person asks of a placement; None leaves the choice to it.
 
     `context` 0 takes the usual one, or less where that fits better. `reserve` is kept free on a device.
@@ -73,7 +73,7 @@ class Wishes:
     draft_threads: int | None = None
     mode: Mode | None = None
 
-    def without_overrides(self) -> Wishes:
+    def without_overrides(self) -> PlacementConstraints:
         """Return the wishes that leave every choice to the plan, but the size of the context."""
         return replace(
             self,

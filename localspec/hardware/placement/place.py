@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from localspec.errors import UserError
-from localspec.hardware.device_info import Alternative, Machine, Placement, Seat
+from localspec.hardware.device_info import Alternative, DeviceAssignment, Machine, Placement
 from localspec.hardware.memory.estimate import estimate
 from localspec.hardware.memory.fit import ways_out
 from localspec.hardware.placement import words
-from localspec.hardware.placement.candidates import Candidate, Search
-from localspec.hardware.placement.constraints import Need, Wishes
+from localspec.hardware.placement.candidates import PlacementCandidate, PlacementSearch
+from localspec.hardware.placement.constraints import Need, PlacementConstraints
 from localspec.hardware.placement.sizes import DEFAULT_CONTEXT, context_size
 from localspec.models.shape import ModelShape
 
@@ -23,7 +23,7 @@ def place(
     machine: Machine,
     target: ModelShape,
     draft: ModelShape | None,
-    wishes: Wishes,
+    wishes: PlacementConstraints,
     *,
     need: Need = estimate,
 ) -> Placement:
@@ -31,7 +31,7 @@ def place(
 
     Raises `UserError`, with the numbers and three ways out, if there is none.
     """
-    search = Search(machine, (target, draft), wishes, need)
+    search = PlacementSearch(machine, (target, draft), wishes, need)
     found = _Found(search, _contexts(target, wishes.context))
     chosen = found.chosen()
     if chosen is None:
@@ -41,12 +41,12 @@ def place(
     for_target, for_draft = threads.alone
     spread = chosen.draft
     return Placement(
-        target=Seat(
+        target=DeviceAssignment(
             chosen.target.devices, chosen.target.layers, for_target, chosen.context, chosen.target_needs
         ),
         draft=None
         if spread is None
-        else Seat(spread.devices, spread.layers, for_draft, chosen.context, chosen.draft_needs),
+        else DeviceAssignment(spread.devices, spread.layers, for_draft, chosen.context, chosen.draft_needs),
         mode=chosen.best.mode,
         tokens_per_s=chosen.best.tokens_per_s,
         reasons=tuple(reasons),
@@ -57,23 +57,23 @@ def place(
 class _Found:
     """The candidates by context, looked for when they are asked for."""
 
-    def __init__(self, search: Search, contexts: tuple[int, ...]) -> None:
+    def __init__(self, search: PlacementSearch, contexts: tuple[int, ...]) -> None:
         self.contexts = contexts
         self._search = search
-        self._at: dict[int, tuple[Candidate, ...]] = {}
+        self._at: dict[int, tuple[PlacementCandidate, ...]] = {}
 
-    def at(self, context: int) -> tuple[Candidate, ...]:
+    def at(self, context: int) -> tuple[PlacementCandidate, ...]:
         """Return all candidates with a context."""
         if context not in self._at:
             self._at[context] = tuple(self._search.candidates(context))
         return self._at[context]
 
-    def fitting(self, context: int) -> Candidate | None:
+    def fitting(self, context: int) -> PlacementCandidate | None:
         """Return the best candidate that fits with a context."""
         fits = [found for found in self.at(context) if not found.shortages]
         return max(fits, key=_preference, default=None)
 
-    def chosen(self) -> Candidate | None:
+    def chosen(self) -> PlacementCandidate | None:
         """Return the best candidate, with a smaller context only where that is worth it."""
         fits = (self.fitting(context) for context in self.contexts)
         first = next((found for found in fits if found is not None), None)
@@ -86,7 +86,7 @@ class _Found:
                 return smaller
         return first
 
-    def nearest(self) -> Candidate:
+    def nearest(self) -> PlacementCandidate:
         """Return the candidate that lacks least, with the smallest context."""
         candidates = self.at(self.contexts[-1])
         return min(candidates, key=lambda found: sum(short.missing for short in found.shortages))
@@ -105,7 +105,7 @@ def _contexts(target: ModelShape, wished: int) -> tuple[int, ...]:
     return tuple(found)
 
 
-def _preference(found: Candidate) -> tuple[float, float, int, float]:
+def _preference(found: PlacementCandidate) -> tuple[float, float, int, float]:
     """Order candidates by speed, then by chances, then by what they leave free."""
     speculative = max((speed.tokens_per_s for speed in found.speeds if speed.mode != "off"), default=0.0)
     return (
@@ -116,7 +116,7 @@ def _preference(found: Candidate) -> tuple[float, float, int, float]:
     )
 
 
-def _reasons(chosen: Candidate, search: Search, found: _Found) -> Iterable[str]:
+def _reasons(chosen: PlacementCandidate, search: PlacementSearch, found: _Found) -> Iterable[str]:
     yield words.target_reason(chosen, search)
     if chosen.context < found.contexts[0]:
         usual = found.fitting(found.contexts[0])
@@ -134,12 +134,14 @@ def _reasons(chosen: Candidate, search: Search, found: _Found) -> Iterable[str]:
     yield from words.rate_reasons(chosen, search)
 
 
-def _costs_of_overrides(chosen: Candidate, machine: Machine, search: Search, need: Need) -> Iterable[str]:
+def _costs_of_overrides(
+    chosen: PlacementCandidate, machine: Machine, search: PlacementSearch, need: Need
+) -> Iterable[str]:
     """Say what the flags that override parts of the plan cost against the plan without them."""
     free = search.wishes.without_overrides()
     if free == search.wishes:
         return
-    other = Search(machine, (search.target, search.draft), free, need)
+    other = PlacementSearch(machine, (search.target, search.draft), free, need)
     best = _Found(other, (chosen.context,)).chosen()
     if best is None:
         return
@@ -159,7 +161,7 @@ def _costs_of_overrides(chosen: Candidate, machine: Machine, search: Search, nee
     )
 
 
-def _differences(chosen: Candidate, other: Candidate) -> dict[str, int]:
+def _differences(chosen: PlacementCandidate, other: PlacementCandidate) -> dict[str, int]:
     more: dict[str, int] = {}
     for sign, found in ((1, chosen), (-1, other)):
         for need in (*found.target_needs, *found.draft_needs):
@@ -167,7 +169,7 @@ def _differences(chosen: Candidate, other: Candidate) -> dict[str, int]:
     return more
 
 
-def _rejected(found: _Found, chosen: Candidate, search: Search) -> Iterable[Alternative]:
+def _rejected(found: _Found, chosen: PlacementCandidate, search: PlacementSearch) -> Iterable[Alternative]:
     """Yield every other placement once, the fastest first and those that do not fit last."""
     for text, reason, speed in words.mode_alternatives(chosen):
         yield Alternative(text, reason, speed.tokens_per_s)
@@ -187,7 +189,7 @@ def _rejected(found: _Found, chosen: Candidate, search: Search) -> Iterable[Alte
         yield Alternative(text, lack or words.slower_reason(other, chosen, search), other.best.tokens_per_s)
 
 
-def _refusal(found: _Found, search: Search) -> UserError:
+def _refusal(found: _Found, search: PlacementSearch) -> UserError:
     """Return the error for models that fit nowhere: the numbers and three ways out."""
     nearest = found.nearest()
     models = [(search.target, search.sitting(search.target, nearest.target, nearest.context))]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Literal
 
-from localspec.hardware.placement.constraints import Spread
+from localspec.hardware.placement.constraints import LayerSplit
 from localspec.hardware.rates import PROCESSOR, Rates
 from localspec.models.shape import ModelShape
 
@@ -63,7 +63,7 @@ class Passes:
         self._read_up_to: dict[int, list[float]] = {}
         self._is_float = shape.quant.upper() in {"F32", "F16", "BF16"}
 
-    def take(self, spread: Spread, tokens: int, threads: int) -> Pass:
+    def take(self, spread: LayerSplit, tokens: int, threads: int) -> Pass:
         """Return the cost of a pass over `tokens` tokens with `threads` of the processor."""
         layers = len(self._shape.layers)
         busy: dict[str, float] = {}

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from localspec.hardware.device_info import DeviceNeed
 from localspec.hardware.memory.budget import GIB, Shortage
-from localspec.hardware.placement.candidates import Candidate, Search, is_recurrent
-from localspec.hardware.placement.constraints import Spread
+from localspec.hardware.placement.candidates import PlacementCandidate, PlacementSearch, is_recurrent
+from localspec.hardware.placement.constraints import LayerSplit
 from localspec.hardware.placement.speed import ACCEPTANCE, HIT_RATE, Speed
 from localspec.hardware.rates import PROCESSOR
 
@@ -25,7 +25,7 @@ def rate(tokens_per_s: float) -> str:
     return f"{tokens_per_s:,.{0 if tokens_per_s >= 20 else 1}f}"
 
 
-def describe(found: Candidate, search: Search) -> str:
+def describe(found: PlacementCandidate, search: PlacementSearch) -> str:
     """Return who would sit where, in a few words."""
     target = f"target on {_seats(found.target, len(search.target.layers))}"
     if search.draft is None:
@@ -36,7 +36,7 @@ def describe(found: Candidate, search: Search) -> str:
     return f"{target}, draft on {draft} ({_MODES[found.best.mode]})"
 
 
-def _seats(spread: Spread, layers: int) -> str:
+def _seats(spread: LayerSplit, layers: int) -> str:
     if not spread.devices:
         return "the processor"
     rest = layers - spread.on_cards
@@ -56,7 +56,7 @@ def lack(shortages: Sequence[Shortage]) -> str:
     )
 
 
-def target_reason(found: Candidate, search: Search) -> str:
+def target_reason(found: PlacementCandidate, search: PlacementSearch) -> str:
     """Return why the target sits where it does."""
     needs, spread = found.target_needs, found.target
     total, layers = size(sum(need.total for need in needs)), len(search.target.layers)
@@ -76,7 +76,7 @@ def target_reason(found: Candidate, search: Search) -> str:
     return f"the target needs {total} and is split: {', '.join(parts)}"
 
 
-def _roomy(search: Search, name: str) -> str:
+def _roomy(search: PlacementSearch, name: str) -> str:
     room = search.room
     return f"{name} ({size(room.devices[name].memory_free)} free, {size(room.reserve[name])} of it kept free)"
 
@@ -85,7 +85,7 @@ def _on(needs: Sequence[DeviceNeed], name: str) -> int:
     return sum(need.total for need in needs if need.device == name)
 
 
-def draft_reason(found: Candidate, search: Search) -> str | None:
+def draft_reason(found: PlacementCandidate, search: PlacementSearch) -> str | None:
     """Return why the draft sits where it does, or why it stays closed."""
     if search.draft is None:
         return None
@@ -96,7 +96,7 @@ def draft_reason(found: Candidate, search: Search) -> str | None:
     return _draft_seat(found, found.draft, len(search.draft.layers), search)
 
 
-def _why_closed(search: Search) -> str:
+def _why_closed(search: PlacementSearch) -> str:
     shapes = {"target": search.target, "draft": search.draft}
     for who, shape in shapes.items():
         if shape is not None and is_recurrent(shape):
@@ -106,7 +106,7 @@ def _why_closed(search: Search) -> str:
     return "no device has room for it"
 
 
-def _draft_seat(found: Candidate, spread: Spread, layers: int, search: Search) -> str:
+def _draft_seat(found: PlacementCandidate, spread: LayerSplit, layers: int, search: PlacementSearch) -> str:
     mode = found.best.mode
     draft = f"the draft ({size(sum(need.total for need in found.draft_needs))})"
     where = _seats(spread, layers)
@@ -127,7 +127,7 @@ def _draft_seat(found: Candidate, spread: Spread, layers: int, search: Search) -
     return f"{draft} sits on {where} beside the target, and they take turns"
 
 
-def speed_reason(found: Candidate, search: Search) -> str:
+def speed_reason(found: PlacementCandidate, search: PlacementSearch) -> str:
     """Return the expected speeds and what they assume."""
     figures = ", ".join(f"{_MODES[speed.mode]} {rate(speed.tokens_per_s)}" for speed in found.speeds)
     if len(found.speeds) == 1:
@@ -144,7 +144,7 @@ def speed_reason(found: Candidate, search: Search) -> str:
     )
 
 
-def shape_reason(search: Search) -> str | None:
+def shape_reason(search: PlacementSearch) -> str | None:
     """Return what is special about the target's shape."""
     layers = search.target.layers
     read, whole = sum(layer.read_bytes for layer in layers), sum(layer.weight_bytes for layer in layers)
@@ -156,7 +156,7 @@ def shape_reason(search: Search) -> str | None:
     )
 
 
-def rate_reasons(found: Candidate, search: Search) -> list[str]:
+def rate_reasons(found: PlacementCandidate, search: PlacementSearch) -> list[str]:
     """Return which rates of devices in use were not measured."""
     used = {need.device for need in (*found.target_needs, *found.draft_needs)}
     reasons = []
@@ -177,7 +177,7 @@ def rate_reasons(found: Candidate, search: Search) -> list[str]:
     return reasons
 
 
-def _computes(found: Candidate, search: Search) -> bool:
+def _computes(found: PlacementCandidate, search: PlacementSearch) -> bool:
     return search.uses_processor(search.target, found.target) or (
         found.draft is not None
         and search.draft is not None
@@ -185,7 +185,7 @@ def _computes(found: Candidate, search: Search) -> bool:
     )
 
 
-def slower_reason(found: Candidate, chosen: Candidate, search: Search) -> str:
+def slower_reason(found: PlacementCandidate, chosen: PlacementCandidate, search: PlacementSearch) -> str:
     """Return why a placement that fits was not taken."""
     if found.best.tokens_per_s > 0.999 * chosen.best.tokens_per_s:
         return _equal_reason(found, chosen)
@@ -204,7 +204,7 @@ def slower_reason(found: Candidate, chosen: Candidate, search: Search) -> str:
     return f"a part of the target would sit on {other[0]}, which reads more slowly" if other else "slower"
 
 
-def _equal_reason(found: Candidate, chosen: Candidate) -> str:
+def _equal_reason(found: PlacementCandidate, chosen: PlacementCandidate) -> str:
     if chosen.draft is not None and found.draft is None:
         return "no faster, and without a draft speculation cannot be tried"
     if len(found.target.devices) > len(chosen.target.devices):
@@ -214,7 +214,7 @@ def _equal_reason(found: Candidate, chosen: Candidate) -> str:
     return "no faster, and leaves less room on a card"
 
 
-def mode_alternatives(chosen: Candidate) -> list[tuple[str, str, Speed]]:
+def mode_alternatives(chosen: PlacementCandidate) -> list[tuple[str, str, Speed]]:
     """Return the other ways of decoding on the chosen seats: what, why not, how fast."""
     reasons = {
         "off": "speculation writes several tokens in one pass of the target",

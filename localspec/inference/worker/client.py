@@ -8,7 +8,7 @@ from contextlib import closing
 from types import TracebackType
 from typing import Self, cast
 
-from localspec.decoding.measurements import CallCosts, CostWish, TraceSegment, TraceWish
+from localspec.decoding.measurements import CallCosts, CostRequest, TraceRequest, TraceSegment
 from localspec.errors import Cancelled
 from localspec.inference.worker.process import EngineProcess, Pending
 from localspec.inference.worker.wire import Event, LogLine, Method, Opened, Opening, Result
@@ -92,11 +92,11 @@ class Worker:
         """Measure plain decoding after the text of the last answer, in a fraction of a second."""
         return cast("PlainRate | None", self._ask("measure_plain"))
 
-    def measure_costs(self, wish: CostWish) -> CallCosts:
+    def measure_costs(self, wish: CostRequest) -> CallCosts:
         """Time native calls, without a trace in the caches; raises `Cancelled` after `cancel`."""
         return cast(CallCosts, self._ask("measure_costs", wish))
 
-    def trace(self, wish: TraceWish) -> TraceSegment:
+    def trace(self, wish: TraceRequest) -> TraceSegment:
         """Decode one answer plainly and tell what both models thought before each token."""
         return cast(TraceSegment, self._ask("trace", wish))
 

@@ -26,7 +26,7 @@ _RATE_WINDOW_S = 8.0
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class DownloadProgress:
     """How far a download is; bytes of all its files together. None: not known yet."""
 
     file: str
@@ -36,7 +36,7 @@ class Progress:
     left_s: float | None = None
 
 
-OnProgress = Callable[[Progress], bool]
+OnProgress = Callable[[DownloadProgress], bool]
 """Called ten times a second at most; returning False breaks the download off, and keeps what has arrived."""
 
 
@@ -96,7 +96,7 @@ class Meter:
                 now - self._arrived[0][0]
             )
         left = (self._total - self._done) / rate if rate else None
-        if not self._on_progress(Progress(file, self._done, self._total, rate, left)):
+        if not self._on_progress(DownloadProgress(file, self._done, self._total, rate, left)):
             raise Cancelled("the download was broken off; what has arrived is kept")
 
 

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from math import isfinite
 
 from localspec.decoding.measurements import CallCosts, Costs
-from localspec.tuning.events import Attempt, Workplace, WorkplaceChosen
+from localspec.storage.tuned_settings import LoadOptions
+from localspec.tuning.events import Attempt, LoadOptionsChosen
 from localspec.tuning.report.data import Prediction, ReportInput
 from localspec.tuning.report.figures import Data, Figure, colours, gallery
 from localspec.tuning.report.markup import Markup, folded, join, paragraph, table, tag
@@ -112,7 +113,7 @@ def _overheads(costs: Costs) -> Markup:
     return folded("What rounds cost beside these calls", table(caption, head, rows))
 
 
-def workplace_section(chosen: WorkplaceChosen | None) -> Markup:
+def workplace_section(chosen: LoadOptionsChosen | None) -> Markup:
     """Return which ways of opening the models were tried."""
     parts: list[str] = [tag("h2", "How the models were opened")]
     if chosen is None:
@@ -128,7 +129,7 @@ def workplace_section(chosen: WorkplaceChosen | None) -> Markup:
     return tag("section", *parts, id="opened")
 
 
-def _workplace(place: Workplace) -> tuple[str, ...]:
+def _workplace(place: LoadOptions) -> tuple[str, ...]:
     flash = {None: "automatic", True: "on", False: "off"}[place.draft_flash_attention]
     return (
         str(place.threads or "automatic"),
@@ -140,7 +141,7 @@ def _workplace(place: Workplace) -> tuple[str, ...]:
     )
 
 
-def _outcome(attempt: Attempt, chosen: WorkplaceChosen) -> Markup:
+def _outcome(attempt: Attempt, chosen: LoadOptionsChosen) -> Markup:
     if attempt.failure:
         words = f"failed: {attempt.failure}"
     elif attempt.tokens_per_s is None:

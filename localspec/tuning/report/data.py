@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from localspec.decoding.measurements import Costs
-from localspec.tuning.events import Estimate, TaskResult, WorkplaceChosen
+from localspec.tuning.events import Estimate, LoadOptionsChosen, TaskResult
 from localspec.types import EngineSettings, TaskType
 
 
@@ -72,7 +72,7 @@ class ReportInput:
     draft: ReportModel | None
     costs: Costs | None
     tasks: tuple[TaskReport, ...]
-    workplace: WorkplaceChosen | None = None
+    workplace: LoadOptionsChosen | None = None
     predictions: tuple[Prediction, ...] = ()
     quick: bool = False
     notes: tuple[str, ...] = ()

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from localspec.storage.paths import write_atomically
-from localspec.tuning.events import Contender
+from localspec.tuning.events import ConfirmedContender
 from localspec.tuning.report.costs import cost_section, prediction_section, workplace_section
 from localspec.tuning.report.data import LandscapeCell, Prediction, ReportInput, ReportModel, TaskReport
 from localspec.tuning.report.figures import gallery
@@ -129,14 +129,14 @@ def _result(task: TaskReport) -> Markup:
     return tag("div", *parts, class_="card")
 
 
-def _bar(contender: Contender, is_chosen: bool) -> Bar:
+def _bar(contender: ConfirmedContender, is_chosen: bool) -> Bar:
     rate = contender.rate
     told = f"{fixed(rate.value)} ({interval(rate)})"
     name = f"chosen: {brief(contender.settings)}" if is_chosen else contender_name(contender)
     return Bar(name, told, rate.value, rate.low, rate.high, is_chosen)
 
 
-def _contenders(title: str, contenders: Sequence[Contender]) -> Markup:
+def _contenders(title: str, contenders: Sequence[ConfirmedContender]) -> Markup:
     head = ("way of decoding", "tokens/s (95%)", "against plain (95%)", "predicted")
     rows = (
         (

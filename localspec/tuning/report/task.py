@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from math import isfinite, nan
 
-from localspec.tuning.events import Calibration, RankCurve
+from localspec.tuning.events import DraftCalibration, RankCurve
 from localspec.tuning.report.data import LandscapeCell, TaskReport
 from localspec.tuning.report.figures import Data, Figure, colours
 from localspec.tuning.report.markup import join, tag, text
@@ -46,7 +46,7 @@ def task_figures(task: TaskReport) -> Iterator[Figure]:
     yield _importance(name, task)
 
 
-def _acceptance(name: str, calibration: Calibration | None, settings: EngineSettings) -> Figure:
+def _acceptance(name: str, calibration: DraftCalibration | None, settings: EngineSettings) -> Figure:
     shares = calibration.acceptance if calibration else ()
     used = settings.draft_length if settings.mode in {"sd", "ssd"} else 0
     title = "Acceptance by position"
@@ -58,7 +58,7 @@ def _acceptance(name: str, calibration: Calibration | None, settings: EngineSett
     return Figure(title, "from recorded texts", says, bars, _NO_TRACES, Data(("position", "accepted"), rows))
 
 
-def _divergence(name: str, calibration: Calibration | None) -> Figure:
+def _divergence(name: str, calibration: DraftCalibration | None) -> Figure:
     points = calibration.divergence if calibration else ()
     title = "Draft temperature"
     mark = None

@@ -7,7 +7,7 @@ from math import inf, isfinite, log
 from statistics import correlation, median
 
 from localspec.decoding.measurements import CallCosts, Costs
-from localspec.tuning.events import Contender, Dropped, Estimate, TaskResult
+from localspec.tuning.events import ConfirmedContender, Dropped, Estimate, TaskResult
 from localspec.tuning.report.data import Prediction, ReportInput
 from localspec.tuning.report.scales import UNKNOWN, finite, fixed, milliseconds, percent
 from localspec.types import EngineSettings
@@ -63,7 +63,7 @@ def choice(settings: EngineSettings) -> str:
             )
 
 
-def contender_name(contender: Contender) -> str:
+def contender_name(contender: ConfirmedContender) -> str:
     """Return how a way of decoding is called, and its settings."""
     name = _CONTENDERS.get(contender.name, contender.name)
     return name if contender.settings.mode == "off" else f"{name}: {brief(contender.settings)}"
@@ -90,12 +90,12 @@ def rate(estimate: Estimate) -> str:
     return f"{fixed(estimate.value)} tokens/s ({interval(estimate)})"
 
 
-def named(result: TaskResult, name: str) -> Contender | None:
+def named(result: TaskResult, name: str) -> ConfirmedContender | None:
     """Return a contender by its name."""
     return next((each for each in result.contenders if each.name == name), None)
 
 
-def chosen(result: TaskResult) -> Contender | None:
+def chosen(result: TaskResult) -> ConfirmedContender | None:
     """Return the contender that the settings are; whatever plain decoding's other settings say."""
     if result.settings.mode == "off":
         return named(result, "plain")

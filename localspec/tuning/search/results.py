@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from localspec.tuning.events import Candidate
+from localspec.tuning.events import SettingsCandidate
 from localspec.tuning.report.data import LandscapeCell
 from localspec.tuning.search.space import Space, canonical, parameters
 from localspec.tuning.search.study import Tried, distributions
@@ -16,7 +16,7 @@ CLOSE = 0.1  # behind the best: the simulator may err by nearly that between mod
 FEWEST = 12  # trials of a mode, before it is said which parameters matter
 
 
-def best(tried: Iterable[Tried], count: int = 3) -> tuple[Candidate, ...]:
+def best(tried: Iterable[Tried], count: int = 3) -> tuple[SettingsCandidate, ...]:
     """Return the best settings that differ in behaviour, without plain decoding.
 
     The very best comes first, then the best of every other mode that is close to it, since errors of the
@@ -35,7 +35,7 @@ def best(tried: Iterable[Tried], count: int = 3) -> tuple[Candidate, ...]:
         if len(chosen) < count and not any(_alike(each, other) for other in chosen):
             chosen.append(each)
     chosen.sort(key=lambda each: (-each.estimate, each.number))
-    return tuple(Candidate(each.settings, each.estimate) for each in chosen)
+    return tuple(SettingsCandidate(each.settings, each.estimate) for each in chosen)
 
 
 def _alike(one: Tried, other: Tried) -> bool:

@@ -9,7 +9,7 @@ from statistics import NormalDist
 
 from localspec.decoding.measure import STEP_WIDTHS, VERIFY_SIZES
 from localspec.decoding.measurements import CallCosts, Costs, Overhead
-from localspec.decoding.policy import CostCurve, Experience
+from localspec.decoding.policy import CostCurve, LatencyModel
 from localspec.types import Mode
 
 # What the drafter's thread does takes so much of the Python for one token of plain speculation, as measured.
@@ -83,12 +83,12 @@ class Timing:
         self._drafting = overheads.get("sd", self._overhead)
         self._mode = mode
 
-    def experience(self) -> Experience:
+    def experience(self) -> LatencyModel:
         """Return what the engine knows before it decodes: a few sizes, with little text in the caches."""
         if self._mode == "off":
-            return Experience(CostCurve({1: 1.0}), CostCurve({1: 1.0}))
+            return LatencyModel(CostCurve({1: 1.0}), CostCurve({1: 1.0}))
         calls = self._calls[0]
-        return Experience(
+        return LatencyModel(
             CostCurve(_chosen(calls.verify, VERIFY_SIZES)),
             CostCurve(_chosen(calls.step or calls.verify[:1], STEP_WIDTHS)),
         )

@@ -8,16 +8,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 
-from localspec.decoding.drafters.combined import CombinedDrafter, Repetitions
-from localspec.decoding.drafters.draft_state import Trunk
+from localspec.decoding.drafters.combined import CombinedDrafter, PromptLookup
+from localspec.decoding.drafters.draft_state import DraftState
 from localspec.decoding.drafters.drafter import ModelDrafter
 from localspec.decoding.drafters.fan_out import Forecast, best_width
 from localspec.decoding.drafters.proposer import Proposal
-from localspec.decoding.drafters.speculation_cache import Branch, Preparation
-from localspec.decoding.drafters.ssd import AheadDrafter, Reply, Tail, Verdict
-from localspec.decoding.policy import Pace
+from localspec.decoding.drafters.speculation_cache import Branch, SpeculationCache
+from localspec.decoding.drafters.ssd import DraftReply, SSDDrafter, Tail, VerifyResult
+from localspec.decoding.policy import SpeculationPolicy
 from localspec.errors import Cancelled
-from localspec.tuning.simulator.models import Acting, ReplayedModel, ReplayedProposer, Timeline
+from localspec.tuning.simulator.models import Acting, ReplayedModel, ReplayedProposer, VirtualClock
 from localspec.types import Draft, EngineSettings, VerifyOutcome
 
 _by_value = itemgetter(0)
@@ -41,13 +41,13 @@ class Sprout(Branch):
 _Work = list[tuple[float, Sprout | Forecast | None]]
 
 
-class ReplayedPreparation(Preparation):
+class ReplayedPreparation(SpeculationCache):
     """Decide as the engine does, but keep neither caches nor proposals of branches, only their depths."""
 
     def __init__(
         self,
-        trunk: Trunk,
-        pace: Pace,
+        trunk: DraftState,
+        pace: SpeculationPolicy,
         proposer: ReplayedProposer,
         settings: EngineSettings,
     ) -> None:
@@ -173,16 +173,16 @@ class ReplayedCombined(ReplayedDrafter, CombinedDrafter):
     """The same with repetitions, which are as they are in the text."""
 
 
-class ReplayedAhead(AheadDrafter):
+class ReplayedAhead(SSDDrafter):
     """The drafter's side is the thread that runs; its caller acts in between."""
 
     def __init__(
         self,
-        trunk: Trunk,
-        pace: Pace,
+        trunk: DraftState,
+        pace: SpeculationPolicy,
         proposer: ReplayedProposer,
         settings: EngineSettings,
-        repeats: Repetitions | None = None,
+        repeats: PromptLookup | None = None,
     ) -> None:
         super().__init__(trunk, pace, proposer, settings, repeats)
         self._preparation = ReplayedPreparation(trunk, pace, proposer, settings)
@@ -203,7 +203,7 @@ class ReplayedAhead(AheadDrafter):
     def end(self) -> None:
         """Do nothing: `play` ends with its caller."""
 
-    def play(self, text: Sequence[int], caller: Acting, timeline: Timeline, handoff_s: float) -> None:
+    def play(self, text: Sequence[int], caller: Acting, timeline: VirtualClock, handoff_s: float) -> None:
         """Work until the caller has finished the answer; messages to one who sleeps take `handoff_s`."""
         self._inbox = _Inbox(timeline, handoff_s)
         self._outbox = _Outbox(timeline, handoff_s)
@@ -219,15 +219,15 @@ class ReplayedAhead(AheadDrafter):
 class _Inbox:
     """What the caller puts in, in the same thread."""
 
-    def __init__(self, timeline: Timeline, handoff_s: float) -> None:
+    def __init__(self, timeline: VirtualClock, handoff_s: float) -> None:
         self._timeline, self._handoff_s = timeline, handoff_s
-        self._verdicts: deque[Verdict | Tail | None] = deque()
+        self._verdicts: deque[VerifyResult | Tail | None] = deque()
 
-    def put(self, item: Verdict | Tail | None, /) -> None:
+    def put(self, item: VerifyResult | Tail | None, /) -> None:
         """Add a verdict."""
         self._verdicts.append(item)
 
-    def get(self) -> Verdict | Tail | None:
+    def get(self) -> VerifyResult | Tail | None:
         """Let time pass until there is a verdict, and the drafter has woken up."""
         if not self._verdicts:
             while not self._verdicts:
@@ -243,16 +243,16 @@ class _Inbox:
 class _Outbox:
     """Where the caller's own replies go to."""
 
-    def __init__(self, timeline: Timeline, handoff_s: float) -> None:
+    def __init__(self, timeline: VirtualClock, handoff_s: float) -> None:
         self._timeline, self._handoff_s = timeline, handoff_s
 
-    def put(self, item: Reply | BaseException, /) -> None:
+    def put(self, item: DraftReply | BaseException, /) -> None:
         """Wake the caller."""
         if isinstance(item, BaseException):
             raise item
         self._timeline.reply(item, self._handoff_s)
 
-    def get(self) -> Reply | BaseException:
+    def get(self) -> DraftReply | BaseException:
         """Fail: a caller yields instead of waiting here."""
         raise NotImplementedError
 

@@ -7,26 +7,26 @@ from collections.abc import Generator, Sequence
 from typing import cast
 
 from localspec.decoding.drafters.proposer import Proposal, Proposer
-from localspec.decoding.drafters.ssd import Reply
+from localspec.decoding.drafters.ssd import DraftReply
 from localspec.decoding.model import Rows
 from localspec.errors import Cancelled
 from localspec.tuning.simulator.call_times import CallTimes
 from localspec.tuning.simulator.replay import Replay, Script
 
-Acting = Generator[float, Reply | None, None]
+Acting = Generator[float, DraftReply | None, None]
 """A caller: it yields when it will act next, infinity if that depends on a reply, which it is then sent."""
 
 _ANY_TOKEN = 2**31
 
 
-class Timeline:
+class VirtualClock:
     """The clock, and the caller that acts at its own times while the draft model works."""
 
     def __init__(self) -> None:
         self.now = 0.0
         self._due = math.inf
         self._caller: Acting | None = None
-        self._reply: Reply | None = None
+        self._reply: DraftReply | None = None
 
     def __call__(self) -> float:
         """Return the time."""
@@ -48,7 +48,7 @@ class Timeline:
         """Let time pass until the caller acts."""
         self._act()
 
-    def reply(self, reply: Reply, delay_s: float) -> None:
+    def reply(self, reply: DraftReply, delay_s: float) -> None:
         """Answer the caller, which notices after a delay."""
         self._reply, self._due = reply, self.now + delay_s
 
@@ -70,7 +70,7 @@ class ReplayedModel:
     vocabulary_size = _ANY_TOKEN
     context_size = _ANY_TOKEN
 
-    def __init__(self, timeline: Timeline, sequences: int) -> None:
+    def __init__(self, timeline: VirtualClock, sequences: int) -> None:
         self._timeline = timeline
         self._lengths = [0] * sequences
         self._right = [0] * sequences  # per sequence: so many leading tokens are those of the answer

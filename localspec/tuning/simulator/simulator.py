@@ -14,17 +14,17 @@ from functools import lru_cache
 from itertools import zip_longest
 from typing import Any
 
-from localspec.decoding.drafters.combined import Learned, longest_draft, repetitions_of
-from localspec.decoding.drafters.draft_state import Trunk
-from localspec.decoding.drafters.drafter import Drafter, NgramDrafter, NoDrafter
+from localspec.decoding.drafters.combined import PromptLookupStats, longest_draft, repetitions_of
+from localspec.decoding.drafters.draft_state import DraftState
+from localspec.decoding.drafters.drafter import Drafter, NoDrafter, PromptLookupDrafter
 from localspec.decoding.drafters.prompt_lookup import SuffixIndex
-from localspec.decoding.drafters.ssd import AheadDrafter, Reply
+from localspec.decoding.drafters.ssd import DraftReply, SSDDrafter
 from localspec.decoding.measurements import Costs, Trace
-from localspec.decoding.policy import Calibrations, Pace
+from localspec.decoding.policy import AcceptanceCalibrations, SpeculationPolicy
 from localspec.decoding.tally import Tally
 from localspec.tuning.simulator.call_times import CallTimes, Timing
 from localspec.tuning.simulator.drafters import ReplayedAhead, ReplayedCombined, ReplayedDrafter
-from localspec.tuning.simulator.models import Acting, ReplayedModel, ReplayedProposer, Timeline
+from localspec.tuning.simulator.models import Acting, ReplayedModel, ReplayedProposer, VirtualClock
 from localspec.tuning.simulator.replay import Replay, Script, Shape, replays
 from localspec.types import Draft, DraftOrigin, EngineSettings, RoundStats, Summary, VerifyOutcome
 
@@ -33,7 +33,12 @@ class Caller:
     """The target's side of one answer."""
 
     def __init__(
-        self, replay: Replay, settings: EngineSettings, pace: Pace, times: CallTimes, timeline: Timeline
+        self,
+        replay: Replay,
+        settings: EngineSettings,
+        pace: SpeculationPolicy,
+        times: CallTimes,
+        timeline: VirtualClock,
     ) -> None:
         self._replay = replay
         self._settings = settings
@@ -86,12 +91,12 @@ class Caller:
             return 0
         return min(len(draft.tokens), self._settings.draft_length)
 
-    def _drafted(self, drafter: Drafter, done: int) -> Generator[float, Reply | None, Draft]:
+    def _drafted(self, drafter: Drafter, done: int) -> Generator[float, DraftReply | None, Draft]:
         """Return the next draft, waiting for it if need be."""
         limit = self._longest
         if not self._replay.segment.ended:
             limit = min(limit, len(self._replay.tokens) - done - 1)
-        if not isinstance(drafter, AheadDrafter):
+        if not isinstance(drafter, SSDDrafter):
             return drafter.draft(limit)
         draft = drafter.look_up(limit)
         if draft is None:
@@ -159,24 +164,26 @@ class _Engine:
         self.summaries: list[Summary] = []
         self._timing = timing
         self._experience = timing.experience()
-        self._calibrations = Calibrations()
-        self._learned = Learned()
+        self._calibrations = AcceptanceCalibrations()
+        self._learned = PromptLookupStats()
         self._index = SuffixIndex()
-        self._timeline = Timeline()
+        self._timeline = VirtualClock()
         self._model = ReplayedModel(self._timeline, settings.fan_out_budget + 1)
-        self._trunk = Trunk(self._model, self._timeline)
+        self._trunk = DraftState(self._model, self._timeline)
 
     def answer(self, number: int, replay: Replay, script: Script | None) -> None:
         """Decode one more answer."""
         settings, known, experience = self.settings, self._calibrations, self._experience
         deterministic = script is None or script.judged is script.guesses
-        pace = Pace(experience, known.chosen if deterministic else known.drawn, settings, deterministic)
+        pace = SpeculationPolicy(
+            experience, known.chosen if deterministic else known.drawn, settings, deterministic
+        )
         if settings.mode == "ngram":
-            pace = Pace(experience, known.repeated, settings, deterministic=True)
+            pace = SpeculationPolicy(experience, known.repeated, settings, deterministic=True)
         times = self._timing.at(len(replay.prompt) + len(replay.tokens) // 2)
         caller = Caller(replay, settings, pace, times, self._timeline)
         if script is None:
-            caller.alone(NgramDrafter(pace, self._index) if settings.mode == "ngram" else NoDrafter())
+            caller.alone(PromptLookupDrafter(pace, self._index) if settings.mode == "ngram" else NoDrafter())
         else:
             self._model.begin(replay, script, times)
             proposer = ReplayedProposer(replay, script)

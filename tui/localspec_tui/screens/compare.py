@@ -16,7 +16,7 @@ from textual.message import Message
 from textual.screen import ModalScreen
 from textual.widgets import Static, Tab, Tabs
 
-from localspec.chat.comparison import Answer, figures, plain_rate, verdict
+from localspec.chat.comparison import ComparedAnswer, figures, plain_rate, verdict
 from localspec.chat.live import LiveAnswer
 from localspec.chat.live_stats import mode_name
 from localspec.chat.open_chat import AnswerEvent
@@ -61,7 +61,7 @@ class AnswerColumn(Vertical, can_focus=True):
         super().__init__(id=f"mode-{mode}")
         self.mode = mode
         self.live = LiveAnswer()
-        self.answer: Answer | None = None
+        self.answer: ComparedAnswer | None = None
         self._message_id: int | None = None
         self._written = ""
         self._complete = False
@@ -97,7 +97,7 @@ class AnswerColumn(Vertical, can_focus=True):
         self._message_id = update.saved.message.id
         self._entitle("" if self._complete else "stopped")
         if update.saved.record is not None:
-            self.answer = Answer(self.mode, self._written, update.saved.record, self._complete)
+            self.answer = ComparedAnswer(self.mode, self._written, update.saved.record, self._complete)
         self.query_one(".answer-column--keep", Static).update("Enter keeps this answer")
         return True
 

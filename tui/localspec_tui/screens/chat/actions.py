@@ -36,7 +36,7 @@ async def copy(app: App[int], text: str) -> None:
 COMPARED: tuple[Mode, ...] = ("off", "sd", "ssd")
 
 
-class Deeds:
+class MessageActions:
     """Acts on the open chat for the screen; raises `UserError` for what makes no sense there."""
 
     def __init__(self, screen: ChatScreen) -> None:

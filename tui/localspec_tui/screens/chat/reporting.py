@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from localspec.chat import live_stats
 from localspec.chat.commands import Command
 from localspec.chat.live import LiveUpdate
-from localspec.chat.live_stats import Figures, Gauge
+from localspec.chat.live_stats import Figures, LiveStats
 from localspec.chat.loading import Closed, Failed, Loading, LoadState, Ready
 from localspec.chat.messages import AnswerRecord, StoredMessage
 from localspec.chat.prompting import ContextUse, after_answer, estimate, warning
@@ -44,7 +44,7 @@ class Reporter:
     def __init__(self, screen: ChatScreen) -> None:
         self._screen = screen
         self._desk = screen.desk
-        self._gauge = Gauge(screen.desk.rates)
+        self._gauge = LiveStats(screen.desk.rates)
         self._record: AnswerRecord | None = None  # of the last answer of the open chat
         self._draft = ""
         self._warned: str | None = None

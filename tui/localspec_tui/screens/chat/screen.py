@@ -19,13 +19,13 @@ from textual.widgets import Input, TextArea
 from localspec.app.options import DRAFT_MODES
 from localspec.chat.commands import Command
 from localspec.chat.loading import Loading, LoadState, ModelLoader
-from localspec.chat.session import Desk
+from localspec.chat.session import ChatSession
 from localspec.errors import LocalSpecError, StoreError
 from localspec.inference.interface import OpenModels
 from localspec.storage.config import Config
 from localspec.types import Mode
 from localspec_tui import messages as said
-from localspec_tui.screens.chat.actions import Deeds
+from localspec_tui.screens.chat.actions import MessageActions
 from localspec_tui.screens.chat.pane import ChatPane
 from localspec_tui.screens.chat.reporting import Reporter, in_words
 from localspec_tui.screens.chat.slash import SlashCommands
@@ -81,13 +81,15 @@ class ChatScreen(Screen[int]):
     }
     """
 
-    def __init__(self, desk: Desk, loader: ModelLoader, config: Config, folder: Path, log: Log) -> None:
+    def __init__(
+        self, desk: ChatSession, loader: ModelLoader, config: Config, folder: Path, log: Log
+    ) -> None:
         super().__init__()
         self.desk = desk
         self.loader = loader
         self.folder = folder
         self.pane = ChatPane(self, config.attachment_bytes)
-        self.deeds = Deeds(self)
+        self.deeds = MessageActions(self)
         self.reporter = Reporter(self)
         self.tuner: Tuner | None = None  # where the models can be tuned
         self._slash = SlashCommands(self)
@@ -189,8 +191,8 @@ class ChatScreen(Screen[int]):
         """Open another screen, and do with what it brings back what is to be done."""
         self.app.push_screen(screen, lambda answer: self._attempt(take(answer)))
 
-    @on(said.MessageDeed)
-    async def _do_deed(self, event: said.MessageDeed) -> None:
+    @on(said.MessageAction)
+    async def _do_deed(self, event: said.MessageAction) -> None:
         await self._attempt(self.deeds.do(event.deed, event.message_id, event.text))
 
     @on(said.ChatPicked)

@@ -18,7 +18,7 @@ from textual.widgets import Static
 
 from localspec.chat.messages import Attachment, Shown, State
 from localspec.types import TextPiece
-from localspec_tui.messages import Deed, MessageDeed
+from localspec_tui.messages import Deed, MessageAction
 from localspec_tui.widgets.markdown.blocks import clean
 from localspec_tui.widgets.markdown.growing import AnswerText
 from localspec_tui.widgets.markdown.parse import code_blocks
@@ -46,14 +46,14 @@ _DEEDS: Final[dict[Deed, str]] = {
 _OF_USER: Final[frozenset[Deed]] = frozenset({"copy", "edit"})
 
 
-class DeedLine(Static):
+class ActionLine(Static):
     """A line with words that can be clicked."""
 
     ALLOW_SELECT = False
 
     def action_deed(self, deed: str) -> None:
         """Tell the message what is to be done with it."""
-        self.post_message(DeedLine.Picked(deed))
+        self.post_message(ActionLine.Picked(deed))
 
     @dataclass
     class Picked(Message):
@@ -113,10 +113,10 @@ class MessageView(Vertical, can_focus=True):
     def __init__(self, item: Shown, prepared: Prepared, looks: Looks) -> None:
         super().__init__()
         self.item = item
-        self._heading = DeedLine(classes="name")
-        self._state = DeedLine(classes="state")
+        self._heading = ActionLine(classes="name")
+        self._state = ActionLine(classes="state")
         self._label = Static(classes="label", markup=False)
-        self._deeds = DeedLine(classes="deeds")
+        self._deeds = ActionLine(classes="deeds")
         self.body = MessageBody(item, prepared, looks)
         self._tell()
 
@@ -163,9 +163,9 @@ class MessageView(Vertical, can_focus=True):
                 self.notify("There is no code in this message.", markup=False)
                 return
             text = codes[0]
-        self.post_message(MessageDeed(deed, message.id, text))
+        self.post_message(MessageAction(deed, message.id, text))
 
-    def on_deed_line_picked(self, event: DeedLine.Picked) -> None:
+    def on_deed_line_picked(self, event: ActionLine.Picked) -> None:
         """Do what was clicked."""
         event.stop()
         for deed in get_args(Deed):
@@ -177,7 +177,7 @@ class MessageView(Vertical, can_focus=True):
         event.stop()
         codes = code_blocks(event.prose.text) if isinstance(event.prose, AnswerText) else ()
         if event.fence < len(codes):
-            self.post_message(MessageDeed("copy-code", self.item.message.id, codes[event.fence]))
+            self.post_message(MessageAction("copy-code", self.item.message.id, codes[event.fence]))
 
     def _tell(self) -> None:
         item, message = self.item, self.item.message
