@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from localspec.app.recommendation import Ranked
-from localspec.cli import recommend, setup
+from localspec.cli import recommend
+from localspec.cli.setup import work
 from localspec.errors import UserError
 from localspec.hardware.device_info import Machine
 from localspec.models.catalogue import approximate_shape
@@ -64,8 +65,8 @@ class World:
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> World:
     made = World(tmp_path)
-    monkeypatch.setattr(setup, "known_machine", made.machine)
-    monkeypatch.setattr(setup, "fetch", made.fetch)
+    monkeypatch.setattr(work, "known_machine", made.machine)
+    monkeypatch.setattr(work, "fetch", made.fetch)
     monkeypatch.setattr(recommend, "ranking", made.ranking)
     return made
 
@@ -181,7 +182,7 @@ def test_ctrl_c_leaves_everything_as_it_was(
     def interrupted(_: Reference) -> Path:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(setup, "fetch", interrupted)
+    monkeypatch.setattr(work, "fetch", interrupted)
     assert invoke("setup", "--yes").code == 130
     assert not config_file().exists()
     assert world.fetched == []

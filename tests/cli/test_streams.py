@@ -23,7 +23,7 @@ from tests.cli.fake_runtime import FakeInput
 ROOT = Path(__file__).parents[2]
 FULL = Path("/dev/full")
 ANSWER = (
-    "import sys; from localspec.__main__ import main; from localspec.cli import opening\n"
+    "import sys; from localspec.__main__ import main; from localspec.cli.shared import opening\n"
     "from tests.cli.fake_runtime import FakeRuntime, says\n"
     "opening.open_runtime = FakeRuntime([says('Hel', 'lo')], notes=('a note',)).open\n"
     "opening._devices = lambda: ()\n"

@@ -11,7 +11,8 @@ from textual.pilot import Pilot
 
 from localspec.chat.messages import Shown
 from localspec_tui.widgets.transcript.message import MessageView
-from localspec_tui.widgets.transcript.transcript import MoreHint, MoreLine, Transcript
+from localspec_tui.widgets.transcript.transcript import MoreHint, Transcript
+from localspec_tui.widgets.transcript.window import MoreLine
 from tests.tui.transcripts import Host, chat, said, shown, until
 
 LINE = "one more line of text\n\n"

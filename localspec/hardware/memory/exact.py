@@ -126,10 +126,6 @@ def _on_processor(model: Model) -> bool:
     return not model.cards or (layers is not None and layers < model.layers)
 
 
-if __name__ == "__main__":
-    main()
-
-
 def needs_of(context: Context) -> tuple[DeviceNeed, ...]:
     """Return what an open context and its model hold on each device; `EngineError` where nobody can tell."""
     from localspec.llama.memory import breakdown
@@ -176,3 +172,7 @@ def compare(name: str, actual: Iterable[DeviceNeed], expected: Iterable[DeviceNe
             words.append(f"{need.device} {size(need.total)}, expected {size(guess)}{error}")
     words += [f"{device} nothing, expected {size(guess)}" for device, guess in foreseen.items() if guess]
     return f"memory of {name}: " + "; ".join(words)
+
+
+if __name__ == "__main__":
+    main()

@@ -11,8 +11,8 @@ import pytest
 
 from localspec.errors import EngineError
 from localspec.inference.worker import LogLine, Worker
-from localspec.inference.worker.child import LogSender, Outbox
 from localspec.inference.worker.process import Output
+from localspec.inference.worker.service import LogSender, Outbox
 from localspec.inference.worker.wire import Reply
 from localspec.types import Message, ModelOptions
 from tests.inference.runtimes import end_of, greedy

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import replace
 
 from textual.app import ComposeResult
 from textual.message import Message
@@ -14,43 +13,6 @@ from localspec.chat.messages import Shown, Span
 from localspec.types import TextPiece
 from localspec_tui.widgets.origins import OriginLegend, Shares, count
 from localspec_tui.widgets.transcript.window import MessageWindow
-
-MoreWay = Literal["earlier", "later"]
-
-
-class MoreLine(Static):
-    """How many messages there are further up, or further down."""
-
-    ALLOW_SELECT = False
-    DEFAULT_CSS = """
-    MoreLine {
-        width: 1fr;
-        text-align: center;
-        color: $text-muted;
-        display: none;
-        &:hover { text-style: underline; }
-    }
-    """
-
-    @dataclass
-    class Picked(Message):
-        """The reader wants to see them."""
-
-        way: MoreWay
-
-    def __init__(self, way: MoreWay) -> None:
-        super().__init__(markup=False)
-        self._way: MoreWay = way
-
-    def tell(self, number: int) -> None:
-        """Tell how many there are; none hides the line."""
-        arrow = "↑" if self._way == "earlier" else "↓"
-        self.display = number > 0
-        self.update(f"{arrow} {number:,} {self._way} {'message' if number == 1 else 'messages'}")
-
-    def on_click(self) -> None:
-        """Ask for them."""
-        self.post_message(self.Picked(self._way))
 
 
 class MoreHint(Static):

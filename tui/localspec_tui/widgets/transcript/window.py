@@ -5,17 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 from textual.app import ComposeResult
+from textual.message import Message
 from textual.reactive import reactive
 from textual.widget import Widget
+from textual.widgets import Static
 
 from localspec.chat.messages import Shown
 from localspec_tui.widgets.transcript.message import MessageView
 from localspec_tui.widgets.transcript.message_body import Looks, prepare
 from localspec_tui.widgets.transcript.steady_scroll import SteadyScroll
-from localspec_tui.widgets.transcript.transcript import MoreLine
 
 _MESSAGES: Final = 20
 _CHARACTERS: Final = 24_000
@@ -23,6 +24,7 @@ _STEP_MESSAGES: Final = 10
 _STEP_CHARACTERS: Final = 12_000
 _MOST_MESSAGES: Final = 60
 _MOST_CHARACTERS: Final = 96_000
+MoreWay = Literal["earlier", "later"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +100,41 @@ class _Excess:
 
     def less(self, size: int) -> _Excess:
         return _Excess(self.messages - 1, self.characters - size)
+
+
+class MoreLine(Static):
+    """How many messages there are further up, or further down."""
+
+    ALLOW_SELECT = False
+    DEFAULT_CSS = """
+    MoreLine {
+        width: 1fr;
+        text-align: center;
+        color: $text-muted;
+        display: none;
+        &:hover { text-style: underline; }
+    }
+    """
+
+    @dataclass
+    class Picked(Message):
+        """The reader wants to see them."""
+
+        way: MoreWay
+
+    def __init__(self, way: MoreWay) -> None:
+        super().__init__(markup=False)
+        self._way: MoreWay = way
+
+    def tell(self, number: int) -> None:
+        """Tell how many there are; none hides the line."""
+        arrow = "↑" if self._way == "earlier" else "↓"
+        self.display = number > 0
+        self.update(f"{arrow} {number:,} {self._way} {'message' if number == 1 else 'messages'}")
+
+    def on_click(self) -> None:
+        """Ask for them."""
+        self.post_message(self.Picked(self._way))
 
 
 class MessageWindow(SteadyScroll):
