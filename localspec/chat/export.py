@@ -8,11 +8,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
 from localspec.chat.messages import AnswerRecord, Attachment, ChatInfo, Role, State, StoredMessage
 from localspec.chat.store.record_codec import from_plain, to_plain
+from localspec.chat.tree import Tree
 from localspec.errors import UserError
 from localspec.storage.json_file import UnexpectedError, checked
+
+if TYPE_CHECKING:
+    from localspec.chat.store.store import Store
 
 _SPEAKERS = {"user": "You", "assistant": "Assistant"}
 _STATES: dict[State, str] = {
@@ -24,6 +30,8 @@ _STATES: dict[State, str] = {
     "circles": "ended as it repeated itself",
     "failed": "broken off by an error",
 }
+MAX_BYTES = 512 * 2**20  # of a file that is imported
+Format = Literal["md", "json"]
 _FENCE = re.compile(r"^ {0,3}(`{3,}|~{3,})([^\n]*)$", re.MULTILINE)
 _TICKS = re.compile(r"`+")
 
@@ -57,6 +65,15 @@ def to_json(chat: ChatInfo, messages: Sequence[StoredMessage], records: Mapping[
         "messages": [_message_json(message, records.get(message.id)) for message in messages],
     }
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def chat_text(store: Store, chat: ChatInfo, form: Format) -> str:
+    """Return a chat in the wanted form: its shown branch as Markdown, or all of it as JSON."""
+    messages = store.messages(chat.id)
+    if form == "md":
+        return to_markdown(chat, Tree.of(messages, chat.leaf).answered().path)
+    records = {m.id: record for m in messages if (record := store.record(m.id)) is not None}
+    return to_json(chat, messages, records) + "\n"
 
 
 def _message_json(message: StoredMessage, record: AnswerRecord | None) -> dict[str, object]:
@@ -150,6 +167,27 @@ def parse_all(text: str) -> Iterator[Parsed]:
             parsed = _parsed(value)
         yield parsed
         end = _skip_space(text, end)
+
+
+def parse_named(text: str, name: str) -> tuple[Parsed, ...]:
+    """Return all chats of a text; what is wrong with it is said with its name."""
+    try:
+        return tuple(parse_all(text))
+    except UserError as error:
+        raise UserError(f"{name}: {error.message}", error.hint) from None
+
+
+def read_chats(path: Path, name: str = "") -> tuple[Parsed, ...]:
+    """Return the chats of an exported file, which mistakes in it may call by another name."""
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            raise UserError(f"`{path}` is larger than {MAX_BYTES >> 20} MiB", "import its chats one by one")
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UserError(f"`{path}` is not UTF-8 text, at offset {error.start}", "save it as UTF-8") from None
+    except OSError as error:
+        raise UserError(f"cannot read `{path}`: {error.strerror or error}", "check the name") from None
+    return parse_named(text, name or f"`{path}`")
 
 
 def _skip_space(text: str, place: int) -> int:

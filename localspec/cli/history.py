@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from localspec.cli.shared.arguments import Parser, verb_parser, whole
 from localspec.cli.shared.console import colours_unwanted, is_terminal, read_utf8, say
@@ -21,13 +21,11 @@ from localspec.storage import paths
 from localspec.storage.paths import expanded, make_private_folder, write_atomically
 
 if TYPE_CHECKING:
-    from localspec.chat.export import Parsed
+    from localspec.chat.export import Format, Parsed
     from localspec.chat.messages import ChatInfo, SearchHit
     from localspec.chat.store.store import Store
 
 
-Format = Literal["md", "json"]
-MAX_BYTES = 512 * 2**20
 _FORMATS: dict[str, Format] = {".md": "md", ".markdown": "md", ".json": "json", ".jsonl": "json"}
 _NOT_IN_NAMES = re.compile(r"[^\w]+")
 
@@ -39,18 +37,6 @@ class ExportFile:
     path: Path
     form: Format
     chats: tuple[ChatInfo, ...]
-
-
-def chat_text(store: Store, chat: ChatInfo, form: Format) -> str:
-    """Return a chat in the wanted form: its shown branch as Markdown, or all of it as JSON."""
-    from localspec.chat.export import to_json, to_markdown
-    from localspec.chat.tree import Tree
-
-    messages = store.messages(chat.id)
-    if form == "md":
-        return to_markdown(chat, Tree.of(messages, chat.leaf).answered().path)
-    records = {m.id: record for m in messages if (record := store.record(m.id)) is not None}
-    return to_json(chat, messages, records) + "\n"
 
 
 def targets(
@@ -74,6 +60,8 @@ def targets(
 
 def write(store: Store, files: Sequence[ExportFile], *, force: bool) -> None:
     """Write the files; raises UserError before the first if one of them exists already."""
+    from localspec.chat.export import chat_text
+
     for file in files:
         _check_target(file.path, force=force)
     for file in files:
@@ -88,25 +76,11 @@ def write(store: Store, files: Sequence[ExportFile], *, force: bool) -> None:
 
 def read(name: str) -> tuple[Parsed, ...]:
     """Return the chats of an exported file; `-` is standard input."""
-    from localspec.chat.export import parse_all
+    from localspec.chat.export import MAX_BYTES, parse_named, read_chats
 
-    text = read_utf8(sys.stdin, MAX_BYTES) if name == "-" else _read_file(expanded(name))
-    try:
-        return tuple(parse_all(text))
-    except UserError as error:
-        label = "standard input" if name == "-" else f"`{name}`"
-        raise UserError(f"{label}: {error.message}", error.hint) from None
-
-
-def _read_file(path: Path) -> str:
-    try:
-        if path.stat().st_size > MAX_BYTES:
-            raise UserError(f"`{path}` is larger than {MAX_BYTES >> 20} MiB", "import its chats one by one")
-        return path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise UserError(f"`{path}` is not UTF-8 text, at offset {error.start}", "save it as UTF-8") from None
-    except OSError as error:
-        raise UserError(f"cannot read `{path}`: {error.strerror or error}", "check the name") from None
+    if name == "-":
+        return parse_named(read_utf8(sys.stdin, MAX_BYTES), "standard input")
+    return read_chats(expanded(name), f"`{name}`")
 
 
 def _check_target(path: Path, *, force: bool) -> None:
@@ -328,11 +302,15 @@ def _search(store: Store, args: argparse.Namespace) -> None:
 
 
 def _show(store: Store, args: argparse.Namespace) -> None:
+    from localspec.chat.export import chat_text
+
     form: Format = "json" if args.json else "md"
     print_text(chat_text(store, store.chat(args.id), form))
 
 
 def _export(store: Store, args: argparse.Namespace) -> None:
+    from localspec.chat.export import chat_text
+
     if bool(args.ids) == args.all:
         raise UserError("name the chats to export", "give their numbers, or --all")
     chats = store.chats() if args.all else tuple(store.chat(number) for number in dict.fromkeys(args.ids))

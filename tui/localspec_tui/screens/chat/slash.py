@@ -14,9 +14,8 @@ from textual.app import SuspendNotSupported
 from localspec.chat import commands
 from localspec.chat.attachments import path_named
 from localspec.chat.commands import Command
+from localspec.chat.export import chat_text, read_chats
 from localspec.chat.prompting import exchanges
-from localspec.cli.history import chat_text
-from localspec.cli.history import read as read_chats
 from localspec.errors import UserError
 from localspec.storage.paths import write_atomically
 from localspec_tui.keys import collect
@@ -156,7 +155,7 @@ class SlashCommands:
 
     async def _import(self, argument: str) -> None:
         path = path_named(commands.unquoted(argument), self._screen.folder)
-        found = await asyncio.to_thread(read_chats, str(path))
+        found = await asyncio.to_thread(read_chats, path)
         added = [await asyncio.to_thread(self._desk.store.add_chat, *chat) for chat in found]
         await self._screen.open_chat(added[-1].id)
 
