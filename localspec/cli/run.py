@@ -10,12 +10,12 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from localspec.app import placing
+from localspec.app import figures, placing
 from localspec.app.answer_options import AnswerOptions, answer_options
 from localspec.app.options import decoding, pair_options
 from localspec.app.tuned_pair import KnownPair
 from localspec.chat.answer_settings import Choice
-from localspec.cli.shared import figures, opening
+from localspec.cli.shared import opening
 from localspec.cli.shared.answer import Decider, StreamedAnswer, write_answer
 from localspec.cli.shared.arguments import (
     Parser,

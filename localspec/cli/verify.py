@@ -9,9 +9,9 @@ from dataclasses import asdict, replace
 from math import isfinite
 from typing import TYPE_CHECKING
 
-from localspec.app import placing
+from localspec.app import figures, placing
 from localspec.app.options import Decoding, decoding, pair_options
-from localspec.cli.shared import figures, opening
+from localspec.cli.shared import opening
 from localspec.cli.shared.arguments import (
     Parser,
     add_device_flags,

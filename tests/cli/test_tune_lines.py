@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
+from localspec.cli.tune import result_json
 from localspec.cli.tune.display import TuneView, block
-from localspec.cli.tune.results import as_json, llama_ratio, result_lines
 from localspec.storage.tuned_settings import LoadOptions
 from localspec.tuning.events import (
     BestSoFar,
@@ -25,6 +25,8 @@ from localspec.tuning.words import (
     clock,
     figure,
     glyphs,
+    llama_ratio,
+    result_lines,
     settings_words,
     sparkline,
     workplace_words,
@@ -141,9 +143,9 @@ class TestResults:
         assert "of llama.cpp" not in "".join(result_lines([alone], 80))
 
     def test_json_names_the_winner(self) -> None:
-        value = as_json(result())
+        value = result_json(result())
         assert value["task"] == "coding"
-        assert value["winner"] == as_json(result())["contenders"][1]  # type: ignore[index]
+        assert value["winner"] == result_json(result())["contenders"][1]  # type: ignore[index]
         assert value["of_llama_cpp"] == pytest.approx(1.2)
 
     @pytest.mark.parametrize("width", [60, 110])

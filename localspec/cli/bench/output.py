@@ -10,9 +10,9 @@ from dataclasses import asdict, dataclass
 from math import isfinite
 from typing import TYPE_CHECKING
 
+from localspec.app.figures import Json
 from localspec.benchmark.contender import Run
 from localspec.cli.bench.request import BenchRequest
-from localspec.cli.shared.figures import Json
 from localspec.hardware.placement.words import size
 from localspec.tuning.words import figure
 

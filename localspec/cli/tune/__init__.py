@@ -36,17 +36,17 @@ from localspec.cli.shared.arguments import (
 from localspec.cli.shared.console import is_terminal, on_interrupt, say
 from localspec.cli.shared.errors import INTERRUPTED, SUCCESS
 from localspec.cli.tune.display import view
-from localspec.cli.tune.results import as_json, result_lines
 from localspec.errors import Cancelled, UserError
 from localspec.storage import paths
 from localspec.storage.profiles import profiles
 from localspec.tuning.plan import QUICK_TRIALS, TRIALS, TunePlan
-from localspec.tuning.words import glyphs
+from localspec.tuning.words import glyphs, llama_ratio, result_lines
 from localspec.types import TaskType
 
 if TYPE_CHECKING:
     from localspec.app.options import PairOptions
     from localspec.hardware.device_info import Placement
+    from localspec.tuning.events import TaskResult
     from localspec.tuning.progress import TuneProgress
 
 SCHEMA = 1
@@ -187,7 +187,7 @@ def _print_results(
             "target": str(pair.target.path),
             "draft": None if pair.draft is None else str(pair.draft.path),
             "workplace": None if workplace is None else asdict(workplace),
-            "tasks": [as_json(result) for result in progress.results],
+            "tasks": [result_json(result) for result in progress.results],
         }
         print(json.dumps(value, default=str))
     else:
@@ -196,3 +196,8 @@ def _print_results(
             print(line)
     if progress.results:
         say(f"kept in {paths.data_dir() / 'tuned.json'}; `--mode auto` uses it from the next start on")
+
+
+def result_json(result: TaskResult) -> dict[str, object]:
+    """Return a result as it is written to JSON."""
+    return asdict(result) | {"winner": asdict(result.winner), "of_llama_cpp": llama_ratio(result)}

@@ -22,6 +22,7 @@ from localspec.tuning.words import (
     bar,
     best_words,
     clock,
+    counts,
     figure,
     gain_interval,
     glyphs,
@@ -72,11 +73,6 @@ def stage_ended(state: StageState, progress: TuneProgress, with_: Glyphs) -> Ite
     best = progress.of(state.task).best if state.task is not None else None
     if state.stage == "study" and best is not None:
         yield f"  best: {settings_words(best.settings)}: {best_words(best)}"
-
-
-def counts(state: StageState) -> str:
-    """Return how much of a stage is done."""
-    return f"{state.done} of {state.steps} {UNITS[state.stage]}"
 
 
 def result_words(result: TaskResult, with_: Glyphs) -> str:

@@ -21,8 +21,6 @@ from textual.widgets.selection_list import Selection
 
 from localspec.app.tuning import USUAL_TASKS, Stop
 from localspec.chat.loading import ModelLoader
-from localspec.cli.tune.display import counts
-from localspec.cli.tune.results import result_lines
 from localspec.errors import Cancelled
 from localspec.tuning.events import TuneEvent
 from localspec.tuning.progress import StageState, TaskState, TuneProgress
@@ -33,6 +31,8 @@ from localspec.tuning.words import (
     bar,
     best_words,
     clock,
+    counts,
+    result_lines,
     settings_words,
     sparkline,
     workplace_words,

@@ -7,6 +7,7 @@ from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from localspec.app import figures
 from localspec.chat import live_stats
 from localspec.chat.commands import Command
 from localspec.chat.live import LiveUpdate
@@ -14,7 +15,6 @@ from localspec.chat.live_stats import Figures, LiveStats
 from localspec.chat.loading import Closed, Failed, Loading, LoadState, Ready
 from localspec.chat.messages import AnswerRecord, StoredMessage
 from localspec.chat.prompting import ContextUse, after_answer, estimate, warning
-from localspec.cli.shared import figures
 from localspec.errors import (
     Cancelled,
     ContextFullError,
