@@ -1,3 +1,105 @@
-"""A local chat assistant that speculates, exactly."""
+"""A local chat assistant that speculates, exactly.
 
-__version__ = "0.1.0"
+Open a pair of models, ask in any mode, and read what happens as it happens; every mode follows the target's
+own distribution. Without names the bundled pair opens.
+
+>>> import localspec
+>>> greedy = localspec.Sampling(temperature=0)
+>>> with localspec.open_pair() as pair:
+...     for event in localspec.ask(pair, "Hello!", "sd", sampling=greedy, max_tokens=24):
+...         match event:
+...             case localspec.TextDelta():
+...                 print(event.text, end="")
+...             case localspec.Finished(summary=summary):
+...                 print()
+...                 print(f"{summary.tokens} tokens in {summary.rounds} rounds")
+Hi! What can I do for you?
+10 tokens in ... rounds
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from localspec.version import __version__
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from localspec.errors import LocalSpecError as LocalSpecError
+    from localspec.errors import UserError as UserError
+    from localspec.inference.interface import OpenModels as OpenModels
+    from localspec.inference.runtime import Runtime as Runtime
+    from localspec.types import EngineSettings as EngineSettings
+    from localspec.types import Finished as Finished
+    from localspec.types import GenerationEvent as GenerationEvent
+    from localspec.types import Message as Message
+    from localspec.types import Mode as Mode
+    from localspec.types import ModelOptions as ModelOptions
+    from localspec.types import PromptProgress as PromptProgress
+    from localspec.types import Request as Request
+    from localspec.types import RoundDone as RoundDone
+    from localspec.types import Sampling as Sampling
+    from localspec.types import Summary as Summary
+    from localspec.types import TextDelta as TextDelta
+
+_HOMES = {
+    "LocalSpecError": "errors",
+    "UserError": "errors",
+    "OpenModels": "inference.interface",
+    "Runtime": "inference.runtime",
+} | dict.fromkeys(
+    (
+        "EngineSettings", "Finished", "GenerationEvent", "Message", "Mode", "ModelOptions", "PromptProgress",
+        "Request", "RoundDone", "Sampling", "Summary", "TextDelta",
+    ),
+    "types",
+)  # fmt: skip
+__all__ = list(_HOMES)
+__all__ += ["__version__", "ask", "open_pair"]
+
+
+def open_pair(target: Path | None = None, draft: Path | None = None, *, context: int = 0) -> Runtime:
+    """Open a target and perhaps a draft model, by default the bundled pair; the result closes as a context.
+
+    `context` is in tokens, 0 the usual size. Raises `UserError` for files that cannot serve.
+    """
+    from localspec.demo import bundled_pair
+    from localspec.inference.runtime import Runtime  # numpy and llama.cpp: 0.3 s
+    from localspec.types import ModelOptions
+
+    if target is None:
+        target, draft = bundled_pair()
+    return Runtime.open(ModelOptions(target, context=context), None if draft is None else ModelOptions(draft))
+
+
+def ask(
+    models: OpenModels,
+    question: str | tuple[Message, ...],
+    mode: Mode | None = None,
+    *,
+    sampling: Sampling | None = None,
+    max_tokens: int | None = None,
+    seed: int | None = None,
+) -> Iterator[GenerationEvent]:
+    """Yield the answer to a question, or to a conversation, as it is written; the last event has the figures.
+
+    `mode` None takes what measured costs prefer. Closing the iterator ends the answer. For everything else
+    that can be settled, give `models.generate` a `Request` of your own.
+    """
+    from localspec.types import EngineSettings, Message, Request, Sampling
+
+    settings = models.choose_settings()[0] if mode is None else EngineSettings(mode)
+    prompt = (Message("user", question),) if isinstance(question, str) else question
+    return models.generate(
+        Request(prompt, sampling or Sampling(), settings, max_tokens=max_tokens, seed=seed)
+    )
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value: object = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return value

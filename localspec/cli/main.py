@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from importlib import import_module
 
-import localspec
 from localspec.cli.shared.console import is_terminal
 from localspec.cli.shared.errors import exit_code
 from localspec.errors import UserError
+from localspec.version import __version__
 
 USAGE = """\
 usage: localspec [VERB] [FLAGS] ["QUESTION"]
@@ -82,7 +82,7 @@ def _dispatch(argv: Sequence[str], open_screen: Verb) -> int:
         sys.stdout.write(USAGE)
         return 0
     if first == "--version":
-        sys.stdout.write(f"localspec {localspec.__version__}\n")
+        sys.stdout.write(f"localspec {__version__}\n")
         return 0
     if first == "--list-devices":
         from localspec.cli.shared.opening import list_devices

@@ -12,7 +12,6 @@ from dataclasses import astuple, dataclass, fields, replace
 from itertools import groupby, pairwise
 from pathlib import Path, PurePosixPath
 
-import localspec
 from localspec.errors import ModelFileError, StoreError, UserError
 from localspec.models import shape
 from localspec.models.caches import Place, PlaceKind, current_commit, known_places, repository_of
@@ -30,6 +29,7 @@ from localspec.models.names import (
 )
 from localspec.models.shape import LayerShape, ModelShape
 from localspec.storage.paths import data_dir, write_atomically
+from localspec.version import __version__
 
 
 @dataclass(frozen=True, slots=True)
@@ -366,7 +366,7 @@ def _name(file: str, repository: str | None, revision: str, quants: Counter[str]
 
 
 _LAYOUT = [
-    localspec.__version__,
+    __version__,
     *(field.name for kind in (ModelShape, LayerShape) for field in fields(kind)),
 ]
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from json import JSONDecodeError
 from pathlib import Path, PurePosixPath
 
-import localspec
 from localspec.errors import ModelFileError, UserError
 from localspec.models.caches import current_commit, hub_cache, known_places, repository_folder
 from localspec.models.hub import session
@@ -18,6 +17,7 @@ from localspec.models.hub.download import Meter, OnProgress, RemoteFile, downloa
 from localspec.models.local import find_models, of_reference
 from localspec.models.names import Reference, choose
 from localspec.models.shape import ModelShape
+from localspec.version import __version__
 
 _ASK_TIMEOUT_S = 20.0
 
@@ -43,7 +43,7 @@ def look_up(reference: Reference) -> RemoteModel:
         from huggingface_hub import HfApi
 
         try:
-            api = HfApi(session.endpoint(), library_name="localspec", library_version=localspec.__version__)
+            api = HfApi(session.endpoint(), library_name="localspec", library_version=__version__)
             info = api.model_info(
                 reference.repository,
                 revision=reference.revision,

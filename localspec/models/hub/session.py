@@ -64,9 +64,9 @@ def headers() -> dict[str, str]:
     quieten()
     from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
 
-    import localspec
+    from localspec.version import __version__
 
-    made = build_hf_headers(library_name="localspec", library_version=localspec.__version__)
+    made = build_hf_headers(library_name="localspec", library_version=__version__)
     return {str(name): str(value) for name, value in made.items()} | {"Accept-Encoding": "identity"}
 
 
