@@ -21,14 +21,8 @@ from localspec.storage.paths import config_dir
 from localspec.types import TaskType
 
 if TYPE_CHECKING:
-    from localspec.storage.tuned_settings import (
-        Identity,
-        Kept,
-        LoadOptions,
-        ModelFacts,
-        Recalled,
-        TunedTask,
-    )
+    from localspec.storage.pair_identity import Identity, ModelFacts
+    from localspec.storage.tuned_settings import Kept, LoadOptions, Recalled, TunedTask
 
 _WITHOUT_DRAFT = ("off", "ngram")
 Place = Callable[[argparse.Namespace, PairOptions], PairOptions]
@@ -79,7 +73,7 @@ class KnownPair:
 
     def _identify(self, seated: PairOptions) -> Identity:
         from localspec.hardware.machine import facts_of, known_machine
-        from localspec.storage.tuned_settings import identify
+        from localspec.storage.pair_identity import identify
 
         machine = facts_of(known_machine(may_measure=False, here=self._here))
         return identify(seated.target, seated.draft, seated.draft_threads, machine)
@@ -133,7 +127,7 @@ def _same(kept: ModelFacts | None, now: ModelFacts | None) -> bool:
 
 def _files(pair: PairOptions) -> Identity:
     """Return what a pair is, on whatever machine; raises ModelFileError."""
-    from localspec.storage.tuned_settings import MachineFacts, identify
+    from localspec.storage.pair_identity import MachineFacts, identify
 
     return identify(pair.target, pair.draft, None, MachineFacts("", 0))
 
@@ -175,7 +169,8 @@ def _judged(recalled: Recalled, tuned: TunedTask, now: Identity) -> Tuned:
 
 def _only_programs_changed(tuned: TunedTask, now: Identity) -> bool:
     """Tell whether a driver or llama.cpp is all that is new since the tuning."""
-    from localspec.storage.tuned_settings import changes, everything
+    from localspec.storage.pair_identity import changes
+    from localspec.storage.tuned_settings import everything
 
     for kept in everything()[0]:
         if kept.tuned == tuned:

@@ -35,7 +35,7 @@ from localspec.types import (
 if TYPE_CHECKING:
     from localspec.hardware.device_info import Placement
     from localspec.inference.worker import LogLine, Worker
-    from localspec.storage.tuned_settings import Identity
+    from localspec.storage.pair_identity import Identity
 
 
 OpenModelsAt = Callable[[LoadOptions], AbstractContextManager[TunableModels]]
@@ -263,7 +263,7 @@ def seated_pair(args: argparse.Namespace, on_plan: Callable[[Placement], None] |
 def identity_of(pair: PairOptions) -> Identity:
     """Return what settings hold for that are tuned with these models on this machine."""
     from localspec.hardware.machine import facts_of, known_machine
-    from localspec.storage.tuned_settings import identify
+    from localspec.storage.pair_identity import identify
 
     machine = facts_of(known_machine(may_measure=False))
     return identify(pair.target, pair.draft, pair.draft_threads, machine)

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, suppress
-from dataclasses import asdict, replace
+from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from localspec.errors import Cancelled, EngineDied, EngineError, LocalSpecError, StoreError, UserError
+from localspec.errors import Cancelled, EngineDied, EngineError, StoreError, UserError
 from localspec.hardware import devices, nvml
 from localspec.hardware.bandwidth import Job, Measured, Refused, jobs, judge, measure
 from localspec.hardware.child import values_of
 from localspec.hardware.device_info import LinkRate, Machine, MemoryRate
 from localspec.hardware.devices import PATIENCE_S, Sight
-from localspec.storage import paths
-from localspec.storage.tuned_settings import MachineFacts
+from localspec.storage.json_file import JsonFile
+from localspec.storage.pair_identity import MachineFacts
+from localspec.storage.paths import data_dir
 
 Progress = Callable[[float], bool]
 """Is told how much is done, 0 to 1; its False stops the work."""
@@ -104,39 +104,43 @@ def _judged(machine: Machine) -> Machine:
 SCHEMA = 1
 
 
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """The rates of a machine, and everything that they depend on."""
+
+    seen: object
+    rates: tuple[MemoryRate, ...]
+    links: tuple[LinkRate, ...]
+
+
 def kept_file() -> Path:
     """Return where the rates are kept; the file itself may be missing."""
-    return paths.data_dir() / "machine.json"
+    return data_dir() / "machine.json"
 
 
 def keep(sight: Sight, measured: Machine) -> None:
     """Write down what was measured on the machine as it was seen; raises StoreError or UserError."""
-    value = {
-        "schema": SCHEMA,
-        "seen": _seen(sight),
-        "rates": [asdict(rate) for rate in measured.rates],
-        "links": [asdict(link) for link in measured.links],
-    }
-    paths.write_atomically(kept_file(), json.dumps(value, indent=1) + "\n")
+    _file().write(_Kept(_seen(sight), measured.rates, measured.links))
 
 
 def recall(sight: Sight) -> Machine | None:
     """Return the machine with the rates that were kept for it; None if they are another's or damaged."""
     try:
-        value = json.loads(kept_file().read_text(encoding="utf-8"))
-        if value["schema"] != SCHEMA or value["seen"] != _seen(sight):
-            return None
-        rates = tuple(
-            MemoryRate(str(rate["device"]), _positive(rate["read"]), _positive(rate["copy"]))
-            for rate in value["rates"]
-        )
-        links = tuple(
-            LinkRate(str(link["source"]), str(link["target"]), _positive(link["rate"]))
-            for link in value["links"]
-        )
-    except (LocalSpecError, OSError, ValueError, TypeError, KeyError, RecursionError):
+        kept = _file().read()
+    except UserError:
         return None
-    return replace(sight.machine, rates=rates, links=links) if rates else None
+    if kept is None or kept.seen != _seen(sight):
+        return None
+    return replace(sight.machine, rates=kept.rates, links=kept.links)
+
+
+def _file() -> JsonFile[_Kept]:
+    return JsonFile(kept_file(), _Kept, SCHEMA, is_sound=_is_sound)
+
+
+def _is_sound(kept: _Kept) -> bool:
+    rates = (*(min(rate.read, rate.copy) for rate in kept.rates), *(link.rate for link in kept.links))
+    return bool(kept.rates) and min(rates) > 0
 
 
 def _seen(sight: Sight) -> dict[str, object]:
@@ -149,12 +153,6 @@ def _seen(sight: Sight) -> dict[str, object]:
         "driver": sight.cards.driver,
         "llama_cpp_python": sight.found.version,
     }
-
-
-def _positive(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
-        raise ValueError(f"not a rate: {value!r}")
-    return float(value)
 
 
 def facts_of(machine: Machine) -> MachineFacts:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -15,10 +14,8 @@ from localspec.llama.backends import version
 from localspec.types import ModelOptions
 
 if TYPE_CHECKING:
-    from localspec.storage.tuned_settings import KeptCall, MachineFacts
-
-Points = dict[int, float]
-"""The seconds of calls by the tokens in them."""
+    from localspec.storage.call_costs import Points
+    from localspec.storage.pair_identity import MachineFacts
 
 
 class CostFiles:
@@ -33,22 +30,17 @@ class CostFiles:
 
     def recall(self, *, together: bool) -> tuple[Points, Points] | None:
         """Return what calls of the target and of the draft model cost, if that may still hold."""
-        file = self._file(together)
-        if file is None:
-            return None
-        from localspec.storage.tuned_settings import recall_costs
+        from localspec.storage import call_costs
 
-        kept = recall_costs(file, time.time())
-        return None if kept is None else (_points(kept.verify), _points(kept.step))
+        file = self._file(together)
+        return None if file is None else call_costs.recall_costs(file, time.time())
 
     def keep(self, verify: Points, step: Points, *, together: bool) -> None:
         """Keep what was measured just now."""
-        file = self._file(together)
-        if file is not None:
-            from localspec.storage.tuned_settings import KeptCall, KeptCosts, keep_costs
+        from localspec.storage import call_costs
 
-            calls = [tuple(KeptCall(*point) for point in points.items()) for points in (verify, step)]
-            keep_costs(file, KeptCosts(time.time(), verify=calls[0], step=calls[1]))
+        if (file := self._file(together)) is not None:
+            call_costs.keep_costs(file, time.time(), verify, step)
 
     def drop(self, *, together: bool) -> None:
         """Forget what was kept."""
@@ -60,7 +52,8 @@ class CostFiles:
     def _file(self, together: bool) -> Path | None:
         if not self._target.keeps_costs:
             return None
-        from localspec.storage.tuned_settings import costs_file, identify
+        from localspec.storage.call_costs import costs_file
+        from localspec.storage.pair_identity import identify
 
         target, draft = self._target, self._draft
         with suppress(UserError):
@@ -72,7 +65,7 @@ class CostFiles:
 
 def facts_here() -> MachineFacts:
     """Return the facts that llama.cpp tells where it is open anyway: all but the driver of cards."""
-    from localspec.storage.tuned_settings import MachineFacts
+    from localspec.storage.pair_identity import MachineFacts
 
     every = devices()
     return MachineFacts(
@@ -81,7 +74,3 @@ def facts_here() -> MachineFacts:
         devices=tuple(f"{device.name}: {device.description}" for device in every if device.kind != "cpu"),
         llama_cpp=version(),
     )
-
-
-def _points(calls: Iterable[KeptCall]) -> Points:
-    return {call.tokens: call.seconds for call in calls}

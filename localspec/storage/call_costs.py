@@ -7,39 +7,38 @@ write at once, one wins.
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from localspec.errors import LocalSpecError, StoreError
-from localspec.storage.json_file import UnexpectedError, checked
+from localspec.storage.json_file import JsonFile
 from localspec.storage.pair_identity import Identity
-from localspec.storage.paths import data_dir, make_private_folder, write_atomically
+from localspec.storage.paths import data_dir
 
-logger = logging.getLogger("localspec.storage.tuned_settings")
+logger = logging.getLogger("localspec.storage")
 
 SCHEMA = 1
 HOLDS_S = 24 * 3600.0  # what was measured on a busy machine should not count for long
 LARGEST_FILE = 64 * 1024
 
+Points = dict[int, float]
+"""The seconds of calls by the tokens in them."""
+
 
 @dataclass(frozen=True, slots=True)
-class KeptCall:
-    """The seconds of a call with so many tokens."""
-
+class _Call:
     tokens: int
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
-class KeptCosts:
+class _Costs:
     """Calls of the target and of the draft model; `measured_at` is in seconds since 1970."""
 
     measured_at: float
-    verify: tuple[KeptCall, ...]
-    step: tuple[KeptCall, ...]
-    schema: int = SCHEMA
+    verify: tuple[_Call, ...]
+    step: tuple[_Call, ...]
 
 
 def costs_file(identity: Identity, details: object) -> Path:
@@ -51,32 +50,23 @@ def costs_file(identity: Identity, details: object) -> Path:
     return _folder() / f"{identity.pair}-{digest}.json"
 
 
-def recall_costs(path: Path, now: float) -> KeptCosts | None:
-    """Return the costs in a file, None if there are none, or none that may still hold."""
-    try:
-        if path.stat().st_size > LARGEST_FILE:
-            raise UnexpectedError("it is far too large")
-        kept = checked(KeptCosts, json.loads(path.read_text(encoding="utf-8")), "the file")
-        if kept.schema != SCHEMA:
-            raise UnexpectedError(f"its schema is {kept.schema}, and this program knows {SCHEMA}")
-        if not _is_sound(kept):
-            raise UnexpectedError("its figures make no sense")
-    except FileNotFoundError:
+def recall_costs(path: Path, now: float) -> tuple[Points, Points] | None:
+    """Return what calls of the target and of the draft model cost; None where no file may still hold."""
+    kept = _file(path).read()
+    if kept is None or not 0 <= now - kept.measured_at < HOLDS_S:
         return None
-    except (OSError, ValueError, RecursionError) as error:
-        logger.warning("%s cannot be used, and costs are measured anew: %s", path, error)
-        return None
-    return kept if 0 <= now - kept.measured_at < HOLDS_S else None
+    verify, step = ({call.tokens: call.seconds for call in calls} for calls in (kept.verify, kept.step))
+    return verify, step
 
 
-def keep_costs(path: Path, costs: KeptCosts) -> None:
+def keep_costs(path: Path, now: float, verify: Points, step: Points) -> None:
     """Keep costs, and drop all that no longer hold; trouble with that is for the log alone."""
+    calls = [tuple(_Call(*point) for point in points.items()) for points in (verify, step)]
     try:
-        make_private_folder(path.parent)
         for old in path.parent.glob("*.json"):
-            if old.stat().st_mtime < costs.measured_at - HOLDS_S:
+            if old.stat().st_mtime < now - HOLDS_S:
                 old.unlink(missing_ok=True)
-        write_atomically(path, json.dumps(asdict(costs)) + "\n")
+        _file(path).write(_Costs(now, *calls))
     except (LocalSpecError, OSError) as error:
         logger.warning("costs are not kept, and measured again next time: %s", error)
 
@@ -94,6 +84,10 @@ def _folder() -> Path:
     return data_dir() / "costs"
 
 
-def _is_sound(kept: KeptCosts) -> bool:
+def _file(path: Path) -> JsonFile[_Costs]:
+    return JsonFile(path, _Costs, SCHEMA, LARGEST_FILE, _is_sound)
+
+
+def _is_sound(kept: _Costs) -> bool:
     calls = (*kept.verify, *kept.step)
     return bool(kept.verify and kept.step) and all(call.tokens > 0 and call.seconds > 0 for call in calls)

@@ -1,14 +1,23 @@
-"""Turn JSON values into frozen dataclasses; every value is checked, and complaints say where it stands."""
+"""JSON files that hold frozen dataclasses; every value is checked, and complaints say where it stands."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
-from dataclasses import MISSING, dataclass, fields
+import json
+import logging
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import MISSING, asdict, dataclass, fields
 from enum import Enum, EnumType
 from functools import cache, partial
 from math import inf
+from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Literal, TypeVar, cast, get_args, get_origin, get_type_hints
+from typing import Any, Generic, Literal, TypeVar, cast, get_args, get_origin, get_type_hints
+
+from localspec.errors import StoreError
+from localspec.storage.paths import PRIVATE_FILE, make_private_folder, write_atomically
+
+logger = logging.getLogger("localspec.storage")
 
 T = TypeVar("T")
 Reader = Callable[[object, str], object]
@@ -18,6 +27,72 @@ _NAMES: dict[type, str] = {int: "a whole number", float: "a number", str: "a tex
 
 class UnexpectedError(ValueError):
     """A value is not what belongs in its place."""
+
+
+def _anything(_: object) -> bool:
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class JsonFile(Generic[T]):
+    """A file that holds one dataclass; it is written whole: of two programs that write at once, one wins.
+
+    `schema` stands in the file beside the fields, 0 in none; `is_sound` tells whether the figures make sense
+    together.
+    """
+
+    path: Path
+    kind: type[T]
+    schema: int = 0
+    largest: int = 4 * 2**20
+    is_sound: Callable[[T], bool] = _anything
+
+    def load(self) -> T:
+        """Return what it holds; raises OSError, ValueError or RecursionError."""
+        if self.path.stat().st_size > self.largest:
+            raise UnexpectedError("it is far too large")
+        value = json.loads(self.path.read_text(encoding="utf-8"))
+        if self.schema and isinstance(value, dict) and (schema := value.get("schema")) != self.schema:
+            raise UnexpectedError(f"its schema is {schema}, and this program knows {self.schema}")
+        found = checked(self.kind, value, "the file")
+        if not self.is_sound(found):
+            raise UnexpectedError("its figures make no sense together")
+        return found
+
+    def read(self) -> T | None:
+        """Return what it holds; None where there is none, or none of use, and the log tells why."""
+        try:
+            return self.load()
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, RecursionError) as error:
+            logger.warning("%s cannot be used: %s", self.path, error)
+            return None
+
+    def write(self, value: T) -> None:
+        """Write it, in a folder that only its owner can look into; raises StoreError."""
+        self._make_folder()
+        head = {"schema": self.schema} if self.schema else {}
+        whole = head | asdict(cast(Any, value))
+        write_atomically(self.path, json.dumps(whole, indent=1) + "\n")
+
+    @contextmanager
+    def locked(self, patience_s: float) -> Iterator[None]:
+        """Keep other programs from changing it meanwhile; raises StoreError where one does for too long."""
+        from filelock import FileLock, Timeout  # 20 ms
+
+        self._make_folder()
+        try:
+            with FileLock(self.path.with_suffix(".lock"), timeout=patience_s, mode=PRIVATE_FILE):
+                yield
+        except Timeout:
+            raise StoreError(f"cannot write `{self.path}`: another program holds it") from None
+
+    def _make_folder(self) -> None:
+        try:
+            make_private_folder(self.path.parent)
+        except OSError as error:
+            raise StoreError(f"cannot write `{self.path}`: {error.strerror or error}") from error
 
 
 def checked(kind: type[T], value: object, where: str) -> T:
@@ -31,7 +106,7 @@ def checked(kind: type[T], value: object, where: str) -> T:
 @cache
 def _reader(kind: Any) -> Reader:  # noqa: ANN401 - types, and what stands for them in annotations
     """Return what reads values of a type; made once, since a chat has thousands of records."""
-    if kind in _NAMES:
+    if kind in _NAMES or kind is object:
         return partial(_plain, kind)
     origin = get_origin(kind)
     if origin is UnionType:
@@ -40,15 +115,16 @@ def _reader(kind: Any) -> Reader:  # noqa: ANN401 - types, and what stands for t
     if origin is Literal:
         return partial(_member, {name: name for name in get_args(kind)})
     if origin is tuple:
-        return partial(_column, get_args(kind)[0])
+        *members, last = get_args(kind)
+        return partial(_column, *members) if last is Ellipsis else partial(_row, (*members, last))
     if isinstance(kind, EnumType):
         return partial(_member, {each.value: each for each in list[Enum](kind)})
     hints = get_type_hints(kind)
-    members = tuple(
+    parts = tuple(
         _Member(field.name, _reader(hints[field.name]), field.default is field.default_factory is MISSING)
         for field in fields(kind)
     )
-    return partial(_object, kind, members)
+    return partial(_object, kind, parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +164,17 @@ def _column(kind: type, value: object, where: str) -> tuple[object, ...]:
         return tuple([read(item, f"{where}[{i}]") for i, item in enumerate(value)])
 
 
+def _row(kinds: tuple[type, ...], value: object, where: str) -> tuple[object, ...]:
+    if not isinstance(value, list) or len(value) != len(kinds):
+        raise UnexpectedError(f"{where} is not a list of {len(kinds)}")
+    return tuple(
+        _reader(kind)(item, f"{where}[{i}]") for i, (kind, item) in enumerate(zip(kinds, value, strict=True))
+    )
+
+
 def _plain(kind: type, value: object, where: str) -> object:
+    if kind is object:
+        return value
     if kind is float and type(value) is int:
         value = float(value) if abs(value) <= LARGEST else inf
     if type(value) is not kind:

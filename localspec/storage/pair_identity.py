@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import re
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from localspec.errors import ModelFileError, StoreError, UserError
-from localspec.storage.json_file import checked
-from localspec.storage.paths import data_dir, expanded, write_atomically
+from localspec.storage.json_file import JsonFile
+from localspec.storage.paths import data_dir, expanded
 from localspec.types import ModelOptions
 
 _SMALLEST_CLASS = 4096
@@ -169,7 +168,6 @@ class _Remembered:
 
 @dataclass(frozen=True, slots=True)
 class _Memory:
-    schema: int = SCHEMA
     models: tuple[_Remembered, ...] = ()
 
 
@@ -180,15 +178,15 @@ def fingerprint(path: Path) -> str:
     """
     try:
         files = tuple(_known(part) for part in _parts(path))
-        memory = _recall()
-        for known in memory:
+        remembered = _recall()
+        for known in remembered:
             if known.files == files:
                 return known.fingerprint
         found = _read(files)
     except OSError as error:
         raise ModelFileError(f"{path} cannot be read: {error.strerror or error}") from error
     names = {each.path for each in files}
-    others = [known for known in memory if names.isdisjoint(each.path for each in known.files)]
+    others = [known for known in remembered if names.isdisjoint(each.path for each in known.files)]
     _remember((_Remembered(files, found), *others[: MOST_FILES - 1]))
     return found
 
@@ -220,19 +218,16 @@ def _read(files: tuple[_Known, ...]) -> str:
     return digest.hexdigest()[:32]
 
 
-def _file() -> Path:
-    return data_dir() / "fingerprints.json"
+def _file() -> JsonFile[_Memory]:
+    return JsonFile(data_dir() / "fingerprints.json", _Memory, SCHEMA, LARGEST_FILE)
 
 
 def _recall() -> tuple[_Remembered, ...]:
-    with suppress(OSError, ValueError, RecursionError, UserError):
-        path = _file()
-        if path.stat().st_size <= LARGEST_FILE:
-            memory = checked(_Memory, json.loads(path.read_text(encoding="utf-8")), "the file")
-            return memory.models if memory.schema == SCHEMA else ()
+    with suppress(UserError):
+        return (_file().read() or _Memory()).models
     return ()
 
 
 def _remember(models: tuple[_Remembered, ...]) -> None:
     with suppress(StoreError, UserError):  # a full disk costs the reading next time, nothing else
-        write_atomically(_file(), json.dumps(asdict(_Memory(models=models)), indent=1) + "\n")
+        _file().write(_Memory(models))

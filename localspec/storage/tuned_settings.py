@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import logging
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass, replace
 
 from localspec.errors import StoreError
-from localspec.storage.call_costs import (
-    KeptCall,
-    KeptCosts,
-    costs_file,
-    forget_costs,
-    keep_costs,
-    recall_costs,
-)
-from localspec.storage.json_file import UnexpectedError, checked
-from localspec.storage.pair_identity import Identity, MachineFacts, ModelFacts, changes, fingerprint, identify
-from localspec.storage.paths import PRIVATE_FILE, data_dir, write_atomically
+from localspec.storage.call_costs import forget_costs
+from localspec.storage.json_file import JsonFile, logger
+from localspec.storage.pair_identity import Identity, ModelFacts, changes
+from localspec.storage.paths import data_dir
 from localspec.types import EngineSettings, KvType, TaskType
-
-logger = logging.getLogger("localspec.storage.tuned_settings")
 
 SCHEMA = 1
 PATIENCE_S = 10.0
@@ -93,7 +81,6 @@ class _KeptLoadOptions:
 
 @dataclass(frozen=True, slots=True)
 class _Contents:
-    schema: int = SCHEMA
     tasks: tuple[Kept, ...] = ()
     workplaces: tuple[_KeptLoadOptions, ...] = ()
 
@@ -195,25 +182,21 @@ def _seats(identity: Identity) -> tuple[str, str]:
     return identity.target.seat, "" if identity.draft is None else identity.draft.seat
 
 
-def _file() -> Path:
-    return data_dir() / "tuned.json"
+def _file() -> JsonFile[_Contents]:
+    return JsonFile(data_dir() / "tuned.json", _Contents, SCHEMA, LARGEST_FILE)
 
 
 def _read() -> tuple[_Contents, str]:
-    path = _file()
+    """Return the contents, and why the file could not be read, if so."""
+    file = _file()
     try:
-        if path.stat().st_size > LARGEST_FILE:
-            raise UnexpectedError("it is far too large")
-        found = checked(_Contents, json.loads(path.read_text(encoding="utf-8")), "the file")
-        if found.schema != SCHEMA:
-            raise UnexpectedError(f"its schema is {found.schema}, and this program knows {SCHEMA}")
+        return file.load(), ""
     except FileNotFoundError:
         return _Contents(), ""
     except (OSError, ValueError, RecursionError) as error:
-        note = f"the tuned settings in {path} cannot be used: {error}"
+        note = f"the tuned settings in {file.path} cannot be used: {error}"
         logger.warning("%s", note)
         return _Contents(), note
-    return found, ""
 
 
 def _rewrite(change: Callable[[_Contents], _Contents]) -> tuple[_Contents, _Contents]:
@@ -221,45 +204,15 @@ def _rewrite(change: Callable[[_Contents], _Contents]) -> tuple[_Contents, _Cont
 
     A file that cannot be read, perhaps a newer program's, is set aside.
     """
-    from filelock import FileLock, Timeout  # 20 ms
-
-    path = _file()
+    file = _file()
     try:
-        with FileLock(path.with_suffix(".lock"), timeout=PATIENCE_S, mode=PRIVATE_FILE):
+        with file.locked(PATIENCE_S):
             before, note = _read()
             after = change(before)
             if note:
                 with suppress(OSError):
-                    path.replace(path.with_suffix(".unread"))
-            write_atomically(path, json.dumps(asdict(after), indent=1) + "\n")
-    except Timeout:
-        raise StoreError(f"cannot write `{path}`: another program holds it") from None
+                    file.path.replace(file.path.with_suffix(".unread"))
+            file.write(after)
     except OSError as error:
-        raise StoreError(f"cannot write `{path}`: {error.strerror or error}") from error
+        raise StoreError(f"cannot write `{file.path}`: {error.strerror or error}") from error
     return before, after
-
-
-__all__ = [
-    "Identity",
-    "Kept",
-    "KeptCall",
-    "KeptCosts",
-    "LoadOptions",
-    "MachineFacts",
-    "ModelFacts",
-    "Recalled",
-    "TunedTask",
-    "changes",
-    "costs_file",
-    "everything",
-    "fingerprint",
-    "forget",
-    "forget_costs",
-    "identify",
-    "keep",
-    "keep_costs",
-    "keep_workplace",
-    "recall",
-    "recall_costs",
-    "recall_workplace",
-]

@@ -5,18 +5,14 @@ One small file for each pair. Old answers fade: what counts is how the pair is u
 
 from __future__ import annotations
 
-import json
-import logging
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
 
-from localspec.storage.json_file import UnexpectedError, checked
-from localspec.storage.paths import data_dir, make_private_folder, write_atomically
+from localspec.storage.json_file import JsonFile
+from localspec.storage.paths import data_dir
 from localspec.types import EngineSettings, Mode, Summary, TaskType
-
-logger = logging.getLogger("localspec.storage.usage_stats")
 
 VERSION = 1
 MOST_JUDGED = 5_000  # first tokens of drafts, tokens written, and so on; beyond it all counts are halved
@@ -92,45 +88,36 @@ def file_of(pair: str) -> Path:
 
 def learned(path: Path, task: TaskType) -> UsageStats | None:
     """Return what is known of a task, None without anything; a damaged file is as good as none."""
-    return next((known for known in _read(path) if known.task == task), None)
+    return next((known for known in _tasks(_file(path)) if known.task == task), None)
 
 
 def learn(path: Path, task: TaskType, settings: EngineSettings, summary: Summary, *, steady: bool) -> None:
     """Count an answer in; `steady` if it was written in one mode from beginning to end.
 
-    Raises StoreError or OSError. While another program writes, the answer is left out.
+    Raises StoreError, also while another program writes, or OSError.
     """
-    from filelock import FileLock, Timeout  # 20 ms
-
-    make_private_folder(path.parent)
-    try:
-        with FileLock(path.with_suffix(".lock"), timeout=1, mode=0o600):
-            tasks = {known.task: known for known in _read(path)}
-            tasks[task] = _with(tasks.get(task, UsageStats(task)), settings, summary, steady=steady)
-            value = asdict(_File(VERSION, tuple(tasks.values())))
-            write_atomically(path, json.dumps(value, indent=1) + "\n")
-    except Timeout:
-        return
+    file = _file(path)
+    with file.locked(1.0):
+        tasks = {known.task: known for known in _tasks(file)}
+        tasks[task] = _with(tasks.get(task, UsageStats(task)), settings, summary, steady=steady)
+        file.write(_File(VERSION, tuple(tasks.values())))
 
 
-def _read(path: Path) -> tuple[UsageStats, ...]:
-    try:
-        if path.stat().st_size > LARGEST_FILE:
-            raise UnexpectedError("it is far too large")
-        found = checked(_File, json.loads(path.read_text(encoding="utf-8")), "the file")
-        if found.version != VERSION or not all(map(_is_sound, found.tasks)):
-            raise UnexpectedError("its figures make no sense together")
-    except FileNotFoundError:
-        return ()
-    except (OSError, ValueError, RecursionError) as error:
-        logger.warning("%s cannot be used, and learning begins anew: %s", path, error)
-        return ()
-    return found.tasks
+def _file(path: Path) -> JsonFile[_File]:
+    return JsonFile(path, _File, largest=LARGEST_FILE, is_sound=_is_sound)
 
 
-def _is_sound(known: UsageStats) -> bool:
-    counts = (*known.accepted_at, *known.drafted_at, known.answers)
-    return len(known.accepted_at) == len(known.drafted_at) <= MOST_POSITIONS and min(counts) >= 0
+def _tasks(file: JsonFile[_File]) -> tuple[UsageStats, ...]:
+    found = file.read()
+    return () if found is None else found.tasks
+
+
+def _is_sound(file: _File) -> bool:
+    return file.version == VERSION and all(
+        len(known.accepted_at) == len(known.drafted_at) <= MOST_POSITIONS
+        and min((*known.accepted_at, *known.drafted_at, known.answers)) >= 0
+        for known in file.tasks
+    )
 
 
 def _with(known: UsageStats, settings: EngineSettings, summary: Summary, *, steady: bool) -> UsageStats:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import asdict
-from math import inf, log
+from dataclasses import dataclass
+from math import log
 from pathlib import Path
-from typing import Any, cast, get_args
+from typing import get_args
 
 from localspec.decoding.measurements import CallCosts, CostRequest, Costs, Overhead
 from localspec.errors import EngineError, UserError
 from localspec.inference.interface import TunableModels
-from localspec.storage.paths import write_atomically
+from localspec.storage.json_file import JsonFile
 from localspec.tuning.opened import Opened
 from localspec.tuning.overheads import fit_overheads
 from localspec.types import Mode, Request
@@ -71,68 +70,47 @@ def _seconds_per_token(calls: CallCosts) -> float:
     return min(seconds / size for size, seconds in calls.verify)
 
 
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """Costs, and the name of everything that they depend on."""
+
+    key: str
+    calls: tuple[CallCosts, ...]
+    overheads: tuple[Overhead, ...]
+    left_out: tuple[tuple[Mode, str], ...] = ()
+
+
 def keep_costs(path: Path, key: str, costs: Costs) -> None:
     """Write costs down; `key` names everything that they depend on. Raises `StoreError`."""
-    value = {"schema": SCHEMA, "key": key, **asdict(costs)}
-    write_atomically(path, json.dumps(value, indent=1) + "\n")
+    _file(path).write(_Kept(key, costs.calls, costs.overheads, costs.left_out))
 
 
 def recall_costs(path: Path, key: str) -> Costs | None:
     """Return the costs that were kept under this key; None if there are none or they are damaged."""
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-        if value["schema"] != SCHEMA or value["key"] != key:
-            return None
-        calls = tuple(_calls(each) for each in value["calls"])
-        overheads = tuple(_overhead(each) for each in value["overheads"])
-        left_out = tuple((_mode(mode), str(reason)) for mode, reason in value.get("left_out", ()))
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        return None
-    usable = calls and all(each.verify for each in calls)
-    return Costs(calls, overheads, left_out) if usable else None
+    kept = _file(path).read()
+    return None if kept is None or kept.key != key else Costs(kept.calls, kept.overheads, kept.left_out)
+
+
+def _file(path: Path) -> JsonFile[_Kept]:
+    return JsonFile(path, _Kept, SCHEMA, is_sound=_is_sound)
+
+
+def _is_sound(kept: _Kept) -> bool:
+    calls = kept.calls
+    times = [seconds for each in calls for _, seconds in (*each.verify, *each.step)]
+    others = [each.spread for each in calls]
+    for each in kept.overheads:
+        others += each.round_s, each.token_s, each.verify, each.step, each.handoff_s
+    return (
+        bool(calls)
+        and all(each.verify for each in calls)
+        and min(*times, *(each.drift for each in calls)) > 0
+        and min(others) >= 0
+    )
 
 
 def _unsteadiness(calls: CallCosts) -> float:
     return abs(log(calls.drift))
-
-
-def _calls(value: dict[str, Any]) -> CallCosts:
-    return CallCosts(
-        depth=int(value["depth"]),
-        together=bool(value["together"]),
-        verify=_points(value["verify"]),
-        step=_points(value["step"]),
-        drift=_positive(value["drift"]),
-        spread=_finite(value["spread"]),
-    )
-
-
-def _points(value: list[list[Any]]) -> tuple[tuple[int, float], ...]:
-    return tuple((int(size), _positive(seconds)) for size, seconds in value)
-
-
-def _overhead(value: dict[str, Any]) -> Overhead:
-    mode = _mode(value.pop("mode"))
-    return Overhead(mode, **{name: _finite(number) for name, number in value.items()})
-
-
-def _mode(value: object) -> Mode:
-    if value not in get_args(Mode):
-        raise ValueError(f"not a mode: {value!r}")
-    return cast(Mode, value)
-
-
-def _positive(value: object) -> float:
-    number = _finite(value)
-    if not number:
-        raise ValueError("a time of nothing")
-    return number
-
-
-def _finite(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < inf:
-        raise ValueError(f"not a time: {value!r}")
-    return float(value)
 
 
 HOLDS = 1.1  # a target token that takes this many times as long, or as short, was measured on another day

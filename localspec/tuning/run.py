@@ -18,6 +18,7 @@ from localspec.errors import UserError
 from localspec.hardware.machine import facts_of, known_machine
 from localspec.inference.interface import TunableModels
 from localspec.storage import tuned_settings
+from localspec.storage.pair_identity import Identity, MachineFacts, identify
 from localspec.storage.paths import PRIVATE_FILE, data_dir
 from localspec.storage.tuned_settings import LoadOptions
 from localspec.tuning.costs import Step, can_rewind, costs_of, recall_costs, steps_of
@@ -51,7 +52,7 @@ def tune(plan: TunePlan, open_models: Opener) -> Iterator[TuneEvent]:
     Raises `UserError` for models that cannot be tuned, `EngineDied`, `StoreError` and `Cancelled`.
     """
     facts = facts_of(known_machine())
-    identity = tuned_settings.identify(plan.target, plan.draft, plan.draft_threads, facts)
+    identity = identify(plan.target, plan.draft, plan.draft_threads, facts)
     room = Room(
         cores=(plan.target.threads if "threads" in plan.fixed else 0) or facts.cores,
         has_draft=plan.draft is not None,
@@ -62,16 +63,14 @@ def tune(plan: TunePlan, open_models: Opener) -> Iterator[TuneEvent]:
     return TuningRun(plan, open_models, identity, room).events()
 
 
-def _on_card(options: ModelOptions, facts: tuned_settings.MachineFacts) -> bool:
+def _on_card(options: ModelOptions, facts: MachineFacts) -> bool:
     return bool(facts.devices if options.devices is None else options.devices) and options.gpu_layers != 0
 
 
 class TuningRun:
     """One run over all tasks of a plan."""
 
-    def __init__(
-        self, plan: TunePlan, open_models: Opener, identity: tuned_settings.Identity, room: Room
-    ) -> None:
+    def __init__(self, plan: TunePlan, open_models: Opener, identity: Identity, room: Room) -> None:
         """Take what the results will hold for, and what other ways to open the models there are."""
         self._open, self._identity, self._room = open_models, identity, room
         self._folder = Folder(identity.pair)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import logging
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import get_args
 
-from localspec.storage.json_file import UnexpectedError, checked
-from localspec.storage.paths import data_dir, make_private_folder, write_atomically
+from localspec.storage.json_file import JsonFile
+from localspec.storage.paths import data_dir, make_private_folder
 from localspec.tuning.events import LoadOptionsChosen, TaskResult
 from localspec.types import Sampling, TaskType
 
@@ -99,34 +97,27 @@ class Folder:
 
     def workplace(self) -> LoadOptionsChosen | None:
         """Return how the models were opened in the last run that tried other ways."""
-        try:
-            value = json.loads(self._workplace.read_text(encoding="utf-8"))
-            return checked(LoadOptionsChosen, value, "workplace")
-        except (OSError, ValueError, RecursionError):
-            return None
+        return self._workplace.read()
 
     def keep_workplace(self, chosen: LoadOptionsChosen) -> None:
         """Write down how the models are opened, and what else was tried; raises `StoreError`."""
-        write_atomically(self._workplace, json.dumps(asdict(chosen)) + "\n")
+        self._workplace.write(chosen)
 
     def last_run(self) -> RunState | None:
         """Return the last run's state, None if there was none or it is damaged."""
-        try:
-            return checked(RunState, json.loads(self._state.read_text(encoding="utf-8")), "run")
-        except (OSError, ValueError, RecursionError):
-            return None
+        return self._state.read()
 
     def keep(self, state: RunState) -> None:
         """Write down how far a run is; raises `StoreError`."""
-        write_atomically(self._state, json.dumps(asdict(state)) + "\n")
+        self._state.write(state)
 
     @property
-    def _workplace(self) -> Path:
-        return self.path / "workplace.json"
+    def _workplace(self) -> JsonFile[LoadOptionsChosen]:
+        return JsonFile(self.path / "workplace.json", LoadOptionsChosen)
 
     @property
-    def _state(self) -> Path:
-        return self.path / "run.json"
+    def _state(self) -> JsonFile[RunState]:
+        return JsonFile(self.path / "run.json", RunState)
 
 
 def digest(*of: object) -> str:
@@ -134,15 +125,11 @@ def digest(*of: object) -> str:
     return sha256(repr(of).encode()).hexdigest()[:16]
 
 
-logger = logging.getLogger("localspec.tuning")
-
 SCHEMA = 1
-LARGEST_FILE = 4 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    schema: int
     result: TaskResult
 
 
@@ -153,29 +140,14 @@ def folder_of(pair: str) -> Path:
 
 def keep(pair: str, result: TaskResult) -> None:
     """Write a result in the place of the task's last one; raises StoreError, UserError or OSError."""
-    folder = folder_of(pair)
-    make_private_folder(folder.parent)
-    make_private_folder(folder)
-    write_atomically(_path(pair, result.task), json.dumps(asdict(_File(SCHEMA, result)), indent=1) + "\n")
+    make_private_folder(folder_of(pair).parent)
+    _file(pair, result.task).write(_File(result))
 
 
 def recall(pair: str, task: TaskType) -> TaskResult | None:
     """Return the result for a task, None if there is none or its file is damaged."""
-    path = _path(pair, task)
-    try:
-        if path.stat().st_size > LARGEST_FILE:
-            raise UnexpectedError("it is far too large")
-        value = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(value, dict) or value.get("schema") != SCHEMA:
-            raise UnexpectedError("its schema is not known")
-        result = checked(_File, value, "the file").result
-        _check(result, task)
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, RecursionError) as error:
-        logger.warning("%s cannot be used: %s", path, error)
-        return None
-    return result
+    kept = _file(pair, task).read()
+    return None if kept is None else kept.result
 
 
 def everything(pair: str) -> tuple[TaskResult, ...]:
@@ -186,17 +158,12 @@ def everything(pair: str) -> tuple[TaskResult, ...]:
 
 def forget(pair: str, task: TaskType) -> None:
     """Remove the result for a task, if there is one; raises OSError."""
-    _path(pair, task).unlink(missing_ok=True)
+    _file(pair, task).path.unlink(missing_ok=True)
 
 
-def _path(pair: str, task: TaskType) -> Path:
-    return folder_of(pair) / f"result-{task}.json"
+def _file(pair: str, task: TaskType) -> JsonFile[_File]:
+    def is_sound(file: _File) -> bool:
+        result = file.result
+        return result.task == task and any(each.settings == result.settings for each in result.contenders)
 
-
-def _check(result: TaskResult, task: TaskType) -> None:
-    if result.task != task:
-        raise UnexpectedError("it is about another task")
-    if all(contender.settings != result.settings for contender in result.contenders):
-        raise UnexpectedError("none of its contenders has its settings")
-    if result.calibration is not None and any(len(point) != 2 for point in result.calibration.divergence):
-        raise UnexpectedError("its calibration makes no sense")
+    return JsonFile(folder_of(pair) / f"result-{task}.json", _File, SCHEMA, is_sound=is_sound)

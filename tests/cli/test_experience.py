@@ -20,15 +20,9 @@ from localspec.errors import UserError
 from localspec.hardware import machine as machine_module
 from localspec.hardware.device_info import Machine
 from localspec.hardware.machine import facts_of
+from localspec.storage.pair_identity import Identity, identify
 from localspec.storage.paths import config_dir, data_dir
-from localspec.storage.tuned_settings import (
-    Identity,
-    LoadOptions,
-    TunedTask,
-    identify,
-    keep,
-    keep_workplace,
-)
+from localspec.storage.tuned_settings import LoadOptions, TunedTask, keep, keep_workplace
 from localspec.storage.usage_stats import file_of, learned
 from localspec.types import EngineSettings, Finished, GenerationEvent, Mode, ModeChanged, Request
 from tests.cli.conftest import Invoke

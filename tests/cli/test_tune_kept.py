@@ -15,14 +15,8 @@ from localspec.cli.tune import parser
 from localspec.cli.tune.kept import Listed, age, lines
 from localspec.hardware import machine as machine_module
 from localspec.storage import paths, tuned_settings
-from localspec.storage.tuned_settings import (
-    Identity,
-    Kept,
-    LoadOptions,
-    MachineFacts,
-    ModelFacts,
-    TunedTask,
-)
+from localspec.storage.pair_identity import Identity, MachineFacts, ModelFacts
+from localspec.storage.tuned_settings import Kept, LoadOptions, TunedTask
 from localspec.tuning import run_folder
 from localspec.tuning.plan import TunePlan
 from localspec.tuning.report import gather

@@ -126,7 +126,7 @@ def test_damaged_costs_are_none(tmp_path: Path) -> None:
         value | {"calls": [{}]},
         value | {"overheads": [overhead | {"mode": "warp"}]},
         value | {"overheads": [overhead | {"step": "fast"}]},
-        value | {"overheads": [overhead | {"colour": 1.0}]},
+        value | {"overheads": [overhead | {"verify": -1.0}]},
         value | {"overheads": [7]},
         value | {"left_out": [["warp", "it crashed"]]},
         value | {"left_out": [["ssd"]]},

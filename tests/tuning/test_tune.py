@@ -15,6 +15,7 @@ from localspec.decoding.measurements import TraceRequest, TraceSegment
 from localspec.demo import bundled_pair
 from localspec.errors import EngineDied
 from localspec.storage import tuned_settings
+from localspec.storage.pair_identity import Identity, MachineFacts, identify
 from localspec.storage.profiles import Profile, TuningPrompts, profiles
 from localspec.storage.tuned_settings import LoadOptions
 from localspec.tuning.events import (
@@ -37,7 +38,7 @@ from localspec.tuning.run_folder import Folder, recall
 from localspec.types import ModelOptions
 from tests.tuning.fake_models import FakeModels
 
-MACHINE = tuned_settings.MachineFacts("a processor", 4, llama_cpp="1.0")
+MACHINE = MachineFacts("a processor", 4, llama_cpp="1.0")
 WORDS = ("river", "lamp", "window", "garden", "engine", "letter", "harbour", "pencil", "cloud", "bridge")
 
 
@@ -80,8 +81,8 @@ def run_of(plan: TunePlan, models: FakeModels | None = None) -> TuningRun:
     return TuningRun(plan, open_models, identity(plan), Room(cores=4))
 
 
-def identity(plan: TunePlan) -> tuned_settings.Identity:
-    return tuned_settings.identify(plan.target, plan.draft, None, MACHINE)
+def identity(plan: TunePlan) -> Identity:
+    return identify(plan.target, plan.draft, None, MACHINE)
 
 
 def results(events: Iterator[TuneEvent]) -> list[TaskResult]:

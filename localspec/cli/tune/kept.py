@@ -27,7 +27,8 @@ from localspec.types import TaskType
 from localspec.units import columns
 
 if TYPE_CHECKING:
-    from localspec.storage.tuned_settings import Identity, Kept, ModelFacts
+    from localspec.storage.pair_identity import Identity, ModelFacts
+    from localspec.storage.tuned_settings import Kept
     from localspec.tuning.export import ExportForm
 
 
@@ -128,7 +129,7 @@ def age(moment: str, now: datetime) -> str:
 
 def _stale(kept: Identity, now: Identity | None) -> tuple[str, ...]:
     """Return what has changed: of the present pair also its placement, of others machine and files."""
-    from localspec.storage.tuned_settings import changes
+    from localspec.storage.pair_identity import changes
 
     if now is None:
         return ()
@@ -142,7 +143,7 @@ def _stale(kept: Identity, now: Identity | None) -> tuple[str, ...]:
 
 
 def _as_it_is(model: ModelFacts) -> ModelFacts:
-    from localspec.storage.tuned_settings import fingerprint
+    from localspec.storage.pair_identity import fingerprint
 
     with suppress(LocalSpecError):
         return replace(model, fingerprint=fingerprint(Path(model.path)))

@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 
 from localspec.decoding.measurements import Costs, Trace
 from localspec.models.shape import read_shape
+from localspec.storage.pair_identity import Identity, ModelFacts
 from localspec.storage.profiles import Profile
-from localspec.storage.tuned_settings import Identity, ModelFacts
 from localspec.tuning.costs import recall_costs
 from localspec.tuning.events import TaskResult
 from localspec.tuning.plan import TunePlan

@@ -13,17 +13,14 @@ import pytest
 from localspec.errors import ModelFileError, StoreError
 from localspec.hardware.device_info import DeviceInfo, Machine
 from localspec.hardware.machine import facts_of
-from localspec.storage import tuned_settings
+from localspec.storage import json_file, tuned_settings
+from localspec.storage.pair_identity import Identity, MachineFacts, fingerprint, identify
 from localspec.storage.paths import data_dir
 from localspec.storage.tuned_settings import (
-    Identity,
     LoadOptions,
-    MachineFacts,
     TunedTask,
     everything,
-    fingerprint,
     forget,
-    identify,
     keep,
     keep_workplace,
     recall,
@@ -215,7 +212,7 @@ def test_a_disk_that_cannot_be_written_is_one_clear_error(
     here = identity(target, draft)
     keep(here, CODING)
     before = tuned_file().read_text()
-    monkeypatch.setattr(tuned_settings, "write_atomically", refuse)
+    monkeypatch.setattr(json_file, "write_atomically", refuse)
     with pytest.raises(StoreError, match="no space"):
         keep(here, WRITING)
     assert tuned_file().read_text() == before

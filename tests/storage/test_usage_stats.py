@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
+from localspec.errors import StoreError
 from localspec.storage import usage_stats as module
 from localspec.storage.usage_stats import (
     MOST_BUDGETS,
@@ -125,7 +126,8 @@ def test_answer_is_left_out_while_another_program_writes(path: Path, monkeypatch
     learn(path, "coding", SSD, answer(), steady=True)
     with FileLock(path.with_suffix(".lock")):
         monkeypatch.setattr("filelock.FileLock.acquire", _busy)
-        learn(path, "coding", SSD, answer(), steady=True)
+        with pytest.raises(StoreError, match="another program holds it"):
+            learn(path, "coding", SSD, answer(), steady=True)
     assert known(path).answers == 1
 
 

@@ -4,35 +4,32 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from localspec.inference.call_costs import facts_here
-from localspec.storage.call_costs import HOLDS_S, LARGEST_FILE, SCHEMA
+from localspec.storage.call_costs import HOLDS_S, LARGEST_FILE, costs_file, keep_costs, recall_costs
+from localspec.storage.pair_identity import Identity, MachineFacts, ModelFacts
 from localspec.storage.paths import data_dir
-from localspec.storage.tuned_settings import (
-    Identity,
-    KeptCall,
-    KeptCosts,
-    MachineFacts,
-    ModelFacts,
-    costs_file,
-    forget,
-    keep_costs,
-    recall_costs,
-)
+from localspec.storage.tuned_settings import forget
 
 NOW = 1_500_000_000.0
-COSTS = KeptCosts(NOW, (KeptCall(1, 0.01), KeptCall(5, 0.02)), (KeptCall(1, 0.001),))
+COSTS = ({1: 0.01, 5: 0.02}, {1: 0.001})
+AS_WRITTEN: dict[str, object] = {
+    "schema": 1,
+    "measured_at": NOW,
+    "verify": [{"tokens": 1, "seconds": 0.01}, {"tokens": 5, "seconds": 0.02}],
+    "step": [{"tokens": 1, "seconds": 0.001}],
+}
 TARGET = ModelFacts("/models/large.gguf", "aa", "the processor, 8 threads")
 HERE = Identity(MachineFacts("A processor", 8), TARGET, ModelFacts("/models/small.gguf", "bb", "CUDA0"), 4096)
 
 
 def kept(identity: Identity = HERE) -> Path:
     path = costs_file(identity, "alone")
-    keep_costs(path, COSTS)
+    keep_costs(path, NOW, *COSTS)
     return path
 
 
@@ -60,6 +57,17 @@ def test_files_are_private() -> None:
     assert (path.stat().st_mode & 0o777, path.parent.stat().st_mode & 0o777) == (0o600, 0o700)
 
 
+def with_changes(**changes: object) -> str:
+    return json.dumps(AS_WRITTEN | changes)
+
+
+def test_costs_are_read_as_they_were_always_written() -> None:
+    path = kept()
+    assert json.loads(path.read_text(encoding="utf-8")) == AS_WRITTEN
+    path.write_text(json.dumps(AS_WRITTEN), encoding="utf-8")
+    assert recall_costs(path, NOW) == COSTS
+
+
 @pytest.mark.parametrize(
     "content",
     [
@@ -68,11 +76,11 @@ def test_files_are_private() -> None:
         "[]",
         "{}",
         " " * (LARGEST_FILE + 1),
-        json.dumps(asdict(replace(COSTS, schema=SCHEMA + 1))),
-        json.dumps(asdict(replace(COSTS, verify=()))),
-        json.dumps(asdict(replace(COSTS, step=(KeptCall(0, 0.1),)))),
-        json.dumps(asdict(replace(COSTS, step=(KeptCall(1, -0.1),)))),
-        json.dumps(asdict(replace(COSTS, step=(KeptCall(1, float("nan")),)))),
+        with_changes(schema=2),
+        with_changes(verify=[]),
+        with_changes(step=[{"tokens": 0, "seconds": 0.1}]),
+        with_changes(step=[{"tokens": 1, "seconds": -0.1}]),
+        with_changes(step=[{"tokens": 1, "seconds": float("nan")}]),
     ],
 )
 def test_a_file_that_makes_no_sense_is_told_in_a_line_and_replaced(
@@ -100,7 +108,7 @@ def test_a_disk_that_takes_nothing_is_no_trouble(
 
     path = kept()
     monkeypatch.setattr(os, "fsync", full)
-    keep_costs(path, replace(COSTS, measured_at=NOW + 1))
+    keep_costs(path, NOW + 1, *COSTS)
     (line,) = caplog.messages
     assert "No space left" in line
     assert recall_costs(path, NOW) == COSTS

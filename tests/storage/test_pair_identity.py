@@ -8,15 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from localspec.storage.pair_identity import Identity, MachineFacts, ModelFacts, changes, fingerprint, identify
 from localspec.storage.paths import data_dir
-from localspec.storage.tuned_settings import (
-    Identity,
-    MachineFacts,
-    ModelFacts,
-    changes,
-    fingerprint,
-    identify,
-)
 from localspec.types import ModelOptions
 
 MACHINE = MachineFacts("A processor", 8, ("CUDA0: A card",), "550.1", "0.3.36")
