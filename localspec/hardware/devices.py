@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, assert_never
 
 import psutil
 
+from localspec.child_process import values_of
 from localspec.errors import LocalSpecError
 from localspec.hardware import nvml
-from localspec.hardware.child import values_of
 from localspec.hardware.device_info import DeviceInfo, DeviceKind, Machine
 
 if TYPE_CHECKING:

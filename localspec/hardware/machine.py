@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from localspec.child_process import values_of
 from localspec.errors import Cancelled, EngineDied, EngineError, StoreError, UserError
 from localspec.hardware import devices, nvml
 from localspec.hardware.bandwidth import Job, Measured, Refused, jobs, judge, measure
-from localspec.hardware.child import values_of
 from localspec.hardware.device_info import LinkRate, Machine, MemoryRate
 from localspec.hardware.devices import PATIENCE_S, Sight
 from localspec.storage.json_file import JsonFile

@@ -9,10 +9,10 @@ from dataclasses import replace
 
 import pytest
 
+from localspec.child_process import values_of
 from localspec.errors import Cancelled, EngineDied, EngineError, UserError
 from localspec.hardware import devices, machine
 from localspec.hardware.bandwidth import Job, Measured, MemoryJob, Refused
-from localspec.hardware.child import values_of
 from localspec.hardware.device_info import DeviceInfo, LinkRate, Machine, MemoryRate
 from localspec.hardware.devices import Sight
 from localspec.hardware.machine import known_machine, measure_rates, see_devices

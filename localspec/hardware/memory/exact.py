@@ -6,17 +6,13 @@ card its driver's own memory is given back.
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import asdict, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from localspec.errors import EngineError, LocalSpecError, UserError
+from localspec.child_process import values_of
+from localspec.errors import EngineDied, EngineError
 from localspec.hardware.device_info import DeviceNeed
 from localspec.hardware.memory.estimate import estimate, logits_bytes
 from localspec.hardware.memory.fit import size
@@ -48,76 +44,26 @@ def exact(
     Contexts are those that LocalSpec opens, the draft model's with its branches.
     Raises `UserError` for what cannot be opened, `EngineError` where llama.cpp fails or cannot tell.
     """
-    question = {"models": [_plain(options) for options in (target, draft) if options], "fan": max_fan_out}
-    answer = _ask(json.dumps(question), timeout_s)
-    if "error" in answer:
-        if answer["kind"] == "user":
-            raise UserError(answer["error"], answer["hint"])
-        raise EngineError(answer["error"])
-    return tuple(tuple(DeviceNeed(**need) for need in needs) for needs in answer["needs"])
-
-
-def _plain(options: ModelOptions) -> dict[str, Any]:
-    return {**asdict(options), "path": str(options.path)}
-
-
-def _ask(question: str, timeout_s: float) -> dict[str, Any]:
-    folder = str(Path(__file__).resolve().parents[3])
-    paths = [folder, *filter(None, [os.environ.get("PYTHONPATH")])]
+    options = [each for each in (target, draft) if each is not None]
     try:
-        done = subprocess.run(
-            [sys.executable, "-m", "localspec.hardware.memory.exact"],
-            input=question,
-            capture_output=True,
-            encoding="utf-8",
-            errors="replace",
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONIOENCODING": "utf-8"},
-            timeout=timeout_s,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        raise EngineError(f"llama.cpp has not told its memory needs in {timeout_s:g} seconds") from None
-    except OSError as error:
-        raise EngineError(f"no process for llama.cpp could be started: {error.strerror}") from error
-    try:
-        answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    except (ValueError, IndexError):
-        lines = done.stderr.strip().splitlines()
-        raise EngineError(
-            f"llama.cpp ended while it worked out its memory needs (code {done.returncode})"
-            + (f": {lines[-1].strip()}" if lines else "")
-        ) from None
-    return answer
+        return tuple(values_of(_needs_of_all, timeout_s, options, max_fan_out))
+    except EngineDied as died:
+        raise EngineError(f"llama.cpp ended while it worked out its memory needs: {died}") from None
 
 
-def main() -> None:
-    """Answer the question on standard input; run in the child process."""
-    try:
-        answer: dict[str, Any] = {"needs": _all_needs(json.load(sys.stdin))}
-    except UserError as error:
-        answer = {"error": error.message, "hint": error.hint, "kind": "user"}
-    except LocalSpecError as error:
-        answer = {"error": str(error), "hint": "", "kind": "engine"}
-    sys.stdout.write(json.dumps(answer) + "\n")
-
-
-def _all_needs(question: dict[str, Any]) -> list[list[dict[str, Any]]]:
+def _needs_of_all(models: Sequence[ModelOptions], max_fan_out: int) -> Iterator[Needs]:
+    """Yield what the target takes, then the draft model; for a child process."""
     from localspec.llama import Context, Model
 
-    needs: list[list[dict[str, Any]]] = []
     size = 0
-    for number, plain in enumerate(question["models"]):
-        tuples = {name: tuple(value) for name, value in plain.items() if isinstance(value, list)}
-        options = ModelOptions(**{**plain, **tuples, "path": Path(plain["path"])})
+    for number, options in enumerate(models):
         with closing(Model.open(options, allocate=False)) as model:
             if number:
-                options = draft_options(options, size, on_processor=_on_processor(model))
+                opened = draft_options(options, size, on_processor=_on_processor(model))
             else:
                 size = context_size(options.context, model.training_context)
-                options = replace(options, context=size)
-            context = Context(model, options, sequences=question["fan"] + 1 if number else 1)
-            needs.append([asdict(need) for need in needs_of(context)])
-    return needs
+                opened = replace(options, context=size)
+            yield needs_of(Context(model, opened, sequences=max_fan_out + 1 if number else 1))
 
 
 def _on_processor(model: Model) -> bool:
@@ -172,7 +118,3 @@ def compare(name: str, actual: Iterable[DeviceNeed], expected: Iterable[DeviceNe
             words.append(f"{need.device} {size(need.total)}, expected {size(guess)}{error}")
     words += [f"{device} nothing, expected {size(guess)}" for device, guess in foreseen.items() if guess]
     return f"memory of {name}: " + "; ".join(words)
-
-
-if __name__ == "__main__":
-    main()

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import itertools
 import logging
-import os
 import pickle
 import re
 import signal
 import subprocess
-import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from itertools import takewhile
-from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import IO
 
+from localspec.child_process import start_python
 from localspec.errors import EngineDied, EngineError, LocalSpecError
 from localspec.inference.worker.wire import (
     GREETING,
@@ -37,11 +35,6 @@ _POLITE_S = 1.0
 _FIRM_S = 0.5
 _DEATH_S = 1.0  # from the end of a pipe to the end of its process
 _CODE = "from localspec.inference.worker.child import main; main()"
-
-if sys.platform == "win32":
-    _FLAGS = subprocess.CREATE_NEW_PROCESS_GROUP | subprocess.CREATE_NO_WINDOW
-else:
-    _FLAGS = 0
 
 
 class Pending:
@@ -81,7 +74,7 @@ class EngineProcess:
     """A process that holds models. Its threads end with it; `close` ends it."""
 
     def __init__(self, on_log: LogListener | None) -> None:
-        self._process = _start()
+        self._process = start_python(_CODE, subprocess.PIPE, "the engine's process")
         self._relay = LogRelay(on_log) if on_log is not None else None
         assert self._process.stderr is not None
         self._output = Output(self._process.stderr, self._tell)
@@ -214,24 +207,6 @@ class EngineProcess:
             pending.replies.put(Failure(pending.number, type(self._end)(*self._end.args)))
         if self._relay is not None:
             self._relay.end()
-
-
-def _start() -> subprocess.Popen[bytes]:
-    """Start the child with its own session: no key pressed in the terminal reaches it."""
-    path = os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
-    environment = os.environ | {"PYTHONPATH": path, "PYTHONIOENCODING": "utf-8:backslashreplace"}
-    try:
-        return subprocess.Popen(
-            [sys.executable, "-P", "-u", "-c", _CODE],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=environment,
-            start_new_session=True,
-            creationflags=_FLAGS,
-        )
-    except OSError as error:
-        raise EngineError(f"the engine's process cannot be started: {error.strerror}") from error
 
 
 def _joined(thread: threading.Thread) -> bool:

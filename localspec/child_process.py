@@ -1,4 +1,4 @@
-"""Run something in a process of its own: whatever native code does to itself, this program lives on."""
+"""Python in a process of its own: whatever native code does to itself there, this program lives on."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,11 +21,11 @@ _Arguments = ParamSpec("_Arguments")
 _Value = TypeVar("_Value")
 
 _GREETING = b"localspec: values follow\n"
-_CODE = "from localspec.hardware.child import main; main()"
+_CODE = "from localspec.child_process import main; main()"
 _DEATH_S = 2.0  # from the end of a pipe to the end of its process
 
 if sys.platform == "win32":
-    _FLAGS = subprocess.CREATE_NO_WINDOW
+    _FLAGS = subprocess.CREATE_NEW_PROCESS_GROUP | subprocess.CREATE_NO_WINDOW
 else:
     _FLAGS = 0
 
@@ -32,25 +33,6 @@ else:
 @dataclass(frozen=True, slots=True)
 class _End:
     error: LocalSpecError | None = None
-
-
-class _Deadline:
-    """Kills a process when its time is over."""
-
-    def __init__(self, process: subprocess.Popen[bytes], seconds: float) -> None:
-        self.passed = False
-        self._process = process
-        self._timer = threading.Timer(seconds, self._kill)
-        self._timer.daemon = True
-        self._timer.start()
-
-    def cancel(self) -> None:
-        """Let the process live."""
-        self._timer.cancel()
-
-    def _kill(self) -> None:
-        self.passed = True
-        self._process.kill()
 
 
 def values_of(
@@ -66,12 +48,16 @@ def values_of(
     import tempfile  # 3 ms
 
     with tempfile.TemporaryFile() as printed:
-        process = _start(printed)
-        deadline = _Deadline(process, timeout_s)
+        process = start_python(_CODE, printed, "the probing process")
+        ends = time.monotonic() + timeout_s
+        deadline = threading.Timer(timeout_s, process.kill)
+        deadline.daemon = True
+        deadline.start()
         try:
             yield from _received(process, pickle.dumps((task, arguments, options)))
         except EngineDied as died:
-            reason = f"it took longer than {timeout_s:g} s" if deadline.passed else _reason(process, printed)
+            late = time.monotonic() >= ends
+            reason = f"it took longer than {timeout_s:g} s" if late else _reason(process, printed)
             raise EngineDied(f"{died}: {reason}") from None
         finally:
             deadline.cancel()
@@ -79,21 +65,24 @@ def values_of(
             process.communicate()
 
 
-def _start(printed: IO[bytes]) -> subprocess.Popen[bytes]:
-    """Start the child in a session of its own: Ctrl+C reaches it through its parent alone."""
+def start_python(code: str, stderr: int | IO[bytes], what: str) -> subprocess.Popen[bytes]:
+    """Start a Python that runs `code` in a session of its own: no key of the terminal reaches it.
+
+    Raises `EngineError` that names `what` cannot be started.
+    """
     path = os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
     try:
         return subprocess.Popen(
-            [sys.executable, "-P", "-c", _CODE],
+            [sys.executable, "-P", "-u", "-c", code],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=printed,
+            stderr=stderr,
             env=os.environ | {"PYTHONPATH": path, "PYTHONIOENCODING": "utf-8:backslashreplace"},
             start_new_session=True,
             creationflags=_FLAGS,
         )
     except OSError as error:
-        raise EngineError(f"the probing process cannot be started: {error.strerror or error}") from error
+        raise EngineError(f"{what} cannot be started: {error.strerror or error}") from error
 
 
 def _received(process: subprocess.Popen[bytes], work: bytes) -> Iterator[_Value]:
