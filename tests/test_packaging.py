@@ -55,7 +55,7 @@ def is_expected(name: str) -> bool:
 def test_wheel_holds_nothing_but_the_packages(contents: dict[str, int]) -> None:
     assert [name for name in contents if not is_expected(name)] == []
     suffixes = {PurePosixPath(name).suffix for name in contents if ".dist-info/" not in name}
-    assert suffixes <= {".py", ".typed", ".gguf", ".jsonl", ".md", ".txt", ".toml", ".tcss"}
+    assert suffixes <= {".py", ".typed", ".gguf", ".jsonl", ".md", ".txt", ".toml", ".tcss", ".css", ".j2"}
 
 
 def test_wheel_holds_every_module_and_profile(contents: dict[str, int]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
+from math import isfinite
 from textwrap import wrap
 
 from localspec.storage.tuned_settings import LoadOptions
@@ -40,6 +41,14 @@ _CONTENDERS = {
     "third": "the third best",
     "llama.cpp": "llama.cpp's defaults",
 }
+_REPORT_CONTENDERS = {
+    "plain": "plain decoding",
+    "best": "study's best",
+    "second": "study's second",
+    "third": "study's third",
+    "llama.cpp": "llama.cpp's defaults",
+}
+UNKNOWN = "–"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +100,29 @@ def figure(value: float) -> str:
     return f"{value:.{0 if value >= 99.95 else 1}f}"
 
 
+def fixed(value: float | None, digits: int = 1) -> str:
+    """Return a number with so many decimals, or a dash for what is no number."""
+    return UNKNOWN if value is None or not isfinite(value) else f"{value:,.{digits}f}"
+
+
+def percent(share: float, digits: int = 0) -> str:
+    """Return a share in percent, or a dash for what is no number."""
+    return f"{share:.{digits}%}" if isfinite(share) else UNKNOWN
+
+
+def milliseconds(seconds: float) -> str:
+    """Return a time in milliseconds with about three digits, or a dash for what is no number."""
+    if not isfinite(seconds):
+        return UNKNOWN
+    value = 1000 * seconds
+    return f"{value:,.{0 if value >= 100 else 1 if value >= 10 else 2 if value >= 1 else 3}f}\u00a0ms"
+
+
+def low_to_high(estimate: Estimate, digits: int = 1) -> str:
+    """Return the ends of an interval as the report writes them."""
+    return f"{fixed(estimate.low, digits)} to {fixed(estimate.high, digits)}"
+
+
 def interval(estimate: Estimate) -> str:
     """Return where a rate lies with 95% confidence."""
     return f"{figure(estimate.low)}-{figure(estimate.high)}"
@@ -99,6 +131,30 @@ def interval(estimate: Estimate) -> str:
 def gain_interval(estimate: Estimate) -> str:
     """Return where a ratio lies with 95% confidence."""
     return f"{estimate.low:.2f}-{estimate.high:.2f}"
+
+
+def mode_name(mode: str) -> str:
+    """Return a mode as the screen writes it."""
+    return MODE_NAMES.get(mode, mode.upper())
+
+
+def brief(settings: EngineSettings) -> str:
+    """Return the mode and its sizes as the report names them."""
+    if settings.mode == "off":
+        return "plain decoding"
+    ahead = f", budget {settings.fan_out_budget}" if settings.mode == "ssd" else ""
+    return f"{mode_name(settings.mode)}, K {settings.draft_length}{ahead}"
+
+
+def contender_words(name: str) -> str:
+    """Return how the report calls a contender, or a mode."""
+    return _REPORT_CONTENDERS.get(name) or mode_name(name)
+
+
+def contender_name(contender: ConfirmedContender) -> str:
+    """Return how the report calls a way of decoding, and its settings."""
+    name = _REPORT_CONTENDERS.get(contender.name, contender.name)
+    return name if contender.settings.mode == "off" else f"{name}: {brief(contender.settings)}"
 
 
 def mode_words(settings: EngineSettings) -> str:

@@ -18,7 +18,7 @@ from localspec.tuning.events import (
     RankCurve,
     TaskResult,
 )
-from localspec.tuning.report.page import LandscapeCell, Prediction, ReportInput, ReportModel, TaskReport
+from localspec.tuning.report.data import LandscapeCell, Prediction, ReportInput, ReportModel, TaskReport
 from localspec.types import EngineSettings, TaskType
 
 CODING = EngineSettings("ssd", 5, 12, "best-first", 0.85, 0.7, "rejection")

@@ -156,7 +156,7 @@ def test_the_report_says_what_could_not_be_measured() -> None:
     task = replace(given.tasks[0], result=replace(given.tasks[0].result, dropped=dropped))
     page = render(replace(given, tasks=(task,)))
     assert "Could not be measured: SSD (the engine &lt;crashed&gt;)." in page
-    assert "Could not be measured: study's second (there is no memory)." in page.replace("&#x27;", "'")
+    assert "Could not be measured: study's second (there is no memory)." in page.replace("&#39;", "'")
 
 
 class OnceTracing(Crashing):

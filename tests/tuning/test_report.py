@@ -15,8 +15,9 @@ import pytest
 from localspec.decoding.measurements import CallCosts, Costs
 from localspec.errors import StoreError
 from localspec.tuning.events import ConfirmedContender, Estimate, RankCurve, TaskResult
-from localspec.tuning.report.page import LandscapeCell, ReportInput, TaskReport, render, write_report
-from localspec.tuning.report.texts import settings_words
+from localspec.tuning.report.data import LandscapeCell, ReportInput, TaskReport
+from localspec.tuning.report.page import parameters, render, settings_words, size, write_report
+from localspec.tuning.words import fixed, milliseconds, percent
 from localspec.types import EngineSettings
 from tests.tuning.report_sample import sample
 
@@ -61,7 +62,9 @@ def test_the_same_input_gives_the_same_page() -> None:
 
 
 def test_the_page_is_well_formed_and_every_id_is_unique() -> None:
-    root = root_of(render(sample()))
+    html = render(sample())
+    assert html.startswith('<!DOCTYPE html>\n<html lang="en">')
+    root = root_of(html)
     ids = [each.get("id") for each in root.iter() if each.get("id")]
     assert len(ids) == len(set(ids))
     links = [(each.get("href") or "")[1:] for each in root.iter("a")]
@@ -298,5 +301,20 @@ def test_the_report_is_written_in_one_step_for_its_owner(tmp_path: Path) -> None
 
 
 def test_every_setting_that_a_mode_uses_is_told() -> None:
-    words = dict(settings_words(EngineSettings("ngram", 5, min_confidence=0.4)))
-    assert (words["confidence stop"], words["fan-out budget"]) == ("0.4", "–")
+    words = settings_words(EngineSettings("ngram", 5, min_confidence=0.4))
+    assert (words["min_confidence"], words["fan_out_budget"]) == ("0.4", "–")
+
+
+def test_figures_in_words() -> None:
+    assert [fixed(1234.56), fixed(nan), fixed(inf), fixed(None), fixed(1.005, 2)] == [
+        "1,234.6", "–", "–", "–", "1.00"
+    ]  # fmt: skip
+    assert [percent(0.846), percent(0.846, 1), percent(nan)] == ["85%", "84.6%", "–"]
+    times = [milliseconds(each) for each in (0.1234, 0.01234, 0.001234, 0.0001234, nan)]
+    assert times == ["123\u00a0ms", "12.3\u00a0ms", "1.23\u00a0ms", "0.123\u00a0ms", "–"]
+    assert [size(3 * 2**30), size(144_811_072)] == ["3.0 GiB", "138 MiB"]
+    assert [parameters(1_711_376_384), parameters(134_515_008), parameters(3200)] == [
+        "1.7 billion",
+        "135 million",
+        "3,200",
+    ]

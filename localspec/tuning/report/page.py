@@ -1,216 +1,187 @@
-"""The page of the tuning report: its sections in their order."""
+"""The page of the tuning report: what `page.html.j2` shows beside the figures."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import inf, isfinite, log
 from pathlib import Path
 
+from markupsafe import Markup
+
+from localspec.decoding.measurements import CallCosts, Costs
 from localspec.storage.paths import write_atomically
-from localspec.tuning.events import ConfirmedContender
-from localspec.tuning.report.costs import cost_section, prediction_section, workplace_section
-from localspec.tuning.report.data import LandscapeCell, Prediction, ReportInput, ReportModel, TaskReport
-from localspec.tuning.report.figures import gallery
-from localspec.tuning.report.markup import Markup, bullets, folded, join, paragraph, table, tag, text
-from localspec.tuning.report.scales import UNKNOWN, fixed, parameters, size
-from localspec.tuning.report.style import STYLE
-from localspec.tuning.report.svg import Bar, rate_bars
-from localspec.tuning.report.task import task_figures
-from localspec.tuning.report.texts import (
+from localspec.tuning.events import ConfirmedContender, TaskResult
+from localspec.tuning.report.data import ReportInput
+from localspec.tuning.report.figures import PARAMETERS, cost_figures, prediction_figure, task_figures
+from localspec.tuning.report.svg import FOLDER, Bar, rate_bars, rendered
+from localspec.tuning.words import (
+    UNKNOWN,
     brief,
-    choice,
-    chosen,
-    comparison,
     contender_name,
-    dropped_words,
-    interval,
-    meanings,
-    methods,
-    settings_words,
-    warnings,
+    contender_words,
+    fixed,
+    milliseconds,
+    mode_name,
+    percent,
 )
+from localspec.types import EngineSettings
 
-# Nothing on the page may be fetched or run, whatever a model is called.
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
-_WORDS = (
-    ("draft, verify, accept", "The draft model proposes tokens; the target checks them in one call."),
-    ("bonus token", "The token that the target itself puts after the accepted ones."),
-    ("SD", "Speculative decoding: the target waits while the draft model proposes."),
-    ("SSD", "The draft model prepares the next draft while the target still verifies the one before."),
-    ("fan-out budget", "For how many outcomes of the verification a draft is prepared."),
-    ("hit", "The outcome was among those prepared."),
-    ("draft temperature, C", "How the draft model's confidence is corrected before it is used."),
-)
-
-
-def page(given: ReportInput) -> str:
-    """Return the whole page as HTML."""
-    head = tag(
-        "head",
-        tag("meta", charset="utf-8"),
-        tag("meta", http_equiv="Content-Security-Policy", content=_POLICY),
-        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        tag("meta", name="color-scheme", content="light dark"),
-        tag("title", f"Tuning report: {given.target.name}"),
-        tag("style", Markup(STYLE)),
-    )
-    body = tag("body", _header(given), tag("main", *_sections(given)), _footer())
-    return f"<!DOCTYPE html>\n{tag('html', head, body, lang='en')}\n"
-
-
-def _header(given: ReportInput) -> Markup:
-    links = [each.result.task for each in given.tasks] + ["costs", "predictions", "settings", "method"]
-    return tag(
-        "header",
-        tag("h1", "Tuning report"),
-        paragraph(_pair(given), class_="lead"),
-        tag("nav", *(tag("a", at.capitalize(), href=f"#{at}") for at in links), aria_label="Sections"),
-    )
-
-
-def _pair(given: ReportInput) -> Markup:
-    draft = text(", without a draft model")
-    if given.draft:
-        draft = join([" with ", _model_name(given.draft), " as the draft model"])
-    made = given.made.strftime("%Y-%m-%d %H:%M %Z").strip()
-    return join([_model_name(given.target), draft, f" · {made}"])
-
-
-def _model_name(model: ReportModel) -> Markup:
-    return tag("bdi", tag("strong", model.name))
-
-
-def _sections(given: ReportInput) -> Iterator[Markup]:
-    yield _results(given)
-    if meaning := list(meanings(given)):
-        items = tag("ul", *(tag("li", each) for each in meaning), class_="meaning")
-        yield tag("section", tag("h2", "What it means"), items)
-    for task in given.tasks:
-        yield _task(task)
-    yield cost_section(given.costs, has_draft=given.draft is not None)
-    yield prediction_section(given)
-    yield workplace_section(given.workplace)
-    yield _settings(given)
-    yield _facts(given)
-    method = tag("h2", "How this was measured"), bullets(methods(given)), _glossary()
-    yield tag("section", *method, id="method")
-
-
-def _results(given: ReportInput) -> Markup:
-    parts: list[str] = [tag("h2", "Result")]
-    if given.quick:
-        parts.append(tag("p", "A quick run: fewer trials and shorter measurements.", class_="callout"))
-    parts += [tag("p", warning, class_="callout") for warning in warnings(given)]
-    if not given.tasks:
-        parts.append(paragraph("No task has been tuned yet.", class_="lead"))
-    parts.append(tag("div", *(_result(each) for each in given.tasks), class_="grid"))
-    return tag("section", *parts, id="result")
-
-
-def _result(task: TaskReport) -> Markup:
-    result, winner = task.result, chosen(task.result)
-    parts: list[str] = [tag("h3", f"{result.task.capitalize()}: {brief(result.settings)}")]
-    if winner is not None:
-        unit = tag("small", f" tokens/s ({interval(winner.rate)})")
-        line = [tag("span", fixed(winner.rate.value), unit, class_="big")]
-        if winner.name != "plain":
-            words = f"{fixed(winner.gain.value, 2)}× plain decoding ({interval(winner.gain, 2)})"
-            line.append(tag("span", words, class_="gain"))
-        parts.append(tag("div", *line, class_="headline"))
-    parts += [paragraph(choice(result.settings)), paragraph(comparison(result))]
-    parts.append(paragraph(result.reason, class_="soft"))
-    parts += [paragraph(dropped_words(each), class_="soft") for each in result.dropped]
-    bars = [_bar(each, each is winner) for each in result.contenders]
-    title = f"Measured tokens per second, {result.task}"
-    drawing = rate_bars(bars)
-    if drawing is None:
-        parts.append(paragraph("Not shown: no way of decoding was really run.", class_="soft"))
-    else:
-        parts += [drawing, _contenders(title, result.contenders)]
-    return tag("div", *parts, class_="card")
-
-
-def _bar(contender: ConfirmedContender, is_chosen: bool) -> Bar:
-    rate = contender.rate
-    told = f"{fixed(rate.value)} ({interval(rate)})"
-    name = f"chosen: {brief(contender.settings)}" if is_chosen else contender_name(contender)
-    return Bar(name, told, rate.value, rate.low, rate.high, is_chosen)
-
-
-def _contenders(title: str, contenders: Sequence[ConfirmedContender]) -> Markup:
-    head = ("way of decoding", "tokens/s (95%)", "against plain (95%)", "predicted")
-    rows = (
-        (
-            contender_name(each),
-            f"{fixed(each.rate.value)} ({interval(each.rate)})",
-            f"{fixed(each.gain.value, 2)}× ({interval(each.gain, 2)})",
-            UNKNOWN if each.predicted is None else fixed(each.predicted),
-        )
-        for each in contenders
-    )
-    return folded("Values", table(title, head, rows))
-
-
-def _task(task: TaskReport) -> Markup:
-    name = task.result.task
-    said = f"{task.result.trials:,} simulated trials; {task.result.seconds:,.0f} s in all."
-    return tag(
-        "section",
-        tag("h2", name.capitalize()),
-        paragraph(said, class_="lead"),
-        gallery(list(task_figures(task))),
-        id=name,
-    )
-
-
-def _settings(given: ReportInput) -> Markup:
-    tasks = [each.result for each in given.tasks]
-    head = ("", *(each.task for each in tasks))
-    rows = zip(*(settings_words(each.settings) for each in tasks), strict=True)
-    lines = [(first[0], *(words for _, words in (first, *others))) for first, *others in rows]
-    caption = f"{UNKNOWN} not used in this mode"
-    shown = tag("div", table(caption, head, lines), class_="card") if tasks else paragraph("None yet.")
-    return tag("section", tag("h2", "Settings"), shown, id="settings")
-
-
-def _facts(given: ReportInput) -> Markup:
-    facts = [("Target", _model(given.target))]
-    facts.append(("Draft model", _model(given.draft) if given.draft else Markup("none")))
-    facts += [(name, tag("bdi", value)) for name, value in given.machine]
-    entries = [part for name, value in facts for part in (tag("dt", name), tag("dd", value))]
-    return tag("section", tag("h2", "Machine and models"), tag("div", tag("dl", *entries), class_="card"))
-
-
-def _model(model: ReportModel) -> Markup:
-    about = f": {parameters(model.parameters)} parameters, {size(model.file_bytes)}; on {model.place}"
-    return join([tag("bdi", model.name), about])
-
-
-def _glossary() -> Markup:
-    entries = [part for name, words in _WORDS for part in (tag("dt", name), tag("dd", words))]
-    return folded("Words", tag("dl", *entries))
-
-
-def _footer() -> Markup:
-    words = "Made by localspec tune --report. This page holds everything that it shows and fetches nothing."
-    return tag("footer", words)
-
-
-__all__ = [
-    "LandscapeCell",
-    "Prediction",
-    "ReportInput",
-    "ReportModel",
-    "TaskReport",
-    "render",
-    "write_report",
-]
+DRIFT = 0.05  # more than this is told at the top
 
 
 def render(given: ReportInput) -> str:
     """Return the report as HTML with inline style and inline SVG, nothing to fetch and nothing to run."""
-    return page(given)
+    results = [task.result for task in given.tasks]
+    columns = [settings_words(each.settings) for each in results]
+    return rendered(
+        FOLDER / "page.html.j2",
+        given=given,
+        drifts=list(_drifts(given)),
+        meanings=list(_meanings(given)),
+        tasks=[
+            {"name": task.result.task, "result": task.result, "figures": list(task_figures(task))}
+            for task in given.tasks
+        ],
+        costs=list(cost_figures(given.costs, has_draft=given.draft is not None)),
+        prediction=prediction_figure(given),
+        settings=[(PARAMETERS[name], *(each[name] for each in columns)) for name in PARAMETERS],
+        brief=brief,
+        chosen=_chosen,
+        contender_name=contender_name,
+        contender_words=contender_words,
+        named=_named,
+        parameters=parameters,
+        rate_bars=_rate_bars,
+        size=size,
+    )
 
 
 def write_report(path: Path, given: ReportInput) -> None:
     """Write the report in one step, for its owner's eyes; raises StoreError."""
     write_atomically(path, render(given))
+
+
+def _named(result: TaskResult, name: str) -> ConfirmedContender | None:
+    return next((each for each in result.contenders if each.name == name), None)
+
+
+def _chosen(result: TaskResult) -> ConfirmedContender | None:
+    """Return the contender that the settings are; whatever plain decoding's other settings say."""
+    if result.settings.mode == "off":
+        return _named(result, "plain")
+    return next((each for each in result.contenders if each.settings == result.settings), None)
+
+
+def _rate_bars(result: TaskResult) -> Markup | None:
+    winner = _chosen(result)
+    return rate_bars(
+        [
+            Bar(f"chosen: {brief(each.settings)}", each.rate, chosen=True)
+            if each is winner
+            else Bar(contender_name(each), each.rate)
+            for each in result.contenders
+        ]
+    )
+
+
+def settings_words(settings: EngineSettings) -> dict[str, str]:
+    """Return the value of every setting by its name; a dash where the mode does not use it."""
+    drafts, ahead = settings.mode in {"sd", "ssd"}, settings.mode == "ssd"
+    stop = "by measured costs" if settings.min_confidence is None else f"{settings.min_confidence:g}"
+    used = {
+        "mode": (True, mode_name(settings.mode)),
+        "draft_length": (settings.mode != "off", str(settings.draft_length)),
+        "fan_out_budget": (ahead, str(settings.fan_out_budget)),
+        "fan_out_shape": (ahead, settings.fan_out_shape),
+        "draft_temperature": (drafts, f"{settings.draft_temperature:g}"),
+        "saguaro_c": (ahead, f"{settings.saguaro_c:g}"),
+        "acceptance": (drafts, settings.acceptance),
+        "min_confidence": (settings.mode != "off", stop),
+        "fallback": (drafts, settings.fallback),
+    }
+    return {name: words if uses else UNKNOWN for name, (uses, words) in used.items()}
+
+
+def _meanings(given: ReportInput) -> Iterator[str]:
+    """Yield what the figures mean, in plain sentences."""
+    if given.costs is not None:
+        chosen = [each.result.settings for each in given.tasks]
+        drafted = max((each.draft_length for each in chosen if each.mode != "off"), default=4)
+        yield from _of_costs(given.costs, drafted)
+    firsts = [
+        f"{percent(each.result.calibration.acceptance[0])} in {each.result.task}"
+        for each in given.tasks
+        if each.result.calibration is not None and each.result.calibration.acceptance
+    ]
+    if firsts:
+        listed = " and ".join([", ".join(firsts[:-1]), firsts[-1]] if firsts[1:] else firsts)
+        yield f"Of the first draft tokens the target accepts {listed}."
+
+
+def _of_costs(costs: Costs, drafted: int) -> Iterator[str]:
+    alone = sorted((each for each in costs.calls if not each.together), key=lambda each: each.depth)
+    if not alone or not (one := dict(alone[0].verify).get(1)) or not isfinite(one):
+        return
+    size, several = max((m, cost) for m, cost in alone[0].verify if m <= drafted + 1)
+    if size > 1 and isfinite(several):
+        yield (
+            f"Verifying {size} tokens at once costs {several / one:.1f} times what one token costs on this "
+            f"machine ({milliseconds(several)} against {milliseconds(one)}); one after the other they would "
+            f"cost {size} times as much."
+        )
+    step = dict(alone[0].step).get(1)
+    if step and isfinite(step):
+        yield f"A token of the draft model costs {percent(step / one)} of one of the target" + _together(
+            costs.calls, alone[0], one
+        )
+
+
+def _together(calls: Sequence[CallCosts], alone: CallCosts, one: float) -> str:
+    both = next((each for each in calls if each.together and each.depth == alone.depth), None)
+    slowed = dict(both.verify).get(1) if both else None
+    if not slowed or not isfinite(slowed):
+        return "."
+    return f"; while both work at once, a token of the target takes {slowed / one:.2f} times as long."
+
+
+@dataclass(frozen=True, slots=True)
+class _Drift:
+    """How much faster or slower the machine was at the end than at the beginning."""
+
+    what: str
+    times: float
+
+    @property
+    def says(self) -> str:
+        return f"{self.what} {fixed(self.times, 2)} times that at the beginning."
+
+    @property
+    def is_doubtful(self) -> bool:
+        return _doubt(self.times) > DRIFT
+
+
+def _drifts(given: ReportInput) -> Iterator[_Drift]:
+    for each in given.tasks:
+        task = each.result.task.capitalize()
+        yield _Drift(f"{task}: the speed of plain decoding at the end was", each.result.drift)
+    if given.costs and given.costs.calls:
+        drift = max((calls.drift for calls in given.costs.calls), key=_doubt)
+        yield _Drift("Costs: the time of one token of the target at the end was, at worst,", drift)
+
+
+def _doubt(drift: float) -> float:
+    return abs(log(drift)) if 0 < drift < inf else inf
+
+
+def size(amount: float) -> str:
+    """Return bytes as people say them."""
+    return f"{amount / 2**30:.1f} GiB" if amount >= 2**30 else f"{amount / 2**20:.0f} MiB"
+
+
+def parameters(count: float) -> str:
+    """Return a number of weights as people say them."""
+    for unit, name in ((1e9, "billion"), (1e6, "million")):
+        if count >= unit:
+            return f"{count / unit:.{1 if count < 100 * unit else 0}f} {name}"
+    return f"{count:,.0f}"

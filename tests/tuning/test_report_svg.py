@@ -3,34 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from math import inf, nan
+from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
 
-from localspec.tuning.report.markup import Markup, table, tag, text
+from localspec.tuning.events import Estimate
+from localspec.tuning.report.data import LandscapeCell
 from localspec.tuning.report.svg import (
     Axis,
     Bar,
-    Cell,
     Chart,
     Mark,
     Series,
     clipped,
     columns,
+    doubling_ticks,
+    finite,
     heatmap,
     line_chart,
+    linear_ticks,
     rate_bars,
+    rendered,
     share_bars,
 )
 
 
-def parsed(drawing: Markup | None) -> ET.Element:
+def parsed(drawing: str | None) -> ET.Element:
     assert drawing is not None
     return ET.fromstring(drawing)
 
 
-def titles(drawing: Markup | None) -> list[str]:
+def titles(drawing: str | None) -> list[str]:
     return [each.text or "" for each in parsed(drawing).iter("title")][1:]
 
 
@@ -102,17 +108,21 @@ def test_whiskers_widen_the_scale_and_bad_ones_are_left_out() -> None:
 
 
 def test_bars_are_as_long_as_their_values() -> None:
-    bars = [Bar("plain", "50", 50, 48, 52), Bar("best", "100", 100, 95, 105, chosen=True)]
+    bars = [Bar("plain", Estimate(50, 48, 52)), Bar("best", Estimate(100, 95, 105), chosen=True)]
     root = parsed(rate_bars(bars))
     plain, best = (float(each.get("width") or nan) for each in root.iter("rect"))
     assert best == pytest.approx(2 * plain, rel=0.01)
-    assert [[span.text for span in row.iter("span")] for row in root] == [["plain", "50"], ["best", "100"]]
+    assert [[span.text for span in row.iter("span")] for row in root] == [
+        ["plain", "50.0 (48.0 to 52.0)"],
+        ["best", "100.0 (95.0 to 105.0)"],
+    ]
     assert [(row.get("class") or "").split() for row in root] == [["muted"], ["a", "chosen"]]
 
 
 def test_bars_that_are_no_numbers_are_left_out() -> None:
-    assert rate_bars([Bar("plain", "?", nan, nan, nan)]) is None
-    assert len(parsed(rate_bars([Bar("plain", "?", nan, 1, 2), Bar("best", "1", 1, -inf, inf)]))) == 1
+    unknown, endless = Estimate(nan, 1, 2), Estimate(1, -inf, inf)
+    assert rate_bars([Bar("plain", Estimate(nan, nan, nan))]) is None
+    assert len(parsed(rate_bars([Bar("plain", unknown), Bar("best", endless)]))) == 1
 
 
 def test_columns_beyond_the_used_ones_are_pale() -> None:
@@ -130,32 +140,103 @@ def test_shares_stand_in_their_order() -> None:
 
 
 def test_a_heatmap_shows_every_cell_and_one_ring() -> None:
-    cells = [Cell(1, 2, 10.0), Cell(2, 2, 20.0), Cell(2, 8, nan)]
-    drawing = heatmap("key", ("Field", "K", "budget"), cells, ring=cells[1])
+    cells = [LandscapeCell(1, 2, 10.0), LandscapeCell(2, 2, 20.0)]
+    drawing = heatmap("key", "Field", cells, ring=cells[1])
     boxes = [each.get("class") for each in parsed(drawing).iter("rect")]
     assert titles(drawing) == [
         "draft length 1, budget 2: 10.0 tokens/s",
         "draft length 2, budget 2: 20.0 tokens/s",
     ]
     assert boxes == ["h0", "h9", "ring"]
-    assert heatmap("key", ("Field", "K", "budget"), [cells[2]], ring=None) is None
 
 
 def test_a_heatmap_of_equal_cells_can_be_drawn() -> None:
-    cells = [Cell(1, 2, 10.0), Cell(2, 2, 10.0)]
-    boxes = [each.get("class") for each in parsed(heatmap("k", ("F", "K", "B"), cells, None)).iter("rect")]
+    cells = [LandscapeCell(1, 2, 10.0), LandscapeCell(2, 2, 10.0)]
+    boxes = [each.get("class") for each in parsed(heatmap("k", "F", cells, None)).iter("rect")]
     assert len(set(boxes)) == 1
 
 
-def test_markup_escapes_texts_once_and_forbidden_characters_not_at_all() -> None:
-    assert tag("p", "<b> & \"'", title='<&">') == (
-        '<p title="&lt;&amp;&quot;&gt;">&lt;b&gt; &amp; &quot;&#x27;</p>'
-    )
-    assert text(text("<")) == "&lt;"
-    assert text("a\x00\x1b[31m\ud800") == "a\ufffd\ufffd[31m\ufffd"
-    assert "<script>" not in table("<script>", ["<script>"], [["<script>", "<script>"]])
+def test_templates_escape_texts_and_replace_what_cannot_be_written(tmp_path: Path) -> None:
+    template = tmp_path / "page.html.j2"
+    template.write_text('<p title="{{ words }}">{{ words }}</p>')
+    words = '<b> & "\x00\x1b[31m\ud800'
+    told = "&lt;b&gt; &amp; &#34;\ufffd\ufffd[31m\ufffd"
+    assert rendered(template, words=words) == f'<p title="{told}">{told}</p>'
 
 
 def test_long_names_are_clipped() -> None:
     assert clipped("short", 100) == "short"
     assert clipped("a very long name that does not fit", 100).endswith("…")
+
+
+@pytest.mark.parametrize(
+    ("span", "step"), [(6.0, 1.0), (12.0, 2.0), (13.0, 5.0), (0.0051, 0.001), (48.0, 10.0), (9e6, 2e6)]
+)
+def test_steps_are_nice_numbers(span: float, step: float) -> None:
+    first, second, *_ = linear_ticks(0.0, span)
+    assert second - first == pytest.approx(step)
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.0, 0.937), (61.7, 118.4), (-3.0, 2.0), (1e-6, 3e-6), (0, 1e9)])
+def test_linear_ticks_enclose_the_range_evenly(low: float, high: float) -> None:
+    ticks = linear_ticks(low, high)
+    steps = {round((b - a) / (ticks[1] - ticks[0]), 6) for a, b in pairwise(ticks)}
+    assert ticks[0] <= low
+    assert ticks[-1] >= high
+    assert steps == {1.0}
+    assert 3 <= len(ticks) <= 9
+
+
+def test_ticks_that_fit_are_not_exceeded() -> None:
+    assert linear_ticks(0, 1) == (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
+
+
+@pytest.mark.parametrize("value", [0.0, 5.0, -2.0])
+def test_an_empty_range_is_widened(value: float) -> None:
+    ticks = linear_ticks(value, value)
+    assert ticks[0] < value < ticks[-1]
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "ticks"),
+    [(1, 64, (1, 2, 4, 8, 16, 32, 64)), (3, 20, (2, 4, 8, 16, 32)), (0.3, 0.3, (0.25, 0.5)), (4, 4, (4, 8))],
+)
+def test_doubling_ticks(low: float, high: float, ticks: tuple[float, ...]) -> None:
+    assert doubling_ticks(low, high) == ticks
+
+
+def test_a_whole_scale_runs_from_tick_to_tick() -> None:
+    scale = Axis().scale((0, 10), 100, 0)
+    assert [scale(value) for value in (0, 5, 10, 99, -1)] == [100, 50, 0, 0, 100]
+    assert [scale.label(tick) for tick in scale.ticks] == ["0", "2", "4", "6", "8", "10"]
+
+
+def test_a_tight_scale_runs_from_value_to_value() -> None:
+    scale = Axis(tight=True).scale((1, 16), 0, 150)
+    assert (scale(1), scale(16)) == (0, 150)
+    assert scale.ticks == (2, 4, 6, 8, 10, 12, 14, 16)
+
+
+def test_a_tight_scale_counts_in_whole_numbers() -> None:
+    assert Axis(tight=True).scale((1, 2), 0, 1).ticks == (1, 2)
+
+
+def test_a_doubling_scale_gives_every_doubling_the_same_room() -> None:
+    scale = Axis(doubling=True).scale((1, 64), 0, 60)
+    assert [scale(value) for value in (1, 2, 8, 64)] == pytest.approx([0, 10, 30, 60])
+    assert scale.label(0.25) == "0.25"
+
+
+def test_a_tight_scale_of_one_value_can_still_be_drawn() -> None:
+    for doubling in (False, True):
+        scale = Axis(tight=True, doubling=doubling).scale((4,), 0, 10)
+        assert 0 <= scale(4) <= 10
+
+
+def test_labels_have_the_decimals_of_their_steps() -> None:
+    scale = Axis().scale((0.14, 0.22), 0, 1)
+    assert [scale.label(tick) for tick in scale.ticks] == ["0.14", "0.16", "0.18", "0.20", "0.22"]
+
+
+def test_what_cannot_be_drawn_is_left_out() -> None:
+    assert finite([(1, 2), (nan, 1), (1, inf), (2, -inf), (3, 4)]) == ((1, 2), (3, 4))
