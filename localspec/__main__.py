@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from localspec.app.screen import ScreenRequest
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -15,9 +19,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def open_screen(argv: Sequence[str]) -> int:
     """Open the chat screen and return the exit code."""
-    from localspec_tui.launch import main as launch  # Textual takes 0.3 s
+    from localspec.cli.screen import main as settle
 
-    return launch(argv)
+    return settle(argv, _launch)
+
+
+def _launch(request: ScreenRequest) -> int:
+    from localspec_tui.launch import launch  # Textual takes 0.3 s, which a mistake in the flags does without
+
+    return launch(request)
 
 
 if __name__ == "__main__":

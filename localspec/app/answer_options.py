@@ -8,11 +8,12 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 from localspec.chat.auto import AUTO, Asked, followed, with_auto
-from localspec.cli.shared.arguments import TemplateVariables
 from localspec.errors import UserError
 from localspec.storage.paths import config_dir
 from localspec.storage.profiles import DEFAULT_PROFILE, Profile, files_in, profile
 from localspec.types import Sampling
+
+TemplateVariables = tuple[tuple[str, bool | int | float | str], ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,8 @@ import argparse
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import get_args
 
-from localspec.cli.shared.arguments import MODES
 from localspec.errors import UserError
 from localspec.models.names import Reference, file_named
 from localspec.storage.config import read_config
@@ -15,6 +15,7 @@ from localspec.storage.paths import config_dir
 from localspec.storage.profiles import Speculation
 from localspec.types import EngineSettings, Mode, ModelOptions
 
+MODES = ("auto", *get_args(Mode))  # that one can ask for
 DRAFT_MODES = ("sd", "ssd")
 USUAL_FAN_OUT = 16  # outcomes that there is room for without asking
 Fetch = Callable[[Reference], Path]
@@ -57,11 +58,11 @@ class Decoding:
         return self.asked.apply(EngineSettings())
 
 
-def pair_options(args: argparse.Namespace, fetch: Fetch | None = None) -> PairOptions:
+def pair_options(args: argparse.Namespace) -> PairOptions:
     """Return the models that the arguments name; raises UserError for combinations without sense.
 
     Where they name none, config.toml does, or else it is the default pair. Models of the hub that are not on
-    disk come through `fetch`; without it, with progress on the terminal.
+    disk come through `args.fetch`.
     """
     args = _with_configured_models(args)
     if args.model_draft and not args.model:
@@ -76,7 +77,7 @@ def pair_options(args: argparse.Namespace, fetch: Fetch | None = None) -> PairOp
             "lower -ub or raise -b/--batch-size",
         )
     _check_draft_flags(args, has_draft=bool(args.model_draft or not args.model))
-    target_path, draft_path = _paths(args, fetch)
+    target_path, draft_path = _paths(args)
     return PairOptions(
         target=_target_options(args, target_path, micro_batch),
         draft=_draft_options(args, draft_path, micro_batch) if draft_path else None,
@@ -98,7 +99,7 @@ def _with_configured_models(args: argparse.Namespace) -> argparse.Namespace:
     return argparse.Namespace(**{**vars(args), **configured})
 
 
-def _paths(args: argparse.Namespace, fetch: Fetch | None) -> tuple[Path, Path | None]:
+def _paths(args: argparse.Namespace) -> tuple[Path, Path | None]:
     target = args.model
     if args.hf_file is not None:
         if not isinstance(target, Reference):
@@ -106,23 +107,22 @@ def _paths(args: argparse.Namespace, fetch: Fetch | None) -> tuple[Path, Path | 
         target = replace(target, file=args.hf_file)
     if target:
         draft = args.model_draft
-        return _model_path(target, fetch), _model_path(draft, fetch) if draft else None
+        return _model_path(target, args.fetch), _model_path(draft, args.fetch) if draft else None
     from localspec.models.default_pair import default_pair  # only looked for when wanted
 
     return default_pair()
 
 
-def _model_path(named: str | Reference, fetch: Fetch | None) -> Path:
+def _model_path(named: str | Reference, fetch: Fetch) -> Path:
     """Return the file of a model: of the hub, with a name that `localspec models` lists, or a path."""
     if isinstance(named, Reference):
-        from localspec.cli.pull import fetch as fetch_with_progress
         from localspec.models.hub.repository import resolve
 
-        return resolve(named, fetch or fetch_with_progress)
+        return resolve(named, fetch)
     path = file_named(named)
     if path is not None:
         return path
-    from localspec.cli.models import on_this_computer
+    from localspec.models.default_pair import on_this_computer
     from localspec.models.local import named as model_named
     from localspec.models.local import no_such_model
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from localspec.app.options import PairOptions
-from localspec.cli.shared.arguments import MODES, Parser
-from localspec.cli.shared.console import say
+from localspec.app.options import MODES, PairOptions
 from localspec.errors import ModelFileError, UserError
 from localspec.types import ModelOptions
 
@@ -22,31 +21,26 @@ _FEW = 3  # alternatives, where nobody asks for all
 _MODES = {"off": "plain decoding", "sd": "speculative decoding (SD)", "ssd": "drafting ahead (SSD)"}
 
 
-def add_placing_flags(parser: Parser, *, may_skip: bool = True) -> None:
-    """Add what guides the plan of who sits where; `may_skip` if a verb can do without a plan."""
-    add = parser.add_argument_group("placement").add_argument
-    add("--reserve", metavar="SIZES", help="memory to keep free, such as 0=1GiB,1=2GiB,cpu=4GiB")
-    add("--explain", action="store_true", help="print who sits where and why, and all that was not taken")
-    if may_skip:
-        add(
-            "--no-fit", action="store_true",
-            help="make no plan: llama.cpp places the models, whether they fit or not",
-        )  # fmt: skip
+def placed(
+    args: argparse.Namespace,
+    pair: PairOptions,
+    tell: Callable[[str], None],
+    *,
+    here: bool = False,
+    always: bool = False,
+) -> PairOptions:
+    """Return a pair with its seats on this machine; `tell` of the plan if asked to, or `always`.
 
-
-def placed(args: argparse.Namespace, pair: PairOptions, *, here: bool = False) -> PairOptions:
-    """Return a pair with its seats on this machine, explained if that was asked for; raises UserError.
-
-    `here` if this process is the one that opens the models.
+    `here` if this process is the one that opens the models. Raises UserError.
     """
     if args.no_fit:
-        if args.explain:
+        if args.explain and not always:
             raise UserError("--explain tells of a plan, and --no-fit makes none", "keep one of them")
         return pair
     placement = plan(args, pair, here=here)
-    if args.explain:
-        for line in lines(placement, explain=True):
-            say(line)
+    if args.explain or always:
+        for line in lines(placement, explain=args.explain):
+            tell(line)
     return apply(placement, pair)
 
 

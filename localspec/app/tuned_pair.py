@@ -12,13 +12,13 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from localspec.app.options import PairOptions
+from localspec.app.options import MODES, PairOptions
 from localspec.chat.answer_settings import Answered, PairKnowledge, Tuned
-from localspec.cli.shared.arguments import MODES
 from localspec.errors import LocalSpecError, ModelFileError, UserError
 from localspec.storage.config import read_config
 from localspec.storage.paths import config_dir
 from localspec.types import TaskType
+from localspec.units import ago
 
 if TYPE_CHECKING:
     from localspec.storage.pair_identity import Identity, ModelFacts
@@ -183,9 +183,7 @@ def _only_programs_changed(tuned: TunedTask, now: Identity) -> bool:
 
 def reason(tuned: TunedTask, now: datetime) -> str:
     """Return when settings were tuned and what they gain, in a line."""
-    from localspec.cli.tune.kept import age
-
     if tuned.settings.mode == "off":
-        return f"tuned {age(tuned.measured_at, now)}: {tuned.reason}"
+        return f"tuned {ago(tuned.measured_at, now)}: {tuned.reason}"
     interval = f"{tuned.gain_low:.1f}-{tuned.gain_high:.1f}"
-    return f"tuned {age(tuned.measured_at, now)}: {tuned.gain:.1f}x plain ({interval})"
+    return f"tuned {ago(tuned.measured_at, now)}: {tuned.gain:.1f}x plain ({interval})"

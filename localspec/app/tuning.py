@@ -281,6 +281,15 @@ class TuneRequest:
     fixed: tuple[str, ...] = ()  # fields of a workplace that flags have settled
 
 
+@dataclass(frozen=True, slots=True)
+class TuneChoice:
+    """What a person wants tuned, and how; `resume` goes on with a run that was stopped."""
+
+    tasks: tuple[TaskType, ...]
+    quick: bool = False
+    resume: bool = False
+
+
 def plan_of(pair: PairOptions, wish: TuneRequest) -> TunePlan:
     """Return the plan of a run on these models."""
     return TunePlan(

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
 from localspec import units
 from localspec.cli.shared.arguments import Parser, verb_parser
 from localspec.cli.shared.console import say
 from localspec.cli.shared.errors import SUCCESS
-from localspec.models.local import LocalModel, find_models
+from localspec.models.default_pair import on_this_computer
+from localspec.models.local import LocalModel
 from localspec.storage.paths import expanded
 
 SCHEMA = 1
@@ -54,14 +54,6 @@ def main(argv: Sequence[str]) -> int:
     total = units.size(sum(model.bytes for model in models))
     say(f"{len(models)} model{'' if len(models) == 1 else 's'}, {total} on disk")
     return SUCCESS
-
-
-def on_this_computer(folders: Sequence[Path] = ()) -> tuple[LocalModel, ...]:
-    """Return the models in the caches, in given folders, and those that come with LocalSpec."""
-    from localspec import smollm2
-    from localspec.demo import bundled_pair
-
-    return find_models(folders, bundled=(*bundled_pair(), smollm2.draft()))
 
 
 def table(models: Iterable[LocalModel]) -> list[str]:

@@ -12,6 +12,7 @@ from localspec.cli.shared.arguments import (
     Parser,
     add_device_flags,
     add_model_flags,
+    add_placing_flags,
     add_speculation_flags,
     set_up_logging,
     verb_parser,
@@ -31,7 +32,7 @@ def parser() -> Parser:
     add_model_flags(result)
     add_device_flags(result)
     add_speculation_flags(result)
-    placing.add_placing_flags(result, may_skip=False)
+    add_placing_flags(result, may_skip=False)
     group = result.add_argument_group("output")
     group.add_argument("--json", action="store_true", help="print one JSON object instead of text")
     group.add_argument("-v", "--verbose", action="store_true", help="print log to standard error")

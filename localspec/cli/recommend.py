@@ -73,8 +73,8 @@ def this_machine(memory: int | None = None) -> Machine:
 def ranking(machine: Machine, task: str | None) -> tuple[Ranked, ...]:
     """Return the catalogue as ranked for a machine."""
     from localspec.app.recommendation import recommend
-    from localspec.cli.models import on_this_computer
     from localspec.models.catalogue import catalogue
+    from localspec.models.default_pair import on_this_computer
 
     return recommend(machine, catalogue(), on_this_computer(), task=task)
 

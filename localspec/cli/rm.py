@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from localspec import units
-from localspec.cli.models import on_this_computer
 from localspec.cli.shared.arguments import Parser, verb_parser
 from localspec.cli.shared.console import is_terminal, say
 from localspec.cli.shared.errors import FAILURE, SUCCESS
 from localspec.errors import UserError
+from localspec.models.default_pair import on_this_computer
 from localspec.models.local import LocalModel, named, no_such_model
 from localspec.models.removal import Removal, plan_removal, remove
 from localspec.storage.config import read_config

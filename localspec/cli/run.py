@@ -7,10 +7,9 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING
 
-from localspec.app import figures, placing
+from localspec.app import figures
 from localspec.app.answer_options import AnswerOptions, answer_options
 from localspec.app.options import decoding, pair_options
 from localspec.app.tuned_pair import KnownPair
@@ -43,7 +42,6 @@ def parser() -> Parser:
         "--no-chat", action="store_true", help="continue the bare text, without a chat template"
     )
     add_answer_flags(result)
-    placing.add_placing_flags(result)
     return result
 
 
@@ -59,7 +57,7 @@ def main(argv: Sequence[str]) -> int:
     question = read_prompt(args.prompt if args.flag_prompt is None else [args.flag_prompt])
     set_up_logging(verbose=args.verbose)
     known = KnownPair(args, here=True)
-    pair = known.seat(pair, partial(placing.placed, here=True))
+    pair = known.seat(pair, opening.placed)
     with opening.open_runtime(pair) as runtime:
         opening.tell_notes(runtime, pair)
         decider = Decider(runtime, known.experience, options, how.asked)

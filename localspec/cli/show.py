@@ -136,7 +136,7 @@ def _find(named: str) -> tuple[Path | None, ModelShape]:
     path = file_named(named)
     if path is not None:
         return path, read_shape(path)
-    from localspec.cli.models import on_this_computer
+    from localspec.models.default_pair import on_this_computer
     from localspec.models.local import named as model_named
     from localspec.models.local import no_such_model
 

@@ -9,13 +9,14 @@ from dataclasses import asdict, replace
 from math import isfinite
 from typing import TYPE_CHECKING
 
-from localspec.app import figures, placing
+from localspec.app import figures
 from localspec.app.options import Decoding, decoding, pair_options
 from localspec.cli.shared import opening
 from localspec.cli.shared.arguments import (
     Parser,
     add_device_flags,
     add_model_flags,
+    add_placing_flags,
     add_speculation_flags,
     decimal,
     set_up_logging,
@@ -55,7 +56,7 @@ def parser() -> Parser:
     add_model_flags(result)
     add_device_flags(result)
     add_speculation_flags(result)
-    placing.add_placing_flags(result)
+    add_placing_flags(result)
     return result
 
 
@@ -72,7 +73,7 @@ def main(argv: Sequence[str]) -> int:
     set_up_logging(verbose=args.verbose)
     if pair.draft is not None and how.mode is None:
         args.mode = "ssd"  # a plan for the mode that needs most has room for the others
-    pair = placing.placed(args, pair, here=True)
+    pair = opening.placed(args, pair)
     from localspec.benchmark import exactness  # numpy: 0.1 s
 
     effort = exactness.QUICK if args.quick else exactness.Effort()

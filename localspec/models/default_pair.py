@@ -6,13 +6,18 @@ tiny models.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from localspec import smollm2
 from localspec.demo import bundled_pair
 from localspec.storage.profiles import Profile
 from localspec.types import ModelInfo, Sampling, TaskType
+
+if TYPE_CHECKING:
+    from localspec.models.local import LocalModel
 
 _SMOLLM2 = "SmolLM2 135M Instruct"
 _SMOLLM2_DRAFT = "smollm2-draft"
@@ -22,6 +27,13 @@ def default_pair() -> tuple[Path, Path]:
     """Return the target and the draft model that open where nobody names any."""
     target = smollm2.target()
     return bundled_pair() if target is None else (target, smollm2.draft())
+
+
+def on_this_computer(folders: Sequence[Path] = ()) -> tuple[LocalModel, ...]:
+    """Return the models in the caches, in given folders, and those that come with LocalSpec."""
+    from localspec.models.local import find_models  # 20 ms that the default pair does without
+
+    return find_models(folders, bundled=(*bundled_pair(), smollm2.draft()))
 
 
 def recommended_sampling(target: Path, task: TaskType) -> Sampling | None:

@@ -23,7 +23,9 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeRuntime:
     runtime = FakeRuntime()
     monkeypatch.setattr(opening, "open_runtime", runtime.open)
     monkeypatch.setattr(opening, "_devices", lambda: ())
-    monkeypatch.setattr(placing, "placed", lambda _args, pair, **_how: pair)  # there are no model files
+    monkeypatch.setattr(
+        placing, "placed", lambda _args, pair, *_tell, **_how: pair
+    )  # there are no model files
     return runtime
 
 

@@ -32,7 +32,9 @@ def models(monkeypatch: pytest.MonkeyPatch) -> Models:
     result = Models()
     monkeypatch.setattr(opening, "open_runtime", result.open)
     monkeypatch.setattr(opening, "_devices", lambda: ())
-    monkeypatch.setattr(placing, "placed", lambda _args, pair, **_how: pair)  # there are no model files
+    monkeypatch.setattr(
+        placing, "placed", lambda _args, pair, *_tell, **_how: pair
+    )  # there are no model files
     monkeypatch.setattr(bench, "machine_words", lambda _pair: "A processor, 2 cores")
     return result
 

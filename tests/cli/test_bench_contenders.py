@@ -196,7 +196,7 @@ def test_a_prompt_that_leaves_no_room_for_an_answer() -> None:
 def test_models_sit_as_the_mode_needs_that_needs_most(
     monkeypatch: pytest.MonkeyPatch, modes: tuple[str, ...], mode: str, has_draft: bool
 ) -> None:
-    def placed(args: argparse.Namespace, pair: PairOptions, *, here: bool) -> PairOptions:
+    def placed(args: argparse.Namespace, pair: PairOptions, _tell: object, *, here: bool) -> PairOptions:
         asked.append((args.mode, here))
         return replace(pair, max_fan_out=5)
 

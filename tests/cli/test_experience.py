@@ -13,7 +13,6 @@ import pytest
 
 from localspec.app import placing
 from localspec.app.options import PairOptions, pair_options
-from localspec.app.placing import add_placing_flags
 from localspec.app.tuned_pair import KnownPair, reason
 from localspec.cli.shared.arguments import add_answer_flags, verb_parser
 from localspec.errors import UserError
@@ -56,7 +55,6 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
 def parsed(*flags: str) -> tuple[argparse.Namespace, PairOptions]:
     parser = verb_parser("run", "")
     add_answer_flags(parser)
-    add_placing_flags(parser)
     args = parser.parse_args(flags)
     return args, pair_options(args)
 
@@ -262,7 +260,7 @@ def test_plan_is_asked_as_before_where_nothing_is_tuned(
 ) -> None:
     seen: list[argparse.Namespace] = []
 
-    def placed(args: argparse.Namespace, pair: PairOptions, **_: object) -> PairOptions:
+    def placed(args: argparse.Namespace, pair: PairOptions, *_tell: object, **_: object) -> PairOptions:
         seen.append(args)
         return pair
 

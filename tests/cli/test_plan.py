@@ -11,6 +11,7 @@ import pytest
 from localspec.app import placing
 from localspec.app.options import PairOptions, pair_options
 from localspec.cli import plan
+from localspec.cli.shared import opening
 from localspec.cli.shared.arguments import add_answer_flags, verb_parser
 from localspec.errors import UserError
 from localspec.hardware import machine as machine_module
@@ -44,11 +45,9 @@ def parsed(*flags: str) -> tuple[PairOptions, PairOptions]:
     """Return a pair as the flags say, and as it is placed."""
     parser = verb_parser("run", "")
     add_answer_flags(parser)
-    if not any("--explain" in action.option_strings for action in parser._actions):
-        placing.add_placing_flags(parser)
     args = parser.parse_args([*PAIR, *flags])
     pair = pair_options(args)
-    return pair, placing.placed(args, pair)
+    return pair, opening.placed(args, pair)
 
 
 @pytest.mark.usefixtures("invented")

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from localspec.app.options import pair_options
-from localspec.cli.pull import progress_line
 from localspec.cli.run import parser
+from localspec.cli.shared.opening import progress_line
 from localspec.models.hub import repository as hub_module
 from localspec.models.hub.download import DownloadProgress
 from localspec.models.names import Reference
@@ -130,7 +130,9 @@ def test_who_opens_models_may_download_in_its_own_way(hub: Hub, tmp_path: Path) 
         wanted.append(reference)
         return tmp_path / "fetched.gguf"
 
-    pair = pair_options(parser().parse_args(["Hi", "-hf", REPOSITORY]), fetch)
+    args = parser().parse_args(["Hi", "-hf", REPOSITORY])
+    args.fetch = fetch
+    pair = pair_options(args)
     assert (pair.target.path, wanted) == (tmp_path / "fetched.gguf", [Reference(REPOSITORY)])
     assert hub.asked == []
 

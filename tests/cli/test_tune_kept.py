@@ -10,9 +10,10 @@ from typing import get_args
 
 import pytest
 
+from localspec import units
 from localspec.app.tuning import identity_of, seated_pair
 from localspec.cli.tune import parser
-from localspec.cli.tune.kept import Listed, age, lines
+from localspec.cli.tune.kept import Listed, lines
 from localspec.hardware import machine as machine_module
 from localspec.storage import paths, tuned_settings
 from localspec.storage.pair_identity import Identity, MachineFacts, ModelFacts
@@ -123,9 +124,9 @@ def test_the_list_fits_the_terminal(width: int) -> None:
     ],
 )
 def test_ages(ago: timedelta, words: str) -> None:
-    assert age((NOW - ago).isoformat(), NOW) == words
-    assert age((NOW - ago).replace(tzinfo=None).isoformat(), NOW) == words
-    assert age("yesterday", NOW) == "some time ago"
+    assert units.ago((NOW - ago).isoformat(), NOW) == words
+    assert units.ago((NOW - ago).replace(tzinfo=None).isoformat(), NOW) == words
+    assert units.ago("yesterday", NOW) == "some time ago"
 
 
 def kept_tasks() -> set[str]:

@@ -232,7 +232,7 @@ def test_the_models_are_seated_for_the_mode_that_needs_most(
     flags: tuple[str, ...],
     mode: str,
 ) -> None:
-    def placed(args: argparse.Namespace, pair: PairOptions, *, here: bool) -> PairOptions:
+    def placed(args: argparse.Namespace, pair: PairOptions, _tell: object, *, here: bool) -> PairOptions:
         modes.append((args.mode, here))
         return replace(pair, target=replace(pair.target, context=99))
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from localspec.__main__ import open_screen
 from localspec.chat.loading import ModelLoader
 from localspec.chat.session import ChatSession, SessionRequest
 from localspec.chat.store.store import Store
@@ -18,7 +19,6 @@ from localspec.storage.config import Config
 from localspec.storage.profiles import profiles
 from localspec.testing.scripted import ScriptedModels, says
 from localspec.types import ModeChanged
-from localspec_tui import launch
 from localspec_tui.app import LocalSpecApp
 from tests.tui.desktop import Desktop, desktop
 from tests.tui.settled import settled
@@ -115,7 +115,7 @@ async def test_profile_of_the_configuration_that_does_not_exist_is_said_to_stand
     monkeypatch.setenv("LOCALSPEC_CONFIG_DIR", str(tmp_path))
     (tmp_path / "config.toml").write_text('[chat]\nprofile = "cooking"\n', encoding="utf-8")
     with pytest.raises(UserError, match=r"config\.toml: there is no profile `cooking`"):
-        launch.main([])
+        open_screen([])
 
 
 async def test_theme_of_the_configuration_that_does_not_exist_is_said(tmp_path: Path) -> None:

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from textual.widgets import SelectionList
 
-from localspec.app.tuning import Stop
+from localspec.app.tuning import Stop, TuneChoice
 from localspec.chat.loading import Closed
 from localspec.errors import UserError
 from localspec.testing.scripted import Gate, says
 from localspec.tuning.events import StageBegan, StageProgress, TuneEvent
 from localspec.tuning.progress import TuneProgress
-from localspec_tui.screens.tune import TuneChoice, TuneScreen, drawn
+from localspec_tui.screens.tune import TuneScreen, drawn
 from tests.cli.tuning_script import machine, task, whole
 from tests.tui.desktop import Desktop, desktop
 

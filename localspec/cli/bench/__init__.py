@@ -11,7 +11,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from localspec.app import placing
 from localspec.app.options import PairOptions, pair_options
 from localspec.benchmark.contender import Anchor, Contender, Prompt, Run
 from localspec.cli.bench.contenders import check_fit, own, possible, seated, servers
@@ -38,6 +37,7 @@ from localspec.cli.shared.arguments import (
     add_device_flags,
     add_drafting_flags,
     add_model_flags,
+    add_placing_flags,
     add_sampler_flags,
     set_up_logging,
     verb_parser,
@@ -261,7 +261,7 @@ def parser() -> Parser:
     )
     add_model_flags(result)
     add_device_flags(result)
-    placing.add_placing_flags(result)
+    add_placing_flags(result)
     result.set_defaults(mode="auto", draft_length=None)  # what other verbs have flags for
     return result
 

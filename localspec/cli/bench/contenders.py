@@ -7,17 +7,15 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING, cast, get_args
 
-from localspec.app import placing
 from localspec.app.options import DRAFT_MODES, PairOptions
 from localspec.app.tuned_pair import KnownPair
 from localspec.benchmark.contender import Contender, Prompt
 from localspec.chat.answer_settings import PairKnowledge
 from localspec.cli.bench.request import COMBINED, SERVER, TUNED, BenchRequest
 from localspec.cli.shared.console import leaving_in_order
-from localspec.cli.shared.opening import note
+from localspec.cli.shared.opening import note, placed
 from localspec.errors import UserError
 from localspec.types import EngineSettings, Message, Mode, Summary, TaskType
 
@@ -57,12 +55,11 @@ def seated(
     used = {COMBINED.get(mode, mode) for mode in wish.modes}
     needs_most = [mode for mode in DRAFT_MODES if mode in used][-1:]
     args = argparse.Namespace(**{**vars(args), "mode": needs_most[0] if needs_most else wish.modes[-1]})
-    place = partial(placing.placed, here=True)
     if TUNED not in wish.modes:
-        return place(args, pair), {}
+        return placed(args, pair), {}
     args.mode = "auto"  # the settings hold for these seats alone
     known = KnownPair(args, here=True)
-    pair = known.seat(pair, place, keeps_costs=False)
+    pair = known.seat(pair, placed, keeps_costs=False)
     return pair, tuned_settings(known.experience, wish.prompts)
 
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from functools import partial
 
-from localspec.app import placing
 from localspec.app.answer_options import answer_options
 from localspec.app.options import decoding, pair_options
 from localspec.app.tuned_pair import KnownPair
@@ -31,7 +29,6 @@ def parser() -> Parser:
     result = verb_parser("chat", "Talk line by line; /help lists the commands. Lines may be piped in.")
     result.add_argument("--plain", action="store_true", help="line by line, for simple terminals")
     add_answer_flags(result)
-    placing.add_placing_flags(result)
     return result
 
 
@@ -47,7 +44,7 @@ def main(argv: Sequence[str]) -> int:
         raise UserError("there is no standard input to talk through", "use `localspec run` for one answer")
     set_up_logging(verbose=args.verbose)
     known = KnownPair(args, here=True)
-    pair = known.seat(pair, partial(placing.placed, here=True))
+    pair = known.seat(pair, opening.placed)
     with opening.open_runtime(pair) as runtime, line_reader() as reader:
         opening.tell_notes(runtime, pair)
         decider = Decider(runtime, known.experience, options, how.asked)

@@ -8,12 +8,12 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, get_args
 
 from localspec.app import figures
-from localspec.app.options import DRAFT_MODES
+from localspec.app.options import DRAFT_MODES, MODES
 from localspec.chat.answer_settings import Choice
 from localspec.chat.conversation import Conversation
 from localspec.cli.chat.lines import Entry, LineReader, read_entry
 from localspec.cli.shared.answer import Decider, write_answer
-from localspec.cli.shared.arguments import MODES, decimal
+from localspec.cli.shared.arguments import decimal
 from localspec.cli.shared.console import LEGEND, colours_unwanted, say
 from localspec.cli.shared.errors import INTERRUPTED, SUCCESS, tell
 from localspec.errors import ContextFullError, EngineError, UserError

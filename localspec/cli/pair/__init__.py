@@ -51,10 +51,10 @@ def main(argv: Sequence[str]) -> int:
     """Run the verb and return its exit code."""
     args = parser().parse_args(argv)
     set_up_logging(verbose=args.verbose)
-    from localspec.cli.models import on_this_computer
     from localspec.cli.pair.candidates import partners
     from localspec.cli.recommend import this_machine
     from localspec.models.catalogue import shipped
+    from localspec.models.default_pair import on_this_computer
 
     local, known = on_this_computer(), shipped()
     target = find_target(args.target, local, known)

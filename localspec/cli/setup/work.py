@@ -10,13 +10,12 @@ from localspec import units
 from localspec.app import placing
 from localspec.app.recommendation import Ranked
 from localspec.cli import recommend
-from localspec.cli.models import on_this_computer
 from localspec.cli.pair import find_target
-from localspec.cli.pull import fetch
 from localspec.cli.setup import Working
 from localspec.cli.setup.config_file import Edit, ModelsTable, prepare
 from localspec.cli.setup.steps import Bundled, OnDisk, Pick, Recommended, Reply, State, Step
 from localspec.cli.shared.console import StatusLine, say
+from localspec.cli.shared.opening import fetch
 from localspec.errors import PairingError, UserError
 from localspec.hardware.device_info import Machine, Placement
 from localspec.hardware.machine import known_machine
@@ -24,7 +23,7 @@ from localspec.hardware.placement.constraints import PlacementConstraints
 from localspec.hardware.placement.place import place
 from localspec.hardware.placement.sizes import context_size
 from localspec.models.catalogue import shipped
-from localspec.models.default_pair import default_pair
+from localspec.models.default_pair import default_pair, on_this_computer
 from localspec.models.names import parse
 from localspec.models.pairing import may_serve
 from localspec.models.shape import read_shape

@@ -7,13 +7,15 @@ import json
 from collections.abc import Callable
 from typing import NoReturn, get_args
 
+from localspec.app.answer_options import TemplateVariables
+from localspec.app.options import MODES
+from localspec.cli.shared.opening import fetch
 from localspec.errors import UserError
 from localspec.models.names import parse
 from localspec.storage.config import LARGEST_CONTEXT, SMALLEST_CONTEXT
 from localspec.storage.profiles import SAMPLING_RANGES
 from localspec.types import Acceptance, EngineSettings, Fallback, FanOutShape, KvType, Sampling, SplitMode
 
-TemplateVariables = tuple[tuple[str, bool | int | float | str], ...]
 LARGEST_SEED = 2**32 - 1
 
 
@@ -125,7 +127,6 @@ def template_variables(text: str) -> TemplateVariables:
     return tuple(value.items())
 
 
-MODES = ("auto", "off", "ngram", "sd", "ssd")
 MAX_DRAFT_LENGTH = 256
 MAX_FAN_OUT = 64
 _SAMPLING = Sampling()
@@ -153,6 +154,7 @@ def verb_parser(verb: str, description: str) -> Parser:
 def add_model_flags(parser: Parser) -> None:
     """Add what opens a target and a draft model."""
     group = parser.add_argument_group("models (without -m: as in config.toml, else those that came along)")
+    parser.set_defaults(fetch=fetch)  # of models on the hub
     add = group.add_argument
     hub = "USER/REPO[:QUANT]"
     add("-m", "--model", metavar="FILE", help="GGUF file of the target model, or its name in `models`")
@@ -328,6 +330,7 @@ def add_answer_flags(parser: Parser) -> None:
     add_prompt_flags(parser)
     add_speculation_flags(parser)
     add_output_flags(parser)
+    add_placing_flags(parser)
 
 
 def add_output_flags(parser: Parser) -> None:
@@ -341,6 +344,18 @@ def add_output_flags(parser: Parser) -> None:
         help="mark tokens by origin; NO_COLOR is honoured",
     )  # fmt: skip
     add("-v", "--verbose", action="store_true", help="print log and tracebacks to standard error")
+
+
+def add_placing_flags(parser: Parser, *, may_skip: bool = True) -> None:
+    """Add what guides the plan of who sits where; `may_skip` if a verb can do without a plan."""
+    add = parser.add_argument_group("placement").add_argument
+    add("--reserve", metavar="SIZES", help="memory to keep free, such as 0=1GiB,1=2GiB,cpu=4GiB")
+    add("--explain", action="store_true", help="print who sits where and why, and all that was not taken")
+    if may_skip:
+        add(
+            "--no-fit", action="store_true",
+            help="make no plan: llama.cpp places the models, whether they fit or not",
+        )  # fmt: skip
 
 
 def set_up_logging(*, verbose: bool) -> None:

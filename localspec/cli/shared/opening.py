@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import argparse
 import threading
 import time
 from contextlib import suppress
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from localspec import units
+from localspec.app import placing
 from localspec.app.options import PairOptions
 from localspec.cli.shared.console import StatusLine, on_interrupt, say
+from localspec.models.names import Reference
 
 if TYPE_CHECKING:
     from localspec.inference.runtime import Runtime
     from localspec.llama import BackendDevice
+    from localspec.models.hub.download import DownloadProgress
+    from localspec.models.hub.repository import RemoteModel
 
 _QUIET_S = 0.5  # a load that takes less needs no progress line
 
@@ -47,6 +54,44 @@ def open_runtime(options: PairOptions) -> Runtime:
     return runtime
 
 
+def fetch(reference: Reference) -> Path:
+    """Download a model with progress on standard error, and return its file."""
+    from localspec.models.hub.repository import pull  # huggingface_hub: 0.2 s
+
+    status = StatusLine()
+
+    def found(model: RemoteModel, to_come: int) -> None:
+        files = "" if len(model.files) == 1 else f" in {len(model.files)} files"
+        what = f"{model.files[0].name}, {units.size(model.bytes)}{files}"
+        rest = f"; {units.size(to_come)} are still to come" if to_come < model.bytes else ""
+        say(f"pulling {reference}: {what}{rest}" if to_come else f"{reference} is here already: {what}")
+
+    def on_progress(progress: DownloadProgress) -> bool:
+        status.update(progress_line(progress))
+        return True
+
+    try:
+        path = pull(reference, on_progress=on_progress, on_found=found)
+    except KeyboardInterrupt:
+        status.clear()
+        say(f"stopped; what has arrived is kept, and `localspec pull {reference}` goes on with it")
+        raise
+    finally:
+        status.clear()
+    return path
+
+
+def progress_line(progress: DownloadProgress) -> str:
+    """Return how far a download is, how fast, and how long it will take."""
+    share = progress.done / progress.total if progress.total else 1.0
+    parts = [f"{share:4.0%}  {units.size(progress.done)} of {units.size(progress.total)}"]
+    if progress.rate:
+        parts.append(f"{units.size(progress.rate)}/s")
+    if progress.left_s is not None:
+        parts.append(f"{units.duration(progress.left_s)} left")
+    return "  ".join(parts)
+
+
 def _import_the_rest() -> None:
     """Import what the first answer needs, while native code reads the models."""
     with suppress(ImportError):  # whoever needs it has more to say
@@ -60,6 +105,11 @@ def tell_notes(runtime: Runtime, options: PairOptions) -> None:
         note(text)
     if options.asked_for_gpu and all(device.kind == "cpu" for device in _devices()):
         note("-ngl has no effect, because this build of llama.cpp computes on the CPU only")
+
+
+def placed(args: argparse.Namespace, pair: PairOptions) -> PairOptions:
+    """Return a pair with its seats in this process, explained if that was asked for; raises UserError."""
+    return placing.placed(args, pair, say, here=True)
 
 
 def note(text: str) -> None:

@@ -29,6 +29,7 @@ from localspec.cli.shared.arguments import (
     Parser,
     add_device_flags,
     add_model_flags,
+    add_placing_flags,
     set_up_logging,
     verb_parser,
     whole,
@@ -81,7 +82,7 @@ def parser() -> Parser:
     _add_kept_flags(result)
     add_model_flags(result)
     add_device_flags(result)
-    placing.add_placing_flags(result)
+    add_placing_flags(result)
     return result
 
 

@@ -24,7 +24,7 @@ from localspec.storage import paths
 from localspec.storage.profiles import profiles
 from localspec.tuning.words import figure, settings_words
 from localspec.types import TaskType
-from localspec.units import columns
+from localspec.units import ago, columns
 
 if TYPE_CHECKING:
     from localspec.storage.pair_identity import Identity, ModelFacts
@@ -37,7 +37,6 @@ _WIDE = 200
 _PAGE = b"<!doctype html"
 _HEAD = ("", "task", "settings", "tok/s", "of plain (95%)", "tuned")
 _RIGHT = frozenset({3})
-_AGES = ((86400, "day"), (3600, "hour"), (60, "minute"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +102,7 @@ def _row(each: Listed, now: datetime) -> tuple[str, ...]:
         settings_words(tuned.settings),
         figure(tuned.rate),
         "-" if tuned.settings.mode == "off" else gain,
-        age(tuned.measured_at, now),
+        ago(tuned.measured_at, now),
     )
 
 
@@ -111,20 +110,6 @@ def _narrow(each: Listed, now: datetime) -> Iterator[str]:
     _, task, settings, rate, gain, when = _row(each, now)
     yield f"  {task}: {settings}"
     yield f"    {rate} tok/s, {gain} of plain, {when}" if gain != "-" else f"    {rate} tok/s, {when}"
-
-
-def age(moment: str, now: datetime) -> str:
-    """Return how long ago a moment in ISO 8601 was."""
-    try:
-        then = datetime.fromisoformat(moment)
-    except ValueError:
-        return "some time ago"
-    seconds = (now - (then if then.tzinfo else then.replace(tzinfo=UTC))).total_seconds()
-    for length, word in _AGES:
-        if seconds >= length:
-            count = int(seconds // length)
-            return f"{count} {word}{'s' * (count > 1)} ago"
-    return "just now"
 
 
 def _stale(kept: Identity, now: Identity | None) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Button, SelectionList, Static
 from textual.widgets.selection_list import Selection
 
-from localspec.app.tuning import USUAL_TASKS, Stop
+from localspec.app.tuning import USUAL_TASKS, Stop, TuneChoice
 from localspec.chat.loading import ModelLoader
 from localspec.errors import Cancelled
 from localspec.tuning.events import TuneEvent
@@ -145,15 +145,6 @@ _WORDS: dict[TaskType, str] = {
     "summarise": "long texts made short",
     "dialogue": "everyday questions",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class TuneChoice:
-    """What a person wants tuned, and how; `resume` goes on with a run that was stopped."""
-
-    tasks: tuple[TaskType, ...]
-    quick: bool = False
-    resume: bool = False
 
 
 Tuner = Callable[[TuneChoice, Stop], Iterator[TuneEvent]]

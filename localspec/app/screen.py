@@ -1,0 +1,38 @@
+"""What the command line settles for the screen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from localspec.chat.answer_settings import PairKnowledge
+from localspec.chat.session import SessionRequest
+from localspec.inference.interface import OpenModels
+from localspec.inference.worker import LogLine
+from localspec.storage.config import Config
+from localspec.storage.profiles import Profiles
+
+if TYPE_CHECKING:
+    from localspec.app.tuning import Stop, TuneChoice  # 0.1 s that the start does without
+    from localspec.tuning.events import TuneEvent
+
+OnLog = Callable[[LogLine], None]
+
+
+@dataclass(frozen=True, slots=True)
+class ScreenRequest:
+    """What to show at first, and how models are opened and tuned; `profile` is that of new chats.
+
+    Each opening and each run looks anew at what config.toml names by then.
+    """
+
+    config: Config
+    profiles: Profiles
+    profile: str
+    resumes: bool
+    session: SessionRequest
+    knowledge: PairKnowledge
+    opens_default_pair: bool
+    open_models: Callable[[Callable[[float], bool], OnLog], OpenModels]
+    tune: Callable[[TuneChoice, Stop, OnLog], Iterator[TuneEvent]]

@@ -1,0 +1,122 @@
+"""The bare command: settle the flags, and open the chat screen."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from localspec.app import placing
+from localspec.app.answer_options import sampling_given, system_given
+from localspec.app.options import decoding, pair_options
+from localspec.app.tuned_pair import KnownPair, settled
+from localspec.chat.auto import with_auto
+from localspec.cli.shared.arguments import Parser, add_answer_flags, verb_parser
+from localspec.errors import UserError
+from localspec.llama import check_model_file
+from localspec.models.default_pair import default_pair
+from localspec.storage import paths
+from localspec.storage.config import read_config
+from localspec.storage.profiles import Profiles, profiles
+
+if TYPE_CHECKING:
+    from localspec.app.screen import OnLog, ScreenRequest
+    from localspec.app.tuning import Stop, TuneChoice
+    from localspec.chat.session import SessionRequest
+    from localspec.inference.interface import OpenModels
+    from localspec.tuning.events import TuneEvent
+
+
+def parser() -> Parser:
+    """Return the parser of the bare command."""
+    result = verb_parser("", "Open the chat screen. `localspec chat` talks line by line instead.")
+    add_answer_flags(result)
+    return result
+
+
+def main(argv: Sequence[str], open_screen: Callable[[ScreenRequest], int]) -> int:
+    """Open the screen and return the exit code; raises `UserError` and `StoreError` before it opens."""
+    args = parser().parse_args(argv)
+    config = read_config(paths.config_dir() / "config.toml")
+    pair = pair_options(args)
+    for model in (pair.target, pair.draft):
+        if model is not None:
+            check_model_file(model.path)
+    found = profiles(paths.config_dir() / "profiles")
+    try:
+        usual = Profiles(with_auto(found)).named(args.profile or config.profile)
+    except UserError as error:
+        raise UserError(f"{'' if args.profile else 'config.toml: '}{error.message}", error.hint) from None
+    from localspec.app.screen import ScreenRequest  # 0.2 s, which a mistake does without
+
+    known = KnownPair(args, here=False)
+    request = ScreenRequest(
+        config,
+        found,
+        usual.name,
+        resumes=args.profile is None,
+        session=_session(args),
+        knowledge=known.experience,
+        opens_default_pair=pair.target.path == default_pair()[0],
+        open_models=_opener(args, known),
+        tune=_tuner(args, found),
+    )
+    return open_screen(request)
+
+
+def _opener(
+    args: argparse.Namespace, known: KnownPair
+) -> Callable[[Callable[[float], bool], OnLog], OpenModels]:
+    """Return what opens the models that the arguments name, or config.toml does at that moment."""
+    from localspec.inference.worker import LogLine, Worker
+
+    def open_models(on_progress: Callable[[float], bool], on_log: OnLog) -> OpenModels:
+        def tell(line: str) -> None:
+            on_log(LogLine(logging.INFO, "plan", line))
+
+        seated = known.seat(pair_options(args), partial(placing.placed, tell=tell, always=True))
+        return Worker.open(
+            seated.target,
+            seated.draft,
+            max_fan_out=seated.max_fan_out,
+            draft_threads=seated.draft_threads,
+            on_progress=on_progress,
+            on_log=on_log,
+        )
+
+    return open_models
+
+
+def _tuner(
+    args: argparse.Namespace, found: Profiles
+) -> Callable[[TuneChoice, Stop, OnLog], Iterator[TuneEvent]]:
+    """Return what tunes the models that the arguments name, or config.toml does at that moment."""
+
+    def tune(choice: TuneChoice, stop: Stop, on_log: OnLog) -> Iterator[TuneEvent]:
+        from localspec.app.tuning import TuneRequest, plan_of, profiles_of, run, seated_pair
+
+        pair = seated_pair(args)
+        chosen = profiles_of(found, choice.tasks)
+        request = TuneRequest(chosen, quick=choice.quick, resume=choice.resume, fixed=settled(args))
+        yield from run(plan_of(pair, request), pair, stop, on_log)
+
+    return tune
+
+
+def _session(args: argparse.Namespace) -> SessionRequest:
+    """Return what the flags ask for, over what the profiles say."""
+    from localspec.chat.session import SessionRequest
+
+    how = decoding(args)
+    return SessionRequest(
+        mode=how.mode,
+        speculation=how.asked,
+        sampling=sampling_given(args).apply,
+        system=system_given(args),
+        max_tokens=args.predict,
+        stop=tuple(args.stop),
+        seed=args.seed,
+        template_variables=args.chat_template_kwargs,
+    )
