@@ -218,6 +218,10 @@ class Message:
     content: str
 
 
+TemplateVariables = tuple[tuple[str, bool | int | float | str], ...]
+"""What a chat template is given beside the conversation."""
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """One answer to generate: from a conversation, or from a bare text that the model continues.
@@ -236,7 +240,7 @@ class Request:
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
     seed: int | None = None
-    template_variables: tuple[tuple[str, bool | int | float | str], ...] = ()
+    template_variables: TemplateVariables = ()
     steps_down: bool = False
     reuses_cache: bool = True
 

@@ -1,19 +1,18 @@
-"""How answers are to be written: as the flags say, then the profile, as it suits the model."""
+"""What the flags ask of answers: sampling, system prompt, profile, limits."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
-from localspec.chat.auto import AUTO, Asked, followed, with_auto
+from localspec.app.options import decoding
+from localspec.chat.answer_settings import SessionRequest
+from localspec.chat.auto import AUTO, with_auto
 from localspec.errors import UserError
 from localspec.storage.paths import config_dir
 from localspec.storage.profiles import DEFAULT_PROFILE, Profile, files_in, profile
 from localspec.types import Sampling
-
-TemplateVariables = tuple[tuple[str, bool | int | float | str], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,53 +34,18 @@ class SamplingFlags:
         return replace(sampling, **{name: value for name, value in given.items() if value is not None})
 
 
-@dataclass(frozen=True, slots=True)
-class AnswerOptions:
-    """How each answer is written; `profiles` are those that the profile `auto` may follow."""
-
-    system: str
-    profile: Profile
-    flags: SamplingFlags
-    max_tokens: int | None
-    stop: tuple[str, ...]
-    seed: int | None
-    template_variables: TemplateVariables
-    profiles: tuple[Profile, ...] = ()
-
-    @property
-    def sampling(self) -> Sampling:
-        """Return how tokens are picked: as the flags say, then the profile."""
-        return self.flags.apply(self.profile.sampling)
-
-    def on(self, target: Path) -> AnswerOptions:
-        """Return the options for answers of a target."""
-        from localspec.models.default_pair import suited  # only looked for when wanted
-
-        profiles = tuple(suited(profile, target) for profile in self.profiles)
-        return replace(self, profile=suited(self.profile, target), profiles=profiles)
-
-    def under(self, questions: Sequence[str]) -> AnswerOptions:
-        """Return the options for an answer to the last of these questions: `auto` follows another profile."""
-        known = {profile.name: profile for profile in self.profiles}
-        return replace(self, profile=followed(self.profile, known, [Asked(text) for text in questions]))
-
-
-def answer_options(args: argparse.Namespace) -> AnswerOptions:
-    """Return how answers are to be written: as the flags say, then the profile; raises UserError."""
+def session_request(args: argparse.Namespace) -> SessionRequest:
+    """Return what the flags ask of answers; raises UserError."""
     if "" in args.stop:
         raise UserError("--stop got an empty text", "leave it out, or name the text that ends the answer")
-    system, profiles = system_given(args), _profiles(args.profile)
-    if system is None and not getattr(args, "no_chat", False):
-        system = profiles[0].system_prompt
-    return AnswerOptions(
-        system=system or "",
-        profile=profiles[0],
-        flags=sampling_given(args),
+    return SessionRequest(
+        speculation=decoding(args).asked,
+        sampling=sampling_given(args).apply,
+        system=system_given(args),
         max_tokens=args.predict,
         stop=tuple(args.stop),
         seed=args.seed,
         template_variables=args.chat_template_kwargs,
-        profiles=profiles,
     )
 
 
@@ -95,7 +59,7 @@ def system_given(args: argparse.Namespace) -> str | None:
     return _system_prompt(args.system_prompt, args.system_prompt_file)
 
 
-def _profiles(name: str | None) -> tuple[Profile, ...]:
+def profiles_named(name: str | None) -> tuple[Profile, ...]:
     """Return the profile of that name, and those that it may follow; without a name one that asks nothing."""
     folder = config_dir() / "profiles"
     if name is None:

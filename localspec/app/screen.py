@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from localspec.chat.answer_settings import PairKnowledge
-from localspec.chat.session import SessionRequest
+from localspec.chat.answer_settings import PairKnowledge, SessionRequest
 from localspec.inference.interface import OpenModels
 from localspec.inference.worker import LogLine
 from localspec.storage.config import Config

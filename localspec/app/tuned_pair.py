@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from localspec.app.options import MODES, PairOptions
-from localspec.chat.answer_settings import Answered, PairKnowledge, Tuned
+from localspec.chat.answer_settings import Answered, PairKnowledge, TunedChoice
 from localspec.errors import LocalSpecError, ModelFileError, UserError
 from localspec.storage.config import read_config
 from localspec.storage.paths import config_dir
@@ -78,10 +78,10 @@ class KnownPair:
         machine = facts_of(known_machine(may_measure=False, here=self._here))
         return identify(seated.target, seated.draft, seated.draft_threads, machine)
 
-    def _recall(self, task: TaskType) -> Tuned | None:
+    def _recall(self, task: TaskType) -> TunedChoice | None:
         """Return what was tuned for a task, and what has changed since."""
         if self._trouble:
-            return Tuned(None, "", self._trouble)
+            return TunedChoice(None, "", self._trouble)
         if self._identity is None:
             return None
         from localspec.storage.tuned_settings import recall
@@ -156,15 +156,15 @@ def settled(args: argparse.Namespace) -> tuple[str, ...]:
     return tuple(name for name, is_given in given.items() if is_given)
 
 
-def _judged(recalled: Recalled, tuned: TunedTask, now: Identity) -> Tuned:
+def _judged(recalled: Recalled, tuned: TunedTask, now: Identity) -> TunedChoice:
     """Return what holds of tuned settings: all but those for other files, seats or devices may be used."""
     notice = ""
     if recalled.stale:
         change = recalled.stale[0]
         notice = f"tuned settings for {tuned.task}: {change}; run `localspec tune --task {tuned.task}`"
         if not _only_programs_changed(tuned, now):
-            return Tuned(None, "", notice)
-    return Tuned(tuned.settings, reason(tuned, datetime.now(UTC)), notice)
+            return TunedChoice(None, "", notice)
+    return TunedChoice(tuned.settings, reason(tuned, datetime.now(UTC)), notice)
 
 
 def _only_programs_changed(tuned: TunedTask, now: Identity) -> bool:

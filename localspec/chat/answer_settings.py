@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from localspec.inference.interface import OpenModels
+from localspec.models.default_pair import suited
 from localspec.storage.profiles import Profile, Speculation
-from localspec.types import EngineSettings, Mode, Summary, TaskType
+from localspec.types import EngineSettings, Mode, Request, Sampling, Summary, TaskType, TemplateVariables
 
 if TYPE_CHECKING:
     from localspec.chat.messages import AnswerRecord
 
+UNTUNED = EngineSettings(fallback="ngram")
+"""Where nothing is known: repetitions in a text help, and where there are none they cost next to nothing."""
+_DRAFTS = ("sd", "ssd")
+
 
 @dataclass(frozen=True, slots=True)
-class Tuned:
+class TunedChoice:
     """What the tuner kept for a task; `settings` None where it no longer holds.
 
     `reason` is when it was found and what it gains, `notice` what a person should do about it.
@@ -41,14 +46,6 @@ class Answered:
         return cls(task, record.settings, record.summary, not record.changes)
 
 
-def _nothing(_task: TaskType) -> Tuned | None:
-    return None
-
-
-def _ignore(_answered: Answered) -> None:
-    """Learn nothing."""
-
-
 @dataclass(frozen=True, slots=True)
 class PairKnowledge:
     """Where to look up what was tuned for the open models, and whom to tell of answers.
@@ -56,21 +53,31 @@ class PairKnowledge:
     Both may read or write a file, and are called in the thread that works with the models.
     """
 
-    recall: Callable[[TaskType], Tuned | None] = _nothing
-    learn: Callable[[Answered], None] = _ignore
+    recall: Callable[[TaskType], TunedChoice | None] = lambda _task: None
+    learn: Callable[[Answered], object] = lambda _answered: None
 
 
 NONE = PairKnowledge()
 
 
-NOTHING_ASKED = Speculation()
-UNTUNED = EngineSettings(fallback="ngram")
-"""Where nothing is known: repetitions in a text help, and where there are none they cost next to nothing."""
-_DRAFTS = ("sd", "ssd")
+@dataclass(frozen=True, slots=True)
+class SessionRequest:
+    """What the command line asks for, over what the profiles say; None leaves it to them.
 
+    A mode that `speculation` leaves open is `auto`: what pays here, stepping down where it does not.
+    """
 
-def _settings_ignore(_notice: str) -> None:
-    """Tell nobody."""
+    speculation: Speculation = field(default_factory=Speculation)
+    sampling: Callable[[Sampling], Sampling] = lambda sampling: sampling
+    system: str | None = None
+    max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+    seed: int | None = None
+    template_variables: TemplateVariables = ()
+
+    def sampling_under(self, profile: Profile, models: OpenModels | None) -> Sampling:
+        """Return how the tokens of an answer are picked, as it suits the models if they are known."""
+        return self.sampling((profile if models is None else suited(profile, models.target.path)).sampling)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +89,15 @@ class Choice:
     steps_down: bool
 
 
+@dataclass(frozen=True, slots=True)
+class AnswerOptions:
+    """How an answer is to be written: `request` lacks its prompt, and its `seed` if one is to be drawn."""
+
+    request: Request
+    reason: str
+    profile: str
+
+
 class Chooser:
     """Chooses for one pair of open models; what it had to measure or look up it remembers."""
 
@@ -89,25 +105,36 @@ class Chooser:
         self,
         models: OpenModels,
         experience: PairKnowledge = NONE,
-        tell: Callable[[str], object] = _settings_ignore,
+        tell: Callable[[str], object] = lambda _notice: None,
     ) -> None:
         """Remember whom to ask, and whom to tell of settings that have gone stale."""
-        self._models = models
+        self.models = models
         self._experience = experience
         self._tell = tell
         self._measured: tuple[Mode, str] | None = None
-        self._tuned: dict[TaskType, Tuned | None] = {}
+        self._tuned: dict[TaskType, TunedChoice | None] = {}
 
-    @property
-    def models(self) -> OpenModels:
-        """Return the models that it chooses for."""
-        return self._models
+    def options(self, profile: Profile, request: SessionRequest) -> AnswerOptions:
+        """Return how to write an answer under a profile; the first time it may measure what calls cost."""
+        choice = self.choose(profile, request.speculation)
+        bare = Request(
+            prompt="",
+            sampling=request.sampling_under(profile, self.models),
+            settings=choice.settings,
+            max_tokens=request.max_tokens,
+            stop=request.stop,
+            seed=request.seed,
+            template_variables=request.template_variables,
+            steps_down=choice.steps_down,
+        )
+        return AnswerOptions(bare, choice.reason, profile.name)
 
-    def choose(self, profile: Profile, asked: Speculation = NOTHING_ASKED) -> Choice:
-        """Return how to decode under a profile; the first time it may measure what calls cost.
+    def choose(self, profile: Profile, asked: Speculation | None = None) -> Choice:
+        """Return how to decode under a profile.
 
         A mode that is asked for is kept whatever happens, and takes tuned settings only if they are of it.
         """
+        asked = asked or Speculation()
         wanted = asked.mode or self._possible(profile.speculation.mode)
         tuned = self._recall(profile.task) if wanted != "off" else None
         fits = tuned is not None and (wanted is None or tuned.mode == wanted)
@@ -123,7 +150,7 @@ class Chooser:
         return Choice(replace(settings, mode=mode), reason, steps_down=True)
 
     def _possible(self, mode: Mode | None) -> Mode | None:
-        return None if mode in _DRAFTS and self._models.draft is None else mode
+        return None if mode in _DRAFTS and self.models.draft is None else mode
 
     def _recall(self, task: TaskType) -> EngineSettings | None:
         if task not in self._tuned:
@@ -137,6 +164,6 @@ class Chooser:
 
     def _measure(self) -> tuple[Mode, str]:
         if self._measured is None:
-            settings, reason = self._models.choose_settings()
+            settings, reason = self.models.choose_settings()
             self._measured = settings.mode, reason
         return self._measured

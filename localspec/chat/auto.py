@@ -8,12 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from localspec.storage.profiles import DEFAULT_PROFILE, Profile
 
 if TYPE_CHECKING:
-    from localspec.chat.messages import Attachment
     from localspec.chat.routing import Route
 
 AUTO = "auto"
@@ -21,24 +20,12 @@ LOOKED_BACK = 8  # questions that a follow-up may go back to
 _NO_FILE = Path(AUTO)
 
 
-class Question(Protocol):
-    """What a person asked, and the files that came along."""
-
-    @property
-    def content(self) -> str:
-        """Return the text."""
-
-    @property
-    def attachments(self) -> Sequence[Attachment]:
-        """Return the files."""
-
-
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """A question without a place in a chat."""
+class Question:
+    """What a person asked, and the names of the files that came along."""
 
-    content: str
-    attachments: tuple[Attachment, ...] = ()
+    text: str
+    files: tuple[str, ...] = ()
 
 
 def with_auto(profiles: Iterable[Profile]) -> tuple[Profile, ...]:
@@ -71,5 +58,5 @@ def _route(questions: Sequence[Question]) -> Route:
 
     found: Route | None = None
     for question in questions[-LOOKED_BACK:]:
-        found = route(question.content, [file.name for file in question.attachments], found)
+        found = route(question.text, question.files, found)
     return found or "general"

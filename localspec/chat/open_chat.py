@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from localspec.chat.answer_settings import AnswerOptions
 from localspec.chat.answering import AnswerEvent, Answering, Saved, Started
 from localspec.chat.live_stats import label
 from localspec.chat.messages import AnswerRecord, Attachment, ChatInfo, Shown, StoredMessage
@@ -14,29 +15,12 @@ from localspec.chat.prompting import exchanges_of, to_prompt
 from localspec.chat.tree import Branches, Tree
 from localspec.errors import UserError
 from localspec.inference.interface import OpenModels
-from localspec.types import EngineSettings, Message, PlainRate, Request, Sampling, Summary
+from localspec.types import Message, PlainRate, Request, Summary
 
 if TYPE_CHECKING:
     from localspec.chat.store.store import Store
 
-__all__ = ["AnswerEvent", "AnswerOptions", "OpenChat", "Saved", "Started"]
-
-TemplateVariables = tuple[tuple[str, bool | int | float | str], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class AnswerOptions:
-    """How an answer is to be written; `seed` None draws one."""
-
-    settings: EngineSettings
-    reason: str
-    steps_down: bool
-    sampling: Sampling
-    profile: str
-    seed: int | None = None
-    max_tokens: int | None = None
-    stop: tuple[str, ...] = ()
-    template_variables: TemplateVariables = ()
+__all__ = ["AnswerEvent", "OpenChat", "Saved", "Started"]
 
 
 class OpenChat:
@@ -168,19 +152,12 @@ class OpenChat:
         """
         place = self._answer_again(continues) if continues is not None else self._question()
         path = self._branches.tree.path_to(place.id)
-        seed = _drawn_seed() if options.seed is None else options.seed
-        request = Request(
+        request = replace(
+            options.request,
             prompt=to_prompt(self._system, path, continues=continues is not None),
-            sampling=options.sampling,
-            settings=options.settings,
-            max_tokens=options.max_tokens,
-            stop=options.stop,
-            seed=seed,
-            template_variables=options.template_variables,
-            steps_down=options.steps_down,
+            seed=_drawn_seed() if options.request.seed is None else options.request.seed,
         )
-        record = _record(models, options, seed)
-        answering = Answering(self._branches, place, record, self._clock)
+        answering = Answering(self._branches, place, _record(models, options, request), self._clock)
         yield from answering.events(models, request)
 
     def _answer_again(self, message_id: int) -> StoredMessage:
@@ -208,14 +185,15 @@ def _check_question(text: str, attachments: Sequence[Attachment]) -> None:
         raise UserError("the question is empty", "write something for the model to answer")
 
 
-def _record(models: OpenModels, options: AnswerOptions, seed: int) -> AnswerRecord:
+def _record(models: OpenModels, options: AnswerOptions, request: Request) -> AnswerRecord:
     """Return the record of an answer of which nothing has come yet."""
+    assert request.seed is not None  # drawn where nobody gave one
     return AnswerRecord(
-        mode=options.settings.mode,
+        mode=request.settings.mode,
         reason=options.reason,
-        settings=options.settings,
-        sampling=options.sampling,
-        seed=seed,
+        settings=request.settings,
+        sampling=request.sampling,
+        seed=request.seed,
         profile=options.profile,
         target=models.target.name,
         draft=models.draft.name if models.draft else None,

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Literal
 
-from localspec.chat.answer_settings import NONE, Answered, Choice, Chooser, PairKnowledge
-from localspec.chat.auto import AUTO, followed, is_auto, with_auto
+from localspec.chat.answer_settings import (
+    NONE,
+    Answered,
+    AnswerOptions,
+    Chooser,
+    PairKnowledge,
+    SessionRequest,
+)
+from localspec.chat.auto import AUTO, Question, followed, is_auto, with_auto
 from localspec.chat.live_stats import PlainRates, depth
 from localspec.chat.messages import SearchHit
-from localspec.chat.open_chat import AnswerEvent, AnswerOptions, OpenChat, Saved
+from localspec.chat.open_chat import AnswerEvent, OpenChat, Saved
 from localspec.errors import UserError
 from localspec.inference.interface import OpenModels
-from localspec.models.default_pair import suited
-from localspec.storage.profiles import Profile, Speculation
+from localspec.storage.profiles import Profile
 from localspec.types import Mode, PlainRate, Sampling
 
 if TYPE_CHECKING:
@@ -57,28 +63,9 @@ class PromptQueue:
         self._items.clear()
 
 
+Start = Literal["last", "new", "aside"]
+"""What chat a session opens; the next start passes over one `aside`, whose answers are not compared."""
 RECENT = 30  # chats that a search without words shows
-
-
-def _as_it_is(sampling: Sampling) -> Sampling:
-    return sampling
-
-
-@dataclass(frozen=True, slots=True)
-class SessionRequest:
-    """What the command line asks for, over what the profiles say; None leaves it to them.
-
-    `mode` None is `auto`: what pays here, stepping down where it does not.
-    """
-
-    mode: Mode | None = None
-    speculation: Speculation = field(default_factory=Speculation)
-    sampling: Callable[[Sampling], Sampling] = _as_it_is
-    system: str | None = None
-    max_tokens: int | None = None
-    stop: tuple[str, ...] = ()
-    seed: int | None = None
-    template_variables: tuple[tuple[str, bool | int | float | str], ...] = ()
 
 
 class ChatSession:
@@ -88,31 +75,32 @@ class ChatSession:
         self,
         store: Store,
         profiles: Sequence[Profile],
-        wishes: SessionRequest,
+        request: SessionRequest,
         profile: str = "general",
         *,
-        resumes: bool = True,
+        start: Start = "last",
         experience: PairKnowledge = NONE,
     ) -> None:
-        """Open the last chat if it is to be resumed, else an empty one under the profile.
+        """Open the last chat, or an empty one under the profile.
 
         Raises `UserError` for a profile that does not exist.
         """
         self._store = store
         self._profiles = {known.name: known for known in with_auto(profiles)}
-        self._wishes = wishes
+        self._request = request
+        self._is_aside = start == "aside"
         self._usual_profile = self._known(profile).name
         self._experience = experience
         self._chooser: Chooser | None = None
         self._notices: dict[str, bool] = {}  # and whether they were read
         self._answers = 0
-        self.mode = wishes.mode
+        self.mode = request.speculation.mode
         self.in_use: AnswerOptions | None = None  # of the latest answer
         self.temperature: float | None = None
         self.queue = PromptQueue()
         self.rates = PlainRates()
         self._newest: int | None = None  # chat that was begun here
-        last = store.last_chat() if resumes else None
+        last = store.last_chat() if start == "last" else None
         self.chat = self._opened(last) if last is not None else self._fresh()
 
     @property
@@ -134,7 +122,11 @@ class ChatSession:
     @property
     def followed(self) -> Profile:
         """Return whose sampling and settings the next answer follows; `auto` goes by the last question."""
-        questions = [message for message in self.chat.path if message.role == "user"]
+        questions = [
+            Question(message.content, tuple(file.name for file in message.attachments))
+            for message in self.chat.path
+            if message.role == "user"
+        ]
         return followed(self.profile, self._profiles, questions)
 
     def route_shown(self, name: str) -> str:
@@ -149,8 +141,7 @@ class ChatSession:
 
     def sampling(self, models: OpenModels | None) -> Sampling:
         """Return how the next answer of these models picks its tokens."""
-        profile = self.followed if models is None else suited(self.followed, models.target.path)
-        sampling = self._wishes.sampling(profile.sampling)
+        sampling = self._request.sampling_under(self.followed, models)
         return sampling if self.temperature is None else replace(sampling, temperature=self.temperature)
 
     def new(self) -> None:
@@ -215,28 +206,21 @@ class ChatSession:
                 if event.record is not None:
                     task = self._profiles[options.profile].task
                     self._experience.learn(Answered.of(task, event.record))
-                if (rated := self._rated(models, chat, event)) is not None:
+                if not self._is_aside and (rated := self._rated(models, chat, event)) is not None:
                     yield rated
 
     def options(
         self, models: OpenModels, *, mode: Mode | None = None, seed: int | None = None
     ) -> AnswerOptions:
         """Return how to write the next answer; the first time in `auto` measures what calls cost."""
-        wishes, profile = self._wishes, self.followed
-        choice = self._choose(models, profile, mode or self.mode)
-        if seed is None and wishes.seed is not None:
-            seed = (wishes.seed + self._answers) % 2**32  # the same seed again would write the same again
-        self.in_use = AnswerOptions(
-            settings=choice.settings,
-            reason=choice.reason,
-            steps_down=choice.steps_down,
-            sampling=self.sampling(models),
-            profile=profile.name,
-            seed=seed,
-            max_tokens=wishes.max_tokens,
-            stop=wishes.stop,
-            template_variables=wishes.template_variables,
-        )
+        if self._chooser is None or self._chooser.models is not models:
+            self._chooser = Chooser(models, self._experience, self._notice)
+        asked = self._request
+        if seed is None and asked.seed is not None:
+            seed = (asked.seed + self._answers) % 2**32  # the same seed again would write the same again
+        speculation = replace(asked.speculation, mode=mode or self.mode)
+        options = self._chooser.options(self.followed, replace(asked, speculation=speculation, seed=seed))
+        self.in_use = replace(options, request=replace(options.request, sampling=self.sampling(models)))
         return self.in_use
 
     def take_notices(self) -> tuple[str, ...]:
@@ -244,12 +228,6 @@ class ChatSession:
         new = tuple(notice for notice, is_read in list(self._notices.items()) if not is_read)
         self._notices |= dict.fromkeys(new, True)
         return new
-
-    def _choose(self, models: OpenModels, profile: Profile, mode: Mode | None) -> Choice:
-        chooser = self._chooser
-        if chooser is None or chooser.models is not models:
-            self._chooser = chooser = Chooser(models, self._experience, self._notice)
-        return chooser.choose(profile, replace(self._wishes.speculation, mode=mode))
 
     def _notice(self, text: str) -> None:
         self._notices.setdefault(text, False)
@@ -284,11 +262,12 @@ class ChatSession:
         chat = OpenChat(self._store, chat_id)
         profile = self._profiles.get(chat.info.profile, self._profiles[self._usual_profile])
         chat.system = self._prompt_of(profile)
-        self._store.remember_chat(chat_id)
+        if not self._is_aside:
+            self._store.remember_chat(chat_id)
         return chat
 
     def _prompt_of(self, profile: Profile) -> str:
-        return profile.system_prompt if self._wishes.system is None else self._wishes.system
+        return profile.system_prompt if self._request.system is None else self._request.system
 
     def _known(self, name: str) -> Profile:
         if name not in self._profiles:

@@ -10,12 +10,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from localspec.app import figures
-from localspec.app.answer_options import AnswerOptions, answer_options
-from localspec.app.options import decoding, pair_options
+from localspec.app.answer_options import profiles_named, session_request
+from localspec.app.options import pair_options
 from localspec.app.tuned_pair import KnownPair
-from localspec.chat.answer_settings import Choice
+from localspec.chat.answer_settings import Answered, AnswerOptions, Chooser
+from localspec.chat.auto import Question, followed
 from localspec.cli.shared import opening
-from localspec.cli.shared.answer import Decider, StreamedAnswer, write_answer
+from localspec.cli.shared.answer import StreamedAnswer, write_answer
 from localspec.cli.shared.arguments import (
     Parser,
     add_answer_flags,
@@ -25,7 +26,7 @@ from localspec.cli.shared.arguments import (
 from localspec.cli.shared.console import is_terminal, read_utf8, say
 from localspec.cli.shared.errors import FAILURE, INTERRUPTED, SUCCESS
 from localspec.errors import UserError
-from localspec.types import Finished, Message, Request
+from localspec.types import Finished, Message
 
 if TYPE_CHECKING:
     from localspec.inference.runtime import Runtime
@@ -50,9 +51,12 @@ def main(argv: Sequence[str]) -> int:
     args = parser().parse_intermixed_args(argv)
     if args.list_devices:
         return opening.list_devices()
-    options, pair, how = answer_options(args), pair_options(args), decoding(args)
-    _check_combinations(args, options)
-    if how.mode in ("off", "ngram"):
+    asked, profiles, pair = session_request(args), profiles_named(args.profile), pair_options(args)
+    system = asked.system
+    if system is None:
+        system = "" if args.no_chat else profiles[0].system_prompt
+    _check_combinations(args, system)
+    if asked.speculation.mode in ("off", "ngram"):
         pair = replace(pair, draft=None)  # nobody would ask it
     question = read_prompt(args.prompt if args.flag_prompt is None else [args.flag_prompt])
     set_up_logging(verbose=args.verbose)
@@ -60,32 +64,26 @@ def main(argv: Sequence[str]) -> int:
     pair = known.seat(pair, opening.placed)
     with opening.open_runtime(pair) as runtime:
         opening.tell_notes(runtime, pair)
-        decider = Decider(runtime, known.experience, options, how.asked)
-        decider.take([question])
-        options, choice = decider.options, decider.choice
-        request = Request(
-            prompt=question if args.no_chat else _conversation(options.system, question),
-            sampling=options.sampling,
-            settings=choice.settings,
-            max_tokens=options.max_tokens,
-            stop=options.stop,
-            seed=options.seed,
-            template_variables=options.template_variables,
-            steps_down=choice.steps_down,
-        )
-        answer = write_answer(runtime, request, silent=args.json, colours=bool(args.color))
-        decider.learn(choice, answer)
-        return _conclude(args, runtime, choice, answer)
+        experience, by_name = known.experience, {profile.name: profile for profile in profiles}
+        profile = followed(profiles[0], by_name, [Question(question)])
+        options = Chooser(runtime, experience, opening.note).options(profile, asked)
+        prompt = question if args.no_chat else _conversation(system, question)
+        events = runtime.generate(replace(options.request, prompt=prompt))
+        answer = write_answer(runtime, events, silent=args.json, colours=bool(args.color))
+        if answer.finished is not None:
+            settings, summary = options.request.settings, answer.finished.summary
+            experience.learn(Answered(profile.task, settings, summary, steady=not answer.changes))
+        return _conclude(args, runtime, options, answer)
 
 
-def _check_combinations(args: argparse.Namespace, options: AnswerOptions) -> None:
+def _check_combinations(args: argparse.Namespace, system: str) -> None:
     if args.flag_prompt is not None and args.prompt:
         raise UserError("the question is given twice: with -p and without", "keep one of them")
-    if args.no_chat and options.system:
+    if args.no_chat and system:
         raise UserError(
             "--no-chat continues a bare text, which has no system prompt", "leave out -sys and -sysf"
         )
-    if args.no_chat and options.template_variables:
+    if args.no_chat and args.chat_template_kwargs:
         raise UserError("--no-chat uses no chat template", "leave out --chat-template-kwargs")
     if args.json and args.color:
         raise UserError("--json and --color do not go together", "keep one of them")
@@ -95,25 +93,27 @@ def _conversation(system: str, question: str) -> tuple[Message, ...]:
     return (*((Message("system", system),) if system else ()), Message("user", question))
 
 
-def _conclude(args: argparse.Namespace, runtime: Runtime, choice: Choice, answer: StreamedAnswer) -> int:
+def _conclude(
+    args: argparse.Namespace, runtime: Runtime, options: AnswerOptions, answer: StreamedAnswer
+) -> int:
     finished = answer.finished
     if finished is None:
         say("error: the answer broke off")
         return FAILURE
     if args.json:
-        _print_json(runtime, choice, answer, finished)
+        _print_json(runtime, options, answer, finished)
     if args.stats:
         for change in answer.changes:
             say(figures.note(change))
-        for line in figures.table(choice.settings, choice.reason, finished.summary):
+        for line in figures.table(options.request.settings, options.reason, finished.summary):
             say(line)
     if finished.reason == "context":
         say(f"note: the context of {runtime.target.context} tokens is full; a larger -c leaves more room")
     return INTERRUPTED if finished.reason == "cancelled" else SUCCESS
 
 
-def _print_json(runtime: Runtime, choice: Choice, answer: StreamedAnswer, finished: Finished) -> None:
-    settings = choice.settings
+def _print_json(runtime: Runtime, options: AnswerOptions, answer: StreamedAnswer, finished: Finished) -> None:
+    settings = options.request.settings
     value = {
         "schema": figures.SCHEMA,
         "text": answer.text,
@@ -121,7 +121,7 @@ def _print_json(runtime: Runtime, choice: Choice, answer: StreamedAnswer, finish
         "mode": settings.mode,
         **figures.models(runtime),
         "timings": figures.timings(finished.summary),
-        "speculation": figures.speculation(settings, choice.reason, finished.summary, answer.changes),
+        "speculation": figures.speculation(settings, options.reason, finished.summary, answer.changes),
         "notes": list(runtime.notes),
     }
     print(json.dumps(value))

@@ -9,8 +9,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from localspec.app import placing
-from localspec.app.answer_options import sampling_given, system_given
-from localspec.app.options import decoding, pair_options
+from localspec.app.answer_options import session_request
+from localspec.app.options import pair_options
 from localspec.app.tuned_pair import KnownPair, settled
 from localspec.chat.auto import with_auto
 from localspec.cli.shared.arguments import Parser, add_answer_flags, verb_parser
@@ -24,7 +24,6 @@ from localspec.storage.profiles import Profiles, profiles
 if TYPE_CHECKING:
     from localspec.app.screen import OnLog, ScreenRequest
     from localspec.app.tuning import Stop, TuneChoice
-    from localspec.chat.session import SessionRequest
     from localspec.inference.interface import OpenModels
     from localspec.tuning.events import TuneEvent
 
@@ -57,7 +56,7 @@ def main(argv: Sequence[str], open_screen: Callable[[ScreenRequest], int]) -> in
         found,
         usual.name,
         resumes=args.profile is None,
-        session=_session(args),
+        session=session_request(args),
         knowledge=known.experience,
         opens_default_pair=pair.target.path == default_pair()[0],
         open_models=_opener(args, known),
@@ -103,20 +102,3 @@ def _tuner(
         yield from run(plan_of(pair, request), pair, stop, on_log)
 
     return tune
-
-
-def _session(args: argparse.Namespace) -> SessionRequest:
-    """Return what the flags ask for, over what the profiles say."""
-    from localspec.chat.session import SessionRequest
-
-    how = decoding(args)
-    return SessionRequest(
-        mode=how.mode,
-        speculation=how.asked,
-        sampling=sampling_given(args).apply,
-        system=system_given(args),
-        max_tokens=args.predict,
-        stop=tuple(args.stop),
-        seed=args.seed,
-        template_variables=args.chat_template_kwargs,
-    )

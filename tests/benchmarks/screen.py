@@ -16,8 +16,9 @@ from pathlib import Path
 
 from textual.pilot import Pilot
 
+from localspec.chat.answer_settings import SessionRequest
 from localspec.chat.loading import ModelLoader
-from localspec.chat.session import ChatSession, SessionRequest
+from localspec.chat.session import ChatSession
 from localspec.chat.store.store import Store
 from localspec.storage.config import Config
 from localspec.storage.profiles import profiles

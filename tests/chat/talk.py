@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from localspec.chat.answer_settings import AnswerOptions
 from localspec.chat.messages import AnswerRecord, State, StoredMessage
-from localspec.chat.open_chat import AnswerEvent, AnswerOptions, OpenChat, Saved
+from localspec.chat.open_chat import AnswerEvent, OpenChat, Saved
 from localspec.chat.store.store import Store
 from localspec.testing.scripted import ScriptedModels, Step, says
-from localspec.types import EngineSettings, Mode, Sampling, Summary, TextDelta
+from localspec.types import EngineSettings, Mode, Request, Sampling, Summary, TextDelta
 
 
 def options(mode: Mode = "ssd", *, seed: int | None = 7) -> AnswerOptions:
-    return AnswerOptions(EngineSettings(mode=mode), "asked for", False, Sampling(), "general", seed)
+    return AnswerOptions(
+        Request("", Sampling(), EngineSettings(mode=mode), seed=seed), "asked for", "general"
+    )
 
 
 def record(mode: Mode = "ssd", summary: Summary | None = None) -> AnswerRecord:

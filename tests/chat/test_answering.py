@@ -88,7 +88,8 @@ def test_the_spans_say_for_each_character_where_it_comes_from(chat: OpenChat) ->
 
 def test_the_models_get_what_was_asked_for(chat: OpenChat) -> None:
     models = ScriptedModels()
-    asked = replace(options("sd"), max_tokens=9, stop=("END",), steps_down=True)
+    usual = options("sd")
+    asked = replace(usual, request=replace(usual.request, max_tokens=9, stop=("END",), steps_down=True))
     list(chat.answer(models, asked))
     (request,) = models.requests
     assert request.prompt == chat.prompt()[:-1]

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from localspec.chat.answer_settings import NONE, Answered, PairKnowledge, Tuned
+from localspec.chat.answer_settings import NONE, Answered, PairKnowledge, SessionRequest, TunedChoice
 from localspec.chat.auto import with_auto
 from localspec.chat.open_chat import Saved
-from localspec.chat.session import ChatSession, SessionRequest
+from localspec.chat.session import ChatSession
 from localspec.chat.store.store import Store
 from localspec.errors import UserError
 from localspec.smollm2 import SAMPLING
@@ -55,7 +55,7 @@ def test_auto_measures_anew_when_the_models_were_opened_again(store: Store) -> N
 
 
 def test_named_mode_is_kept_whatever_happens(store: Store) -> None:
-    models, at = ScriptedModels(), desk(store, SessionRequest(mode="sd"))
+    models, at = ScriptedModels(), desk(store, SessionRequest(Speculation(mode="sd")))
     ask(at, models)
     assert (models.requests[0].settings.mode, models.requests[0].steps_down) == ("sd", False)
 
@@ -130,7 +130,7 @@ def test_speculated_answer_is_compared_with_plain_decoding_measured_at_its_depth
 
 
 def test_plain_answer_is_itself_a_measurement(store: Store) -> None:
-    at, models = desk(store, SessionRequest(mode="off")), ScriptedModels(says("word " * 100))
+    at, models = desk(store, SessionRequest(Speculation(mode="off"))), ScriptedModels(says("word " * 100))
     models.plain = None  # measuring would give nothing
     assert len(ask(at, models)) == 1
     at.choose_mode("sd")
@@ -158,7 +158,7 @@ def test_last_chat_is_open_again(store: Store) -> None:
 
 def test_profile_of_the_command_line_begins_a_chat_of_its_own(store: Store) -> None:
     ask(desk(store), ScriptedModels(), "remember me")
-    fresh = ChatSession(store, profiles(Path("nowhere")).good, SessionRequest(), "coding", resumes=False)
+    fresh = ChatSession(store, profiles(Path("nowhere")).good, SessionRequest(), "coding", start="new")
     assert fresh.chat.path == ()
     assert fresh.profile.name == "coding"
 
@@ -173,9 +173,9 @@ def test_search_without_words_shows_the_latest_chats(store: Store) -> None:
 
 
 CODE, TALK = "Write a Python function that adds two numbers.", "What should I cook tonight?"
-FOUND: dict[TaskType, Tuned] = {
-    "coding": Tuned(EngineSettings(mode="sd", draft_length=7), "tuned today: 2.0x plain (1.9-2.1)"),
-    "dialogue": Tuned(EngineSettings(mode="off"), "tuned today: nothing beats plain decoding"),
+FOUND: dict[TaskType, TunedChoice] = {
+    "coding": TunedChoice(EngineSettings(mode="sd", draft_length=7), "tuned today: 2.0x plain (1.9-2.1)"),
+    "dialogue": TunedChoice(EngineSettings(mode="off"), "tuned today: nothing beats plain decoding"),
 }
 
 
@@ -249,7 +249,7 @@ def test_answers_are_learned_from_once_each_under_the_task_that_was_followed(sto
 
 
 def test_what_is_stale_is_said_once_also_after_the_models_were_opened_again(store: Store) -> None:
-    stale = Tuned(None, "", "tuned settings are from other files")
+    stale = TunedChoice(None, "", "tuned settings are from other files")
     at = desk(store, experience=PairKnowledge(lambda _task: stale))
     assert at.take_notices() == ()
     ask(at, ScriptedModels())

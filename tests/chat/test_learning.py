@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from localspec.chat.answer_settings import Answered, Chooser, PairKnowledge, Tuned
+from localspec.chat.answer_settings import Answered, Chooser, PairKnowledge, TunedChoice
 from localspec.storage.profiles import Profile, Speculation, profiles
 from localspec.testing.scripted import ScriptedModels
 from localspec.types import EngineSettings, Mode, Sampling, TaskType
@@ -21,12 +21,12 @@ REASON = "tuned 2 days ago: 1.8x plain (1.7-1.9)"
 class Notebook:
     """What a test says was tuned."""
 
-    def __init__(self, *known: Tuned) -> None:
+    def __init__(self, *known: TunedChoice) -> None:
         self.known = list(known)
         self.asked: list[TaskType] = []
         self.said: list[str] = []
 
-    def recall(self, task: TaskType) -> Tuned | None:
+    def recall(self, task: TaskType) -> TunedChoice | None:
         self.asked.append(task)
         return self.known[0] if self.known else None
 
@@ -39,12 +39,12 @@ def under(speculation: Speculation) -> Profile:
 
 
 def test_tuned_settings_are_used_and_say_why() -> None:
-    choice = Notebook(Tuned(TUNED, REASON)).chooser().choose(CODING)
+    choice = Notebook(TunedChoice(TUNED, REASON)).chooser().choose(CODING)
     assert (choice.settings, choice.reason, choice.steps_down) == (TUNED, REASON, True)
 
 
 def test_profile_goes_before_the_tuner_and_flags_before_both() -> None:
-    chooser = Notebook(Tuned(TUNED, REASON)).chooser()
+    chooser = Notebook(TunedChoice(TUNED, REASON)).chooser()
     profile = under(Speculation(draft_length=3, draft_temperature=0.9))
     choice = chooser.choose(profile, Speculation(draft_length=2))
     assert choice.settings == replace(TUNED, draft_length=2, draft_temperature=0.9)
@@ -66,18 +66,18 @@ def test_repetitions_serve_as_drafts_unless_tuning_or_somebody_says_otherwise() 
     assert Notebook().chooser().choose(CODING, Speculation(mode="sd")).settings.fallback == "ngram"
     alone = Speculation(fallback="just-in-time")
     assert Notebook().chooser().choose(CODING, alone).settings.fallback == "just-in-time"
-    assert Notebook(Tuned(TUNED, REASON)).chooser().choose(CODING).settings.fallback == TUNED.fallback
+    assert Notebook(TunedChoice(TUNED, REASON)).chooser().choose(CODING).settings.fallback == TUNED.fallback
 
 
 @pytest.mark.parametrize(("mode", "length"), [("sd", 5), ("ssd", 8), ("off", 8)])
 def test_mode_asked_for_is_kept_and_takes_what_was_tuned_for_it(mode: Mode, length: int) -> None:
-    choice = Notebook(Tuned(TUNED, REASON)).chooser().choose(CODING, Speculation(mode=mode))
+    choice = Notebook(TunedChoice(TUNED, REASON)).chooser().choose(CODING, Speculation(mode=mode))
     assert (choice.settings.mode, choice.settings.draft_length) == (mode, length)
     assert (choice.reason, choice.steps_down) == ("asked for", False)
 
 
 def test_mode_of_a_profile_may_still_step_down() -> None:
-    choice = Notebook(Tuned(TUNED, REASON)).chooser().choose(under(Speculation(mode="ngram")))
+    choice = Notebook(TunedChoice(TUNED, REASON)).chooser().choose(under(Speculation(mode="ngram")))
     assert (choice.settings.mode, choice.reason, choice.steps_down) == ("ngram", "profile Coding", True)
 
 
@@ -85,25 +85,29 @@ def test_nothing_asks_for_a_draft_model_that_is_not_there() -> None:
     models = ScriptedModels()
     models.draft = None
     models.preferred = "ngram"
-    chooser = Notebook(Tuned(TUNED, REASON)).chooser(models)
+    chooser = Notebook(TunedChoice(TUNED, REASON)).chooser(models)
     choice = chooser.choose(under(Speculation(mode="sd")))
     assert (choice.settings.mode, choice.reason) == ("ngram", "the script prefers it")
 
 
 def test_task_that_speculation_does_not_pay_for_stays_off() -> None:
     settings = EngineSettings(mode="off")
-    choice = Notebook(Tuned(settings, "tuned today: nothing beats plain decoding")).chooser().choose(CODING)
+    choice = (
+        Notebook(TunedChoice(settings, "tuned today: nothing beats plain decoding")).chooser().choose(CODING)
+    )
     assert choice.settings.mode == "off"
     assert "nothing beats" in choice.reason
 
 
 def test_stale_settings_are_told_once_and_used_only_if_they_may_hold() -> None:
-    notes = Notebook(Tuned(None, "", "tuned settings for coding are from other files; run `localspec tune`"))
+    notes = Notebook(
+        TunedChoice(None, "", "tuned settings for coding are from other files; run `localspec tune`")
+    )
     chooser = notes.chooser()
     for _ in range(2):
         assert chooser.choose(CODING).reason == "the script prefers it"
     assert len(notes.said) == 1
-    notes = Notebook(Tuned(TUNED, REASON, "tuned settings for coding are from another driver"))
+    notes = Notebook(TunedChoice(TUNED, REASON, "tuned settings for coding are from another driver"))
     assert notes.chooser().choose(CODING).settings == TUNED
     assert notes.said == ["tuned settings for coding are from another driver"]
 

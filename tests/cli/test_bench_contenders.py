@@ -17,7 +17,7 @@ from localspec.app import placing
 from localspec.app.options import PairOptions
 from localspec.benchmark.contender import Prompt
 from localspec.benchmark.llama_server import contender
-from localspec.chat.answer_settings import PairKnowledge, Tuned
+from localspec.chat.answer_settings import PairKnowledge, TunedChoice
 from localspec.cli.bench import contenders, parser
 from localspec.cli.bench.contenders import (
     check_fit,
@@ -84,7 +84,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> type[Server]:
     return Server
 
 
-def recalling(**found: Tuned | None) -> PairKnowledge:
+def recalling(**found: TunedChoice | None) -> PairKnowledge:
     return PairKnowledge(found.__getitem__)
 
 
@@ -137,7 +137,7 @@ def test_each_task_is_answered_as_it_was_tuned() -> None:
 
 
 def test_tuned_settings_that_are_there(capsys: pytest.CaptureFixture[str]) -> None:
-    experience = recalling(coding=Tuned(SSD, "tuned today", "another driver"))
+    experience = recalling(coding=TunedChoice(SSD, "tuned today", "another driver"))
     assert tuned_settings(experience, (CODING, CODING)) == {"coding": SSD}
     assert capsys.readouterr().err == "note: another driver\n"
 
@@ -146,11 +146,11 @@ def test_tuned_settings_that_are_there(capsys: pytest.CaptureFixture[str]) -> No
     ("prompt", "found", "complaint"),
     [
         (CODING, None, "there are no tuned settings for coding"),
-        (CODING, Tuned(None, "", "tuned for other files"), "tuned for other files"),
+        (CODING, TunedChoice(None, "", "tuned for other files"), "tuned for other files"),
         (STORY, None, "`story` is no task that can be tuned"),
     ],
 )
-def test_tuned_settings_that_are_not(prompt: Prompt, found: Tuned | None, complaint: str) -> None:
+def test_tuned_settings_that_are_not(prompt: Prompt, found: TunedChoice | None, complaint: str) -> None:
     with pytest.raises(UserError, match=complaint) as raised:
         tuned_settings(recalling(coding=found), (prompt,))
     assert "leave tuned out" in raised.value.hint
@@ -211,7 +211,7 @@ def test_tuned_settings_are_used_on_the_seats_that_they_hold_for(monkeypatch: py
     class Known:
         """Stands in for what is known of a pair."""
 
-        experience = recalling(coding=Tuned(SSD, "tuned today"))
+        experience = recalling(coding=TunedChoice(SSD, "tuned today"))
 
         def __init__(self, args: argparse.Namespace, *, here: bool) -> None:
             assert (args.mode, here) == ("auto", True)
@@ -262,9 +262,9 @@ def test_nothing_is_started_unasked(server: type[Server]) -> None:
 def test_every_tuned_task_is_recalled_once() -> None:
     asked: list[TaskType] = []
 
-    def recall(task: TaskType) -> Tuned:
+    def recall(task: TaskType) -> TunedChoice:
         asked.append(task)
-        return Tuned(SSD, "")
+        return TunedChoice(SSD, "")
 
     tuned_settings(PairKnowledge(recall), (CODING, Prompt("writing", "Tell."), CODING))
     assert asked == ["coding", "writing"]

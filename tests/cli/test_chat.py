@@ -7,8 +7,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from localspec.cli.chat import lines
+from localspec.chat.open_chat import OpenChat
+from localspec.chat.store.store import Store
+from localspec.cli import chat
 from localspec.errors import ContextFullError, EngineError
+from localspec.storage.paths import chats_file
 from localspec.types import Finished, GenerationEvent, Provenance, Request, TextDelta, TextPiece
 from tests.cli.conftest import Invoke
 from tests.cli.fake_runtime import SUMMARY, FakeRuntime, model_info, says
@@ -217,7 +220,7 @@ def test_ctrl_c_at_the_prompt_leaves_the_second_time(
             raise EOFError
         return key
 
-    monkeypatch.setattr(lines, "input", typed, raising=False)
+    monkeypatch.setattr(chat, "input", typed, raising=False)
     outcome = invoke("chat", typed="")
     assert outcome.code == 0
     assert len(fake.requests) == answers
@@ -255,3 +258,104 @@ def test_a_chat_is_not_one_json_object(fake: FakeRuntime, invoke: Invoke) -> Non
     assert (outcome.code, outcome.out) == (2, "")
     assert "--json does not go with a chat" in outcome.err
     assert fake.opened == []
+
+
+def kept(title: str) -> list[tuple[str, str]]:
+    """Return the shown branch of the one kept chat with this title, as roles and texts."""
+    with Store(chats_file()) as store:
+        [chat] = [chat for chat in store.chats() if chat.title == title]
+        return [(message.role, message.content) for message in OpenChat(store, chat.id).path]
+
+
+def test_what_is_typed_is_kept_and_listed(fake: FakeRuntime, invoke: Invoke) -> None:
+    fake.scripts = [says("one"), says("two")]
+    assert "not kept" not in invoke("chat", typed="first\nsecond\n").err
+    assert kept("first") == [
+        ("user", "first"),
+        ("assistant", "one"),
+        ("user", "second"),
+        ("assistant", "two"),
+    ]
+    listed = invoke("history")
+    assert "4 messages  first\n" in listed.out
+
+
+def test_a_kept_answer_says_how_it_was_written(fake: FakeRuntime, invoke: Invoke) -> None:
+    invoke("chat", "--profile", "coding", "-s", "9", typed="Hi\n")
+    with Store(chats_file()) as store:
+        [chat] = store.chats()
+        record = OpenChat(store, chat.id).record(store.messages(chat.id)[-1].id)
+    assert record is not None
+    assert (chat.profile, record.profile, record.seed) == ("coding", "coding", 9)
+    assert (record.target, record.draft, record.summary) == (fake.target.name, "small", SUMMARY)
+
+
+@pytest.mark.usefixtures("fake")
+def test_what_is_piped_in_is_not_kept(invoke: Invoke) -> None:
+    assert invoke("chat", piped=b"first\n").code == 0
+    assert not chats_file().exists()
+
+
+def test_a_chat_in_lines_is_not_the_one_to_resume_and_one_without_a_word_leaves_nothing(
+    fake: FakeRuntime, invoke: Invoke
+) -> None:
+    with Store(chats_file()) as store:
+        open_last = store.new_chat("on the screen").id
+        store.add(open_last, None, "user", "hello")
+        store.remember_chat(open_last)
+    invoke("chat", typed="")
+    invoke("chat", typed="in lines\n")
+    with Store(chats_file()) as store:
+        assert store.last_chat() == open_last
+        assert {chat.title for chat in store.chats()} == {"on the screen", "in lines"}
+    assert len(fake.requests) == 1
+
+
+def test_what_was_taken_back_or_written_anew_stays_as_a_branch(fake: FakeRuntime, invoke: Invoke) -> None:
+    fake.scripts = [says(word) for word in ("1", "2", "2b", "3")]
+    invoke("chat", typed="a\nb\n/regen\n/undo\nc\n")
+    assert kept("a") == [("user", "a"), ("assistant", "1"), ("user", "c"), ("assistant", "3")]
+    with Store(chats_file()) as store:
+        [chat] = store.chats()
+        texts = [message.content for message in store.messages(chat.id)]
+    assert texts == ["a", "1", "b", "2", "2b", "c", "3"]
+
+
+def test_clear_begins_a_chat_of_its_own_under_the_same_system_prompt(
+    fake: FakeRuntime, invoke: Invoke
+) -> None:
+    fake.scripts = [says("1"), says("2")]
+    invoke("chat", typed="/system Be kind.\na\n/clear\nb\n")
+    assert prompts(fake) == [["Be kind.", "a"], ["Be kind.", "b"]]
+    assert kept("a") == [("user", "a"), ("assistant", "1")]
+    assert kept("b") == [("user", "b"), ("assistant", "2")]
+
+
+def test_undoing_the_only_turn_starts_over(fake: FakeRuntime, invoke: Invoke) -> None:
+    outcome = invoke("chat", typed="/system Be kind.\na\n/undo\n/system\nb\n/undo\n/undo\n")
+    assert prompts(fake) == [["Be kind.", "a"], ["Be kind.", "b"]]
+    assert outcome.err.count("taken back; questions left: 0") == 2
+    assert "nothing to undo" in outcome.err
+
+
+def test_a_stopped_answer_is_kept_as_far_as_it_came(fake: FakeRuntime, invoke: Invoke) -> None:
+    interrupted(fake)
+    invoke("chat", typed="a\n")
+    assert kept("a") == [("user", "a"), ("assistant", "half")]
+
+
+def test_a_store_that_does_not_open_is_told_once_and_the_chat_goes_on(
+    fake: FakeRuntime, invoke: Invoke
+) -> None:
+    chats_file().write_bytes(b"no database at all, and long enough to be read as one" * 40)
+    fake.scripts = [says("1"), says("2")]
+    outcome = invoke("chat", typed="a\nb\n")
+    assert (outcome.code, outcome.out) == (0, "1\n2\n")
+    assert outcome.err.count("note: this chat is not kept: the chats in `") == 1
+    assert prompts(fake) == [["a"], ["a", "1", "b"]]
+
+
+def test_thinking_does_not_go_back_to_the_model(fake: FakeRuntime, invoke: Invoke) -> None:
+    fake.scripts = [says("<think>", "hm", "</think>", "one"), says("two")]
+    assert invoke("chat", piped=b"a\nb\n").out == "<think>hm</think>one\ntwo\n"
+    assert prompts(fake)[1] == ["a", "one", "b"]

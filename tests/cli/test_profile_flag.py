@@ -7,7 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from localspec.app.answer_options import SamplingFlags, answer_options, sampling_given, system_given
+from localspec.app.answer_options import (
+    SamplingFlags,
+    profiles_named,
+    sampling_given,
+    session_request,
+    system_given,
+)
 from localspec.cli.shared.arguments import Parser, add_answer_flags, verb_parser
 from localspec.errors import UserError
 from localspec.storage.paths import config_dir
@@ -52,21 +58,22 @@ def test_a_system_prompt_file_counts_as_given(parser: Parser, tmp_path: Path) ->
 
 
 def test_a_profile_fills_what_flags_leave_open(parser: Parser) -> None:
-    options = answer_options(parser.parse_args(["--profile", "coding", "--top-k", "7"]))
-    assert options.system == CODING.system_prompt
-    assert options.sampling == SamplingFlags(top_k=7).apply(CODING.sampling)
+    request = session_request(parser.parse_args(["--profile", "coding", "--top-k", "7"]))
+    assert request.system is None
+    assert profiles_named("coding") == (CODING,)
+    assert request.sampling_under(CODING, None) == SamplingFlags(top_k=7).apply(CODING.sampling)
 
 
 @pytest.mark.parametrize("text", ["Be brief.", ""])
 def test_a_system_prompt_of_ones_own_goes_before_that_of_the_profile(parser: Parser, text: str) -> None:
-    options = answer_options(parser.parse_args(["--profile", "coding", "-sys", text]))
-    assert options.system == text
-    assert options.sampling == CODING.sampling
+    request = session_request(parser.parse_args(["--profile", "coding", "-sys", text]))
+    assert request.system == text
+    assert request.sampling_under(CODING, None) == CODING.sampling
 
 
-def test_without_a_profile_nothing_is_added(parser: Parser) -> None:
-    options = answer_options(parser.parse_args([]))
-    assert (options.system, options.sampling) == ("", Sampling())
+def test_without_a_profile_nothing_is_added() -> None:
+    [usual] = profiles_named(None)
+    assert (usual.system_prompt, usual.sampling) == ("", Sampling())
 
 
 def test_run_follows_a_profile(fake: FakeRuntime, invoke: Invoke) -> None:
@@ -106,9 +113,9 @@ def test_a_profile_that_is_not_there_or_broken(fake: FakeRuntime, invoke: Invoke
     assert fake.opened == []
 
 
-def test_a_profile_is_checked_before_models_open(parser: Parser) -> None:
+def test_a_profile_that_does_not_exist_is_refused() -> None:
     with pytest.raises(UserError, match="no profile `nothing`"):
-        answer_options(parser.parse_args(["--profile", "nothing"]))
+        profiles_named("nothing")
 
 
 def test_auto_follows_the_question(fake: FakeRuntime, invoke: Invoke) -> None:

@@ -6,12 +6,10 @@ import os
 import signal
 from collections.abc import Iterator
 from contextlib import closing
-from typing import cast
 
 import pytest
 
 from localspec.cli.shared.answer import stream
-from localspec.inference.runtime import Runtime
 from localspec.types import Finished, GenerationEvent, Provenance, Request, TextDelta, TextPiece
 from tests.cli.fake_runtime import SUMMARY, FakeRuntime
 
@@ -45,13 +43,14 @@ def models(*, pressed: bool) -> HardOfHearing:
 
 @pytest.mark.skipif(os.name == "nt", reason="Ctrl+C cannot be pressed from here")
 def test_ctrl_c_before_the_first_step_is_heard() -> None:
-    with closing(stream(cast(Runtime, models(pressed=True)), REQUEST)) as events:
+    found = models(pressed=True)
+    with closing(stream(found, found.generate(REQUEST))) as events:
         assert list(events) == [WORD, Finished("cancelled", SUMMARY)]
 
 
 def test_who_leaves_before_the_first_step_need_not_wait_for_the_last() -> None:
     found = models(pressed=False)
-    events = stream(cast(Runtime, found), REQUEST)
+    events = stream(found, found.generate(REQUEST))
     assert next(events) == WORD
     events.close()
     assert found.cancelled.is_set()

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from textual.pilot import Pilot
 
-from localspec.chat.answer_settings import NONE, PairKnowledge
+from localspec.chat.answer_settings import NONE, PairKnowledge, SessionRequest
 from localspec.chat.loading import ModelLoader
 from localspec.chat.messages import StoredMessage
-from localspec.chat.session import ChatSession, SessionRequest
+from localspec.chat.session import ChatSession
 from localspec.chat.store.store import Store
 from localspec.storage.config import Config
 from localspec.storage.profiles import profiles

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from localspec import smollm2
+from localspec.chat.answer_settings import SessionRequest
 from localspec.chat.commands import Command
 from localspec.chat.loading import ModelLoader
-from localspec.chat.session import ChatSession, SessionRequest
+from localspec.chat.session import ChatSession
 from localspec.chat.store.store import Store
 from localspec.demo import bundled_pair
 from localspec.storage.config import Config

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from localspec.chat import answering
-from localspec.chat.answer_settings import PairKnowledge, Tuned
+from localspec.chat.answer_settings import PairKnowledge, TunedChoice
 from localspec.chat.attachments import attach
 from localspec.chat.commands import Command
 from localspec.chat.messages import Role
@@ -206,8 +206,8 @@ async def test_models_that_end_in_a_comparison_are_opened_again(tmp_path: Path) 
 async def test_notice_is_shown_as_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     notice, shown = "tuned for [/models/large] and [b]others[/b]", []
 
-    def recall(_task: TaskType) -> Tuned:
-        return Tuned(None, "", notice)
+    def recall(_task: TaskType) -> TunedChoice:
+        return TunedChoice(None, "", notice)
 
     def notify(text: str, *, markup: bool = True, **_others: object) -> None:
         shown.append((text, markup))

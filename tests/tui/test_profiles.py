@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from localspec.chat.answer_settings import PairKnowledge, Tuned
+from localspec.chat.answer_settings import PairKnowledge, TunedChoice
 from localspec.storage.config import Config
 from localspec.testing.scripted import says
 from localspec.types import EngineSettings, TaskType
@@ -14,9 +14,11 @@ from localspec_tui.widgets.title_bar import TitleBar
 from tests.tui.desktop import desktop
 
 pytestmark = pytest.mark.asyncio
-FOUND: dict[TaskType, Tuned] = {
-    "coding": Tuned(EngineSettings(mode="sd", draft_length=5), "tuned today: 1.8x plain (1.7-1.9)"),
-    "dialogue": Tuned(None, "", "tuned settings for dialogue are from other files; run `localspec tune`"),
+FOUND: dict[TaskType, TunedChoice] = {
+    "coding": TunedChoice(EngineSettings(mode="sd", draft_length=5), "tuned today: 1.8x plain (1.7-1.9)"),
+    "dialogue": TunedChoice(
+        None, "", "tuned settings for dialogue are from other files; run `localspec tune`"
+    ),
 }
 CODE, TALK = "Write a Python function.", "What should I cook tonight?"
 

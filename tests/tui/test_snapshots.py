@@ -12,8 +12,9 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import TextArea
 
+from localspec.chat.answer_settings import SessionRequest
 from localspec.chat.loading import ModelLoader
-from localspec.chat.session import ChatSession, SessionRequest
+from localspec.chat.session import ChatSession
 from localspec.chat.store.store import Store
 from localspec.storage.config import Config
 from localspec.storage.profiles import profiles

@@ -44,7 +44,7 @@ def launch(request: ScreenRequest) -> int:
             request.profiles.good,
             request.session,
             request.profile,
-            resumes=request.resumes,
+            start="last" if request.resumes else "new",
             experience=request.knowledge,
         )
         loader = ModelLoader(lambda on_progress: request.open_models(on_progress, log.append))

@@ -144,25 +144,30 @@ def migrate(connection: sqlite3.Connection, migrations: tuple[Migration, ...] = 
 
 
 BUSY_S = 5.0  # patience with another program that writes
+_IN_MEMORY = ":memory:"
 _PRIMARY = 0xFF  # SQLite keeps the kind of an error in the low byte, the details above
 
 
 class Database:
     """An open database of conversations."""
 
-    def __init__(self, path: Path) -> None:
-        """Open the file, made and migrated where needed; raises StoreError and then leaves it as it was."""
-        self.path = path
+    def __init__(self, path: Path | None) -> None:
+        """Open the file, made and migrated where needed; raises StoreError and then leaves it as it was.
+
+        Without a path everything is in memory, and gone at the end.
+        """
+        self.path = path or Path(_IN_MEMORY)
         self._lock = threading.RLock()
         self._connection: sqlite3.Connection | None = None
         try:
-            _create(path)
+            if path is not None:
+                _create(path)
         except OSError as error:
             raise StoreError(f"cannot open the chats in `{path}`: {error.strerror or error}") from error
-        with _explained(path):
-            connection = sqlite3.connect(path, BUSY_S, isolation_level=None, check_same_thread=False)
+        with _explained(self.path):
+            connection = sqlite3.connect(self.path, BUSY_S, isolation_level=None, check_same_thread=False)
             try:
-                _prepare(connection, path)
+                _prepare(connection, self.path)
             except BaseException:
                 connection.close()
                 raise

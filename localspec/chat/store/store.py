@@ -39,8 +39,11 @@ _DEAD = "state = 'writing' AND abs(written - ?) > ?"  # also of a clock that was
 class Store:
     """The conversations in one file."""
 
-    def __init__(self, path: Path, now: Callable[[], float] = time.time) -> None:
-        """Open the file, made where it was missing, and drop what was deleted long ago."""
+    def __init__(self, path: Path | None, now: Callable[[], float] = time.time) -> None:
+        """Open the file, made where it was missing, and drop what was deleted long ago.
+
+        Without a path nothing outlasts the store.
+        """
         self._now = now
         self._writing: set[int] = set()  # answers that this very program is writing
         self._begun: set[int] = set()  # chats of this program; dropped in the end if nothing was said

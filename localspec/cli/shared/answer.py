@@ -4,46 +4,32 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, assert_never
+from typing import TYPE_CHECKING
 
-from localspec.app.answer_options import AnswerOptions
-from localspec.chat.answer_settings import Answered, Choice, Chooser, PairKnowledge
 from localspec.cli.shared.console import StatusLine, on_interrupt, say, show
-from localspec.cli.shared.opening import note
-from localspec.inference.interface import OpenModels
-from localspec.storage.profiles import Speculation
-from localspec.types import (
-    Finished,
-    GenerationEvent,
-    Mode,
-    ModeChanged,
-    PromptProgress,
-    Request,
-    RoundDone,
-    TextDelta,
-)
+from localspec.types import Finished, ModeChanged, PromptProgress, TextDelta
 
 if TYPE_CHECKING:
-    from localspec.inference.runtime import Runtime
-
+    from localspec.chat.answering import AnswerEvent
+    from localspec.inference.interface import OpenModels
 
 _POLL_S = 0.1  # on Windows a waiting main thread hears Ctrl+C only between waits
 
 
-def stream(runtime: Runtime, request: Request) -> Generator[GenerationEvent]:
+def stream(models: OpenModels, answer: Iterator[AnswerEvent]) -> Generator[AnswerEvent]:
     """Yield the events of one answer; Ctrl+C ends it with `Finished("cancelled")`, not with an exception.
 
     Close it when leaving early: that stops the computation and waits for it.
     """
-    events: SimpleQueue[GenerationEvent | BaseException | None] = SimpleQueue()
+    events: SimpleQueue[AnswerEvent | BaseException | None] = SimpleQueue()
 
     def generate() -> None:
         try:
-            for event in runtime.generate(request):
+            for event in answer:
                 events.put(event)
             events.put(None)
         except BaseException as error:  # noqa: BLE001 - the reader raises it again
@@ -54,14 +40,14 @@ def stream(runtime: Runtime, request: Request) -> Generator[GenerationEvent]:
 
     def stop() -> None:
         unwanted.set()
-        runtime.cancel()
+        models.cancel()
 
     with on_interrupt(stop):
         thread.start()
         try:
             while not ended:
                 if unwanted.is_set():
-                    runtime.cancel()  # again and again: before their first step models hear nothing
+                    models.cancel()  # again and again: before their first step models hear nothing
                 try:
                     event = events.get(timeout=_POLL_S)
                 except Empty:
@@ -73,7 +59,7 @@ def stream(runtime: Runtime, request: Request) -> Generator[GenerationEvent]:
                     yield event
         finally:
             while not ended and thread.is_alive():
-                runtime.cancel()
+                models.cancel()
                 thread.join(_POLL_S)
             thread.join()
 
@@ -95,11 +81,13 @@ class StreamedAnswer:
         return "".join(self.pieces)
 
 
-def write_answer(runtime: Runtime, request: Request, *, silent: bool, colours: bool) -> StreamedAnswer:
+def write_answer(
+    models: OpenModels, events: Iterator[AnswerEvent], *, silent: bool, colours: bool
+) -> StreamedAnswer:
     """Print the answer while it comes, unless `silent`, and return it."""
     answer, status = StreamedAnswer(), StatusLine()
-    with closing(stream(runtime, request)) as events:
-        for event in events:
+    with closing(stream(models, events)) as streamed:
+        for event in streamed:
             if not isinstance(event, PromptProgress):
                 status.clear()
             match event:
@@ -110,56 +98,14 @@ def write_answer(runtime: Runtime, request: Request, *, silent: bool, colours: b
                     answer.pieces.append(event.text)
                     if not silent:
                         show(event, colours=colours)
-                case RoundDone():
-                    pass
                 case ModeChanged():
                     answer.changes.append(event)
                 case Finished():
                     answer.finished = event
                 case _:
-                    assert_never(event)
+                    pass  # rounds, and what a store has kept
     if not silent and answer.text and not answer.text.endswith("\n"):
         sys.stdout.write("\n")
     if answer.finished is not None and answer.finished.reason == "circles":
         say("note: the answer was ended because it repeats itself; with -n N it goes on to N tokens")
     return answer
-
-
-class Decider:
-    """Options and settings of the next answer; of the profile `auto` also whom it follows."""
-
-    def __init__(
-        self, models: OpenModels, experience: PairKnowledge, options: AnswerOptions, asked: Speculation
-    ) -> None:
-        """Begin with what the flags ask for."""
-        self._chooser = Chooser(models, experience, note)
-        self._experience = experience
-        self._given = options = options.on(models.target.path)
-        self._asked = asked
-        self.options = options.under([])
-
-    @property
-    def choice(self) -> Choice:
-        """Return how the next answer is decoded, as far as is known without its question."""
-        return self._chooser.choose(self.options.profile, self._asked)
-
-    def take(self, questions: Sequence[str]) -> str:
-        """Decide for an answer to the last of the questions; return what is new to say about that."""
-        before, self.options = self.options.profile, self._given.under(questions)
-        changed = self.options.profile is not before
-        return f"{self._given.profile.name}: {self.options.profile.name}" if changed else ""
-
-    def learn(self, choice: Choice, answer: StreamedAnswer) -> None:
-        """Count an answer in, where that is wanted."""
-        if answer.finished is not None:
-            steady, summary = not answer.changes, answer.finished.summary
-            self._experience.learn(Answered(self.options.profile.task, choice.settings, summary, steady))
-
-    def choose_mode(self, mode: Mode | None) -> None:
-        """Decode the next answers in a mode, or in the one that pays."""
-        self._asked = replace(self._asked, mode=mode)
-
-    def set_temperature(self, temperature: float) -> None:
-        """Pick the tokens of the next answers at a temperature."""
-        self._given = replace(self._given, flags=replace(self._given.flags, temperature=temperature))
-        self.options = replace(self.options, flags=self._given.flags)

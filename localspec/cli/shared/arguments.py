@@ -7,14 +7,22 @@ import json
 from collections.abc import Callable
 from typing import NoReturn, get_args
 
-from localspec.app.answer_options import TemplateVariables
 from localspec.app.options import MODES
 from localspec.cli.shared.opening import fetch
 from localspec.errors import UserError
 from localspec.models.names import parse
 from localspec.storage.config import LARGEST_CONTEXT, SMALLEST_CONTEXT
 from localspec.storage.profiles import SAMPLING_RANGES
-from localspec.types import Acceptance, EngineSettings, Fallback, FanOutShape, KvType, Sampling, SplitMode
+from localspec.types import (
+    Acceptance,
+    EngineSettings,
+    Fallback,
+    FanOutShape,
+    KvType,
+    Sampling,
+    SplitMode,
+    TemplateVariables,
+)
 
 LARGEST_SEED = 2**32 - 1
 

@@ -100,7 +100,7 @@ class Reporter:
         if options is None:
             return "off"
         self._status.show_choice(self._desk.route_shown(options.profile), options.reason)
-        return options.settings.mode
+        return options.request.settings.mode
 
     def _take_record(self, record: AnswerRecord) -> None:
         self._record = record

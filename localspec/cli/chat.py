@@ -1,0 +1,421 @@
+"""`localspec chat`: talk line by line, from a terminal or through a pipe."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Protocol, get_args
+
+from localspec.app import figures
+from localspec.app.answer_options import profiles_named, session_request
+from localspec.app.options import DRAFT_MODES, MODES, pair_options
+from localspec.app.tuned_pair import KnownPair
+from localspec.chat.session import ChatSession
+from localspec.cli.shared import opening
+from localspec.cli.shared.answer import write_answer
+from localspec.cli.shared.arguments import (
+    Parser,
+    add_answer_flags,
+    decimal,
+    set_up_logging,
+    verb_parser,
+)
+from localspec.cli.shared.console import LEGEND, colours_unwanted, decode_utf8, is_terminal, say
+from localspec.cli.shared.errors import INTERRUPTED, SUCCESS, tell
+from localspec.errors import ContextFullError, EngineError, StoreError, UserError
+from localspec.models.default_pair import name_of
+from localspec.storage.paths import chats_file
+from localspec.types import Finished, Mode, ModeChanged
+
+if TYPE_CHECKING:
+    from localspec.chat.answer_settings import AnswerOptions
+    from localspec.chat.messages import StoredMessage
+    from localspec.chat.store.store import Store
+    from localspec.inference.interface import OpenModels
+
+_MODES: tuple[Mode, ...] = get_args(Mode)
+_MAKE_ROOM = "/undo takes back the last turn, /clear starts over"
+_FENCE = '"""'
+
+
+def parser() -> Parser:
+    """Return the parser of `localspec chat`."""
+    result = verb_parser("chat", "Talk line by line; /help lists the commands. Lines may be piped in.")
+    result.add_argument("--plain", action="store_true", help="line by line, for simple terminals")
+    add_answer_flags(result)
+    return result
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the verb and return its exit code."""
+    args = parser().parse_args(argv)
+    if args.list_devices:
+        return opening.list_devices()
+    if args.json:
+        raise UserError("--json does not go with a chat", "use `localspec run --json` for one answer")
+    request, profiles, pair = session_request(args), profiles_named(args.profile), pair_options(args)
+    if sys.stdin is None or sys.stdin.closed:
+        raise UserError("there is no standard input to talk through", "use `localspec run` for one answer")
+    set_up_logging(verbose=args.verbose)
+    known = KnownPair(args, here=True)
+    pair = known.seat(pair, opening.placed)
+    reader = line_reader()
+    with opening.open_runtime(pair) as runtime, open_store(keeps=reader.interactive) as store:
+        opening.tell_notes(runtime, pair)
+        session = ChatSession(
+            store,
+            profiles,
+            request,
+            profiles[0].name,
+            start="aside",
+            experience=known.experience,
+        )
+        dialogue = Dialogue(runtime, session, shows_stats=args.stats, colours=bool(args.color))
+        names = name_of(runtime.target) + (f" with draft {name_of(runtime.draft)}" if runtime.draft else "")
+        say(f"{names}; {dialogue.mode_line()}. /help lists the commands.")
+        return dialogue.talk(reader)
+
+
+def open_store(*, keeps: bool) -> Store:
+    """Open the store of chats where they are to be kept and can be, else one that is gone at the end."""
+    from localspec.chat.store.store import Store  # SQLite: 10 ms that a mistake in the arguments spares
+
+    if keeps:
+        try:
+            return Store(chats_file())
+        except StoreError as error:
+            opening.note(f"this chat is not kept: {error}")
+    return Store(None)
+
+
+class Dialogue:
+    """One chat, from its first line to its last."""
+
+    def __init__(
+        self, models: OpenModels, session: ChatSession, *, shows_stats: bool = False, colours: bool = False
+    ) -> None:
+        self._models = models
+        self._session = session
+        self._followed = session.followed
+        self._told: ModeChanged | None = None
+        self._shows_stats = shows_stats
+        self._colours = colours
+        self._last: Finished | None = None
+        self._last_options: AnswerOptions | None = None
+        self._leaving = False
+
+    def mode_line(self) -> str:
+        """Return the mode of the next answer and why, once it is told what the tuner's settings lack."""
+        options = self._session.options(self._models)
+        for notice in self._session.take_notices():
+            opening.note(notice)
+        return f"mode {options.request.settings.mode}: {options.reason}"
+
+    def talk(self, reader: LineReader) -> int:
+        """Answer line after line until the last; return the exit code."""
+        while not self._leaving:
+            entry = self._next_entry(reader)
+            if entry is None:
+                break
+            try:
+                self._enter(entry)
+            except (UserError, EngineError, StoreError) as error:
+                if not reader.interactive:
+                    raise
+                tell(error)
+            if self._was_cancelled and not reader.interactive:
+                return INTERRUPTED
+        return SUCCESS
+
+    def _next_entry(self, reader: LineReader) -> Entry | None:
+        """Return what is said next, None at the end or at the second Ctrl+C in a row."""
+        interrupted = False
+        while True:
+            try:
+                return read_entry(reader)
+            except EOFError:
+                if reader.interactive:
+                    say("")
+                return None
+            except KeyboardInterrupt:
+                if not reader.interactive:
+                    raise
+                say("")
+                if interrupted:
+                    return None
+                interrupted = True
+                say("Ctrl+C again or Ctrl+D leaves")
+            except UserError as error:
+                if not reader.interactive:
+                    raise
+                tell(error)
+
+    @property
+    def _was_cancelled(self) -> bool:
+        return self._last is not None and self._last.reason == "cancelled"
+
+    def _enter(self, entry: Entry) -> None:
+        if entry.text.startswith("/") and not entry.is_block:
+            self._command(entry.text)
+        elif entry.text.strip():
+            self._ask(entry.text.strip("\n"))
+
+    def _ask(self, text: str) -> None:
+        """Answer a question; it counts only once the model has taken it."""
+        path = self._session.chat.path
+        if path and path[-1].role == "user":  # Ctrl+C came before its answer
+            self._take_back(path[-1])
+        question = self._session.chat.ask(text)
+        try:
+            self._answer()
+        except (UserError, EngineError):
+            self._take_back(question)
+            raise
+
+    def _answer(self) -> None:
+        session = self._session
+        if session.followed != self._followed:
+            self._followed = session.followed
+            say(session.route_shown(self._followed.name))
+        self.mode_line()
+        has_history = len(session.chat.path) > 1
+        try:
+            answer = write_answer(
+                self._models, session.answer(self._models), silent=False, colours=self._colours
+            )
+        except ContextFullError as error:
+            raise ContextFullError(error.message, _MAKE_ROOM if has_history else error.hint) from None
+        self._last, self._last_options = answer.finished, session.in_use
+        if self._last is None:
+            return
+        if self._last.reason == "context":
+            say(f"note: the context of {self._models.target.context} tokens is full: {_MAKE_ROOM}")
+        self._tell_changes(answer.changes)
+        if self._shows_stats and session.in_use is not None:
+            mode = answer.changes[-1].mode if answer.changes else session.in_use.request.settings.mode
+            say(f"[{figures.summary_line(mode, self._last.summary)}]")
+
+    def _take_back(self, question: StoredMessage) -> None:
+        """Go on before a question; what was said stays with the kept chats."""
+        if question.parent is None:
+            self._begin_anew()
+        else:
+            self._session.chat.back_to(question.parent)
+
+    def _begin_anew(self) -> None:
+        """Open an empty chat under the same system prompt."""
+        system = self._session.chat.info.system
+        self._session.new()
+        if system is not None:
+            self._session.set_system(system)
+
+    def _tell_changes(self, changes: Sequence[ModeChanged]) -> None:
+        """Print the changes of mode; each answer repeats the one that still holds."""
+        for change in changes:
+            if change != self._told:
+                say(figures.note(change))
+            self._told = change
+
+    def _command(self, entry: str) -> None:
+        name, _, argument = entry.partition(" ")
+        commands = self._commands()
+        if name not in commands:
+            close = get_close_matches(name, commands, n=1)
+            meant = f"; did you mean `{close[0]}`?" if close else ""
+            raise UserError(
+                f"there is no command `{name}`{meant}",
+                "/help lists them; a space before the / makes it a message",
+            )
+        commands[name](argument.strip())
+
+    def _commands(self) -> dict[str, Callable[[str], None]]:
+        return {
+            "/help": self._help,
+            "/mode": self._mode,
+            "/stats": self._stats,
+            "/regen": self._regenerate,
+            "/undo": self._undo,
+            "/clear": self._clear,
+            "/system": self._system,
+            "/temp": self._temperature,
+            "/color": self._color,
+            "/exit": self._exit,
+            "/quit": self._exit,
+        }
+
+    def _help(self, _argument: str) -> None:
+        say(
+            f"/mode [{'|'.join(MODES)}]  show or change the decoding mode\n"
+            "/stats             figures of the last answer; also switches a line after each on or off\n"
+            "/regen             write the last answer anew\n"
+            "/undo              take back the last question and its answer\n"
+            "/clear             start over\n"
+            "/system [TEXT]     show or set the system prompt; /system - removes it\n"
+            "/temp [N]          show or set the temperature\n"
+            "/color             mark tokens by origin, or stop it\n"
+            "/exit              leave, as Ctrl+D does\n"
+            'Ctrl+C stops an answer. A line ending in \\ goes on in the next; """ opens and closes a block.'
+        )
+
+    def _mode(self, argument: str) -> None:
+        if argument and argument not in MODES:
+            raise UserError(f"there is no mode `{argument}`", f"modes: {', '.join(MODES)}")
+        if argument in DRAFT_MODES and self._models.draft is None:
+            raise UserError(
+                f"mode {argument} needs a draft model", "start again with -md FILE, or use /mode ngram"
+            )
+        if argument:
+            self._session.choose_mode(next((mode for mode in _MODES if mode == argument), None))
+        say(self.mode_line())
+
+    def _stats(self, _argument: str) -> None:
+        self._shows_stats = not self._shows_stats
+        options = self._last_options
+        if self._last is not None and options is not None:
+            say("\n".join(figures.table(options.request.settings, options.reason, self._last.summary)))
+        say(f"a line of figures after each answer: {'on' if self._shows_stats else 'off'}")
+
+    def _regenerate(self, _argument: str) -> None:
+        if not self._session.chat.path:
+            raise UserError("there is no answer to write anew", "ask something first")
+        self._answer()
+
+    def _undo(self, _argument: str) -> None:
+        questions = [message for message in self._session.chat.path if message.role == "user"]
+        if not questions:
+            raise UserError("there is nothing to undo", "the conversation is empty")
+        self._take_back(questions[-1])
+        say(f"taken back; questions left: {len(questions) - 1}")
+
+    def _clear(self, _argument: str) -> None:
+        self._begin_anew()
+        say("a new conversation")
+
+    def _system(self, argument: str) -> None:
+        if argument:
+            self._session.set_system("" if argument == "-" else argument)
+        say(f"system prompt: {self._session.system or 'none'}")
+
+    def _temperature(self, argument: str) -> None:
+        if argument:
+            self._session.temperature = _number(argument)
+        say(f"temperature {self._session.sampling(self._models).temperature:g}")
+
+    def _color(self, _argument: str) -> None:
+        if not self._colours and colours_unwanted():
+            raise UserError(
+                "NO_COLOR is set, so colours stay off", "start with --color to have them all the same"
+            )
+        self._colours = not self._colours
+        say(LEGEND if self._colours else "colours off")
+
+    def _exit(self, _argument: str) -> None:
+        self._leaving = True
+
+
+def _number(text: str) -> float:
+    try:
+        return decimal(0, 100)(text)
+    except argparse.ArgumentTypeError as error:
+        raise UserError(f"/temp: {error}") from None
+
+
+class LineReader(Protocol):
+    """A source of lines."""
+
+    @property
+    def interactive(self) -> bool:
+        """Tell whether somebody types the lines."""
+        ...
+
+    def line(self, prompt: str) -> str:
+        """Return the next line without its end; raises EOFError after the last."""
+        ...
+
+
+class TerminalLines:
+    """Lines that somebody types, with history and editing where the system offers them."""
+
+    interactive = True
+
+    def line(self, prompt: str) -> str:
+        """Ask for a line."""
+        if not is_terminal(sys.stdout):  # the answers go to a file, where a prompt has no place
+            sys.stderr.write(prompt)
+            sys.stderr.flush()
+            prompt = ""
+        try:
+            text = input(prompt)
+            text.encode("utf-8")
+        except UnicodeError:
+            raise UserError("the line is not valid text", "write it in the terminal's encoding") from None
+        return text
+
+
+class PipedLines:
+    """Lines of a pipe or a file."""
+
+    interactive = False
+
+    def __init__(self) -> None:
+        self._offset = 0
+
+    def line(self, prompt: str) -> str:
+        """Read a line."""
+        data = sys.stdin.buffer.readline()
+        if not data:
+            raise EOFError
+        text = decode_utf8(data, self._offset)
+        self._offset += len(data)
+        return text.rstrip("\r\n")
+
+
+def line_reader() -> LineReader:
+    """Return the lines of standard input, whatever it is."""
+    if not is_terminal(sys.stdin):
+        return PipedLines()
+    try:
+        import readline  # not on Windows, whose terminals edit lines themselves
+    except ImportError:
+        pass
+    else:
+        readline.parse_and_bind("set enable-bracketed-paste on")
+    return TerminalLines()
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What somebody has said at once; a block is never a command."""
+
+    text: str
+    is_block: bool = False
+
+
+def read_entry(reader: LineReader) -> Entry:
+    """Return the next entry: a line, several that end in a backslash, or a block between triple quotes."""
+    line = reader.line("> ")
+    if line.lstrip().startswith(_FENCE):
+        return Entry(_block(reader, line.lstrip().removeprefix(_FENCE)), is_block=True)
+    lines = [line]
+    while lines[-1].endswith("\\"):
+        lines[-1] = lines[-1][:-1]
+        try:
+            lines.append(reader.line(". "))
+        except EOFError:
+            break
+    return Entry("\n".join(lines))
+
+
+def _block(reader: LineReader, first: str) -> str:
+    lines = [first]
+    while not lines[-1].rstrip().endswith(_FENCE):
+        try:
+            lines.append(reader.line(". "))
+        except EOFError:
+            say(f"note: the {_FENCE} block was not closed")
+            return "\n".join(lines).strip("\n")
+    lines[-1] = lines[-1].rstrip().removesuffix(_FENCE)
+    return "\n".join(lines).strip("\n")
