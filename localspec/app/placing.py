@@ -49,7 +49,7 @@ def plan(
 ) -> Placement:
     """Return who should sit where on this machine; raises UserError if the models fit nowhere."""
     from localspec.hardware.machine import known_machine  # looks at the devices: 0.3 s
-    from localspec.hardware.memory.confirm import confirm
+    from localspec.hardware.memory.fit import confirm
     from localspec.hardware.placement.place import place
 
     target = _shape(pair.target.path, args)

@@ -18,7 +18,7 @@ from localspec.decoding.speed_model import Prediction, explain
 from localspec.decoding.text import DecodeEvents
 from localspec.decoding.tracing import Tracer
 from localspec.errors import LocalSpecError, UserError
-from localspec.hardware.placement.sizes import context_size, draft_options
+from localspec.hardware.placement.constraints import context_size, draft_options
 from localspec.inference.call_costs import CostFiles
 from localspec.llama import Context, Model, devices, physical_cores, probe
 from localspec.storage.config import SMALLEST_CONTEXT

@@ -23,7 +23,6 @@ from localspec.benchmark.own_modes import (
 from localspec.demo import bundled_pair
 from localspec.errors import Cancelled, EngineDied, EngineError
 from localspec.inference.runtime import Runtime
-from localspec.testing.scripted import PLAIN_TOKENS_PER_S, ScriptedModels, says
 from localspec.types import (
     DraftOrigin,
     EngineSettings,
@@ -37,6 +36,7 @@ from localspec.types import (
     Sampling,
     Summary,
 )
+from tests.scripted import PLAIN_TOKENS_PER_S, ScriptedModels, says
 
 OFF = EngineSettings(mode="off")
 SD = EngineSettings(mode="sd", draft_length=4, min_confidence=0.0)

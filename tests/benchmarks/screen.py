@@ -22,11 +22,11 @@ from localspec.chat.session import ChatSession
 from localspec.chat.store.store import Store
 from localspec.storage.config import Config
 from localspec.storage.profiles import profiles
-from localspec.testing.scripted import Script, ScriptedModels
 from localspec.types import GenerationEvent, Request, RoundDone
 from localspec_tui.app import LocalSpecApp, collect_rarely
 from localspec_tui.widgets.composer.composer import Composer
 from tests.benchmarks.screen_stream import ANSWER, LONG_CODE, LONG_PARAGRAPH, summary, tick
+from tests.scripted import Script, ScriptedModels
 
 TOKENS_PER_S = 200
 SIZE = (120, 40)

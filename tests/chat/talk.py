@@ -8,8 +8,8 @@ from localspec.chat.answer_settings import AnswerOptions
 from localspec.chat.messages import AnswerRecord, State, StoredMessage
 from localspec.chat.open_chat import AnswerEvent, OpenChat, Saved
 from localspec.chat.store.store import Store
-from localspec.testing.scripted import ScriptedModels, Step, says
 from localspec.types import EngineSettings, Mode, Request, Sampling, Summary, TextDelta
+from tests.scripted import ScriptedModels, Step, says
 
 
 def options(mode: Mode = "ssd", *, seed: int | None = 7) -> AnswerOptions:

@@ -10,9 +10,9 @@ from localspec.chat.messages import AnswerRecord, State
 from localspec.chat.open_chat import OpenChat, Saved, Started
 from localspec.chat.store.store import Store
 from localspec.errors import StoreError
-from localspec.testing.scripted import MARKDOWN, Gate, ScriptedModels, says
 from localspec.types import TextDelta
 from tests.chat.talk import answer_again, kept, options, streamed, texts
+from tests.scripted import MARKDOWN, Gate, ScriptedModels, says
 
 
 class FullDisk(Store):

@@ -14,7 +14,6 @@ from localspec.chat.messages import RoundMark, State
 from localspec.chat.open_chat import AnswerEvent, OpenChat, Saved, Started
 from localspec.chat.store.store import Store
 from localspec.errors import Cancelled, ContextFullError, EngineDied, EngineError, UserError
-from localspec.testing.scripted import MARKDOWN, ScriptedModels, says, talks_on
 from localspec.types import (
     Finished,
     FinishReason,
@@ -26,6 +25,7 @@ from localspec.types import (
     TextDelta,
 )
 from tests.chat.talk import answer_again, kept, options, streamed, texts
+from tests.scripted import MARKDOWN, ScriptedModels, says, talks_on
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ import pytest
 from localspec.chat.open_chat import OpenChat, Saved
 from localspec.chat.store.store import Store
 from localspec.errors import Cancelled, ContextFullError, EngineDied, UserError
-from localspec.testing.scripted import ScriptedModels, Step, says
 from localspec.types import Message
 from tests.chat.talk import answer_again, ask, kept, options
+from tests.scripted import ScriptedModels, Step, says
 
 
 @pytest.fixture

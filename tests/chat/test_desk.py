@@ -16,8 +16,8 @@ from localspec.chat.store.store import Store
 from localspec.errors import UserError
 from localspec.smollm2 import SAMPLING
 from localspec.storage.profiles import Speculation, profiles
-from localspec.testing.scripted import ScriptedModels, says
 from localspec.types import EngineSettings, Message, Sampling, TaskType
+from tests.scripted import ScriptedModels, says
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ import pytest
 
 from localspec.chat.answer_settings import Answered, Chooser, PairKnowledge, TunedChoice
 from localspec.storage.profiles import Profile, Speculation, profiles
-from localspec.testing.scripted import ScriptedModels
 from localspec.types import EngineSettings, Mode, Sampling, TaskType
+from tests.scripted import ScriptedModels
 from tests.tui.answers import record_of, ssd
 
 CODING = profiles(Path("nowhere")).named("coding")

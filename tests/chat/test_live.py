@@ -8,7 +8,6 @@ from localspec.chat.messages import RoundMark, Shown, Span, StoredMessage
 from localspec.chat.open_chat import OpenChat, Saved, Started
 from localspec.chat.store.store import Store
 from localspec.errors import EngineDied
-from localspec.testing.scripted import MARKDOWN, ScriptedModels, says
 from localspec.types import (
     DraftOrigin,
     Finished,
@@ -22,6 +21,7 @@ from localspec.types import (
     TextPiece,
 )
 from tests.chat.talk import options
+from tests.scripted import MARKDOWN, ScriptedModels, says
 
 STATS = RoundStats(2, 1, DraftOrigin.FRESH, 0.03, 0.01, 0.0, 0.001)
 MESSAGE = StoredMessage(2, 1, 1, "assistant", "so ", 0.0, "writing")

@@ -9,7 +9,7 @@ import pytest
 from localspec.chat.loading import Closed, Failed, Loading, LoadState, ModelLoader, Ready
 from localspec.errors import Cancelled, EngineDied, EngineError, PairingError, UserError
 from localspec.inference.interface import OpenModels
-from localspec.testing.scripted import ScriptedModels
+from tests.scripted import ScriptedModels
 
 WAIT_S = 10.0
 

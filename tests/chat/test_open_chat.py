@@ -9,9 +9,9 @@ from localspec.chat.messages import Attachment
 from localspec.chat.open_chat import OpenChat
 from localspec.chat.store.store import Store
 from localspec.errors import Cancelled, UserError
-from localspec.testing.scripted import ScriptedModels, says
 from localspec.types import Message, PlainRate
 from tests.chat.talk import answer_again, ask, options, texts
+from tests.scripted import ScriptedModels, says
 
 
 @pytest.fixture

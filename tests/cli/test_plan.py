@@ -16,7 +16,7 @@ from localspec.cli.shared.arguments import add_answer_flags, verb_parser
 from localspec.errors import UserError
 from localspec.hardware import machine as machine_module
 from localspec.hardware.device_info import Machine, Placement
-from localspec.hardware.memory import confirm as confirm_module
+from localspec.hardware.memory import fit as confirm_module
 from localspec.hardware.memory.budget import by_shares
 from localspec.hardware.placement.constraints import CacheTypes, LayerSplit, PlacementConstraints
 from localspec.hardware.placement.place import place

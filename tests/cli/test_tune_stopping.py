@@ -17,8 +17,8 @@ from localspec.decoding.measurements import CallCosts, CostRequest
 from localspec.errors import Cancelled, EngineError
 from localspec.inference.interface import TunableModels
 from localspec.storage.tuned_settings import LoadOptions
-from localspec.testing.scripted import Gate, ScriptedModels, says
 from localspec.types import Finished, GenerationEvent, ModelOptions, Request
+from tests.scripted import Gate, ScriptedModels, says
 
 
 class Slow(ScriptedModels):

@@ -9,9 +9,9 @@ import pytest
 from localspec.errors import EngineError, UserError
 from localspec.hardware.device_info import DeviceNeed
 from localspec.hardware.memory.budget import MemoryBudget
-from localspec.hardware.memory.confirm import confirm
 from localspec.hardware.memory.estimate import estimate
 from localspec.hardware.memory.exact import Needs
+from localspec.hardware.memory.fit import confirm
 from localspec.hardware.placement.constraints import LayerSplit, MemoryRequest, PlacementConstraints
 from localspec.hardware.placement.place import place
 from localspec.models.shape import ModelShape

@@ -8,6 +8,7 @@ import pytest
 
 from localspec.decoding import speed_model
 from localspec.decoding.policy import CostCurve, LatencyModel
+from localspec.hardware.bandwidth import Rates
 from localspec.hardware.device_info import LinkRate, Machine
 from localspec.hardware.placement import speed
 from localspec.hardware.placement.constraints import LayerSplit
@@ -20,7 +21,6 @@ from localspec.hardware.placement.speed import (
     ranked,
     waiting_speed,
 )
-from localspec.hardware.rates import Rates
 from localspec.models.shape import ModelShape
 from tests.hardware.machines import GB, LARGE, MIDDLE, SMALL, TINY, apple, card, machine, mixture, model
 

@@ -11,7 +11,7 @@ from localspec import smollm2
 from localspec.demo import bundled_pair
 from localspec.models.default_pair import default_pair, introduction, name_of, recommended_sampling, suited
 from localspec.storage.profiles import Profile, profiles
-from localspec.testing.scripted import model_info
+from tests.scripted import model_info
 
 SHIPPED = profiles(Path("nowhere")).named("writing")
 

@@ -17,13 +17,13 @@ from localspec.chat.session import ChatSession
 from localspec.chat.store.store import Store
 from localspec.storage.config import Config
 from localspec.storage.profiles import profiles
-from localspec.testing.scripted import Script, ScriptedModels
 from localspec_tui.app import LocalSpecApp
 from localspec_tui.screens.chat.screen import ChatScreen
 from localspec_tui.widgets.composer.composer import Composer
 from localspec_tui.widgets.log_panel import LogPanel
 from localspec_tui.widgets.status import StatusLine
 from localspec_tui.widgets.transcript.transcript import Transcript
+from tests.scripted import Script, ScriptedModels
 from tests.tui.settled import settled
 
 TURNS = 400

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from textual.widgets import TextArea
 
-from localspec.testing.scripted import Gate, says
 from localspec_tui.screens.compare import CompareScreen
 from localspec_tui.screens.dialogs import EditScreen
 from localspec_tui.screens.search import SearchScreen
+from tests.scripted import Gate, says
 from tests.tui.desktop import Desktop, desktop
 from tests.tui.settled import settled
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from localspec.errors import EngineDied
-from localspec.testing.scripted import MARKDOWN, Gate, ScriptedModels, says
 from localspec_tui.widgets.welcome import Welcome
+from tests.scripted import MARKDOWN, Gate, ScriptedModels, says
 from tests.tui.desktop import desktop
 from tests.tui.settled import settled
 

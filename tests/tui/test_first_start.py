@@ -17,9 +17,9 @@ from localspec.chat.store.store import Store
 from localspec.demo import bundled_pair
 from localspec.storage.config import Config
 from localspec.storage.profiles import profiles
-from localspec.testing.scripted import ScriptedModels, says
 from localspec_tui.app import LocalSpecApp
 from localspec_tui.widgets.composer.prompt_area import PromptArea
+from tests.scripted import ScriptedModels, says
 from tests.tui.desktop import Desktop, desktop
 
 pytestmark = pytest.mark.asyncio

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from localspec.errors import StoreError
-from localspec.testing.scripted import Gate, says
 from localspec_tui.screens.dialogs import AskScreen
 from localspec_tui.screens.search import SearchScreen
+from tests.scripted import Gate, says
 from tests.tui.desktop import Desktop, desktop
 
 pytestmark = pytest.mark.asyncio

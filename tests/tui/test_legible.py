@@ -11,7 +11,7 @@ from rich.segment import Segment
 from textual.color import Color
 
 from localspec.storage.config import Config
-from localspec.testing.scripted import MARKDOWN, says
+from tests.scripted import MARKDOWN, says
 from tests.tui.desktop import Desktop, desktop
 
 LEAST = 0.15  # of the way from black to white

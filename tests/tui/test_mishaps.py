@@ -14,13 +14,13 @@ from localspec.chat.attachments import attach
 from localspec.chat.commands import Command
 from localspec.chat.messages import Role
 from localspec.errors import EngineDied, StoreError
-from localspec.testing.scripted import Gate, Script, ScriptedModels, says
 from localspec.types import DeviceMemory, PlainRate, TaskType
 from localspec_tui.messages import PromptEntered
 from localspec_tui.screens.compare import CompareScreen
 from localspec_tui.screens.dialogs import AskScreen, EditScreen
 from localspec_tui.widgets.composer.prompt_area import PromptArea
 from localspec_tui.widgets.title_bar import TitleBar
+from tests.scripted import Gate, Script, ScriptedModels, says
 from tests.tui.desktop import desktop
 from tests.tui.settled import settled
 

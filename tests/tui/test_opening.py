@@ -18,9 +18,9 @@ from localspec.chat.store.store import Store
 from localspec.errors import Cancelled, ModelFileError, UserError
 from localspec.storage.config import Config
 from localspec.storage.profiles import profiles
-from localspec.testing.scripted import ScriptedModels, says
 from localspec.types import ModeChanged
 from localspec_tui.app import LocalSpecApp
+from tests.scripted import ScriptedModels, says
 from tests.tui.desktop import Desktop, desktop
 from tests.tui.settled import settled
 

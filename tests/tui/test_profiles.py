@@ -8,9 +8,9 @@ import pytest
 
 from localspec.chat.answer_settings import PairKnowledge, TunedChoice
 from localspec.storage.config import Config
-from localspec.testing.scripted import says
 from localspec.types import EngineSettings, TaskType
 from localspec_tui.widgets.title_bar import TitleBar
+from tests.scripted import says
 from tests.tui.desktop import desktop
 
 pytestmark = pytest.mark.asyncio

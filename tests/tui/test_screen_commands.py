@@ -12,7 +12,6 @@ from textual.widget import Widget
 
 from localspec.chat.commands import COMMANDS
 from localspec.storage.config import Config
-from localspec.testing.scripted import MARKDOWN, ScriptedModels, says
 from localspec.types import Message
 from localspec_tui.screens.chat.slash import SlashCommands
 from localspec_tui.screens.dialogs import AskScreen, EditScreen, NoteScreen
@@ -21,6 +20,7 @@ from localspec_tui.screens.make_room import MakeRoomScreen
 from localspec_tui.screens.search import SearchScreen
 from localspec_tui.widgets.sidebar import Sidebar
 from localspec_tui.widgets.timeline import Timeline
+from tests.scripted import MARKDOWN, ScriptedModels, says
 from tests.tui.desktop import desktop
 from tests.tui.settled import settled
 

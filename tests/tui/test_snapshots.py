@@ -18,8 +18,8 @@ from localspec.chat.session import ChatSession
 from localspec.chat.store.store import Store
 from localspec.storage.config import Config
 from localspec.storage.profiles import profiles
-from localspec.testing.scripted import MARKDOWN, ScriptedModels, says
 from localspec_tui.app import LocalSpecApp
+from tests.scripted import MARKDOWN, ScriptedModels, says
 from tests.tui.desktop import Desktop
 from tests.tui.settled import settled
 

@@ -13,11 +13,11 @@ from textual.widgets import SelectionList
 from localspec.app.tuning import Stop, TuneChoice
 from localspec.chat.loading import Closed
 from localspec.errors import UserError
-from localspec.testing.scripted import Gate, says
 from localspec.tuning.events import StageBegan, StageProgress, TuneEvent
 from localspec.tuning.progress import TuneProgress
 from localspec_tui.screens.tune import TuneScreen, drawn
 from tests.cli.tuning_script import machine, task, whole
+from tests.scripted import Gate, says
 from tests.tui.desktop import Desktop, desktop
 
 PATIENCE_S = 20.0

@@ -17,11 +17,11 @@ import pytest
 from localspec.errors import Cancelled, EngineDied, EngineError, UserError
 from localspec.inference.interface import OpenModels
 from localspec.storage.tuned_settings import LoadOptions
-from localspec.testing.scripted import ScriptedModels
 from localspec.tuning.events import Attempt
 from localspec.tuning.load_options import Room, Runs, choose, is_sensible, possible, try_workplaces
 from localspec.tuning.search.study_file import StudyFile, StudyKey
 from localspec.types import Finished, FinishReason, GenerationEvent, Request, Summary
+from tests.scripted import ScriptedModels
 from tests.tuning.fake_study import ready
 
 KEY = StudyKey("how the models are opened", "machine")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from localspec.testing.scripted import ScriptedModels
 from localspec.tuning.confirm import LLAMA_CPP, WARM_UP_TOKENS, ConfirmProgress, Terms, confirm
 from localspec.tuning.verdict import Entrant, Verdict
 from localspec.types import EngineSettings, Finished, GenerationEvent, Request, Summary
+from tests.scripted import ScriptedModels
 
 REQUESTS = tuple(Request(f"prompt {number}", max_tokens=64) for number in range(8))
 SD = Entrant("best", EngineSettings(mode="sd", draft_length=4), 130.0)

@@ -19,9 +19,8 @@ from localspec.cli.shared.opening import fetch
 from localspec.errors import PairingError, UserError
 from localspec.hardware.device_info import Machine, Placement
 from localspec.hardware.machine import known_machine
-from localspec.hardware.placement.constraints import PlacementConstraints
+from localspec.hardware.placement.constraints import PlacementConstraints, context_size
 from localspec.hardware.placement.place import place
-from localspec.hardware.placement.sizes import context_size
 from localspec.models.catalogue import shipped
 from localspec.models.default_pair import default_pair, on_this_computer
 from localspec.models.names import parse

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from localspec.errors import UserError
+from localspec.hardware.bandwidth import PROCESSOR
 from localspec.hardware.device_info import DeviceInfo, DeviceNeed, Machine
 from localspec.hardware.placement.constraints import LayerSplit, MemoryRequest, Need
-from localspec.hardware.rates import PROCESSOR
 from localspec.models.shape import ModelShape
 
 GIB = 2**30

@@ -6,9 +6,9 @@ tensors that live at the same time in the widest places of a graph, and calibrat
 
 from __future__ import annotations
 
+from localspec.hardware.bandwidth import PROCESSOR
 from localspec.hardware.device_info import DeviceNeed
 from localspec.hardware.placement.constraints import MemoryRequest
-from localspec.hardware.rates import PROCESSOR
 from localspec.models.shape import LayerShape, ModelShape
 from localspec.types import KvType
 

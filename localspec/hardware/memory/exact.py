@@ -13,12 +13,17 @@ from typing import TYPE_CHECKING
 
 from localspec.child_process import values_of
 from localspec.errors import EngineDied, EngineError
+from localspec.hardware.bandwidth import PROCESSOR
 from localspec.hardware.device_info import DeviceNeed
 from localspec.hardware.memory.estimate import estimate, logits_bytes
 from localspec.hardware.memory.fit import size
-from localspec.hardware.placement.constraints import CacheTypes, LayerSplit, MemoryRequest
-from localspec.hardware.placement.sizes import context_size, draft_options
-from localspec.hardware.rates import PROCESSOR
+from localspec.hardware.placement.constraints import (
+    CacheTypes,
+    LayerSplit,
+    MemoryRequest,
+    context_size,
+    draft_options,
+)
 from localspec.models.shape import read_shape
 from localspec.types import ModelOptions
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from localspec.errors import UserError
+from localspec.hardware.bandwidth import PROCESSOR, Rates
 from localspec.hardware.device_info import DeviceNeed, Machine
 from localspec.hardware.memory.budget import LayerSizes, MemoryBudget, Shortage, by_shares, reserve_on
 from localspec.hardware.placement.constraints import LayerSplit, MemoryRequest, Need, PlacementConstraints
@@ -18,7 +19,6 @@ from localspec.hardware.placement.speed import (
     ranked,
     waiting_speed,
 )
-from localspec.hardware.rates import PROCESSOR, Rates
 from localspec.models.shape import ModelShape
 
 DRAFT_SHARE = 4  # where both models compute on the processor, the draft takes one core in so many

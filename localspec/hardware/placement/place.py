@@ -10,8 +10,7 @@ from localspec.hardware.memory.estimate import estimate
 from localspec.hardware.memory.fit import ways_out
 from localspec.hardware.placement import words
 from localspec.hardware.placement.candidates import PlacementCandidate, PlacementSearch
-from localspec.hardware.placement.constraints import Need, PlacementConstraints
-from localspec.hardware.placement.sizes import DEFAULT_CONTEXT, context_size
+from localspec.hardware.placement.constraints import DEFAULT_CONTEXT, Need, PlacementConstraints, context_size
 from localspec.models.shape import ModelShape
 
 COMFORTABLE_CONTEXT = 4096  # less is not taken for speed alone

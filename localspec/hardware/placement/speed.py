@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Literal
 
+from localspec.hardware.bandwidth import PROCESSOR, Rates
 from localspec.hardware.placement.constraints import LayerSplit
-from localspec.hardware.rates import PROCESSOR, Rates
 from localspec.models.shape import ModelShape
 
 ACCEPTANCE = 0.7  # of a draft token

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from localspec.hardware.bandwidth import PROCESSOR
 from localspec.hardware.device_info import DeviceNeed
 from localspec.hardware.memory.budget import GIB, Shortage
 from localspec.hardware.placement.candidates import PlacementCandidate, PlacementSearch, is_recurrent
 from localspec.hardware.placement.constraints import LayerSplit
 from localspec.hardware.placement.speed import ACCEPTANCE, HIT_RATE, Speed
-from localspec.hardware.rates import PROCESSOR
 
 _MODES = {"off": "plain decoding", "sd": "SD", "ssd": "SSD"}
 _MIXTURE = 0.8  # a model that reads less than this share of its layers for one token is a mixture of experts

@@ -9,7 +9,6 @@ import pytest
 
 from localspec.errors import ContextFullError, EngineDied, UserError
 from localspec.inference.interface import OpenModels
-from localspec.testing.scripted import MARKDOWN, Gate, Script, ScriptedModels, Step, says, talks_on
 from localspec.types import (
     DraftOrigin,
     EngineSettings,
@@ -24,6 +23,7 @@ from localspec.types import (
     RoundDone,
     TextDelta,
 )
+from tests.scripted import MARKDOWN, Gate, Script, ScriptedModels, Step, says, talks_on
 
 WAIT_S = 10.0
 QUESTION = (Message("user", "one two three"),)
