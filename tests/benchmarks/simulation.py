@@ -17,7 +17,7 @@ from pathlib import Path
 from localspec.decoding.measurements import CallCosts, Costs, Overhead, Trace, TraceRequest
 from localspec.demo import bundled_pair, prompts
 from localspec.inference.runtime import Runtime
-from localspec.testing.paced import Pacing, open_paced
+from localspec.testing.paced import Pacing
 from localspec.tuning.costs import fit_overheads, measure
 from localspec.tuning.simulator.simulator import Simulator
 from localspec.types import (
@@ -31,6 +31,7 @@ from localspec.types import (
     Summary,
 )
 from tests.benchmarks.simulation_report import Comparison, report
+from tests.paced_pair import open_paced
 
 MAX_FAN_OUT = 24
 WARM_UPS = 3  # times that a simulated engine has given all answers before: the real one has given them often

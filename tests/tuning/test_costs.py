@@ -13,9 +13,10 @@ import pytest
 
 from localspec.decoding.measurements import CallCosts, CostRequest, Costs, Overhead
 from localspec.inference.interface import TunableModels
-from localspec.testing.paced import Pacing, open_paced
+from localspec.testing.paced import Pacing
 from localspec.tuning.costs import keep_costs, measure, recall_costs
 from localspec.types import ModelInfo, ModelOptions
+from tests.paced_pair import open_paced
 
 INFO = ModelInfo(Path("m.gguf"), "m", "llama", 1, 1, 4096, 4096, 16, ("CPU",))
 CALLS = CallCosts(64, False, ((1, 0.01), (16, 0.02)), ((1, 0.001), (8, 0.002)), 1.01, 0.05)

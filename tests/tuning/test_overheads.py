@@ -13,7 +13,7 @@ import pytest
 from localspec.decoding.measurements import CallCosts, Costs, Overhead
 from localspec.errors import Cancelled
 from localspec.inference.interface import OpenModels
-from localspec.testing.paced import Pacing, open_paced
+from localspec.testing.paced import Pacing
 from localspec.tuning.costs import fit_overheads, measure
 from localspec.tuning.overheads import RealRound, fit, misfit, real_rounds
 from localspec.types import (
@@ -33,6 +33,7 @@ from localspec.types import (
     TextDelta,
 )
 from tests.inference.runtimes import QUESTION
+from tests.paced_pair import open_paced
 
 INFO = ModelInfo(Path("m.gguf"), "m", "llama", 1, 1, 4096, 4096, 16, ("CPU",))
 REQUESTS = [Request(QUESTION, max_tokens=32, seed=seed) for seed in range(4)]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
-from types import TracebackType
 from typing import Self, cast
 
 from localspec.decoding.measurements import CallCosts, CostRequest, TraceRequest, TraceSegment
@@ -111,9 +110,7 @@ class Worker:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _ask(self, method: Method, *arguments: object) -> object:

@@ -13,10 +13,11 @@ from localspec.errors import EngineError
 from localspec.inference.interface import TunableModels
 from localspec.inference.runtime import Runtime
 from localspec.testing.fake import FakeModel
-from localspec.testing.paced import PacedModel, Pacing, open_paced
+from localspec.testing.paced import PacedModel, Pacing
 from localspec.types import EngineSettings, ModelOptions
 from tests.decoding.toys import broken
 from tests.inference.runtimes import OFF, answer, greedy
+from tests.paced_pair import open_paced
 
 VERIFY, STEP = Pacing(0.02, 0.02), Pacing(0.005, 0.01)
 WISH = CostRequest(depth=40, together=True, budget_s=0.0)

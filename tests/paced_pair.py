@@ -1,0 +1,87 @@
+"""A pair of real models on two cards that are not here, behind the interface of open models."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from localspec.decoding.model import Rows
+from localspec.inference.contexts import Contexts
+from localspec.inference.runtime import Runtime
+from localspec.llama import Context, Model
+from localspec.testing.paced import Hold, Pacing
+from localspec.types import ModelOptions
+
+
+def open_paced(
+    target: ModelOptions,
+    draft: ModelOptions,
+    verify: Pacing | None,
+    step: Pacing | None,
+    *,
+    max_fan_out: int = 24,
+) -> Runtime:
+    """Open two models in this process, whose calls take as long as their pacing says, or longer.
+
+    Each computes on one core: with two, neither disturbs the other. Figures from them are "paced".
+    """
+
+    def contexts(of: Model, beside: Model | None, fan_out: int, threads: int | None) -> Contexts:
+        return _PacedContexts(of, beside, fan_out, threads, (verify, step))
+
+    one, other = replace(target, threads=1), replace(draft, threads=1)
+    return Runtime.open(one, other, max_fan_out=max_fan_out, draft_threads=1, contexts=contexts)
+
+
+class _PacedContext(Context):
+    """A context whose calls are held."""
+
+    def __init__(self, model: Model, options: ModelOptions, pacing: Pacing, sequences: int) -> None:
+        self._hold = Hold(pacing)
+        super().__init__(model, options, sequences=sequences)
+
+    @property
+    def busy_s(self) -> float:
+        """Return the seconds that calls have taken, the holding included."""
+        return super().busy_s + self._hold.seconds
+
+    def evaluate(self, tokens: Sequence[int], logits: int = 1) -> Rows:
+        """Append tokens to the trunk and return the logits after the last `logits` of them."""
+        before = super().busy_s
+        rows = super().evaluate(tokens, logits)
+        self._hold.rest(len(tokens), super().busy_s - before)
+        return rows
+
+    def step(self, tokens: Sequence[int], sequences: Sequence[int]) -> Rows:
+        """Append `tokens[i]` to `sequences[i]` in one pass and return one row of logits for each."""
+        before = super().busy_s
+        rows = super().step(tokens, sequences)
+        self._hold.rest(len(tokens), super().busy_s - before)
+        return rows
+
+
+class _PacedContexts(Contexts):
+    """Contexts that are held, but for one without pacing."""
+
+    def __init__(
+        self,
+        target: Model,
+        draft: Model | None,
+        max_fan_out: int,
+        draft_threads: int | None,
+        pacings: tuple[Pacing | None, Pacing | None],
+    ) -> None:
+        self._verify, self._step = pacings
+        super().__init__(target, draft, max_fan_out, draft_threads)
+
+    def _open_target(self, model: Model, options: ModelOptions) -> Context:
+        return _opened(model, options, self._verify, 1)
+
+    def _open_draft(self, model: Model, options: ModelOptions, sequences: int) -> Context:
+        return _opened(model, options, self._step, sequences)
+
+
+def _opened(model: Model, options: ModelOptions, pacing: Pacing | None, sequences: int) -> Context:
+    if pacing is None:
+        return Context(model, options, sequences=sequences)
+    return _PacedContext(model, options, pacing, sequences)
