@@ -48,6 +48,23 @@ _REPORT_CONTENDERS = {
     "third": "study's third",
     "llama.cpp": "llama.cpp's defaults",
 }
+SETTINGS = {
+    "mode": "mode",
+    "draft_length": "draft length",
+    "fan_out_budget": "fan-out budget",
+    "fan_out_shape": "fan-out shape",
+    "draft_temperature": "draft temperature",
+    "saguaro_c": "Saguaro's C",
+    "acceptance": "acceptance rule",
+    "min_confidence": "confidence stop",
+    "fallback": "fallback of the draft model",
+}
+_UNUSED = {
+    "off": frozenset(SETTINGS) - {"mode"},
+    "ngram": frozenset(SETTINGS) - {"mode", "draft_length", "min_confidence"},
+    "sd": frozenset({"fan_out_budget", "fan_out_shape", "saguaro_c"}),
+    "ssd": frozenset[str](),
+}
 UNKNOWN = "–"
 
 
@@ -118,6 +135,14 @@ def milliseconds(seconds: float) -> str:
     return f"{value:,.{0 if value >= 100 else 1 if value >= 10 else 2 if value >= 1 else 3}f}\u00a0ms"
 
 
+def parameters(count: float) -> str:
+    """Return a number of weights as the report writes it."""
+    for unit, name in ((1e9, "billion"), (1e6, "million")):
+        if count >= unit:
+            return f"{count / unit:.{1 if count < 100 * unit else 0}f} {name}"
+    return f"{count:,.0f}"
+
+
 def low_to_high(estimate: Estimate, digits: int = 1) -> str:
     """Return the ends of an interval as the report writes them."""
     return f"{fixed(estimate.low, digits)} to {fixed(estimate.high, digits)}"
@@ -144,6 +169,18 @@ def brief(settings: EngineSettings) -> str:
         return "plain decoding"
     ahead = f", budget {settings.fan_out_budget}" if settings.mode == "ssd" else ""
     return f"{mode_name(settings.mode)}, K {settings.draft_length}{ahead}"
+
+
+def setting_value(settings: EngineSettings, name: str) -> str:
+    """Return the value of a setting as the report writes it; a dash where the mode does not use it."""
+    if name in _UNUSED[settings.mode]:
+        return UNKNOWN
+    value = getattr(settings, name)
+    if name == "mode":
+        return mode_name(value)
+    if value is None:
+        return "by measured costs"
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def contender_words(name: str) -> str:

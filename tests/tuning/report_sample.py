@@ -18,7 +18,7 @@ from localspec.tuning.events import (
     RankCurve,
     TaskResult,
 )
-from localspec.tuning.report.data import LandscapeCell, Prediction, ReportInput, ReportModel, TaskReport
+from localspec.tuning.report.data import LandscapeCell, ReportInput, ReportModel, TaskReport
 from localspec.types import EngineSettings, TaskType
 
 CODING = EngineSettings("ssd", 5, 12, "best-first", 0.85, 0.7, "rejection")
@@ -110,19 +110,6 @@ def _task(
     return TaskReport(result, hits, history, landscape, importance)
 
 
-def _predictions() -> tuple[Prediction, ...]:
-    dice = random.Random(7)
-    pairs = []
-    for k in range(1, 9):
-        for mode, factor in (("sd", 1.0), ("ssd", 1.12)):
-            predicted = factor * (66 + 9 * min(k, 5) - 4.5 * max(0, k - 5))
-            measured = predicted * dice.uniform(0.95, 1.04)
-            settings = replace(CODING, mode=mode, draft_length=k)  # type: ignore[arg-type]
-            estimate = Estimate(measured, measured - 2, measured + 2)
-            pairs.append(Prediction("coding", settings, predicted, estimate))
-    return tuple(pairs)
-
-
 WORKPLACE = LoadOptionsChosen(
     LoadOptions(threads=1, draft_threads=1),
     (
@@ -168,5 +155,4 @@ def sample() -> ReportInput:
             _task("writing", WRITING, writing, 0.58, 2),
         ),
         workplace=WORKPLACE,
-        predictions=_predictions(),
     )

@@ -10,25 +10,22 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from localspec.tuning.events import Estimate
+from localspec.tuning.events import ConfirmedContender, Estimate
 from localspec.tuning.report.data import LandscapeCell
 from localspec.tuning.report.svg import (
     Axis,
-    Bar,
     Chart,
     Mark,
     Series,
     clipped,
-    columns,
     doubling_ticks,
+    drawn,
     finite,
-    heatmap,
     line_chart,
     linear_ticks,
-    rate_bars,
     rendered,
-    share_bars,
 )
+from localspec.types import EngineSettings
 
 
 def parsed(drawing: str | None) -> ET.Element:
@@ -107,41 +104,52 @@ def test_whiskers_widen_the_scale_and_bad_ones_are_left_out() -> None:
     assert [each.get("class") for each in root.iter("path")].count("whisker") == 1
 
 
+def contender(name: str, settings: EngineSettings, rate: Estimate) -> ConfirmedContender:
+    return ConfirmedContender(name, settings, None, rate, Estimate(1.0, 1.0, 1.0))
+
+
 def test_bars_are_as_long_as_their_values() -> None:
-    bars = [Bar("plain", Estimate(50, 48, 52)), Bar("best", Estimate(100, 95, 105), chosen=True)]
-    root = parsed(rate_bars(bars))
-    plain, best = (float(each.get("width") or nan) for each in root.iter("rect"))
-    assert best == pytest.approx(2 * plain, rel=0.01)
+    plain = contender("plain", EngineSettings("off"), Estimate(50.0, 48.0, 52.0))
+    best = contender("best", EngineSettings("sd", 4), Estimate(100.0, 95.0, 105.0))
+    root = parsed(drawn("rate_bars", contenders=[plain, best], chosen=best))
+    widths = [float(each.get("width") or nan) for each in root.iter("rect")]
+    assert widths[1] == pytest.approx(2 * widths[0], rel=0.01)
     assert [[span.text for span in row.iter("span")] for row in root] == [
-        ["plain", "50.0 (48.0 to 52.0)"],
-        ["best", "100.0 (95.0 to 105.0)"],
+        ["plain decoding", "50.0 (48.0 to 52.0)"],
+        ["chosen: SD, K 4", "100.0 (95.0 to 105.0)"],
     ]
     assert [(row.get("class") or "").split() for row in root] == [["muted"], ["a", "chosen"]]
 
 
-def test_bars_that_are_no_numbers_are_left_out() -> None:
-    unknown, endless = Estimate(nan, 1, 2), Estimate(1, -inf, inf)
-    assert rate_bars([Bar("plain", Estimate(nan, nan, nan))]) is None
-    assert len(parsed(rate_bars([Bar("plain", unknown), Bar("best", endless)]))) == 1
+def test_a_bar_without_an_interval_has_no_whisker() -> None:
+    endless = contender("plain", EngineSettings("off"), Estimate(1.0, -inf, inf))
+    root = parsed(drawn("rate_bars", contenders=[endless], chosen=None))
+    assert [each.get("class") for each in root.iter("path")] == ["compare"]
 
 
 def test_columns_beyond_the_used_ones_are_pale() -> None:
-    drawing = columns("key", "Acceptance", (0.9, nan, 0.5), used=1)
+    drawing = drawn("columns", key="key", title="Accepted", shares=[(1, 0.9), (3, 0.5)], count=3, used=1)
     looks = [each.get("class") for each in parsed(drawing).iter("g")]
     assert looks == ["a", "muted"]
     assert titles(drawing) == ["draft token 1: 90% accepted", "draft token 3: 50% accepted"]
-    assert columns("key", "Acceptance", (nan,), 1) is None
 
 
-def test_shares_stand_in_their_order() -> None:
-    drawing = share_bars("key", "What mattered", (("few", 0.1), ("most", 0.85), ("bad", nan)))
-    assert titles(drawing) == ["most: 85.0%", "few: 10.0%"]
-    assert share_bars("key", "What mattered", ()) is None
+def test_shares_are_told_and_drawn() -> None:
+    drawing = drawn("share_bars", key="key", title="What mattered", shares=[("most", 0.8), ("few", 0.1)])
+    assert titles(drawing) == ["most: 80.0%", "few: 10.0%"]
+    most, few = (float(each.get("width") or nan) for each in parsed(drawing).iter("rect"))
+    assert most == pytest.approx(8 * few)
+
+
+def heatmap(cells: Sequence[LandscapeCell], ring: LandscapeCell | None) -> str:
+    values = [cell.tokens_per_s for cell in cells]
+    ends = {"low": min(values), "high": max(values)}
+    return drawn("heatmap", key="key", title="Field", cells=cells, ring=ring, **ends)
 
 
 def test_a_heatmap_shows_every_cell_and_one_ring() -> None:
     cells = [LandscapeCell(1, 2, 10.0), LandscapeCell(2, 2, 20.0)]
-    drawing = heatmap("key", "Field", cells, ring=cells[1])
+    drawing = heatmap(cells, ring=cells[1])
     boxes = [each.get("class") for each in parsed(drawing).iter("rect")]
     assert titles(drawing) == [
         "draft length 1, budget 2: 10.0 tokens/s",
@@ -152,7 +160,7 @@ def test_a_heatmap_shows_every_cell_and_one_ring() -> None:
 
 def test_a_heatmap_of_equal_cells_can_be_drawn() -> None:
     cells = [LandscapeCell(1, 2, 10.0), LandscapeCell(2, 2, 10.0)]
-    boxes = [each.get("class") for each in parsed(heatmap("k", "F", cells, None)).iter("rect")]
+    boxes = [each.get("class") for each in parsed(heatmap(cells, None)).iter("rect")]
     assert len(set(boxes)) == 1
 
 

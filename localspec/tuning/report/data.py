@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from localspec.decoding.measurements import Costs
-from localspec.tuning.events import Estimate, LoadOptionsChosen, TaskResult
-from localspec.types import EngineSettings, TaskType
+from localspec.tuning.events import LoadOptionsChosen, TaskResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,16 +32,6 @@ class LandscapeCell:
 
 
 @dataclass(frozen=True, slots=True)
-class Prediction:
-    """Settings that were simulated and really run; `measured` has equal ends where no interval is known."""
-
-    task: TaskType
-    settings: EngineSettings
-    predicted: float
-    measured: Estimate
-
-
-@dataclass(frozen=True, slots=True)
 class TaskReport:
     """A task's result and what the study saw on the way to it; what was not done stays empty.
 
@@ -60,11 +49,7 @@ class TaskReport:
 
 @dataclass(frozen=True, slots=True)
 class ReportInput:
-    """Everything on the page.
-
-    `machine` is a list of names and values: processor, cards, versions, driver. `predictions` are those
-    beside the contenders of the tasks, which are drawn anyway. `notes` are what a reader has to know more.
-    """
+    """Everything on the page; `machine` is a list of names and values: processor, cards, versions, driver."""
 
     made: datetime
     machine: tuple[tuple[str, str], ...]
@@ -73,6 +58,4 @@ class ReportInput:
     costs: Costs | None
     tasks: tuple[TaskReport, ...]
     workplace: LoadOptionsChosen | None = None
-    predictions: tuple[Prediction, ...] = ()
     quick: bool = False
-    notes: tuple[str, ...] = ()

@@ -13,21 +13,27 @@ from markupsafe import Markup
 
 from localspec.decoding.measurements import CallCosts, Costs
 from localspec.tuning.events import DraftCalibration, RankCurve
-from localspec.tuning.report.data import LandscapeCell, Prediction, ReportInput, TaskReport
+from localspec.tuning.report.data import LandscapeCell, ReportInput, TaskReport
 from localspec.tuning.report.svg import (
     Axis,
     Chart,
     Mark,
     Point,
     Series,
-    columns,
     drawn,
     finite,
-    heatmap,
     line_chart,
-    share_bars,
 )
-from localspec.tuning.words import UNKNOWN, brief, fixed, low_to_high, milliseconds, mode_name, percent
+from localspec.tuning.words import (
+    SETTINGS,
+    UNKNOWN,
+    brief,
+    fixed,
+    low_to_high,
+    milliseconds,
+    mode_name,
+    percent,
+)
 from localspec.types import EngineSettings, Mode
 
 _NO_TRACES = "no texts were recorded with a draft model."
@@ -37,17 +43,6 @@ _MOST_DRAWN = 1500  # trials
 _MOST_ACCEPTED = 8  # numbers of accepted tokens that are told one by one
 _BAND = 0.08  # how far a prediction may be off and still be called good
 _LOOKS: dict[Mode, str] = {"ssd": "a", "sd": "b", "ngram": "c", "off": "muted"}
-PARAMETERS = {
-    "mode": "mode",
-    "draft_length": "draft length",
-    "fan_out_budget": "fan-out budget",
-    "fan_out_shape": "fan-out shape",
-    "draft_temperature": "draft temperature",
-    "saguaro_c": "Saguaro's C",
-    "acceptance": "acceptance rule",
-    "min_confidence": "confidence stop",
-    "fallback": "fallback of the draft model",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +79,10 @@ def _acceptance(name: str, shares: tuple[float, ...], settings: EngineSettings) 
     if 0 < used < len(shares):
         says += " Pale: beyond the chosen draft length."
     rows = [(str(at), percent(share)) for at, share in enumerate(shares, start=1)]
-    bars = columns(f"{name}-acceptance", title, shares, used)
-    return Figure(title, "from recorded texts", says, bars, _NO_TRACES, ("position", "accepted"), rows)
+    kept = [(at, share) for at, share in enumerate(shares, start=1) if isfinite(share)]
+    place = {"key": f"{name}-acceptance", "title": title, "count": len(shares)}
+    drawing = drawn("columns", **place, shares=kept, used=used) if kept else None
+    return Figure(title, "from recorded texts", says, drawing, _NO_TRACES, ("position", "accepted"), rows)
 
 
 def _divergence(name: str, calibration: DraftCalibration | None) -> Figure:
@@ -189,8 +186,9 @@ def _landscape(name: str, landscape: tuple[LandscapeCell, ...], settings: Engine
     drawing, key = None, Markup("")
     if cells:
         speeds = [cell.tokens_per_s for cell in cells]
-        drawing = heatmap(f"{name}-landscape", title, cells, ring)
-        key = drawn("ramp", low=min(speeds), high=max(speeds))
+        ends = {"low": min(speeds), "high": max(speeds)}
+        drawing = drawn("heatmap", key=f"{name}-landscape", title=title, cells=cells, ring=ring, **ends)
+        key = drawn("ramp", **ends)
     rates = {(cell.draft_length, cell.budget): cell.tokens_per_s for cell in landscape}
     lengths, budgets = sorted({k for k, _ in rates}), sorted({b for _, b in rates})
     head = ("budget", *(f"K {k}" for k in lengths))
@@ -238,10 +236,11 @@ def _best_so_far(trials: tuple[Point, ...], last: int) -> tuple[Point, ...]:
 def _importance(name: str, importance: tuple[tuple[str, float], ...]) -> Figure:
     title = "What mattered"
     says = "The share of each parameter in how much the trials differed."
-    shares = [(PARAMETERS.get(each, each.replace("_", " ")), share) for each, share in importance]
+    shares = [(SETTINGS.get(each, each.replace("_", " ")), share) for each, share in importance]
+    kept = sorted((each for each in shares if isfinite(each[1])), key=lambda each: -each[1])
+    drawing = drawn("share_bars", key=f"{name}-importance", title=title, shares=kept) if kept else None
     rows = [(parameter, percent(share, 1)) for parameter, share in shares]
-    bars = share_bars(f"{name}-importance", title, shares)
-    return Figure(title, "simulated", says, bars, _NO_STUDY, ("parameter", "share"), rows)
+    return Figure(title, "simulated", says, drawing, _NO_STUDY, ("parameter", "share"), rows)
 
 
 def cost_figures(costs: Costs | None, has_draft: bool) -> Iterator[Figure]:
@@ -298,29 +297,29 @@ def _ends(each: Series) -> str:
 def prediction_figure(given: ReportInput) -> Figure:
     """Return how well the simulator's predictions agree with real runs."""
     pairs = [
-        Prediction(task.result.task, each.settings, each.predicted, each.rate)
+        (task.result.task, each.settings, each.predicted, each.rate)
         for task in given.tasks
         for each in task.result.contenders
         if each.predicted is not None
     ]
-    pairs += given.predictions
-    title, said = "Predicted against measured", _agreement(pairs)
-    modes = {pair.settings.mode for pair in pairs}
-    clouds = [_cloud(pairs, mode) for mode in _LOOKS if mode in modes]
-    values = [end for pair in pairs for end in (pair.predicted, pair.measured.value) if isfinite(end)]
+    title = "Predicted against measured"
+    points = finite((predicted, rate.value) for _, _, predicted, rate in pairs)
+    said = _agreement([point for point in points if point[1] > 0])
+    clouds = []
+    for mode, look in _LOOKS.items():
+        if own := [(predicted, rate) for _, settings, predicted, rate in pairs if settings.mode == mode]:
+            dots = tuple((predicted, rate.value) for predicted, rate in own)
+            whiskers = tuple((predicted, rate.low, rate.high) for predicted, rate in own)
+            clouds.append(Series(mode_name(mode), dots, f"{look} cross", line=False, whiskers=whiskers))
+    values = [value for point in points for value in point]
     ends = [min(values), max(values)] if values else []
     line = Series("prediction = measurement", tuple((x, x) for x in ends), "muted dashed", dots=False)
     band = [(x, x * (1 + _BAND)) for x in ends] + [(x, x * (1 - _BAND)) for x in reversed(ends)]
     axes = Axis("simulated tokens/s"), Axis("measured tokens/s")
     chart = Chart("scatter", title, said, *axes, (line, *clouds), band=tuple(band), square=True)
     rows = [
-        (
-            f"{pair.task}: {brief(pair.settings)}",
-            fixed(pair.predicted),
-            fixed(pair.measured.value),
-            low_to_high(pair.measured),
-        )
-        for pair in pairs
+        (f"{task}: {brief(settings)}", fixed(predicted), fixed(rate.value), low_to_high(rate))
+        for task, settings, predicted, rate in pairs
     ]
     return Figure(
         title,
@@ -334,22 +333,14 @@ def prediction_figure(given: ReportInput) -> Figure:
     )
 
 
-def _cloud(pairs: Sequence[Prediction], mode: Mode) -> Series:
-    own = [pair for pair in pairs if pair.settings.mode == mode]
-    points = tuple((pair.predicted, pair.measured.value) for pair in own)
-    whiskers = tuple((pair.predicted, pair.measured.low, pair.measured.high) for pair in own)
-    return Series(mode_name(mode), points, f"{_LOOKS[mode]} cross", line=False, whiskers=whiskers)
-
-
-def _agreement(pairs: Sequence[Prediction]) -> str:
-    """Return how well the predictions agree with what was measured."""
-    kept = [pair for pair in finite((p.predicted, p.measured.value) for p in pairs) if pair[1] > 0]
-    if not kept:
+def _agreement(points: Sequence[Point]) -> str:
+    """Return how well predictions agree with what was measured."""
+    if not points:
         return ""
-    errors = [abs(predicted / measured - 1) for predicted, measured in kept]
-    said = f"{len(kept)} settings: median error {median(errors):.1%}, largest {max(errors):.1%}"
-    ranks = [_order(side) for side in zip(*kept, strict=True)]
-    if len(kept) < 5 or any(len(set(each)) == 1 for each in ranks):
+    errors = [abs(predicted / measured - 1) for predicted, measured in points]
+    said = f"{len(points)} settings: median error {median(errors):.1%}, largest {max(errors):.1%}"
+    ranks = [_order(side) for side in zip(*points, strict=True)]
+    if len(points) < 5 or any(len(set(each)) == 1 for each in ranks):
         return said + "."
     return f"{said}, rank correlation {correlation(*ranks):.2f}."
 

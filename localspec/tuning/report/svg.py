@@ -6,7 +6,7 @@ Drawn here: pygal, the one kept-up small library, has no heatmap, no whiskers an
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cache
 from math import ceil, floor, isfinite, log2, log10
@@ -15,15 +15,24 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from localspec.tuning.events import Estimate
-from localspec.tuning.report.data import LandscapeCell
-from localspec.tuning.words import fixed, low_to_high, milliseconds, mode_name, percent
+from localspec.hardware.placement.words import size
+from localspec.tuning.words import (
+    brief,
+    contender_name,
+    contender_words,
+    fixed,
+    low_to_high,
+    milliseconds,
+    mode_name,
+    parameters,
+    percent,
+)
 
 Point = tuple[float, float]
 FOLDER = Path(__file__).parent
 WIDTH, HEIGHT = 400.0, 250.0
 LEFT, RIGHT, TOP, BOTTOM = 46.0, 388.0, 26.0, 208.0  # of the field inside the axes
-_LETTER = 6.2  # average width of a letter at the font size of the plots
+LETTER = 6.2  # average width of a letter at the font size of the plots
 # What XML forbids even as a reference, and single surrogates, which cannot be encoded.
 _FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff\ufffe\uffff]")
 
@@ -39,10 +48,10 @@ def _environment(folder: Path) -> Environment:
         trim_blocks=True,
         undefined=StrictUndefined,
     )
-    found.globals |= {"WIDTH": WIDTH, "HEIGHT": HEIGHT, "LETTER": _LETTER}
+    found.globals |= {"Axis": Axis, "Scale": Scale, "WIDTH": WIDTH, "HEIGHT": HEIGHT, "LETTER": LETTER}
+    found.globals |= {"LEFT": LEFT, "RIGHT": RIGHT, "TOP": TOP, "BOTTOM": BOTTOM}
     found.tests["finite"] = isfinite
-    for filter_ in (clipped, fixed, low_to_high, milliseconds, mode_name, percent):
-        found.filters[filter_.__name__] = filter_
+    found.filters |= {each.__name__: each for each in _FILTERS}
     return found
 
 
@@ -67,7 +76,7 @@ def drawn(macro: str, **values: object) -> Markup:
 
 def clipped(words: str, width: float) -> str:
     """Return a text short enough for a width."""
-    room = int(width / _LETTER)
+    room = int(width / LETTER)
     return words if len(words) <= room else words[: max(1, room - 1)].rstrip() + "…"
 
 
@@ -92,6 +101,21 @@ def doubling_ticks(low: float, high: float) -> tuple[float, ...]:
     """Return the powers of two that enclose a positive range; at least two of them."""
     first, last = floor(log2(low)), ceil(log2(max(low, high)))
     return tuple(2.0**power for power in range(first, max(last, first + 1) + 1))
+
+
+_FILTERS: tuple[Callable[..., str], ...] = (
+    brief,
+    clipped,
+    contender_name,
+    contender_words,
+    fixed,
+    low_to_high,
+    milliseconds,
+    mode_name,
+    parameters,
+    percent,
+    size,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,60 +237,3 @@ def line_chart(chart: Chart) -> Markup | None:
     y = chart.y.scale(both or up, BOTTOM, TOP)
     mark = chart.mark if chart.mark and finite([(chart.mark.x, chart.mark.y)]) else None
     return drawn("line_chart", chart=replace(chart, series=series, mark=mark), x=x, y=y)
-
-
-@dataclass(frozen=True, slots=True)
-class Bar:
-    """A rate with its interval, under a name."""
-
-    name: str
-    rate: Estimate
-    chosen: bool = False
-
-
-def rate_bars(bars: Sequence[Bar]) -> Markup | None:
-    """Return bars with whiskers below their names; a dashed line marks the end of the first."""
-    kept = [bar for bar in bars if isfinite(bar.rate.value) and bar.rate.value >= 0]
-    if not kept:
-        return None
-    longest = max(end for bar in kept for end in (bar.rate.value, bar.rate.high) if isfinite(end))
-    return drawn("rate_bars", bars=kept, x=Scale(Axis(), 0.0, longest or 1.0, 1.0, WIDTH - 2))
-
-
-def columns(key: str, title: str, shares: Sequence[float], used: int) -> Markup | None:
-    """Return a column for each position, from 1; those after the first `used` are pale."""
-    kept = [(at, share) for at, share in enumerate(shares, start=1) if isfinite(share)]
-    if not kept:
-        return None
-    x = Scale(Axis("position in the draft"), 0.0, len(shares), LEFT, RIGHT)
-    y = Axis("accepted", percent=True).scale((0.0, 1.0), BOTTOM, TOP)
-    return drawn("columns", key=key, title=title, shares=kept, used=used, x=x, y=y)
-
-
-def share_bars(key: str, title: str, shares: Iterable[tuple[str, float]]) -> Markup | None:
-    """Return a thin bar for each named share, the longest first."""
-    kept = sorted(((n, s) for n, s in shares if isfinite(s) and s >= 0), key=lambda item: -item[1])
-    if not kept:
-        return None
-    x = Scale(Axis(), 0.0, kept[0][1] or 1.0, 144.0, WIDTH - 48)
-    return drawn("share_bars", key=key, title=title, shares=kept, x=x)
-
-
-def heatmap(key: str, title: str, cells: Sequence[LandscapeCell], ring: LandscapeCell | None) -> Markup:
-    """Return a field of colours with a ring around one cell; every cell has a finite value."""
-    across, up = sorted({cell.draft_length for cell in cells}), sorted({cell.budget for cell in cells})
-    height = max(16.0, min(28.0, 182.0 / len(up)))
-    bottom = TOP + height * len(up)
-    return drawn(
-        "heatmap",
-        key=key,
-        title=title,
-        cells=cells,
-        ring=ring,
-        low=min(cell.tokens_per_s for cell in cells),
-        high=max(cell.tokens_per_s for cell in cells),
-        x={length: LEFT + (RIGHT - LEFT) / len(across) * index for index, length in enumerate(across)},
-        y={budget: bottom - height * index for index, budget in enumerate(up, start=1)},
-        width=(RIGHT - LEFT) / len(across),
-        height=height,
-    )
