@@ -8,30 +8,75 @@ from itertools import count
 
 import numpy as np
 
-from localspec.decoding.drafters.combined import CombinedDrafter, PromptLookupStats, repetitions_of
-from localspec.decoding.drafters.draft_state import DraftState
-from localspec.decoding.drafters.drafter import Drafter, ModelDrafter, NoDrafter, PromptLookupDrafter
-from localspec.decoding.drafters.prompt_lookup import SuffixIndex
+from localspec.decoding.drafters.drafter import Drafter, DraftState, ModelDrafter, NoDrafter
+from localspec.decoding.drafters.prompt_lookup import (
+    CombinedDrafter,
+    PromptLookup,
+    PromptLookupDrafter,
+    PromptLookupStats,
+    SuffixIndex,
+)
 from localspec.decoding.drafters.proposer import Proposer
-from localspec.decoding.drafters.ssd import SSDDrafter
+from localspec.decoding.drafters.ssd import DraftWorker, SSDDrafter
 from localspec.decoding.fallback import ModeFallback, PlainCost, seconds_of
 from localspec.decoding.loop import DecodeParams, Decoder, Round
 from localspec.decoding.model import LanguageModel
 from localspec.decoding.policy import AcceptanceCalibrations, LatencyModel, SpeculationPolicy
 from localspec.types import EngineSettings, Mode, ModeChanged, PromptProgress
 
+Rounds = Generator[PromptProgress | Round, None, None]
+Worker = Callable[[DraftState, SpeculationPolicy, Proposer, EngineSettings], DraftWorker]
+
+
+class Drafters:
+    """What outlives answers of all that drafts: the draft model's text, the lookup index, what was learned.
+
+    `worker` makes the draft model's side of SSD.
+    """
+
+    def __init__(self, state: DraftState | None, worker: Worker = DraftWorker) -> None:
+        self.state = state
+        self._worker = worker
+        self._index = SuffixIndex()
+        self._calibrations = AcceptanceCalibrations()
+        self._lookup_stats = PromptLookupStats()
+
+    def policy(
+        self, latency: LatencyModel, settings: EngineSettings, *, deterministic: bool
+    ) -> SpeculationPolicy:
+        """Return the stopping rules; `deterministic` drafts take the best token and draw none."""
+        known = self._calibrations
+        if settings.mode == "ngram":
+            return SpeculationPolicy(latency, known.repeated, settings, deterministic=True)
+        calibration = known.chosen if deterministic else known.drawn
+        return SpeculationPolicy(latency, calibration, settings, deterministic)
+
+    def drafter(self, settings: EngineSettings, policy: SpeculationPolicy, proposer: Proposer) -> Drafter:
+        """Return who writes the drafts of an answer."""
+        if settings.mode == "off":
+            return NoDrafter()
+        if settings.mode == "ngram":
+            return PromptLookupDrafter(policy, self._index)
+        if self.state is None:
+            raise ValueError(f"mode {settings.mode} needs a draft model")
+        uses_lookup = settings.fallback == "ngram"
+        lookup = PromptLookup(self._index, policy, self._lookup_stats) if uses_lookup else None
+        if settings.mode == "ssd":
+            worker = self._worker(self.state, policy, proposer, settings)
+            return SSDDrafter(worker, settings.draft_length, lookup)
+        if lookup is None:
+            return ModelDrafter(self.state, policy, proposer)
+        return CombinedDrafter(self.state, policy, proposer, lookup, settings.draft_length)
+
 
 class Engine:
-    """What outlives answers: both caches, the repetitions in the text, and how often drafts were accepted."""
+    """What outlives answers: both caches, the index of the text, and how often drafts were accepted."""
 
     def __init__(self, target: LanguageModel, draft: LanguageModel | None = None) -> None:
         self._decoder = Decoder(target)
         self._vocabulary = target.vocabulary_size
-        self._trunk = None if draft is None else DraftState(draft)
-        self._index = SuffixIndex()
-        self._calibrations = AcceptanceCalibrations()
-        self._learned = PromptLookupStats()
-        self._reused: int | None = None  # of the prompt, where a later part of the answer has been decoded
+        self.drafters = Drafters(None if draft is None else DraftState(draft))
+        self._reused: int | None = None  # of the prompt, where a later segment of the answer has been decoded
 
     def cached(self, prompt: Sequence[int]) -> int:
         """Return how many tokens of a prompt the target need not read again."""
@@ -50,79 +95,63 @@ class Engine:
         """Empty both caches."""
         self._reused = None
         self._decoder.forget()
-        if self._trunk is not None:
-            self._trunk.begin([])
+        if self.drafters.state is not None:
+            self.drafters.state.begin([])
 
     def rounds(
         self,
         prompt: Sequence[int],
         settings: EngineSettings,
-        task: DecodeParams,
-        experience: LatencyModel,
+        params: DecodeParams,
+        latency: LatencyModel,
         seed: int | None = None,
-        part: int = 0,
-    ) -> Generator[PromptProgress | Round, None, None]:
-        """Decode an answer to a prompt, or a later part of an answer to the text so far.
+        segment: int = 0,
+    ) -> Rounds:
+        """Decode an answer to a prompt, or a later segment of an answer to the text so far.
 
-        Drafts and verdicts draw from independent random streams, in every part from others.
+        Drafts and verdicts draw from independent random streams, in every segment from others.
         """
-        self._reused = self.reused if part else None
-        streams = np.random.SeedSequence(seed).spawn(2 * part + 2)
+        self._reused = self.reused if segment else None
+        streams = np.random.SeedSequence(seed).spawn(2 * segment + 2)
         for_target, for_draft = map(np.random.default_rng, streams[-2:])
-        proposer = Proposer(task.sampling, settings, for_draft, self._vocabulary)
-        known = self._calibrations
-        pace = SpeculationPolicy(experience, known.chosen, settings, deterministic=True)
-        if settings.mode == "ngram":
-            pace = SpeculationPolicy(experience, known.repeated, settings, deterministic=True)
-        elif not proposer.deterministic:
-            pace = SpeculationPolicy(experience, known.drawn, settings, deterministic=False)
-        drafter = self._drafter(settings, pace, proposer)
-        return self._decoder.rounds(prompt, drafter, pace, task, for_target)
-
-    def _drafter(self, settings: EngineSettings, pace: SpeculationPolicy, proposer: Proposer) -> Drafter:
-        if settings.mode == "off":
-            return NoDrafter()
-        if settings.mode == "ngram":
-            return PromptLookupDrafter(pace, self._index)
-        if self._trunk is None:
-            raise ValueError(f"mode {settings.mode} needs a draft model")
-        repeats = repetitions_of(settings, self._index, pace, self._learned)
-        if settings.mode == "ssd":
-            return SSDDrafter(self._trunk, pace, proposer, settings, repeats)
-        if repeats is None:
-            return ModelDrafter(self._trunk, pace, proposer)
-        return CombinedDrafter(self._trunk, pace, proposer, repeats, settings.draft_length)
+        proposer = Proposer(params.sampling, settings, for_draft, self._vocabulary)
+        policy = self.drafters.policy(latency, settings, deterministic=proposer.deterministic)
+        drafter = self.drafters.drafter(settings, policy, proposer)
+        return self._decoder.rounds(prompt, drafter, policy, params, for_target)
 
 
-Rounds = Generator[PromptProgress | Round, None, None]
-DecodePart = Callable[[Mode, int], Rounds]
-"""Decodes on from the text so far: in which mode, and which part of the answer this is."""
+DecodeSegment = Callable[[Mode, int], Rounds]
+"""Decodes on from the text so far: in which mode, and which segment of the answer this is."""
 
 
-def decode_in_parts(
-    decode: DecodePart, mode: Mode, text: list[int], plain: PlainCost, ladder: ModeFallback | None = None
+def decode_in_segments(
+    decode: DecodeSegment,
+    mode: Mode,
+    text: list[int],
+    plain: PlainCost,
+    mode_fallback: ModeFallback | None = None,
 ) -> Generator[PromptProgress | Round | ModeChanged, None, None]:
-    """Decode an answer, with the ladder changing the mode between two rounds; `text` grows by its tokens.
+    """Decode an answer, with the fallback changing the mode between two rounds; `text` grows by its tokens.
 
-    A part begins with nothing in flight and with random streams of its own, so that whatever led to the
+    A segment begins with nothing in flight and with random streams of its own, so that whatever led to the
     change, the tokens that follow are drawn afresh.
     """
-    if ladder is not None and ladder.mode != mode:
-        yield ModeChanged(ladder.mode, ladder.reason)
-    for part in count():
-        if ladder is not None:
-            mode = ladder.mode
-            ladder.begin()
+    if mode_fallback is not None and mode_fallback.mode != mode:
+        yield ModeChanged(mode_fallback.mode, mode_fallback.reason)
+    for segment in count():
+        if mode_fallback is not None:
+            mode = mode_fallback.mode
+            mode_fallback.begin()
         change: ModeChanged | None = None
-        with closing(decode(mode, part)) as events:
+        with closing(decode(mode, segment)) as events:
             is_first = True
             for event in events:
                 if isinstance(event, Round):
                     text += event.tokens
                     if mode == "off" and not is_first:
                         plain.observe(len(text), seconds_of(event.stats) / len(event.tokens))
-                    if ladder is not None and not event.is_last:
-                        change = ladder.observe(event.stats, len(event.tokens), len(text))
+                    if mode_fallback is not None and not event.is_last:
+                        change = mode_fallback.observe(event.stats, len(event.tokens), len(text))
                     is_first = False
                 yield event
                 if change is not None:

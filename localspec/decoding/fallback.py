@@ -15,7 +15,7 @@ BUCKET = 256  # tokens of context that count as one depth
 LEARNING_RATE = 0.1
 OUTLIER = 3.0  # a token that takes this many times its usual seconds was disturbed
 
-_LADDERS: dict[Mode, tuple[Mode, ...]] = {
+_FALLBACKS: dict[Mode, tuple[Mode, ...]] = {
     "ssd": ("ssd", "sd", "off"),
     "sd": ("sd", "off"),
     "ngram": ("ngram", "off"),
@@ -145,7 +145,7 @@ class ModeFallback:
         plain_s = self._plain.at(depth)
         if self.mode == "off" or plain_s is None or rate >= (1.0 - MARGIN) / plain_s:
             return None
-        modes = _LADDERS[self.wanted]
+        modes = _FALLBACKS[self.wanted]
         reason = f"{self._figure(rate)}, plain decoding {1.0 / plain_s:.0f}"
         change = self._change(modes[modes.index(self.mode) + 1], rate, reason)
         self._unproven = True
@@ -155,7 +155,7 @@ class ModeFallback:
         """Return to a higher mode: plain decoding is slower than it seemed, or it is time for a trial."""
         if self.mode == self.wanted:
             return None
-        modes = _LADDERS[self.wanted]
+        modes = _FALLBACKS[self.wanted]
         best = max(modes[: modes.index(self.mode)], key=self._delivered.__getitem__)
         unproven, self._unproven = self._unproven and self.mode == "off", False
         delivered = self._delivered[best]

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from localspec.decoding.drafters.draft_state import common_prefix
-from localspec.decoding.drafters.drafter import Drafter
+from localspec.decoding.drafters.drafter import Drafter, common_prefix
 from localspec.decoding.model import LanguageModel, Rows
 from localspec.decoding.policy import SpeculationPolicy
 from localspec.decoding.sampling import distribution, penalises
@@ -77,8 +76,8 @@ class Decoder:
         self,
         prompt: Sequence[int],
         drafter: Drafter,
-        pace: SpeculationPolicy,
-        task: DecodeParams,
+        policy: SpeculationPolicy,
+        params: DecodeParams,
         random: np.random.Generator,
     ) -> Generator[PromptProgress | Round, None, None]:
         """Decode after a prompt until an end token, `task.max_tokens` or the end of the context.
@@ -86,29 +85,29 @@ class Decoder:
         The first round verifies an empty draft, so that the first token waits for nobody.
         """
         text, draft, emitted = list(prompt), Draft(), 0
-        coins = BufferedUniforms(random)
+        uniforms = BufferedUniforms(random)
         drafter.begin(text)
         try:
             clock = _Clock(self._target, drafter)
             rows = yield from self._read(text)
             while True:
-                outcome = self._judge(draft, rows, text, task, coins)
-                tokens = _cut([*draft.tokens[: outcome.accepted], outcome.bonus], task, emitted)
+                outcome = self._judge(draft, rows, text, params, uniforms)
+                tokens = _cut([*draft.tokens[: outcome.accepted], outcome.bonus], params, emitted)
                 accepted = min(outcome.accepted, len(tokens))
                 self._forget(len(text) + accepted)
                 text += tokens
                 emitted += len(tokens)
                 stats = clock.lap(draft, accepted)
                 if emitted > len(tokens):  # the first round read the prompt: it says nothing about the pace
-                    pace.observe(stats, len(tokens))
-                room = min(task.max_tokens - emitted, self._target.context_size - len(text))
-                is_last = tokens[-1] in task.end_tokens or room <= 0
+                    policy.observe(stats, len(tokens))
+                room = min(params.max_tokens - emitted, self._target.context_size - len(text))
+                is_last = tokens[-1] in params.end_tokens or room <= 0
                 yield Round(tuple(tokens), _provenance(draft, outcome)[: len(tokens)], stats, is_last)
                 clock.restart()
                 if is_last:
                     return
                 drafter.commit(outcome)
-                draft = drafter.draft(min(task.draft_length, room - 1))
+                draft = drafter.draft(min(params.draft_length, room - 1))
                 rows = self._evaluate([text[-1], *draft.tokens], len(draft.tokens) + 1)
         finally:
             drafter.end()
@@ -143,10 +142,10 @@ class Decoder:
         self._target.truncate(length)
 
     def _judge(
-        self, draft: Draft, rows: Rows, text: list[int], task: DecodeParams, random: Uniforms
+        self, draft: Draft, rows: Rows, text: list[int], params: DecodeParams, random: Uniforms
     ) -> VerifyOutcome:
-        sampling = task.sampling
-        if task.plain_greedy and rows.item(0) == rows.item(0):  # not a number: let `distribution` say so
+        sampling = params.sampling
+        if params.plain_greedy and rows.item(0) == rows.item(0):  # not a number: let `distribution` say so
             return verify_greedily(draft, rows)
         history = text[-sampling.penalty_window :] if penalises(sampling) else None
 
@@ -154,16 +153,16 @@ class Decoder:
             seen = () if history is None else [*history, *draft.tokens[:accepted]]
             return distribution(rows[accepted], sampling, seen)
 
-        return verify(draft, target, task.acceptance, random)
+        return verify(draft, target, params.acceptance, random)
 
 
-def _cut(tokens: list[int], task: DecodeParams, emitted: int) -> list[int]:
+def _cut(tokens: list[int], params: DecodeParams, emitted: int) -> list[int]:
     """Return the tokens up to the first end token or the limit."""
     for position, token in enumerate(tokens):
-        if token in task.end_tokens:
+        if token in params.end_tokens:
             tokens = tokens[: position + 1]
             break
-    return tokens[: task.max_tokens - emitted]
+    return tokens[: params.max_tokens - emitted]
 
 
 def _provenance(draft: Draft, outcome: VerifyOutcome) -> tuple[Provenance, ...]:

@@ -66,20 +66,20 @@ def measure(
     return LatencyModel(CostCurve(curve), CostCurve(steps or {1: curve[1]}))
 
 
-def time_calls(target: LanguageModel, draft: LanguageModel | None, wish: CostRequest) -> CallCosts:
+def time_calls(target: LanguageModel, draft: LanguageModel | None, request: CostRequest) -> CallCosts:
     """Return what was wished for, as far as the caches have room for it."""
     from statistics import median, quantiles
 
-    sizes = [size for size in _telling_first(wish.verify_sizes) if size < target.context_size // 2]
-    plan = _Plan(sizes, _telling_first(wish.step_widths), FEWEST_WISHED, MOST_PASSES, wish.budget_s)
-    together = wish.together and draft is not None
-    depth = min(wish.depth, target.context_size - max(sizes))
+    sizes = [size for size in _telling_first(request.verify_sizes) if size < target.context_size // 2]
+    plan = _Plan(sizes, _telling_first(request.step_widths), FEWEST_WISHED, MOST_PASSES, request.budget_s)
+    together = request.together and draft is not None
+    depth = min(request.depth, target.context_size - max(sizes))
     with _scratch(target, depth), _scratch(draft, depth):
         depth = target.length()
         _evaluate(target, 1)
-        before = _anchors(target, wish.budget_s)
+        before = _anchors(target, request.budget_s)
         times = _timed(target, draft, plan, together=together)
-        after = _anchors(target, wish.budget_s)
+        after = _anchors(target, request.budget_s)
     middle = median(before + after)
     low, _, high = quantiles(before + after, n=4)
     return CallCosts(

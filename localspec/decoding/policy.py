@@ -110,7 +110,7 @@ def _knot(chance: float) -> tuple[int, float]:
     return knot, chance * KNOTS - knot
 
 
-class Outcomes:
+class OutcomeCalibrators:
     """What was learned about verdicts, for what is prepared before they are known."""
 
     def __init__(self) -> None:
@@ -131,7 +131,7 @@ class AcceptanceCalibration:
         self._judged = [PRIOR_WEIGHT] * BINS
         self._chances = [*centres, centres[-1]]  # a confidence of 1 belongs to the last bin
         self._recent_accepted, self._recent_judged = PRIOR_WEIGHT * PRIOR_MEAN, PRIOR_WEIGHT
-        self.outcomes = Outcomes()
+        self.outcomes = OutcomeCalibrators()
 
     @property
     def mean(self) -> float:
@@ -180,14 +180,14 @@ class SpeculationPolicy:
 
     def __init__(
         self,
-        experience: LatencyModel,
+        latency: LatencyModel,
         calibration: AcceptanceCalibration,
         settings: EngineSettings,
         deterministic: bool,
     ) -> None:
-        self._experience = experience
-        self.verify = experience.verify
-        self.step = experience.step
+        self._latency = latency
+        self.verify = latency.verify
+        self.step = latency.step
         self.calibration = calibration
         self.min_confidence = settings.min_confidence
         self.deterministic = deterministic
@@ -201,17 +201,17 @@ class SpeculationPolicy:
     @property
     def seconds_per_token(self) -> float:
         """Return the running mean time of an emitted token."""
-        return self._experience.seconds_per_token
+        return self._latency.seconds_per_token
 
     def observe(self, round_: RoundStats, tokens: int) -> None:
         """Learn from a round what a verification and an emitted token take."""
         self.verify.observe(round_.drafted + 1, round_.verify_s)
         self._plain_rounds = 0 if round_.drafted else self._plain_rounds + 1
-        known = self._experience.seconds_per_token
+        known = self._latency.seconds_per_token
         seconds = round_.verify_s + round_.draft_s + round_.wait_s + round_.python_s
         per_token = min(seconds / tokens, OUTLIER * known)
         rate = 1.0 - (1.0 - LEARNING_RATE / 2) ** tokens
-        self._experience.seconds_per_token = known + rate * (per_token - known)
+        self._latency.seconds_per_token = known + rate * (per_token - known)
 
     def worth_drafting(self, confidences: Sequence[float], limit: int, delay_s: float = 0.0) -> bool:
         """Tell whether one more token is worth drafting while the target waits.

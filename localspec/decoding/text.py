@@ -188,7 +188,7 @@ class AnswerEvents:
         self._end_tokens = end_tokens
         self._stopwatch = stopwatch
         self._limit = limit
-        self._circles = LoopDetector() if limit is None else None
+        self._loop_detector = LoopDetector() if limit is None else None
         self._ending: FinishReason | None = None
         self.tally = tally
 
@@ -197,19 +197,19 @@ class AnswerEvents:
         """Return why there is no more of it: of its own accord, else at its limit or that of the context."""
         return self._ending or ("length" if self.tally.tokens == self._limit else "context")
 
-    def events(self, happenings: DecodeEvents) -> Iterator[GenerationEvent]:
+    def events(self, events: DecodeEvents) -> Iterator[GenerationEvent]:
         """Translate what the token layer reports, until the answer ends itself; the caller closes it."""
-        for happening in happenings:
-            match happening:
+        for event in events:
+            match event:
                 case Round():
-                    self._take(happening)
-                    self.tally.add(happening.stats, len(happening.tokens), self._stopwatch.seconds())
+                    self._take(event)
+                    self.tally.add(event.stats, len(event.tokens), self._stopwatch.seconds())
                 case ModeChanged():
-                    self.tally.change(happening.mode)
+                    self.tally.change(event.mode)
                 case PromptProgress():
                     pass
             with self._stopwatch.paused():
-                yield from self._shown(happening)
+                yield from self._shown(event)
             if self._ending is not None:
                 return
 
@@ -224,15 +224,15 @@ class AnswerEvents:
         for token, provenance in zip(round_.tokens, round_.provenance, strict=True):
             if token in self._end_tokens or self._text.add(token, provenance):
                 self._ending = "stop"
-            elif self._circles is not None and self._circles.add(token):
+            elif self._loop_detector is not None and self._loop_detector.add(token):
                 self._ending = "circles"
             if self._ending is not None:
                 return
 
-    def _shown(self, happening: PromptProgress | Round | ModeChanged) -> Iterator[GenerationEvent]:
-        if not isinstance(happening, Round):
-            yield happening
+    def _shown(self, event: PromptProgress | Round | ModeChanged) -> Iterator[GenerationEvent]:
+        if not isinstance(event, Round):
+            yield event
             return
         if pieces := self._text.take():
             yield TextDelta(pieces)
-        yield RoundDone(happening.stats, len(happening.tokens))
+        yield RoundDone(event.stats, len(event.tokens))

@@ -34,7 +34,7 @@ class Tracer:
         self._ideas = _TargetIdeas(candidates)
         self._draft = None if draft is None else _DraftIdeas(draft, target.vocabulary_size, candidates)
 
-    def trace(self, prompt: Sequence[int], task: DecodeParams, seed: int | None) -> TraceSegment:
+    def trace(self, prompt: Sequence[int], params: DecodeParams, seed: int | None) -> TraceSegment:
         """Return the answer that plain decoding gives with this seed.
 
         Its time is that of plain decoding after the first token, without what tracing adds. The draft
@@ -43,12 +43,12 @@ class Tracer:
         text, decode_s = list(prompt), 0.0
         waiting, size = list[Distribution](), 0
         random = np.random.default_rng(np.random.SeedSequence(seed).spawn(2)[0])  # as in `Engine.rounds`
-        with closing(self._target.rounds(prompt, NoDrafter(), _no_pace(), task, random)) as rounds:
+        with closing(self._target.rounds(prompt, NoDrafter(), _no_policy(), params, random)) as rounds:
             for event in rounds:
                 if not isinstance(event, Round):
                     continue
                 decode_s += seconds_of(event.stats) if len(text) > len(prompt) else 0.0
-                p = distribution(self._target.row, task.sampling, text)
+                p = distribution(self._target.row, params.sampling, text)
                 self._ideas.add(p, event.tokens[0])
                 text += event.tokens
                 waiting.append(p)
@@ -58,7 +58,7 @@ class Tracer:
                     waiting, size = [], 0
         if self._draft is not None:
             self._draft.follow(text, waiting)
-        return self._segment(text, len(prompt), decode_s, ended=text[-1] in task.end_tokens)
+        return self._segment(text, len(prompt), decode_s, ended=text[-1] in params.end_tokens)
 
     def _segment(self, text: list[int], begin: int, decode_s: float, *, ended: bool) -> TraceSegment:
         target, draft = self._ideas, self._draft
@@ -83,10 +83,10 @@ class _Watched(Decoder):
     row: NDArray[np.float32]
 
     def _judge(
-        self, draft: Draft, rows: Rows, text: list[int], task: DecodeParams, random: Uniforms
+        self, draft: Draft, rows: Rows, text: list[int], params: DecodeParams, random: Uniforms
     ) -> VerifyOutcome:
         self.row = rows[0]
-        return super()._judge(draft, rows, text, task, random)
+        return super()._judge(draft, rows, text, params, random)
 
 
 class _TargetIdeas:
@@ -142,7 +142,7 @@ class _DraftIdeas:
         return model.evaluate(tokens[-count:], count)[:, : self._vocabulary]
 
 
-def _no_pace() -> SpeculationPolicy:
+def _no_policy() -> SpeculationPolicy:
     """Return stopping rules for decoding that knows no drafts."""
     free = LatencyModel(CostCurve({1: 1.0}), CostCurve({1: 1.0}))
     return SpeculationPolicy(free, AcceptanceCalibration(), EngineSettings(mode="off"), deterministic=True)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from localspec.decoding.sampling import draw, probability, residual
 from localspec.types import Acceptance, Distribution, Draft, VerifyOutcome
 
-COINS = 64  # drawn at once
+UNIFORMS = 64  # drawn at once
 
 Target = Callable[[int], Distribution]
 """The target's distribution after so many accepted draft tokens."""
@@ -35,7 +35,7 @@ class BufferedUniforms:
     def random(self) -> float:
         """Return the next one."""
         if not self._ready:
-            self._ready = self._generator.random(COINS)[::-1].tolist()
+            self._ready = self._generator.random(UNIFORMS)[::-1].tolist()
         return self._ready.pop()
 
 

@@ -8,7 +8,7 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from math import ceil
 
-from localspec.decoding.engine import Engine, Rounds, decode_in_parts
+from localspec.decoding.engine import Engine, Rounds, decode_in_segments
 from localspec.decoding.fallback import PlainCost
 from localspec.decoding.loop import DecodeParams, Round
 from localspec.decoding.measure import PREFIX, measure, time_calls
@@ -198,7 +198,7 @@ class CostedEngine(Engine):
         """Go on plainly after a text, whatever its end."""
         text, settings = list(text), EngineSettings(mode="off")
         task = DecodeParams(sampling, settings.acceptance, 0, tokens, frozenset())
-        return decode_in_parts(
+        return decode_in_segments(
             lambda _mode, part: self.part(text, settings, task, None, part), "off", text, self.plain
         )
 

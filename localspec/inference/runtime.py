@@ -11,8 +11,8 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from localspec.decoding.drafters.combined import longest_draft
-from localspec.decoding.engine import Rounds, decode_in_parts
+from localspec.decoding.drafters.prompt_lookup import longest_draft
+from localspec.decoding.engine import Rounds, decode_in_segments
 from localspec.decoding.fallback import ModeFallback
 from localspec.decoding.loop import DecodeParams, Round
 from localspec.decoding.measure import FEWEST_PLAIN_TOKENS, PLAIN_TOKENS, plain_rate
@@ -269,7 +269,7 @@ class Runtime:
             )
             return self._engine.part(text, replace(settings, mode=mode), task, request.seed, part)
 
-        yield from decode_in_parts(decode, settings.mode, text, self._engine.plain, ladder)
+        yield from decode_in_segments(decode, settings.mode, text, self._engine.plain, ladder)
 
     def _limit(self, request: Request) -> int:
         return self.target.context if request.max_tokens is None else request.max_tokens

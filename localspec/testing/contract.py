@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from localspec.benchmark.statistics import chi_square_p_value, ks_uniform_p_value, randomised_pit
-from localspec.decoding.drafters.combined import longest_draft
+from localspec.decoding.drafters.prompt_lookup import longest_draft
 from localspec.decoding.engine import Engine
 from localspec.decoding.loop import DecodeParams, Round
 from localspec.decoding.policy import CostCurve, LatencyModel
@@ -28,7 +28,7 @@ SIGNIFICANT = 1e-4
 NO_END: frozenset[int] = frozenset()
 
 
-def experience() -> LatencyModel:
+def latency_model() -> LatencyModel:
     """Return costs under which long drafts pay."""
     return LatencyModel(CostCurve({1: 1.0, 9: 1.1}), CostCurve({1: 0.02, 17: 0.03}))
 
@@ -63,8 +63,8 @@ class Toy:
         end_tokens: frozenset[int] = NO_END,
     ) -> Generator[Round, None, None]:
         """Decode an answer."""
-        task = DecodeParams(sampling, settings.acceptance, longest_draft(settings), tokens, end_tokens)
-        for event in self.engine.rounds(prompt, settings, task, experience(), seed):
+        params = DecodeParams(sampling, settings.acceptance, longest_draft(settings), tokens, end_tokens)
+        for event in self.engine.rounds(prompt, settings, params, latency_model(), seed):
             if isinstance(event, Round):
                 yield event
 

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Literal
 
 from localspec.benchmark.llama_server.flags import draft_flags, target_flags
-from localspec.decoding.drafters.drafter import SHORTEST_MATCH
+from localspec.decoding.drafters.prompt_lookup import SHORTEST_MATCH
 from localspec.errors import UserError
 from localspec.types import EngineSettings, ModelOptions
 

@@ -43,9 +43,9 @@ def test_every_mode_writes_what_plain_decoding_writes(pair: Pair, mode: Mode) ->
 
 def test_a_mistake_would_be_seen(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     def trusting(
-        self: Decoder, draft: Draft, rows: Rows, text: list[int], task: DecodeParams, random: Generator
+        self: Decoder, draft: Draft, rows: Rows, text: list[int], params: DecodeParams, random: Generator
     ) -> VerifyOutcome:
-        outcome = judge(self, draft, rows, text, task, random)
+        outcome = judge(self, draft, rows, text, params, random)
         rejected = draft.tokens[outcome.accepted :]
         return replace(outcome, bonus=rejected[0]) if rejected else outcome
 

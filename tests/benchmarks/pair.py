@@ -54,14 +54,14 @@ class Pair:
         """Return tokens as text."""
         return self.models[0].vocabulary.decode(tokens)
 
-    def task(self, settings: EngineSettings, tokens: int, sampling: Sampling = GREEDY) -> DecodeParams:
+    def params(self, settings: EngineSettings, tokens: int, sampling: Sampling = GREEDY) -> DecodeParams:
         """Return an answer to decode."""
         ends = self.models[0].end_tokens
         return DecodeParams(sampling, settings.acceptance, settings.draft_length, tokens, ends)
 
     def rounds(self, prompt: Sequence[int], settings: EngineSettings, tokens: int) -> list[Round]:
         """Decode a greedy answer."""
-        events = self.engine.rounds(prompt, settings, self.task(settings, tokens), costs(), 0)
+        events = self.engine.rounds(prompt, settings, self.params(settings, tokens), costs(), 0)
         return [event for event in events if isinstance(event, Round)]
 
     def plain(self, prompt: Sequence[int], tokens: int, sampling: Sampling = GREEDY) -> list[int]:
@@ -70,7 +70,7 @@ class Pair:
         known = self._answers.get(key, [])
         ended = known and known[-1] in self.models[0].end_tokens
         if len(known) < tokens and not ended:
-            events = self.engine.rounds(prompt, OFF, self.task(OFF, tokens, sampling), costs(), 0)
+            events = self.engine.rounds(prompt, OFF, self.params(OFF, tokens, sampling), costs(), 0)
             known = self._answers[key] = tokens_of([event for event in events if isinstance(event, Round)])
         return known[:tokens]
 

@@ -128,7 +128,7 @@ class Tormentor:
         self._limit = rng.choice((rng.randint(1, 48), 2000 if self._target.context_size < 200 else 24))
         self._settings = settings
         self._report.modes[settings.mode] += 1
-        task = self._pair.task(settings, self._limit, self._sampling)
+        task = self._pair.params(settings, self._limit, self._sampling)
         drawn = rng.random() < 0.25
         with patch("localspec.decoding.engine.Proposer", drawing) if drawn else nullcontext():
             events = self._engine.rounds(prompt, settings, task, costs(), rng.randrange(10**9))

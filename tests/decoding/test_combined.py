@@ -7,17 +7,17 @@ from dataclasses import replace
 
 import pytest
 
-from localspec.decoding.drafters.combined import (
+from localspec.decoding.drafters.drafter import DraftState
+from localspec.decoding.drafters.prompt_lookup import (
     LONGEST,
     CombinedDrafter,
+    ConfidenceCorrection,
     PromptLookup,
     PromptLookupStats,
-    Refinement,
+    SuffixIndex,
     longest_draft,
     values_of,
 )
-from localspec.decoding.drafters.draft_state import DraftState
-from localspec.decoding.drafters.prompt_lookup import SuffixIndex
 from localspec.decoding.drafters.proposer import Proposal
 from localspec.decoding.policy import AcceptanceCalibration, LatencyModel
 from localspec.testing.fake import FakeModel
@@ -26,9 +26,9 @@ from tests.decoding.toys import (
     GREEDY,
     PLAIN,
     assert_cache_follows,
-    experience,
     greedy_text,
-    pace_of,
+    latency_model,
+    policy_of,
     proposer_of,
     teach,
 )
@@ -49,20 +49,26 @@ class Bench:
         costs: LatencyModel | None = None,
         seed: int = 0,
     ) -> None:
-        self.model, self.learned, self.calibration = FakeModel(), PromptLookupStats(), AcceptanceCalibration()
-        self.trunk = DraftState(self.model)
+        self.model, self.lookup_stats, self.calibration = (
+            FakeModel(),
+            PromptLookupStats(),
+            AcceptanceCalibration(),
+        )
+        self.draft_state = DraftState(self.model)
         proposer = proposer_of(sampling, settings, seed)
-        self.pace = pace_of(
+        self.policy = policy_of(
             costs, settings, deterministic=proposer.deterministic, calibration=self.calibration
         )
-        self.repeats = PromptLookup(SuffixIndex(), self.pace, self.learned)
-        self.drafter = CombinedDrafter(self.trunk, self.pace, proposer, self.repeats, settings.draft_length)
+        self.lookup = PromptLookup(SuffixIndex(), self.policy, self.lookup_stats)
+        self.drafter = CombinedDrafter(
+            self.draft_state, self.policy, proposer, self.lookup, settings.draft_length
+        )
         self.drafter.begin(text[:-1])
         self.drafter.commit(VerifyOutcome(0, text[-1]))
 
     def teach(self, repetitions: float, model: float) -> None:
         """Let both have been accepted so often, many times."""
-        teach(self.learned.repeated, repetitions)
+        teach(self.lookup_stats.repeated, repetitions)
         teach(self.calibration, model)
 
 
@@ -94,7 +100,7 @@ def test_the_model_reads_all_that_was_repeated_in_one_call() -> None:
     assert draft.origin is DraftOrigin.FRESH
     assert draft.tokens == tuple(greedy_text(bench.model, text, 4))
     assert bench.model.calls == [len(text), 1, 1, 1]
-    assert_cache_follows(bench.trunk, bench.model)
+    assert_cache_follows(bench.draft_state, bench.model)
 
 
 @pytest.mark.parametrize(
@@ -108,7 +114,7 @@ def test_the_model_reads_all_that_was_repeated_in_one_call() -> None:
 def test_whoever_is_worth_more_writes(
     repetitions: float, model: float, step_s: float, origin: DraftOrigin
 ) -> None:
-    bench = Bench([*BLOCK, *BLOCK[:6]], costs=experience(step=step_s))
+    bench = Bench([*BLOCK, *BLOCK[:6]], costs=latency_model(step=step_s))
     bench.teach(repetitions, model)
     assert bench.drafter.draft(4).origin is origin
 
@@ -116,7 +122,7 @@ def test_whoever_is_worth_more_writes(
 def test_a_repetition_is_sent_as_far_as_it_pays() -> None:
     lengths = []
     for slope in (0.0, 0.1, 0.5):
-        bench = Bench([*BLOCK, *BLOCK[:6]], costs=experience(verify_slope=slope))
+        bench = Bench([*BLOCK, *BLOCK[:6]], costs=latency_model(verify_slope=slope))
         bench.teach(0.8, 0.1)
         lengths.append(len(bench.drafter.draft(LONGEST).tokens))
     assert LONGEST == lengths[0] > lengths[1] > lengths[2] > 0
@@ -142,8 +148,8 @@ def test_a_repetition_goes_on_behind_the_models_draft() -> None:
     assert (draft.tokens, draft.copied) == (tuple(expected), len(expected) - 4)
     assert bench.model.calls[1:] == [1, 1, 1]
     bench.drafter.commit(VerifyOutcome(7, 9))
-    assert bench.trunk.text[-8:] == [*expected[:7], 9]
-    assert_cache_follows(bench.trunk, bench.model)
+    assert bench.draft_state.text[-8:] == [*expected[:7], 9]
+    assert_cache_follows(bench.draft_state, bench.model)
     bench.drafter.draft(4)
     assert bench.model.calls[4] == 1 + 3 + 1  # the model's last token, three repeated ones and the target's
 
@@ -189,27 +195,27 @@ def drawn(confidences: Sequence[float]) -> list[Proposal]:
 @pytest.mark.parametrize("deterministic", [True, False])
 def test_whether_a_tail_saves_what_was_cut_is_decided_for_chosen_tokens_only(deterministic: bool) -> None:
     """A second token costs a lot to verify, further ones nothing: only a long draft pays."""
-    costs = experience(verify_slope=0.001)
+    costs = latency_model(verify_slope=0.001)
     costs.verify = type(costs.verify)({1: 1.0, 2: 1.9, 3: 1.9, 40: 1.9})
-    pace = pace_of(costs, SETTINGS, deterministic=deterministic)
-    repeats = PromptLookup(SuffixIndex(), pace, learned := PromptLookupStats())
+    policy = policy_of(costs, SETTINGS, deterministic=deterministic)
+    lookup = PromptLookup(SuffixIndex(), policy, lookup_stats := PromptLookupStats())
     for _ in range(99):
-        learned.repeated.observe([0.25, 0.4, 0.5, 0.57, 0.63, 0.67, 0.7, 0.73, 0.75, 0.77], 10)
-    repeats.begin([9, 10, 11, 12, 13, 14, 15, 9, 10])
-    assert bool(repeats.tail([Proposal(11, 0.8, (), None)], 0, 9)) == deterministic
-    assert repeats.tail([Proposal(11, 0.8, (), None)], 1, 9) == (12, 13, 14, 15, 9, 10, 11, 12)
+        lookup_stats.repeated.observe([0.25, 0.4, 0.5, 0.57, 0.63, 0.67, 0.7, 0.73, 0.75, 0.77], 10)
+    lookup.begin([9, 10, 11, 12, 13, 14, 15, 9, 10])
+    assert bool(lookup.continuation([Proposal(11, 0.8, (), None)], 0, 9)) == deterministic
+    assert lookup.continuation([Proposal(11, 0.8, (), None)], 1, 9) == (12, 13, 14, 15, 9, 10, 11, 12)
 
 
 def test_a_prepared_draft_is_judged_by_what_was_known_before_it_was_drawn() -> None:
     verdicts: dict[bool, set[bool]] = {True: set(), False: set()}
     for deterministic, found in verdicts.items():
-        pace = pace_of(experience(), SETTINGS, deterministic=deterministic)
-        repeats = PromptLookup(SuffixIndex(), pace, PromptLookupStats())
-        repeats.begin([*BLOCK, *BLOCK])
-        guess = repeats.first(4)
+        policy = policy_of(latency_model(), SETTINGS, deterministic=deterministic)
+        lookup = PromptLookup(SuffixIndex(), policy, PromptLookupStats())
+        lookup.begin([*BLOCK, *BLOCK])
+        guess = lookup.first(4)
         for others in ([], [0.9], [0.9, 0.9, 0.9], [0.02], [0.02, 0.02, 0.02]):
-            found.add(repeats.beaten_by(drawn([0.95, *others]), guess, 4))
-        assert not repeats.beaten_by(drawn([0.05]), guess, 4)  # known before
+            found.add(lookup.beaten_by(drawn([0.95, *others]), guess, 4))
+        assert not lookup.beaten_by(drawn([0.05]), guess, 4)  # known before
     assert verdicts == {True: {True, False}, False: {True}}
 
 
@@ -217,7 +223,7 @@ def test_a_prepared_draft_is_judged_by_what_was_known_before_it_was_drawn() -> N
 def test_what_is_left_of_an_earlier_draft_does_not_decide_who_writes(left: list[float]) -> None:
     bench = Bench([*BLOCK, *BLOCK[:6]], sampling=PLAIN, settings=replace(SETTINGS, acceptance="rejection"))
     bench.teach(0.9, 0.5)
-    bench.trunk.proposals = drawn(left)
+    bench.draft_state.proposals = drawn(left)
     draft = bench.drafter.draft(6)
     assert draft.origin is DraftOrigin.NGRAM
     assert draft.tokens == tuple(BLOCK[6:])
@@ -226,56 +232,60 @@ def test_what_is_left_of_an_earlier_draft_does_not_decide_who_writes(left: list[
 def test_each_learns_from_its_own_tokens() -> None:
     bench, _ = into_repetition()
     bench.teach(0.9, 0.9)
-    model, repeated = judged(bench.calibration), judged(bench.learned.repeated)
+    model, repeated = judged(bench.calibration), judged(bench.lookup_stats.repeated)
     draft = bench.drafter.draft(10)
     bench.drafter.commit(VerifyOutcome(len(draft.tokens), 1))
     assert judged(bench.calibration) == model + 4
-    assert judged(bench.learned.repeated) == repeated
-    assert sum(bench.learned.behind._judged.values()) == sum(bench.learned.behind._accepted.values()) == 6
+    assert judged(bench.lookup_stats.repeated) == repeated
+    assert (
+        sum(bench.lookup_stats.behind._judged.values())
+        == sum(bench.lookup_stats.behind._accepted.values())
+        == 6
+    )
 
     bench = Bench([*BLOCK, *BLOCK[:6]])
     bench.teach(0.9, 0.5)
-    model, repeated = judged(bench.calibration), judged(bench.learned.repeated)
+    model, repeated = judged(bench.calibration), judged(bench.lookup_stats.repeated)
     assert bench.drafter.draft(4).tokens == tuple(BLOCK[6:10])
     bench.drafter.commit(VerifyOutcome(2, 15))
     assert judged(bench.calibration) == model
-    assert judged(bench.learned.repeated) == repeated + 3
-    assert not bench.learned.behind._judged
+    assert judged(bench.lookup_stats.repeated) == repeated + 3
+    assert not bench.lookup_stats.behind._judged
 
 
 def test_a_repetition_that_was_not_sent_is_learned_from_too() -> None:
     for right in (True, False):
         bench = Bench([*BLOCK, *BLOCK[:6]])
         bench.teach(0.5, 1.0)
-        before = bench.learned.repeated.chance(0.6), judged(bench.learned.repeated)
+        before = bench.lookup_stats.repeated.chance(0.6), judged(bench.lookup_stats.repeated)
         assert bench.drafter.draft(4).origin is DraftOrigin.FRESH
         bench.drafter.commit(VerifyOutcome(0, BLOCK[6] if right else 15))
-        assert judged(bench.learned.repeated) == before[1] + 1
-        assert bench.learned.chosen._judged.total() == 1  # the model beside it
+        assert judged(bench.lookup_stats.repeated) == before[1] + 1
+        assert bench.lookup_stats.chosen._judged.total() == 1  # the model beside it
 
 
 def test_a_model_that_fails_beside_repetitions_leaves_them_the_place() -> None:
     bench = Bench([*BLOCK, *BLOCK[:6]])
     bench.teach(0.7, 0.9)
-    guess = bench.repeats.first(4)
-    assert bench.repeats.beaten(guess, 4)
-    bench.learned.chosen.observe([guess.confidences[0]] * 30, 0)
-    assert bench.repeats.beaten(guess, 4)  # a single token was judged: the others came after a rejection
+    guess = bench.lookup.first(4)
+    assert bench.lookup.beaten(guess, 4)
+    bench.lookup_stats.chosen.observe([guess.confidences[0]] * 30, 0)
+    assert bench.lookup.beaten(guess, 4)  # a single token was judged: the others came after a rejection
     for _ in range(30):
-        bench.learned.chosen.observe(guess.confidences[:1], 0)
-    assert not bench.repeats.beaten(guess, 4)
+        bench.lookup_stats.chosen.observe(guess.confidences[:1], 0)
+    assert not bench.lookup.beaten(guess, 4)
 
 
 def test_a_delay_is_lost_to_the_model() -> None:
     bench = Bench([*BLOCK, *BLOCK[:6]])
     bench.teach(0.7, 0.8)
-    guess = bench.repeats.first(4)
-    assert bench.repeats.beaten(guess, 4)
-    assert not bench.repeats.beaten(guess, 4, delay_s=2.0)
+    guess = bench.lookup.first(4)
+    assert bench.lookup.beaten(guess, 4)
+    assert not bench.lookup.beaten(guess, 4, delay_s=2.0)
 
 
 def test_a_refinement_begins_with_the_usual_chance_and_learns() -> None:
-    found = Refinement()
+    found = ConfidenceCorrection()
     assert found.chance(0.5, 0.3) == pytest.approx(0.3)
     for _ in range(50):
         found.observe([0.5, 0.9], 1)
@@ -285,11 +295,11 @@ def test_a_refinement_begins_with_the_usual_chance_and_learns() -> None:
 
 
 def test_the_value_of_a_draft_is_what_it_saves() -> None:
-    pace = pace_of(experience(verify_slope=0.1))
-    assert values_of(pace, []) == [0.0]
-    found = values_of(pace, [(0.5, 0.0), (0.5, 0.2)])
+    policy = policy_of(latency_model(verify_slope=0.1))
+    assert values_of(policy, []) == [0.0]
+    found = values_of(policy, [(0.5, 0.0), (0.5, 0.2)])
     assert found == pytest.approx([0.0, 0.5 - 0.1, 0.4 + 0.25 - 0.1 - 0.2])
-    assert values_of(pace, [(0.5, 0.0)], start=3, reach=0.4) == pytest.approx([0.0, 0.2 - 0.1])
+    assert values_of(policy, [(0.5, 0.0)], start=3, reach=0.4) == pytest.approx([0.0, 0.2 - 0.1])
 
 
 def test_only_where_repetitions_help_the_model_a_draft_may_be_longer_than_the_models() -> None:

@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 from localspec.benchmark.statistics import chi_square_p_value
-from localspec.decoding.drafters import combined
-from localspec.decoding.drafters.combined import CombinedDrafter, Guess, PromptLookup
+from localspec.decoding.drafters import prompt_lookup
+from localspec.decoding.drafters.prompt_lookup import CombinedDrafter, LookupDraft, PromptLookup
 from localspec.decoding.drafters.proposer import Proposal
 from localspec.decoding.engine import Engine
 from localspec.decoding.policy import CostCurve, LatencyModel, SpeculationPolicy
@@ -70,8 +70,8 @@ def repeat_at_every_opportunity(monkeypatch: pytest.MonkeyPatch) -> None:
         return [float(length) for length in range(len(list(further)) + 1)]
 
     costs = LatencyModel(CostCurve({1: 1.0, 64: 1.001}), CostCurve({1: 0.05, 17: 0.06}))
-    monkeypatch.setattr(contract, "experience", lambda: costs)
-    monkeypatch.setattr(combined, "values_of", more_is_better)
+    monkeypatch.setattr(contract, "latency_model", lambda: costs)
+    monkeypatch.setattr(prompt_lookup, "values_of", more_is_better)
 
 
 @pytest.fixture
@@ -99,7 +99,7 @@ def test_a_repetition_that_is_judged_as_if_it_had_been_drawn_is_noticed(
     def half(token: int) -> Distribution:
         return Distribution(np.array([token, (token + 1) % VOCABULARY], np.int64), np.array([0.5, 0.5]))
 
-    monkeypatch.setattr(combined, "one_hot", half)
+    monkeypatch.setattr(prompt_lookup, "one_point", half)
     assert p_value(SD, DraftOrigin.FRESH) < SIGNIFICANT
 
 
@@ -124,7 +124,7 @@ def test_a_drawn_token_that_is_only_sent_with_a_repetition_behind_it_is_noticed(
 def test_a_repetition_that_stands_in_for_what_was_drawn_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A prepared draft is dropped for its first token."""
 
-    def choosy(_: PromptLookup, ready: Sequence[Proposal], guess: Guess, _length: int) -> bool:
+    def choosy(_: PromptLookup, ready: Sequence[Proposal], guess: LookupDraft, _length: int) -> bool:
         return not guess.length or ready[0].token == ready[0].guesses[0][0]
 
     monkeypatch.setattr(PromptLookup, "beaten_by", choosy)

@@ -7,15 +7,14 @@ from dataclasses import replace
 import pytest
 
 from localspec.decoding import engine as module
-from localspec.decoding.drafters.draft_state import DraftState
-from localspec.decoding.drafters.drafter import ModelDrafter
+from localspec.decoding.drafters.drafter import DraftState, ModelDrafter
 from localspec.decoding.drafters.proposer import Proposer
 from localspec.decoding.engine import Engine
 from localspec.decoding.loop import DecodeParams
 from localspec.decoding.policy import AcceptanceCalibration, SpeculationPolicy
 from localspec.testing.fake import FakeModel
 from localspec.types import Acceptance, EngineSettings, Sampling
-from tests.decoding.toys import GREEDY, PLAIN, experience
+from tests.decoding.toys import GREEDY, PLAIN, latency_model
 
 SD = EngineSettings(mode="sd")
 Sort = tuple[Sampling, Acceptance]
@@ -28,16 +27,16 @@ def test_drafts_are_cut_by_the_rules_and_the_experience_of_their_kind(
     told: list[tuple[bool, bool, AcceptanceCalibration]] = []
 
     class Watched(ModelDrafter):
-        def __init__(self, trunk: DraftState, pace: SpeculationPolicy, proposer: Proposer) -> None:
-            super().__init__(trunk, pace, proposer)
-            told.append((pace.deterministic, proposer.deterministic, pace.calibration))
+        def __init__(self, draft_state: DraftState, policy: SpeculationPolicy, proposer: Proposer) -> None:
+            super().__init__(draft_state, policy, proposer)
+            told.append((policy.deterministic, proposer.deterministic, policy.calibration))
 
     monkeypatch.setattr(module, "ModelDrafter", Watched)
     engine = Engine(FakeModel(), FakeModel())
     sorts: tuple[Sort, ...] = ((PLAIN, "rejection"), (PLAIN, "match"), (GREEDY, "rejection"))
     for sampling, acceptance in sorts:
         task = DecodeParams(sampling, acceptance, 4, 9, frozenset())
-        list(engine.rounds([1], replace(SD, acceptance=acceptance), task, experience(), 0))
+        list(engine.rounds([1], replace(SD, acceptance=acceptance), task, latency_model(), 0))
     assert [kind[:2] for kind in told] == [(False, False), (True, True), (True, True)]
     drawn, matched, greedy = (calibration for *_, calibration in told)
     assert drawn is not matched

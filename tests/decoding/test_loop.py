@@ -10,7 +10,7 @@ from localspec.decoding.loop import READ_CHUNK, DecodeParams, Decoder, Round
 from localspec.errors import Cancelled, EngineError
 from localspec.testing.fake import FakeModel
 from localspec.types import Draft, DraftOrigin, PromptProgress, Provenance, VerifyOutcome
-from tests.decoding.toys import GREEDY, greedy_text, pace_of
+from tests.decoding.toys import GREEDY, greedy_text, policy_of
 
 PROMPT = [1, 2, 3]
 TASK = DecodeParams(GREEDY, "rejection", draft_length=4, max_tokens=20, end_tokens=frozenset())
@@ -57,12 +57,12 @@ class Oracle:
 def decode(
     model: FakeModel,
     drafter: Oracle,
-    task: DecodeParams = TASK,
+    params: DecodeParams = TASK,
     prompt: Sequence[int] = PROMPT,
     decoder: Decoder | None = None,
 ) -> list[PromptProgress | Round]:
     decoder = decoder or Decoder(model)
-    return list(decoder.rounds(prompt, drafter, pace_of(), task, np.random.default_rng(0)))
+    return list(decoder.rounds(prompt, drafter, policy_of(), params, np.random.default_rng(0)))
 
 
 def rounds_of(events: Sequence[PromptProgress | Round]) -> list[Round]:
@@ -191,13 +191,13 @@ class RunningState(FakeModel):
 
 def test_a_model_that_cannot_go_back_starts_again() -> None:
     model = RunningState()
-    decoder, task = Decoder(model), replace(TASK, draft_length=0)
-    first = tokens_of(decode(model, Oracle(model), task, decoder=decoder))
+    decoder, params = Decoder(model), replace(TASK, draft_length=0)
+    first = tokens_of(decode(model, Oracle(model), params, decoder=decoder))
     assert first == greedy_text(model, PROMPT, 20)
-    assert tokens_of(decode(model, Oracle(model), task, decoder=decoder)) == first
+    assert tokens_of(decode(model, Oracle(model), params, decoder=decoder)) == first
     assert decoder.reused == 0
     longer = [*PROMPT, *first, 4]
-    assert tokens_of(decode(model, Oracle(model), task, longer, decoder)) == greedy_text(model, longer, 20)
+    assert tokens_of(decode(model, Oracle(model), params, longer, decoder)) == greedy_text(model, longer, 20)
     assert decoder.reused == len(PROMPT) + 19
 
 
@@ -213,12 +213,12 @@ def test_the_drafter_is_ended_when_the_reader_leaves_and_when_the_target_fails()
     model = FakeModel()
     drafter = Oracle(model)
     decoder = Decoder(model)
-    rounds = decoder.rounds(PROMPT, drafter, pace_of(), TASK, np.random.default_rng(0))
+    rounds = decoder.rounds(PROMPT, drafter, policy_of(), TASK, np.random.default_rng(0))
     next(rounds)
     rounds.close()
     assert drafter.ends == 1
 
-    rounds = decoder.rounds(PROMPT, drafter, pace_of(), TASK, np.random.default_rng(0))
+    rounds = decoder.rounds(PROMPT, drafter, policy_of(), TASK, np.random.default_rng(0))
     next(rounds)
     model.cancel()
     with pytest.raises(Cancelled):
@@ -230,7 +230,7 @@ def test_the_drafter_is_ended_when_the_reader_leaves_and_when_the_target_fails()
 def test_a_cancel_while_a_prompt_is_read_keeps_what_was_read() -> None:
     model = FakeModel()
     decoder, prompt = Decoder(model), [number % 16 for number in range(3 * READ_CHUNK)]
-    rounds = decoder.rounds(prompt, Oracle(model), pace_of(), TASK, np.random.default_rng(0))
+    rounds = decoder.rounds(prompt, Oracle(model), policy_of(), TASK, np.random.default_rng(0))
     assert next(rounds) == PromptProgress(READ_CHUNK, len(prompt))
     model.cancel()
     with pytest.raises(Cancelled):
@@ -243,11 +243,11 @@ def test_a_cancel_while_a_prompt_is_read_keeps_what_was_read() -> None:
 
 def test_penalties_reach_into_the_draft() -> None:
     model = FakeModel(vocabulary=6)
-    task = replace(TASK, sampling=replace(GREEDY, presence_penalty=3.0, penalty_window=5), max_tokens=40)
-    plain = tokens_of(decode(model, Oracle(model), replace(task, draft_length=0)))
+    params = replace(TASK, sampling=replace(GREEDY, presence_penalty=3.0, penalty_window=5), max_tokens=40)
+    plain = tokens_of(decode(model, Oracle(model), replace(params, draft_length=0)))
     assert plain != greedy_text(model, PROMPT, 40)
     drafter = Oracle(model)
-    drafted = decode(model, drafter, task)
+    drafted = decode(model, drafter, params)
     assert tokens_of(drafted) == plain
     assert sum(round_.stats.accepted for round_ in rounds_of(drafted)) > 0
 
@@ -270,16 +270,16 @@ def test_a_round_tells_what_the_drafter_did_meanwhile_but_no_more_than_fits(
 def test_the_last_round_says_so() -> None:
     model = FakeModel(vocabulary=64, seed=1)
     end = greedy_text(model, PROMPT, 9)[6]
-    for task in (TASK, replace(TASK, max_tokens=3), replace(TASK, end_tokens=frozenset([end]))):
-        flags = [round_.is_last for round_ in rounds_of(decode(FakeModel(64, seed=1), Oracle(model), task))]
+    for params in (TASK, replace(TASK, max_tokens=3), replace(TASK, end_tokens=frozenset([end]))):
+        flags = [round_.is_last for round_ in rounds_of(decode(FakeModel(64, seed=1), Oracle(model), params))]
         assert flags == [False] * (len(flags) - 1) + [True]
 
 
 def test_reading_the_prompt_says_nothing_of_the_pace() -> None:
-    model, pace = FakeModel(), pace_of()
-    for tokens, learned in ((1, False), (2, True)):
-        task = replace(TASK, max_tokens=tokens, draft_length=0)
-        before = pace.seconds_per_token, pace.verify.points()
-        list(Decoder(model).rounds(PROMPT, Oracle(model), pace, task, np.random.default_rng(0)))
+    model, policy = FakeModel(), policy_of()
+    for tokens, lookup_stats in ((1, False), (2, True)):
+        params = replace(TASK, max_tokens=tokens, draft_length=0)
+        before = policy.seconds_per_token, policy.verify.points()
+        list(Decoder(model).rounds(PROMPT, Oracle(model), policy, params, np.random.default_rng(0)))
         model.truncate(0)
-        assert (before != (pace.seconds_per_token, pace.verify.points())) == learned
+        assert (before != (policy.seconds_per_token, policy.verify.points())) == lookup_stats

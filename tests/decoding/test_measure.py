@@ -185,7 +185,7 @@ def test_a_cancel_ends_wished_calls_too(together: bool) -> None:
 def test_a_wish_without_a_possible_draft_call_times_the_target(
     together: bool, widths: tuple[int, ...]
 ) -> None:
-    wish = CostRequest(8, together, verify_sizes=(1, 2), step_widths=widths, budget_s=0.0)
-    found = time_calls(FakeModel(), FakeModel(sequences=4), wish)
+    request = CostRequest(8, together, verify_sizes=(1, 2), step_widths=widths, budget_s=0.0)
+    found = time_calls(FakeModel(), FakeModel(sequences=4), request)
     assert [size for size, _ in found.verify] == [1, 2]
     assert found.step == ()

@@ -7,15 +7,15 @@ import pytest
 
 from localspec.decoding.engine import Engine
 from localspec.decoding.loop import DecodeParams, Round
-from localspec.testing.contract import GREEDY, NO_END, PLAIN, experience
+from localspec.testing.contract import GREEDY, NO_END, PLAIN, latency_model
 from localspec.testing.fake import FakeModel
 from localspec.types import EngineSettings, Mode, Sampling
 
 
 def answer(target: FakeModel, draft: FakeModel | None, mode: Mode, sampling: Sampling) -> list[int]:
     settings = EngineSettings(mode=mode, min_confidence=0.0, draft_length=4)
-    task = DecodeParams(sampling, "rejection", 4, 60, NO_END)
-    events = Engine(target, draft).rounds([1, 2, 3], settings, task, experience(), 5)
+    params = DecodeParams(sampling, "rejection", 4, 60, NO_END)
+    events = Engine(target, draft).rounds([1, 2, 3], settings, params, latency_model(), 5)
     return [token for event in events if isinstance(event, Round) for token in event.tokens]
 
 

@@ -11,9 +11,9 @@ from typing import Self
 import numpy as np
 import pytest
 
-from localspec.decoding.drafters.draft_state import DraftState
+from localspec.decoding.drafters.drafter import DraftState
 from localspec.decoding.drafters.proposer import Proposer
-from localspec.decoding.drafters.ssd import Tail, VerifyResult
+from localspec.decoding.drafters.ssd import CopiedTokens, VerifyResult
 from localspec.decoding.policy import AcceptanceCalibration, CostCurve, LatencyModel, SpeculationPolicy
 from localspec.errors import EngineError
 from localspec.testing import contract
@@ -25,12 +25,12 @@ PLAIN = Sampling(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
 PATIENCE_S = 30.0  # a test that waits so long has failed
 
 
-def experience(verify_slope: float = 0.001, step: float = 0.001) -> LatencyModel:
+def latency_model(verify_slope: float = 0.001, step: float = 0.001) -> LatencyModel:
     """Return costs of a target that takes a second for one token."""
     return LatencyModel(CostCurve({1: 1.0, 2: 1.0 + verify_slope}), CostCurve({1: step, 16: 1.5 * step}))
 
 
-def pace_of(
+def policy_of(
     costs: LatencyModel | None = None,
     settings: EngineSettings = EngineSettings(),  # noqa: B008  it is frozen
     *,
@@ -39,7 +39,7 @@ def pace_of(
 ) -> SpeculationPolicy:
     """Return the stopping rules under costs that are cheap by default."""
     return SpeculationPolicy(
-        costs or experience(), calibration or AcceptanceCalibration(), settings, deterministic
+        costs or latency_model(), calibration or AcceptanceCalibration(), settings, deterministic
     )
 
 
@@ -53,7 +53,7 @@ def proposer_of(
 def let_texts_repeat(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the contract's toys write texts that repeat themselves, and their target judge long drafts."""
     costs = LatencyModel(CostCurve({1: 1.0, 64: 1.001}), CostCurve({1: 0.05, 17: 0.06}))
-    monkeypatch.setattr(contract, "experience", lambda: costs)
+    monkeypatch.setattr(contract, "latency_model", lambda: costs)
     monkeypatch.setattr(contract, "Toy", partial(contract.Toy, sharpness=2.5))
 
 
@@ -79,10 +79,10 @@ def teach(calibration: AcceptanceCalibration, chance: float) -> None:
         calibration.observe([number % 40 / 40], number * golden % 1 < chance)
 
 
-def assert_cache_follows(trunk: DraftState, model: FakeModel) -> None:
+def assert_cache_follows(draft_state: DraftState, model: FakeModel) -> None:
     """Check that the trunk's cache holds a beginning of its text and proposals."""
     held = model.tokens()
-    assert held == trunk.whole()[: len(held)]
+    assert held == draft_state.whole()[: len(held)]
 
 
 class Gate:
@@ -115,7 +115,7 @@ class Gate:
         self.open()
 
 
-class Watched(SimpleQueue[VerifyResult | Tail | None]):
+class Watched(SimpleQueue[VerifyResult | CopiedTokens | None]):
     """An inbox that tells when its reader has done everything."""
 
     def __init__(self) -> None:
@@ -123,12 +123,14 @@ class Watched(SimpleQueue[VerifyResult | Tail | None]):
         self.idle = threading.Event()
         self._changing = threading.Lock()
 
-    def put(self, item: VerifyResult | Tail | None, block: bool = True, timeout: float | None = None) -> None:
+    def put(
+        self, item: VerifyResult | CopiedTokens | None, block: bool = True, timeout: float | None = None
+    ) -> None:
         with self._changing:
             self.idle.clear()
             super().put(item, block, timeout)
 
-    def get(self, block: bool = True, timeout: float | None = None) -> VerifyResult | Tail | None:
+    def get(self, block: bool = True, timeout: float | None = None) -> VerifyResult | CopiedTokens | None:
         with self._changing:
             if self.empty():
                 self.idle.set()

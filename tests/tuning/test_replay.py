@@ -99,7 +99,7 @@ def test_unjudged_tokens_know_nothing_of_the_text() -> None:
         proposals = written.proposals(SSD)
         script = written.replay().script(Shape.of(PLAIN, SSD))
         for p, proposal, guess, token in zip(
-            written.p, proposals, script.guesses, written.text[len(PROMPT) :], strict=True
+            written.p, proposals, script.unjudged, written.text[len(PROMPT) :], strict=True
         ):
             assert proposal.q is not None
             assert proposal.q.ids is not None
@@ -108,7 +108,7 @@ def test_unjudged_tokens_know_nothing_of_the_text() -> None:
                 for t, q in zip(proposal.q.ids.tolist(), proposal.q.probs.tolist(), strict=True)
             )
             met += guess.token == token
-        places += len(script.guesses)
+        places += len(script.unjudged)
     assert met / places == pytest.approx(expected / places, abs=0.035)
 
 

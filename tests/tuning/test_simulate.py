@@ -10,10 +10,10 @@ from unittest.mock import patch
 
 import pytest
 
-from localspec.decoding.drafters.combined import longest_draft
+from localspec.decoding.drafters.prompt_lookup import longest_draft
+from localspec.decoding.drafters.speculation_cache import SpeculationCache
 from localspec.decoding.measurements import CallCosts, Costs, Overhead, Trace
-from localspec.tuning.simulator.drafters import ReplayedPreparation
-from localspec.tuning.simulator.simulator import Simulator
+from localspec.tuning.simulator.simulator import ReplayedState, Simulator
 from localspec.types import EngineSettings, Mode, Sampling, VerifyOutcome
 from tests.tuning.virtual import Linear, toy
 from tests.tuning.written import Written
@@ -91,16 +91,17 @@ def test_a_simulation_is_repeatable_and_leaves_nothing_behind() -> None:
 def test_what_was_emitted_leads_nobody_astray() -> None:
     """Not even where the bonus token is a tail that was drawn anew after the model had read the old one."""
     beyond: list[int] = []
-    settle = ReplayedPreparation.settle
+    settle = SpeculationCache.settle
 
-    def settled(self: ReplayedPreparation, outcome: VerifyOutcome) -> bool:
-        found, model = settle(self, outcome), self._model
-        beyond.append(min(model.length(), len(self._trunk.text)) - model._right[0])
+    def settled(self: SpeculationCache, outcome: VerifyOutcome) -> bool:
+        found, state = settle(self, outcome), self._state
+        assert isinstance(state, ReplayedState)
+        beyond.append(min(state.model.length(), len(state.text)) - state.replayed._right[0])
         return found
 
     settings = EngineSettings(mode="ssd", fan_out_budget=4, draft_temperature=1.5)
     trace = trace_of(PLAIN, 8, 100)
-    with patch.object(ReplayedPreparation, "settle", settled):
+    with patch.object(SpeculationCache, "settle", settled):
         for seed in range(8):
             Simulator(trace, costs_of(ratio=0.05), seed)(settings)
     assert len(beyond) > 1000

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from localspec.tuning.simulator.call_times import Timing
-from localspec.tuning.simulator.models import ReplayedModel, ReplayedProposer, VirtualClock
 from localspec.tuning.simulator.replay import Shape, replays
+from localspec.tuning.simulator.simulator import ReplayedModel, VirtualClock
 from localspec.types import EngineSettings
 from tests.tuning.virtual import toy
 
@@ -28,23 +28,23 @@ def model() -> ReplayedModel:
 
 
 def test_on_the_answer_a_row_belongs_to_the_next_place(model: ReplayedModel) -> None:
-    assert list(model.evaluate(ONE.tokens[WRONG : WRONG + 3], 2)) == [WRONG + 2, WRONG + 3]
+    assert list(model.evaluate(ONE.tokens[WRONG : WRONG + 3], 2)) == list(
+        SCRIPT.judged[WRONG + 2 : WRONG + 4]
+    )
 
 
 def test_its_own_mistake_leads_astray_for_good(model: ReplayedModel) -> None:
-    proposer = ReplayedProposer(REPLAYED, SCRIPT)
     own = SCRIPT.judged[WRONG].token
     rows = model.evaluate([own, ONE.tokens[WRONG + 1]], 2)
-    assert proposer.propose(rows) == list(SCRIPT.astray[WRONG + 1 : WRONG + 3])
+    assert list(rows) == list(SCRIPT.astray[WRONG + 1 : WRONG + 3])
     model.truncate(START + WRONG)
-    assert proposer.propose(model.evaluate([ONE.tokens[WRONG]])) == [SCRIPT.judged[WRONG + 1]]
+    assert list(model.evaluate([ONE.tokens[WRONG]])) == [SCRIPT.judged[WRONG + 1]]
 
 
 def test_a_token_that_surprises_it_is_like_the_right_one_there(model: ReplayedModel) -> None:
-    proposer = ReplayedProposer(REPLAYED, SCRIPT)
     surprise = next(t for t in range(99) if t not in {ONE.tokens[WRONG], SCRIPT.judged[WRONG].token})
     rows = model.evaluate([surprise, ONE.tokens[WRONG + 1]], 2)
-    assert proposer.propose(rows) == [SCRIPT.judged[WRONG + 1], SCRIPT.astray[WRONG + 2]]
+    assert list(rows) == [SCRIPT.judged[WRONG + 1], SCRIPT.astray[WRONG + 2]]
 
 
 def test_a_branch_goes_on_from_where_it_was_shared(model: ReplayedModel) -> None:
@@ -52,21 +52,7 @@ def test_a_branch_goes_on_from_where_it_was_shared(model: ReplayedModel) -> None
     model.share(0, 1, START + WRONG)
     model.share(0, 2, START + WRONG + 1)
     rows = model.step([ONE.tokens[WRONG], ONE.tokens[WRONG + 1]], [1, 2])
-    assert list(rows) == [WRONG + 1, ~(WRONG + 2)]
-
-
-def test_a_path_is_what_steps_would_find(model: ReplayedModel) -> None:
-    proposer = ReplayedProposer(REPLAYED, SCRIPT)
-    for bonus in (ONE.tokens[WRONG], SCRIPT.judged[WRONG].token, 0):
-        row, is_right = model.after(bonus, START + WRONG)
-        path = proposer.path(row, 6, is_right=is_right)
-        model.share(0, 1, START + WRONG)
-        token, found = bonus, []
-        for _ in path:
-            found += proposer.propose(model.step([token], [1]))
-            token = found[-1].token
-        assert found == list(path)
-        model.truncate(START + WRONG, 1)
+    assert list(rows) == [SCRIPT.judged[WRONG + 1], SCRIPT.astray[WRONG + 2]]
 
 
 @pytest.mark.parametrize("more", [0, 1, 2])

@@ -14,8 +14,8 @@ from unittest.mock import patch
 import numpy as np
 from numpy.typing import NDArray
 
-from localspec.decoding.drafters.combined import longest_draft
-from localspec.decoding.drafters.ssd import SSDDrafter
+from localspec.decoding.drafters.prompt_lookup import longest_draft
+from localspec.decoding.drafters.ssd import DraftWorker
 from localspec.decoding.engine import Engine
 from localspec.decoding.loop import DecodeParams, Round
 from localspec.decoding.measure import STEP_WIDTHS, VERIFY_SIZES
@@ -196,7 +196,7 @@ class Toy:
         step = tuple((width, self.step(width)) for width in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32))
         return Costs(tuple(CallCosts(64, together, verify, step) for together in (False, True)))
 
-    def experience(self) -> LatencyModel:
+    def latency_model(self) -> LatencyModel:
         return LatencyModel(
             CostCurve({size: self.verify(size) for size in VERIFY_SIZES}),
             CostCurve({width: self.step(width) for width in STEP_WIDTHS}),
@@ -246,13 +246,13 @@ def decode(
     draft = draft_model(toy, stage, 1 if ahead else 0)
     draft.max_sequences = settings.fan_out_budget + 1
     engine = Engine(target, draft)
-    assert engine._trunk is not None
-    engine._trunk.clock = stage
-    task = DecodeParams(GREEDY, settings.acceptance, longest_draft(settings), len(toy.tokens), frozenset())
+    assert engine.drafters.state is not None
+    engine.drafters.state.clock = stage
+    params = DecodeParams(GREEDY, settings.acceptance, longest_draft(settings), len(toy.tokens), frozenset())
     rounds: list[Round] = []
     first = 0.0
     with in_virtual_time(stage):
-        for event in engine.rounds(toy.prompt, settings, task, toy.experience(), 0):
+        for event in engine.rounds(toy.prompt, settings, params, toy.latency_model(), 0):
             if isinstance(event, Round):
                 first = first if rounds else stage.now
                 rounds.append(event)
@@ -266,20 +266,20 @@ def decode(
 @contextmanager
 def in_virtual_time(stage: Stage) -> Iterator[None]:
     """Let the loop look at the stage's clock, and the drafter's messages wake actors."""
-    begin, run = SSDDrafter.begin, SSDDrafter._run
+    start, work = DraftWorker.start, DraftWorker.work
 
-    def prepared(self: SSDDrafter, text: Sequence[int]) -> None:
-        self._inbox, self._outbox = Box(stage, 1), Box(stage, 0)  # type: ignore[assignment]
+    def prepared(self: DraftWorker, text: Sequence[int]) -> None:
+        self.inbox, self.outbox = Box(stage, 1), Box(stage, 0)  # type: ignore[assignment]
         stage.enter(0)
-        begin(self, text)
+        start(self, text)
 
-    def entered(self: SSDDrafter, text: list[int]) -> None:
+    def entered(self: DraftWorker, text: Sequence[int]) -> None:
         stage.enter(1)
-        run(self, text)
+        work(self, text)
 
     with (
         patch("localspec.decoding.loop.time", SimpleNamespace(perf_counter=stage)),
-        patch.object(SSDDrafter, "begin", prepared),
-        patch.object(SSDDrafter, "_run", entered),
+        patch.object(DraftWorker, "start", prepared),
+        patch.object(DraftWorker, "work", entered),
     ):
         yield

@@ -1,11 +1,33 @@
-"""Find repetitions in a text of tokens."""
+"""Prompt lookup: what followed the same tokens earlier in the text as a draft, alone or beside a model's.
+
+A copied token costs no draft step. It is a proposal without chance, its q is one-hot: whether it is sent may
+depend on the text and on drafted tokens before it that are judged in any case, never on one that is not.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from math import prod
 
+from localspec.decoding.drafters.drafter import DraftState, ModelDrafter, NoDrafter, common_prefix, draft_of
+from localspec.decoding.drafters.proposer import Proposal, Proposer
+from localspec.decoding.policy import BINS, PRIOR_WEIGHT, AcceptanceCalibration, SpeculationPolicy
+from localspec.decoding.sampling import one_point
+from localspec.types import Draft, DraftOrigin, EngineSettings, VerifyOutcome
+
+SHORTEST_MATCH = 3  # tokens that must repeat before what followed them is worth a draft
+LONGEST = 32  # tokens of a draft that ends in copied ones, where the draft model may write fewer
 _LONGEST_MATCH = 32
 _OCCURRENCES_TRIED = 64
+
+
+def longest_draft(settings: EngineSettings) -> int:
+    """Return how many tokens the target may have to judge at once, beside its own."""
+    if settings.fallback == "ngram" and settings.mode in {"sd", "ssd"}:
+        return max(settings.draft_length, LONGEST)
+    return settings.draft_length
 
 
 class SuffixIndex:
@@ -29,7 +51,7 @@ class SuffixIndex:
         held = len(self._tokens)
         tokens = list(tokens)
         if tokens[:held] != self._tokens:
-            self.truncate(_common_length(self._tokens, tokens))
+            self.truncate(common_prefix(self._tokens, tokens))
         self.extend(tokens[len(self._tokens) :])
 
     def extend(self, tokens: Sequence[int]) -> None:
@@ -100,8 +122,276 @@ class SuffixIndex:
         return length
 
 
-def _common_length(first: Sequence[int], second: Sequence[int]) -> int:
-    for place, (one, other) in enumerate(zip(first, second, strict=False)):
-        if one != other:
-            return place
-    return min(len(first), len(second))
+class PromptLookupDrafter(NoDrafter):
+    """Propose what followed the same tokens earlier in the text."""
+
+    def __init__(self, policy: SpeculationPolicy, index: SuffixIndex) -> None:
+        super().__init__()
+        self._policy = policy
+        self._index = index
+        self._sent: tuple[int, ...] = ()
+        self._confidences: list[float] = []
+
+    def begin(self, text: Sequence[int]) -> None:
+        """Take the prompt."""
+        self._index.sync(text)
+
+    def commit(self, outcome: VerifyOutcome) -> None:
+        """Learn from the verdict and follow it."""
+        self._policy.calibration.observe(self._confidences, outcome.accepted)
+        self._index.extend([*self._sent[: outcome.accepted], outcome.bonus])
+        self._sent, self._confidences = (), []
+
+    def draft(self, limit: int) -> Draft:
+        """Propose the continuation of the longest repeated ending, as far as it pays."""
+        tokens, matched = self._index.propose(limit)
+        if matched < SHORTEST_MATCH:
+            return Draft()
+        confidences = [1.0 - 1.0 / (matched + position) for position in range(len(tokens))]
+        length = self._policy.length_to_send(confidences, limit)
+        self._sent, self._confidences = tokens[:length], confidences[:length]
+        return Draft(self._sent, None, DraftOrigin.NGRAM) if length else Draft()
+
+
+@dataclass(frozen=True, slots=True)
+class LookupDraft:
+    """What the text goes on with, as it did before, behind `start` drafted tokens."""
+
+    start: int = 0
+    tokens: tuple[int, ...] = ()
+    confidences: tuple[float, ...] = ()
+    length: int = 0  # that pays
+    value_s: float = 0.0  # seconds that so many tokens save
+
+    @property
+    def sent(self) -> tuple[int, ...]:
+        """Return the tokens that pay."""
+        return self.tokens[: self.length]
+
+
+class ConfidenceCorrection:
+    """Chances of acceptance in a special case, by confidence; at first they are the usual ones."""
+
+    def __init__(self) -> None:
+        self._judged: Counter[int] = Counter()
+        self._accepted: Counter[int] = Counter()
+
+    def chance(self, confidence: float, usual: float) -> float:
+        """Return the chance at a confidence, where it is usually another."""
+        place = int(confidence * BINS)
+        return (self._accepted[place] + PRIOR_WEIGHT * usual) / (self._judged[place] + PRIOR_WEIGHT)
+
+    def observe(self, confidences: Sequence[float], accepted: int) -> None:
+        """Learn from one verified draft; positions after the first rejection were not judged."""
+        for position, confidence in enumerate(confidences[: accepted + 1]):
+            self._judged[int(confidence * BINS)] += 1
+            self._accepted[int(confidence * BINS)] += position < accepted
+
+
+class PromptLookupStats:
+    """What was learned about repetitions and the model's drafts beside them; it outlives answers."""
+
+    def __init__(self) -> None:
+        self.repeated = AcceptanceCalibration()  # repetitions, by length of the match
+        self.behind = ConfidenceCorrection()  # those behind what a model wrote
+        self.chosen = ConfidenceCorrection()  # the model where there is a repetition, taking the best token
+        self.drawn = ConfidenceCorrection()  # the same, drawing from q
+
+
+class PromptLookup:
+    """The repetitions in a text as drafts, and what they are worth beside those of a model.
+
+    A repetition is there whether it is sent or not, so every text that follows one tells how good it was.
+    """
+
+    def __init__(
+        self, index: SuffixIndex, policy: SpeculationPolicy, lookup_stats: PromptLookupStats
+    ) -> None:
+        self._index = index
+        self._policy = policy
+        self._lookup_stats = lookup_stats
+        self._beside = lookup_stats.chosen if policy.deterministic else lookup_stats.drawn
+        self._found: list[LookupDraft] = []
+
+    def begin(self, text: Sequence[int]) -> None:
+        """Take the prompt."""
+        self._index.sync(text)
+        self._found = []
+
+    def first(self, limit: int) -> LookupDraft:
+        """Return the draft at the end of the text, of which at most `limit` tokens pay."""
+        found = self.behind((), limit)
+        self._found = [found]
+        return found
+
+    def behind(self, proposals: Sequence[Proposal], limit: int) -> LookupDraft:
+        """Return the draft behind some drafted tokens; a draft has at most `limit`."""
+        start, reach = len(proposals), prod(chances_of(self._policy, proposals))
+        drafted = [proposal.token for proposal in proposals]
+        tokens, matched = self._index.propose_after(drafted, limit - start)
+        if matched < SHORTEST_MATCH:
+            return LookupDraft(start)
+        confidences = [1.0 - SHORTEST_MATCH / (matched + 1 + position) for position in range(len(tokens))]
+        chances = ((self._copied_chance(start, confidence), 0.0) for confidence in confidences)
+        length, value_s = most_worth(self._policy, chances, start, reach)
+        return LookupDraft(start, tokens, tuple(confidences), length, value_s)
+
+    def _copied_chance(self, start: int, confidence: float) -> float:
+        chance = self._lookup_stats.repeated.chance(confidence)
+        return self._lookup_stats.behind.chance(confidence, chance) if start else chance
+
+    def beaten(self, found: LookupDraft, length: int, delay_s: float = 0.0) -> bool:
+        """Tell whether the model, asked for a draft up to a length, should be worth as much as a copy.
+
+        It begins after a delay. What it has to read of the text before is not counted: some draft has to
+        wait for that in any case.
+        """
+        if not found.length:
+            return True
+        return most_worth(self._policy, self._usual(found, length))[1] - delay_s >= found.value_s
+
+    def beaten_by(self, ready: Sequence[Proposal], found: LookupDraft, length: int) -> bool:
+        """Tell whether a prepared draft, which may grow to a length, should be worth as much as a copy.
+
+        Of a drawn one nothing counts but what was known before its first token was drawn: neither the
+        confidences that follow nor how much is ready, as that depends on them.
+        """
+        if not found.length:
+            return True
+        policy = self._policy
+        chances = chances_of(policy, ready)
+        if not policy.deterministic:
+            chances = [chances[0], *[self._chance(found)] * (length - 1)]
+        written = [(chance, 0.0) for chance in chances]
+        written += self._usual(found, length - len(written))
+        reading_s = policy.step(found.length + 1)  # for the draft model to catch up
+        return most_worth(policy, written)[1] + reading_s >= found.value_s
+
+    def _usual(self, found: LookupDraft, length: int) -> list[tuple[float, float]]:
+        return [(self._chance(found), self._policy.step(1))] * length
+
+    def _chance(self, found: LookupDraft) -> float:
+        """Return the chance that a token of the model is accepted where there is such a repetition."""
+        return self._beside.chance(found.confidences[0], self._policy.calibration.mean)
+
+    def continuation(self, written: Sequence[Proposal], sent: int, limit: int) -> tuple[int, ...]:
+        """Return what to send behind all that the model wrote, of which it would send so many tokens alone.
+
+        What was cut off for being unsure stays so, unless a deterministic draft pays as a whole: a copy
+        depends on the tokens before it, and where they are drawn it must not decide whether they are judged.
+        """
+        if not written or (sent < len(written) and not self._may_span):
+            return ()
+        found = self.behind(written, limit)
+        self._found.append(found)
+        if sent < len(written):
+            values = values_of(self._policy, ((chance, 0.0) for chance in chances_of(self._policy, written)))
+            if values[-1] + found.value_s <= max(values):
+                return ()
+        return found.sent
+
+    @property
+    def _may_span(self) -> bool:
+        return self._policy.deterministic and self._policy.min_confidence is None
+
+    def commit(self, sent: Sequence[int], written: int, outcome: VerifyOutcome) -> None:
+        """Learn from the verdict on a draft, of which the model wrote so many tokens."""
+        new = [*sent[: outcome.accepted], outcome.bonus]
+        for found in self._found:
+            following = new[found.start :]
+            right = common_prefix(found.tokens, following)
+            known = self._lookup_stats.behind if found.start else self._lookup_stats.repeated
+            known.observe(found.confidences[: len(following)], right)
+        if self._found and self._found[0].confidences:
+            self._beside.observe(self._found[0].confidences[:1] * written, outcome.accepted)
+        self._found = []
+        self._index.extend(new)
+
+
+def most_worth(
+    policy: SpeculationPolicy, further: Iterable[tuple[float, float]], start: int = 0, reach: float = 1.0
+) -> tuple[int, float]:
+    """Return how many further tokens of a draft are worth most, and how many seconds they save."""
+    values = values_of(policy, further, start, reach)
+    most = max(values)
+    return values.index(most), most
+
+
+def values_of(
+    policy: SpeculationPolicy, further: Iterable[tuple[float, float]], start: int = 0, reach: float = 1.0
+) -> list[float]:
+    """Return the seconds that 0, 1, ... all further tokens of a draft save.
+
+    Each comes with its chance after those before it and the seconds that drafting it takes; the first
+    `start` tokens of the draft are accepted with chance `reach`.
+    """
+    values = [0.0]
+    for length, (chance, drafting_s) in enumerate(further, start + 1):
+        reach *= chance
+        values.append(values[-1] + policy.gain(reach, length) - drafting_s)
+    return values
+
+
+def chances_of(policy: SpeculationPolicy, proposals: Iterable[Proposal]) -> list[float]:
+    """Return the chance of each proposal after those before it."""
+    return [policy.calibration.chance(proposal.confidence) for proposal in proposals]
+
+
+def draft_with(proposals: Sequence[Proposal], copied: Sequence[int], origin: DraftOrigin) -> Draft:
+    """Return the model's draft with a repetition behind it."""
+    if not proposals or proposals[0].q is None:
+        return Draft((*(proposal.token for proposal in proposals), *copied), None, origin, len(copied))
+    added = [Proposal(token, 1.0, (), one_point(token)) for token in copied]
+    return replace(draft_of([*proposals, *added], origin), copied=len(copied))
+
+
+class CombinedDrafter(ModelDrafter):
+    """Repeat the text where that pays more than asking the model, also behind what the model wrote."""
+
+    def __init__(
+        self,
+        draft_state: DraftState,
+        policy: SpeculationPolicy,
+        proposer: Proposer,
+        lookup: PromptLookup,
+        length: int,
+    ) -> None:
+        """Take the most tokens that the model may write; a draft with a repetition may be longer."""
+        super().__init__(draft_state, policy, proposer)
+        self._lookup = lookup
+        self._length = length
+        self._limit = 0
+        self._tokens: tuple[int, ...] = ()
+
+    def begin(self, text: Sequence[int]) -> None:
+        """Take the prompt; it is read when the first draft of the model is wanted."""
+        self._lookup.begin(text)
+        super().begin(text)
+
+    def commit(self, outcome: VerifyOutcome) -> None:
+        """Learn from the verdict and follow it."""
+        self._lookup.commit(self._tokens, len(self._sent), outcome)
+        super().commit(outcome)
+
+    def draft(self, limit: int) -> Draft:
+        """Draft as long as it pays."""
+        self._limit, length = limit, min(limit, self._length)
+        found = self._lookup.first(limit)
+        # Proposals left from an earlier draft are not looked at: what was drawn would decide their fate.
+        if not self._lookup.beaten(found, length):
+            self._draft_state.take(found.sent)
+            draft = Draft(found.sent, None, DraftOrigin.NGRAM)
+        else:
+            draft = self._continued(self._written(length))
+        self._tokens = draft.tokens
+        return draft
+
+    def _continued(self, sent: list[Proposal]) -> Draft:
+        """Return what the model wrote, with a repetition behind it if there is one that pays."""
+        written = self._draft_state.proposals
+        copied = self._lookup.continuation(written, len(sent), self._limit)
+        if copied:
+            sent = written
+            self._sent = [proposal.confidence for proposal in written]
+            self._draft_state.take(copied, len(written))
+        return draft_with(sent, copied, DraftOrigin.FRESH)

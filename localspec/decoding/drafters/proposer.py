@@ -59,10 +59,13 @@ class Proposer:
         random: np.random.Generator,
         vocabulary: int | None = None,
     ) -> None:
-        """Take how the target chooses; ids from `vocabulary` on, which it lacks, are never proposed."""
+        """Take how the target chooses; ids from `vocabulary` on, which it lacks, are never proposed.
+
+        With `needs_history` proposals depend on the text before them beyond the logits.
+        """
         self._vocabulary = vocabulary
         self.deterministic = sampling.temperature <= 0 or settings.acceptance == "match"
-        self._penalised = penalises(sampling)
+        self.needs_history = penalises(sampling)
         # A greedy target has no temperature of its own: the draft's plain softmax ranks the guesses.
         plain = replace(sampling, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
         self._sampling = sampling if sampling.temperature > 0 else plain
@@ -73,16 +76,11 @@ class Proposer:
         self._weighted = max(1, settings.fan_out_budget // (settings.draft_length + 1)) + 1
         self._random = BufferedUniforms(random)
 
-    @property
-    def needs_history(self) -> bool:
-        """Tell whether proposals depend on the text before them beyond the logits."""
-        return self._penalised
-
     def propose(self, rows: Rows, histories: Sequence[Sequence[int]] | None = None) -> list[Proposal]:
         """Return one proposal for each row; `histories` are needed with penalties only."""
         if self._vocabulary is not None and rows.shape[1] > self._vocabulary:
             rows = rows[:, : self._vocabulary]
-        if self._penalised:
+        if self.needs_history:
             known = [best_candidates(row, CANDIDATES) for row in rows]
             seen = histories or [()] * len(known)
             return [self._penalised_row(*best, text) for best, text in zip(known, seen, strict=True)]

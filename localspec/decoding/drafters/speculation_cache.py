@@ -1,28 +1,30 @@
 """Prepare drafts for the likely outcomes of a verification that is still running.
 
-The caches of branches are never copied: a branch shares the trunk's cells up to its fork, for good up to the
-committed text, and per round only the new part is shared (llama_memory_seq_cp on a unified cache).
+An outcome is "k draft tokens accepted, then bonus token t" (Saguaro, arXiv 2603.03251, section 3). Which are
+worth preparing is decided by the pure functions at the end.
+The KV caches of branches are never copied: a branch shares the cells of sequence 0 up to its fork, for good
+up to the committed text, and per round only the new part is shared (llama_memory_seq_cp, unified cache).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from localspec.decoding.drafters.draft_state import DraftState
-from localspec.decoding.drafters.fan_out import (
-    Forecast,
-    accepted_exactly,
-    best_width,
-    fan_out,
-    forecasts_after,
-    guesses_after,
-)
+from localspec.decoding.drafters.drafter import DraftState
 from localspec.decoding.drafters.proposer import Proposal, Proposer
 from localspec.decoding.policy import SpeculationPolicy
 from localspec.errors import ContextFullError
-from localspec.types import EngineSettings, VerifyOutcome
+from localspec.types import EngineSettings, FanOutShape, VerifyOutcome
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """An outcome with its estimated chance."""
+
+    outcome: VerifyOutcome
+    chance: float
 
 
 @dataclass(slots=True)
@@ -47,20 +49,20 @@ class SpeculationCache:
     """One round's prepared outcomes; belongs to the drafter's thread.
 
     `branches`, and `busy_until`, when the running call should end, may be read by others.
-    The trunk holds the proposals that were sent, and one more, the tail: it stands for the outcome that all
-    are accepted and the tail is the bonus token, whose branch is the trunk itself.
+    The draft state holds the proposals that were sent, and one more, the tail: it stands for the outcome that
+    all are accepted and the tail is the bonus token, whose branch is sequence 0 itself.
     """
 
     def __init__(
-        self, trunk: DraftState, pace: SpeculationPolicy, proposer: Proposer, settings: EngineSettings
+        self, state: DraftState, policy: SpeculationPolicy, proposer: Proposer, settings: EngineSettings
     ) -> None:
-        self._trunk = trunk
-        self._pace = pace
-        self._known = pace.calibration.outcomes
+        self._state = state
+        self._policy = policy
+        self._outcomes = policy.calibration.outcomes
         self._proposer = proposer
         self._settings = settings
-        self._budget = min(settings.fan_out_budget, trunk.model.max_sequences - 1)
-        self._settled = [0] * trunk.model.max_sequences  # per sequence: the prefix it shares for good
+        self._budget = min(settings.fan_out_budget, state.model.max_sequences - 1)
+        self._settled = [0] * state.model.max_sequences  # per sequence: the prefix it shares for good
         self._sent = 0
         self._opened = 0
         self._exactly: list[float] = []
@@ -71,42 +73,45 @@ class SpeculationCache:
         self.busy_until = 0.0
 
     def open_round(self, sent: int, since: float = math.inf) -> None:
-        """Forget the last round; the trunk's first `sent` proposals are being verified `since` then.
+        """Forget the last round; the first `sent` proposals are being verified `since` then.
 
-        The time is that of the trunk's clock; infinity says that the end of the verification is not known.
+        The time is that of the draft state's clock; infinity says that the end of that is not known.
         """
-        trunk = self._trunk
-        self._verdict_at = since + self._pace.verify(sent + 1)
-        rest = trunk.proposals[sent:]
-        trunk.proposals = trunk.proposals[: sent + 1]
-        self._sent = sent
-        self._own = None
-        self._opened = 0
-        self.branches = {}
-        judged = trunk.proposals[:sent]
+        state = self._state
+        self._verdict_at = since + self._policy.verify(sent + 1)
+        self._sent, self._opened, self._own, self.branches = sent, 0, None, {}
+        judged = state.proposals[:sent]
         self._exactly = accepted_exactly([self._acceptance(proposal) for proposal in judged])
         self._forks = []
-        odds = self._known.after_rejection
+        calibrator = self._outcomes.after_rejection
         for accepted, proposal in enumerate(judged):
-            self._forks += forecasts_after(accepted, proposal, self._exactly[accepted], proposal.token, odds)
-        if rest:
-            self._tail_known(rest[0], rest[1:])
-        self._rank_forks()
+            exactly = self._exactly[accepted]
+            self._forks += forecasts_after(accepted, proposal, exactly, proposal.token, calibrator)
+        if len(state.proposals) > sent:
+            self._tail_known()
+        else:
+            self._rank_forks()
 
     def _acceptance(self, proposal: Proposal) -> float:
         """Return the chance of a judged token; of one that the draft model has not read, the usual one."""
-        return self._known.accepted(proposal.weight) if proposal.guesses else self._pace.calibration.mean
+        if not proposal.guesses:
+            return self._policy.calibration.mean
+        return self._outcomes.accepted(proposal.weight)
 
-    def _tail_known(self, tail: Proposal, prepared: Sequence[Proposal]) -> None:
-        exactly = self._exactly[self._sent]
-        found = forecasts_after(self._sent, tail, exactly, None, self._known.after_all)
+    def _tail_known(self) -> None:
+        """Open the branch of the tail; proposals behind it are its first."""
+        state, sent, exactly = self._state, self._sent, self._exactly[self._sent]
+        tail = state.unsent(sent)
+        prepared, state.proposals = state.proposals[sent + 1 :], state.proposals[: sent + 1]
+        found = forecasts_after(sent, tail, exactly, None, self._outcomes.after_all)
         chance = next((each.chance for each in found if each.outcome.bonus == tail.token), 0.0)
         value = chance
         for proposal in prepared:
-            value *= self._pace.calibration.chance(proposal.confidence)
-        self._own = Branch(0, VerifyOutcome(self._sent, tail.token), chance, value, list(prepared))
+            value *= self._policy.calibration.chance(proposal.confidence)
+        self._own = Branch(0, VerifyOutcome(sent, tail.token), chance, value, prepared)
         self.branches[self._own.outcome] = self._own
         self._forks += [each for each in found if each.outcome.bonus != tail.token]
+        self._rank_forks()
 
     def _rank_forks(self) -> None:
         """Sort the forks that may still be opened, the most likely last; keep what the shape allows."""
@@ -114,7 +119,7 @@ class SpeculationCache:
         settings = self._settings
         if settings.fan_out_shape == "best-first":
             return
-        mean = sum(self._pace.calibration.chance(c) for c in self._trunk.confidences()[: self._sent])
+        mean = sum(self._policy.calibration.chance(c) for c in self._state.confidences()[: self._sent])
         allotted = fan_out(settings.fan_out_shape, self._budget, self._sent, mean / max(self._sent, 1))
         for outcome in self.branches:
             allotted[outcome.accepted] -= 1
@@ -126,86 +131,82 @@ class SpeculationCache:
         self._forks = kept[::-1]
 
     def settle(self, outcome: VerifyOutcome) -> bool:
-        """Follow the verdict; tell whether it was prepared. The trunk then holds what was ready for it."""
+        """Follow the verdict, with what was prepared for it as proposals; tell whether there was a branch."""
         self._learn(outcome)
-        trunk, branch = self._trunk, self.branches.get(outcome)
+        state, branch = self._state, self.branches.get(outcome)
         if branch is None:
-            trunk.proposals = trunk.proposals[: outcome.accepted]
-            trunk.settle(outcome)
+            state.proposals = state.proposals[: outcome.accepted]
+            state.settle(outcome)
             return False
-        fork = len(trunk.text) + outcome.accepted
-        trunk.text += [proposal.token for proposal in trunk.proposals[: outcome.accepted]]
-        trunk.text.append(outcome.bonus)
-        trunk.proposals = branch.proposals
+        fork = len(state.text) + outcome.accepted
+        state.text += [proposal.token for proposal in state.proposals[: outcome.accepted]]
+        state.text.append(outcome.bonus)
+        state.proposals = branch.proposals
         if branch.sequence:
-            model = trunk.model
+            model = state.model
             model.truncate(fork)
             model.share(branch.sequence, 0, model.length(branch.sequence))
         return True
 
     def _learn(self, outcome: VerifyOutcome) -> None:
         """Compare a verdict with what the draft model thought of it."""
-        accepted, proposals = outcome.accepted, self._trunk.proposals
+        accepted, proposals = outcome.accepted, self._state.proposals
         for position, proposal in enumerate(proposals[: min(accepted + 1, self._sent)]):
             if proposal.guesses:
-                self._known.accepted.observe(proposal.weight, is_true=position < accepted)
+                self._outcomes.accepted.observe(proposal.weight, is_true=position < accepted)
         if accepted == len(proposals):
             return  # the draft model was not asked what follows
         last = proposals[accepted]
         is_rejected = accepted < self._sent
-        odds = self._known.after_rejection if is_rejected else self._known.after_all
+        calibrator = self._outcomes.after_rejection if is_rejected else self._outcomes.after_all
         for token, share in guesses_after(last, last.token if is_rejected else None):
-            odds.observe(share, is_true=token == outcome.bonus)
+            calibrator.observe(share, is_true=token == outcome.bonus)
 
     def gather(self) -> None:
-        """Give the trunk everything that its cache holds, so that a new text can start from it."""
+        """Give the draft state everything that its cache holds, so that a new text can start from it."""
         if self._own is not None:
-            self._trunk.proposals = [*self._trunk.proposals, *self._own.proposals]
+            self._state.proposals = [*self._state.proposals, *self._own.proposals]
             self._own = None
 
     def step(self) -> bool:
         """Run the draft model once where it should help most; tell whether there was anything to do."""
-        model = self._trunk.model
-        if self._own is None and len(self._trunk.missing()) > 1:
-            self._trunk.extend(self._pace, self._proposer)
-            self._learn_tail()
+        state, policy = self._state, self._policy
+        if self._own is None and len(state.missing()) > 1:
+            state.extend(policy, self._proposer)
+            self._tail_known()
             return True
         work = self._chosen_work()
         if not work:
             return False
-        tokens = [self._trunk.missing()[0] if branch is None else branch.next_token() for branch in work]
+        tokens = [state.missing()[0] if branch is None else branch.next_token() for branch in work]
         sequences = [0 if branch is None else branch.sequence for branch in work]
-        started = self._trunk.clock()
-        self.busy_until = started + self._pace.step(len(tokens))
+        started = state.clock()
+        self.busy_until = started + policy.step(len(tokens))
         try:
-            rows = model.step(tokens, sequences)
+            rows = state.model.step(tokens, sequences)
         except ContextFullError:
             return False
         histories = [self._history(branch) for branch in work] if self._proposer.needs_history else None
         proposals = self._proposer.propose(rows, histories)
-        self._pace.step.observe(len(tokens), self._trunk.clock() - started)
+        policy.step.observe(len(tokens), state.clock() - started)
         for branch, proposal in zip(work, proposals, strict=True):
             if branch is None:
-                self._trunk.proposals.append(proposal)
-                self._learn_tail()
+                state.proposals.append(proposal)
+                self._tail_known()
             else:
-                branch.value *= self._pace.calibration.chance(proposal.confidence)
+                branch.value *= policy.calibration.chance(proposal.confidence)
                 branch.proposals.append(proposal)
         return True
 
-    def _learn_tail(self) -> None:
-        self._tail_known(self._trunk.proposals[-1], ())
-        self._rank_forks()
-
     def _history(self, branch: Branch | None) -> list[int]:
-        trunk = self._trunk
+        state = self._state
         if branch is None:
-            return trunk.whole()
-        prefix = trunk.whole()[: len(trunk.text) + branch.outcome.accepted]
+            return state.whole()
+        prefix = state.whole()[: len(state.text) + branch.outcome.accepted]
         return [*prefix, branch.outcome.bonus, *(proposal.token for proposal in branch.proposals)]
 
     def _chosen_work(self) -> list[Branch | None]:
-        """Return the branches to extend in the next call, the best first; None is the trunk's tail."""
+        """Return the branches to extend in the next call, the best first; None is the tail."""
         limit = self._settings.draft_length + 1
         work: list[tuple[float, Branch | Forecast | None]] = [
             (branch.value, branch) for branch in self.branches.values() if len(branch.proposals) < limit
@@ -216,36 +217,112 @@ class SpeculationCache:
         work += [(fork.chance, fork) for fork in reversed(self._forks[-free:])] if free else []
         work.sort(key=lambda item: item[0], reverse=True)
         work = work[: self._budget + 1]
+        values = [value for value, _ in work]
         if self._settings.fan_out_shape == "best-first":
-            costs = self._pace.step.up_to(len(work))
-            work = work[: best_width([value for value, _ in work], costs)]
-        if self._hinders([value for value, _ in work]):
+            values = values[: best_width(values, self._policy.step.up_to(len(values)))]
+        if self._hinders(values):
             return []
-        return [self._open(item) if isinstance(item, Forecast) else item for _, item in work]
+        chosen = work[: len(values)]
+        return [self._open(item) if isinstance(item, Forecast) else item for _, item in chosen]
 
     def _hinders(self, values: Sequence[float]) -> bool:
         """Tell whether a call would end so late after the verdict that it costs more than it saves.
 
         It costs where nothing is ready for the verdict, and saves a step where its results are wanted.
         """
-        late_s = self._trunk.clock() + self._pace.step(len(values)) - self._verdict_at
+        late_s = self._state.clock() + self._policy.step(len(values)) - self._verdict_at
         if late_s <= 0:
             return False
-        return (1.0 - self._ready()) * late_s > sum(values) * max(self._pace.step(1) - late_s, 0.0)
-
-    def _ready(self) -> float:
-        """Return the chance that there is something to send after the verdict."""
-        return sum(branch.chance for branch in self.branches.values() if branch.proposals)
+        ready = sum(branch.chance for branch in self.branches.values() if branch.proposals)
+        return (1.0 - ready) * late_s > sum(values) * max(self._policy.step(1) - late_s, 0.0)
 
     def _open(self, fork: Forecast) -> Branch:
-        """Fork a branch off the trunk."""
+        """Fork a branch off sequence 0."""
         self._forks.pop()  # forks are opened best first, and the best is the last
-        model = self._trunk.model
+        model = self._state.model
         self._opened += 1
         sequence = self._opened
         model.truncate(min(self._settled[sequence], model.length(sequence)), sequence)
-        model.share(0, sequence, len(self._trunk.text) + fork.outcome.accepted)
-        self._settled[sequence] = len(self._trunk.text)
+        model.share(0, sequence, len(self._state.text) + fork.outcome.accepted)
+        self._settled[sequence] = len(self._state.text)
         branch = Branch(sequence, fork.outcome, fork.chance, fork.chance)
         self.branches[fork.outcome] = branch
         return branch
+
+
+def accepted_exactly(chances: Sequence[float]) -> list[float]:
+    """Return the chance that exactly 0, 1, ... all of a draft's tokens are accepted."""
+    exactly, reach = [], 1.0
+    for chance in chances:
+        exactly.append(reach * (1.0 - chance))
+        reach *= chance
+    return [*exactly, reach]
+
+
+def guesses_after(proposal: Proposal, excluded: int | None) -> list[tuple[int, float]]:
+    """Return the bonus tokens that the draft model expects at a position, with their shares of them all.
+
+    `proposal` is what it thought there; `excluded` is the draft token that was rejected, which cannot be the
+    bonus token.
+    """
+    guesses = [(token, weight) for token, weight in proposal.guesses if token != excluded]
+    total = sum(weight for _, weight in guesses)
+    return [(token, weight / total) for token, weight in guesses] if total > 0 else []
+
+
+def forecasts_after(
+    accepted: int,
+    proposal: Proposal,
+    chance: float,
+    excluded: int | None,
+    calibrator: Callable[[float], float] = lambda share: share,
+) -> list[Forecast]:
+    """Return the outcomes that may follow `accepted` draft tokens, with `chance` for exactly that many.
+
+    `calibrator` tells the chance of a guess with a share of all guesses; see `guesses_after` for the rest.
+    """
+    return [
+        Forecast(VerifyOutcome(accepted, token), chance * calibrator(share))
+        for token, share in guesses_after(proposal, excluded)
+    ]
+
+
+def fan_out(
+    shape: FanOutShape, budget: int, length: int, acceptance: float, exponent: float = 1.0
+) -> list[int]:
+    """Allot a budget of prepared outcomes to "k accepted", k = 0..length, by a fixed shape.
+
+    `uniform` gives all the same; `geometric` is Saguaro's Theorem 12 for a mean acceptance rate and a
+    miss rate that falls as fan-out ** -exponent, with the capped last term.
+    """
+    if shape == "uniform":
+        weights = [1.0] * (length + 1)
+    else:
+        rate = min(max(acceptance, 0.01), 0.99)
+        power = 1.0 / (1.0 + exponent)
+        weights = [rate ** (k * power) for k in range(length)]
+        weights.append((rate**length / (1.0 - rate)) ** power)
+    return _rounded(weights, budget)
+
+
+def _rounded(weights: Sequence[float], budget: int) -> list[int]:
+    """Share a budget in whole numbers, the largest remainders first."""
+    scale = budget / sum(weights)
+    counts = [int(weight * scale) for weight in weights]
+    by_remainder = sorted(range(len(weights)), key=lambda k: counts[k] - weights[k] * scale)
+    for k in by_remainder[: budget - sum(counts)]:
+        counts[k] += 1
+    return counts
+
+
+def best_width(values: Sequence[float], costs: Sequence[float]) -> int:
+    """Return how many of the values (best first) to work on in one call, given the cost of each width.
+
+    It is the width with the highest value per second.
+    """
+    best, best_rate, total = 0, 0.0, 0.0
+    for width, (value, cost) in enumerate(zip(values, costs, strict=True), start=1):
+        total += value
+        if total / cost >= best_rate:
+            best, best_rate = width, total / cost
+    return best

@@ -83,7 +83,7 @@ class Timing:
         self._drafting = overheads.get("sd", self._overhead)
         self._mode = mode
 
-    def experience(self) -> LatencyModel:
+    def latency_model(self) -> LatencyModel:
         """Return what the engine knows before it decodes: a few sizes, with little text in the caches."""
         if self._mode == "off":
             return LatencyModel(CostCurve({1: 1.0}), CostCurve({1: 1.0}))

@@ -56,15 +56,25 @@ class Shape:
 class Script:
     """What is proposed at each place of an answer.
 
-    `judged` holds the proposals that the target judges; `guesses` the same with a token that stands for the
+    `judged` holds the proposals that the target judges; `unjudged` the same with a token that stands for the
     bonus token after a draft which was accepted in full, where p and q are drawn from independently.
     `astray` stands for what the draft model thinks after a wrong token that it has proposed itself: it is as
     sure of itself as where it was right, so these are proposals from places that follow such a token.
     """
 
     judged: tuple[Proposal, ...]
-    guesses: tuple[Proposal, ...]
+    unjudged: tuple[Proposal, ...]
     astray: tuple[Proposal, ...]
+
+    @property
+    def deterministic(self) -> bool:
+        """Tell whether proposals are chosen without chance."""
+        return self.judged is self.unjudged
+
+    def at(self, place: int) -> Proposal:
+        """Return the proposal at a place, or where its complement says that the model is astray."""
+        last = len(self.judged) - 1
+        return self.judged[min(place, last)] if place >= 0 else self.astray[min(~place, last)]
 
 
 class Replay:
@@ -80,12 +90,12 @@ class Replay:
         self._penalised = penalises(sampling)
         self._vocabulary = vocabulary
         self._seed = seed
-        self._coins = np.random.default_rng(seed).random((3, len(self.tokens)))
+        self._uniforms = np.random.default_rng(seed).random((3, len(self.tokens)))
 
     def script(self, shape: Shape) -> Script:
         """Return what is proposed everywhere, as a `Proposer` would."""
-        judged, guesses = self._proposed(shape)
-        return Script(judged, guesses, self._astray(judged))
+        judged, unjudged = self._proposed(shape)
+        return Script(judged, unjudged, self._astray(judged))
 
     def _astray(self, judged: Sequence[Proposal]) -> tuple[Proposal, ...]:
         """Return runs of proposals that follow right ones, from anywhere in the answer."""
@@ -120,7 +130,7 @@ class Replay:
             proposals = _proposals(best, confidences, guesses)
             return proposals, proposals
         judged = self._judged(ids, chances).tolist()
-        drawn = _drawn(ids, chances, self._coins[2]).tolist()
+        drawn = _drawn(ids, chances, self._uniforms[2]).tolist()
         return _proposals(judged, confidences, guesses), _proposals(drawn, confidences, guesses)
 
     def _scaled(self, logits: NDArray[np.float32]) -> Floats:
@@ -153,9 +163,11 @@ class Replay:
         width = chances.shape[1]
         tokens = self.segment.tokens.astype(np.int64)
         mine = np.where(ids[:, :width] == tokens[:, None], chances, 0.0).sum(axis=1)
-        accepted = self._coins[0] * self.segment.target_of_token < mine
+        accepted = self._uniforms[0] * self.segment.target_of_token < mine
         rest = np.maximum(chances - self._target_of(ids[:, :width]), 0.0)
-        rejected = _drawn(ids, np.where(rest.sum(axis=1, keepdims=True) > 0, rest, chances), self._coins[1])
+        rejected = _drawn(
+            ids, np.where(rest.sum(axis=1, keepdims=True) > 0, rest, chances), self._uniforms[1]
+        )
         return np.where(accepted, tokens, rejected)
 
     def _target_of(self, ids: NDArray[np.int64]) -> Floats:
@@ -227,10 +239,10 @@ def _normalised(chances: Floats) -> Floats:
     return np.asarray(chances / chances.sum(axis=1, keepdims=True))
 
 
-def _drawn(ids: NDArray[np.int64], chances: Floats, coins: Floats) -> NDArray[np.int64]:
+def _drawn(ids: NDArray[np.int64], chances: Floats, uniforms: Floats) -> NDArray[np.int64]:
     """Return one token of each row, as `sampling.draw` does."""
     cumulative = chances.cumsum(axis=1)
-    places = (cumulative <= (coins * cumulative[:, -1])[:, None]).sum(axis=1)
+    places = (cumulative <= (uniforms * cumulative[:, -1])[:, None]).sum(axis=1)
     last = chances.shape[1] - 1 - (chances[:, ::-1] > 0).argmax(axis=1)
     return np.asarray(ids[np.arange(len(ids)), np.minimum(places, last)])
 

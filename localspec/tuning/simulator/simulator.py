@@ -2,70 +2,271 @@
 
 The engine's own code decides everything, on a clock that only calls of the models and Python move. Two
 models that work at once are one thread here: whenever the draft model's time passes a moment at which the
-caller acts, the caller acts first, and sees of the running call as little as it would.
+target's side acts, that side acts first, and sees of the running call as little as it would.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Generator, Sequence
+from contextlib import suppress
 from dataclasses import fields
 from functools import lru_cache
 from itertools import zip_longest
-from typing import Any
+from queue import SimpleQueue
+from typing import Any, cast
 
-from localspec.decoding.drafters.combined import PromptLookupStats, longest_draft, repetitions_of
-from localspec.decoding.drafters.draft_state import DraftState
-from localspec.decoding.drafters.drafter import Drafter, NoDrafter, PromptLookupDrafter
-from localspec.decoding.drafters.prompt_lookup import SuffixIndex
-from localspec.decoding.drafters.ssd import DraftReply, SSDDrafter
+from localspec.decoding.drafters.drafter import Drafter, DraftState
+from localspec.decoding.drafters.prompt_lookup import longest_draft
+from localspec.decoding.drafters.proposer import Proposal, Proposer
+from localspec.decoding.drafters.ssd import CopiedTokens, DraftReply, DraftWorker, SSDDrafter, VerifyResult
+from localspec.decoding.engine import Drafters
 from localspec.decoding.measurements import Costs, Trace
-from localspec.decoding.policy import AcceptanceCalibrations, SpeculationPolicy
+from localspec.decoding.model import Rows
+from localspec.decoding.policy import SpeculationPolicy
 from localspec.decoding.tally import Tally
+from localspec.errors import Cancelled
 from localspec.tuning.simulator.call_times import CallTimes, Timing
-from localspec.tuning.simulator.drafters import ReplayedAhead, ReplayedCombined, ReplayedDrafter
-from localspec.tuning.simulator.models import Acting, ReplayedModel, ReplayedProposer, VirtualClock
 from localspec.tuning.simulator.replay import Replay, Script, Shape, replays
 from localspec.types import Draft, DraftOrigin, EngineSettings, RoundStats, Summary, VerifyOutcome
 
+SCRIPTS_KEPT = 128
+_ANY_TOKEN = 2**31
 
-class Caller:
+Acting = Generator[float, DraftReply | None, None]
+"""The target's side: yields when it acts next, infinity if that depends on a reply, which it is then sent."""
+
+
+class VirtualClock:
+    """The clock, and the target's side, which acts at its own times while the draft model works."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self._due = math.inf
+        self._target_side: Acting | None = None
+        self._reply: DraftReply | None = None
+
+    def __call__(self) -> float:
+        """Return the time."""
+        return self.now
+
+    def follow(self, target_side: Acting) -> None:
+        """Let the target's side act from now on."""
+        self._target_side, self._due = target_side, self.now
+        self.wait()
+
+    def spend(self, seconds: float) -> None:
+        """Let time pass; raises `Cancelled` when the target's side has finished meanwhile."""
+        end = self.now + seconds
+        while self._due <= end:
+            self.wait()
+        self.now = end
+
+    def wait(self) -> None:
+        """Let time pass until the target's side acts."""
+        assert self._target_side is not None
+        assert self._due < math.inf, "both sides wait for each other"
+        self.now = max(self.now, self._due)
+        reply, self._reply = self._reply, None
+        try:
+            self._due = self._target_side.send(reply)
+        except StopIteration:
+            self._due, self._target_side = math.inf, None
+            raise Cancelled from None
+
+    def reply(self, reply: DraftReply, delay_s: float) -> None:
+        """Answer the target's side, which notices after a delay."""
+        self._reply, self._due = reply, self.now + delay_s
+
+
+class ReplayedModel:
+    """A draft model that only knows places in a traced answer, and whose calls take their time.
+
+    Its rows are the proposals of the places that they belong to; behind the answer's end, that of the last.
+    """
+
+    vocabulary_size = _ANY_TOKEN
+    context_size = _ANY_TOKEN
+
+    def __init__(self, clock: VirtualClock, sequences: int) -> None:
+        self.clock = clock
+        self._lengths = [0] * sequences
+        self._right = [0] * sequences  # per sequence: so many leading tokens are those of the answer
+        self._text: list[int] = []
+        self._prompt = 0
+        self.max_sequences = sequences
+        self.busy_s = 0.0
+
+    def begin(self, replay: Replay, script: Script, times: CallTimes) -> None:
+        """Read another answer; `DraftState.begin` must follow."""
+        self._prompt = len(replay.prompt)
+        self._text, self.script, self.times = replay.prompt + replay.tokens, script, times
+
+    def length(self, sequence: int = 0) -> int:
+        """Return how many tokens a sequence holds."""
+        return self._lengths[sequence]
+
+    def evaluate(self, tokens: Sequence[int], logits: int = 1) -> Rows:
+        """Append tokens to sequence 0 and return what is proposed after the last `logits` of them."""
+        self._spend(self.times.waited_step(len(tokens)), self.times.drafting_s)
+        places = [self.follow(token) for token in tokens]
+        return cast("Rows", [self.script.at(place) for place in places[len(tokens) - logits :]])
+
+    def step(self, tokens: Sequence[int], sequences: Sequence[int]) -> Rows:
+        """Append each token to its sequence and return what is proposed after them."""
+        self._spend(self.times.step(len(tokens)), self.times.around_step(len(tokens)))
+        return cast("Rows", [self.script.at(place) for place in map(self.follow, tokens, sequences)])
+
+    def _spend(self, native_s: float, python_s: float) -> None:
+        self.clock.spend(native_s + python_s)
+        self.busy_s += native_s
+
+    def follow(self, token: int, sequence: int = 0) -> int:
+        """Append a token, and return the place after it.
+
+        Its complement says that the draft model has led itself astray.
+        """
+        position = self._lengths[sequence]
+        self._lengths[sequence] = position + 1
+        place = position + 1 - self._prompt
+        if self._right[sequence] < position:
+            return ~place
+        if position < len(self._text) and token == self._text[position]:
+            self._right[sequence] += 1
+            return place
+        own = self.script.judged
+        is_own = place > len(own) or token == own[place - 1].token
+        return ~place if is_own else place  # a token that surprises it is like the right one there
+
+    def unjudged(self, position: int) -> Proposal:
+        """Return what is proposed at a position of the text if nobody judges it."""
+        known = self.script.unjudged
+        return known[min(position - self._prompt, len(known) - 1)]
+
+    def rewrite(self, tokens: Sequence[int], start: int) -> None:
+        """Let these be the tokens that sequence 0 holds from `start` on, as far as it holds any."""
+        held = self._lengths[0] - start
+        if held > 0:
+            self.truncate(start)
+            for token in tokens[:held]:
+                self.follow(token)
+
+    def truncate(self, length: int, sequence: int = 0) -> None:
+        """Forget everything of a sequence from position `length` on."""
+        self._lengths[sequence] = length
+        self._right[sequence] = min(self._right[sequence], length)
+
+    def share(self, source: int, target: int, end: int) -> None:
+        """Let `target` share what `source` holds up to position `end`."""
+        self._lengths[target] = end
+        self._right[target] = min(self._right[source], end)
+
+    def cancel(self) -> None:
+        """Do nothing: when the target's side has finished, the clock itself ends the call."""
+
+    def resume(self) -> None:
+        """Do nothing."""
+
+
+class ReplayedState(DraftState):
+    """The draft model's text, where a proposal that nobody judges is drawn independently of what follows."""
+
+    def __init__(self, model: ReplayedModel) -> None:
+        super().__init__(model, model.clock)
+        self.replayed = model
+
+    def unsent(self, sent: int) -> Proposal:
+        """Return the proposal behind those that are sent, drawn anew."""
+        if not self.replayed.script.deterministic:
+            start = len(self.text) + sent
+            self.proposals[sent] = self.replayed.unjudged(start)
+            self.replayed.rewrite([proposal.token for proposal in self.proposals[sent:]], start)
+        return self.proposals[sent]
+
+
+class ReplayedProposer(Proposer):
+    """Propose what the rows of a `ReplayedModel` say."""
+
+    def __init__(self, *, deterministic: bool) -> None:
+        self.deterministic = deterministic
+        self.needs_history = False
+
+    def propose(self, rows: Rows, histories: Sequence[Sequence[int]] | None = None) -> list[Proposal]:
+        """Return the proposals."""
+        return cast("list[Proposal]", rows)
+
+
+class VirtualWorker(DraftWorker):
+    """The draft model's side is the thread that runs; the target's side acts in between."""
+
+    def __init__(
+        self, state: DraftState, policy: SpeculationPolicy, proposer: Proposer, settings: EngineSettings
+    ) -> None:
+        super().__init__(state, policy, proposer, settings)
+        assert isinstance(state, ReplayedState)
+        self._replayed_clock, self._times = state.replayed.clock, state.replayed.times
+        self.inbox = VirtualInbox(self._replayed_clock, self._times.handoff_s)
+
+    def start(self, text: Sequence[int]) -> None:
+        """Do nothing: whoever lets the target's side begin does the work."""
+
+    def stop(self) -> None:
+        """Do nothing: the work ends when the target's side does."""
+
+    def reply(self, reply: DraftReply) -> None:
+        """Wake the target's side."""
+        self._replayed_clock.reply(reply, self._times.handoff_s)
+
+    def open_round(self, sent: int, since: float) -> None:
+        """Let the time pass that following a verdict takes, and do it."""
+        self._replayed_clock.spend(self._times.opening_s())
+        super().open_round(sent, since)
+
+
+class VirtualInbox(SimpleQueue[VerifyResult | CopiedTokens | None]):
+    """What the target's side puts in, in the same thread."""
+
+    def __init__(self, clock: VirtualClock, handoff_s: float) -> None:
+        super().__init__()
+        self._clock, self._handoff_s = clock, handoff_s
+
+    def get(self, block: bool = True, timeout: float | None = None) -> VerifyResult | CopiedTokens | None:
+        """Let time pass until there is a message, and the worker has woken up."""
+        if self.empty():
+            while self.empty():
+                self._clock.wait()
+            self._clock.spend(self._handoff_s)
+        return super().get(block, timeout)
+
+
+class _TargetSide:
     """The target's side of one answer."""
 
     def __init__(
         self,
         replay: Replay,
         settings: EngineSettings,
-        pace: SpeculationPolicy,
+        policy: SpeculationPolicy,
         times: CallTimes,
-        timeline: VirtualClock,
+        state: ReplayedState,
     ) -> None:
         self._replay = replay
         self._settings = settings
         self._longest = longest_draft(settings)
-        self._pace = pace
+        self._policy = policy
         self._times = times
-        self._timeline = timeline
-        self._tally = Tally(len(replay.prompt), settings.mode)
-
-    def summary(self) -> Summary:
-        """Return what the answer did and cost."""
-        return self._tally.summary()
-
-    def alone(self, drafter: Drafter) -> None:
-        """Decode with a drafter that works while the target waits."""
-        for due in self.rounds(drafter):
-            self._timeline.now = due
+        self._state = state
+        self.tally = Tally(len(replay.prompt), settings.mode)
 
     def rounds(self, drafter: Drafter) -> Acting:
         """Decode; yields as `Acting` says."""
-        tokens, times, clock = self._replay.tokens, self._times, self._timeline
+        tokens, times, clock = self._replay.tokens, self._times, self._state.replayed.clock
         began = clock.now
         drafter.begin(self._replay.prompt)
         read_s = times.verify(len(self._replay.prompt))
         yield began + read_s + times.round_s
         stats = RoundStats(0, 0, DraftOrigin.NONE, read_s, 0.0, 0.0, times.round_s)
-        self._tally.add(stats, 1, clock.now - began)
+        self.tally.add(stats, 1, clock.now - began)
         outcome, done = VerifyOutcome(0, tokens[0]), 1
         while done < len(tokens):
             busy_s, wait_s = drafter.busy_s, drafter.wait_s
@@ -80,13 +281,13 @@ class Caller:
             draft_s, waited_s = drafter.busy_s - busy_s, drafter.wait_s - wait_s
             times_s = (verify_s, draft_s, waited_s, python_s)
             stats = RoundStats(drafted, accepted, draft.origin, *times_s, copied=draft.copied)
-            self._pace.observe(stats, emitted)
-            self._tally.add(stats, emitted, clock.now - began)
+            self._policy.observe(stats, emitted)
+            self.tally.add(stats, emitted, clock.now - began)
             done += emitted
             outcome = VerifyOutcome(accepted, tokens[done - 1])
 
     def _one_by_one(self, draft: Draft) -> int:
-        """Return how many tokens of a draft took Python each: repetitions beside a model come as a whole."""
+        """Return how many tokens of a draft took Python each: copies beside a model come as a whole."""
         if self._settings.mode != "ngram" and draft.origin is DraftOrigin.NGRAM:
             return 0
         return min(len(draft.tokens), self._settings.draft_length)
@@ -97,13 +298,16 @@ class Caller:
         if not self._replay.segment.ended:
             limit = min(limit, len(self._replay.tokens) - done - 1)
         if not isinstance(drafter, SSDDrafter):
-            return drafter.draft(limit)
-        draft = drafter.look_up(limit)
-        if draft is None:
+            draft = drafter.draft(limit)
+            if self._settings.mode == "sd" and len(draft.tokens) < len(self._state.proposals):
+                self._state.unsent(len(draft.tokens))
+            return draft
+        found = drafter.look_up(limit)
+        if found is None:
             reply = yield math.inf
             assert reply is not None
-            draft = drafter.take(reply)
-        return draft
+            found = drafter.take(reply)
+        return found
 
 
 def _agreeing(draft: tuple[int, ...], tokens: list[int], start: int) -> int:
@@ -114,9 +318,6 @@ def _agreeing(draft: tuple[int, ...], tokens: list[int], start: int) -> int:
     return len(draft)
 
 
-SCRIPTS_KEPT = 128
-
-
 class Simulator:
     """Answers of one kind, on one machine, under any settings."""
 
@@ -125,8 +326,8 @@ class Simulator:
         self._sampling = trace.sampling
         self._replays = replays(trace, seed)
         self._costs = costs
-        self._engine: _Engine | None = None
-        self._script = lru_cache(SCRIPTS_KEPT)(self._new_script)
+        self._engine: _SimulatedEngine | None = None
+        self._script = lru_cache(SCRIPTS_KEPT)(lambda number, shape: self._replays[number].script(shape))
 
     def __call__(self, settings: EngineSettings, segments: Sequence[int] | None = None) -> Summary:
         """Return what decoding the answers one after another would do, added up; by default all of them.
@@ -136,7 +337,7 @@ class Simulator:
         numbers = list(range(len(self._replays)) if segments is None else segments)
         engine = self._engine
         if engine is None or engine.settings != settings or numbers[: len(engine.done)] != engine.done:
-            engine = _Engine(settings, Timing(self._costs, settings.mode))
+            engine = _SimulatedEngine(settings, Timing(self._costs, settings.mode))
         self._engine = None
         shape = Shape.of(self._sampling, settings)
         for number in numbers[len(engine.done) :]:
@@ -151,11 +352,8 @@ class Simulator:
         summary = self(settings, segments)
         return (summary.tokens - answers) / summary.decode_s
 
-    def _new_script(self, number: int, shape: Shape) -> Script:
-        return self._replays[number].script(shape)
 
-
-class _Engine:
+class _SimulatedEngine:
     """What outlives answers, as in the real engine, and what they did so far."""
 
     def __init__(self, settings: EngineSettings, timing: Timing) -> None:
@@ -163,41 +361,30 @@ class _Engine:
         self.done: list[int] = []
         self.summaries: list[Summary] = []
         self._timing = timing
-        self._experience = timing.experience()
-        self._calibrations = AcceptanceCalibrations()
-        self._learned = PromptLookupStats()
-        self._index = SuffixIndex()
-        self._timeline = VirtualClock()
-        self._model = ReplayedModel(self._timeline, settings.fan_out_budget + 1)
-        self._trunk = DraftState(self._model, self._timeline)
+        self._latency = timing.latency_model()
+        self._model = ReplayedModel(VirtualClock(), settings.fan_out_budget + 1)
+        self._state = ReplayedState(self._model)
+        self._drafters = Drafters(self._state, VirtualWorker)
 
     def answer(self, number: int, replay: Replay, script: Script | None) -> None:
         """Decode one more answer."""
-        settings, known, experience = self.settings, self._calibrations, self._experience
-        deterministic = script is None or script.judged is script.guesses
-        pace = SpeculationPolicy(
-            experience, known.chosen if deterministic else known.drawn, settings, deterministic
-        )
-        if settings.mode == "ngram":
-            pace = SpeculationPolicy(experience, known.repeated, settings, deterministic=True)
+        settings, clock = self.settings, self._model.clock
         times = self._timing.at(len(replay.prompt) + len(replay.tokens) // 2)
-        caller = Caller(replay, settings, pace, times, self._timeline)
-        if script is None:
-            caller.alone(PromptLookupDrafter(pace, self._index) if settings.mode == "ngram" else NoDrafter())
-        else:
+        if script is not None:
             self._model.begin(replay, script, times)
-            proposer = ReplayedProposer(replay, script)
-            repeats = repetitions_of(settings, self._index, pace, self._learned)
-            if settings.mode == "ssd":
-                ahead = ReplayedAhead(self._trunk, pace, proposer, settings, repeats)
-                ahead.play(replay.prompt, caller.rounds(ahead), self._timeline, times.handoff_s)
-            elif repeats is not None:
-                length = settings.draft_length
-                caller.alone(ReplayedCombined(self._trunk, pace, proposer, repeats, length))
-            else:
-                caller.alone(ReplayedDrafter(self._trunk, pace, proposer))
+        proposer = ReplayedProposer(deterministic=script is None or script.deterministic)
+        policy = self._drafters.policy(self._latency, settings, deterministic=proposer.deterministic)
+        drafter = self._drafters.drafter(settings, policy, proposer)
+        target_side = _TargetSide(replay, settings, policy, times, self._state)
+        if isinstance(drafter, SSDDrafter):
+            clock.follow(target_side.rounds(drafter))
+            with suppress(Cancelled):
+                drafter.worker.work(replay.prompt)
+        else:
+            for due in target_side.rounds(drafter):
+                clock.now = due
         self.done.append(number)
-        self.summaries.append(caller.summary())
+        self.summaries.append(target_side.tally.summary())
 
 
 def _total(summaries: Sequence[Summary]) -> Summary:
@@ -205,7 +392,8 @@ def _total(summaries: Sequence[Summary]) -> Summary:
     total: dict[str, Any] = {}
     for field in fields(Summary):
         values = [getattr(summary, field.name) for summary in summaries]
-        total[field.name] = _columns(values) if field.name.endswith("_at") else sum(values)
+        is_by_position = field.name.endswith("_at")
+        total[field.name] = _columns(values) if is_by_position else sum(values)
     return Summary(**total)
 
 

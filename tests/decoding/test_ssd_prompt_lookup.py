@@ -8,23 +8,22 @@ from dataclasses import replace
 
 import pytest
 
-from localspec.decoding.drafters.combined import PromptLookup, PromptLookupStats
-from localspec.decoding.drafters.draft_state import DraftState
-from localspec.decoding.drafters.prompt_lookup import SuffixIndex
-from localspec.decoding.drafters.ssd import SSDDrafter
+from localspec.decoding.drafters.drafter import DraftState
+from localspec.decoding.drafters.prompt_lookup import PromptLookup, PromptLookupStats, SuffixIndex
+from localspec.decoding.drafters.ssd import DraftWorker, SSDDrafter
 from localspec.decoding.policy import AcceptanceCalibration, LatencyModel
 from localspec.testing.fake import FakeModel
 from localspec.types import Draft, DraftOrigin, EngineSettings, VerifyOutcome
-from tests.decoding.test_ahead import SEND_WHAT_IS_READY, Signalling, first_token
+from tests.decoding.test_ssd import SEND_WHAT_IS_READY, Signalling, first_token
 from tests.decoding.toys import (
     GREEDY,
     PATIENCE_S,
     Gate,
     Watched,
     drafters,
-    experience,
     greedy_text,
-    pace_of,
+    latency_model,
+    policy_of,
     proposer_of,
     teach,
 )
@@ -47,12 +46,13 @@ def ahead_of(
     costs: LatencyModel | None = None,
 ) -> SSDDrafter:
     """Return a drafter to whom both are known to be accepted with a chance."""
-    known, learned = AcceptanceCalibration(), PromptLookupStats()
-    teach(learned.repeated, repetitions)
+    known, lookup_stats = AcceptanceCalibration(), PromptLookupStats()
+    teach(lookup_stats.repeated, repetitions)
     teach(known, of_model)
-    pace = pace_of(costs, settings, calibration=known)
-    repeats = PromptLookup(SuffixIndex(), pace, learned)
-    return SSDDrafter(DraftState(model), pace, proposer_of(GREEDY, settings), settings, repeats)
+    policy = policy_of(costs, settings, calibration=known)
+    lookup = PromptLookup(SuffixIndex(), policy, lookup_stats)
+    worker = DraftWorker(DraftState(model), policy, proposer_of(GREEDY, settings), settings)
+    return SSDDrafter(worker, settings.draft_length, lookup)
 
 
 def repeating(model: FakeModel) -> list[int]:
@@ -78,12 +78,12 @@ def test_whoever_is_worth_more_writes(
         prompt = repeating(model)
         settings = SETTINGS if prepared else replace(SETTINGS, fan_out_budget=0)
         drafter = ahead_of(model, repetitions, of_model, settings)
-        drafter._inbox = Signalling(gate.open)
+        drafter.worker.inbox = Signalling(gate.open)
         drafter.begin(prompt)
         gate.wait_until_closed()
         bonus = first_token(model, prompt)
         if not prepared:
-            drafter._ready = replace(drafter._ready, branches={})
+            drafter.worker.prepared = replace(drafter.worker.prepared, branches={})
         drafter.commit(VerifyOutcome(0, bonus))
         draft = drafter.draft(4)
         drafter.end()
@@ -117,7 +117,7 @@ def test_a_repetition_goes_on_behind_a_prepared_draft() -> None:
 
 def assert_goes_on(drafter: SSDDrafter, model: FakeModel, text: list[int], outcome: VerifyOutcome) -> None:
     """Check that after a verdict the model drafts what follows the text."""
-    drafter._pace.step = experience().step
+    drafter.worker.policy.step = latency_model().step
     drafter.commit(outcome)
     draft = drafter.draft(3)
     assert draft.origin in {DraftOrigin.FRESH, DraftOrigin.AHEAD}
@@ -130,7 +130,7 @@ def test_a_repetition_goes_on_behind_a_draft_that_was_asked_for() -> None:
     bonus = (first_token(model, [7, 2]) + 1) % 16
     prompt, expected = written_before(model, [7, 2, bonus])
     drafter = ahead_of(model, 0.9, 0.9, replace(SHORT, fan_out_budget=0))
-    drafter._inbox = inbox = Watched()
+    drafter.worker.inbox = inbox = Watched()
     with Gate(free_calls=1) as gate:
         model._delay = gate
         drafter.begin(prompt)
@@ -141,7 +141,7 @@ def test_a_repetition_goes_on_behind_a_draft_that_was_asked_for() -> None:
     assert draft.origin is DraftOrigin.FRESH
     assert draft.tokens == tuple(expected)
     assert inbox.idle.wait(PATIENCE_S)
-    (outcome,) = drafter._ready.branches
+    (outcome,) = drafter.worker.prepared.branches
     assert outcome.accepted == len(draft.tokens)
     drafter.commit(outcome)
     following = drafter.look_up(3)
@@ -158,7 +158,7 @@ def test_no_repetition_follows_a_draft_that_was_asked_for_and_cut(draft_length: 
     prompt, expected = written_before(model, [1, 11, bonus])
     settings = replace(SETTINGS, draft_length=draft_length, fan_out_budget=0, min_confidence=0.3)
     drafter = ahead_of(model, 0.9, 0.9, settings)
-    drafter._inbox = inbox = Watched()
+    drafter.worker.inbox = inbox = Watched()
     drafter.begin(prompt)
     assert inbox.idle.wait(PATIENCE_S)
     drafter.commit(VerifyOutcome(0, bonus))
@@ -173,7 +173,7 @@ def test_while_the_draft_model_still_reads_the_text_is_repeated_and_read_at_once
     with Gate(free_calls=0) as gate:
         model = FakeModel(sequences=5, delay=gate)
         drafter = ahead_of(model, 0.9, 0.9)
-        drafter._inbox = inbox = Watched()
+        drafter.worker.inbox = inbox = Watched()
         text = [*block, *block[:4]]
         drafter.begin(text)
         gate.wait_until_closed()
@@ -199,11 +199,11 @@ def test_whatever_is_sent_and_accepted_the_model_follows(repetitions: float, of_
     random_ = random.Random(5)
     model = FakeModel(sequences=5)
     drafter = ahead_of(model, repetitions, of_model, replace(SETTINGS, fan_out_budget=2))
-    drafter._inbox = inbox = Watched()
+    drafter.worker.inbox = inbox = Watched()
     text = [4, 5, 6, 4, 5]
     drafter.begin(text)
     assert inbox.idle.wait(PATIENCE_S)
-    known, is_model = drafter._pace.calibration, False
+    known, is_model = drafter.worker.policy.calibration, False
     outcome, kinds = VerifyOutcome(0, 6), set()
     for _ in range(300):
         judged = sum(known._judged)

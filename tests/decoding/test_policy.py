@@ -6,12 +6,11 @@ from itertools import pairwise
 
 import pytest
 
-from localspec.decoding.drafters.draft_state import DraftState
-from localspec.decoding.drafters.drafter import ModelDrafter
+from localspec.decoding.drafters.drafter import DraftState, ModelDrafter
 from localspec.decoding.policy import AcceptanceCalibration, Calibrator, CostCurve, LatencyModel
 from localspec.testing.fake import FakeModel
 from localspec.types import EngineSettings, VerifyOutcome
-from tests.decoding.toys import PLAIN, experience, pace_of, proposer_of, stats
+from tests.decoding.toys import PLAIN, latency_model, policy_of, proposer_of, stats
 
 
 def test_a_curve_is_linear_between_and_beyond_its_points() -> None:
@@ -98,84 +97,84 @@ def test_the_mean_follows_a_text_that_changes_its_kind() -> None:
 
 
 def test_unlearned_odds_take_a_chance_at_its_word() -> None:
-    odds = Calibrator()
-    assert [odds(percent / 100) for percent in range(101)] == [percent / 100 for percent in range(101)]
+    calibrator = Calibrator()
+    assert [calibrator(percent / 100) for percent in range(101)] == [percent / 100 for percent in range(101)]
 
 
 def test_odds_learn_how_often_it_is_true() -> None:
-    odds, chances = Calibrator(), random.Random(0)
+    calibrator, chances = Calibrator(), random.Random(0)
     truth = {0.04: 0.01, 0.3: 0.45, 0.62: 0.62, 0.97: 0.8}
     for _ in range(4000):
         for own, chance in truth.items():
-            odds.observe(own, is_true=chances.random() < chance)
-    assert [odds(own) for own in truth] == pytest.approx(list(truth.values()), abs=0.04)
+            calibrator.observe(own, is_true=chances.random() < chance)
+    assert [calibrator(own) for own in truth] == pytest.approx(list(truth.values()), abs=0.04)
 
 
 def test_odds_go_on_without_a_step_between_what_was_learned() -> None:
-    odds = Calibrator()
+    calibrator = Calibrator()
     for _ in range(300):
-        odds.observe(0.2, is_true=True)
-        odds.observe(0.9, is_true=False)
-    found = [odds(step / 1000) for step in range(1001)]
+        calibrator.observe(0.2, is_true=True)
+        calibrator.observe(0.9, is_true=False)
+    found = [calibrator(step / 1000) for step in range(1001)]
     assert found[0] == 0.0
     assert max(found) <= 1.0
     assert max(abs(right - left) for left, right in pairwise(found)) < 0.02
-    assert odds(0.5) == 0.5  # nothing was learned there
+    assert calibrator(0.5) == 0.5  # nothing was learned there
 
 
 def test_one_surprise_hardly_counts() -> None:
-    odds = Calibrator()
-    odds.observe(0.01, is_true=True)
-    assert 0.01 < odds(0.01) < 0.02
+    calibrator = Calibrator()
+    calibrator.observe(0.01, is_true=True)
+    assert 0.01 < calibrator(0.01) < 0.02
 
 
 @pytest.mark.parametrize("deterministic", [True, False])
 def test_cheap_verification_sends_everything_up_to_the_limit(deterministic: bool) -> None:
-    pace = pace_of(experience(verify_slope=1e-6, step=1e-6), deterministic=deterministic)
-    assert pace.worth_drafting([0.5] * 4, 8)
-    assert pace.length_to_send([0.5] * 8, 8) == 8
-    assert pace.length_to_send([0.5] * 8, 3) == 3
+    policy = policy_of(latency_model(verify_slope=1e-6, step=1e-6), deterministic=deterministic)
+    assert policy.worth_drafting([0.5] * 4, 8)
+    assert policy.length_to_send([0.5] * 8, 8) == 8
+    assert policy.length_to_send([0.5] * 8, 3) == 3
 
 
 @pytest.mark.parametrize("deterministic", [True, False])
 def test_dear_verification_sends_nothing(deterministic: bool) -> None:
-    pace = pace_of(experience(verify_slope=1.0), deterministic=deterministic)
-    assert not pace.worth_drafting([], 8)
-    assert pace.length_to_send([0.99] * 8, 8) == 0
+    policy = policy_of(latency_model(verify_slope=1.0), deterministic=deterministic)
+    assert not policy.worth_drafting([], 8)
+    assert policy.length_to_send([0.99] * 8, 8) == 0
 
 
 def test_drafting_stops_where_the_chance_to_be_reached_no_longer_pays() -> None:
-    pace = pace_of(experience(verify_slope=0.1, step=0.1))
-    assert pace.worth_drafting([], 8)
-    assert pace.worth_drafting([0.5, 0.9], 8)
-    assert not pace.worth_drafting([0.5, 0.5, 0.5], 8)
+    policy = policy_of(latency_model(verify_slope=0.1, step=0.1))
+    assert policy.worth_drafting([], 8)
+    assert policy.worth_drafting([0.5, 0.9], 8)
+    assert not policy.worth_drafting([0.5, 0.5, 0.5], 8)
 
 
 def test_a_dear_draft_model_is_not_asked_but_what_it_has_written_is_sent() -> None:
-    pace = pace_of(experience(step=5.0))
-    assert not pace.worth_drafting([0.9], 8)
-    assert pace.length_to_send([0.9, 0.9], 8) == 2
+    policy = policy_of(latency_model(step=5.0))
+    assert not policy.worth_drafting([0.9], 8)
+    assert policy.length_to_send([0.9, 0.9], 8) == 2
 
 
 @pytest.mark.parametrize("deterministic", [True, False])
 def test_a_draft_may_pass_a_loss_that_further_tokens_make_good(deterministic: bool) -> None:
     costs = LatencyModel(CostCurve({1: 1.0, 2: 1.95, 9: 1.96}), CostCurve({1: 0.001}))
-    pace = pace_of(costs, deterministic=deterministic)
-    assert pace.worth_drafting([], 8)
-    assert not pace.worth_drafting([], 1)
-    assert pace.length_to_send([0.85] * 6, 8) == 6
-    assert pace.length_to_send([0.85], 1) == 0
+    policy = policy_of(costs, deterministic=deterministic)
+    assert policy.worth_drafting([], 8)
+    assert not policy.worth_drafting([], 1)
+    assert policy.length_to_send([0.85] * 6, 8) == 6
+    assert policy.length_to_send([0.85], 1) == 0
 
 
 def test_a_chosen_draft_takes_its_best_length_of_all() -> None:
     costs = LatencyModel(CostCurve({1: 1.0, 2: 1.1, 3: 1.2, 4: 2.9, 5: 3.0}), CostCurve({1: 0.001}))
-    assert pace_of(costs).length_to_send([0.95, 0.95, 0.95, 0.3], 4) == 2
+    assert policy_of(costs).length_to_send([0.95, 0.95, 0.95, 0.3], 4) == 2
 
 
 @pytest.mark.parametrize(
     "costs",
     [
-        experience(verify_slope=0.08, step=0.02),
+        latency_model(verify_slope=0.08, step=0.02),
         LatencyModel(CostCurve({1: 1.0, 2: 1.6, 3: 1.6, 9: 2.4}), CostCurve({1: 0.02})),  # only two pay
     ],
 )
@@ -185,14 +184,14 @@ def test_whether_a_drawn_token_is_sent_never_depends_on_the_token(costs: Latency
     drawn: defaultdict[tuple[int, ...], set[int]] = defaultdict(set)
     lengths = set()
     for seed in range(300):
-        trunk = DraftState(FakeModel(8, seed=4, sharpness=1.5))
-        pace = pace_of(costs, deterministic=False)
-        drafter = ModelDrafter(trunk, pace, proposer_of(PLAIN, EngineSettings(), seed))
+        draft_state = DraftState(FakeModel(8, seed=4, sharpness=1.5))
+        policy = policy_of(costs, deterministic=False)
+        drafter = ModelDrafter(draft_state, policy, proposer_of(PLAIN, EngineSettings(), seed))
         drafter.begin([1, 2])
         drafter.commit(VerifyOutcome(0, 3))
         sent = len(drafter.draft(6).tokens)
         lengths.add(sent)
-        tokens = tuple(proposal.token for proposal in trunk.proposals)
+        tokens = tuple(proposal.token for proposal in draft_state.proposals)
         for place, token in enumerate(tokens[: sent + 1]):
             decisions[tokens[:place]].add(place < sent)
             drawn[tokens[:place]].add(token)
@@ -202,44 +201,44 @@ def test_whether_a_drawn_token_is_sent_never_depends_on_the_token(costs: Latency
 
 
 def test_a_fixed_confidence_replaces_the_costs() -> None:
-    pace = pace_of(experience(verify_slope=1.0, step=9.0), EngineSettings(min_confidence=0.6))
-    assert pace.worth_drafting([], 8)
-    assert pace.worth_drafting([0.9, 0.7], 8)
-    assert not pace.worth_drafting([0.9, 0.5], 8)
-    assert pace.length_to_send([0.9, 0.7, 0.5, 0.9], 8) == 2
-    assert pace.length_to_send([0.9, 0.7, 0.8], 2) == 2
-    assert pace_of(None, EngineSettings(min_confidence=0.0)).length_to_send([0.0, 0.1], 8) == 2
+    policy = policy_of(latency_model(verify_slope=1.0, step=9.0), EngineSettings(min_confidence=0.6))
+    assert policy.worth_drafting([], 8)
+    assert policy.worth_drafting([0.9, 0.7], 8)
+    assert not policy.worth_drafting([0.9, 0.5], 8)
+    assert policy.length_to_send([0.9, 0.7, 0.5, 0.9], 8) == 2
+    assert policy.length_to_send([0.9, 0.7, 0.8], 2) == 2
+    assert policy_of(None, EngineSettings(min_confidence=0.0)).length_to_send([0.0, 0.1], 8) == 2
 
 
 def test_after_many_plain_rounds_a_short_draft_looks_again() -> None:
-    pace = pace_of(experience(verify_slope=1.0))
+    policy = policy_of(latency_model(verify_slope=1.0))
     rounds = 0
-    while not pace.worth_drafting([], 8):
-        assert pace.length_to_send([0.9] * 8, 8) == 0
-        pace.observe(stats(), 1)
+    while not policy.worth_drafting([], 8):
+        assert policy.length_to_send([0.9] * 8, 8) == 0
+        policy.observe(stats(), 1)
         rounds += 1
         assert rounds < 500
     assert rounds > 10
-    explored = pace.length_to_send([0.9] * 8, 8)
+    explored = policy.length_to_send([0.9] * 8, 8)
     assert 0 < explored < 8
-    assert not pace.worth_drafting([0.9] * explored, 8)
-    pace.observe(stats(drafted=explored, each_s=3.0), 1)
-    assert not pace.worth_drafting([], 8)
+    assert not policy.worth_drafting([0.9] * explored, 8)
+    policy.observe(stats(drafted=explored, each_s=3.0), 1)
+    assert not policy.worth_drafting([], 8)
 
 
 def test_the_time_of_a_token_follows_the_rounds_without_overshooting() -> None:
-    pace = pace_of()
-    assert pace.seconds_per_token == 1.0
+    policy = policy_of()
+    assert policy.seconds_per_token == 1.0
     for _ in range(300):
-        pace.observe(stats(each_s=0.5), 4)
-    assert pace.seconds_per_token == pytest.approx(0.5, rel=0.01)
+        policy.observe(stats(each_s=0.5), 4)
+    assert policy.seconds_per_token == pytest.approx(0.5, rel=0.01)
     for tokens in (1, 20, 65):
-        before = pace.seconds_per_token
-        pace.observe(stats(each_s=1e-6), tokens)
-        assert 0 < pace.seconds_per_token < before
+        before = policy.seconds_per_token
+        policy.observe(stats(each_s=1e-6), tokens)
+        assert 0 < policy.seconds_per_token < before
 
 
 def test_a_draft_model_that_is_still_busy_is_asked_less() -> None:
-    pace = pace_of(experience(verify_slope=0.01, step=0.01))
-    assert pace.worth_drafting([0.9, 0.9], 8)
-    assert not pace.worth_drafting([0.9, 0.9], 8, delay_s=100.0)
+    policy = policy_of(latency_model(verify_slope=0.01, step=0.01))
+    assert policy.worth_drafting([0.9, 0.9], 8)
+    assert not policy.worth_drafting([0.9, 0.9], 8, delay_s=100.0)

@@ -17,8 +17,8 @@ from tests.decoding.toys import (
     Gate,
     broken,
     drafters,
-    experience,
     greedy_text,
+    latency_model,
 )
 
 PROMPT = [1, 2, 3]
@@ -35,9 +35,9 @@ def no_thread_stays() -> Iterator[None]:
 
 
 def decode(
-    engine: Engine, prompt: Sequence[int] = PROMPT, task: DecodeParams = TASK
+    engine: Engine, prompt: Sequence[int] = PROMPT, params: DecodeParams = TASK
 ) -> Generator[Round, None, None]:
-    for event in engine.rounds(prompt, SETTINGS, task, experience(), 0):
+    for event in engine.rounds(prompt, SETTINGS, params, latency_model(), 0):
         if isinstance(event, Round):
             yield event
 
@@ -47,7 +47,7 @@ def test_an_engine_survives_an_error_of_its_draft_model() -> None:
     engine = Engine(target, draft)
     draft._delay = lambda: broken() if len(draft.calls) == 9 else None
     with pytest.raises(EngineError, match="the card fell out"):
-        list(decode(engine, task=LONG))
+        list(decode(engine, params=LONG))
     draft._delay = None
     tokens = [token for round_ in decode(engine) for token in round_.tokens]
     assert tokens == greedy_text(target, PROMPT, 60)
@@ -58,7 +58,7 @@ def test_a_cancel_of_the_draft_model_ends_the_answer() -> None:
     engine = Engine(target, draft)
     draft._delay = lambda: draft.cancel() if len(draft.calls) == 5 else None
     with pytest.raises(Cancelled):
-        list(decode(engine, task=LONG))
+        list(decode(engine, params=LONG))
     draft._delay = None
     tokens = [token for round_ in decode(engine) for token in round_.tokens]
     assert tokens == greedy_text(target, PROMPT, 60)
@@ -67,7 +67,7 @@ def test_a_cancel_of_the_draft_model_ends_the_answer() -> None:
 def test_the_target_goes_on_alone_while_the_draft_model_still_reads() -> None:
     with Gate(free_calls=0) as gate:
         target, draft = FakeModel(), FakeModel(sequences=5, delay=gate)
-        rounds = decode(Engine(target, draft), task=LONG)
+        rounds = decode(Engine(target, draft), params=LONG)
         found: list[int] = []
         for _ in range(12):
             round_ = next(rounds)

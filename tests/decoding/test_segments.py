@@ -9,13 +9,13 @@ from dataclasses import replace
 import pytest
 
 from localspec.benchmark.statistics import ks_uniform_p_value
-from localspec.decoding.engine import Rounds, decode_in_parts
+from localspec.decoding.engine import Rounds, decode_in_segments
 from localspec.decoding.fallback import ModeFallback, PlainCost
 from localspec.decoding.loop import DecodeParams, Round
 from localspec.decoding.tally import Stopwatch, Tally
 from localspec.decoding.text import AnswerEvents, AnswerText
 from localspec.testing import contract
-from localspec.testing.contract import SIGNIFICANT, EngineContract, Toy, experience
+from localspec.testing.contract import SIGNIFICANT, EngineContract, Toy, latency_model
 from localspec.types import (
     DraftOrigin,
     EngineSettings,
@@ -56,10 +56,10 @@ class RestlessToy(Toy):
 
     every = 3
     part_of_streams: int | None = None
-    ladder: ModeFallback | None = None
+    mode_fallback: ModeFallback | None = None
     plain: PlainCost | None = None
 
-    def happenings(
+    def events(
         self,
         prompt: Sequence[int],
         settings: EngineSettings,
@@ -70,17 +70,17 @@ class RestlessToy(Toy):
     ) -> Generator[PromptProgress | Round | ModeChanged, None, None]:
         text = list(prompt)
 
-        def decode(mode: Mode, part: int) -> Rounds:
+        def decode(mode: Mode, segment: int) -> Rounds:
             left = tokens - (len(text) - len(prompt))
-            task = DecodeParams(sampling, settings.acceptance, settings.draft_length, left, end_tokens)
+            params = DecodeParams(sampling, settings.acceptance, settings.draft_length, left, end_tokens)
             now = replace(settings, mode=mode)
             if self.part_of_streams is not None:
-                part = self.part_of_streams
-            return self.engine.rounds(text, now, task, experience(), seed, part)
+                segment = self.part_of_streams
+            return self.engine.rounds(text, now, params, latency_model(), seed, segment)
 
         plain = self.plain or PlainCost()
-        ladder = None if settings.mode == "off" else self.ladder or Restless(plain, self.every)
-        return decode_in_parts(decode, settings.mode, text, plain, ladder)
+        mode_fallback = None if settings.mode == "off" else self.mode_fallback or Restless(plain, self.every)
+        return decode_in_segments(decode, settings.mode, text, plain, mode_fallback)
 
     def rounds(
         self,
@@ -91,7 +91,7 @@ class RestlessToy(Toy):
         seed: int = 0,
         end_tokens: frozenset[int] = NO_END,
     ) -> Generator[Round, None, None]:
-        with closing(self.happenings(prompt, settings, sampling, tokens, seed, end_tokens)) as events:
+        with closing(self.events(prompt, settings, sampling, tokens, seed, end_tokens)) as events:
             for event in events:
                 if isinstance(event, Round):
                     yield event
@@ -148,14 +148,14 @@ class Letters:
 def answer_of(toy: RestlessToy, tokens: int, stop: tuple[str, ...] = ()) -> list[GenerationEvent]:
     prompt = [1, 2, 3]
     answer = AnswerEvents(AnswerText(Letters(), stop), Tally(len(prompt), "ssd"), NO_END, Stopwatch(), tokens)
-    with closing(toy.happenings(prompt, replace(SSD, min_confidence=0.0), GREEDY, tokens)) as happenings:
-        events = list(answer.events(happenings))
+    with closing(toy.events(prompt, replace(SSD, min_confidence=0.0), GREEDY, tokens)) as rounds:
+        events = list(answer.events(rounds))
     return [*events, *answer.finish(answer.ending, toy.engine.reused)]
 
 
 def test_figures_are_right_over_all_parts() -> None:
     toy = RestlessToy(noise=3.0)
-    toy.ladder = Restless(every=6)
+    toy.mode_fallback = Restless(every=6)
     *events, end = answer_of(toy, 300)
     assert isinstance(end, Finished)
     summary = end.summary
@@ -183,7 +183,7 @@ def test_figures_are_right_over_all_parts() -> None:
 
 def test_a_change_reads_nothing_again_and_reports_no_prompt() -> None:
     toy = RestlessToy()
-    toy.ladder = Restless(every=2)
+    toy.mode_fallback = Restless(every=2)
     events = answer_of(toy, 100)
     assert toy.target.calls[0] == 3
     assert max(toy.target.calls[1:]) <= SSD.draft_length + 1
@@ -201,9 +201,9 @@ def test_a_stop_string_ends_the_answer_in_any_part() -> None:
 
 def test_an_answer_that_starts_lower_says_so_first() -> None:
     toy = RestlessToy()
-    toy.ladder = ModeFallback("ssd", PlainCost())
-    toy.ladder.mode, toy.ladder.reason = "off", "it lost"
-    first, *others = toy.happenings([1], SSD, GREEDY, 9)
+    toy.mode_fallback = ModeFallback("ssd", PlainCost())
+    toy.mode_fallback.mode, toy.mode_fallback.reason = "off", "it lost"
+    first, *others = toy.events([1], SSD, GREEDY, 9)
     assert first == ModeChanged("off", "it lost")
     assert all(isinstance(event, Round) and not event.stats.drafted for event in others)
 
@@ -223,7 +223,7 @@ def test_without_a_ladder_a_seed_means_what_it_means_to_the_engine() -> None:
     sampling = Sampling(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
     settings = EngineSettings(mode="sd", draft_length=4, min_confidence=0.0)
     toy = RestlessToy()
-    toy.ladder = ModeFallback("sd", PlainCost())  # never judges
+    toy.mode_fallback = ModeFallback("sd", PlainCost())  # never judges
     for seed in range(5):
         text = toy.answer([3, 4], settings, sampling, 40, seed)
         assert text == Toy().answer([3, 4], settings, sampling, 40, seed)

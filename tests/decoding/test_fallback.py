@@ -22,22 +22,22 @@ def round_of(tokens: int, rate: float, origin: DraftOrigin = FRESH) -> RoundStat
     return RoundStats(tokens - 1, tokens - 1, origin, quarter, quarter, quarter, quarter)
 
 
-def run(ladder: ModeFallback, speeds: Speeds, tokens: int) -> list[tuple[int, ModeChanged]]:
+def run(mode_fallback: ModeFallback, speeds: Speeds, tokens: int) -> list[tuple[int, ModeChanged]]:
     """Decode with a given speed in each mode; return the changes and after how many tokens they came."""
     changes, done = [], 0
-    ladder.begin()
+    mode_fallback.begin()
     is_first = True
     while done < tokens:
-        size = 1 if ladder.mode == "off" or is_first else 4
-        stats = round_of(size, speeds[ladder.mode], NONE if size == 1 else FRESH)
+        size = 1 if mode_fallback.mode == "off" or is_first else 4
+        stats = round_of(size, speeds[mode_fallback.mode], NONE if size == 1 else FRESH)
         done += size
-        if ladder.mode == "off":
-            ladder._plain.observe(DEPTH, 1.0 / speeds["off"])
-        change = ladder.observe(stats, size, DEPTH)
+        if mode_fallback.mode == "off":
+            mode_fallback._plain.observe(DEPTH, 1.0 / speeds["off"])
+        change = mode_fallback.observe(stats, size, DEPTH)
         is_first = change is not None
         if change is not None:
             changes.append((done, change))
-            ladder.begin()
+            mode_fallback.begin()
     return changes
 
 
@@ -48,20 +48,20 @@ def modes(changes: list[tuple[int, ModeChanged]]) -> list[Mode]:
 @pytest.mark.parametrize("wanted", ["ssd", "sd", "ngram"])
 @pytest.mark.parametrize("rate", [40.0, 39.0])
 def test_a_mode_that_pays_or_as_good_as_pays_is_kept(wanted: Mode, rate: float) -> None:
-    ladder = ModeFallback(wanted, plain_at(40))
-    assert run(ladder, {wanted: rate}, 2000) == []
-    assert (ladder.mode, ladder.reason) == (wanted, "")
+    mode_fallback = ModeFallback(wanted, plain_at(40))
+    assert run(mode_fallback, {wanted: rate}, 2000) == []
+    assert (mode_fallback.mode, mode_fallback.reason) == (wanted, "")
 
 
 def test_a_losing_mode_steps_down_rung_by_rung_and_says_why_with_numbers() -> None:
-    ladder = ModeFallback("ssd", plain_at(38))
-    changes = run(ladder, {"ssd": 31, "sd": 35, "off": 38}, 250)
+    mode_fallback = ModeFallback("ssd", plain_at(38))
+    changes = run(mode_fallback, {"ssd": 31, "sd": 35, "off": 38}, 250)
     assert modes(changes) == ["sd", "off"]
     (first, down), (_, off) = changes
     assert 64 <= first <= 80
     assert down.reason == "SSD 31 tok/s over the last 64 tokens, plain decoding 38"
     assert off.reason == "SD 35 tok/s over the last 64 tokens, plain decoding 38"
-    assert (ladder.mode, ladder.reason) == ("off", off.reason)
+    assert (mode_fallback.mode, mode_fallback.reason) == ("off", off.reason)
 
 
 def test_a_step_down_may_end_at_a_rung_that_pays() -> None:
@@ -81,52 +81,52 @@ def test_without_a_measured_plain_speed_nothing_is_judged() -> None:
 
 
 def test_a_window_takes_a_few_tenths_of_a_second() -> None:
-    ladder = ModeFallback("sd", plain_at(4000))
-    (first, _), *_ = run(ladder, {"sd": 1000, "off": 4000}, 1000)
+    mode_fallback = ModeFallback("sd", plain_at(4000))
+    (first, _), *_ = run(mode_fallback, {"sd": 1000, "off": 4000}, 1000)
     assert first == pytest.approx(400, abs=10)
 
 
 def test_the_window_moves_on_so_that_an_old_gain_hides_no_loss() -> None:
-    ladder = ModeFallback("sd", plain_at(40))
-    assert run(ladder, {"sd": 200}, 2000) == []
-    (first, change), *_ = run(ladder, {"sd": 20, "off": 40}, 200)
+    mode_fallback = ModeFallback("sd", plain_at(40))
+    assert run(mode_fallback, {"sd": 200}, 2000) == []
+    (first, change), *_ = run(mode_fallback, {"sd": 20, "off": 40}, 200)
     assert first <= 100
     assert change.mode == "off"
 
 
 def test_rounds_while_the_draft_model_reads_the_text_are_not_judged() -> None:
-    ladder = ModeFallback("ssd", plain_at(40))
-    ladder.begin()
+    mode_fallback = ModeFallback("ssd", plain_at(40))
+    mode_fallback.begin()
     for _ in range(200):
-        assert ladder.observe(round_of(1, 10, NONE), 1, DEPTH) is None
-    assert ladder.observe(round_of(4, 0.1), 4, DEPTH) is None  # this draft has waited for the reading
+        assert mode_fallback.observe(round_of(1, 10, NONE), 1, DEPTH) is None
+    assert mode_fallback.observe(round_of(4, 0.1), 4, DEPTH) is None  # this draft has waited for the reading
     for _ in range(50):
-        assert ladder.observe(round_of(4, 60), 4, DEPTH) is None
+        assert mode_fallback.observe(round_of(4, 60), 4, DEPTH) is None
 
 
 def test_the_first_round_of_an_answer_is_not_judged_but_windows_reach_over_answers() -> None:
-    ladder = ModeFallback("sd", plain_at(40))
+    mode_fallback = ModeFallback("sd", plain_at(40))
     found: list[ModeChanged | None] = []
     for _ in range(20):
-        ladder.begin()
-        found.append(ladder.observe(round_of(1, 0.01, NONE), 1, DEPTH))  # the prompt
-        found.append(ladder.observe(round_of(1, 0.01), 1, DEPTH))
-        found.append(ladder.observe(round_of(4, 30), 4, DEPTH))
+        mode_fallback.begin()
+        found.append(mode_fallback.observe(round_of(1, 0.01, NONE), 1, DEPTH))  # the prompt
+        found.append(mode_fallback.observe(round_of(1, 0.01), 1, DEPTH))
+        found.append(mode_fallback.observe(round_of(4, 30), 4, DEPTH))
     change = next(change for change in found if change is not None)
     assert change.reason == "SD 30 tok/s over the last 64 tokens, plain decoding 40"
 
 
 def test_a_promise_that_plain_decoding_does_not_keep_is_taken_back() -> None:
-    ladder = ModeFallback("ssd", plain_at(60))
-    changes = run(ladder, {"ssd": 41, "sd": 45, "off": 40}, 300)
+    mode_fallback = ModeFallback("ssd", plain_at(60))
+    changes = run(mode_fallback, {"ssd": 41, "sd": 45, "off": 40}, 300)
     assert modes(changes) == ["sd", "off", "sd"]  # the better of the two
     assert changes[-1][1].reason == "plain decoding 40 tok/s over the last 64 tokens, SD 45 before"
 
 
 @pytest.mark.parametrize("wanted", ["sd", "ngram"])
 def test_trials_come_after_waits_that_double(wanted: Mode) -> None:
-    ladder = ModeFallback(wanted, plain_at(40))
-    changes = run(ladder, {wanted: 30, "off": 40}, 5000)
+    mode_fallback = ModeFallback(wanted, plain_at(40))
+    changes = run(mode_fallback, {wanted: 30, "off": 40}, 5000)
     assert modes(changes[:6]) == ["off", wanted] * 3
     starts = [done for done, change in changes if change.mode == wanted]
     ends = [done for done, change in changes if change.mode == "off"]
@@ -138,29 +138,29 @@ def test_trials_come_after_waits_that_double(wanted: Mode) -> None:
 
 
 def test_a_trial_that_pays_stays_and_makes_the_next_wait_short_again() -> None:
-    ladder = ModeFallback("sd", plain_at(40))
-    run(ladder, {"sd": 30, "off": 40}, 1000)
-    assert ladder.mode == "off"
-    assert modes(run(ladder, {"sd": 60, "off": 40}, 2000)) == ["sd"]
-    changes = run(ladder, {"sd": 30, "off": 40}, 500)
+    mode_fallback = ModeFallback("sd", plain_at(40))
+    run(mode_fallback, {"sd": 30, "off": 40}, 1000)
+    assert mode_fallback.mode == "off"
+    assert modes(run(mode_fallback, {"sd": 60, "off": 40}, 2000)) == ["sd"]
+    changes = run(mode_fallback, {"sd": 30, "off": 40}, 500)
     assert modes(changes) == ["off", "sd", "off"]
     assert changes[1][0] - changes[0][0] == FIRST_PATIENCE
 
 
 def test_a_trial_must_beat_the_rung_that_it_interrupts() -> None:
-    ladder = ModeFallback("ssd", plain_at(40))
-    assert modes(run(ladder, {"ssd": 35, "sd": 60}, 200)) == ["sd"]
-    changes = run(ladder, {"ssd": 50, "sd": 60}, 500)
+    mode_fallback = ModeFallback("ssd", plain_at(40))
+    assert modes(run(mode_fallback, {"ssd": 35, "sd": 60}, 200)) == ["sd"]
+    changes = run(mode_fallback, {"ssd": 50, "sd": 60}, 500)
     assert modes(changes) == ["ssd", "sd"]
     assert changes[1][1].reason == "SSD 50 tok/s over the last 64 tokens, SD 60"
 
 
 def test_waiting_goes_on_over_answers() -> None:
-    ladder = ModeFallback("sd", plain_at(40))
+    mode_fallback = ModeFallback("sd", plain_at(40))
     speeds: Speeds = {"sd": 30, "off": 40}
-    run(ladder, speeds, 80)
-    assert ladder.mode == "off"
-    assert [modes(run(ladder, speeds, 100)) for _ in range(3)] == [[], [], ["sd"]]
+    run(mode_fallback, speeds, 80)
+    assert mode_fallback.mode == "off"
+    assert [modes(run(mode_fallback, speeds, 100)) for _ in range(3)] == [[], [], ["sd"]]
 
 
 def test_plain_cost_is_known_where_it_was_measured_between_and_beyond() -> None:

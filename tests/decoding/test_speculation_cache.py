@@ -9,14 +9,20 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from localspec.decoding.drafters.draft_state import DraftState
-from localspec.decoding.drafters.fan_out import Forecast, accepted_exactly, fan_out, forecasts_after
+from localspec.decoding.drafters.drafter import DraftState
 from localspec.decoding.drafters.proposer import Proposer
-from localspec.decoding.drafters.speculation_cache import Branch, SpeculationCache
+from localspec.decoding.drafters.speculation_cache import (
+    Branch,
+    Forecast,
+    SpeculationCache,
+    accepted_exactly,
+    fan_out,
+    forecasts_after,
+)
 from localspec.decoding.policy import AcceptanceCalibration, CostCurve, LatencyModel
 from localspec.testing.fake import FakeModel
 from localspec.types import EngineSettings, FanOutShape, Sampling, VerifyOutcome
-from tests.decoding.toys import GREEDY, PLAIN, assert_cache_follows, greedy_text, pace_of, proposer_of
+from tests.decoding.toys import GREEDY, PLAIN, assert_cache_follows, greedy_text, policy_of, proposer_of
 
 TEXT = [1, 2, 3]
 SETTINGS = EngineSettings(draft_length=3, fan_out_budget=6)
@@ -48,30 +54,30 @@ class Bench:
     sampling: Sampling = GREEDY
     context: int = 4096
     model: WatchedModel = field(init=False)
-    trunk: DraftState = field(init=False)
+    draft_state: DraftState = field(init=False)
     proposer: Proposer = field(init=False)
-    preparation: SpeculationCache = field(init=False)
+    cache: SpeculationCache = field(init=False)
 
     def __post_init__(self) -> None:
         self.model = WatchedModel(self.context)
-        self.trunk = DraftState(self.model)
-        self.trunk.begin(TEXT)
-        pace = pace_of(None, self.settings, deterministic=self.sampling == GREEDY)
+        self.draft_state = DraftState(self.model)
+        self.draft_state.begin(TEXT)
+        policy = policy_of(None, self.settings, deterministic=self.sampling == GREEDY)
         self.proposer = proposer_of(self.sampling, self.settings)
-        self.preparation = SpeculationCache(self.trunk, pace, self.proposer, self.settings)
+        self.cache = SpeculationCache(self.draft_state, policy, self.proposer, self.settings)
         for _ in range(self.sent):
-            self.trunk.extend(pace, self.proposer)
-        self.preparation.open_round(self.sent)
+            self.draft_state.extend(policy, self.proposer)
+        self.cache.open_round(self.sent)
 
     def prepare(self, most_steps: int = 1000) -> None:
         """Work until there is nothing to do."""
         for _ in range(most_steps):
-            if not self.preparation.step():
+            if not self.cache.step():
                 return
 
     @property
     def branches(self) -> dict[VerifyOutcome, Branch]:
-        return self.preparation.branches
+        return self.cache.branches
 
     @property
     def own(self) -> Branch:
@@ -79,7 +85,7 @@ class Bench:
 
     def expected(self) -> list[Forecast]:
         """Rank all outcomes that are not the trunk's own, the likeliest first."""
-        proposals = self.trunk.proposals
+        proposals = self.draft_state.proposals
         exactly = accepted_exactly([proposal.weight for proposal in proposals[: self.sent]])
         found = []
         for accepted, proposal in enumerate(proposals):
@@ -89,13 +95,13 @@ class Bench:
         return sorted(found, key=lambda forecast: forecast.chance, reverse=True)
 
     def text_of(self, branch: Branch) -> list[int]:
-        sent = [proposal.token for proposal in self.trunk.proposals[: branch.outcome.accepted]]
-        return [*self.trunk.text, *sent, branch.outcome.bonus]
+        sent = [proposal.token for proposal in self.draft_state.proposals[: branch.outcome.accepted]]
+        return [*self.draft_state.text, *sent, branch.outcome.bonus]
 
 
 def assert_sound(bench: Bench) -> None:
     """Check what every branch proposes and what its cache holds."""
-    assert_cache_follows(bench.trunk, bench.model) if not bench.own.proposals else None
+    assert_cache_follows(bench.draft_state, bench.model) if not bench.own.proposals else None
     for branch in bench.branches.values():
         before = bench.text_of(branch)
         proposed = [proposal.token for proposal in branch.proposals]
@@ -117,16 +123,16 @@ def test_every_branch_is_drafted_to_its_full_length() -> None:
     bench = Bench()
     bench.prepare()
     assert {len(branch.proposals) for branch in bench.branches.values()} == {4}
-    assert not bench.preparation.step()
+    assert not bench.cache.step()
 
 
 def test_the_likely_is_prepared_before_the_unlikely() -> None:
     dear = LatencyModel(CostCurve({1: 1.0}), CostCurve({1: 0.01, 2: 0.5, 16: 8.0}))  # one sequence at a time
     bench = Bench()
-    bench.preparation._pace = pace_of(dear)
+    bench.cache._policy = policy_of(dear)
     opened: list[VerifyOutcome] = []
     for _ in range(60):
-        bench.preparation.step()
+        bench.cache.step()
         opened += [outcome for outcome in bench.branches if outcome not in opened]
     ranked = [forecast.outcome for forecast in bench.expected()]
     forks = [outcome for outcome in opened if outcome in ranked]
@@ -141,7 +147,7 @@ def test_a_fixed_shape_opens_its_counts(shape: FanOutShape, sent: int, budget: i
     bench = Bench(replace(SETTINGS, fan_out_shape=shape, fan_out_budget=budget), sent)
     bench.prepare()
     calibration = AcceptanceCalibration()
-    chances = [calibration.chance(proposal.confidence) for proposal in bench.trunk.proposals[:sent]]
+    chances = [calibration.chance(proposal.confidence) for proposal in bench.draft_state.proposals[:sent]]
     wanted = fan_out(shape, budget, sent, sum(chances) / max(sent, 1))
     wanted[sent] = max(1, wanted[sent])  # the trunk's own branch is free, even without a share
     found = Counter(outcome.accepted for outcome in bench.branches)
@@ -158,10 +164,10 @@ def test_the_likeliest_outcome_of_all_needs_no_sequence() -> None:
     bench.prepare()
     assert [branch.sequence for branch in bench.branches.values()] == [0]
     before = bench.model.moves
-    assert bench.preparation.settle(bench.own.outcome)
-    bench.preparation.open_round(3)
+    assert bench.cache.settle(bench.own.outcome)
+    bench.cache.open_round(3)
     assert bench.model.moves == before == 0
-    assert_cache_follows(bench.trunk, bench.model)
+    assert_cache_follows(bench.draft_state, bench.model)
 
 
 def test_there_are_never_more_branches_than_sequences() -> None:
@@ -186,15 +192,15 @@ def outcomes_of_every_kind() -> list[VerifyOutcome]:
 def test_the_trunk_follows_every_outcome(outcome: VerifyOutcome, steps: int) -> None:
     bench = Bench()
     bench.prepare(steps)
-    expected = [*TEXT, *[p.token for p in bench.trunk.proposals[: outcome.accepted]], outcome.bonus]
+    expected = [*TEXT, *[p.token for p in bench.draft_state.proposals[: outcome.accepted]], outcome.bonus]
     branch = bench.branches.get(outcome)
-    assert bench.preparation.settle(outcome) == (branch is not None)
-    assert bench.trunk.text == expected
-    assert bench.trunk.proposals == (branch.proposals if branch else [])
-    assert_cache_follows(bench.trunk, bench.model)
+    assert bench.cache.settle(outcome) == (branch is not None)
+    assert bench.draft_state.text == expected
+    assert bench.draft_state.proposals == (branch.proposals if branch else [])
+    assert_cache_follows(bench.draft_state, bench.model)
     if branch and branch.proposals:
         assert bench.model.length() >= len(expected)  # what the branch has read need not be read again
-    bench.preparation.open_round(min(2, len(bench.trunk.proposals)))
+    bench.cache.open_round(min(2, len(bench.draft_state.proposals)))
     bench.prepare()
     assert len(bench.branches) == 7
     assert_sound(bench)
@@ -215,23 +221,23 @@ def test_branches_serve_hundreds_of_rounds(shape: FanOutShape, sampling: Samplin
         if bench.branches and rng.random() < 0.7:
             outcome = rng.choice(list(bench.branches))
         text = [
-            *bench.trunk.text,
-            *[p.token for p in bench.trunk.proposals[: outcome.accepted]],
+            *bench.draft_state.text,
+            *[p.token for p in bench.draft_state.proposals[: outcome.accepted]],
             outcome.bonus,
         ]
-        hits += bench.preparation.settle(outcome)
-        assert bench.trunk.text == text
-        assert_cache_follows(bench.trunk, bench.model)
+        hits += bench.cache.settle(outcome)
+        assert bench.draft_state.text == text
+        assert_cache_follows(bench.draft_state, bench.model)
         if rng.random() < 0.1:
-            foreign = [rng.randrange(16) for _ in range(rng.randrange(1, 4))]
-            bench.trunk.proposals = []
+            copied = [rng.randrange(16) for _ in range(rng.randrange(1, 4))]
+            bench.draft_state.proposals = []
             bench.model.truncate(min(bench.model.length(), len(text) - 1))
-            bench.trunk.adopt(foreign, bench.proposer)
-            bench.sent = len(foreign)
+            bench.draft_state.adopt(copied, bench.proposer)
+            bench.sent = len(copied)
         else:
-            bench.sent = rng.randrange(min(3, len(bench.trunk.proposals)) + 1)
-        bench.preparation.open_round(bench.sent)
-        assert bench.model.length() <= len(bench.trunk.text) + 8
+            bench.sent = rng.randrange(min(3, len(bench.draft_state.proposals)) + 1)
+        bench.cache.open_round(bench.sent)
+        assert bench.model.length() <= len(bench.draft_state.text) + 8
     assert 100 < hits < 300
 
 
@@ -239,8 +245,8 @@ def test_branches_share_only_what_is_new() -> None:
     bench = Bench()
     for _ in range(30):
         bench.prepare()
-        bench.preparation.settle(bench.own.outcome)
-        bench.preparation.open_round(3)
+        bench.cache.settle(bench.own.outcome)
+        bench.cache.open_round(3)
     before = bench.model.shared
     bench.prepare()
     assert bench.model.shared - before <= 6 * (4 + 3)  # for each the last round, and what is judged
@@ -251,9 +257,9 @@ def test_preparing_stops_quietly_where_the_context_ends() -> None:
     bench.prepare(most_steps=50)
     assert max(bench.model.length(sequence) for sequence in range(9)) <= len(TEXT) + 4
     outcome = VerifyOutcome(0, 0)
-    bench.preparation.settle(outcome)
-    assert bench.trunk.text == [*TEXT, 0]
-    assert_cache_follows(bench.trunk, bench.model)
+    bench.cache.settle(outcome)
+    assert bench.draft_state.text == [*TEXT, 0]
+    assert_cache_follows(bench.draft_state, bench.model)
 
 
 def test_gathering_lets_a_new_text_start_from_everything_that_was_read() -> None:
@@ -261,11 +267,11 @@ def test_gathering_lets_a_new_text_start_from_everything_that_was_read() -> None
     bench.prepare()
     written = greedy_text(bench.model, TEXT, 7)
     held = bench.model.length()
-    bench.preparation.gather()
-    bench.trunk.begin([*TEXT, *written, 9, 9])
+    bench.cache.gather()
+    bench.draft_state.begin([*TEXT, *written, 9, 9])
     assert held > len(TEXT) + 4
     assert bench.model.length() == held
-    assert_cache_follows(bench.trunk, bench.model)
+    assert_cache_follows(bench.draft_state, bench.model)
 
 
 def test_penalties_see_the_text_of_each_branch() -> None:
@@ -279,18 +285,18 @@ def test_penalties_see_the_text_of_each_branch() -> None:
 
 def test_a_call_that_would_only_delay_the_verdict_is_not_begun() -> None:
     bench = Bench()
-    preparation, model = bench.preparation, bench.model
-    preparation.open_round(bench.sent, since=-1e6)  # the verdict is overdue, and nothing is ready for it
+    cache, model = bench.cache, bench.model
+    cache.open_round(bench.sent, since=-1e6)  # the verdict is overdue, and nothing is ready for it
     calls = len(model.calls)
-    assert not preparation.step()
+    assert not cache.step()
     assert len(model.calls) == calls
-    assert preparation.branches == {}
+    assert cache.branches == {}
 
 
 def test_a_call_that_ends_before_the_verdict_is_begun_and_announces_its_end() -> None:
     bench = Bench()
     started = time.perf_counter()
-    bench.preparation.open_round(bench.sent, since=started + 1e6)
-    assert bench.preparation.step()
-    assert bench.preparation.branches
-    assert bench.preparation.busy_until > started
+    bench.cache.open_round(bench.sent, since=started + 1e6)
+    assert bench.cache.step()
+    assert bench.cache.branches
+    assert bench.cache.busy_until > started

@@ -9,8 +9,8 @@ from dataclasses import replace
 from localspec.decoding.drafters.proposer import Proposal
 from localspec.decoding.policy import AcceptanceCalibration, CostCurve, LatencyModel
 from localspec.types import VerifyOutcome
-from tests.decoding.test_prepare import SETTINGS, Bench
-from tests.decoding.toys import pace_of, teach
+from tests.decoding.test_speculation_cache import SETTINGS, Bench
+from tests.decoding.toys import policy_of, teach
 
 
 def taught(kinds: Sequence[str]) -> Bench:
@@ -19,14 +19,12 @@ def taught(kinds: Sequence[str]) -> Bench:
     for kind in kinds:
         bench.prepare()
         accepted = 2 if kind == "accepted" else 0
-        proposal = bench.trunk.proposals[accepted]
+        proposal = bench.draft_state.proposals[accepted]
         bonus = next(t for t, _ in proposal.guesses if accepted == 2 or t != proposal.token)
-        bench.preparation.settle(
-            VerifyOutcome(accepted, unguessed(proposal) if kind == "surprise" else bonus)
-        )
-        while len(bench.trunk.proposals) < 2:
-            bench.trunk.extend(pace_of(), bench.proposer)
-        bench.preparation.open_round(2)
+        bench.cache.settle(VerifyOutcome(accepted, unguessed(proposal) if kind == "surprise" else bonus))
+        while len(bench.draft_state.proposals) < 2:
+            bench.draft_state.extend(policy_of(), bench.proposer)
+        bench.cache.open_round(2)
     bench.prepare()
     return bench
 
@@ -55,7 +53,7 @@ def test_where_guesses_are_wrong_there_are_fewer_branches() -> None:
 def test_what_always_comes_true_is_soon_expected() -> None:
     """The own branch stands for all tokens and the best guess."""
     bench = taught(["accepted"] * 60)
-    first, second, tail = bench.trunk.proposals[:3]
+    first, second, tail = bench.draft_state.proposals[:3]
     assert bench.own.chance > 0.6 > first.weight * second.weight * tail.weight
 
 
@@ -65,16 +63,16 @@ def test_where_drafts_are_hardly_accepted_more_outcomes_come_before_longer_draft
     for chance in (0.1, 0.9):
         bench, known = Bench(), AcceptanceCalibration()
         teach(known, chance)
-        bench.preparation._pace = pace_of(one_at_a_time, calibration=known)
+        bench.cache._policy = policy_of(one_at_a_time, calibration=known)
         while len(bench.branches) < 4:
-            bench.preparation.step()
+            bench.cache.step()
         longest[chance] = max(len(branch.proposals) for branch in bench.branches.values())
     assert longest == {0.1: 1, 0.9: 4}
 
 
 def test_what_a_call_costs_is_learned_by_its_width() -> None:
     bench = Bench()
-    costs = bench.preparation._pace.step.points
+    costs = bench.cache._policy.step.points
     before = costs()
     bench.prepare(most_steps=1)
     width = bench.model.calls[-1]

@@ -9,8 +9,8 @@ from queue import SimpleQueue
 
 import pytest
 
-from localspec.decoding.drafters.draft_state import DraftState
-from localspec.decoding.drafters.ssd import SSDDrafter
+from localspec.decoding.drafters.drafter import DraftState
+from localspec.decoding.drafters.ssd import DraftWorker, SSDDrafter
 from localspec.decoding.policy import CostCurve, LatencyModel
 from localspec.errors import Cancelled, EngineError
 from localspec.testing.fake import FakeModel
@@ -23,7 +23,7 @@ from tests.decoding.toys import (
     broken,
     drafters,
     greedy_text,
-    pace_of,
+    policy_of,
     proposer_of,
 )
 
@@ -57,7 +57,12 @@ def ahead_of(
     costs: LatencyModel | None = None,
     settings: EngineSettings = SETTINGS,
 ) -> SSDDrafter:
-    return SSDDrafter(DraftState(model), pace_of(costs, settings), proposer_of(GREEDY, settings), settings)
+    return drafter_on(DraftState(model), costs, settings)
+
+
+def drafter_on(state: DraftState, costs: LatencyModel | None, settings: EngineSettings) -> SSDDrafter:
+    worker = DraftWorker(state, policy_of(costs, settings), proposer_of(GREEDY, settings), settings)
+    return SSDDrafter(worker, settings.draft_length)
 
 
 def first_token(model: FakeModel, prompt: Sequence[int] = PROMPT) -> int:
@@ -101,7 +106,7 @@ def test_a_prepared_draft_is_cut_where_the_draft_model_is_unsure() -> None:
         gate.wait_until_closed()
         bonus = first_token(model)
         drafter.commit(VerifyOutcome(0, bonus))
-        ready = drafter._ready.branches[VerifyOutcome(0, bonus)].proposals
+        ready = drafter.worker.prepared.branches[VerifyOutcome(0, bonus)].proposals
         sure = next(place for place, proposal in enumerate(ready) if proposal.confidence < 0.9)
         assert drafter.draft(4).tokens == tuple(proposal.token for proposal in ready[:sure])
         gate.open()
@@ -113,10 +118,10 @@ def test_a_short_prepared_draft_is_sent_as_it_is_while_the_draft_model_is_long_b
         with Gate(free_calls=3) as gate:
             model = FakeModel(sequences=5, delay=gate)
             drafter = ahead_of(model)
-            drafter._inbox = Signalling(gate.open)
+            drafter.worker.inbox = Signalling(gate.open)
             drafter.begin(PROMPT)
             gate.wait_until_closed()
-            drafter._preparation.busy_until = busy_until
+            drafter.worker.cache.busy_until = busy_until
             drafter.commit(VerifyOutcome(0, first_token(model)))
             assert len(drafter.draft(4).tokens) in lengths
             drafter.end()
@@ -146,15 +151,15 @@ def test_after_a_draft_that_was_asked_for_its_verification_begins_anew() -> None
     model = FakeModel(sequences=5)
     costs = LatencyModel(CostCurve({1: 1.0}), CostCurve({1: 0.5}))
     settings = replace(SETTINGS, fan_out_budget=0, min_confidence=0.0)
-    trunk = DraftState(model, clock=lambda: 0.5 * len(model.calls))
-    drafter = SSDDrafter(trunk, pace_of(costs, settings), proposer_of(GREEDY, settings), settings)
-    drafter._inbox = inbox = Watched()
+    draft_state = DraftState(model, clock=lambda: 0.5 * len(model.calls))
+    drafter = drafter_on(draft_state, costs, settings)
+    drafter.worker.inbox = inbox = Watched()
     drafter.begin(PROMPT)
     assert inbox.idle.wait(PATIENCE_S)
     drafter.commit(VerifyOutcome(0, (first_token(model) + 1) % 16))
     assert drafter.draft(4).origin is DraftOrigin.FRESH
     assert inbox.idle.wait(PATIENCE_S)
-    drafter.commit(next(iter(drafter._ready.branches)))
+    drafter.commit(next(iter(drafter.worker.prepared.branches)))
     assert drafter.draft(1).origin is DraftOrigin.AHEAD
     drafter.end()
 
@@ -163,10 +168,10 @@ def test_a_branch_whose_first_token_is_being_drafted_is_worth_the_wait() -> None
     with Gate(free_calls=1) as gate:
         model = FakeModel(sequences=5, delay=gate)
         drafter = ahead_of(model)
-        drafter._inbox = Signalling(gate.open)
+        drafter.worker.inbox = Signalling(gate.open)
         drafter.begin(PROMPT)
         gate.wait_until_closed()  # the prompt is read, the first branches are opened and hold nothing
-        assert {len(branch.proposals) for branch in drafter._ready.branches.values()} == {0}
+        assert {len(branch.proposals) for branch in drafter.worker.prepared.branches.values()} == {0}
         drafter.commit(VerifyOutcome(0, first_token(model)))
         draft = drafter.draft(4)
         assert draft.origin is DraftOrigin.AHEAD
@@ -178,7 +183,7 @@ def test_what_was_prepared_for_one_round_does_not_serve_the_next() -> None:
     with Gate(free_calls=4) as gate:
         model = FakeModel(sequences=5, delay=gate)
         drafter = ahead_of(model)
-        drafter._inbox = inbox = Signalling(lambda: None)
+        drafter.worker.inbox = inbox = Signalling(lambda: None)
         drafter.begin(PROMPT)
         gate.wait_until_closed()
         bonus = first_token(model)
@@ -194,7 +199,7 @@ def test_a_short_prepared_draft_is_lengthened_while_that_pays() -> None:
     with Gate(free_calls=3) as gate:
         model = FakeModel(sequences=5, delay=gate)
         drafter = ahead_of(model)
-        drafter._inbox = Signalling(gate.open)
+        drafter.worker.inbox = Signalling(gate.open)
         drafter.begin(PROMPT)
         gate.wait_until_closed()
         drafter.commit(VerifyOutcome(0, first_token(model)))
@@ -212,7 +217,7 @@ def test_an_error_while_the_caller_waits_reaches_the_caller() -> None:
             model._delay = broken
             gate.open()
 
-        drafter._inbox = Signalling(break_it)
+        drafter.worker.inbox = Signalling(break_it)
         drafter.begin(PROMPT)
         gate.wait_until_closed()
         drafter.commit(VerifyOutcome(0, (first_token(model) + 1) % 16))
@@ -227,8 +232,8 @@ def test_an_error_before_the_caller_asks_reaches_the_caller() -> None:
     model = FakeModel(sequences=5, delay=broken)
     drafter = ahead_of(model)
     drafter.begin(PROMPT)
-    assert drafter._thread is not None
-    drafter._thread.join(PATIENCE_S)
+    assert drafter.worker._thread is not None
+    drafter.worker._thread.join(PATIENCE_S)
     drafter.commit(VerifyOutcome(0, 5))
     with pytest.raises(EngineError, match="the card fell out"):
         drafter.draft(4)
@@ -250,7 +255,7 @@ def test_ending_stops_a_draft_model_that_reads_a_long_prompt() -> None:
     assert reading.wait(PATIENCE_S)
     drafter.end()
     assert drafters() == []
-    assert isinstance(drafter._failure, Cancelled)
+    assert isinstance(drafter.worker.failure, Cancelled)
     drafter.end()
 
     model._delay = None

@@ -4,14 +4,14 @@ import random
 
 import pytest
 
-from localspec.decoding.drafters.fan_out import (
+from localspec.decoding.drafters.proposer import Proposal
+from localspec.decoding.drafters.speculation_cache import (
     accepted_exactly,
     best_width,
     fan_out,
     forecasts_after,
     guesses_after,
 )
-from localspec.decoding.drafters.proposer import Proposal
 from localspec.types import FanOutShape, VerifyOutcome
 
 GUESSES = Proposal(7, 0.5, ((7, 0.5), (3, 0.3), (9, 0.2)), None)
