@@ -278,6 +278,15 @@ class ModelInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class Interval:
+    """A measured figure with its 95% interval, whose ends are NaN where one sample tells no spread."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
 class ModelOptions:
     """Which GGUF to open, where, and with which context.
 

@@ -8,29 +8,19 @@ pace are left out of comparisons; where that is most of them, nothing is compare
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
-from statistics import fmean, median
+from statistics import median
 
-from localspec.benchmark.contender import Anchor, Run
-from localspec.benchmark.statistics import ratio_of_sums
-from localspec.types import Summary
+from localspec.benchmark.harness import FEWEST_PROMPTS, Anchor, Run
+from localspec.benchmark.statistics import Paces, rate, speedup
+from localspec.types import Interval, Summary
 
 ALL = "all"
 """What stands for all tasks together."""
 DISTURBED = 0.1
 """A change of plain decoding's pace during a prompt that spoils what is compared there."""
-FEWEST_PROMPTS = 3  # below it nothing can be told
-
-
-@dataclass(frozen=True, slots=True)
-class Interval:
-    """A figure with its 95 % interval, whose ends are None where a single prompt tells no spread."""
-
-    value: float
-    low: float | None
-    high: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,14 +89,11 @@ def table(runs: Sequence[Run], anchors: Sequence[Anchor], peaks: Mapping[str, in
         for run in runs:
             if task in {run.task, ALL}:
                 by_name[run.contender].append(run)
+        first = [] if reason else [run for run in by_name[names[0]] if run.prompt in fair]
         for name in names:
             if mine := by_name[name]:
-                comparable = name != names[0] and not reason
-                ratios = [
-                    _against(mine, by_name[names[0]], fair, pace) if comparable else None
-                    for pace in (_decoding, _whole)
-                ]
-                rows.append(_row(name, task, mine, ratios, peaks.get(name)))
+                others = first if name != names[0] else []
+                rows.append(_row(name, task, mine, others, peaks.get(name)))
     return SpeedTable(tuple(rows), drift, not reason, reason)
 
 
@@ -138,39 +125,33 @@ def _why_not(drift: Drift, steady: int, left: int) -> str:
     return ""
 
 
-def _row(
-    name: str, task: str, runs: Sequence[Run], ratios: Sequence[Interval | None], peak: int | None
-) -> Row:
-    sums = [run.summary for run in runs]
-    drafted = sum(each.drafted for each in sums)
-    hits, misses = sum(each.hits for each in sums), sum(each.misses for each in sums)
-    work = sum(each.verify_s + each.draft_s for each in sums)
-    bound = work + sum(each.wait_s + each.python_s for each in sums)
-    prompt_s = sum(each.prompt_s for each in sums)
-    rounds = sum(each.rounds for each in sums)
+def _row(name: str, task: str, runs: Sequence[Run], first: Sequence[Run], peak: int | None) -> Row:
+    def total(field: str) -> float:
+        return float(sum(getattr(run.summary, field) for run in runs))
 
-    def per_round(total: float) -> float | None:
-        return total / rounds if rounds else None
+    def per_round(amount: float) -> float | None:
+        return _share(amount, total("rounds"))
 
+    work = total("verify_s") + total("draft_s")
     return Row(
         contender=name,
         task=task,
         answers=len(runs),
-        tokens_per_s=_speed(runs),
-        against=ratios[0],
-        whole_against=ratios[1],
-        prompt_tokens_per_s=_share(sum(each.prompt_tokens - each.cached_tokens for each in sums), prompt_s),
-        first_token_s=median(each.first_token_s for each in sums),
-        acceptance=_share(sum(each.accepted for each in sums), drafted),
-        accepted_at=_accepted_at(sums),
-        hit_rate=_share(hits, hits + misses),
-        tokens_per_round=per_round(sum(each.tokens - 1 for each in sums)),
-        drafted=per_round(drafted),
-        verify_s=per_round(sum(each.verify_s for each in sums)),
-        draft_s=per_round(sum(each.draft_s for each in sums)),
-        wait_s=per_round(sum(each.wait_s for each in sums)),
-        python_s=per_round(sum(each.python_s for each in sums)),
-        of_bound=_share(work, bound),
+        tokens_per_s=rate(_decoding(runs)),
+        against=speedup(_decoding(runs), _decoding(first)),
+        whole_against=speedup(_whole(runs), _whole(first)),
+        prompt_tokens_per_s=_share(total("prompt_tokens") - total("cached_tokens"), total("prompt_s")),
+        first_token_s=median(run.summary.first_token_s for run in runs),
+        acceptance=_share(total("accepted"), total("drafted")),
+        accepted_at=_accepted_at([run.summary for run in runs]),
+        hit_rate=_share(total("hits"), total("hits") + total("misses")),
+        tokens_per_round=per_round(total("tokens") - len(runs)),
+        drafted=per_round(total("drafted")),
+        verify_s=per_round(total("verify_s")),
+        draft_s=per_round(total("draft_s")),
+        wait_s=per_round(total("wait_s")),
+        python_s=per_round(total("python_s")),
+        of_bound=_share(work, work + total("wait_s") + total("python_s")),
         memory_peak=peak,
     )
 
@@ -185,42 +166,9 @@ def _accepted_at(sums: Sequence[Summary]) -> tuple[float, ...]:
     return tuple(a / j for a, j in zip(accepted, judged, strict=True) if j)
 
 
-def _speed(runs: Sequence[Run]) -> Interval:
-    """Return the tokens per second of decoding; every prompt weighs alike, however long its answers."""
-    by_prompt: defaultdict[int, list[float]] = defaultdict(list)
-    for run in runs:
-        by_prompt[run.prompt].append(_decoding(run))
-    paces = [fmean(of_prompt) for of_prompt in by_prompt.values()]
-    return _interval([1.0] * len(paces), paces)
+def _decoding(runs: Sequence[Run]) -> Paces:
+    return {(run.prompt, run.repetition): run.seconds_per_token for run in runs}
 
 
-def _decoding(run: Run) -> float:
-    return 1.0 / run.tokens_per_s
-
-
-def _whole(run: Run) -> float:
-    return (run.summary.first_token_s + run.summary.decode_s) / run.summary.tokens
-
-
-def _against(
-    runs: Sequence[Run], first: Sequence[Run], fair: frozenset[int], pace: Callable[[Run], float]
-) -> Interval | None:
-    """Return the speed of some runs in that of the first contender, over the prompts where that is fair.
-
-    `pace` tells the seconds per token that count.
-    """
-    theirs = {(run.prompt, run.repetition): pace(run) for run in first if run.prompt in fair}
-    pairs: defaultdict[int, list[tuple[float, float]]] = defaultdict(list)
-    for run in runs:
-        if (their := theirs.get((run.prompt, run.repetition))) is not None:
-            pairs[run.prompt].append((their, pace(run)))
-    if not pairs:
-        return None
-    means = [[fmean(paces) for paces in zip(*of_prompt, strict=True)] for of_prompt in pairs.values()]
-    return _interval([their for their, _ in means], [mine for _, mine in means])
-
-
-def _interval(above: Sequence[float], below: Sequence[float]) -> Interval:
-    if len(above) == 1:
-        return Interval(above[0] / below[0], None, None)
-    return Interval(*ratio_of_sums(above, below))
+def _whole(runs: Sequence[Run]) -> Paces:
+    return {(run.prompt, run.repetition): run.seconds / run.summary.tokens for run in runs}

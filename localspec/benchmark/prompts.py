@@ -8,7 +8,7 @@ from itertools import chain, zip_longest
 from pathlib import Path
 from typing import NoReturn
 
-from localspec.benchmark.contender import Prompt
+from localspec.benchmark.harness import Prompt
 from localspec.errors import UserError
 from localspec.storage.paths import config_dir
 from localspec.storage.profiles import profile

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from math import exp, lgamma, log, pi, sqrt
+from math import erfc, exp, lgamma, log, nan, pi, sqrt
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from localspec.types import Distribution
+from localspec.types import Distribution, Interval
 
 _FEWEST_EXPECTED = 5.0
-_PRECISION = 1e-12
 _T_STEPS = 20001
 _RESAMPLES = 2000
+
+Floats = NDArray[np.float64]
+Paces = Mapping[tuple[int, int], float]
+"""Seconds per token by prompt and repetition."""
 
 
 def randomised_pit(p: Distribution, token: int, uniform: float) -> float:
@@ -74,13 +78,10 @@ def chi_square_p_value(observed: ArrayLike, expected: ArrayLike) -> float:
     wanted = shares * (counts.sum() / shares.sum())
     counts, wanted = _pooled(counts, wanted)
     statistic = float(((counts - wanted) ** 2 / wanted).sum())
-    freedom = len(counts) - 1
-    return _upper_gamma(freedom / 2, statistic / 2) if freedom else 1.0
+    return _chi_square_survival(statistic, len(counts) - 1)
 
 
-def _pooled(
-    counts: NDArray[np.float64], wanted: NDArray[np.float64]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _pooled(counts: Floats, wanted: Floats) -> tuple[Floats, Floats]:
     """Merge the cells that expect least until every cell expects enough."""
     order = wanted.argsort()
     counts, wanted = counts[order], wanted[order]
@@ -95,47 +96,17 @@ def _pooled(
     )
 
 
-def _upper_gamma(a: float, x: float) -> float:
-    """Return the regularised upper incomplete gamma function Q(a, x)."""
-    if x <= 0:
+def _chi_square_survival(statistic: float, freedom: int) -> float:
+    """Return the chance that chi-square of so many degrees of freedom exceeds a value.
+
+    From two degrees to two more, the regularised upper incomplete gamma function grows by one term.
+    """
+    half, odd = statistic / 2, freedom % 2
+    if half <= 0:
         return 1.0
-    front = exp(a * log(x) - x - lgamma(a))
-    if x < a + 1:
-        return max(0.0, 1.0 - front * _gamma_series(a, x))
-    return front * _gamma_fraction(a, x)
-
-
-def _gamma_series(a: float, x: float) -> float:
-    """Sum x^n / (a (a+1) ... (a+n)), which times the front factor is P(a, x)."""
-    term = total = 1.0 / a
-    divisor = a
-    while abs(term) > abs(total) * _PRECISION:
-        divisor += 1
-        term *= x / divisor
-        total += term
-    return total
-
-
-def _gamma_fraction(a: float, x: float) -> float:
-    """Evaluate the continued fraction of Q(a, x) by Lentz's method."""
-    tiny = 1e-300
-    b = x + 1 - a
-    c = 1 / tiny
-    d = 1 / b
-    value = d
-    step = 0
-    change = 0.0
-    while abs(change - 1) > _PRECISION:
-        step += 1
-        numerator = -step * (step - a)
-        b += 2
-        d = numerator * d + b
-        d = 1 / (d if abs(d) > tiny else tiny)
-        c = b + numerator / c
-        c = c if abs(c) > tiny else tiny
-        change = d * c
-        value *= change
-    return value
+    powers = (step + odd / 2 for step in range(freedom // 2))
+    terms = sum(exp(power * log(half) - half - lgamma(power + 1)) for power in powers)
+    return min(1.0, (erfc(sqrt(half)) if odd else 0.0) + terms)
 
 
 @lru_cache(64)
@@ -164,3 +135,35 @@ def ratio_of_sums(above: ArrayLike, below: ArrayLike, one_sided: float = 0.025) 
     value = float(over.sum() / under.sum())
     factor = exp(spread * student_t_quantile(1.0 - one_sided, count - 1))
     return value, value / factor, value * factor
+
+
+def rate(paces: Paces) -> Interval:
+    """Return the tokens per second; every prompt weighs alike, however often it was answered."""
+    _, mine = _paired(paces, paces)
+    return _interval(np.ones_like(mine), mine, 0.025)
+
+
+def speedup(paces: Paces, others: Paces, one_sided: float = 0.025) -> Interval | None:
+    """Return the speed of a contender in that of another, over the prompts that both have answered."""
+    theirs, mine = _paired(others, paces)
+    return _interval(theirs, mine, one_sided) if len(mine) else None
+
+
+def prompts_of_both(paces: Paces, others: Paces) -> int:
+    """Return how many prompts both have answered in the same repetition."""
+    return len({prompt for prompt, _ in paces.keys() & others.keys()})
+
+
+def _paired(paces: Paces, others: Paces) -> tuple[Floats, Floats]:
+    """Return the mean paces of two contenders for each prompt that both have answered."""
+    by_prompt: defaultdict[int, list[tuple[float, float]]] = defaultdict(list)
+    for place in sorted(paces.keys() & others.keys()):
+        by_prompt[place[0]].append((paces[place], others[place]))
+    means = np.array([np.mean(pairs, axis=0) for pairs in by_prompt.values()]).reshape(-1, 2)
+    return means[:, 0], means[:, 1]
+
+
+def _interval(above: Floats, below: Floats, one_sided: float) -> Interval:
+    if len(above) == 1:
+        return Interval(float(above[0] / below[0]), nan, nan)
+    return Interval(*ratio_of_sums(above, below, one_sided))

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from math import isfinite
 from typing import TYPE_CHECKING
@@ -23,9 +22,9 @@ from localspec.cli.shared.arguments import (
     verb_parser,
     whole,
 )
-from localspec.cli.shared.console import StatusLine, on_interrupt
+from localspec.cli.shared.console import ProgressLine, on_interrupt
 from localspec.cli.shared.errors import FAILURE, INTERRUPTED, SUCCESS
-from localspec.errors import Cancelled, UserError
+from localspec.errors import UserError
 
 if TYPE_CHECKING:
     from localspec.benchmark.exactness import Difference, DistributionResult, Effort, GreedyResult, Report
@@ -100,47 +99,21 @@ def _wait() -> None:
 def _check(runtime: Runtime, how: Decoding, effort: Effort) -> Report:
     from localspec.benchmark.exactness import check, variants
 
-    progress = VerifyProgress(runtime.cancel)
     tested = variants(how.settings, how.mode, runtime.modes)
     if not tested:
         reason = "; ".join(runtime.notes) or "these models cannot speculate so"
         raise UserError(f"there is nothing to verify: {reason}", "choose another --mode or other models")
+    progress = ProgressLine(runtime.cancel)
+
+    def show(words: str, done: float) -> None:
+        progress.check()
+        progress.update(f"{done:.0%}{progress.time_left(done)}: {words}")
+
     try:
         with on_interrupt(progress.stop):
-            return check(runtime, tested, effort, progress)
+            return check(runtime, tested, effort, show)
     finally:
-        progress.status.clear()
-
-
-class VerifyProgress:
-    """How far the test is and how long it should take, on the status line; and how it is stopped."""
-
-    def __init__(self, cancel: Callable[[], None], now: Callable[[], float] = time.monotonic) -> None:
-        self.status = StatusLine()
-        self._cancel = cancel
-        self._stopped = False
-        self._now = now
-        self._began_s = now()
-
-    def stop(self) -> None:
-        """End the test as soon as possible."""
-        self._stopped = True
-        self._cancel()
-
-    def __call__(self, words: str, done: float) -> None:
-        """Show what comes next."""
-        if self._stopped:
-            raise Cancelled("the test was stopped")
-        self.status.update(self.line(words, done))
-
-    def line(self, words: str, done: float) -> str:
-        """Return how far it is, in a line."""
-        left = ""
-        if done:
-            from localspec.tuning.words import time_left  # 20 ms
-
-            left = f", {time_left(self._now() - self._began_s, done)}"
-        return f"{done:.0%}{left}: {words}"
+        progress.clear()
 
 
 def _lines(runtime: Runtime, report: Report) -> Iterator[str]:

@@ -1,149 +1,70 @@
-"""Really run the best candidates against plain decoding, on prompts that nobody has traced.
+"""Really run the best candidates against plain decoding, and choose the way of decoding that is kept.
 
-Contenders take turns, each time on another prompt than the one before: a draft model that had just read the
-same prompt for another contender would begin faster than it does in everyday use.
+Contenders take turns on prompts that nobody has traced, each time on another prompt than the one before: a
+draft model that had just read the same prompt for another contender would begin faster than it does in
+everyday use.
+
+Answers to one prompt are compared with each other, prompts are what chance picks from (the bootstrap draws
+them anew), and few prompts widen the intervals (Student's t). Where several contenders try to beat plain
+decoding, each interval is widened so that in at most one of twenty confirmations any wins by chance.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from hashlib import sha256
+from math import exp, log
 from pathlib import Path
-from types import TracebackType
-from typing import Self, TextIO
 
-from localspec.errors import Cancelled, EngineError, StoreError, UserError
-from localspec.inference.interface import OpenModels
-from localspec.storage.json_file import checked
-from localspec.storage.paths import PRIVATE_FILE, write_atomically
-from localspec.tuning.events import ConfirmedContender, Dropped, SettingsCandidate
-from localspec.tuning.verdict import (
-    DRIFT,
+from localspec.benchmark.harness import (
     FEWEST_PROMPTS,
-    PLAIN,
-    SHORTEST,
-    Entrant,
+    Contender,
+    Harness,
+    OwnContender,
+    Question,
     Run,
-    Verdict,
-    choose,
-    compare,
-    paces_of,
-    settled,
+    RunRecord,
+    in_turn,
 )
-from localspec.types import EngineSettings, Finished, Request, Summary
-
-
-@dataclass(frozen=True, slots=True)
-class _Line:
-    """What one line holds: a run, how long the answers are, or who takes part no more."""
-
-    key: str
-    run: Run | None = None
-    tokens: int | None = None
-    dropped: Dropped | None = None
-
-
-class Notebook:
-    """The runs under one key; a context manager. Without a file they are kept in memory alone."""
-
-    def __init__(self, file: Path | None, key: str) -> None:
-        """Read what is there; damaged lines, and those of another key, are gone from then on."""
-        self._path, self._key = file, key
-        self._open_file: TextIO | None = None
-        self.runs: dict[tuple[str, int, int], Run] = {}
-        self.tokens: int | None = None
-        self.dropped: dict[str, Dropped] = {}
-        for line in [] if file is None else _read(file):
-            if line.key == key:
-                self._take(line)
-
-    def __enter__(self) -> Self:
-        if self._path is not None:
-            lines = [_Line(self._key, run=run) for run in self.runs.values()]
-            lines += [_Line(self._key, dropped=dropped) for dropped in self.dropped.values()]
-            if self.tokens is not None:
-                lines.insert(0, _Line(self._key, tokens=self.tokens))
-            write_atomically(self._path, "".join(map(_text, lines)), PRIVATE_FILE)
-            self._open_file = self._path.open("a", encoding="utf-8")
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._open_file is not None:
-            self._open_file.close()
-
-    def all(self) -> list[Run]:
-        """Return every run in its order."""
-        return list(self.runs.values())
-
-    def of(self, name: str) -> list[Run]:
-        """Return the runs of one contender in their order."""
-        return [run for run in self.runs.values() if run.name == name]
-
-    def add(self, run: Run) -> None:
-        """Keep a finished run."""
-        self._keep(_Line(self._key, run=run))
-
-    def set_tokens(self, tokens: int) -> None:
-        """Keep how long the answers are."""
-        self._keep(_Line(self._key, tokens=tokens))
-
-    def drop(self, name: str, reason: str) -> None:
-        """Keep that a contender takes part no more."""
-        self._keep(_Line(self._key, dropped=Dropped(name, reason)))
-
-    def _keep(self, line: _Line) -> None:
-        if self._open_file is not None:
-            try:
-                self._open_file.write(_text(line))
-                self._open_file.flush()
-            except OSError as error:
-                raise StoreError(f"cannot write `{self._path}`: {error.strerror or error}") from error
-        self._take(line)
-
-    def _take(self, line: _Line) -> None:
-        if line.run is not None:
-            self.runs[line.run.name, line.run.prompt, line.run.turn] = line.run
-        if line.tokens is not None:
-            self.tokens = line.tokens
-        if line.dropped is not None:
-            self.dropped[line.dropped.name] = line.dropped
-
-
-def _read(path: Path) -> Iterable[_Line]:
-    try:
-        texts = path.read_text(encoding="utf-8", errors="replace").split("\n")
-    except OSError:
-        return
-    for text in texts:
-        try:
-            yield checked(_Line, json.loads(text), "line")
-        except (ValueError, RecursionError):
-            continue
-
-
-def _text(line: _Line) -> str:
-    return json.dumps({name: value for name, value in asdict(line).items() if value is not None}) + "\n"
-
+from localspec.benchmark.statistics import Paces, prompts_of_both, rate, speedup
+from localspec.errors import EngineError, UserError
+from localspec.inference.interface import OpenModels
+from localspec.tuning.events import ConfirmedContender, Dropped, SettingsCandidate
+from localspec.types import EngineSettings, Interval, Mode, Request
 
 LLAMA_CPP = EngineSettings(
     mode="sd", draft_length=3, acceptance="match", min_confidence=0.0, draft_temperature=1.0
 )
 """What llama.cpp does with a draft model when nobody tells it otherwise."""
-
 NAMES = ("best", "second", "third")
+PLAIN = "plain"
 ANCHOR = "anchor"  # plain decoding of one answer, again and again: does the machine stay as fast?
 ANCHOR_RUNS = 2  # of which the faster counts: what disturbs only ever makes slower
-LAP = 4  # prompts, after which the anchor is measured and the verdict looked at
+LAP = 4  # prompts, after which the anchor is measured and the outcome looked at
 FEWEST_LAPS = 2  # so that there are a beginning, a middle and an end
 MOST_TURNS = 8  # of every prompt
-WARM_UP_TOKENS = 24
 FEWEST_TOKENS = 32  # of an answer: shorter ones are mostly their beginning
 USUAL_TOKENS = 160
 SHARE = 0.8  # of the time, for what has to be run; the rest makes the intervals narrower
+SHORTEST = 8  # tokens: an answer of fewer says little about speed
+NARROW = 0.04  # half of an interval, in its middle: narrower is not worth more time
+ALIKE = 0.02  # where a contender is so little behind the best, and that by chance, the simpler one wins
+DRIFT = 0.1  # of plain decoding: beyond it the intervals are widened, and it is said
+FALSE_ALARM = 0.05
+_SIMPLICITY: tuple[Mode, ...] = ("off", "ngram", "sd", "ssd")
+
+
+@dataclass(frozen=True, slots=True)
+class Entrant:
+    """A way of decoding that wants to be confirmed, with its simulated tokens per second.
+
+    How it is written out is a part of the key under which runs are kept on disk.
+    """
+
+    name: str
+    settings: EngineSettings
+    predicted: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,8 +88,19 @@ class ConfirmProgress:
 
     done: int
     steps: int
-    left_s: float
     leader: ConfirmedContender | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Confirmation:
+    """What to decode with, why, and what was measured; `drift` is plain decoding's speed at the end."""
+
+    settings: EngineSettings
+    reason: str
+    contenders: tuple[ConfirmedContender, ...]  # "plain" first
+    dropped: tuple[Dropped, ...] = ()
+    drift: float = 1.0
+    seconds: float = 0.0
 
 
 def entrants(candidates: Sequence[SettingsCandidate], llama_cpp: float | None = None) -> tuple[Entrant, ...]:
@@ -188,8 +120,8 @@ def confirm(
     contenders: Sequence[Entrant],
     terms: Terms,
     reopen: Callable[[], OpenModels] | None = None,
-) -> Iterator[ConfirmProgress | Verdict]:
-    """Time all contenders and plain decoding in turns; the last value is the verdict.
+) -> Iterator[ConfirmProgress | Confirmation]:
+    """Time all contenders and plain decoding in turns; the last value is the outcome.
 
     A contender that raises `UserError` is dropped, and one that raises `EngineError` too, if models can be
     opened again by `reopen`. Everything else ends the confirmation, which another call with the same
@@ -201,143 +133,123 @@ def confirm(
             f"give {FEWEST_PROMPTS} or more",
         )
     key = sha256(repr((terms.key, tuple(requests), tuple(contenders))).encode()).hexdigest()[:32]
-    with Notebook(terms.file, key) as notebook:
-        work = _Confirmation(models, requests, contenders, notebook, reopen)
-        yield from work.laps(terms.budget_s)
-        yield work.verdict()
+    with RunRecord(terms.file, key) as record:
+        harness = Harness([Question("", request) for request in requests], record)
+        field = [Entrant(PLAIN, EngineSettings(mode="off")), *contenders]
+        course = _Course(harness, [each for each in field if each.name not in record.dropped], models, reopen)
+        yield from course.laps(terms.budget_s)
+        yield course.outcome()
 
 
-class _Confirmation:
+class _Course:
     """Who still takes part, and what they did so far."""
 
     def __init__(
         self,
+        harness: Harness,
+        field: Sequence[Entrant],
         models: OpenModels,
-        requests: Sequence[Request],
-        contenders: Sequence[Entrant],
-        notebook: Notebook,
         reopen: Callable[[], OpenModels] | None,
     ) -> None:
+        self._harness, self._record = harness, harness.record
+        self._field = list(field)
         self._models, self._reopen = models, reopen
-        self._requests = requests
-        self._plain = Entrant(PLAIN, EngineSettings(mode="off"))
-        self._field = [self._plain, *(each for each in contenders if each.name not in notebook.dropped)]
-        self._notebook = notebook
-        self._warm: set[str] = set()
 
     def laps(self, budget_s: float) -> Iterator[ConfirmProgress]:
         """Go round and round until the intervals are narrow or the time is over."""
-        if self._notebook.tokens is None:
-            self._notebook.set_tokens(self._affordable(budget_s))
-        laps, leader = _laps(len(self._requests)), None
+        if self._record.tokens is None:
+            self._record.set_tokens(self._affordable(budget_s))
+        laps, leader = _laps(len(self._harness.questions)), None
         self._measure_anchor(0)
         for number in range(MOST_TURNS * len(laps)):
             turn, lap = divmod(number, len(laps))
-            order = _order(laps[lap], self._field, number)
-            expected = len(self._notebook.runs) + len(order) * max(1, FEWEST_LAPS - number)
-            for entrant, prompt in order:
+            order = list(in_turn(self._contenders(), laps[lap], number))
+            expected = len(self._record.runs) + len(order) * max(1, FEWEST_LAPS - number)
+            for contender, prompt in order:
                 if number and self._spent_s >= budget_s:
                     break
-                self._take(entrant, prompt, turn)
-                yield self._progress(expected, leader)
+                self._take(contender.name, prompt, turn)
+                done = len(self._record.runs)
+                yield ConfirmProgress(done, max(expected, done), leader)
             self._measure_anchor(number + 1)
-            measured, _ = compare(self._field, paces_of(self._notebook.all()), self._drift)
+            measured, _ = compare(self._field, self._record.runs.values(), self._drift)
             leader = max(measured, key=lambda contender: contender.gain.value, default=None)
             if self._spent_s >= budget_s or (number + 1 >= FEWEST_LAPS and self._is_clear(measured)):
                 return
 
-    def verdict(self) -> Verdict:
+    def outcome(self) -> Confirmation:
         """Judge what was measured."""
-        paces, drift = paces_of(self._notebook.all()), self._drift
-        contenders, short = compare(self._field, paces, drift)
+        runs, drift = self._record.runs.values(), self._drift
+        contenders, short = compare(self._field, runs, drift)
         if not contenders or contenders[0].name != PLAIN:
             raise UserError(
                 "the answers to the held-out prompts are too short to be timed",
                 f"give prompts that ask for {SHORTEST} tokens or more",
             )
-        chosen, reason = choose(contenders, paces)
-        dropped = (*self._notebook.dropped.values(), *short)
+        chosen, reason = _choose(contenders, runs)
+        dropped = (*(Dropped(name, why) for name, why in self._record.dropped.items()), *short)
         if len(contenders) == 1 and dropped:
             reason += f": {dropped[0].reason}"
         if abs(drift - 1.0) > DRIFT:
             change = f"{abs(1.0 - drift):.0%} {'slower' if drift < 1.0 else 'faster'}"
             reason += f"; plain decoding became {change} meanwhile, which widens the intervals"
-        return Verdict(chosen.settings, reason, contenders, dropped, drift, self._spent_s)
+        return Confirmation(chosen.settings, reason, contenders, dropped, drift, self._spent_s)
 
     @property
     def _spent_s(self) -> float:
         """Return what all answers took, those before a restart included."""
-        return sum(run.spent_s for run in self._notebook.all())
+        return sum(run.seconds for run in self._record.runs.values())
 
     @property
     def _drift(self) -> float:
         """Return the speed of plain decoding now in that at the beginning."""
-        anchors = [run.pace_s for run in self._notebook.of(ANCHOR) if run.tokens >= SHORTEST]
+        anchors = [run.seconds_per_token for run in self._record.of(ANCHOR) if run.summary.tokens >= SHORTEST]
         return min(anchors[:ANCHOR_RUNS]) / min(anchors[-ANCHOR_RUNS:]) if anchors else 1.0
 
     def _is_clear(self, measured: Sequence[ConfirmedContender]) -> bool:
-        """Tell whether more answers would hardly change the verdict."""
+        """Tell whether more answers would hardly change the outcome."""
         calm = abs(self._drift - 1.0) <= DRIFT
-        return calm and len(measured) == len(self._field) and settled(measured)
+        return calm and len(measured) == len(self._field) and _settled(measured)
 
-    def _progress(self, expected: int, leader: ConfirmedContender | None) -> ConfirmProgress:
-        done = len(self._notebook.runs)
-        steps = max(expected, done)
-        return ConfirmProgress(done, steps, (steps - done) * self._spent_s / max(done, 1), leader)
+    def _contenders(self) -> list[Contender]:
+        return [OwnContender(each.name, self._models, each.settings) for each in self._field]
 
     def _measure_anchor(self, number: int) -> None:
         """Decode the first prompt plainly, always with the same seed."""
+        plain = self._contenders()[0]
         for turn in range(number * ANCHOR_RUNS, (number + 1) * ANCHOR_RUNS):
-            if (ANCHOR, 0, turn) not in self._notebook.runs:
-                self._notebook.add(self._timed(self._plain, ANCHOR, 0, turn))
+            self._harness.run(plain, 0, turn, 1, ANCHOR)
 
-    def _take(self, entrant: Entrant, prompt: int, turn: int) -> None:
-        """Time one answer unless it is known; a contender that cannot answer is dropped."""
-        known = (entrant.name, prompt, turn) in self._notebook.runs
-        if known or entrant.name in self._notebook.dropped:
+    def _take(self, name: str, prompt: int, turn: int) -> None:
+        """Time one answer; a contender that cannot answer is dropped."""
+        contender = next((each for each in self._contenders() if each.name == name), None)
+        if contender is None:
             return
         try:
-            self._notebook.add(self._timed(entrant, entrant.name, prompt, turn))
+            self._harness.run(contender, prompt, turn, 1 + prompt + turn * len(self._harness.questions))
         except UserError as error:
-            self._drop(entrant, error)
+            self._drop(name, error)
         except EngineError as error:
             if self._reopen is None:
                 raise
-            self._drop(entrant, error)
+            self._drop(name, error)
             self._models = self._reopen()
-            self._warm.clear()
+            self._harness.cool()
 
-    def _drop(self, entrant: Entrant, error: Exception) -> None:
-        if entrant is self._plain:
+    def _drop(self, name: str, error: Exception) -> None:
+        if name == PLAIN:
             raise error
-        self._field.remove(entrant)
-        self._notebook.drop(entrant.name, str(error))
-
-    def _timed(self, entrant: Entrant, name: str, prompt: int, turn: int) -> Run:
-        if entrant.name not in self._warm:  # the first answer builds graphs and measures what calls cost
-            self._answer(entrant, (prompt + 1) % len(self._requests), 0, WARM_UP_TOKENS)
-            self._warm.add(entrant.name)
-        seed = 1 + prompt + (0 if name == ANCHOR else turn * len(self._requests))
-        summary = self._answer(entrant, prompt, seed, self._notebook.tokens)
-        spent_s = summary.first_token_s + summary.decode_s
-        return Run(name, prompt, turn, summary.tokens, summary.decode_s, spent_s)
-
-    def _answer(self, entrant: Entrant, prompt: int, seed: int, tokens: int | None) -> Summary:
-        """Decode an answer as a contender does, whether it pays or not."""
-        request = replace(self._requests[prompt], settings=entrant.settings, steps_down=False)
-        for event in self._models.generate(replace(request, seed=seed, max_tokens=tokens)):
-            if isinstance(event, Finished) and event.reason != "cancelled":
-                return event.summary
-        raise Cancelled
+        self._field = [each for each in self._field if each.name != name]
+        self._record.drop(name, str(error))
 
     def _affordable(self, budget_s: float) -> int:
         """Return how long answers may be, so that the laps that must be run fit into the time."""
-        self._answer(self._plain, -1, 0, WARM_UP_TOKENS)
-        summary = self._answer(self._plain, -1, 1, WARM_UP_TOKENS)
-        self._warm.add(PLAIN)
+        plain = self._contenders()[0]
+        self._harness.warm_up(plain, -1)
+        summary = self._harness.warm_up(plain, -1, seed=1)
         answers = FEWEST_LAPS * (LAP * len(self._field) + ANCHOR_RUNS) + ANCHOR_RUNS
         left_s = SHARE * budget_s / answers - summary.first_token_s
-        wanted = min(each.max_tokens or USUAL_TOKENS for each in self._requests)
+        wanted = min(each.request.max_tokens or USUAL_TOKENS for each in self._harness.questions)
         if summary.tokens < 2 or summary.decode_s <= 0:
             return wanted
         fitting = int(left_s * (summary.tokens - 1) / summary.decode_s)
@@ -350,10 +262,95 @@ def _laps(prompts: int) -> list[range]:
     return [range(lap * prompts // count, (lap + 1) * prompts // count) for lap in range(count)]
 
 
-def _order(prompts: Sequence[int], field: Sequence[Entrant], lap: int) -> list[tuple[Entrant, int]]:
-    """Return who answers what, in order: everybody every prompt, no prompt twice in a row."""
-    return [
-        (field[(place + step + lap) % len(field)], prompt)
-        for step in range(len(field))
-        for place, prompt in enumerate(prompts)
-    ]
+def compare(
+    field: Sequence[Entrant], runs: Iterable[Run], drift: float = 1.0
+) -> tuple[tuple[ConfirmedContender, ...], tuple[Dropped, ...]]:
+    """Measure entrants against the first of them, plain decoding; also return those that cannot be measured.
+
+    Pairs are made within a prompt and the order rotates, so that drift hits all alike: a gain is off by no
+    more than the drift from one prompt to the next.
+    """
+    plain, paces = field[0], {each.name: _paces(runs, each.name) for each in field}
+    one_sided = min(0.025, FALSE_ALARM / max(len(field) - 1, 1))
+    contenders, dropped = [], []
+    for entrant in field:
+        mine, theirs = paces[entrant.name], paces[plain.name]
+        prompts, gain = prompts_of_both(mine, theirs), speedup(mine, theirs, one_sided)
+        if gain is None or prompts < FEWEST_PROMPTS:
+            why = f"only {prompts} of its answers were long enough to be timed"
+            dropped.append(Dropped(entrant.name, why))
+            continue
+        if entrant is not plain and abs(drift - 1.0) > DRIFT:
+            gain = _widened(gain, exp(abs(log(drift)) / prompts))
+        paired = {place: pace for place, pace in mine.items() if place in theirs}
+        contenders.append(
+            ConfirmedContender(entrant.name, entrant.settings, entrant.predicted, rate(paired), gain)
+        )
+    return tuple(contenders), tuple(dropped)
+
+
+def _paces(runs: Iterable[Run], name: str) -> Paces:
+    """Return the seconds per token of a contender's answers that are long enough to tell."""
+    return {
+        (run.prompt, run.repetition): run.seconds_per_token
+        for run in runs
+        if run.contender == name and run.summary.tokens >= SHORTEST and run.summary.decode_s > 0
+    }
+
+
+def _settled(contenders: Sequence[ConfirmedContender]) -> bool:
+    """Tell whether more answers would hardly change anything: all that may be the best are known well."""
+    reached = max(contender.gain.low for contender in contenders)
+    return all(
+        contender.gain.high - contender.gain.low <= 2 * NARROW * contender.gain.value
+        for contender in contenders
+        if contender.gain.high >= reached
+    )
+
+
+def _choose(contenders: Sequence[ConfirmedContender], runs: Iterable[Run]) -> tuple[ConfirmedContender, str]:
+    """Return the contender to keep and why: the best whose whole interval beats plain decoding, else plain.
+
+    Of those that are no more than 2 % behind the best, and that perhaps by chance, it is the simplest:
+    n-grams before sd before ssd.
+    """
+    plain, *others = contenders
+    winners = [other for other in others if other.gain.low > 1.0 and other.settings.mode != "off"]
+    if not winners:
+        return plain, _why_not(others)
+    best = max(winners, key=lambda winner: winner.gain.value)
+    alike = [winner for winner in winners if winner is best or _is_alike(winner, best, runs)]
+    chosen = min(alike, key=lambda one: (_SIMPLICITY.index(one.settings.mode), -one.gain.value))
+    reason = f"{_way(chosen.settings)} runs at {_times(chosen.gain)}"
+    if chosen is not best:
+        reason += f"; {_way(best.settings)}, at {best.gain.value:.2f} x, is not faster beyond doubt"
+    return chosen, reason
+
+
+def _is_alike(contender: ConfirmedContender, best: ConfirmedContender, runs: Iterable[Run]) -> bool:
+    if contender.gain.value < (1.0 - ALIKE) * best.gain.value:
+        return False
+    mine, theirs = _paces(runs, contender.name), _paces(runs, best.name)
+    ratio = speedup(mine, theirs)
+    return ratio is not None and prompts_of_both(mine, theirs) >= FEWEST_PROMPTS and ratio.high >= 1.0
+
+
+def _why_not(others: Sequence[ConfirmedContender]) -> str:
+    if not others:
+        return "no way of drafting could be measured"
+    best = max(others, key=lambda other: other.gain.value)
+    if best.gain.high < 1.0:
+        return f"drafting would run at {_times(best.gain)}"
+    return f"drafting runs at {_times(best.gain)}: no gain beyond doubt"
+
+
+def _way(settings: EngineSettings) -> str:
+    return f"{settings.mode} with up to {settings.draft_length} drafted tokens"
+
+
+def _times(gain: Interval) -> str:
+    return f"{gain.value:.2f} x plain decoding, between {gain.low:.2f} and {gain.high:.2f}"
+
+
+def _widened(gain: Interval, factor: float) -> Interval:
+    return Interval(gain.value, gain.low / factor, gain.high * factor)

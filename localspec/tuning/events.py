@@ -6,19 +6,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from localspec.storage.tuned_settings import LoadOptions
-from localspec.types import EngineSettings, TaskType
+from localspec.types import EngineSettings, Interval, TaskType
 
 Stage = Literal["machine", "costs", "traces", "study", "confirm"]
 STAGES: tuple[Stage, ...] = ("machine", "costs", "traces", "study", "confirm")
-
-
-@dataclass(frozen=True, slots=True)
-class Estimate:
-    """A measured value with its 95% interval."""
-
-    value: float
-    low: float
-    high: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +38,8 @@ class ConfirmedContender:
     name: str  # "plain", "best", "second", "third", "llama.cpp"
     settings: EngineSettings
     predicted: float | None
-    rate: Estimate
-    gain: Estimate
+    rate: Interval
+    gain: Interval
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +124,7 @@ class BestSoFar:
     task: TaskType
     settings: EngineSettings
     predicted: float | None
-    rate: Estimate | None = None
+    rate: Interval | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Literal
 
-from localspec.benchmark.llama_server.flags import draft_flags, target_flags
+from localspec.benchmark.llama_server import draft_flags, target_flags
 from localspec.decoding.drafters.prompt_lookup import SHORTEST_MATCH
 from localspec.errors import UserError
 from localspec.types import EngineSettings, ModelOptions

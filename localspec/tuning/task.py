@@ -12,7 +12,7 @@ from localspec.decoding.measurements import Costs, Trace, TraceSegment
 from localspec.storage.profiles import Profile
 from localspec.storage.usage_stats import file_of, learned, starting_points
 from localspec.tuning.calibration import calibrate
-from localspec.tuning.confirm import LLAMA_CPP, Terms, confirm, entrants
+from localspec.tuning.confirm import LLAMA_CPP, Confirmation, Entrant, Terms, confirm, entrants
 from localspec.tuning.events import (
     BestSoFar,
     ConfirmedContender,
@@ -43,7 +43,6 @@ from localspec.tuning.search.study import Search, Tried, search
 from localspec.tuning.search.study_file import StudyKey
 from localspec.tuning.simulator.simulator import Simulator
 from localspec.tuning.traces import append, load, record, with_tokens
-from localspec.tuning.verdict import Entrant, Verdict
 from localspec.types import EngineSettings, TaskType
 
 SHARES = 3  # of the trace: a trial that is behind on the first is spared the others
@@ -111,7 +110,7 @@ class TaskRun:
         verdict = yield from self._confirm(field, key, seconds_of("confirm", self._scene.plan))
         return self._result(verdict, len(tried), calibrate(trace, _judged_by(verdict, candidates)))
 
-    def _result(self, verdict: Verdict, trials: int, calibration: DraftCalibration | None) -> TaskResult:
+    def _result(self, verdict: Confirmation, trials: int, calibration: DraftCalibration | None) -> TaskResult:
         left_out = (Dropped(mode, reason) for mode, reason in self._scene.costs.left_out)
         return TaskResult(
             task=self._task,
@@ -177,7 +176,7 @@ class TaskRun:
 
     def _confirm(
         self, field: tuple[Entrant, ...], key: str, budget_s: float
-    ) -> Generator[TuneEvent, None, Verdict]:
+    ) -> Generator[TuneEvent, None, Confirmation]:
         models = self._opened.models
         held_out = tuple(requests(models, self._profile, self._prompts.held_out, seed=ANSWER_TOKENS))
         field = tuple(each for each in field if each.settings.mode in self._space.modes)
@@ -185,13 +184,13 @@ class TaskRun:
         terms = Terms(budget_s, key, self._scene.folder.runs(self._task))
         leader: ConfirmedContender | None = None
         for each in confirm(models, held_out, field, terms, self._opened.again):
-            if isinstance(each, Verdict):
+            if isinstance(each, Confirmation):
                 return each
             if each.leader is not None and each.leader != leader:
                 leader = each.leader
                 yield BestSoFar(self._task, leader.settings, leader.predicted, leader.rate)
             yield self._progress("confirm", each.done, each.steps)
-        raise AssertionError("a confirmation ends with a verdict")
+        raise AssertionError("a confirmation ends with an outcome")
 
     def _began(self, stage: Stage, steps: int, kept: int) -> StageBegan:
         return StageBegan(stage, self._task, steps, kept)
@@ -223,7 +222,7 @@ def space(costs: Costs, profile: Profile, plan: TunePlan) -> Space:
     return replace(found, modes=tuple(mode for mode in found.modes if mode not in left_out))
 
 
-def _judged_by(verdict: Verdict, candidates: tuple[SettingsCandidate, ...]) -> EngineSettings:
+def _judged_by(verdict: Confirmation, candidates: tuple[SettingsCandidate, ...]) -> EngineSettings:
     """Return the settings that a calibration is told of: what was chosen, or what came closest."""
     if verdict.settings.mode in ("sd", "ssd"):
         return verdict.settings

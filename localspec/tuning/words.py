@@ -12,12 +12,11 @@ from localspec.tuning.events import (
     BestSoFar,
     ConfirmedContender,
     Dropped,
-    Estimate,
     LoadOptionsChosen,
     TaskResult,
 )
 from localspec.tuning.progress import StageState
-from localspec.types import EngineSettings
+from localspec.types import EngineSettings, Interval
 from localspec.units import columns
 
 STAGE_WORDS = {
@@ -143,17 +142,17 @@ def parameters(count: float) -> str:
     return f"{count:,.0f}"
 
 
-def low_to_high(estimate: Estimate, digits: int = 1) -> str:
+def low_to_high(estimate: Interval, digits: int = 1) -> str:
     """Return the ends of an interval as the report writes them."""
     return f"{fixed(estimate.low, digits)} to {fixed(estimate.high, digits)}"
 
 
-def interval(estimate: Estimate) -> str:
+def interval(estimate: Interval) -> str:
     """Return where a rate lies with 95% confidence."""
     return f"{figure(estimate.low)}-{figure(estimate.high)}"
 
 
-def gain_interval(estimate: Estimate) -> str:
+def gain_interval(estimate: Interval) -> str:
     """Return where a ratio lies with 95% confidence."""
     return f"{estimate.low:.2f}-{estimate.high:.2f}"
 

@@ -23,9 +23,7 @@ def group(random: np.random.Generator, tokens: int) -> _Group:
     """Return tokens that were drawn as they should be."""
     found, probs = _Group(), np.exp(ROW, dtype=np.float64)
     for token in random.choice(len(ROW), size=tokens, p=probs / probs.sum()):
-        found.pairs.append(transforms(ROW, int(token), float(random.random())))
-        excess, variance = surprise(ROW, int(token))
-        found.excess, found.variance = found.excess + excess, found.variance + variance
+        found.add(ROW, int(token), float(random.random()), drafted=False)
     return found
 
 

@@ -7,12 +7,15 @@ from itertools import count
 
 import pytest
 
-from localspec.benchmark.contender import Anchor, Prompt, Run
-from localspec.benchmark.interleave import WARM_UP_TOKENS, interleave
+from localspec.benchmark.harness import WARM_UP_TOKENS, Anchor, Question, Run, Turn, interleave
 from localspec.errors import EngineDied
-from localspec.types import Summary
+from localspec.types import Request, Summary
 
-PROMPTS = [Prompt("odd", "first"), Prompt("even", "second"), Prompt("odd", "third")]
+QUESTIONS = [
+    Question("odd", Request("first", max_tokens=50)),
+    Question("even", Request("second", max_tokens=50)),
+    Question("odd", Request("third", max_tokens=50)),
+]
 Asked = list[tuple[str, str, int, int]]
 
 
@@ -24,9 +27,13 @@ class Noted:
         self._asked = asked
         self._summary = Summary(tokens=tokens, decode_s=decode_s)
 
-    def answer(self, prompt: Prompt, max_tokens: int, seed: int) -> Summary:
-        self._asked.append((self.name, prompt.text, max_tokens, seed))
+    def answer(self, question: Question) -> Summary:
+        asked = question.request
+        self._asked.append((self.name, str(asked.prompt), asked.max_tokens or 0, asked.seed or 0))
         return self._summary
+
+    def cancel(self) -> None:
+        raise NotImplementedError
 
     def memory_peak(self) -> int | None:
         return None
@@ -47,7 +54,9 @@ def all_of(
             asked.append(("anchor", "", 0, 0))
         return float(next(numbers))
 
-    return list(interleave(contenders, PROMPTS, max_tokens, repetitions, anchor))
+    questions = [each.asked(0, max_tokens) for each in QUESTIONS]
+    found = interleave(contenders, questions, repetitions, anchor)
+    return [each for each in found if not isinstance(each, Turn)]
 
 
 def runs_of(found: list[Run | Anchor]) -> Iterator[Run]:
@@ -102,21 +111,29 @@ def test_answers_without_a_speed_are_left_out(asked: Asked) -> None:
 
 def test_answers_come_as_they_are_made(asked: Asked) -> None:
     both = [Noted("a", asked), Noted("b", asked)]
-    results = interleave(both, PROMPTS, 50, 1, lambda: 1.0)
-    for _ in range(2):
-        next(results)
+    results = interleave(both, QUESTIONS, 1, lambda: 1.0)
+    while not isinstance(next(results), Run):
+        pass
     assert len(asked) == 3  # two warm-ups and the first answer
+
+
+def test_who_answers_next_is_said_before(asked: Asked) -> None:
+    results = interleave([Noted("a", asked), Noted("b", asked)], QUESTIONS, 1, lambda: 1.0)
+    turns = [
+        (each.contender and each.contender.name, len(asked)) for each in results if isinstance(each, Turn)
+    ]
+    assert turns[:7] == [("a", 0), ("b", 1), (None, 2), ("a", 2), ("b", 3), (None, 4), ("b", 4)]
 
 
 def test_the_error_of_a_contender_goes_through(asked: Asked) -> None:
     class Dying(Noted):
-        def answer(self, prompt: Prompt, max_tokens: int, seed: int) -> Summary:
-            if prompt.text == "second":
+        def answer(self, question: Question) -> Summary:
+            if question.request.prompt == "second":
                 raise EngineDied("gone")
-            return super().answer(prompt, max_tokens, seed)
+            return super().answer(question)
 
-    results = interleave([Dying("a", asked)], PROMPTS, 50, 1, lambda: 1.0)
+    results = interleave([Dying("a", asked)], QUESTIONS, 1, lambda: 1.0)
     seen: list[Run | Anchor] = []
     with pytest.raises(EngineDied, match="gone"):
-        seen.extend(results)
+        seen.extend(each for each in results if not isinstance(each, Turn))
     assert [type(each) for each in seen] == [Anchor, Run, Anchor]

@@ -13,22 +13,30 @@ from typing import Any
 import psutil
 import pytest
 
-from localspec.benchmark.contender import Prompt
-from localspec.benchmark.llama_server import answer, contender, process
-from localspec.benchmark.llama_server.answer import request_body
-from localspec.benchmark.llama_server.contender import LlamaServer
-from localspec.errors import ContextFullError, EngineDied, EngineError, UserError
+from localspec.benchmark import llama_server
+from localspec.benchmark.harness import Prompt, Question
+from localspec.benchmark.llama_server import LlamaServer, request_body
+from localspec.errors import Cancelled, ContextFullError, EngineDied, EngineError, UserError
 from localspec.llama import physical_cores
-from localspec.types import ModelOptions, Sampling
+from localspec.types import ModelOptions, Request, Sampling
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="the fake server is a script with a first line")
 
 FAKE = Path(__file__).with_name("fake_llama_server.py")
 TARGET = ModelOptions(Path("target.gguf"), context=4096, devices=())
 DRAFT = ModelOptions(Path("/models/draft.gguf"))
-HELLO = Prompt("greeting", "Hello!")
 GREEDY = Sampling(temperature=0.0)
 Seen = dict[str, Any]
+
+
+def question(
+    text: str, system: str = "", sampling: Sampling = GREEDY, tokens: int = 9, seed: int = 1
+) -> Question:
+    request = Request(Prompt("", text, system).messages, sampling, max_tokens=tokens, seed=seed)
+    return Question("greeting", request)
+
+
+HELLO = question("Hello!")
 
 
 class Fake:
@@ -46,7 +54,7 @@ class Fake:
         self._monkeypatch.setenv("FAKE_BEHAVIOUR", behaviour)
 
     def start(self, draft: ModelOptions | None = None, draft_length: int | None = None) -> LlamaServer:
-        return LlamaServer.start(self.program, TARGET, draft, draft_length=draft_length)
+        return LlamaServer("theirs", self.program, TARGET, draft, draft_length)
 
     def seen(self, what: str) -> list[Any]:
         lines = [json.loads(line) for line in self._record.read_text(encoding="utf-8").splitlines()]
@@ -55,7 +63,7 @@ class Fake:
     def failure(self, kind: type[Exception]) -> str:
         """What an answer fails with."""
         with self.start() as server, pytest.raises(kind) as caught:
-            server.contender("plain", GREEDY).answer(HELLO, 9, 1)
+            server.answer(HELLO)
         assert "\n" not in str(caught.value)
         return str(caught.value)
 
@@ -77,7 +85,7 @@ def children() -> list[psutil.Process]:
 
 
 def body_of(sampling: Sampling = GREEDY, system: str = "", seed: int = 5) -> Seen:
-    return dict(json.loads(request_body(Prompt("task", "Hi", system), sampling, 64, seed)))
+    return dict(json.loads(request_body(question("Hi", system, sampling, 64, seed).request)))
 
 
 def value_of(flag: str, arguments: list[str]) -> str:
@@ -86,11 +94,10 @@ def value_of(flag: str, arguments: list[str]) -> str:
 
 def test_what_an_answer_took(fake: Fake) -> None:
     with fake.start(DRAFT, 4) as server:
-        contender = server.contender("theirs", GREEDY)
-        summary = contender.answer(HELLO, 9, 1)
-        assert contender.name == "theirs"
+        summary = server.answer(HELLO)
+        assert server.name == "theirs"
         if sys.platform == "linux":
-            assert (contender.memory_peak() or 0) > 1_000_000
+            assert (server.memory_peak() or 0) > 1_000_000
     assert (summary.prompt_tokens, summary.cached_tokens, summary.tokens) == (21, 0, 9)
     assert (summary.drafted, summary.accepted) == (12, 5)
     assert (summary.prompt_s, summary.decode_s) == (0.25, 1.5)
@@ -99,22 +106,22 @@ def test_what_an_answer_took(fake: Fake) -> None:
 
 def test_plain_decoding_without_counts_of_drafts(fake: Fake) -> None:
     with fake.start() as server:
-        summary = server.contender("plain", GREEDY).answer(HELLO, 9, 1)
+        summary = server.answer(HELLO)
     assert (summary.tokens, summary.drafted, summary.accepted) == (9, 0, 0)
 
 
 def test_the_first_token_is_timed_here(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter([10.0, 12.5])  # asked twice: when the request leaves, and when the first piece is there
     with fake.start() as server:
-        monkeypatch.setattr("localspec.benchmark.llama_server.answer.perf_counter", lambda: next(clock))
-        summary = server.contender("plain", GREEDY).answer(HELLO, 9, 1)
+        monkeypatch.setattr("localspec.benchmark.llama_server.perf_counter", lambda: next(clock))
+        summary = server.answer(HELLO)
     assert summary.first_token_s == 2.5
 
 
 def test_one_request_per_answer(fake: Fake) -> None:
     with fake.start() as server:
-        server.contender("plain", GREEDY).answer(HELLO, 9, 1)
-        server.contender("plain", GREEDY).answer(Prompt("t", "Hi", "Be kind."), 9, 1)
+        server.answer(HELLO)
+        server.answer(question("Hi", "Be kind."))
     assert fake.seen("path") == ["/v1/chat/completions"] * 2
     first, second = fake.seen("body")
     assert first["messages"] == [{"role": "user", "content": "Hello!"}]
@@ -143,7 +150,7 @@ def test_models_are_opened_as_ours(fake: Fake) -> None:
 
 def test_threads_that_are_given(fake: Fake) -> None:
     target, draft = ModelOptions(Path("a.gguf"), threads=7), ModelOptions(Path("b.gguf"), threads=3)
-    with LlamaServer.start(fake.program, target, draft):
+    with LlamaServer("theirs", fake.program, target, draft):
         pass
     (arguments,) = fake.seen("arguments")
     assert (value_of("--threads", arguments), value_of("--spec-draft-threads", arguments)) == ("7", "3")
@@ -193,17 +200,17 @@ def test_seeds_are_never_drawn_anew() -> None:
 
 
 def test_a_program_that_is_missing(tmp_path: Path) -> None:
-    said = refusal(lambda: LlamaServer.start(tmp_path / "nothing", TARGET))
+    said = refusal(lambda: LlamaServer("theirs", tmp_path / "nothing", TARGET))
     assert f"{tmp_path / 'nothing'} does not exist" in said
 
 
 def test_a_file_that_is_no_program(tmp_path: Path) -> None:
     file = tmp_path / "llama-server"
     file.write_text("not a program", encoding="utf-8")
-    assert "is not a program" in refusal(lambda: LlamaServer.start(file, TARGET))
-    assert "is not a program" in refusal(lambda: LlamaServer.start(tmp_path, TARGET))
+    assert "is not a program" in refusal(lambda: LlamaServer("theirs", file, TARGET))
+    assert "is not a program" in refusal(lambda: LlamaServer("theirs", tmp_path, TARGET))
     file.chmod(0o755)
-    assert "cannot be started: Exec format error" in refusal(lambda: LlamaServer.start(file, TARGET))
+    assert "cannot be started: Exec format error" in refusal(lambda: LlamaServer("theirs", file, TARGET))
 
 
 def test_a_server_that_dies_at_its_start(fake: Fake) -> None:
@@ -215,15 +222,15 @@ def test_a_server_that_dies_at_its_start(fake: Fake) -> None:
 
 def test_a_server_that_never_gets_ready(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
     fake.behave("hangs")
-    monkeypatch.setattr(process, "START_LIMIT_S", 0.0)
+    monkeypatch.setattr(llama_server, "START_LIMIT_S", 0.0)
     assert "has not loaded its models after 0 s" in refusal(fake.start)
     assert not children()
 
 
 def test_a_port_that_is_taken(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process, "_PATIENCE_S", 0.2)  # nobody answers there
+    monkeypatch.setattr(llama_server, "_PATIENCE_S", 0.2)  # nobody answers there
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        monkeypatch.setattr(contender, "free_port", lambda: taken.getsockname()[1])
+        monkeypatch.setattr(llama_server, "free_port", lambda: taken.getsockname()[1])
         assert "couldn't bind HTTP server socket" in refusal(fake.start)
 
 
@@ -241,7 +248,7 @@ def test_a_server_that_does_not_tell_whether_it_drafts(fake: Fake) -> None:
 
 
 def test_an_answer_that_breaks_off(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process, "_PATIENCE_S", 0.5)
+    monkeypatch.setattr(llama_server, "_PATIENCE_S", 0.5)
     fake.behave("breaks off")
     assert fake.failure(EngineError) == "llama-server broke off in an answer (IncompleteRead)"
 
@@ -255,7 +262,7 @@ def test_a_server_that_dies_in_an_answer(fake: Fake) -> None:
 
 
 def test_a_server_that_falls_silent(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(answer, "SILENCE_LIMIT_S", 0.2)
+    monkeypatch.setattr(llama_server, "SILENCE_LIMIT_S", 0.2)
     fake.behave("silent")
     assert "said nothing for too long" in fake.failure(EngineError)
 
@@ -272,10 +279,15 @@ def test_errors_in_the_middle_of_an_answer(fake: Fake) -> None:
 
 @pytest.mark.parametrize("behaviour", ["without timings", "not http"])
 def test_a_server_of_another_kind(fake: Fake, monkeypatch: pytest.MonkeyPatch, behaviour: str) -> None:
-    monkeypatch.setattr(process, "_PATIENCE_S", 0.5)
+    monkeypatch.setattr(llama_server, "_PATIENCE_S", 0.5)
     fake.behave(behaviour)
     said = fake.failure(EngineError)
     assert "answers otherwise" in said or "BadStatusLine" in said
+
+
+def test_an_answer_that_a_signal_interrupts_is_left(fake: Fake) -> None:
+    with fake.start() as server, pytest.raises(Cancelled):
+        server.cancel()
 
 
 def test_the_peak_is_known_after_the_end(fake: Fake) -> None:

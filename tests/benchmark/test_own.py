@@ -5,19 +5,20 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
 
-from localspec.benchmark.contender import Prompt
-from localspec.benchmark.own_modes import (
+from localspec.benchmark.harness import (
     ANCHOR_TEXTS,
     ANCHOR_TOKENS,
-    Own,
+    OwnContender,
+    Question,
     _linux_peak,
     _windows_peak,
-    peak_of,
+    memory_peak,
     plain_anchor,
 )
 from localspec.demo import bundled_pair
@@ -40,43 +41,34 @@ from tests.scripted import PLAIN_TOKENS_PER_S, ScriptedModels, says
 
 OFF = EngineSettings(mode="off")
 SD = EngineSettings(mode="sd", draft_length=4, min_confidence=0.0)
-WARM = Sampling(temperature=0.7)
+HELLO = Question("any", Request("Hello", max_tokens=9, seed=3, steps_down=True, reuses_cache=False))
 
 
-def test_an_answer_is_asked_for_from_empty_caches_and_in_its_mode_to_the_end() -> None:
+def test_an_answer_is_asked_for_as_the_question_says_and_in_its_mode_to_the_end() -> None:
     models = ScriptedModels(says("one two three"))
-    contender = Own("sd K=4", models, SD, WARM)
-    summary = contender.answer(Prompt("any", "Count", "You count."), 9, 3)
-    (request,) = models.requests
-    assert request.prompt == (Message("system", "You count."), Message("user", "Count"))
-    assert (request.settings, request.sampling, request.max_tokens, request.seed) == (SD, WARM, 9, 3)
-    assert not request.reuses_cache
-    assert not request.steps_down
+    contender = OwnContender("sd K=4", models, SD)
+    summary = contender.answer(HELLO)
+    assert models.requests == [replace(HELLO.request, settings=SD, steps_down=False)]
     assert (summary.tokens, contender.name) == (3, "sd K=4")
 
 
-def test_without_a_system_prompt_there_is_no_such_turn() -> None:
+def test_settings_may_be_those_of_the_task() -> None:
     models = ScriptedModels()
-    Own("off", models, OFF, WARM).answer(Prompt("any", "Hello"), 9, 0)
-    assert models.requests[0].prompt == (Message("user", "Hello"),)
-
-
-def test_the_peak_is_read_anew_each_time() -> None:
-    peaks = iter([5, 7])
-    contender = Own("off", ScriptedModels(), OFF, WARM, lambda: next(peaks))
-    assert (contender.memory_peak(), contender.memory_peak()) == (5, 7)
-    assert Own("off", ScriptedModels(), OFF, WARM).memory_peak() is None
+    contender = OwnContender("tuned", models, {"any": SD, "other": OFF})
+    for task in ("any", "other"):
+        contender.answer(replace(HELLO, task=task))
+    assert [request.settings for request in models.requests] == [SD, OFF]
 
 
 def test_what_goes_wrong_is_an_error() -> None:
-    dying = Own("off", ScriptedModels(says("a", EngineDied("gone"))), OFF, WARM)
+    dying = OwnContender("off", ScriptedModels(says("a", EngineDied("gone"))), OFF)
     with pytest.raises(EngineDied):
-        dying.answer(Prompt("any", "Hello"), 9, 0)
+        dying.answer(HELLO)
     with pytest.raises(EngineError, match="broke off"):
-        Own("off", Told(), OFF, WARM).answer(Prompt("any", "Hello"), 9, 0)
-    cancelled = Own("off", Told(Finished("cancelled", Summary(tokens=3, decode_s=1.0))), OFF, WARM)
+        OwnContender("off", Told(), OFF).answer(HELLO)
+    cancelled = OwnContender("off", Told(Finished("cancelled", Summary(tokens=3, decode_s=1.0))), OFF)
     with pytest.raises(Cancelled):
-        cancelled.answer(Prompt("any", "Hello"), 9, 0)
+        cancelled.answer(HELLO)
 
 
 class Told(ScriptedModels):
@@ -133,10 +125,12 @@ def test_models_that_never_go_on_have_no_pace() -> None:
 
 def test_the_bundled_pair_contends() -> None:
     target, draft = (ModelOptions(path, context=512) for path in bundled_pair())
-    prompt, greedy = Prompt("any", "Tell me a story."), Sampling(temperature=0.0)
+    greedy = Sampling(temperature=0.0)
+    request = Request((Message("user", "Tell me a story."),), greedy, max_tokens=24, reuses_cache=False)
+    question = Question("any", request)
     with Runtime.open(target, draft) as models:
-        plain = Own("off", models, OFF, greedy).answer(prompt, 24, 0)
-        sd = Own("sd", models, SD, greedy, peak_of(os.getpid())).answer(prompt, 24, 0)
+        plain = OwnContender("off", models, OFF).answer(question)
+        sd = OwnContender("sd", models, SD).answer(question)
         pace = plain_anchor(models)()
     assert (plain.tokens, plain.drafted, plain.cached_tokens) == (24, 0, 0)
     assert (sd.tokens, sd.cached_tokens) == (24, 0)
@@ -175,6 +169,7 @@ def test_windows_tells_the_peak_itself(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="Linux keeps this file")
 def test_the_peak_of_this_process_is_plausible() -> None:
-    peak = peak_of(os.getpid())()
+    peak = memory_peak(os.getpid())
+    assert OwnContender("off", ScriptedModels(), OFF).memory_peak() is not None
     assert peak is not None
     assert peak >= psutil.Process().memory_info().rss * 0.5

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from localspec.benchmark.contender import Prompt
+from localspec.benchmark.harness import Prompt
 from localspec.benchmark.prompts import profile_prompts, read_prompts, spread
 from localspec.errors import UserError
 from localspec.storage.profiles import profile

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from localspec.benchmark.llama_server.flags import target_flags
-from localspec.benchmark.llama_server.process import _environment
+from localspec.benchmark.llama_server import _environment, target_flags
 from localspec.types import ModelOptions
 
 

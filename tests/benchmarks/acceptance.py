@@ -13,9 +13,8 @@ from pathlib import Path
 from localspec.decoding.measurements import Trace, TraceRequest
 from localspec.storage.profiles import profiles
 from localspec.tuning.calibration import calibrate
-from localspec.tuning.confirm import Terms, confirm
+from localspec.tuning.confirm import Confirmation, Entrant, Terms, confirm
 from localspec.tuning.plan import requests
-from localspec.tuning.verdict import Entrant, Verdict
 from localspec.types import EngineSettings
 from tests.benchmarks.simulation import opened, pair_parser
 
@@ -40,7 +39,7 @@ def main() -> None:
         asked = tuple(requests(runtime, profile, prompts.held_out, seed=1000))
         field = tuple(entrants(args.mode, found.draft_temperature))
         for each in confirm(runtime, asked, field, Terms(args.budget)):
-            if isinstance(each, Verdict):
+            if isinstance(each, Confirmation):
                 report(each)
 
 
@@ -52,7 +51,7 @@ def entrants(mode: str, temperature: float) -> Iterator[Entrant]:
     yield Entrant("calibrated", replace(usual, draft_temperature=round(temperature, 2)))
 
 
-def report(verdict: Verdict) -> None:
+def report(verdict: Confirmation) -> None:
     """Print the speeds, against plain decoding and against matching."""
     print(f"drift {verdict.drift:.2f}")
     match = next(each for each in verdict.contenders if each.name == "match")

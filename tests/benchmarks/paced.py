@@ -9,14 +9,13 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from dataclasses import replace
+from math import isnan
 
-from localspec.benchmark.contender import Anchor, Prompt, Run
-from localspec.benchmark.figures import Interval, Row, SpeedTable, table
-from localspec.benchmark.interleave import interleave
-from localspec.benchmark.own_modes import Own, plain_anchor
+from localspec.benchmark.figures import Row, SpeedTable, table
+from localspec.benchmark.harness import Anchor, OwnContender, Prompt, Question, Run, interleave, plain_anchor
 from localspec.benchmark.prompts import spread
 from localspec.demo import prompts
-from localspec.types import EngineSettings, Sampling
+from localspec.types import EngineSettings, Interval, Request, Sampling
 from tests.benchmarks.simulation import opened, pair_parser
 
 OFF = EngineSettings(mode="off")
@@ -64,8 +63,12 @@ def measured(args: argparse.Namespace) -> tuple[list[Run], list[Anchor]]:
     chosen = spread([Prompt(each.task, each.prompt) for each in prompts()], args.prompts)
     sampling = Sampling(temperature=args.temp)
     with opened(args) as models:
-        contenders = [Own(name, models, way, sampling) for name, way in {"off": OFF, **args.ways}.items()]
-        found = list(interleave(contenders, chosen, args.tokens, 1, plain_anchor(models)))
+        contenders = [OwnContender(name, models, way) for name, way in {"off": OFF, **args.ways}.items()]
+        questions = [
+            Question(each.task, Request(each.messages, sampling, max_tokens=args.tokens, reuses_cache=False))
+            for each in chosen
+        ]
+        found = list(interleave(contenders, questions, 1, plain_anchor(models)))
     runs = [each for each in found if isinstance(each, Run)]
     return runs, [each for each in found if isinstance(each, Anchor)]
 
@@ -108,7 +111,7 @@ def ratio(interval: Interval | None) -> str:
     """Return a ratio with its interval."""
     if interval is None:
         return "-"
-    if interval.low is None or interval.high is None:
+    if isnan(interval.low):
         return f"x{interval.value:.2f}"
     return f"x{interval.value:.2f} [{interval.low:.2f}, {interval.high:.2f}]"
 

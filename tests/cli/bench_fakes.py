@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from localspec.benchmark.contender import Prompt
-from localspec.cli.bench.request import MODES
-from localspec.errors import EngineError
+from localspec.benchmark.harness import Question
+from localspec.cli.bench.contenders import MODES
+from localspec.errors import Cancelled, EngineError
 from localspec.types import (
     DraftOrigin,
     Finished,
@@ -19,7 +19,6 @@ from localspec.types import (
     Request,
     RoundDone,
     RoundStats,
-    Sampling,
     Summary,
 )
 from tests.cli.fake_runtime import SUMMARY, FakeRuntime
@@ -64,10 +63,9 @@ class Rival:
     pressed = False  # Ctrl+C while it answers
     finished = 0
 
-    @classmethod
-    def start(cls, _program: Path, *_models: ModelOptions, **_how: int | None) -> Rival:
+    def __init__(self, name: str, _program: Path, *_models: ModelOptions | int | None) -> None:
+        self.name = name
         Rival.running += 1
-        return cls()
 
     def __enter__(self) -> Rival:
         return self
@@ -75,11 +73,10 @@ class Rival:
     def __exit__(self, *_error: object) -> None:
         Rival.running -= 1
 
-    def contender(self, name: str, _sampling: Sampling) -> Rival:
-        self.name = name
-        return self
+    def cancel(self) -> None:
+        raise Cancelled
 
-    def answer(self, prompt: Prompt, max_tokens: int, seed: int) -> Summary:
+    def answer(self, question: Question) -> Summary:
         if self.pressed:
             os.kill(os.getpid(), signal.SIGINT)
         Rival.finished += 1

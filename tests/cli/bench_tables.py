@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import nan
 
-from localspec.benchmark.contender import Prompt
-from localspec.benchmark.figures import Drift, Interval, Row, SpeedTable
+from localspec.benchmark.figures import Drift, Row, SpeedTable
+from localspec.benchmark.harness import Prompt
+from localspec.cli.bench.contenders import USUAL_SAMPLING, BenchRequest
 from localspec.cli.bench.output import Conditions
-from localspec.cli.bench.request import USUAL_SAMPLING, BenchRequest
 from localspec.storage.profiles import Speculation
+from localspec.types import Interval
 
 PLAIN = Row(
     contender="off",
@@ -46,9 +48,9 @@ AHEAD = replace(
 SERVER = replace(
     PLAIN,
     contender="llama-server",
-    tokens_per_s=Interval(39.0, None, None),
-    against=Interval(0.975, None, None),
-    whole_against=Interval(0.875, None, None),
+    tokens_per_s=Interval(39.0, nan, nan),
+    against=Interval(0.975, nan, nan),
+    whole_against=Interval(0.875, nan, nan),
     prompt_tokens_per_s=None,
     tokens_per_round=None,
     drafted=None,
@@ -62,7 +64,7 @@ SERVER = replace(
 ROWS = tuple(replace(row, task=task) for task in ("coding", "all") for row in (PLAIN, AHEAD, SERVER))
 TABLE = SpeedTable(ROWS, Drift(0.04, ()), comparable=True, reason="")
 CONDITIONS = Conditions("big", "small", "A processor, 2 of 4 cores, Linux", "localspec bench -n 64", True)
-WISH = BenchRequest(
+REQUEST = BenchRequest(
     modes=("off", "ssd"),
     asked_modes=True,
     lengths=(),

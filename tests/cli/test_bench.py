@@ -14,9 +14,9 @@ import pytest
 
 from localspec.app import placing
 from localspec.app.options import PairOptions
-from localspec.benchmark.llama_server import contender
+from localspec.benchmark import llama_server
 from localspec.cli import bench
-from localspec.cli.bench.request import MODES
+from localspec.cli.bench.contenders import MODES
 from localspec.cli.shared import opening
 from localspec.errors import StoreError
 from localspec.types import ModelOptions, Sampling
@@ -208,7 +208,7 @@ def rival(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
     program = tmp_path / "llama-server"
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)
-    monkeypatch.setattr(contender, "LlamaServer", Rival)
+    monkeypatch.setattr(llama_server, "LlamaServer", Rival)
     return f"llama-server={program}"
 
 

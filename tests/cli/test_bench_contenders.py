@@ -15,11 +15,12 @@ import pytest
 
 from localspec.app import placing
 from localspec.app.options import PairOptions
-from localspec.benchmark.contender import Prompt
-from localspec.benchmark.llama_server import contender
+from localspec.benchmark import llama_server
+from localspec.benchmark.harness import Prompt
 from localspec.chat.answer_settings import PairKnowledge, TunedChoice
 from localspec.cli.bench import contenders, parser
 from localspec.cli.bench.contenders import (
+    MODES,
     check_fit,
     own,
     possible,
@@ -28,12 +29,11 @@ from localspec.cli.bench.contenders import (
     tuned_settings,
     ways,
 )
-from localspec.cli.bench.request import MODES
 from localspec.errors import UserError
 from localspec.inference.runtime import Runtime
 from localspec.storage.profiles import Speculation
-from localspec.types import EngineSettings, Message, ModelOptions, Sampling, TaskType
-from tests.cli.bench_tables import WISH
+from localspec.types import EngineSettings, Message, ModelOptions, TaskType
+from tests.cli.bench_tables import REQUEST
 from tests.cli.fake_runtime import FakeRuntime
 
 BIG, SMALL = ModelOptions(Path("big.gguf")), ModelOptions(Path("small.gguf"))
@@ -54,18 +54,17 @@ class Server:
     started: ClassVar[list[tuple[Path, ModelOptions, ModelOptions | None, int | None]]] = []
     running = 0
 
-    @classmethod
-    def start(
-        cls,
+    def __init__(
+        self,
+        name: str,
         program: Path,
         target: ModelOptions,
         draft: ModelOptions | None = None,
-        *,
         draft_length: int | None = None,
-    ) -> Server:
-        cls.started.append((program, target, draft, draft_length))
+    ) -> None:
+        self.name = name
+        Server.started.append((program, target, draft, draft_length))
         Server.running += 1
-        return cls()
 
     def __enter__(self) -> Server:
         return self
@@ -73,14 +72,11 @@ class Server:
     def __exit__(self, *_error: object) -> None:
         Server.running -= 1
 
-    def contender(self, name: str, sampling: Sampling) -> str:
-        return f"{name} at {sampling.temperature:g}"
-
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> type[Server]:
     Server.started, Server.running = [], 0
-    monkeypatch.setattr(contender, "LlamaServer", Server)
+    monkeypatch.setattr(llama_server, "LlamaServer", Server)
     return Server
 
 
@@ -89,9 +85,9 @@ def recalling(**found: TunedChoice | None) -> PairKnowledge:
 
 
 def names(pair: PairOptions, runtime: Runtime, lengths: Sequence[int] = ()) -> list[str]:
-    wish = replace(WISH, lengths=tuple(lengths), server=Path("llama-server"))
+    asked = replace(REQUEST, lengths=tuple(lengths), server=Path("llama-server"))
     with ExitStack() as stack:
-        found = [cast("str", each) for each in servers(wish, pair, runtime, stack)]
+        found = [each.name for each in servers(asked, pair, runtime, stack)]
         assert Server.running == len(found)
     assert Server.running == 0
     return found
@@ -105,8 +101,8 @@ def runtime(**able: object) -> Runtime:
 
 
 def test_modes_decide_themselves_before_fixed_lengths_do_not() -> None:
-    wish = replace(WISH, modes=("off", "ngram", "sd", "tuned"), lengths=(2, 8))
-    found = dict(ways(wish))
+    asked = replace(REQUEST, modes=("off", "ngram", "sd", "tuned"), lengths=(2, 8))
+    found = dict(ways(asked))
     assert list(found) == ["off", "ngram", "sd", "sd K=2", "sd K=8"]
     assert found["sd"] == EngineSettings(mode="sd")
     assert found["sd K=2"] == EngineSettings(mode="sd", draft_length=2, min_confidence=0.0)
@@ -114,8 +110,10 @@ def test_modes_decide_themselves_before_fixed_lengths_do_not() -> None:
 
 def test_repetitions_and_flags_shape_our_ways() -> None:
     speculation = Speculation(acceptance="match", draft_temperature=1.2)
-    wish = replace(WISH, modes=("off", "sd", "sd+ngram", "ssd+ngram"), lengths=(3,), speculation=speculation)
-    found = dict(ways(wish))
+    asked = replace(
+        REQUEST, modes=("off", "sd", "sd+ngram", "ssd+ngram"), lengths=(3,), speculation=speculation
+    )
+    found = dict(ways(asked))
     assert found["sd"] == EngineSettings(mode="sd", acceptance="match", draft_temperature=1.2)
     assert found["sd+ngram"] == replace(found["sd"], fallback="ngram")
     assert found["ssd+ngram K=3"] == replace(
@@ -125,15 +123,14 @@ def test_repetitions_and_flags_shape_our_ways() -> None:
 
 def test_each_task_is_answered_as_it_was_tuned() -> None:
     models = Models()
-    wish = replace(WISH, modes=("off", "tuned"), prompts=(CODING, Prompt("writing", "Tell.")))
+    asked = replace(REQUEST, modes=("off", "tuned"), prompts=(CODING, Prompt("writing", "Tell.")))
     writing = EngineSettings(mode="ngram")
-    contenders = list(own(cast(Runtime, models), wish, {"coding": SSD, "writing": writing}))
+    contenders = list(own(cast(Runtime, models), asked, {"coding": SSD, "writing": writing}))
     assert [each.name for each in contenders] == ["off", "tuned"]
-    for prompt in wish.prompts:
-        contenders[1].answer(prompt, 9, 5)
-    asked = [(request.settings, request.max_tokens, request.seed) for request in models.requests]
-    assert asked == [(SSD, 9, 5), (writing, 9, 5)]
-    assert (contenders[1].memory_peak() is None) == (contenders[0].memory_peak() is None)
+    for question in asked.questions:
+        contenders[1].answer(question.asked(5, 9))
+    found = [(request.settings, request.max_tokens, request.seed) for request in models.requests]
+    assert found == [(SSD, 9, 5), (writing, 9, 5)]
 
 
 def test_tuned_settings_that_are_there(capsys: pytest.CaptureFixture[str]) -> None:
@@ -157,7 +154,7 @@ def test_tuned_settings_that_are_not(prompt: Prompt, found: TunedChoice | None, 
 
 
 def test_usual_modes_that_are_impossible_are_left_out_and_others_refused() -> None:
-    usual = replace(WISH, modes=MODES, asked_modes=False)
+    usual = replace(REQUEST, modes=MODES, asked_modes=False)
     assert possible(usual, runtime()).modes == usual.modes
     assert possible(usual, runtime(modes=MODES[:3])).modes == ("off", "ngram", "sd")
     stuck = runtime(modes=("off",), notes=("it keeps a running state",))
@@ -202,7 +199,7 @@ def test_models_sit_as_the_mode_needs_that_needs_most(
 
     asked: list[tuple[str, bool]] = []
     monkeypatch.setattr(placing, "placed", placed)
-    pair, tuned = seated(parser().parse_args([]), replace(WISH, modes=modes), PAIR)
+    pair, tuned = seated(parser().parse_args([]), replace(REQUEST, modes=modes), PAIR)
     assert asked == [(mode, True)]
     assert (pair.draft is not None, pair.max_fan_out, tuned) == (has_draft, 5, {})
 
@@ -221,8 +218,8 @@ def test_tuned_settings_are_used_on_the_seats_that_they_hold_for(monkeypatch: py
             return replace(pair, max_fan_out=24)
 
     monkeypatch.setattr(contenders, "KnownPair", Known)
-    wish = replace(WISH, modes=("off", "ssd", "tuned"), prompts=(CODING,))
-    pair, tuned = seated(parser().parse_args([]), wish, PAIR)
+    asked = replace(REQUEST, modes=("off", "ssd", "tuned"), prompts=(CODING,))
+    pair, tuned = seated(parser().parse_args([]), asked, PAIR)
     assert (pair.draft, pair.max_fan_out) == (SMALL, 24)
     assert tuned == {"coding": SSD}
 
@@ -230,8 +227,7 @@ def test_tuned_settings_are_used_on_the_seats_that_they_hold_for(monkeypatch: py
 @pytest.mark.usefixtures("server")
 def test_a_server_plain_one_that_speculates_and_one_for_each_length() -> None:
     assert names(PAIR, runtime(), (2, 4)) == [
-        "llama-server at 0", "llama-server draft at 0", "llama-server draft K=2 at 0",
-        "llama-server draft K=4 at 0",
+        "llama-server", "llama-server draft", "llama-server draft K=2", "llama-server draft K=4",
     ]  # fmt: skip
     program, plain = Path("llama-server"), replace(BIG, context=512)
     draft = replace(SMALL, context=512)
@@ -251,11 +247,11 @@ def test_a_server_drafts_with_as_many_threads(server: type[Server]) -> None:
 
 @pytest.mark.usefixtures("server")
 def test_without_a_draft_model_the_server_is_plain() -> None:
-    assert names(replace(PAIR, draft=None), runtime(draft=None), (2,)) == ["llama-server at 0"]
+    assert names(replace(PAIR, draft=None), runtime(draft=None), (2,)) == ["llama-server"]
 
 
 def test_nothing_is_started_unasked(server: type[Server]) -> None:
-    assert list(servers(WISH, PAIR, runtime(), ExitStack())) == []
+    assert list(servers(REQUEST, PAIR, runtime(), ExitStack())) == []
     assert server.started == []
 
 
@@ -274,11 +270,11 @@ def test_every_tuned_task_is_recalled_once() -> None:
 @pytest.mark.usefixtures("server")
 def test_a_request_to_end_ends_the_servers_too() -> None:
     def start_and_end(stack: ExitStack) -> None:
-        assert len(list(servers(wish, PAIR, runtime(), stack))) == Server.running == 2
+        assert len(list(servers(asked, PAIR, runtime(), stack))) == Server.running == 2
         assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL  # or this would end the tests
         signal.raise_signal(signal.SIGTERM)
 
-    wish = replace(WISH, server=Path("llama-server"))
+    asked = replace(REQUEST, server=Path("llama-server"))
     before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:
         with pytest.raises(SystemExit) as left, ExitStack() as stack:

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from localspec.benchmark.contender import Prompt, Run
-from localspec.cli.bench import BenchProgress, Measured, Plan, Stop, measure
+from localspec.benchmark.harness import Question, Run, Turn
+from localspec.cli.bench import BenchProgress, Measured, measure
 from localspec.errors import Cancelled, EngineError
-from localspec.types import Summary
+from localspec.types import Request, Summary
 
 ANSWER = Summary(tokens=11, decode_s=2.0)
-PROMPTS = tuple(Prompt("coding", f"Question {n}") for n in range(3))
+QUESTIONS = tuple(Question("coding", Request(f"Question {n}", max_tokens=64)) for n in range(3))
 
 
 @dataclass
@@ -25,10 +25,11 @@ class Scripted:
     name: str
     at: int = 0
     does: Callable[[], object] = lambda: None
-    asked: list[str] = field(default_factory=list)
+    cancel: Callable[[], None] = lambda: None
+    asked: list[Question] = field(default_factory=list)
 
-    def answer(self, prompt: Prompt, max_tokens: int, seed: int) -> Summary:
-        self.asked.append(prompt.text)
+    def answer(self, question: Question) -> Summary:
+        self.asked.append(question)
         if len(self.asked) == self.at:
             self.does()
         return ANSWER
@@ -37,16 +38,21 @@ class Scripted:
         return None
 
 
-def run(*contenders: Scripted, own: int = 99, cancel: Callable[[], None] = lambda: None) -> Measured:
+def run(*contenders: Scripted) -> Measured:
     lines: list[Run] = []
-    plan = Plan(contenders, PROMPTS, 64, 1, lambda: 0.01)
-    measured = measure(plan, own, cancel, lines.append)
+    progress = BenchProgress(fail, len(contenders), len(contenders) * len(QUESTIONS))
+    measured = measure(contenders, QUESTIONS, 1, lambda: 0.01, progress, lines.append)
     assert lines == measured.runs
+    assert list(measured.peaks) == [each.name for each in contenders]
     return measured
 
 
 def press() -> None:
     os.kill(os.getpid(), signal.SIGINT)
+
+
+def leave() -> None:
+    raise Cancelled
 
 
 def fail() -> None:
@@ -64,21 +70,18 @@ def test_everybody_answers_everything() -> None:
 
 def test_progress_counts_answers_after_the_warm_up() -> None:
     times = iter([0.0, 100.0, 110.0])
-    progress = BenchProgress(2, 5, lambda: next(times))
-    assert progress.words("off") == "warming up: off"
-    progress.end()
-    assert progress.words("sd") == "warming up: sd"
-    progress.end()
-    assert progress.words("off") == "0 of 5 answers: off"
-    progress.end()
-    assert progress.words("sd") == "1 of 5 answers, about 0:40 left: sd"
+    progress = BenchProgress(fail, 2, 5, lambda: next(times))
+    names = ("off", "sd", "off", "sd")
+    assert [progress.words(name) for name in names] == [
+        "warming up: off", "warming up: sd", "0 of 5 answers: off", "1 of 5 answers, about 0:40 left: sd"
+    ]  # fmt: skip
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Ctrl+C cannot be pressed from here")
 def test_ctrl_c_cancels_ours_and_leaves_out_the_answer_that_was_cut_short() -> None:
     before, cancelled = signal.getsignal(signal.SIGINT), list[bool]()
-    plain = Scripted("off", at=3, does=press)
-    measured = run(plain, Scripted("sd"), cancel=lambda: cancelled.append(True))
+    plain = Scripted("off", at=3, does=press, cancel=lambda: cancelled.append(True))
+    measured = run(plain, Scripted("sd"))
     assert isinstance(measured.failure, Cancelled)
     assert cancelled == [True]
     assert [(one.prompt, one.contender) for one in measured.runs] == [(0, "off"), (0, "sd"), (1, "sd")]
@@ -93,7 +96,7 @@ def test_ctrl_c_leaves_an_answer_from_elsewhere_at_once() -> None:
         press()
         after.append("the rest of the answer")
 
-    measured = run(Scripted("off"), Scripted("llama-server", at=2, does=answers_slowly), own=1)
+    measured = run(Scripted("off"), Scripted("llama-server", 2, answers_slowly, leave))
     assert isinstance(measured.failure, Cancelled)
     assert after == []
     assert [one.contender for one in measured.runs] == ["off"]
@@ -115,13 +118,28 @@ def test_whoever_presses_three_times_need_not_wait() -> None:
 
 
 def test_a_failure_keeps_what_was_measured() -> None:
-    measured = run(Scripted("off"), Scripted("llama-server", at=3, does=fail), own=1)
+    measured = run(Scripted("off"), Scripted("llama-server", at=3, does=fail))
     assert str(measured.failure) == "the server is gone"
     assert [(one.prompt, one.contender) for one in measured.runs] == [(0, "off"), (0, "llama-server")]
 
 
-def test_nothing_begins_after_the_wish_to_stop() -> None:
-    stop = Stop(lambda: None)
-    stop.ask()
-    with pytest.raises(Cancelled), stop.heeded():
-        pytest.fail("it began")
+def test_nothing_begins_or_counts_after_the_wish_to_stop() -> None:
+    cancelled: list[bool] = []
+    progress = BenchProgress(lambda: cancelled.append(True), 1, 1)
+    progress.stop()
+    for event in (Turn(None), Turn(Scripted("off")), Run("off", "coding", 0, 0, ANSWER)):
+        with pytest.raises(Cancelled):
+            progress.take(event)
+    assert cancelled == [True]
+
+
+def test_what_runs_now_is_what_is_cancelled() -> None:
+    cancelled: list[str] = []
+    progress = BenchProgress(lambda: cancelled.append("models"), 1, 1)
+    progress.take(Turn(Scripted("llama-server", cancel=lambda: cancelled.append("server"))))
+    progress.stop()
+    anchor = BenchProgress(lambda: cancelled.append("models"), 1, 1)
+    anchor.take(Turn(Scripted("llama-server")))
+    anchor.take(Turn(None))
+    anchor.stop()
+    assert cancelled == ["server", "models"]

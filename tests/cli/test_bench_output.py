@@ -10,12 +10,12 @@ from dataclasses import replace
 
 import pytest
 
-from localspec.benchmark.contender import Run
-from localspec.benchmark.figures import Drift, Interval, SpeedTable
+from localspec.benchmark.figures import Drift, SpeedTable
+from localspec.benchmark.harness import Run
 from localspec.cli.bench.output import comma_separated, line, markdown, times, whole
 from localspec.cli.bench.plot import picture
-from localspec.types import Summary
-from tests.cli.bench_tables import AHEAD, CONDITIONS, PLAIN, SERVER, TABLE, WISH
+from localspec.types import Interval, Summary
+from tests.cli.bench_tables import AHEAD, CONDITIONS, PLAIN, REQUEST, SERVER, TABLE
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -39,7 +39,7 @@ def whiskers(drawn: str) -> int:
 
 
 def test_a_table_for_each_task_and_what_it_holds_for() -> None:
-    lines = list(markdown(TABLE, WISH, CONDITIONS))
+    lines = list(markdown(TABLE, REQUEST, CONDITIONS))
     assert [text for text in lines if text.startswith("#")] == ["### coding", "### all"]
     first = lines[: lines.index("### all")]
     assert cells(first, "ssd") == [
@@ -54,12 +54,12 @@ def test_a_table_for_each_task_and_what_it_holds_for() -> None:
 
 
 def test_every_row_has_as_many_cells_as_the_head() -> None:
-    lines = [text for text in markdown(TABLE, WISH, CONDITIONS) if text.startswith("|")]
+    lines = [text for text in markdown(TABLE, REQUEST, CONDITIONS) if text.startswith("|")]
     assert len({text.count("|") for text in lines}) == 1
 
 
 def test_what_nobody_knows_is_a_dash() -> None:
-    lines = list(markdown(replace(TABLE, rows=(PLAIN, SERVER)), WISH, CONDITIONS))
+    lines = list(markdown(replace(TABLE, rows=(PLAIN, SERVER)), REQUEST, CONDITIONS))
     assert cells(lines, "llama-server") == [
         "llama-server", "39.0", "0.97", "0.88", "31.20", "-", "-", "-", "-", "-", "-", "-", "-"
     ]  # fmt: skip
@@ -67,16 +67,16 @@ def test_what_nobody_knows_is_a_dash() -> None:
 
 def test_a_run_that_was_stopped_or_disturbed_says_so() -> None:
     stopped = replace(CONDITIONS, complete=False, draft=None)
-    lines = list(markdown(replace(TABLE, drift=Drift(0.18, (3,))), replace(WISH, repetitions=3), stopped))
+    lines = list(markdown(replace(TABLE, drift=Drift(0.18, (3,))), replace(REQUEST, repetitions=3), stopped))
     assert "Stopped before the end." in lines
     assert any("its pace in 1 prompt, at worst by 18%" in text for text in lines)
     assert any(text.startswith("big; 2 prompts, 3 times each,") for text in lines)
-    assert "Stopped before the end." not in list(markdown(TABLE, WISH, CONDITIONS))
+    assert "Stopped before the end." not in list(markdown(TABLE, REQUEST, CONDITIONS))
 
 
 def test_a_task_of_a_file_cannot_break_the_heading() -> None:
     odd = replace(TABLE, rows=(replace(PLAIN, task="two\nlines"),))
-    assert next(markdown(odd, WISH, CONDITIONS)) == "### two lines"
+    assert next(markdown(odd, REQUEST, CONDITIONS)) == "### two lines"
 
 
 def test_ratios_with_as_many_digits_as_mean_something() -> None:
@@ -98,7 +98,7 @@ def test_csv_has_a_column_for_each_end_of_an_interval() -> None:
 
 
 def test_json_holds_every_figure() -> None:
-    value = json.loads(whole(TABLE, WISH, CONDITIONS))
+    value = json.loads(whole(TABLE, REQUEST, CONDITIONS))
     assert (value["schema"], value["complete"], value["comparable"], value["reason"]) == (1, True, True, None)
     assert value["rows"][1]["accepted_at"] == [0.9, 0.8125]
     assert value["rows"][1]["against"] == {"value": 3.0, "low": 2.5, "high": 3.625}
@@ -112,7 +112,7 @@ def test_json_holds_every_figure() -> None:
 def test_json_has_no_infinity() -> None:
     endless = replace(AHEAD, tokens_per_s=Interval(120.0, 0.0, float("inf")))
     value = json.loads(
-        whole(replace(TABLE, rows=(endless,)), WISH, CONDITIONS),
+        whole(replace(TABLE, rows=(endless,)), REQUEST, CONDITIONS),
         parse_constant=pytest.fail,
     )
     assert value["rows"][0]["tokens_per_s"]["high"] is None

@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 
 from localspec.app.options import PairOptions
-from localspec.benchmark.contender import Prompt
+from localspec.benchmark.harness import Prompt
 from localspec.cli.bench import parser
-from localspec.cli.bench.request import (
+from localspec.cli.bench.contenders import (
     BenchRequest,
     prompts_of,
     read_against,
     read_lengths,
     read_modes,
     read_plot,
-    wish_of,
+    request_of,
 )
 from localspec.errors import UserError
 from localspec.types import ModelOptions, Sampling
@@ -30,7 +30,7 @@ PROMPTS = (Prompt("coding", "Sort."),)
 
 
 def wish(*flags: str, draft: ModelOptions | None = SMALL) -> BenchRequest:
-    return wish_of(parser().parse_args(flags), PROMPTS, PairOptions(BIG, draft, None, 16, False))
+    return request_of(parser().parse_args(flags), PROMPTS, PairOptions(BIG, draft, None, 16, False))
 
 
 def prompts(*flags: str) -> tuple[Prompt, ...]:

@@ -22,6 +22,7 @@ from localspec.benchmark.exactness import (
     Variant,
 )
 from localspec.cli import verify
+from localspec.cli.shared.console import ProgressLine
 from localspec.errors import Cancelled
 from tests.cli.conftest import Invoke
 from tests.cli.fake_runtime import FakeRuntime
@@ -138,14 +139,10 @@ def test_a_second_ctrl_c_does_not_cost_what_was_found(
     assert signal.getsignal(signal.SIGINT) is before
 
 
-@pytest.mark.parametrize(
-    ("done", "line"),
-    [(0.0, "0%: greedy answers"), (0.25, "25%, about 3:00 left: greedy answers")],
-)
-def test_the_time_left_follows_the_pace_so_far(done: float, line: str) -> None:
+@pytest.mark.parametrize(("done", "words"), [(0.0, ""), (0.25, ", about 3:00 left")])
+def test_the_time_left_follows_the_pace_so_far(done: float, words: str) -> None:
     seconds = iter((100.0, 160.0))
-    progress = verify.VerifyProgress(lambda: None, lambda: next(seconds))
-    assert progress.line("greedy answers", done) == line
+    assert ProgressLine(lambda: None, lambda: next(seconds)).time_left(done) == words
 
 
 @pytest.mark.usefixtures("fake")

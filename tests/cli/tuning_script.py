@@ -10,7 +10,6 @@ from localspec.tuning.events import (
     Attempt,
     BestSoFar,
     ConfirmedContender,
-    Estimate,
     LoadOptionsChosen,
     StageBegan,
     StageProgress,
@@ -18,7 +17,7 @@ from localspec.tuning.events import (
     TaskResult,
     TuneEvent,
 )
-from localspec.types import EngineSettings, TaskType
+from localspec.types import EngineSettings, Interval, TaskType
 
 PLAIN = EngineSettings(mode="off")
 SSD = EngineSettings("ssd", 6, 12, "best-first", 0.8, 0.9)
@@ -26,8 +25,8 @@ LLAMA = EngineSettings("sd", 3, acceptance="match")
 REASON = "the best of 150 settings reached 0.97 of plain decoding (95% between 0.94 and 0.99)"
 
 
-def around(value: float, half: float) -> Estimate:
-    return Estimate(value, value - half, value + half)
+def around(value: float, half: float) -> Interval:
+    return Interval(value, value - half, value + half)
 
 
 def result(task: TaskType = "coding", *, pays: bool = True) -> TaskResult:
@@ -35,7 +34,7 @@ def result(task: TaskType = "coding", *, pays: bool = True) -> TaskResult:
     best = ConfirmedContender("best", SSD, 84.0, around(85.2, 3.0), around(1.42, 0.05))
     llama = ConfirmedContender("llama.cpp", LLAMA, None, around(71.0, 2.0), around(1.18, 0.04))
     if not pays:
-        best = replace(best, gain=Estimate(0.97, 0.94, 0.99))
+        best = replace(best, gain=Interval(0.97, 0.94, 0.99))
     reason = "SSD is 1.42 times as fast as plain decoding" if pays else REASON
     return TaskResult(task, SSD if pays else PLAIN, reason, (plain, best, llama), None, 150, 80.0)
 

@@ -13,13 +13,12 @@ from localspec.tuning.events import (
     Attempt,
     ConfirmedContender,
     DraftCalibration,
-    Estimate,
     LoadOptionsChosen,
     RankCurve,
     TaskResult,
 )
 from localspec.tuning.report.data import LandscapeCell, ReportInput, ReportModel, TaskReport
-from localspec.types import EngineSettings, TaskType
+from localspec.types import EngineSettings, Interval, TaskType
 
 CODING = EngineSettings("ssd", 5, 12, "best-first", 0.85, 0.7, "rejection")
 WRITING = EngineSettings("sd", 2, draft_temperature=1.25, acceptance="rejection", min_confidence=0.35)
@@ -60,8 +59,8 @@ def _contender(
         name,
         settings,
         predicted,
-        Estimate(rate, rate * 0.972, rate * 1.026),
-        Estimate(rate / plain, rate / plain * 0.965, rate / plain * 1.034),
+        Interval(rate, rate * 0.972, rate * 1.026),
+        Interval(rate / plain, rate / plain * 0.965, rate / plain * 1.034),
     )
 
 

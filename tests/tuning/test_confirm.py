@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from localspec.benchmark.harness import FEWEST_PROMPTS, RunRecord
 from localspec.errors import Cancelled, EngineDied, UserError
-from localspec.tuning.confirm import ConfirmProgress, Notebook, Terms, confirm, entrants
+from localspec.tuning.confirm import ConfirmProgress, Terms, confirm, entrants
 from localspec.tuning.events import Dropped, SettingsCandidate
-from localspec.tuning.verdict import FEWEST_PROMPTS
 from localspec.types import EngineSettings, Request
 from tests.tuning.timed import (
     DEFAULTS,
@@ -161,21 +161,38 @@ def test_a_killed_program_loses_no_finished_answer(tmp_path: Path) -> None:
     code = """
 import os, sys
 from pathlib import Path
-from localspec.tuning.confirm import Notebook
-from localspec.tuning.verdict import Run
-with Notebook(Path(sys.argv[1]), "key") as notebook:
-    notebook.set_tokens(40)
+from localspec.benchmark.harness import Run, RunRecord
+from localspec.types import Summary
+with RunRecord(Path(sys.argv[1]), "key") as record:
+    record.set_tokens(40)
     for prompt in range(3):
-        notebook.add(Run("plain", prompt, 0, 40, 0.5, 0.6))
+        record.add(Run("plain", "", prompt, 0, Summary(tokens=40, decode_s=0.5, first_token_s=0.1)))
     os._exit(9)
 """
     file = tmp_path / "runs.jsonl"
     done = subprocess.run([sys.executable, "-c", code, str(file)], check=False)
     assert done.returncode == 9
-    kept = Notebook(file, "key")
-    assert kept.tokens == 40
-    assert [(run.prompt, run.decode_s) for run in kept.of("plain")] == [(0, 0.5), (1, 0.5), (2, 0.5)]
-    assert Notebook(file, "another").runs == {}
+    with RunRecord(file, "key") as kept:
+        assert kept.tokens == 40
+        found = [(run.prompt, run.summary.decode_s, run.seconds) for run in kept.of("plain")]
+    assert found == [(0, 0.5, 0.6), (1, 0.5, 0.6), (2, 0.5, 0.6)]
+    with RunRecord(file, "another") as other:
+        assert other.runs == {}
+
+
+def test_a_file_as_it_always_was_is_read(tmp_path: Path) -> None:
+    file, run = tmp_path / "runs.jsonl", {"name": "best", "prompt": 2, "turn": 1, "tokens": 40}
+    lines = [
+        {"key": "key", "tokens": 40},
+        {"key": "key", "run": {**run, "decode_s": 0.5, "spent_s": 0.75}},
+        {"key": "key", "dropped": {"name": "second", "reason": "the context is full"}},
+    ]
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with RunRecord(file, "key") as record:
+        known = record.runs["best", 2, 1]
+        assert (known.summary.tokens, known.summary.decode_s, known.seconds) == (40, 0.5, 0.75)
+        assert (record.tokens, record.dropped) == (40, {"second": "the context is full"})
+    assert [json.loads(line) for line in file.read_text().splitlines()] == lines
 
 
 def test_what_was_kept_under_another_key_or_is_damaged_is_not_used(tmp_path: Path) -> None:
@@ -200,7 +217,6 @@ def test_progress_counts_up_to_the_end_and_names_the_leader() -> None:
     told = [each for each in progress if isinstance(each, ConfirmProgress)]
     assert [each.done for each in told] == sorted(each.done for each in told)
     assert told[-1].done == told[-1].steps
-    assert told[-1].left_s == 0.0
     assert told[0].leader is None
     assert told[-1].leader is not None
     assert told[-1].leader.name == "second"

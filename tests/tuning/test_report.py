@@ -14,11 +14,11 @@ import pytest
 
 from localspec.decoding.measurements import CallCosts, Costs
 from localspec.errors import StoreError
-from localspec.tuning.events import ConfirmedContender, Estimate, RankCurve, TaskResult
+from localspec.tuning.events import ConfirmedContender, RankCurve, TaskResult
 from localspec.tuning.report.data import LandscapeCell, ReportInput, TaskReport
 from localspec.tuning.report.page import render, write_report
 from localspec.tuning.words import fixed, milliseconds, parameters, percent, setting_value
-from localspec.types import EngineSettings
+from localspec.types import EngineSettings, Interval
 from tests.tuning.report_sample import sample
 
 EVIL = '</style><script src="http://evil.example/x.js">alert(1)</script>\x00\u202e&"\''
@@ -196,7 +196,7 @@ def bare(settings: EngineSettings, contenders: tuple[ConfirmedContender, ...]) -
 
 def test_without_a_draft_model_the_page_says_so() -> None:
     off = EngineSettings("off")
-    plain = ConfirmedContender("plain", off, None, Estimate(20, 19, 21), Estimate(1, 1, 1))
+    plain = ConfirmedContender("plain", off, None, Interval(20, 19, 21), Interval(1, 1, 1))
     calls = CallCosts(64, together=False, verify=((1, 0.05), (2, 0.06)), step=())
     html = render(only(bare(off, (plain,)), draft=None, costs=Costs((calls,)), workplace=None))
     text = Page(html).text
@@ -247,7 +247,7 @@ def test_values_that_are_no_numbers_never_reach_a_drawing() -> None:
         ranks=RankCurve(((nan, 0.5), ()), (0, 3, 9), nan, inf),
     )
     odd = ConfirmedContender(
-        "best", task.result.settings, nan, Estimate(nan, nan, inf), Estimate(inf, nan, nan)
+        "best", task.result.settings, nan, Interval(nan, nan, inf), Interval(inf, nan, nan)
     )
     result = replace(task.result, calibration=wrong, contenders=(task.result.contenders[0], odd), drift=nan)
     broken = TaskReport(

@@ -10,7 +10,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from localspec.tuning.events import ConfirmedContender, Estimate
+from localspec.tuning.events import ConfirmedContender
 from localspec.tuning.report.data import LandscapeCell
 from localspec.tuning.report.svg import (
     Axis,
@@ -25,7 +25,7 @@ from localspec.tuning.report.svg import (
     linear_ticks,
     rendered,
 )
-from localspec.types import EngineSettings
+from localspec.types import EngineSettings, Interval
 
 
 def parsed(drawing: str | None) -> ET.Element:
@@ -104,13 +104,13 @@ def test_whiskers_widen_the_scale_and_bad_ones_are_left_out() -> None:
     assert [each.get("class") for each in root.iter("path")].count("whisker") == 1
 
 
-def contender(name: str, settings: EngineSettings, rate: Estimate) -> ConfirmedContender:
-    return ConfirmedContender(name, settings, None, rate, Estimate(1.0, 1.0, 1.0))
+def contender(name: str, settings: EngineSettings, rate: Interval) -> ConfirmedContender:
+    return ConfirmedContender(name, settings, None, rate, Interval(1.0, 1.0, 1.0))
 
 
 def test_bars_are_as_long_as_their_values() -> None:
-    plain = contender("plain", EngineSettings("off"), Estimate(50.0, 48.0, 52.0))
-    best = contender("best", EngineSettings("sd", 4), Estimate(100.0, 95.0, 105.0))
+    plain = contender("plain", EngineSettings("off"), Interval(50.0, 48.0, 52.0))
+    best = contender("best", EngineSettings("sd", 4), Interval(100.0, 95.0, 105.0))
     root = parsed(drawn("rate_bars", contenders=[plain, best], chosen=best))
     widths = [float(each.get("width") or nan) for each in root.iter("rect")]
     assert widths[1] == pytest.approx(2 * widths[0], rel=0.01)
@@ -122,7 +122,7 @@ def test_bars_are_as_long_as_their_values() -> None:
 
 
 def test_a_bar_without_an_interval_has_no_whisker() -> None:
-    endless = contender("plain", EngineSettings("off"), Estimate(1.0, -inf, inf))
+    endless = contender("plain", EngineSettings("off"), Interval(1.0, -inf, inf))
     root = parsed(drawn("rate_bars", contenders=[endless], chosen=None))
     assert [each.get("class") for each in root.iter("path")] == ["compare"]
 

@@ -14,21 +14,20 @@ from localspec.tuning.events import (
     ConfirmedContender,
     DraftCalibration,
     Dropped,
-    Estimate,
     RankCurve,
     TaskResult,
 )
-from localspec.types import EngineSettings
+from localspec.types import EngineSettings, Interval
 
 PLAIN = ConfirmedContender(
-    "plain", EngineSettings(mode="off"), None, Estimate(50.0, 49.0, 51.0), Estimate(1.0, 1.0, 1.0)
+    "plain", EngineSettings(mode="off"), None, Interval(50.0, 49.0, 51.0), Interval(1.0, 1.0, 1.0)
 )
 BEST = ConfirmedContender(
     "best",
     EngineSettings(mode="ssd", min_confidence=0.3, fallback="ngram"),
     72.5,
-    Estimate(70.0, 68.0, 72.0),
-    Estimate(1.4, 1.35, 1.45),
+    Interval(70.0, 68.0, 72.0),
+    Interval(1.4, 1.35, 1.45),
 )
 CALIBRATION = DraftCalibration(
     1.2,

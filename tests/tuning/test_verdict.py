@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from localspec.benchmark.harness import Run
 from localspec.benchmark.statistics import student_t_quantile
-from localspec.tuning.events import Estimate
-from localspec.tuning.verdict import compare
-from localspec.types import Request
+from localspec.tuning.confirm import compare
+from localspec.types import Interval, Request, Summary
 from tests.tuning.timed import (
     DEFAULTS,
     NGRAM,
@@ -75,9 +75,13 @@ def test_drift_is_said_and_measured_again_and_widens_the_intervals(change: float
     assert wide.value == pytest.approx(1.2, rel=0.05)  # those in turn are hit alike
     assert wide.high / wide.low > narrow.high / narrow.low
     assert "meanwhile" not in calm.reason
-    assert verdict.contenders[0].gain == Estimate(1.0, 1.0, 1.0)
-    paces = {name: {(n, 0): pace for n, pace in enumerate((0.9, 1.0, 1.1))} for name in ("plain", "best")}
-    steady, drifted = (compare([PLAIN, SD], paces, drift)[0][1].gain for drift in (0.95, change))
+    assert verdict.contenders[0].gain == Interval(1.0, 1.0, 1.0)
+    runs = [
+        Run(name, "", number, 0, Summary(tokens=11, decode_s=10 * pace))
+        for name in ("plain", "best")
+        for number, pace in enumerate((0.9, 1.0, 1.1))
+    ]
+    steady, drifted = (compare([PLAIN, SD], runs, drift)[0][1].gain for drift in (0.95, change))
     assert (steady.low, steady.high) == (1.0, 1.0)
     assert drifted.high == pytest.approx(max(change, 1 / change) ** (1 / 3))
     assert drifted.low == pytest.approx(1 / drifted.high)

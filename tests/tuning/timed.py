@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from localspec.tuning.confirm import LLAMA_CPP, WARM_UP_TOKENS, ConfirmProgress, Terms, confirm
-from localspec.tuning.verdict import Entrant, Verdict
+from localspec.benchmark.harness import WARM_UP_TOKENS
+from localspec.tuning.confirm import LLAMA_CPP, Confirmation, ConfirmProgress, Entrant, Terms, confirm
 from localspec.types import EngineSettings, Finished, GenerationEvent, Request, Summary
 from tests.scripted import ScriptedModels
 
@@ -57,8 +57,8 @@ def gains(unlike: float = 0.004, **by_mode: float) -> Pace:
 
 def run(
     models: TimedModels, *contenders: Entrant, budget_s: float = 60.0, file: Path | None = None
-) -> Verdict:
+) -> Confirmation:
     *progress, verdict = confirm(models, REQUESTS, contenders, Terms(budget_s, "key", file))
-    assert isinstance(verdict, Verdict)
+    assert isinstance(verdict, Confirmation)
     assert all(isinstance(each, ConfirmProgress) for each in progress)
     return verdict

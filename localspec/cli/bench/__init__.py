@@ -6,15 +6,13 @@ import platform
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from localspec.app.options import PairOptions, pair_options
-from localspec.benchmark.contender import Anchor, Contender, Prompt, Run
-from localspec.cli.bench.contenders import check_fit, own, possible, seated, servers
-from localspec.cli.bench.request import (
+from localspec.benchmark.harness import Anchor, Contender, Question, Run, Turn, interleave, plain_anchor
+from localspec.cli.bench.contenders import (
     COMBINED,
     MODES,
     SERVER,
@@ -24,12 +22,17 @@ from localspec.cli.bench.request import (
     USUAL_SETS,
     USUAL_TOKENS,
     BenchRequest,
+    check_fit,
+    own,
+    possible,
     prompts_of,
     read_against,
     read_lengths,
     read_modes,
     read_plot,
-    wish_of,
+    request_of,
+    seated,
+    servers,
 )
 from localspec.cli.shared import opening
 from localspec.cli.shared.arguments import (
@@ -43,170 +46,11 @@ from localspec.cli.shared.arguments import (
     verb_parser,
     whole,
 )
-from localspec.cli.shared.console import StatusLine, on_interrupt, say
+from localspec.cli.shared.console import ProgressLine, on_interrupt, say
 from localspec.cli.shared.errors import FAILURE, INTERRUPTED, SUCCESS
 from localspec.errors import Cancelled, EngineError, LocalSpecError
 from localspec.storage.paths import write_atomically
-from localspec.types import Summary
-
-if TYPE_CHECKING:
-    from localspec.benchmark.contender import Run
-    from localspec.benchmark.figures import SpeedTable
-    from localspec.cli.bench.contenders import TunedSettings
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """Who answers what, and what drift is told by."""
-
-    contenders: Sequence[Contender]
-    prompts: Sequence[Prompt]
-    max_tokens: int
-    repetitions: int
-    anchor: Callable[[], float]
-
-    @property
-    def answers(self) -> int:
-        """Return how many answers are timed."""
-        return len(self.contenders) * len(self.prompts) * self.repetitions
-
-
-@dataclass(slots=True)
-class Measured:
-    """What was measured; `failure` is what ended it early."""
-
-    runs: list[Run] = field(default_factory=list)
-    anchors: list[Anchor] = field(default_factory=list)
-    failure: LocalSpecError | None = None
-
-
-class Stop:
-    """Somebody's wish to stop. Our own models are cancelled; an answer from elsewhere is left at once."""
-
-    def __init__(self, cancel: Callable[[], None]) -> None:
-        self._cancel = cancel
-        self._wanted = self._elsewhere = False
-
-    def ask(self) -> None:
-        """Stop what runs; raises `Cancelled` where that is all that stops it."""
-        self._wanted = True
-        if self._elsewhere:
-            raise Cancelled("the benchmark was stopped")
-        self._cancel()
-
-    @contextmanager
-    def heeded(self, *, elsewhere: bool = False) -> Iterator[None]:
-        """Let nothing begin or count after the wish; `elsewhere` if other programs work meanwhile."""
-        self._check()
-        self._elsewhere = elsewhere
-        try:
-            yield
-        finally:
-            self._elsewhere = False
-        self._check()
-
-    def _check(self) -> None:
-        if self._wanted:
-            raise Cancelled("the benchmark was stopped")
-
-
-class BenchProgress:
-    """Counts answers on the status line; the first of every contender only warm it up."""
-
-    def __init__(self, warm_ups: int, answers: int, now: Callable[[], float] = time.monotonic) -> None:
-        self._warm_ups = warm_ups
-        self._answers = answers
-        self._now = now
-        self._status = StatusLine()
-        self._done = 0
-        self._began_s = now()  # the first answer that is timed
-
-    def begin(self, name: str) -> None:
-        """Show who answers now."""
-        self._status.update(self.words(name))
-
-    def end(self) -> None:
-        """Count an answer."""
-        self._done += 1
-        if self._done == self._warm_ups:
-            self._began_s = self._now()
-
-    def clear(self) -> None:
-        """Take the line away."""
-        self._status.clear()
-
-    def words(self, name: str) -> str:
-        """Return how far it is and who answers, in a line."""
-        done = self._done - self._warm_ups
-        if done < 0:
-            return f"warming up: {name}"
-        text = f"{done} of {self._answers} answers"
-        if done:
-            from localspec.tuning.words import time_left  # 20 ms
-
-            text += f", {time_left(self._now() - self._began_s, done / self._answers)}"
-        return f"{text}: {name}"
-
-
-@dataclass(frozen=True, slots=True)
-class Watched:
-    """A contender whose answers are counted and can be stopped."""
-
-    contender: Contender
-    progress: BenchProgress
-    stop: Stop
-    elsewhere: bool
-
-    @property
-    def name(self) -> str:
-        """Return what the tables call it."""
-        return self.contender.name
-
-    def answer(self, prompt: Prompt, max_tokens: int, seed: int) -> Summary:
-        """Answer from empty caches and return what it took."""
-        self.progress.begin(self.name)
-        with self.stop.heeded(elsewhere=self.elsewhere):
-            summary = self.contender.answer(prompt, max_tokens, seed)
-        self.progress.end()
-        return summary
-
-    def memory_peak(self) -> int | None:
-        """Return the most bytes that its process has held in memory so far."""
-        return self.contender.memory_peak()
-
-
-def measure(plan: Plan, own: int, cancel: Callable[[], None], on_run: Callable[[Run], None]) -> Measured:
-    """Run a plan to its end, or to Ctrl+C or a failure; the first `own` contenders `cancel` stops."""
-    from localspec.benchmark.interleave import interleave
-
-    measured, stop = Measured(), Stop(cancel)
-    progress = BenchProgress(len(plan.contenders), plan.answers)
-    watched = [
-        Watched(contender, progress, stop, elsewhere=number >= own)
-        for number, contender in enumerate(plan.contenders)
-    ]
-
-    def anchor() -> float:
-        with stop.heeded():
-            return plan.anchor()
-
-    try:
-        with on_interrupt(stop.ask):
-            for found in interleave(watched, plan.prompts, plan.max_tokens, plan.repetitions, anchor):
-                if isinstance(found, Anchor):
-                    measured.anchors.append(found)
-                else:
-                    measured.runs.append(found)
-                    progress.clear()
-                    on_run(found)
-    except LocalSpecError as error:
-        measured.failure = error
-    except KeyboardInterrupt:
-        measured.failure = Cancelled("the benchmark was stopped")
-    finally:
-        progress.clear()
-    return measured
-
+from localspec.types import EngineSettings
 
 OUTPUTS = ("md", "csv", "json", "jsonl")
 
@@ -266,16 +110,6 @@ def parser() -> Parser:
     return result
 
 
-@dataclass(frozen=True, slots=True)
-class _Outcome:
-    """What was really compared, and what came of it; `peaks` are bytes by contender, in their order."""
-
-    wish: BenchRequest
-    pair: PairOptions
-    measured: Measured
-    peaks: Mapping[str, int | None]
-
-
 def main(argv: Sequence[str]) -> int:
     """Run the verb and return its exit code."""
     args = parser().parse_args(argv)
@@ -284,13 +118,57 @@ def main(argv: Sequence[str]) -> int:
     prompts = prompts_of(args)
     args.draft_length = max(args.lengths, default=None)
     pair = pair_options(args)
-    wish = wish_of(args, prompts, pair)
+    request = request_of(args, prompts, pair)
     set_up_logging(verbose=args.verbose)
-    pair, tuned = seated(args, wish, pair)
+    pair, tuned = seated(args, request, pair)
     on_run = _print_line if args.output == "jsonl" else _wait
     with ExitStack() as until_printed:
-        outcome = _compare(wish, pair, tuned, on_run, until_printed)
-        return _conclude(outcome, args.output, shlex.join(["localspec", "bench", *argv]))
+        measured = _compare(request, pair, tuned, on_run, until_printed)
+        command = shlex.join(["localspec", "bench", *argv])
+        return _conclude(measured, request, pair, args.output, command)
+
+
+@dataclass(slots=True)
+class Measured:
+    """What was measured; `failure` is what ended it early, `peaks` are bytes by contender, in their order."""
+
+    runs: list[Run] = field(default_factory=list)
+    anchors: list[Anchor] = field(default_factory=list)
+    peaks: dict[str, int | None] = field(default_factory=dict)
+    failure: LocalSpecError | None = None
+
+
+class BenchProgress(ProgressLine):
+    """Counts answers on the status line; the first of every contender only warm it up."""
+
+    def __init__(
+        self,
+        cancel: Callable[[], None],
+        warm_ups: int,
+        answers: int,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(cancel, now)
+        self._cancel_ours = cancel
+        self._begun, self._answers = -warm_ups, answers
+
+    def take(self, event: Turn | Run | Anchor) -> None:
+        """Show who answers now; raises `Cancelled` if nothing is to begin or count any more."""
+        self.check()
+        self._cancel = self._cancel_ours
+        if isinstance(event, Turn) and event.contender is not None:
+            self._cancel = event.contender.cancel
+            self.update(self.words(event.contender.name))
+
+    def words(self, name: str) -> str:
+        """Return how many answers there are, and who begins another, in a line."""
+        done = self._begun
+        self._begun += 1
+        if done < 0:
+            return f"warming up: {name}"
+        if done == 0:
+            self._began_s = self._now()
+        return f"{done} of {self._answers} answers{self.time_left(done / self._answers)}: {name}"
 
 
 def _wait(_run: Run | None = None) -> None:
@@ -304,44 +182,63 @@ def _print_line(run: Run) -> None:
 
 
 def _compare(
-    wish: BenchRequest,
+    request: BenchRequest,
     pair: PairOptions,
-    tuned: TunedSettings,
+    tuned: Mapping[str, EngineSettings],
     on_run: Callable[[Run], None],
     until_printed: ExitStack,
-) -> _Outcome:
+) -> Measured:
     """Open everything, and ask all contenders; what was measured survives a second Ctrl+C."""
     with opening.open_runtime(pair) as runtime, ExitStack() as processes:
-        from localspec.benchmark.own_modes import plain_anchor
-
         opening.tell_notes(runtime, pair)
-        wish = possible(wish, runtime)
-        check_fit(wish.prompts, runtime)
-        ours = list(own(runtime, wish, tuned))
-        contenders = [*ours, *servers(wish, pair, runtime, processes)]
-        plan = Plan(contenders, wish.prompts, wish.max_tokens, wish.repetitions, plain_anchor(runtime))
-        say(f"timing {plan.answers} answers of {', '.join(each.name for each in contenders)}")
+        request = possible(request, runtime)
+        check_fit(request.prompts, runtime)
+        contenders = [*own(runtime, request, tuned), *servers(request, pair, runtime, processes)]
+        answers = len(contenders) * len(request.prompts) * request.repetitions
+        say(f"timing {answers} answers of {', '.join(each.name for each in contenders)}")
         until_printed.enter_context(on_interrupt(_wait))
-        measured = measure(plan, len(ours), runtime.cancel, on_run)
-        peaks = {each.name: each.memory_peak() for each in contenders}
-    return _Outcome(wish, pair, measured, peaks)
+        progress = BenchProgress(runtime.cancel, len(contenders), answers)
+        anchor = plain_anchor(runtime)
+        return measure(contenders, request.questions, request.repetitions, anchor, progress, on_run)
 
 
-def _conclude(outcome: _Outcome, kind: str, command: str) -> int:
+def measure(
+    contenders: Sequence[Contender],
+    questions: Sequence[Question],
+    repetitions: int,
+    anchor: Callable[[], float],
+    progress: BenchProgress,
+    on_run: Callable[[Run], None],
+) -> Measured:
+    """Ask all contenders everything, to the end, or to Ctrl+C or a failure."""
+    measured = Measured()
+    try:
+        with on_interrupt(progress.stop):
+            for found in interleave(contenders, questions, repetitions, anchor):
+                progress.take(found)
+                if isinstance(found, Anchor):
+                    measured.anchors.append(found)
+                elif isinstance(found, Run):
+                    measured.runs.append(found)
+                    progress.clear()
+                    on_run(found)
+    except LocalSpecError as error:
+        measured.failure = error
+    except KeyboardInterrupt:
+        measured.failure = Cancelled("the benchmark was stopped")
+    finally:
+        progress.clear()
+    measured.peaks = {each.name: each.memory_peak() for each in contenders}
+    return measured
+
+
+def _conclude(measured: Measured, request: BenchRequest, pair: PairOptions, kind: str, command: str) -> int:
     """Print what there is, also of a run that ended early; return the exit code."""
-    from localspec.benchmark.figures import table
-
-    measured = outcome.measured
-    failure = measured.failure
+    failure, comparable = measured.failure, True
     if not measured.runs and failure is None:
         raise EngineError("every answer ended with its first token: there is no speed to compare")
-    comparable = True
     if measured.runs:
-        found = table(measured.runs, measured.anchors, outcome.peaks)
-        _print(found, outcome, kind, command)
-        comparable = found.comparable
-        if not comparable:
-            say(f"not compared: {found.reason}")
+        comparable = _print(measured, request, pair, kind, command)
     if isinstance(failure, Cancelled):
         say("stopped" if measured.runs else "stopped before anything was measured")
         return INTERRUPTED
@@ -350,30 +247,34 @@ def _conclude(outcome: _Outcome, kind: str, command: str) -> int:
     return SUCCESS if comparable else FAILURE
 
 
-def _print(found: SpeedTable, outcome: _Outcome, kind: str, command: str) -> None:
-    """Print a table, and draw it where that was asked for."""
-    from localspec.cli.bench import output as output  # what the tuner says, too: 20 ms
+def _print(measured: Measured, request: BenchRequest, pair: PairOptions, kind: str, command: str) -> bool:
+    """Print a table, and draw it where that was asked for; return whether contenders can be compared."""
+    from localspec.benchmark.figures import table
+    from localspec.cli.bench import output  # what the tuner says, too: 20 ms
 
-    pair, wish = outcome.pair, outcome.wish
+    found = table(measured.runs, measured.anchors, measured.peaks)
     conditions = output.Conditions(
         target=pair.target.path.stem,
         draft=None if pair.draft is None else pair.draft.path.stem,
         machine=machine_words(pair),
         command=command,
-        complete=outcome.measured.failure is None,
+        complete=measured.failure is None,
     )
     if kind == "md":
-        for line in output.markdown(found, wish, conditions):
+        for line in output.markdown(found, request, conditions):
             print(line)
     elif kind == "csv":
         sys.stdout.write(output.comma_separated(found))
     elif kind == "json":
-        print(output.whole(found, wish, conditions))
-    if wish.plot is not None:
+        print(output.whole(found, request, conditions))
+    if request.plot is not None:
         from localspec.cli.bench.plot import picture
 
         drawn = picture(found, output.models_words(conditions), conditions.machine)
-        write_atomically(wish.plot, drawn + "\n", mode=0o644)
+        write_atomically(request.plot, drawn + "\n", mode=0o644)
+    if not found.comparable:
+        say(f"not compared: {found.reason}")
+    return found.comparable
 
 
 def machine_words(pair: PairOptions) -> str:

@@ -1,69 +1,196 @@
-"""Who takes part in a benchmark: our modes, the tuned settings, llama.cpp's own server."""
+"""What a benchmark compares, and on which prompts: flags are checked before anything is opened."""
 
 from __future__ import annotations
 
 import argparse
 import os
+import shutil
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, cast, get_args
 
-from localspec.app.options import DRAFT_MODES, PairOptions
+from localspec.app.answer_options import sampling_given
+from localspec.app.options import DRAFT_MODES, PairOptions, decoding
 from localspec.app.tuned_pair import KnownPair
-from localspec.benchmark.contender import Contender, Prompt
+from localspec.benchmark.harness import Contender, OwnContender, Prompt, Question
+from localspec.benchmark.prompts import profile_prompts, read_prompts, spread
 from localspec.chat.answer_settings import PairKnowledge
-from localspec.cli.bench.request import COMBINED, SERVER, TUNED, BenchRequest
+from localspec.cli.shared.arguments import MAX_DRAFT_LENGTH, whole
 from localspec.cli.shared.console import leaving_in_order
 from localspec.cli.shared.opening import note, placed
 from localspec.errors import UserError
-from localspec.types import EngineSettings, Message, Mode, Summary, TaskType
+from localspec.storage.paths import config_dir, expanded
+from localspec.storage.profiles import Speculation, files_in, shipped_files
+from localspec.types import EngineSettings, Mode, Request, Sampling, TaskType
 
 if TYPE_CHECKING:
     from localspec.inference.runtime import Runtime
 
+TUNED = "tuned"
+MODES = ("off", "ngram", *DRAFT_MODES)
+COMBINED = {f"{mode}+ngram": mode for mode in DRAFT_MODES}
+"""Modes in which repetitions of the text serve as drafts too, with the mode that they belong to."""
+SERVER = "llama-server"
+DEMO = "demo"
+USUAL_SETS = ("coding", "writing", "general")
+USUAL_SAMPLING = Sampling(temperature=0.0)
+USUAL_TOKENS, USUAL_PER_TASK = 128, 6
 _SHOWN = 40  # characters that tell a prompt from others
-TunedSettings = Mapping[str, EngineSettings]
-"""Settings by task."""
 
 
 @dataclass(frozen=True, slots=True)
-class Tuned:
-    """A contender that answers each task in the way that was tuned for it."""
+class BenchRequest:
+    """What to compare; `asked_modes` says that the modes were named, not taken because they are usual."""
 
-    name: str
-    by_task: Mapping[str, Contender]
+    modes: tuple[str, ...]
+    asked_modes: bool
+    lengths: tuple[int, ...]
+    prompts: tuple[Prompt, ...]
+    sampling: Sampling
+    max_tokens: int
+    repetitions: int
+    speculation: Speculation
+    server: Path | None
+    plot: Path | None
 
-    def answer(self, prompt: Prompt, max_tokens: int, seed: int) -> Summary:
-        """Answer from empty caches and return what it took."""
-        return self.by_task[prompt.task].answer(prompt, max_tokens, seed)
+    @property
+    def questions(self) -> list[Question]:
+        """Return what everybody is asked, each time from empty caches."""
+        return [
+            Question(
+                each.task,
+                Request(each.messages, self.sampling, max_tokens=self.max_tokens, reuses_cache=False),
+            )
+            for each in self.prompts
+        ]
 
-    def memory_peak(self) -> int | None:
-        """Return the most bytes that its process has held in memory so far."""
-        return next(iter(self.by_task.values())).memory_peak()
+    @property
+    def drafts(self) -> bool:
+        """Tell whether a draft model has anything to do."""
+        return any(mode in (*DRAFT_MODES, *COMBINED, TUNED) for mode in self.modes)
+
+
+def read_modes(text: str) -> tuple[str, ...]:
+    """Read decoding modes such as `off,sd,ssd`; plain decoding is always the first."""
+    names = [part.strip() for part in text.split(",")]
+    for name in names:
+        if name not in (known := (*MODES, *COMBINED, TUNED)):
+            raise argparse.ArgumentTypeError(f"`{name}` is not one of {', '.join(known)}")
+    return tuple(dict.fromkeys((MODES[0], *names)))
+
+
+def read_lengths(text: str) -> tuple[int, ...]:
+    """Read lengths of drafts such as `2,4,8`."""
+    return tuple(dict.fromkeys(whole(1, MAX_DRAFT_LENGTH)(part.strip()) for part in text.split(",")))
+
+
+def read_against(text: str) -> Path:
+    """Read a rival such as `llama-server=PATH` and return its program."""
+    name, _, program = text.partition("=")
+    if name != SERVER or not program:
+        raise argparse.ArgumentTypeError(f"`{text}` is not `{SERVER}=PATH`; nothing else can be run against")
+    path = expanded(program)
+    if path.parent == Path() and not path.exists():
+        path = Path(shutil.which(program) or program)
+    if not path.exists():
+        raise argparse.ArgumentTypeError(f"there is no program `{path}`")
+    if not path.is_file() or not os.access(path, os.X_OK):
+        raise argparse.ArgumentTypeError(f"`{path}` is not a program that can be run")
+    return path.absolute()
+
+
+def read_plot(text: str) -> Path:
+    """Read the name of a drawing, whose folder has to be there."""
+    path = expanded(text)
+    if path.suffix.lower() != ".svg":
+        raise argparse.ArgumentTypeError(f"`{text}` is not the name of an SVG file, such as speed.svg")
+    if path.is_dir():
+        raise argparse.ArgumentTypeError(f"`{text}` is a folder")
+    try:
+        with tempfile.TemporaryFile(dir=path.absolute().parent):
+            return path
+    except OSError as error:
+        raise argparse.ArgumentTypeError(f"`{text}` cannot be written: {error.strerror}") from None
+
+
+def request_of(args: argparse.Namespace, prompts: Sequence[Prompt], pair: PairOptions) -> BenchRequest:
+    """Return what the arguments ask for of a pair; raises UserError."""
+    has_draft = pair.draft is not None
+    usual = (mode for mode in MODES if has_draft or mode not in DRAFT_MODES)
+    request = BenchRequest(
+        modes=args.modes or tuple(usual),
+        asked_modes=args.modes is not None,
+        lengths=args.lengths,
+        prompts=tuple(prompts),
+        sampling=sampling_given(args).apply(USUAL_SAMPLING),
+        max_tokens=args.predict,
+        repetitions=args.runs,
+        speculation=replace(decoding(args).asked, mode=None, draft_length=None),
+        server=args.against,
+        plot=args.plot,
+    )
+    speculative = [mode for mode in request.modes if mode in (*DRAFT_MODES, *COMBINED)]
+    if speculative and not has_draft:
+        raise UserError(
+            f"mode {speculative[0]} needs a draft model", f"add -md FILE, or leave {speculative[0]} out"
+        )
+    if request.lengths and not speculative:
+        raise UserError(
+            f"--draft-length is for modes with a draft model, not for {', '.join(request.modes)}",
+            "leave it out, or add sd or ssd to --modes",
+        )
+    return request
+
+
+def prompts_of(args: argparse.Namespace) -> tuple[Prompt, ...]:
+    """Return some prompts of each task that is wanted, of all without such a choice; raises UserError."""
+    found = [prompt for name in dict.fromkeys(args.prompts or USUAL_SETS) for prompt in _prompts_named(name)]
+    known = list(dict.fromkeys(prompt.task for prompt in found))
+    for task in args.tasks:
+        if task not in known:
+            raise UserError(f"no prompt is of the task `{task}`", f"tasks: {', '.join(known)}")
+    return spread([prompt for prompt in found if not args.tasks or prompt.task in args.tasks], args.per_task)
+
+
+def _prompts_named(name: str) -> Iterator[Prompt]:
+    """Yield the prompts of a set or of a file; a set goes before a file of its name."""
+    if name == DEMO:
+        from localspec.demo import prompts
+
+        yield from (Prompt(found.task, found.prompt) for found in prompts())
+    elif name in (known := sorted({*shipped_files(), *files_in(config_dir() / "profiles")})):
+        yield from profile_prompts([name])
+    elif (path := expanded(name)).exists() or path.suffix or path.name != name:
+        yield from read_prompts(path)
+    else:
+        sets = ", ".join((DEMO, *known))
+        raise UserError(f"there is no set or file of prompts `{name}`", f"sets: {sets}; or a JSON Lines file")
 
 
 def seated(
-    args: argparse.Namespace, wish: BenchRequest, pair: PairOptions
-) -> tuple[PairOptions, TunedSettings]:
+    args: argparse.Namespace, request: BenchRequest, pair: PairOptions
+) -> tuple[PairOptions, Mapping[str, EngineSettings]]:
     """Return the pair where it sits for all that is compared, and what was tuned for it if that is wanted.
 
     Raises UserError where it fits nowhere, or was not tuned.
     """
-    if not wish.drafts:
+    if not request.drafts:
         pair = replace(pair, draft=None)  # nobody would ask it
-    used = {COMBINED.get(mode, mode) for mode in wish.modes}
+    used = {COMBINED.get(mode, mode) for mode in request.modes}
     needs_most = [mode for mode in DRAFT_MODES if mode in used][-1:]
-    args = argparse.Namespace(**{**vars(args), "mode": needs_most[0] if needs_most else wish.modes[-1]})
-    if TUNED not in wish.modes:
+    args = argparse.Namespace(**{**vars(args), "mode": needs_most[0] if needs_most else request.modes[-1]})
+    if TUNED not in request.modes:
         return placed(args, pair), {}
     args.mode = "auto"  # the settings hold for these seats alone
     known = KnownPair(args, here=True)
     pair = known.seat(pair, placed, keeps_costs=False)
-    return pair, tuned_settings(known.experience, wish.prompts)
+    return pair, tuned_settings(known.experience, request.prompts)
 
 
-def tuned_settings(experience: PairKnowledge, prompts: Sequence[Prompt]) -> TunedSettings:
+def tuned_settings(experience: PairKnowledge, prompts: Sequence[Prompt]) -> dict[str, EngineSettings]:
     """Return what was tuned for every task of the prompts; raises UserError for what was not, or is stale."""
     found: dict[str, EngineSettings] = {}
     for task in dict.fromkeys(prompt.task for prompt in prompts):
@@ -86,21 +213,20 @@ def tuned_settings(experience: PairKnowledge, prompts: Sequence[Prompt]) -> Tune
     return found
 
 
-def possible(wish: BenchRequest, runtime: Runtime) -> BenchRequest:
-    """Return the wish without usual modes that these models cannot decode in; raises UserError for others."""
-    unable = [mode for mode in wish.modes if COMBINED.get(mode, mode) not in (*runtime.modes, TUNED)]
-    if unable and wish.asked_modes:
+def possible(request: BenchRequest, runtime: Runtime) -> BenchRequest:
+    """Leave out usual modes that these models cannot decode in; raises UserError for others."""
+    unable = [mode for mode in request.modes if COMBINED.get(mode, mode) not in (*runtime.modes, TUNED)]
+    if unable and request.asked_modes:
         reason = "; ".join(runtime.notes) or "these models cannot take tokens back"
         raise UserError(f"mode {unable[0]} is not possible: {reason}", f"leave {unable[0]} out of --modes")
-    return replace(wish, modes=tuple(mode for mode in wish.modes if mode not in unable))
+    return replace(request, modes=tuple(mode for mode in request.modes if mode not in unable))
 
 
 def check_fit(prompts: Sequence[Prompt], runtime: Runtime) -> None:
     """Raise UserError for a prompt that leaves no room for an answer, before hours are spent on others."""
     room = runtime.target.context
     for prompt in prompts:
-        system = (Message("system", prompt.system),) if prompt.system else ()
-        tokens = runtime.count_tokens((*system, Message("user", prompt.text)))
+        tokens = runtime.count_tokens(prompt.messages)
         if tokens >= room:
             begins = " ".join(prompt.text[:_SHOWN].split())
             raise UserError(
@@ -111,50 +237,44 @@ def check_fit(prompts: Sequence[Prompt], runtime: Runtime) -> None:
             )
 
 
-def ways(wish: BenchRequest) -> Iterator[tuple[str, EngineSettings]]:
+def ways(request: BenchRequest) -> Iterator[tuple[str, EngineSettings]]:
     """Yield the names and settings of our modes: first as they decide themselves, then of fixed lengths."""
-    for mode in wish.modes:
+    for mode in request.modes:
         if mode == TUNED:
             continue
-        settings = wish.speculation.apply(EngineSettings(mode=cast("Mode", COMBINED.get(mode, mode))))
+        settings = request.speculation.apply(EngineSettings(mode=cast("Mode", COMBINED.get(mode, mode))))
         if mode in COMBINED:
             settings = replace(settings, fallback="ngram")
         yield mode, settings
-        for length in wish.lengths if settings.mode in DRAFT_MODES else ():
+        for length in request.lengths if settings.mode in DRAFT_MODES else ():
             yield f"{mode} K={length}", replace(settings, draft_length=length, min_confidence=0.0)
 
 
-def own(runtime: Runtime, wish: BenchRequest, tuned: TunedSettings) -> Iterator[Contender]:
+def own(
+    runtime: Runtime, request: BenchRequest, tuned: Mapping[str, EngineSettings]
+) -> Iterator[OwnContender]:
     """Yield our contenders; they share the open models."""
-    from localspec.benchmark.own_modes import Own, peak_of
-
-    peak = peak_of(os.getpid())
-
-    def contender(name: str, settings: EngineSettings) -> Contender:
-        return Own(name, runtime, settings, wish.sampling, peak)
-
-    yield from (contender(name, settings) for name, settings in ways(wish))
-    if TUNED in wish.modes:
-        yield Tuned(TUNED, {task: contender(TUNED, settings) for task, settings in tuned.items()})
+    for name, settings in ways(request):
+        yield OwnContender(name, runtime, settings)
+    if TUNED in request.modes:
+        yield OwnContender(TUNED, runtime, tuned)
 
 
 def servers(
-    wish: BenchRequest, pair: PairOptions, runtime: Runtime, open_until: ExitStack
+    request: BenchRequest, pair: PairOptions, runtime: Runtime, open_until: ExitStack
 ) -> Iterator[Contender]:
     """Start llama.cpp's servers, as wide as our contexts, and yield them; raises UserError if one fails."""
-    if wish.server is None:
+    if request.server is None:
         return
-    from localspec.benchmark.llama_server.contender import LlamaServer
+    from localspec.benchmark.llama_server import LlamaServer
 
     open_until.enter_context(leaving_in_order())  # a server hears of nothing but its own end
     target = replace(pair.target, context=runtime.target.context)
-    plain = open_until.enter_context(LlamaServer.start(wish.server, target))
-    yield plain.contender(SERVER, wish.sampling)
+    yield open_until.enter_context(LlamaServer(SERVER, request.server, target))
     if pair.draft is None or runtime.draft is None:
         return
     threads = pair.draft_threads or pair.draft.threads
     draft = replace(pair.draft, context=runtime.draft.context, threads=threads)
-    for length in (None, *wish.lengths):
-        server = open_until.enter_context(LlamaServer.start(wish.server, target, draft, draft_length=length))
+    for length in (None, *request.lengths):
         name = f"{SERVER} draft" if length is None else f"{SERVER} draft K={length}"
-        yield server.contender(name, wish.sampling)
+        yield open_until.enter_context(LlamaServer(name, request.server, target, draft, length))

@@ -7,17 +7,18 @@ import io
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from math import isfinite
+from math import isfinite, isnan, nan
 from typing import TYPE_CHECKING
 
 from localspec.app.figures import Json
-from localspec.benchmark.contender import Run
-from localspec.cli.bench.request import BenchRequest
+from localspec.benchmark.harness import Run
+from localspec.cli.bench.contenders import BenchRequest
 from localspec.hardware.placement.words import size
 from localspec.tuning.words import figure
+from localspec.types import Interval
 
 if TYPE_CHECKING:
-    from localspec.benchmark.figures import Interval, Row, SpeedTable
+    from localspec.benchmark.figures import Row, SpeedTable
 
 SCHEMA = 1
 UNKNOWN = "-"
@@ -35,7 +36,7 @@ class Conditions:
     complete: bool
 
 
-def markdown(table: SpeedTable, wish: BenchRequest, conditions: Conditions) -> Iterator[str]:
+def markdown(table: SpeedTable, request: BenchRequest, conditions: Conditions) -> Iterator[str]:
     """Yield the lines of a table for each task, then what the figures hold for."""
     for task in dict.fromkeys(row.task for row in table.rows):
         yield f"### {' '.join(task.split())}"
@@ -46,7 +47,7 @@ def markdown(table: SpeedTable, wish: BenchRequest, conditions: Conditions) -> I
             if row.task == task:
                 yield f"| {' | '.join(cell(row) for _, cell in _COLUMNS)} |"
         yield ""
-    yield f"{models_words(conditions)}; {_asked(wish)}. {conditions.machine}."
+    yield f"{models_words(conditions)}; {_asked(request)}. {conditions.machine}."
     if table.comparable and table.drift.disturbed:
         yield (
             f"The machine changed its pace in {_count(len(table.drift.disturbed), 'prompt')}, at worst by "
@@ -62,10 +63,10 @@ def models_words(conditions: Conditions) -> str:
     return conditions.target if conditions.draft is None else f"{conditions.target} + {conditions.draft}"
 
 
-def _asked(wish: BenchRequest) -> str:
-    times = f", {wish.repetitions} times each" if wish.repetitions > 1 else ""
-    how = f"at most {wish.max_tokens} tokens, temperature {wish.sampling.temperature:g}"
-    return f"{_count(len(wish.prompts), 'prompt')}{times}, {how}"
+def _asked(request: BenchRequest) -> str:
+    times = f", {request.repetitions} times each" if request.repetitions > 1 else ""
+    how = f"at most {request.max_tokens} tokens, temperature {request.sampling.temperature:g}"
+    return f"{_count(len(request.prompts), 'prompt')}{times}, {how}"
 
 
 def _count(number: int, noun: str) -> str:
@@ -86,7 +87,7 @@ def times(ratio: float) -> str:
 
 
 def _with_interval(found: Interval, say: Callable[[float], str]) -> str:
-    if found.low is None or found.high is None:
+    if isnan(found.low):
         return say(found.value)
     return f"{say(found.value)} ({say(found.low)}-{say(found.high)})"
 
@@ -132,25 +133,24 @@ def comma_separated(table: SpeedTable) -> str:
 def _flat(row: Row) -> Iterator[tuple[str, object]]:
     for name, value in asdict(row).items():
         if name in _INTERVALS:
-            ends = value or {"value": None, "low": None, "high": None}
-            yield name, ends["value"]
-            yield f"{name}_low", ends["low"]
-            yield f"{name}_high", ends["high"]
+            for end in ("value", "low", "high"):
+                found = value[end] if value else nan
+                yield name if end == "value" else f"{name}_{end}", None if isnan(found) else found
         elif name == "accepted_at":
             yield name, " ".join(f"{share:.4g}" for share in value)
         else:
             yield name, value
 
 
-def whole(table: SpeedTable, wish: BenchRequest, conditions: Conditions) -> str:
+def whole(table: SpeedTable, request: BenchRequest, conditions: Conditions) -> str:
     """Return everything as one JSON object."""
     value: Json = {
         "schema": SCHEMA,
         **asdict(conditions),
-        "prompts": len(wish.prompts),
-        "runs": wish.repetitions,
-        "max_tokens": wish.max_tokens,
-        "sampling": asdict(wish.sampling),
+        "prompts": len(request.prompts),
+        "runs": request.repetitions,
+        "max_tokens": request.max_tokens,
+        "sampling": asdict(request.sampling),
         "comparable": table.comparable,
         "reason": table.reason or None,
         "drift": asdict(table.drift),

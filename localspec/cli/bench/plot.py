@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,13 +21,13 @@ def picture(table: SpeedTable, title: str, below: str) -> str:
     """Return the drawing: the first contender of each task pale, with a dashed line where its bar ends."""
     fastest = max(row.tokens_per_s.value for row in table.rows)
     # An interval that says nothing does not flatten all bars.
-    end = min(2 * fastest, max(row.tokens_per_s.high or fastest for row in table.rows))
+    ends = [row.tokens_per_s.high for row in table.rows if not isnan(row.tokens_per_s.high)]
     return rendered(
         Path(__file__).with_name("plot.svg.j2"),
         title=title,
         below=below,
         width=WIDTH,
-        x=Axis("tokens per second", zero=True).scale([end], *_BARS),
+        x=Axis("tokens per second", zero=True).scale([min(2 * fastest, max([fastest, *ends]))], *_BARS),
         tasks=list(dict.fromkeys(row.task for row in table.rows)),
         rows=table.rows,
         words=_words,
@@ -38,5 +39,5 @@ def _words(row: Row) -> str:
     if row.against is None:
         return speed
     low, high = row.against.low, row.against.high
-    ends = "" if low is None or high is None else f" ({times(low)}-{times(high)})"
+    ends = "" if isnan(low) else f" ({times(low)}-{times(high)})"
     return f"{speed}, ×{times(row.against.value)}{ends}"

@@ -6,13 +6,14 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import count
 from types import FrameType
 from typing import TextIO
 
-from localspec.errors import UserError
+from localspec.errors import Cancelled, UserError
 from localspec.types import Provenance, TextDelta
 
 ERASE_LINE = "\r\x1b[K"
@@ -174,6 +175,35 @@ class StatusLine:
             sys.stderr.write(ERASE_LINE)
             sys.stderr.flush()
             self._visible = False
+
+
+class ProgressLine(StatusLine):
+    """The status line of a long test, which knows how long the rest should take, and whether to stop."""
+
+    def __init__(self, cancel: Callable[[], None], now: Callable[[], float] = time.monotonic) -> None:
+        """Begin now; `cancel` ends what runs when somebody wants to stop."""
+        super().__init__()
+        self._cancel, self._now = cancel, now
+        self._began_s = now()
+        self._stopped = False
+
+    def stop(self) -> None:
+        """End the test as soon as possible."""
+        self._stopped = True
+        self._cancel()
+
+    def check(self) -> None:
+        """Raise `Cancelled` if somebody wanted to stop."""
+        if self._stopped:
+            raise Cancelled("it was stopped")
+
+    def time_left(self, done: float) -> str:
+        """Return in words how long the rest should take after a share of the work, if that can be told."""
+        if not done:
+            return ""
+        from localspec.tuning.words import time_left  # 20 ms
+
+        return f", {time_left(self._now() - self._began_s, done)}"
 
 
 def _columns() -> int | None:

@@ -1,0 +1,404 @@
+"""Ask contenders the same prompts in turn, time their answers, and keep them across restarts."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from itertools import cycle
+from pathlib import Path
+from statistics import median
+from types import TracebackType
+from typing import TYPE_CHECKING, Protocol, Self, TextIO
+
+from localspec.errors import Cancelled, EngineError, StoreError
+from localspec.storage.json_file import checked
+from localspec.storage.paths import PRIVATE_FILE, write_atomically
+from localspec.types import (
+    EngineSettings,
+    Finished,
+    Message,
+    Request,
+    RoundDone,
+    RoundStats,
+    Sampling,
+    Summary,
+)
+
+if TYPE_CHECKING:
+    from localspec.inference.interface import OpenModels
+
+WARM_UP_TOKENS = 24  # of each contender before the clock runs: files read, caches made, calls timed
+FEWEST_PROMPTS = 3  # below it nothing can be told
+ANCHOR_TOKENS, ANCHOR_S = 32, 0.5  # at least
+ANCHOR_TEXTS = (
+    "Once upon a time there was an old house at the end of a long road. In that house",
+    "One, two, three, four, five, six, seven, eight, nine,",
+    "def add(first, second):\n",
+)
+"""What the anchor has continued, one after another."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """One question, asked in a fresh conversation, and the kind of task that it stands for."""
+
+    task: str
+    text: str
+    system: str = ""
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """Return the conversation that asks it."""
+        system = (Message("system", self.system),) if self.system else ()
+        return (*system, Message("user", self.text))
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A request to all contenders, each of which has settings of its own, and the task that it is of."""
+
+    task: str
+    request: Request
+
+    def asked(self, seed: int, max_tokens: int | None) -> Question:
+        """Return it with a seed and a length."""
+        return replace(self, request=replace(self.request, seed=seed, max_tokens=max_tokens))
+
+
+class Contender(Protocol):
+    """One way to decode, with its models open."""
+
+    @property
+    def name(self) -> str:
+        """Return what the tables call it."""
+
+    def answer(self, question: Question) -> Summary:
+        """Answer and return what it took; raises `LocalSpecError` if that fails.
+
+        What a contender cannot know of its rounds stays 0.
+        """
+
+    def cancel(self) -> None:
+        """End the running answer within a moment; raises `Cancelled` where to leave it is all that helps."""
+
+    def memory_peak(self) -> int | None:
+        """Return the most bytes that its process has held in memory so far; None where nobody can tell."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One answer of one contender; `repetition` counts how often it was asked the same before."""
+
+    contender: str
+    task: str
+    prompt: int
+    repetition: int
+    summary: Summary
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Return the speed of decoding: tokens after the first, and the time after it."""
+        return (self.summary.tokens - 1) / self.summary.decode_s
+
+    @property
+    def seconds_per_token(self) -> float:
+        """Return what each token after the first took."""
+        return self.summary.decode_s / (self.summary.tokens - 1)
+
+    @property
+    def seconds(self) -> float:
+        """Return what the answer took altogether."""
+        return self.summary.first_token_s + self.summary.decode_s
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A contender is about to answer; None: the anchor is about to be measured."""
+
+    contender: Contender | None
+
+
+@dataclass(frozen=True, slots=True)
+class Anchor:
+    """Plain decoding of the same few tokens, before the first prompt and after each: what drift is told by.
+
+    After `prompt` prompts it took `seconds_per_token`.
+    """
+
+    prompt: int
+    seconds_per_token: float
+
+
+@dataclass(frozen=True, slots=True)
+class OwnContender:
+    """Open models that decode with certain settings, or those of each task; several may share the models."""
+
+    name: str
+    models: OpenModels
+    settings: EngineSettings | Mapping[str, EngineSettings]
+
+    def answer(self, question: Question) -> Summary:
+        """Answer in this way to the end, whether it pays or not, and return what it took."""
+        found = self.settings
+        settings = found if isinstance(found, EngineSettings) else found[question.task]
+        return _answered(self.models, replace(question.request, settings=settings, steps_down=False))[0]
+
+    def cancel(self) -> None:
+        """End the running answer within a moment."""
+        self.models.cancel()
+
+    def memory_peak(self) -> int | None:
+        """Return the most bytes that this process has held in memory so far."""
+        return memory_peak(os.getpid())
+
+
+class Harness:
+    """Asks questions of contenders; an answer that is on record is not asked for again."""
+
+    def __init__(self, questions: Sequence[Question], record: RunRecord | None = None) -> None:
+        self.questions = questions
+        self.record = record or RunRecord()
+        self._warm: set[str] = set()
+
+    def warm_up(self, contender: Contender, prompt: int, seed: int = 0) -> Summary:
+        """Have a contender begin an answer that does not count: its first builds graphs and times calls."""
+        question = self.questions[prompt % len(self.questions)]
+        tokens = min(question.request.max_tokens or WARM_UP_TOKENS, WARM_UP_TOKENS)
+        summary = contender.answer(question.asked(seed, tokens))
+        self._warm.add(contender.name)
+        return summary
+
+    def cool(self) -> None:
+        """Say that models were opened again, so that everybody has to warm up."""
+        self._warm.clear()
+
+    def run(self, contender: Contender, prompt: int, repetition: int, seed: int, name: str = "") -> Run:
+        """Return an answer, which goes on record under the contender's name or another."""
+        name = name or contender.name
+        if known := self.record.runs.get((name, prompt, repetition)):
+            return known
+        if contender.name not in self._warm:  # on another prompt, which its draft model then has not read
+            self.warm_up(contender, prompt + 1)
+        question = self.questions[prompt]
+        asked = question.asked(seed, self.record.tokens or question.request.max_tokens)
+        run = Run(name, question.task, prompt, repetition, contender.answer(asked))
+        self.record.add(run)
+        return run
+
+
+def in_turn(
+    contenders: Sequence[Contender], prompts: Sequence[int], lap: int
+) -> Iterator[tuple[Contender, int]]:
+    """Yield who answers which prompt in a lap: everybody every one, and of several none twice in a row.
+
+    Who begins moves on by one from lap to lap and from prompt to prompt.
+    """
+    for step in range(len(contenders)):
+        for place, prompt in enumerate(prompts):
+            yield contenders[(place + step + lap) % len(contenders)], prompt
+
+
+def interleave(
+    contenders: Sequence[Contender],
+    questions: Sequence[Question],
+    repetitions: int,
+    anchor: Callable[[], float],
+) -> Iterator[Turn | Run | Anchor]:
+    """Yield every contender's answers to every question, one contender after another, and anchors between.
+
+    All answer with the same seed; it differs from prompt to prompt and from repetition to repetition.
+    Answers of one token have no speed: they are left out.
+    """
+    harness = Harness(questions)
+    for contender in contenders:
+        yield Turn(contender)
+        harness.warm_up(contender, 0)
+    yield Turn(None)
+    yield Anchor(0, anchor())
+    for number in range(len(questions)):
+        for repetition in range(repetitions):
+            seed = number * repetitions + repetition
+            for contender, prompt in in_turn(contenders, [number], seed):
+                yield Turn(contender)
+                run = harness.run(contender, prompt, repetition, seed)
+                if run.summary.tokens > 1 and run.summary.decode_s > 0:
+                    yield run
+        yield Turn(None)
+        yield Anchor(number + 1, anchor())
+
+
+def plain_anchor(models: OpenModels, least_s: float = ANCHOR_S) -> Callable[[], float]:
+    """Return a measurement of plain decoding: seconds per token of the same few tokens, again and again.
+
+    It takes `least_s` seconds or more: what disturbs a tiny model for a moment is no drift.
+    """
+
+    def measure() -> float:
+        seconds: list[float] = []
+        for number, text in enumerate(cycle(ANCHOR_TEXTS)):
+            if len(seconds) >= ANCHOR_TOKENS and sum(seconds) >= least_s:
+                return median(seconds)
+            if number >= len(ANCHOR_TEXTS) and not seconds:
+                break
+            request = Request(
+                text,
+                Sampling(temperature=0.0),
+                EngineSettings(mode="off"),
+                ANCHOR_TOKENS + 1,  # the first comes with the prompt
+                seed=0,
+                reuses_cache=False,
+            )
+            rounds = _answered(models, request)[1][1:]
+            seconds += [one.verify_s + one.draft_s + one.wait_s + one.python_s for one in rounds]
+        raise EngineError(f"{models.target.name} ends every text at once: its speed cannot be told")
+
+    return measure
+
+
+def _answered(models: OpenModels, request: Request) -> tuple[Summary, Sequence[RoundStats]]:
+    """Return the sums of an answer and its rounds, the first of which read the prompt."""
+    rounds: list[RoundStats] = []
+    for event in models.generate(request):
+        if isinstance(event, RoundDone):
+            rounds.append(event.stats)
+        elif isinstance(event, Finished):
+            if event.reason == "cancelled":
+                raise Cancelled("the answer was cancelled")
+            return event.summary, rounds
+    raise EngineError("an answer broke off")
+
+
+def memory_peak(pid: int) -> int | None:
+    """Return the most bytes that a process has held in memory so far; None where nobody can tell."""
+    if sys.platform == "win32":
+        return _windows_peak(pid)
+    return _linux_peak(Path(f"/proc/{pid}/status"))
+
+
+def _linux_peak(status: Path) -> int | None:
+    try:
+        lines = status.read_text(encoding="utf-8").splitlines()
+    except OSError:  # the process has ended, or this system keeps no such file
+        return None
+    peaks = (line.split() for line in lines if line.startswith("VmHWM:"))
+    return next((int(words[1]) * 1024 for words in peaks), None)
+
+
+def _windows_peak(pid: int) -> int | None:
+    import psutil
+
+    try:
+        return int(psutil.Process(pid).memory_info().peak_wset)
+    except psutil.Error:
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class _KeptRun:
+    name: str
+    prompt: int
+    turn: int
+    tokens: int
+    decode_s: float
+    spent_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class _KeptDrop:
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """What one line of a file holds: a run, how long the answers are, or who takes part no more."""
+
+    key: str
+    run: _KeptRun | None = None
+    tokens: int | None = None
+    dropped: _KeptDrop | None = None
+
+    def text(self) -> str:
+        return json.dumps({name: value for name, value in asdict(self).items() if value is not None}) + "\n"
+
+
+@dataclass(slots=True)
+class RunRecord:
+    """The runs under one key; a context manager. Without a file they are kept in memory alone."""
+
+    path: Path | None = None
+    key: str = ""
+    runs: dict[tuple[str, int, int], Run] = field(default_factory=dict)
+    tokens: int | None = None  # of an answer
+    dropped: dict[str, str] = field(default_factory=dict)  # why contenders take part no more
+    _file: TextIO | None = field(default=None, init=False)
+
+    def __enter__(self) -> Self:
+        """Read what is there; damaged lines, and those of another key, are gone from then on."""
+        if self.path is not None:
+            lines = [line for line in _lines(self.path) if line.key == self.key]
+            for line in lines:
+                self._take(line)
+            write_atomically(self.path, "".join(line.text() for line in lines), PRIVATE_FILE)
+            self._file = self.path.open("a", encoding="utf-8")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def of(self, name: str) -> list[Run]:
+        """Return the runs of one contender in their order."""
+        return [run for run in self.runs.values() if run.contender == name]
+
+    def add(self, run: Run) -> None:
+        """Keep a finished run."""
+        done = run.summary
+        kept = _KeptRun(run.contender, run.prompt, run.repetition, done.tokens, done.decode_s, run.seconds)
+        self._keep(_Line(self.key, run=kept))
+        self.runs[run.contender, run.prompt, run.repetition] = run
+
+    def set_tokens(self, tokens: int) -> None:
+        """Keep how long the answers are."""
+        self._keep(_Line(self.key, tokens=tokens))
+        self.tokens = tokens
+
+    def drop(self, name: str, reason: str) -> None:
+        """Keep that a contender takes part no more."""
+        self._keep(_Line(self.key, dropped=_KeptDrop(name, reason)))
+        self.dropped[name] = reason
+
+    def _keep(self, line: _Line) -> None:
+        if self._file is not None:
+            try:
+                self._file.write(line.text())
+                self._file.flush()
+            except OSError as error:
+                raise StoreError(f"cannot write `{self.path}`: {error.strerror or error}") from error
+
+    def _take(self, line: _Line) -> None:
+        if (run := line.run) is not None:
+            first_s = run.spent_s - run.decode_s
+            summary = Summary(tokens=run.tokens, decode_s=run.decode_s, first_token_s=first_s)
+            self.runs[run.name, run.prompt, run.turn] = Run(run.name, "", run.prompt, run.turn, summary)
+        if line.tokens is not None:
+            self.tokens = line.tokens
+        if line.dropped is not None:
+            self.dropped[line.dropped.name] = line.dropped.reason
+
+
+def _lines(path: Path) -> Iterator[_Line]:
+    try:
+        texts = path.read_text(encoding="utf-8", errors="replace").split("\n")
+    except OSError:
+        return
+    for text in texts:
+        try:
+            yield checked(_Line, json.loads(text), "line")
+        except (ValueError, RecursionError):
+            continue

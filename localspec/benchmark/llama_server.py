@@ -1,0 +1,455 @@
+"""llama.cpp's own server as a contender: a child process, what it is asked, and what its answers took.
+
+What llama-server of the pinned llama.cpp does, where it is not what one expects:
+
+- `speculative.n_max` and its like in a request are ignored (the code that read them is switched off), so
+  there is one server per draft length.
+- Where a draft model does not fit, the server goes on without it and says so in its log alone.
+- The draft model decodes each verified text once more, and drafts greedily at every temperature; a drafted
+  token is accepted where the target's own sampler draws the same.
+- `cache_prompt` false reads the whole prompt, but the server would still copy caches of earlier answers into
+  main memory (`--cache-ram`, 8 GB by default) and keep checkpoints of sliding windows.
+- Sampling that a model file recommends takes the place of what a request leaves open.
+- The last event's `timings` have `draft_n` and `draft_n_accepted` only if a token was drafted. Both count
+  as ours do, also the drafted tokens after the first that was not accepted; only an accepted token that
+  ends the answer counts with us and not there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from http.client import HTTPConnection, HTTPException, HTTPResponse
+from pathlib import Path
+from time import perf_counter
+from types import TracebackType
+from typing import IO, Self
+
+from localspec.benchmark.harness import Question, memory_peak
+from localspec.errors import Cancelled, ContextFullError, EngineDied, EngineError, UserError
+from localspec.llama import physical_cores
+from localspec.storage.json_file import UnexpectedError, checked
+from localspec.storage.paths import expanded
+from localspec.types import ModelOptions, Request, Summary
+
+Flag = tuple[str, str]
+
+HOST = "127.0.0.1"
+START_LIMIT_S = 600.0
+SILENCE_LIMIT_S = 600.0
+_PAUSE_S = 0.05  # between two looks at a server that loads
+_PATIENCE_S = 5.0  # for what a healthy process does at once
+_KEPT = 65536  # bytes of its last output
+_SETTINGS = ("LLAMA_ARG_", "LLAMA_SERVER_", "LLAMA_API_KEY", "LLAMA_TRACE", "AIP_", "MTMD_")
+_SPIN_COUNT = "1000"  # as localspec.llama sets it: libgomp's own is 14 times slower on busy cores
+_HINT = "give the path of llama.cpp's llama-server"
+_STAMP = re.compile(r"^(?:\d+\.){3}\d+ ([A-Z]) ")  # when, and how serious
+_TELLING = re.compile(r"error|fail|invalid|exception|assert|what\(\)", re.IGNORECASE)
+_EVENT = b"data: "
+_LARGEST_SEED = 2**31 - 1  # the server reads seeds as signed numbers; a negative one would be drawn anew
+_ALONE = (
+    "--parallel 1 --fit off --swa-full --no-ui --offline --skip-chat-parsing "
+    "--no-cache-prompt --cache-ram 0 --ctx-checkpoints 0"
+).split()
+"""One conversation, in memory as ours is, with nothing kept between answers and nothing but text in them."""
+
+if sys.platform == "win32":
+    _FLAGS = subprocess.CREATE_NO_WINDOW
+else:
+    _FLAGS = 0
+
+
+class LlamaServer:
+    """One llama-server as a child process on 127.0.0.1, with its models loaded; a context manager.
+
+    It stays in this program's group of processes: a terminal that closes ends both.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        program: Path,
+        target: ModelOptions,
+        draft: ModelOptions | None = None,
+        draft_length: int | None = None,
+    ) -> None:
+        """Start `program` with the models opened as ours are, and wait until they are loaded.
+
+        `name` is what the tables call it; `draft_length` None leaves it to the server (3). Raises UserError
+        if it never gets there.
+        """
+        self.name = name
+        self._program = program.name
+        self._port = free_port()
+        self._most: int | None = None  # bytes in memory
+        flags = ["--host", HOST, "--port", str(self._port), *_words(target, draft, draft_length), *_ALONE]
+        self._output = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the process
+        try:
+            self._process = _start(program, flags, self._output)
+        except UserError:
+            self._output.close()
+            raise
+        try:
+            self._wait_until_ready()
+            if draft is not None and self._speculates() is False:
+                raise self._refused(f"does not speculate with {draft.path.name}")
+        except BaseException:
+            self.close()
+            raise
+
+    def answer(self, question: Question) -> Summary:
+        """Answer and return what it took; raises EngineError where the server fails."""
+        since = self._written()
+        try:
+            return ask(self._port, request_body(question.request))
+        except (OSError, HTTPException) as error:
+            raise self._broken_off(error, since) from error
+        finally:
+            self.memory_peak()
+
+    def cancel(self) -> None:
+        """Leave the answer that a signal has interrupted: raises `Cancelled`."""
+        raise Cancelled("the answer was left")
+
+    def memory_peak(self) -> int | None:
+        """Return the most bytes it has held, also after its end; None where nobody can tell."""
+        self._most = memory_peak(self._process.pid) or self._most
+        return self._most
+
+    def close(self) -> None:
+        """End the process and forget what it wrote; a second call does nothing."""
+        self._end()
+        self._output.close()
+
+    def __enter__(self) -> Self:
+        """Return itself, running."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close it."""
+        self.close()
+
+    def _wait_until_ready(self) -> None:
+        deadline = time.monotonic() + START_LIMIT_S
+        while self._get("/health") is None:
+            try:
+                self._process.wait(_PAUSE_S)
+            except subprocess.TimeoutExpired:
+                if time.monotonic() > deadline:
+                    raise self._refused(f"has not loaded its models after {START_LIMIT_S:g} s") from None
+            else:
+                raise self._refused(f"ended at its start ({_how(self._process.returncode)})")
+
+    def _speculates(self) -> bool | None:
+        """Return whether the server drafts; None where it does not say."""
+        try:
+            said = json.loads(self._get("/slots") or b"")
+            return checked(_Slots, {"slots": said}, "slots").slots[0].speculative
+        except (ValueError, IndexError):
+            return None
+
+    def _get(self, path: str) -> bytes | None:
+        """Return what the server has under a path; None while it has nothing."""
+        connection = HTTPConnection(HOST, self._port, timeout=_PATIENCE_S)
+        try:
+            connection.request("GET", path)
+            response = connection.getresponse()
+            return response.read() if response.status == 200 else None
+        except (OSError, HTTPException):
+            return None
+        finally:
+            connection.close()
+
+    def _refused(self, what: str) -> UserError:
+        """End it and return the error that says what it did, with its own words about it."""
+        self._end()
+        return UserError(f"{self._program} {what}{self._telling_words()}", "start it by hand to see more")
+
+    def _broken_off(self, error: Exception, since: int) -> EngineError:
+        if isinstance(error, TimeoutError):
+            return EngineError(f"{self._program} has said nothing for too long")
+        try:
+            code = self._process.wait(_PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            return EngineError(f"{self._program} broke off in an answer ({type(error).__name__})")
+        return EngineDied(f"{self._program} ended in an answer ({_how(code)}){self._telling_words(since)}")
+
+    def _end(self) -> None:
+        self._process.terminate()
+        try:
+            self._process.wait(_PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def _telling_words(self, since: int = 0) -> str:
+        """Return what an ended process wrote of its failure; a running one shares the place in the file."""
+        self._output.seek(max(since, self._written() - _KEPT))
+        lines = self._output.read().decode("utf-8", "replace").splitlines()
+        said = next((" ".join(_STAMP.sub("", line).split()) for line in lines if _is_telling(line)), "")
+        return f": {said}" if said else ""
+
+    def _written(self) -> int:
+        return os.fstat(self._output.fileno()).st_size
+
+
+@dataclass(frozen=True, slots=True)
+class _Slot:
+    speculative: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Slots:
+    slots: tuple[_Slot, ...]
+
+
+def free_port() -> int:
+    """Return a port of this machine that nobody listens on."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as asked:
+        asked.bind((HOST, 0))
+        return int(asked.getsockname()[1])
+
+
+def _start(program: Path, words: Sequence[str], output: IO[bytes]) -> subprocess.Popen[bytes]:
+    path = expanded(program).absolute()
+    found = shutil.which(program) or shutil.which(path)
+    if found is None:
+        what = "is not a program that can be started" if path.exists() else "does not exist"
+        raise UserError(f"{program} {what}", _HINT)
+    try:
+        return subprocess.Popen(
+            [found, *words],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=_environment(os.environ),
+            creationflags=_FLAGS,
+        )
+    except OSError as error:
+        raise UserError(f"{program} cannot be started: {error.strerror or error}", _HINT) from error
+
+
+def _environment(found: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment without settings of a person's own servers, whose threads spin as ours do."""
+    kept = {name: value for name, value in found.items() if not name.upper().startswith(_SETTINGS)}
+    return {"GOMP_SPINCOUNT": _SPIN_COUNT} | kept
+
+
+def _is_telling(line: str) -> bool:
+    """Tell whether a line of the log speaks of a failure; what ends a process at once has no stamp."""
+    stamp = _STAMP.match(line)
+    return stamp[1] == "E" if stamp else _TELLING.search(line) is not None
+
+
+def _how(code: int) -> str:
+    names = {number.value: number.name for number in signal.Signals}
+    return f"exit code {code}" if code >= 0 else names.get(-code, f"signal {-code}")
+
+
+def _words(target: ModelOptions, draft: ModelOptions | None, draft_length: int | None) -> Iterator[str]:
+    """Yield the flags of the models, with as many threads as ours would take."""
+    threads = target.threads or physical_cores()
+    flags = list(target_flags(replace(target, threads=threads)))
+    if draft is None:
+        flags.append(("--spec-type", "none"))
+    else:
+        flags += [*draft_flags(draft, draft.threads or threads), ("--spec-type", "draft-simple")]
+        if draft_length is not None:
+            flags.append(("--spec-draft-n-max", str(draft_length)))
+    return (word for flag in flags for word in flag)
+
+
+def target_flags(options: ModelOptions) -> Iterator[Flag]:
+    """Yield the flags of a target with their values; what is left to llama.cpp has none."""
+    yield "--model", _path(options)
+    if options.context:
+        yield "--ctx-size", str(options.context)
+    yield from _seat_flags(options, "--device", "--gpu-layers")
+    if options.tensor_split:
+        yield "--tensor-split", ",".join(f"{share:g}" for share in options.tensor_split)
+    if options.split_mode != "layer":
+        yield "--split-mode", options.split_mode
+    if options.main_gpu:
+        yield "--main-gpu", str(options.main_gpu)
+    if options.threads:
+        yield "--threads", str(options.threads)
+    yield "--batch-size", str(options.batch)
+    yield "--ubatch-size", str(options.micro_batch)
+    yield "--cache-type-k", options.kv_type_k
+    yield "--cache-type-v", options.kv_type_v
+    if options.flash_attention is not None:
+        yield "--flash-attn", "on" if options.flash_attention else "off"
+    if not options.mmap:
+        yield "--load-mode", "none"
+
+
+def draft_flags(options: ModelOptions, threads: int) -> Iterator[Flag]:
+    """Yield the flags of a draft model; threads 0 are the target's.
+
+    Its context, batches, flash attention and way of loading are always the target's.
+    """
+    yield "--spec-draft-model", _path(options)
+    yield from _seat_flags(options, "--spec-draft-device", "--spec-draft-ngl")
+    if threads:
+        yield "--spec-draft-threads", str(threads)
+    yield "--spec-draft-type-k", options.kv_type_k
+    yield "--spec-draft-type-v", options.kv_type_v
+
+
+def _seat_flags(options: ModelOptions, device: str, layers: str) -> Iterator[Flag]:
+    if options.devices == ():
+        yield device, "none"
+        yield layers, "0"
+        return
+    if options.devices is not None:
+        yield device, ",".join(options.devices)
+    yield layers, "all" if options.gpu_layers is None else str(options.gpu_layers)
+
+
+def _path(options: ModelOptions) -> str:
+    return str(expanded(options.path).absolute())
+
+
+@dataclass(frozen=True, slots=True)
+class Timings:
+    """The server's own account of an answer; without a drafted token it says nothing of drafts."""
+
+    prompt_n: int
+    prompt_ms: float
+    predicted_n: int
+    predicted_ms: float
+    cache_n: int = 0
+    draft_n: int = 0
+    draft_n_accepted: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Ending:
+    timings: Timings
+
+
+@dataclass(frozen=True, slots=True)
+class _Complaint:
+    message: str
+    type: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Refusal:
+    error: _Complaint
+
+
+def request_body(request: Request) -> bytes:
+    """Return a request that decodes as this program does: the same samplers in the same order, no others.
+
+    Greedy decoding takes the server's shortest way there: penalties, then the best token of all.
+    """
+    sampling = request.sampling
+    greedy = sampling.temperature <= 0
+    messages = [] if isinstance(request.prompt, str) else request.prompt
+    rest = ["top_p", "min_p", "temperature"]
+    return json.dumps(
+        {
+            "messages": [{"role": each.role, "content": each.content} for each in messages],
+            "stream": True,
+            "sse_ping_interval": -1,
+            "max_tokens": request.max_tokens,
+            "seed": (request.seed or 0) & _LARGEST_SEED,
+            "cache_prompt": False,
+            "samplers": ["penalties", "top_k", *([] if greedy else rest)],
+            "top_k": 1 if greedy else sampling.top_k,
+            "top_p": sampling.top_p,
+            "min_p": sampling.min_p,
+            "temperature": max(0.0, sampling.temperature),
+            "repeat_penalty": sampling.repetition_penalty,
+            "presence_penalty": sampling.presence_penalty,
+            "frequency_penalty": sampling.frequency_penalty,
+            "repeat_last_n": sampling.penalty_window,
+            "dynatemp_range": 0.0,
+            "mirostat": 0,
+        }
+    ).encode()
+
+
+def ask(port: int, body: bytes) -> Summary:
+    """Ask, read the answer to its end and return what it took.
+
+    Raises ContextFullError and EngineError where the server says no; OSError and HTTPException where it
+    breaks off.
+    """
+    connection = HTTPConnection(HOST, port, timeout=SILENCE_LIMIT_S)
+    try:
+        started = perf_counter()
+        connection.request("POST", "/v1/chat/completions", body, {"Content-Type": "application/json"})
+        response = connection.getresponse()
+        if response.status != 200:
+            raise _error_of(response.read())
+        text, first_token_s = _read(response, started)
+    finally:
+        connection.close()
+    return _summary(_ending(text), first_token_s)
+
+
+def _read(response: HTTPResponse, started: float) -> tuple[bytes, float]:
+    """Read a stream without a look inside: the processor belongs to the server meanwhile."""
+    pieces: list[bytes] = []
+    first_token_s = 0.0
+    while piece := response.read1():
+        if not pieces:
+            first_token_s = perf_counter() - started
+        pieces.append(piece)
+    return b"".join(pieces), first_token_s
+
+
+def _ending(text: bytes) -> Timings:
+    """Return the timings that the last event carries."""
+    events = [line[len(_EVENT) :] for line in text.splitlines() if line.startswith(_EVENT)]
+    last = next((event for event in reversed(events) if event.startswith(b"{")), b"")
+    try:
+        return checked(_Ending, json.loads(last), "the last event").timings
+    except (UnexpectedError, ValueError):
+        raise _error_of(last) from None
+
+
+def _error_of(said: bytes) -> Exception:
+    """Return the error for an answer that is none."""
+    try:
+        complaint = checked(_Refusal, json.loads(said), "the answer").error
+    except (UnexpectedError, ValueError):
+        shown = said[:200].decode("utf-8", "replace") or "nothing"
+        return EngineError(f"llama-server answers otherwise than llama.cpp's own: {shown}")
+    if complaint.type == "exceed_context_size_error":
+        return ContextFullError(f"llama-server: {complaint.message}", "choose a larger context")
+    return EngineError(f"llama-server refuses to answer: {complaint.message}")
+
+
+def _summary(timings: Timings, first_token_s: float) -> Summary:
+    """Return what an answer took.
+
+    `decode_s` is the server's `predicted_ms`: from when the first token was drawn to when the last was, as
+    ours is; HTTP and the words' way to us are left out. Where the server has a draft model, that has read
+    the prompt before the first token: it counts in `prompt_s` and `first_token_s`, while ours reads it
+    after the first token.
+    """
+    return Summary(
+        prompt_tokens=timings.cache_n + timings.prompt_n,
+        cached_tokens=timings.cache_n,
+        tokens=timings.predicted_n,
+        drafted=timings.draft_n,
+        accepted=timings.draft_n_accepted,
+        prompt_s=timings.prompt_ms / 1000,
+        first_token_s=first_token_s,
+        decode_s=timings.predicted_ms / 1000,
+    )

@@ -1,1 +1,0 @@
-"""llama.cpp's own server as a contender."""
