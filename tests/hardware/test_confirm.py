@@ -77,27 +77,27 @@ def test_plan_stands_where_llama_cannot_tell() -> None:
 @pytest.mark.parametrize("draft", [None, SMALL])
 def test_the_context_that_is_named_would_fit_by_llama_cpps_own_figures(draft: ModelShape | None) -> None:
     shape, on = model(9, layers=32), machine((card(0, 14 if draft else 12), 600), processor=cpu(60))
-    wishes = PlacementConstraints(
+    constraints = PlacementConstraints(
         context=12288, gpu_layers=99, draft_devices=("CUDA0",), max_fan_out=48, mode="sd"
     )
-    found = place(on, shape, draft, wishes)
+    found = place(on, shape, draft, constraints)
     above = GIB // 2
 
     def llama(*_options: ModelOptions, max_fan_out: int) -> tuple[Needs, ...]:
-        assert max_fan_out == wishes.max_fan_out
+        assert max_fan_out == constraints.max_fan_out
         more = tuple(replace(need, compute=need.compute + above) for need in found.target.needs)
         return (more, found.draft.needs) if found.draft else (more,)
 
     with pytest.raises(UserError, match="CUDA0 has") as refused:
-        confirm(found, (shape, draft) if draft else (shape,), OPTIONS, on, wishes, ask=llama)
+        confirm(found, (shape, draft) if draft else (shape,), OPTIONS, on, constraints, ask=llama)
     context = int(re.findall(r"\(-c (\d+)\)", refused.value.hint)[0])
     free = MemoryBudget(on).free["CUDA0"] - above
 
     def needed(context: int) -> int:
-        sittings = [(shape, MemoryRequest(LayerSplit(("CUDA0",), (32,)), context))]
+        requests = [(shape, MemoryRequest(LayerSplit(("CUDA0",), (32,)), context))]
         if draft:
-            sittings.append((draft, MemoryRequest(LayerSplit(("CUDA0",), (28,)), context, sequences=49)))
-        needs = (need for each, sitting in sittings for need in estimate(each, sitting))
+            requests.append((draft, MemoryRequest(LayerSplit(("CUDA0",), (28,)), context, sequences=49)))
+        needs = (need for each, request in requests for need in estimate(each, request))
         return sum(need.total for need in needs if need.device == "CUDA0")
 
     assert needed(context) <= free < needed(context + 256)

@@ -66,8 +66,8 @@ def test_a_pass_takes_as_long_as_reading_the_weights() -> None:
 
 
 def test_verifying_more_is_nearly_free_on_a_card_and_not_on_the_processor() -> None:
-    def growth(spread: LayerSplit) -> float:
-        return passes().take(spread, 5, 8).seconds / passes().take(spread, 1, 8).seconds
+    def growth(split: LayerSplit) -> float:
+        return passes().take(split, 5, 8).seconds / passes().take(split, 1, 8).seconds
 
     assert growth(LayerSplit(("CUDA0",), (32,))) < 1.1
     assert growth(LayerSplit()) > 2
@@ -81,10 +81,10 @@ def test_floats_verify_more_cheaply_than_quants_on_the_processor() -> None:
 
 
 def test_several_tokens_of_a_mixture_read_more_experts() -> None:
-    spread = LayerSplit(("CUDA0",), (48,))
+    split = LayerSplit(("CUDA0",), (48,))
     sparse, dense = passes(mixture(16, 48, 0.1)), passes(model(16, 48))
-    one, five = (sparse.take(spread, tokens, 1).seconds for tokens in (1, 5))
-    assert one < 0.2 * dense.take(spread, 1, 1).seconds
+    one, five = (sparse.take(split, tokens, 1).seconds for tokens in (1, 5))
+    assert one < 0.2 * dense.take(split, 1, 1).seconds
     assert five > 2.5 * one
 
 
@@ -96,9 +96,9 @@ def test_every_boundary_between_devices_costs() -> None:
 
 
 def test_two_on_one_card_or_memory_take_turns() -> None:
-    def both(spread: LayerSplit, draft: LayerSplit, where: Machine = TWO) -> tuple[Speed, Speed]:
+    def both(split: LayerSplit, draft: LayerSplit, where: Machine = TWO) -> tuple[Speed, Speed]:
         target, small = passes(LARGE, where), passes(SMALL, where)
-        verify, step = (lambda n: target.take(spread, n, 8)), (lambda n: small.take(draft, n, 8))
+        verify, step = (lambda n: target.take(split, n, 8)), (lambda n: small.take(draft, n, 8))
         return waiting_speed(verify, step), ahead_speed(verify, step, take_turns=False)
 
     first = LayerSplit(("CUDA0",), (64,))

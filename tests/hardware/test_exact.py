@@ -73,7 +73,7 @@ def test_a_pair_is_planned_as_it_is_opened(demo_target: Path, demo_draft: Path) 
 
 @pytest.mark.parametrize("name", ["dense", "mixture of experts", "sliding window", "tied output"])
 @pytest.mark.parametrize(
-    "sitting",
+    "asked",
     [
         MemoryRequest(LayerSplit(), 512, micro_batch=64),
         MemoryRequest(LayerSplit(), 8192, CacheTypes("q8_0", "q4_0")),
@@ -82,19 +82,19 @@ def test_a_pair_is_planned_as_it_is_opened(demo_target: Path, demo_draft: Path) 
         MemoryRequest(LayerSplit(), 30_000, sequences=33),
     ],
 )
-def test_estimates_of_other_contexts(name: str, sitting: MemoryRequest, tmp_path: Path) -> None:
+def test_estimates_of_other_contexts(name: str, asked: MemoryRequest, tmp_path: Path) -> None:
     path = make(tmp_path / "a.gguf", replace(SHAPES[name], bare=True))
     options = ModelOptions(
         path=path,
-        context=sitting.context,
-        kv_type_k=sitting.cache.keys,
-        kv_type_v=sitting.cache.values,
-        flash_attention=sitting.flash_attention,
-        micro_batch=sitting.micro_batch,
+        context=asked.context,
+        kv_type_k=asked.cache.keys,
+        kv_type_v=asked.cache.values,
+        flash_attention=asked.flash_attention,
+        micro_batch=asked.micro_batch,
     )
     with closing(Model.open(options, allocate=False)) as model:
-        [planned] = needs_of(Context(model, options, sequences=sitting.sequences))
-    [guessed] = estimate(read_shape(path), sitting)
+        [planned] = needs_of(Context(model, options, sequences=asked.sequences))
+    [guessed] = estimate(read_shape(path), asked)
     assert guessed.cache == planned.cache
     assert guessed.total == pytest.approx(planned.total, rel=0.10)
 

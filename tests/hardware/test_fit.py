@@ -50,7 +50,7 @@ def shape(layers: int = 32, layer_bytes: int = GIB // 4) -> ModelShape:
 
 
 def refusal(models: Models, on: Machine, reserve: str = "") -> UserError:
-    needs = [need for each, sitting in models for need in estimate(each, sitting)]
+    needs = [need for each, request in models for need in estimate(each, request)]
     with pytest.raises(UserError) as refused:
         check_fit(needs, on, parse_reserve(reserve) if reserve else (), models)
     return refused.value
@@ -58,7 +58,7 @@ def refusal(models: Models, on: Machine, reserve: str = "") -> UserError:
 
 def fits(models: Models, on: Machine) -> bool:
     try:
-        check_fit([need for each, sitting in models for need in estimate(each, sitting)], on)
+        check_fit([need for each, request in models for need in estimate(each, request)], on)
     except UserError:
         return False
     return True
@@ -118,10 +118,10 @@ def test_a_card_without_room_for_a_single_layer_is_left_out() -> None:
 
 
 def test_the_quant_that_a_model_has_is_no_way_out() -> None:
-    [(first, sitting)] = on_card(8192)
+    [(first, request)] = on_card(8192)
     wider = replace(first, parameters=int(first.parameters * 8.5 / 8.6))
-    [need] = [need for need in estimate(wider, sitting) if need.device == "CUDA0"]
-    hint = refusal(((wider, sitting),), machine(need.total / GIB + 0.5 - 0.02)).hint
+    [need] = [need for need in estimate(wider, request) if need.device == "CUDA0"]
+    hint = refusal(((wider, request),), machine(need.total / GIB + 0.5 - 0.02)).hint
     assert "as Q8_0" not in hint
     assert "as Q6_K" in hint
 

@@ -27,8 +27,8 @@ def windows(tmp_path: Path) -> ModelShape:
     return read_shape(make(tmp_path / "a.gguf", replace(SHAPES["sliding window"], bare=True)))
 
 
-def by_device(shape: ModelShape, sitting: MemoryRequest) -> dict[str, DeviceNeed]:
-    return {need.device: need for need in estimate(shape, sitting)}
+def by_device(shape: ModelShape, request: MemoryRequest) -> dict[str, DeviceNeed]:
+    return {need.device: need for need in estimate(shape, request)}
 
 
 def test_a_card_that_holds_everything_leaves_the_table_to_the_processor(dense: ModelShape) -> None:
@@ -75,9 +75,9 @@ def test_types_of_the_cache(dense: ModelShape) -> None:
 
 
 def test_windows_that_forget_take_less(windows: ModelShape) -> None:
-    sitting = MemoryRequest(LayerSplit(), 16384)
-    [whole] = estimate(windows, sitting)
-    [short] = estimate(windows, sitting, whole_windows=False)
+    request = MemoryRequest(LayerSplit(), 16384)
+    [whole] = estimate(windows, request)
+    [short] = estimate(windows, request, whole_windows=False)
     per_cell = 2 * (windows.layers[0].key_values + windows.layers[0].value_values)
     assert whole.cache == per_cell * 16384 * 8
     assert short.cache == per_cell * (16384 + 7 * (512 + 512))
@@ -94,6 +94,6 @@ def test_no_vocabulary_is_too_large_to_count(dense: ModelShape) -> None:
 def test_without_flash_attention_every_layer_has_values_as_wide_as_the_widest(dense: ModelShape) -> None:
     narrow = replace(dense.layers[0], value_values=dense.layers[0].value_values // 2)
     mixed = replace(dense, layers=(narrow, *dense.layers[1:]))
-    sitting = MemoryRequest(LayerSplit(), 2048)
-    [flash], [plain] = estimate(mixed, sitting), estimate(mixed, replace(sitting, flash_attention=False))
-    assert flash.cache < plain.cache == estimate(dense, sitting)[0].cache
+    request = MemoryRequest(LayerSplit(), 2048)
+    [flash], [plain] = estimate(mixed, request), estimate(mixed, replace(request, flash_attention=False))
+    assert flash.cache < plain.cache == estimate(dense, request)[0].cache

@@ -28,10 +28,13 @@ from tests.hardware.machines import (
 )
 
 
-def seats(
-    where: Machine, target: ModelShape, draft: ModelShape | None, wishes: PlacementConstraints | None = None
+def assignments(
+    where: Machine,
+    target: ModelShape,
+    draft: ModelShape | None,
+    constraints: PlacementConstraints | None = None,
 ) -> Placement:
-    return place(where, target, draft, wishes or PlacementConstraints())
+    return place(where, target, draft, constraints or PlacementConstraints())
 
 
 def told(placement: Placement, *words: str) -> bool:
@@ -39,7 +42,7 @@ def told(placement: Placement, *words: str) -> bool:
 
 
 def test_one_big_card_holds_both_and_they_take_turns() -> None:
-    found = seats(machine((card(0, 24), 900)), LARGE, SMALL)
+    found = assignments(machine((card(0, 24), 900)), LARGE, SMALL)
     assert (found.target.devices, found.target.layers) == (("CUDA0",), (64,))
     assert found.draft is not None
     assert found.draft.devices == ("CUDA0",)
@@ -49,7 +52,7 @@ def test_one_big_card_holds_both_and_they_take_turns() -> None:
 
 
 def test_what_a_small_card_cannot_hold_stays_with_the_processor() -> None:
-    found = seats(machine((card(0, 12), 360)), LARGE, SMALL)
+    found = assignments(machine((card(0, 12), 360)), LARGE, SMALL)
     assert found.target.devices == ("CUDA0",)
     assert 25 < sum(found.target.layers) < 45
     on_card = {need.device: need.total for need in found.target.needs}
@@ -58,7 +61,7 @@ def test_what_a_small_card_cannot_hold_stays_with_the_processor() -> None:
 
 
 def test_the_draft_sits_on_the_smaller_card_and_works_ahead() -> None:
-    found = seats(machine((card(0, 24), 900), (card(1, 8), 300)), LARGE, SMALL)
+    found = assignments(machine((card(0, 24), 900), (card(1, 8), 300)), LARGE, SMALL)
     assert found.target.devices == ("CUDA0",)
     assert found.draft is not None
     assert found.draft.devices == ("CUDA1",)
@@ -73,14 +76,14 @@ def test_the_draft_sits_on_the_smaller_card_and_works_ahead() -> None:
 
 
 def test_the_order_of_the_cards_does_not_matter() -> None:
-    found = seats(machine((card(0, 8), 300), (card(1, 24), 900)), LARGE, SMALL)
+    found = assignments(machine((card(0, 8), 300), (card(1, 24), 900)), LARGE, SMALL)
     assert found.target.devices == ("CUDA1",)
     assert found.draft is not None
     assert found.draft.devices == ("CUDA0",)
 
 
 def test_two_equal_cards_share_a_target_that_neither_holds() -> None:
-    found = seats(machine((card(0, 24), 900), (card(1, 24), 900)), HUGE, SMALL)
+    found = assignments(machine((card(0, 24), 900), (card(1, 24), 900)), HUGE, SMALL)
     assert sorted(found.target.devices) == ["CUDA0", "CUDA1"]
     assert sum(found.target.layers) == 80
     assert min(found.target.layers) > 30
@@ -89,17 +92,17 @@ def test_two_equal_cards_share_a_target_that_neither_holds() -> None:
 
 def test_three_unequal_cards_fill_from_the_fastest() -> None:
     where = machine((card(0, 8), 250), (card(1, 24), 900), (card(2, 16), 500))
-    found = seats(where, HUGE, SMALL)
+    found = assignments(where, HUGE, SMALL)
     layers = dict(zip(found.target.devices, found.target.layers, strict=True))
     assert sum(layers.values()) == 80
     assert layers["CUDA1"] > layers["CUDA2"] > layers["CUDA0"]
     assert found.target.devices[-1] == "CUDA1"
-    without_last = seats(machine((card(1, 24), 900), (card(2, 16), 500)), HUGE, SMALL)
+    without_last = assignments(machine((card(1, 24), 900), (card(2, 16), 500)), HUGE, SMALL)
     assert (without_last.tokens_per_s or 0) < (found.tokens_per_s or 0)
 
 
 def test_a_slow_card_and_many_cores_draft_on_the_processor() -> None:
-    found = seats(machine((card(0, 24), 300), processor=cpu(60, 32), rate=120), LARGE, SMALL)
+    found = assignments(machine((card(0, 24), 300), processor=cpu(60, 32), rate=120), LARGE, SMALL)
     assert found.target.devices == ("CUDA0",)
     assert found.draft is not None
     assert found.draft.devices == ()
@@ -108,7 +111,7 @@ def test_a_slow_card_and_many_cores_draft_on_the_processor() -> None:
 
 
 def test_without_cards_a_bulky_draft_takes_turns() -> None:
-    found = seats(machine(), MIDDLE, SMALL)
+    found = assignments(machine(), MIDDLE, SMALL)
     assert found.target.devices == ()
     assert found.draft is not None
     assert found.mode == "sd"
@@ -121,24 +124,24 @@ def test_without_cards_cores_are_split_where_the_draft_stays_in_the_caches() -> 
     target = model(0.2, 8, width=512, vocabulary=4096, quant="BF16")
     # many thin layers: cores mostly wait for each other, which more of them do not shorten
     draft = replace(TINY, layers=(replace(TINY.layers[0], weight_bytes=2**18, read_bytes=2**18),) * 48)
-    found = seats(machine(processor=cpu(60, 32), rate=60), target, draft)
+    found = assignments(machine(processor=cpu(60, 32), rate=60), target, draft)
     assert found.mode == "ssd"
     assert told(found, "24 cores for the target, 8 for drafting ahead (SSD)")
 
 
 def test_apple_memory_is_counted_once_and_gives_nothing_for_working_at_once() -> None:
-    found = seats(apple(32), LARGE, SMALL)
+    found = assignments(apple(32), LARGE, SMALL)
     assert found.target.devices == ("Metal",)
     assert found.mode == "sd"
     assert told(found, "Metal's memory rate was not measured: 280 GB/s")
     with pytest.raises(UserError, match="does not fit"):
-        seats(apple(16), LARGE, SMALL)
+        assignments(apple(16), LARGE, SMALL)
 
 
 def test_a_card_that_drives_a_display_keeps_more_free() -> None:
     target = model(5.8, 32)
-    silent = seats(machine((card(0, 8), 360)), target, None)
-    busy = seats(machine((card(0, 8, display=True), 360)), target, None)
+    silent = assignments(machine((card(0, 8), 360)), target, None)
+    busy = assignments(machine((card(0, 8, display=True), 360)), target, None)
     assert silent.target.context == 8192
     assert busy.target.context < 8192 or sum(busy.target.layers) < 32
     assert told(silent, "512 MiB of it kept free")
@@ -148,17 +151,17 @@ def test_a_card_that_drives_a_display_keeps_more_free() -> None:
 def test_a_smaller_context_worth_its_speed_is_taken_and_told() -> None:
     where = machine((card(0, 8), 360))
     target = model(6.2, 32)
-    found = seats(where, target, None)
+    found = assignments(where, target, None)
     assert found.target.context == 4096
     assert told(found, "the context is 4,096 tokens", "instead of")
-    asked = seats(where, target, None, PlacementConstraints(context=8192))
+    asked = assignments(where, target, None, PlacementConstraints(context=8192))
     assert asked.target.context == 8192
     assert sum(asked.target.layers) < 32
 
 
 def test_what_fits_nowhere_is_refused_with_numbers_and_three_ways_out() -> None:
     with pytest.raises(UserError) as refused:
-        seats(machine((card(0, 8), 360), processor=cpu(8)), HUGE, SMALL)
+        assignments(machine((card(0, 8), 360), processor=cpu(8)), HUGE, SMALL)
     assert "does not fit" in refused.value.message
     assert "GiB are needed" in refused.value.message
     assert "three ways out" in refused.value.hint
@@ -169,17 +172,17 @@ def test_a_mixture_of_experts_gains_less() -> None:
     where = machine((card(0, 24), 900), (card(1, 8), 300))
 
     def gain(target: ModelShape) -> float:
-        plain = seats(where, target, None).tokens_per_s or 0
-        return (seats(where, target, SMALL, PlacementConstraints(mode="ssd")).tokens_per_s or 0) / plain
+        plain = assignments(where, target, None).tokens_per_s or 0
+        return (assignments(where, target, SMALL, PlacementConstraints(mode="ssd")).tokens_per_s or 0) / plain
 
     experts = mixture(16, 48, 0.1)
     assert gain(experts) < 0.6 * gain(model(16, 48))
-    assert told(seats(where, experts, SMALL), "mixture of experts")
-    assert not told(seats(where, LARGE, SMALL), "mixture of experts")
+    assert told(assignments(where, experts, SMALL), "mixture of experts")
+    assert not told(assignments(where, LARGE, SMALL), "mixture of experts")
 
 
 def test_a_draft_that_does_not_pay_sits_ready() -> None:
-    found = seats(machine((card(0, 24), 900)), mixture(16, 48, 0.1), SMALL)
+    found = assignments(machine((card(0, 24), 900)), mixture(16, 48, 0.1), SMALL)
     assert found.mode == "off"
     assert found.draft is not None
     assert told(found, "ready in case measured costs speak for it")
@@ -198,21 +201,21 @@ def test_what_the_draft_s_file_tells_of_its_acceptance_counts() -> None:
 
 
 def test_without_a_draft_decoding_is_plain() -> None:
-    found = seats(machine((card(0, 12), 360)), MIDDLE, None)
+    found = assignments(machine((card(0, 12), 360)), MIDDLE, None)
     assert (found.draft, found.mode) == (None, "off")
     assert not told(found, "draft")
 
 
 @pytest.mark.parametrize(("target", "draft"), [(recurrent(4, 32), SMALL), (MIDDLE, recurrent(0.4, 28))])
 def test_a_model_with_a_running_state_decodes_plainly(target: ModelShape, draft: ModelShape) -> None:
-    found = seats(machine((card(0, 24), 900)), target, draft)
+    found = assignments(machine((card(0, 24), 900)), target, draft)
     assert (found.draft, found.mode) == (None, "off")
     assert told(found, "cannot take tokens back")
 
 
 def test_a_draft_without_room_stays_closed() -> None:
     where = machine(processor=cpu(8))
-    found = seats(where, MIDDLE, model(4.1, 32), PlacementConstraints(context=4096))
+    found = assignments(where, MIDDLE, model(4.1, 32), PlacementConstraints(context=4096))
     assert found.draft is None
     assert told(found, "no device has room")
     assert any("does not fit: CPU has" in other.reason for other in found.rejected)
@@ -221,26 +224,26 @@ def test_a_draft_without_room_stays_closed() -> None:
 def test_a_rate_that_nobody_measured_is_told() -> None:
     where = machine((card(0, 24), 900))
     bare = replace(where, rates=(), devices=(replace(where.devices[0], theoretical_rate=1e12), cpu()))
-    found = seats(bare, LARGE, SMALL)
+    found = assignments(bare, LARGE, SMALL)
     assert told(found, "CUDA0's memory rate was not measured: 700 GB/s, 70% of its theoretical rate")
-    assert not told(seats(where, LARGE, SMALL), "not measured")
+    assert not told(assignments(where, LARGE, SMALL), "not measured")
 
 
 def test_layers_are_taken_back_where_the_exact_need_is_more_than_a_sum() -> None:
-    def need(shape: ModelShape, sitting: MemoryRequest) -> tuple[DeviceNeed, ...]:
-        count = sitting.spread.on_cards
+    def need(shape: ModelShape, request: MemoryRequest) -> tuple[DeviceNeed, ...]:
+        count = request.split.on_cards
         return tuple(
             replace(found, cache=found.cache + (64 - count) * count * 2**20)
             if found.device != "CPU"
             else found
-            for found in estimate(shape, sitting)
+            for found in estimate(shape, request)
         )
 
     where = machine((card(0, 12), 360))
     found = place(where, LARGE, None, PlacementConstraints(), need=need)
-    assert 20 < sum(found.target.layers) < sum(seats(where, LARGE, None).target.layers)
+    assert 20 < sum(found.target.layers) < sum(assignments(where, LARGE, None).target.layers)
 
 
 def test_a_machine_is_placed_the_same_way_every_time() -> None:
     where = machine((card(0, 24), 900), (card(1, 24), 900))
-    assert seats(where, HUGE, SMALL) == seats(where, HUGE, SMALL)
+    assert assignments(where, HUGE, SMALL) == assignments(where, HUGE, SMALL)

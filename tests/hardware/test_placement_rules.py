@@ -54,7 +54,7 @@ def placed(
         return None
 
 
-def seats(found: Placement) -> list[tuple[DeviceAssignment, bool]]:
+def assignments(found: Placement) -> list[tuple[DeviceAssignment, bool]]:
     return [(found.target, False)] + ([(found.draft, True)] if found.draft else [])
 
 
@@ -62,10 +62,10 @@ def seats(found: Placement) -> list[tuple[DeviceAssignment, bool]]:
 def test_no_device_gives_more_than_it_has(seed: int) -> None:
     where, target, draft = invented(Random(seed))
     found = place_or_skip(where, target, draft)
-    room = MemoryBudget(where)
-    left = dict(room.free)
-    for seat, _ in seats(found):
-        for need in seat.needs:
+    budget = MemoryBudget(where)
+    left = dict(budget.free)
+    for assignment, _ in assignments(found):
+        for need in assignment.needs:
             left[need.device] -= need.total
             if need.device == "Metal":
                 left["CPU"] -= need.total
@@ -77,14 +77,14 @@ def test_every_layer_sits_somewhere_once(seed: int) -> None:
     where, target, draft = invented(Random(seed))
     found = place_or_skip(where, target, draft)
     ids = {device.id for device in where.devices} - {"CPU"}
-    for seat, is_draft in seats(found):
+    for assignment, is_draft in assignments(found):
         shape = draft if is_draft else target
         assert shape is not None
-        assert len(seat.devices) == len(set(seat.devices)) == len(seat.layers)
-        assert set(seat.devices) <= ids
-        assert sum(seat.layers) <= len(shape.layers)
-        assert min(seat.layers, default=1) > 0
-        weights = sum(need.weights for need in seat.needs)
+        assert len(assignment.devices) == len(set(assignment.devices)) == len(assignment.layers)
+        assert set(assignment.devices) <= ids
+        assert sum(assignment.layers) <= len(shape.layers)
+        assert min(assignment.layers, default=1) > 0
+        weights = sum(need.weights for need in assignment.needs)
         assert weights == shape.weight_bytes
     assert found == place(where, target, draft, PlacementConstraints(context=4096))
 
@@ -155,10 +155,10 @@ def overridden(where: Machine, random: Random) -> PlacementConstraints:
 def test_any_flags_give_a_plan_or_a_plain_refusal(seed: int) -> None:
     random = Random(seed)
     where, target, draft = invented(random)
-    wishes = overridden(where, random)
+    constraints = overridden(where, random)
     refusals: list[UserError] = []
     try:
-        check_flags(place(where, target, draft, wishes), wishes, target, draft)
+        check_flags(place(where, target, draft, constraints), constraints, target, draft)
     except UserError as error:
         refusals.append(error)
     for refused in refusals:
@@ -167,13 +167,13 @@ def test_any_flags_give_a_plan_or_a_plain_refusal(seed: int) -> None:
 
 
 def check_flags(
-    found: Placement, wishes: PlacementConstraints, target: ModelShape, draft: ModelShape | None
+    found: Placement, constraints: PlacementConstraints, target: ModelShape, draft: ModelShape | None
 ) -> None:
-    if wishes.gpu_layers:
-        assert sum(found.target.layers) <= min(wishes.gpu_layers - 1, len(target.layers))
-    if wishes.mode in {"sd", "ssd"} and draft is not None:
-        assert found.mode == wishes.mode
-    if wishes.mode in {"off", "ngram"}:
+    if constraints.gpu_layers:
+        assert sum(found.target.layers) <= min(constraints.gpu_layers - 1, len(target.layers))
+    if constraints.mode in {"sd", "ssd"} and draft is not None:
+        assert found.mode == constraints.mode
+    if constraints.mode in {"off", "ngram"}:
         assert (found.mode, found.draft) == ("off", None)
 
 

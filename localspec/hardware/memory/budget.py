@@ -25,12 +25,12 @@ class Shortage:
 
     device: str
     needed: int
-    room: int
+    available: int
 
     @property
     def missing(self) -> int:
         """Return the bytes that are too many."""
-        return self.needed - self.room
+        return self.needed - self.available
 
 
 class MemoryBudget:
@@ -105,9 +105,9 @@ class LayerSizes:
         taken: list[str] = []
         counts: list[int] = []
         for device in reversed(devices):
-            room = left[device] - self.compute - (0 if taken else self.output)
+            free = left[device] - self.compute - (0 if taken else self.output)
             start = end
-            while start > lowest and self._up_to[end] - self._up_to[start - 1] <= room:
+            while start > lowest and self._up_to[end] - self._up_to[start - 1] <= free:
                 start -= 1
             if start < end:
                 taken.append(device)

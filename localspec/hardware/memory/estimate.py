@@ -25,32 +25,32 @@ _KV_BYTES: dict[KvType, int] = {
 
 
 def estimate(
-    shape: ModelShape, sitting: MemoryRequest, *, whole_windows: bool = True
+    shape: ModelShape, request: MemoryRequest, *, whole_windows: bool = True
 ) -> tuple[DeviceNeed, ...]:
     """Return what a model takes of each device that it sits on, the processor last.
 
     `whole_windows` keeps all tokens also for layers that look back only so far, which a rewind needs.
     """
-    seats = _seats(shape, sitting)
-    last = sitting.spread.devices[-1] if sitting.spread.devices else PROCESSOR
-    graph = _Graph(shape, sitting)
+    assignments = _assignments(shape, request)
+    last = request.split.devices[-1] if request.split.devices else PROCESSOR
+    graph = _Graph(shape, request)
     needs = []
-    for device, layers in seats.items():
+    for device, layers in assignments.items():
         has_output, on_processor = device == last, device == PROCESSOR
         weights = sum(layer.weight_bytes for layer in layers)
         if has_output:
             weights += shape.output_bytes
         if on_processor:
             weights += 0 if has_output and shape.tied else shape.input_bytes
-        cache = sum(_cache_bytes(layer, shape, sitting, whole_windows=whole_windows) for layer in layers)
+        cache = sum(_cache_bytes(layer, shape, request, whole_windows=whole_windows) for layer in layers)
         compute = graph.bytes(has_layers=bool(layers), has_output=has_output, on_processor=on_processor)
         needs.append(DeviceNeed(device, weights, cache, compute))
     return tuple(needs)
 
 
-def cells(sitting: MemoryRequest) -> int:
+def cells(request: MemoryRequest) -> int:
     """Return how many tokens the cache has room for, the branches' included."""
-    wanted = sitting.context + (sitting.sequences - 1) * CELLS_PER_BRANCH
+    wanted = request.context + (request.sequences - 1) * CELLS_PER_BRANCH
     return -(-wanted // _CELLS_MULTIPLE) * _CELLS_MULTIPLE
 
 
@@ -59,44 +59,44 @@ def logits_bytes(vocabulary: int, sequences: int) -> int:
     return max(ROWS, sequences) * vocabulary * _FLOAT
 
 
-def _seats(shape: ModelShape, sitting: MemoryRequest) -> dict[str, tuple[LayerShape, ...]]:
+def _assignments(shape: ModelShape, request: MemoryRequest) -> dict[str, tuple[LayerShape, ...]]:
     """Return the layers on each device: the last ones on the cards, in order."""
-    spread = sitting.spread
-    at = max(0, len(shape.layers) - spread.on_cards)
+    split = request.split
+    at = max(0, len(shape.layers) - split.on_cards)
     first = shape.layers[:at]
-    seats: dict[str, tuple[LayerShape, ...]] = {}
-    for device, count in zip(spread.devices, spread.layers, strict=True):
-        seats[device] = shape.layers[at : at + count]
+    assignments: dict[str, tuple[LayerShape, ...]] = {}
+    for device, count in zip(split.devices, split.layers, strict=True):
+        assignments[device] = shape.layers[at : at + count]
         at += count
-    seats[PROCESSOR] = first
-    return seats
+    assignments[PROCESSOR] = first
+    return assignments
 
 
-def _cache_bytes(layer: LayerShape, shape: ModelShape, sitting: MemoryRequest, *, whole_windows: bool) -> int:
-    held, values = cells(sitting), layer.value_values
-    if values and sitting.flash_attention is False:  # values lie transposed then, as wide as the widest
+def _cache_bytes(layer: LayerShape, shape: ModelShape, request: MemoryRequest, *, whole_windows: bool) -> int:
+    held, values = cells(request), layer.value_values
+    if values and request.flash_attention is False:  # values lie transposed then, as wide as the widest
         values = max(other.value_values for other in shape.layers)
     if layer.window is not None and not whole_windows:
-        wanted = layer.window * sitting.sequences + sitting.micro_batch
+        wanted = layer.window * request.sequences + request.micro_batch
         held = min(held, -(-wanted // _CELLS_MULTIPLE) * _CELLS_MULTIPLE)
     per_cell = (
-        layer.key_values * _KV_BYTES[sitting.cache.keys] // 32
-        + values * _KV_BYTES[sitting.cache.values] // 32
+        layer.key_values * _KV_BYTES[request.cache.keys] // 32
+        + values * _KV_BYTES[request.cache.values] // 32
     )
-    return held * per_cell + sitting.sequences * layer.state_bytes
+    return held * per_cell + request.sequences * layer.state_bytes
 
 
 class _Graph:
     """The widest places of a graph that reads one micro-batch; widths are floats per token."""
 
-    def __init__(self, shape: ModelShape, sitting: MemoryRequest) -> None:
+    def __init__(self, shape: ModelShape, request: MemoryRequest) -> None:
         self._shape = shape
-        self._flash = sitting.flash_attention is not False
-        self._outputs = max(ROWS, sitting.sequences)
-        self._cells = cells(sitting)
-        sequences = sitting.sequences
+        self._flash = request.flash_attention is not False
+        self._outputs = max(ROWS, request.sequences)
+        self._cells = cells(request)
+        sequences = request.sequences
         # llama.cpp plans with as many tokens for one sequence as for another
-        self._tokens = -(-min(sitting.micro_batch, self._cells) // sequences) * sequences
+        self._tokens = -(-min(request.micro_batch, self._cells) // sequences) * sequences
         kinds = {layer.window is not None for layer in shape.layers if layer.key_values}
         self._mask = len(kinds) * self._cells * (_HALF if self._flash else _FLOAT)  # per token
 

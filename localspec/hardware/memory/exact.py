@@ -91,18 +91,18 @@ def needs_of(context: Context) -> tuple[DeviceNeed, ...]:
 def expected_of(context: Context, options: ModelOptions) -> tuple[DeviceNeed, ...]:
     """Return what the formula expects of a context opened so; raises UserError for a file without shape."""
     shape = read_shape(options.path)
-    sitting = MemoryRequest(
-        _spread(options, len(shape.layers)),
+    request = MemoryRequest(
+        _split(options, len(shape.layers)),
         context.context_size,
         CacheTypes(options.kv_type_k, options.kv_type_v),
         options.flash_attention,
         options.micro_batch,
         context.max_sequences,
     )
-    return estimate(shape, sitting)
+    return estimate(shape, request)
 
 
-def _spread(options: ModelOptions, layers: int) -> LayerSplit:
+def _split(options: ModelOptions, layers: int) -> LayerSplit:
     """Return the seats that options give; where they leave it to llama.cpp, the processor."""
     if not options.devices or not options.gpu_layers:
         return LayerSplit()

@@ -47,34 +47,34 @@ def check_fit(
     From `models`, of which those are the needs, follow the ways out that the error names.
     """
     needs = tuple(needs)
-    room = MemoryBudget(machine, reserve_on(machine, reserve))
-    shortages = room.shortages(needs)
+    budget = MemoryBudget(machine, reserve_on(machine, reserve))
+    shortages = budget.shortages(needs)
     if not shortages:
         return
-    words = "; ".join(_words(shortage, room) for shortage in shortages)
-    ways = ways_out(models, _corrected(room, machine, needs, models))
+    words = "; ".join(_words(shortage, budget) for shortage in shortages)
+    ways = ways_out(models, _corrected(budget, machine, needs, models))
     hint = ", or ".join(ways) or "close other programs, or choose smaller models"
     raise UserError(f"there is not enough memory: {words}", hint)
 
 
 def _corrected(
-    room: MemoryBudget, machine: Machine, needs: Iterable[DeviceNeed], models: Models
+    budget: MemoryBudget, machine: Machine, needs: Iterable[DeviceNeed], models: Models
 ) -> MemoryBudget:
     """Return the room with so much less in it as `needs` are above what the formula expects of `models`."""
-    reserve = dict(room.reserve)
+    reserve = dict(budget.reserve)
     for need in needs:
         reserve[need.device] += need.total
-    for shape, sitting in models:
-        for need in estimate(shape, sitting):
+    for shape, request in models:
+        for need in estimate(shape, request):
             reserve[need.device] -= need.total
-    return MemoryBudget(machine, [(name, max(kept, room.reserve[name])) for name, kept in reserve.items()])
+    return MemoryBudget(machine, [(name, max(kept, budget.reserve[name])) for name, kept in reserve.items()])
 
 
-def ways_out(models: Models, room: MemoryBudget) -> tuple[str, ...]:
+def ways_out(models: Models, budget: MemoryBudget) -> tuple[str, ...]:
     """Return what would fit, each way by itself and worked out: less context, fewer bits, fewer layers."""
     if not models:
         return ()
-    ways = (_smaller_context(models, room), _smaller_quant(models, room), _fewer_layers(models, room))
+    ways = (_smaller_context(models, budget), _smaller_quant(models, budget), _fewer_layers(models, budget))
     return tuple(way for way in ways if way)
 
 
@@ -83,60 +83,60 @@ def size(count: int) -> str:
     return f"{count / _GIB:.1f} GiB" if count >= _GIB // 10 else f"{count / 2**20:.0f} MiB"
 
 
-def _words(shortage: Shortage, room: MemoryBudget) -> str:
-    device = room.devices[shortage.device]
+def _words(shortage: Shortage, budget: MemoryBudget) -> str:
+    device, reserve = budget.devices[shortage.device], budget.reserve[shortage.device]
     return (
-        f"{shortage.device} has {size(device.memory_free)} free, {size(room.reserve[shortage.device])} of it "
-        f"in reserve, and {size(shortage.needed)} are needed"
+        f"{shortage.device} has {size(device.memory_free)} free, {size(reserve)} of it in reserve, "
+        f"and {size(shortage.needed)} are needed"
     )
 
 
-def _fits(models: Models, room: MemoryBudget) -> bool:
-    return not room.shortages(need for shape, sitting in models for need in estimate(shape, sitting))
+def _fits(models: Models, budget: MemoryBudget) -> bool:
+    return not budget.shortages(need for shape, request in models for need in estimate(shape, request))
 
 
-def _smaller_context(models: Models, room: MemoryBudget) -> str:
+def _smaller_context(models: Models, budget: MemoryBudget) -> str:
     def fits(steps: int) -> bool:
         context = steps * _STEP
-        return _fits(tuple((shape, replace(sitting, context=context)) for shape, sitting in models), room)
+        return _fits(tuple((shape, replace(request, context=context)) for shape, request in models), budget)
 
-    best = _most(fits, _SMALLEST // _STEP, (max(sitting.context for _, sitting in models) - 1) // _STEP)
+    best = _most(fits, _SMALLEST // _STEP, (max(request.context for _, request in models) - 1) // _STEP)
     return f"take a context of {best * _STEP:,} tokens (-c {best * _STEP})" if best else ""
 
 
-def _smaller_quant(models: Models, room: MemoryBudget) -> str:
-    (shape, sitting), rest = models[0], models[1:]
+def _smaller_quant(models: Models, budget: MemoryBudget) -> str:
+    (shape, request), rest = models[0], models[1:]
     held = 8 * shape.weight_bytes / max(1, shape.parameters)
     for name, bits in _QUANT_BITS.items():
         smaller = _scaled(shape, bits / held)
-        if bits < 0.97 * held and _fits(((smaller, sitting), *rest), room):
+        if bits < 0.97 * held and _fits(((smaller, request), *rest), budget):
             return f"choose {shape.name} as {name} (about {size(smaller.weight_bytes)})"
     return ""
 
 
-def _fewer_layers(models: Models, room: MemoryBudget) -> str:
-    (shape, sitting), rest = models[0], models[1:]
-    spread = sitting.spread
-    while spread.on_cards:
-        spread = _one_less(spread, shape, sitting, rest, room)
-        if _fits(((shape, replace(sitting, spread=spread)), *rest), room):
-            count = spread.on_cards + 1 if spread.devices else 0  # what follows the layers counts as one more
-            return f"put fewer layers on the card{'s' if len(spread.devices) > 1 else ''} (-ngl {count})"
+def _fewer_layers(models: Models, budget: MemoryBudget) -> str:
+    (shape, request), rest = models[0], models[1:]
+    split = request.split
+    while split.on_cards:
+        split = _one_less(split, shape, request, rest, budget)
+        if _fits(((shape, replace(request, split=split)), *rest), budget):
+            count = split.on_cards + 1 if split.devices else 0  # what follows the layers counts as one more
+            return f"put fewer layers on the card{'s' if len(split.devices) > 1 else ''} (-ngl {count})"
     return ""
 
 
 def _one_less(
-    spread: LayerSplit, shape: ModelShape, sitting: MemoryRequest, rest: Models, room: MemoryBudget
+    split: LayerSplit, shape: ModelShape, request: MemoryRequest, rest: Models, budget: MemoryBudget
 ) -> LayerSplit:
     """Take a layer from the card that lacks most."""
-    models = ((shape, replace(sitting, spread=spread)), *rest)
-    left = room.left(need for shape, sitting in models for need in estimate(shape, sitting))
-    used = [at for at, count in enumerate(spread.layers) if count]
-    at = min(used, key=lambda at: left[spread.devices[at]])
-    layers = tuple(count - (number == at) for number, count in enumerate(spread.layers))
+    models = ((shape, replace(request, split=split)), *rest)
+    left = budget.left(need for shape, request in models for need in estimate(shape, request))
+    used = [at for at, count in enumerate(split.layers) if count]
+    at = min(used, key=lambda at: left[split.devices[at]])
+    layers = tuple(count - (number == at) for number, count in enumerate(split.layers))
     kept = [number for number, count in enumerate(layers) if count]
     return LayerSplit(
-        tuple(spread.devices[number] for number in kept), tuple(layers[number] for number in kept)
+        tuple(split.devices[number] for number in kept), tuple(layers[number] for number in kept)
     )
 
 
@@ -173,7 +173,7 @@ def confirm(
     shapes: tuple[ModelShape, ...],
     options: tuple[ModelOptions, ...],
     machine: Machine,
-    wishes: PlacementConstraints,
+    constraints: PlacementConstraints,
     *,
     ask: Callable[..., tuple[Needs, ...]] = _exact,
 ) -> None:
@@ -181,26 +181,32 @@ def confirm(
 
     Where the plan leaves room enough, or llama.cpp cannot tell, the plan's own figures stand.
     """
-    seats = [seat for seat in (placement.target, placement.draft) if seat is not None]
-    if not is_close(seats, machine, wishes):
+    assignments = [assignment for assignment in (placement.target, placement.draft) if assignment is not None]
+    if not is_close(assignments, machine, constraints):
         return
     try:
-        needs = ask(*options, max_fan_out=wishes.max_fan_out)
+        needs = ask(*options, max_fan_out=constraints.max_fan_out)
     except EngineError:
         return
-    sittings = zip(shapes, seats, (wishes.cache, wishes.draft_cache), strict=False)
-    models = tuple((shape, _sitting(seat, cache, wishes)) for shape, seat, cache in sittings)
-    check_fit(chain(*needs), machine, wishes.reserve, models)
+    requests = zip(shapes, assignments, (constraints.cache, constraints.draft_cache), strict=False)
+    models = tuple((shape, _request(assignment, cache, constraints)) for shape, assignment, cache in requests)
+    check_fit(chain(*needs), machine, constraints.reserve, models)
 
 
-def is_close(seats: list[DeviceAssignment], machine: Machine, wishes: PlacementConstraints) -> bool:
+def is_close(
+    assignments: list[DeviceAssignment], machine: Machine, constraints: PlacementConstraints
+) -> bool:
     """Tell whether a plan fills a device nearly."""
-    room = MemoryBudget(machine, reserve_on(machine, wishes.reserve))
-    left = room.left(chain(*(seat.needs for seat in seats)))
-    used = {need.device for seat in seats for need in seat.needs}
-    return any(left[device] < CLOSE * room.free[device] for device in used)
+    budget = MemoryBudget(machine, reserve_on(machine, constraints.reserve))
+    left = budget.left(chain(*(assignment.needs for assignment in assignments)))
+    used = {need.device for assignment in assignments for need in assignment.needs}
+    return any(left[device] < CLOSE * budget.free[device] for device in used)
 
 
-def _sitting(seat: DeviceAssignment, cache: CacheTypes, wishes: PlacementConstraints) -> MemoryRequest:
-    spread = LayerSplit(seat.devices, seat.layers)
-    return MemoryRequest(spread, seat.context, cache, wishes.flash_attention, wishes.micro_batch)
+def _request(
+    assignment: DeviceAssignment, cache: CacheTypes, constraints: PlacementConstraints
+) -> MemoryRequest:
+    split = LayerSplit(assignment.devices, assignment.layers)
+    return MemoryRequest(
+        split, assignment.context, cache, constraints.flash_attention, constraints.micro_batch
+    )

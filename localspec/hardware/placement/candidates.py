@@ -61,120 +61,130 @@ class PlacementSearch:
         self,
         machine: Machine,
         models: tuple[ModelShape, ModelShape | None],
-        wishes: PlacementConstraints,
+        constraints: PlacementConstraints,
         need: Need,
     ) -> None:
         self.target, self.draft = models
-        self.wishes = wishes
+        self.constraints = constraints
         self.rates = Rates(machine)
-        self.room = MemoryBudget(machine, reserve_on(machine, wishes.reserve))
+        self.budget = MemoryBudget(machine, reserve_on(machine, constraints.reserve))
         self._need = need
         self.cannot_rewind = any(shape is not None and is_recurrent(shape) for shape in models)
-        self.cores = max(1, self.room.devices[PROCESSOR].cores)
+        self.cores = max(1, self.budget.devices[PROCESSOR].cores)
         self._passes = Passes(self.target, self.rates, self.cores)
         self._draft_passes = Passes(self.draft, self.rates, self.cores) if self.draft else None
-        for names in (wishes.devices or (), wishes.draft_devices or ()):
+        for names in (constraints.devices or (), constraints.draft_devices or ()):
             self._check(names)
 
     def _check(self, names: tuple[str, ...]) -> None:
-        unknown = [name for name in names if name not in self.room.devices]
+        unknown = [name for name in names if name not in self.budget.devices]
         if unknown:
-            raise UserError(f"no device is called {unknown[0]!r}", f"devices: {', '.join(self.room.devices)}")
+            raise UserError(
+                f"no device is called {unknown[0]!r}", f"devices: {', '.join(self.budget.devices)}"
+            )
         if len(set(names)) != len(names):
             raise UserError(f"a device is named twice: {', '.join(names)}", "name each device once")
 
     def candidates(self, context: int) -> Iterator[PlacementCandidate]:
         """Yield every placement worth a look with a context, also those that do not fit."""
         sizes = self._sizes(self.target, context)
-        for draft in self._draft_spreads(context):
+        for draft in self._draft_splits(context):
             taken = () if draft is None or self.draft is None else self._needs(self.draft, draft, context)
             seen = set()
-            for spread in self._target_spreads(sizes, taken, context):
-                if spread not in seen:
-                    seen.add(spread)
-                    yield self._candidate(context, spread, draft, taken)
+            for split in self._target_splits(sizes, taken, context):
+                if split not in seen:
+                    seen.add(split)
+                    yield self._candidate(context, split, draft, taken)
 
     def _candidate(
         self, context: int, target: LayerSplit, draft: LayerSplit | None, taken: tuple[DeviceNeed, ...]
     ) -> PlacementCandidate:
         needs = self._needs(self.target, target, context)
-        left = self.room.left((*needs, *taken))
-        used = {need.device for need in (*needs, *taken)} & set(self.room.cards)
+        left = self.budget.left((*needs, *taken))
+        used = {need.device for need in (*needs, *taken)} & set(self.budget.cards)
         return PlacementCandidate(
             context=context,
             target=target,
             draft=draft,
             target_needs=needs,
             draft_needs=taken,
-            shortages=self.room.shortages((*needs, *taken)),
+            shortages=self.budget.shortages((*needs, *taken)),
             speeds=self._speeds(target, draft),
-            slack=min((left[name] / max(1, self.room.free[name]) for name in used), default=1.0),
+            slack=min((left[name] / max(1, self.budget.free[name]) for name in used), default=1.0),
         )
 
-    def sitting(self, shape: ModelShape, spread: LayerSplit, context: int) -> MemoryRequest:
+    def request(self, shape: ModelShape, split: LayerSplit, context: int) -> MemoryRequest:
         """Return how one of the two models sits with the wished cache."""
-        wishes = self.wishes
+        constraints = self.constraints
         if shape is not self.draft:
-            return MemoryRequest(spread, context, wishes.cache, wishes.flash_attention, wishes.micro_batch)
-        flash = wishes.flash_attention
-        if flash is None and wishes.draft_cache.values in _FLOATS and self.uses_processor(shape, spread):
+            return MemoryRequest(
+                split, context, constraints.cache, constraints.flash_attention, constraints.micro_batch
+            )
+        flash = constraints.flash_attention
+        if flash is None and constraints.draft_cache.values in _FLOATS and self.uses_processor(shape, split):
             flash = False  # as the draft is opened there
-        sequences = wishes.max_fan_out + 1
-        return MemoryRequest(spread, context, wishes.draft_cache, flash, wishes.micro_batch, sequences)
+        sequences = constraints.max_fan_out + 1
+        return MemoryRequest(
+            split, context, constraints.draft_cache, flash, constraints.micro_batch, sequences
+        )
 
-    def _needs(self, shape: ModelShape, spread: LayerSplit, context: int) -> tuple[DeviceNeed, ...]:
-        return self._need(shape, self.sitting(shape, spread, context))
+    def _needs(self, shape: ModelShape, split: LayerSplit, context: int) -> tuple[DeviceNeed, ...]:
+        return self._need(shape, self.request(shape, split, context))
 
     def _sizes(self, shape: ModelShape, context: int) -> LayerSizes | None:
-        if not self.room.cards:
+        if not self.budget.cards:
             return None
-        card = self.room.cards[0]
+        card = self.budget.cards[0]
         whole = LayerSplit((card,), (len(shape.layers),))
-        return LayerSizes(shape, self.sitting(shape, whole, context), self._need, card)
+        return LayerSizes(shape, self.request(shape, whole, context), self._need, card)
 
     # --- where models could sit
 
-    def _draft_spreads(self, context: int) -> list[LayerSplit | None]:
-        shape, wishes = self.draft, self.wishes
-        if shape is None or wishes.mode in {"off", "ngram"} or (self.cannot_rewind and wishes.mode is None):
+    def _draft_splits(self, context: int) -> list[LayerSplit | None]:
+        shape, constraints = self.draft, self.constraints
+        if (
+            shape is None
+            or constraints.mode in {"off", "ngram"}
+            or (self.cannot_rewind and constraints.mode is None)
+        ):
             return [None]
-        given, asked, layers = wishes.draft_devices, wishes.draft_gpu_layers, len(shape.layers)
-        names = tuple(name for name in (self.room.cards if given is None else given) if name != PROCESSOR)
+        given, asked, layers = constraints.draft_devices, constraints.draft_gpu_layers, len(shape.layers)
+        names = tuple(name for name in (self.budget.cards if given is None else given) if name != PROCESSOR)
         if asked == 0 or (given is not None and not names):
             return [LayerSplit()]
         most = layers if asked is None else min(layers, asked - 1)
         sizes = self._sizes(shape, context)
         if given is not None and len(names) > 1 and sizes is not None:
-            return [sizes.fill(names, dict(self.room.free), most)]
+            return [sizes.fill(names, dict(self.budget.free), most)]
         found: list[LayerSplit | None] = [LayerSplit((name,), (most,)) for name in names]
         if given is None and (asked is None or not names):
             found.append(LayerSplit())
-            if wishes.mode is None:
+            if constraints.mode is None:
                 found.append(None)
         return found
 
-    def _target_spreads(
+    def _target_splits(
         self, sizes: LayerSizes | None, taken: Sequence[DeviceNeed], context: int
     ) -> Iterator[LayerSplit]:
-        wishes, layers = self.wishes, len(self.target.layers)
-        names = tuple(self.room.cards if wishes.devices is None else wishes.devices)
+        constraints, layers = self.constraints, len(self.target.layers)
+        names = tuple(self.budget.cards if constraints.devices is None else constraints.devices)
         names = tuple(name for name in names if name != PROCESSOR)
-        if sizes is None or not names or wishes.gpu_layers == 0:
+        if sizes is None or not names or constraints.gpu_layers == 0:
             yield LayerSplit()
             return
-        asked = wishes.gpu_layers
-        shares = (*(wishes.tensor_split or ()), *(0.0 for _ in names))[: len(names)]
+        asked = constraints.gpu_layers
+        shares = (*(constraints.tensor_split or ()), *(0.0 for _ in names))[: len(names)]
         if any(shares):
             yield by_shares(names, shares, layers + 1 if asked is None else asked, layers)
             return
         most = layers if asked is None else min(layers, asked - 1)
         for order in self._orders(names):
-            spread = self._filled(sizes, order, taken, most, context)
-            if asked is None or spread.on_cards == most:
-                yield spread
-        left = self.room.left(taken)
+            split = self._filled(sizes, order, taken, most, context)
+            if asked is None or split.on_cards == most:
+                yield split
+        left = self.budget.left(taken)
         yield by_shares(names, [max(1, left[name]) for name in names], most + 1, layers)
-        if asked is None and wishes.devices is None:
+        if asked is None and constraints.devices is None:
             yield LayerSplit()
 
     def _orders(self, names: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
@@ -190,17 +200,17 @@ class PlacementSearch:
         self, sizes: LayerSizes, order: tuple[str, ...], taken: Sequence[DeviceNeed], most: int, context: int
     ) -> LayerSplit:
         """Fill cards, and take back what the exact need shows to be too much."""
-        left = self.room.left(taken)
-        spread = sizes.fill(order, left, most)
+        left = self.budget.left(taken)
+        split = sizes.fill(order, left, most)
         for _ in range(_CORRECTIONS):
-            short = self.room.shortages((*self._needs(self.target, spread, context), *taken))
-            cards = [shortage for shortage in short if shortage.device in spread.devices]
+            short = self.budget.shortages((*self._needs(self.target, split, context), *taken))
+            cards = [shortage for shortage in short if shortage.device in split.devices]
             if not cards:
                 break
             for shortage in cards:
                 left[shortage.device] -= shortage.missing
-            spread = sizes.fill(order, left, most)
-        return spread
+            split = sizes.fill(order, left, most)
+        return split
 
     # --- how fast they would be
 
@@ -225,31 +235,31 @@ class PlacementSearch:
             verify, lambda tokens: passes.take(draft, tokens, threads.alone[1]), acceptance=known
         )
         speeds = ranked([plain, waiting, ahead])
-        if self.wishes.mode in {"sd", "ssd"}:
-            asked = next(speed for speed in speeds if speed.mode == self.wishes.mode)
+        if self.constraints.mode in {"sd", "ssd"}:
+            asked = next(speed for speed in speeds if speed.mode == self.constraints.mode)
             speeds = (asked, *(speed for speed in speeds if speed is not asked))
         return speeds
 
-    def uses_processor(self, shape: ModelShape, spread: LayerSplit) -> bool:
+    def uses_processor(self, shape: ModelShape, split: LayerSplit) -> bool:
         """Tell whether the processor computes layers of a model."""
-        return not spread.devices or spread.on_cards < len(shape.layers)
+        return not split.devices or split.on_cards < len(shape.layers)
 
     def threads(self, target: LayerSplit, draft: LayerSplit | None) -> Threads:
         """Return who gets how many cores; a model on cards needs one to feed them."""
-        wishes, wanted = self.wishes, self.wishes.threads or self.cores
+        constraints, wanted = self.constraints, self.constraints.threads or self.cores
         target_works = self.uses_processor(self.target, target)
-        for_target = wanted if target_works else wishes.threads or 1
+        for_target = wanted if target_works else constraints.threads or 1
         if draft is None or self.draft is None:
             return Threads((for_target, 1), (for_target, 1))
         if not self.uses_processor(self.draft, draft):
-            both = (for_target, wishes.draft_threads or 1)
+            both = (for_target, constraints.draft_threads or 1)
             return Threads(both, both)
         if not target_works:
-            both = (for_target, wishes.draft_threads or max(1, self.cores - 1))
+            both = (for_target, constraints.draft_threads or max(1, self.cores - 1))
             return Threads(both, both)
-        for_draft = wishes.draft_threads or max(1, wanted // DRAFT_SHARE)
+        for_draft = constraints.draft_threads or max(1, wanted // DRAFT_SHARE)
         together = (max(1, wanted - for_draft), for_draft)
-        alone = (wanted, wishes.draft_threads or wanted)
+        alone = (wanted, constraints.draft_threads or wanted)
         return Threads(alone, together, take_turns=sum(together) > self.cores)
 
 

@@ -38,7 +38,7 @@ class LayerSplit:
 class MemoryRequest:
     """One model on its devices with its context: what its need of memory follows from."""
 
-    spread: LayerSplit
+    split: LayerSplit
     context: int
     cache: CacheTypes = CacheTypes()
     flash_attention: bool | None = None

@@ -22,7 +22,7 @@ def place(
     machine: Machine,
     target: ModelShape,
     draft: ModelShape | None,
-    wishes: PlacementConstraints,
+    constraints: PlacementConstraints,
     *,
     need: Need = estimate,
 ) -> Placement:
@@ -30,22 +30,22 @@ def place(
 
     Raises `UserError`, with the numbers and three ways out, if there is none.
     """
-    search = PlacementSearch(machine, (target, draft), wishes, need)
-    found = _Found(search, _contexts(target, wishes.context))
+    search = PlacementSearch(machine, (target, draft), constraints, need)
+    found = _Found(search, _contexts(target, constraints.context))
     chosen = found.chosen()
     if chosen is None:
         raise _refusal(found, search)
     reasons = [*_reasons(chosen, search, found), *_costs_of_overrides(chosen, machine, search, need)]
     threads = search.threads(chosen.target, chosen.draft)
     for_target, for_draft = threads.alone
-    spread = chosen.draft
+    split = chosen.draft
     return Placement(
         target=DeviceAssignment(
             chosen.target.devices, chosen.target.layers, for_target, chosen.context, chosen.target_needs
         ),
         draft=None
-        if spread is None
-        else DeviceAssignment(spread.devices, spread.layers, for_draft, chosen.context, chosen.draft_needs),
+        if split is None
+        else DeviceAssignment(split.devices, split.layers, for_draft, chosen.context, chosen.draft_needs),
         mode=chosen.best.mode,
         tokens_per_s=chosen.best.tokens_per_s,
         reasons=tuple(reasons),
@@ -137,8 +137,8 @@ def _costs_of_overrides(
     chosen: PlacementCandidate, machine: Machine, search: PlacementSearch, need: Need
 ) -> Iterable[str]:
     """Say what the flags that override parts of the plan cost against the plan without them."""
-    free = search.wishes.without_overrides()
-    if free == search.wishes:
+    free = search.constraints.without_overrides()
+    if free == search.constraints:
         return
     other = PlacementSearch(machine, (search.target, search.draft), free, need)
     best = _Found(other, (chosen.context,)).chosen()
@@ -191,13 +191,13 @@ def _rejected(found: _Found, chosen: PlacementCandidate, search: PlacementSearch
 def _refusal(found: _Found, search: PlacementSearch) -> UserError:
     """Return the error for models that fit nowhere: the numbers and three ways out."""
     nearest = found.nearest()
-    models = [(search.target, search.sitting(search.target, nearest.target, nearest.context))]
+    models = [(search.target, search.request(search.target, nearest.target, nearest.context))]
     ways = []
     if search.draft is not None and nearest.draft is not None:
-        models.append((search.draft, search.sitting(search.draft, nearest.draft, nearest.context)))
+        models.append((search.draft, search.request(search.draft, nearest.draft, nearest.context)))
         ways.append("leave the draft model out")
     ways += ["close programs that hold memory", "keep less free (--reserve)", "choose a smaller model"]
-    worked_out = ways_out(tuple(models), search.room)
+    worked_out = ways_out(tuple(models), search.budget)
     return UserError(
         f"{search.target.name} does not fit with {nearest.context:,} tokens of context: "
         f"{words.lack(nearest.shortages)}",

@@ -63,17 +63,17 @@ class Passes:
         self._read_up_to: dict[int, list[float]] = {}
         self._is_float = shape.quant.upper() in {"F32", "F16", "BF16"}
 
-    def take(self, spread: LayerSplit, tokens: int, threads: int) -> Pass:
+    def take(self, split: LayerSplit, tokens: int, threads: int) -> Pass:
         """Return the cost of a pass over `tokens` tokens with `threads` of the processor."""
         layers = len(self._shape.layers)
         busy: dict[str, float] = {}
-        start = layers - spread.on_cards
-        seconds = self._on_processor(start, not spread.devices, tokens, threads, busy)
-        for device, count in zip(spread.devices, spread.layers, strict=True):
-            is_last = device == spread.devices[-1]
+        start = layers - split.on_cards
+        seconds = self._on_processor(start, not split.devices, tokens, threads, busy)
+        for device, count in zip(split.devices, split.layers, strict=True):
+            is_last = device == split.devices[-1]
             seconds += self._on_card(device, (start, start + count), is_last, tokens, busy)
             start += count
-        return Pass(seconds + self._crossings(spread.devices, tokens), busy)
+        return Pass(seconds + self._crossings(split.devices, tokens), busy)
 
     def _on_processor(
         self, layers: int, has_output: bool, tokens: int, threads: int, busy: dict[str, float]

@@ -27,22 +27,22 @@ def rate(tokens_per_s: float) -> str:
 
 def describe(found: PlacementCandidate, search: PlacementSearch) -> str:
     """Return who would sit where, in a few words."""
-    target = f"target on {_seats(found.target, len(search.target.layers))}"
+    target = f"target on {_assignments(found.target, len(search.target.layers))}"
     if search.draft is None:
         return target
     if found.draft is None:
         return f"{target}, no draft"
-    draft = _seats(found.draft, len(search.draft.layers))
+    draft = _assignments(found.draft, len(search.draft.layers))
     return f"{target}, draft on {draft} ({_MODES[found.best.mode]})"
 
 
-def _seats(spread: LayerSplit, layers: int) -> str:
-    if not spread.devices:
+def _assignments(split: LayerSplit, layers: int) -> str:
+    if not split.devices:
         return "the processor"
-    rest = layers - spread.on_cards
-    if rest == 0 and len(spread.devices) == 1:
-        return spread.devices[0]
-    parts = [f"{name} ({count} layers)" for name, count in zip(spread.devices, spread.layers, strict=True)]
+    rest = layers - split.on_cards
+    if rest == 0 and len(split.devices) == 1:
+        return split.devices[0]
+    parts = [f"{name} ({count} layers)" for name, count in zip(split.devices, split.layers, strict=True)]
     if rest:
         parts.append(f"the processor ({rest} layers)")
     return ", ".join(parts[:-1]) + " and " + parts[-1]
@@ -51,25 +51,25 @@ def _seats(spread: LayerSplit, layers: int) -> str:
 def lack(shortages: Sequence[Shortage]) -> str:
     """Return what does not fit, with the numbers."""
     return ", ".join(
-        f"{short.device} has {size(short.room)} to give and {size(short.needed)} are needed"
+        f"{short.device} has {size(short.available)} to give and {size(short.needed)} are needed"
         for short in shortages
     )
 
 
 def target_reason(found: PlacementCandidate, search: PlacementSearch) -> str:
     """Return why the target sits where it does."""
-    needs, spread = found.target_needs, found.target
+    needs, split = found.target_needs, found.target
     total, layers = size(sum(need.total for need in needs)), len(search.target.layers)
-    if not spread.devices:
-        why = "" if search.room.cards else "; this build of llama.cpp finds no graphics card"
+    if not split.devices:
+        why = "" if search.budget.cards else "; this build of llama.cpp finds no graphics card"
         return f"the target ({total}) computes on the processor{why}"
-    rest = layers - spread.on_cards
-    if rest == 0 and len(spread.devices) == 1:
-        name = spread.devices[0]
+    rest = layers - split.on_cards
+    if rest == 0 and len(split.devices) == 1:
+        name = split.devices[0]
         return f"the target needs {size(_on(needs, name))} and fits on {_roomy(search, name)}"
     parts = [
         f"{count} of {layers} layers ({size(_on(needs, name))}) on {_roomy(search, name)}"
-        for name, count in zip(spread.devices, spread.layers, strict=True)
+        for name, count in zip(split.devices, split.layers, strict=True)
     ]
     if rest:
         parts.append(f"{rest} with the processor ({size(_on(needs, PROCESSOR))})")
@@ -77,8 +77,8 @@ def target_reason(found: PlacementCandidate, search: PlacementSearch) -> str:
 
 
 def _roomy(search: PlacementSearch, name: str) -> str:
-    room = search.room
-    return f"{name} ({size(room.devices[name].memory_free)} free, {size(room.reserve[name])} of it kept free)"
+    free, reserve = search.budget.devices[name].memory_free, search.budget.reserve[name]
+    return f"{name} ({size(free)} free, {size(reserve)} of it kept free)"
 
 
 def _on(needs: Sequence[DeviceNeed], name: str) -> int:
@@ -93,7 +93,7 @@ def draft_reason(found: PlacementCandidate, search: PlacementSearch) -> str | No
         return f"the draft stays closed: {_why_closed(search)}"
     if search.cannot_rewind:
         return f"the draft stays idle: {_why_closed(search)}"
-    return _draft_seat(found, found.draft, len(search.draft.layers), search)
+    return _draft_place(found, found.draft, len(search.draft.layers), search)
 
 
 def _why_closed(search: PlacementSearch) -> str:
@@ -101,18 +101,18 @@ def _why_closed(search: PlacementSearch) -> str:
     for who, shape in shapes.items():
         if shape is not None and is_recurrent(shape):
             return f"the {who} keeps a running state and cannot take tokens back, so decoding is plain"
-    if search.wishes.mode in {"off", "ngram"}:
-        return f"mode {search.wishes.mode} does not ask it"
+    if search.constraints.mode in {"off", "ngram"}:
+        return f"mode {search.constraints.mode} does not ask it"
     return "no device has room for it"
 
 
-def _draft_seat(found: PlacementCandidate, spread: LayerSplit, layers: int, search: PlacementSearch) -> str:
+def _draft_place(found: PlacementCandidate, split: LayerSplit, layers: int, search: PlacementSearch) -> str:
     mode = found.best.mode
     draft = f"the draft ({size(sum(need.total for need in found.draft_needs))})"
-    where = _seats(spread, layers)
-    draft_at, target_at = set(spread.devices or (PROCESSOR,)), set(found.target.devices or (PROCESSOR,))
+    where = _assignments(split, layers)
+    draft_at, target_at = set(split.devices or (PROCESSOR,)), set(found.target.devices or (PROCESSOR,))
     if mode == "ssd" and draft_at == target_at == {PROCESSOR}:
-        verifies, drafts = search.threads(found.target, spread).together
+        verifies, drafts = search.threads(found.target, split).together
         cores = "core" if verifies == 1 else "cores"
         shares = f"{verifies} {cores} for the target, {drafts} for drafting ahead (SSD)"
         return f"{draft} shares the processor: {shares}"
@@ -120,7 +120,7 @@ def _draft_seat(found: PlacementCandidate, spread: LayerSplit, layers: int, sear
         return f"{draft} sits on {where}, so that it works while the target verifies: SSD"
     if mode == "off":
         return f"{draft} sits on {where}, ready in case measured costs speak for it"
-    if search.room.cards and not spread.devices and search.wishes.draft_devices is None:
+    if search.budget.cards and not split.devices and search.constraints.draft_devices is None:
         return f"{draft} sits on {where}: the cards' memory is worth more to the target"
     if draft_at.isdisjoint(target_at):
         return f"{draft} sits on {where}; they take turns, because drafting ahead would not hide enough"

@@ -60,16 +60,18 @@ def test_layers_of_the_draft_are_as_many_as_the_flag_says() -> None:
 
 def test_layers_of_the_draft_on_a_card_are_on_a_card_even_if_the_processor_would_do_better() -> None:
     where = machine((card(0, 24), 300), processor=cpu(60, 32), rate=120)
-    seats = [
+    assignments = [
         place(where, LARGE, SMALL, PlacementConstraints(draft_gpu_layers=count)).draft for count in (None, 99)
     ]
-    assert [seat and seat.devices for seat in seats] == [(), ("CUDA0",)]
+    assert [assignment and assignment.devices for assignment in assignments] == [(), ("CUDA0",)]
 
 
 def test_a_draft_on_two_named_devices_is_split() -> None:
     cards = machine((card(0, 8), 400), (card(1, 8), 400))
-    wishes = PlacementConstraints(gpu_layers=0, draft_devices=("CUDA0", "CUDA1"), context=2048, mode="sd")
-    found = place(cards, MIDDLE, model(10, 40), wishes)
+    constraints = PlacementConstraints(
+        gpu_layers=0, draft_devices=("CUDA0", "CUDA1"), context=2048, mode="sd"
+    )
+    found = place(cards, MIDDLE, model(10, 40), constraints)
     assert found.draft is not None
     assert found.draft.devices == ("CUDA0", "CUDA1")
     assert sum(found.draft.layers) == 40
@@ -89,7 +91,7 @@ def test_shares_are_taken_as_they_are() -> None:
 
 
 @pytest.mark.parametrize(
-    ("shares", "gpu_layers", "spread"),
+    ("shares", "gpu_layers", "split"),
     [
         ((3, 1), 33, LayerSplit(("A", "B"), (25, 7))),
         ((1, 1), 33, LayerSplit(("A", "B"), (17, 15))),
@@ -102,9 +104,9 @@ def test_shares_are_taken_as_they_are() -> None:
     ],
 )
 def test_shares_divide_as_llama_cpp_does(
-    shares: tuple[float, ...], gpu_layers: int, spread: LayerSplit
+    shares: tuple[float, ...], gpu_layers: int, split: LayerSplit
 ) -> None:
-    assert by_shares(("A", "B"), shares, gpu_layers, 32) == spread
+    assert by_shares(("A", "B"), shares, gpu_layers, 32) == split
 
 
 def test_the_mode_may_be_asked_for() -> None:

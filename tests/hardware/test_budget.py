@@ -29,16 +29,16 @@ def test_the_processor_keeps_a_tenth_and_never_more_than_two_gib(total: float, k
 
 
 def test_what_the_processor_takes_of_shared_memory_is_missing_on_the_card() -> None:
-    room = MemoryBudget(apple(32))
-    before = room.left(())
-    left = room.left([DeviceNeed("CPU", 20 * GIB, 0, 0)])
+    budget = MemoryBudget(apple(32))
+    before = budget.left(())
+    left = budget.left([DeviceNeed("CPU", 20 * GIB, 0, 0)])
     assert left["Metal"] == left["CPU"] == before["CPU"] - 20 * GIB
 
 
 def test_a_reserve_larger_than_a_card_leaves_nothing_of_it_and_all_of_the_others() -> None:
     where = machine((card(0, 8), 400), (card(1, 8), 400))
-    room = MemoryBudget(where, (("CUDA0", 100 * GIB),))
-    assert room.free["CUDA0"] == 0
+    budget = MemoryBudget(where, (("CUDA0", 100 * GIB),))
+    assert budget.free["CUDA0"] == 0
     found = place(where, MIDDLE, None, PlacementConstraints(reserve=(("0", 100 * GIB),)))
     assert found.target.devices == ("CUDA1",)
 
