@@ -206,22 +206,17 @@ def settings_words(settings: EngineSettings) -> str:
         return f"{mode} decoding"
     parts = [mode, f"draft {settings.draft_length}"]
     if settings.mode == "ssd":
-        shape = (
-            "" if settings.fan_out_shape == EngineSettings().fan_out_shape else f" {settings.fan_out_shape}"
-        )
+        is_usual = settings.fan_out_shape == EngineSettings().fan_out_shape
+        shape = "" if is_usual else f" {settings.fan_out_shape}"
         parts.append(f"fan-out {settings.fan_out_budget}{shape}")
-    if settings.mode != "ngram":
-        parts += _guessing(settings)
+    if settings.mode != "ngram" and settings.acceptance == "match":
+        parts.append("match")
+    elif settings.mode != "ngram":
+        parts.append(f"temp {settings.draft_temperature:.2g}")
+        parts += [f"C {settings.saguaro_c:.2g}"] * (settings.mode == "ssd")
     if settings.min_confidence is not None:
         parts.append(f"stop {settings.min_confidence:.2g}")
     return ", ".join(parts)
-
-
-def _guessing(settings: EngineSettings) -> list[str]:
-    if settings.acceptance == "match":
-        return ["match"]
-    parts = [f"temp {settings.draft_temperature:.2g}"]
-    return parts + [f"C {settings.saguaro_c:.2g}"] * (settings.mode == "ssd")
 
 
 def dropped_words(dropped: Dropped) -> str:
@@ -244,20 +239,20 @@ def counts(state: StageState) -> str:
     return f"{state.done} of {state.steps} {UNITS[state.stage]}"
 
 
-def workplace_words(workplace: LoadOptions) -> str:
+def load_options_words(options: LoadOptions) -> str:
     """Return how the models are opened, as far as it differs from the usual way."""
     parts = []
-    if workplace.threads:
-        parts.append(f"{workplace.threads} thread{'s' * (workplace.threads > 1)}")
-    if workplace.draft_threads is not None:
-        parts.append(f"{workplace.draft_threads} for the draft")
-    if workplace.micro_batch != LoadOptions().micro_batch:
-        parts.append(f"micro-batch {workplace.micro_batch}")
-    if workplace.draft_flash_attention is not None:
-        parts.append(f"draft flash attention {'on' if workplace.draft_flash_attention else 'off'}")
-    if workplace.draft_kv_type != LoadOptions().draft_kv_type:
-        parts.append(f"draft cache {workplace.draft_kv_type}")
-    if workplace.draft_on_cpu:
+    if options.threads:
+        parts.append(f"{options.threads} thread{'s' * (options.threads > 1)}")
+    if options.draft_threads is not None:
+        parts.append(f"{options.draft_threads} for the draft")
+    if options.micro_batch != LoadOptions().micro_batch:
+        parts.append(f"micro-batch {options.micro_batch}")
+    if options.draft_flash_attention is not None:
+        parts.append(f"draft flash attention {'on' if options.draft_flash_attention else 'off'}")
+    if options.draft_kv_type != LoadOptions().draft_kv_type:
+        parts.append(f"draft cache {options.draft_kv_type}")
+    if options.draft_on_cpu:
         parts.append("draft on the processor")
     return f"opened with {', '.join(parts)}" if parts else "opened as usual"
 

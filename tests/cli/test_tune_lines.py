@@ -26,10 +26,10 @@ from localspec.tuning.words import (
     figure,
     glyphs,
     llama_ratio,
+    load_options_words,
     result_lines,
     settings_words,
     sparkline,
-    workplace_words,
 )
 from localspec.types import EngineSettings
 from tests.cli.tuning_script import PLAIN, REASON, SSD, around, machine, result, task, whole
@@ -70,8 +70,8 @@ class TestWords:
         assert settings_words(settings) == words
 
     def test_a_workplace_says_what_is_unusual(self) -> None:
-        assert workplace_words(LoadOptions()) == "opened as usual"
-        words = workplace_words(LoadOptions(1, 2, 128, False, "q8_0", True))
+        assert load_options_words(LoadOptions()) == "opened as usual"
+        words = load_options_words(LoadOptions(1, 2, 128, False, "q8_0", True))
         assert words == (
             "opened with 1 thread, 2 for the draft, micro-batch 128, draft flash attention off, "
             "draft cache q8_0, draft on the processor"

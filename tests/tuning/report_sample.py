@@ -109,7 +109,7 @@ def _task(
     return TaskReport(result, hits, history, landscape, importance)
 
 
-WORKPLACE = LoadOptionsChosen(
+LOAD_OPTIONS = LoadOptionsChosen(
     LoadOptions(threads=1, draft_threads=1),
     (
         Attempt(LoadOptions(threads=1, draft_threads=1), 118.4, "ssd"),
@@ -153,5 +153,5 @@ def sample() -> ReportInput:
             _task("coding", CODING, coding, 0.84, 1),
             _task("writing", WRITING, writing, 0.58, 2),
         ),
-        workplace=WORKPLACE,
+        load_options=LOAD_OPTIONS,
     )

@@ -142,15 +142,15 @@ def everything_evil() -> ReportInput:
     task = given.tasks[0]
     plain = replace(task.result.contenders[0], name=EVIL)
     result = replace(task.result, reason=EVIL, contenders=(plain, *task.result.contenders[1:]))
-    assert given.workplace is not None
-    attempts = tuple(replace(each, failure=EVIL, mode=EVIL) for each in given.workplace.attempts)
+    assert given.load_options is not None
+    attempts = tuple(replace(each, failure=EVIL, mode=EVIL) for each in given.load_options.attempts)
     return replace(
         given,
         machine=((EVIL, EVIL),),
         target=replace(given.target, name=EVIL, place=EVIL),
         draft=replace(given.target, name=EVIL),
         tasks=(replace(task, result=result, importance=((EVIL, 0.5),)),),
-        workplace=replace(given.workplace, reason=EVIL, attempts=attempts),
+        load_options=replace(given.load_options, reason=EVIL, attempts=attempts),
     )
 
 
@@ -198,7 +198,7 @@ def test_without_a_draft_model_the_page_says_so() -> None:
     off = EngineSettings("off")
     plain = ConfirmedContender("plain", off, None, Interval(20, 19, 21), Interval(1, 1, 1))
     calls = CallCosts(64, together=False, verify=((1, 0.05), (2, 0.06)), step=())
-    html = render(only(bare(off, (plain,)), draft=None, costs=Costs((calls,)), workplace=None))
+    html = render(only(bare(off, (plain,)), draft=None, costs=Costs((calls,)), load_options=None))
     text = Page(html).text
     assert "Math: plain decoding" in text
     assert "20.0 tokens/s (19.0 to 21.0)" in text
@@ -214,7 +214,7 @@ def test_without_a_draft_model_the_page_says_so() -> None:
 
 
 def test_with_nothing_at_all_the_page_says_so() -> None:
-    empty = replace(sample(), costs=None, tasks=(), workplace=None, machine=(), quick=True)
+    empty = replace(sample(), costs=None, tasks=(), load_options=None, machine=(), quick=True)
     text = Page(render(empty)).text
     assert "No task has been tuned yet." in text
     assert "costs were not measured" in text

@@ -26,10 +26,10 @@ from localspec.tuning.words import (
     figure,
     gain_interval,
     glyphs,
+    load_options_words,
     settings_words,
     shortened,
     sparkline,
-    workplace_words,
 )
 from localspec.types import TaskType
 from localspec.units import duration
@@ -47,7 +47,7 @@ def lasting(
         yield from stage_ended(ended, progress, with_)
     match event:
         case LoadOptionsChosen():
-            yield f"  {attempts_words(event)}; {workplace_words(event.workplace)}"
+            yield f"  {attempts_words(event)}; {load_options_words(event.workplace)}"
             yield f"  {event.reason}"
         case TaskDone(result):
             yield result_words(result, with_)

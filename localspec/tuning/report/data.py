@@ -57,5 +57,5 @@ class ReportInput:
     draft: ReportModel | None
     costs: Costs | None
     tasks: tuple[TaskReport, ...]
-    workplace: LoadOptionsChosen | None = None
+    load_options: LoadOptionsChosen | None = None
     quick: bool = False

@@ -58,7 +58,7 @@ def gather(plan: TunePlan, identity: Identity) -> ReportInput | None:
         draft=None if plan.draft is None or identity.draft is None else _model(plan.draft, identity.draft),
         costs=costs,
         tasks=tuple(tasks),
-        workplace=folder.workplace(),
+        load_options=folder.workplace(),
         quick=any(task.result.quick for task in tasks),
     )
 
@@ -73,8 +73,8 @@ def _task(scene: _Scene, profile: Profile, result: TaskResult, costs: Costs | No
     profile = replace(profile, sampling=task.sampling or profile.sampling)
     simulator = Simulator(Trace(profile.sampling, segments), costs)
     where = space(costs, profile, scene.plan)
-    wish = Search(where, shares=shares(len(segments)), trials=0)
-    tried = tuple(search(_never, wish, scene.folder.studies, study_key(result.task, task.study_key)))
+    request = Search(where, shares=shares(len(segments)), trials=0)
+    tried = tuple(search(_never, request, scene.folder.studies, study_key(result.task, task.study_key)))
     return TaskReport(
         result,
         hit_rates=tuple(_hit_rates(simulator, result.settings)) if "ssd" in where.modes else (),

@@ -32,10 +32,10 @@ from localspec.tuning.words import (
     best_words,
     clock,
     counts,
+    load_options_words,
     result_lines,
     settings_words,
     sparkline,
-    workplace_words,
 )
 from localspec.types import TaskType
 from localspec.units import duration
@@ -77,7 +77,7 @@ def _shared(progress: TuneProgress, width: int) -> Iterator[Content]:
         if state.task is None:
             yield _stage(state.stage, state, width)
         if state.stage == "machine" and progress.workplace is not None:
-            place = workplace_words(progress.workplace.workplace)
+            place = load_options_words(progress.workplace.workplace)
             yield from _detail(f"{place}; {attempts_words(progress.workplace)}", width)
 
 
