@@ -321,9 +321,6 @@ class _Line:
     tokens: int | None = None
     dropped: _KeptDrop | None = None
 
-    def text(self) -> str:
-        return json.dumps({name: value for name, value in asdict(self).items() if value is not None}) + "\n"
-
 
 @dataclass(slots=True)
 class RunRecord:
@@ -339,10 +336,12 @@ class RunRecord:
     def __enter__(self) -> Self:
         """Read what is there; damaged lines, and those of another key, are gone from then on."""
         if self.path is not None:
-            lines = [line for line in _lines(self.path) if line.key == self.key]
-            for line in lines:
-                self._take(line)
-            write_atomically(self.path, "".join(line.text() for line in lines), PRIVATE_FILE)
+            try:
+                texts = self.path.read_text(encoding="utf-8", errors="replace").split("\n")
+            except OSError:
+                texts = []
+            known = "".join(f"{text}\n" for text in texts if self._take(text))
+            write_atomically(self.path, known, PRIVATE_FILE)
             self._file = self.path.open("a", encoding="utf-8")
         return self
 
@@ -360,45 +359,39 @@ class RunRecord:
         """Keep a finished run."""
         done = run.summary
         kept = _KeptRun(run.contender, run.prompt, run.repetition, done.tokens, done.decode_s, run.seconds)
-        self._keep(_Line(self.key, run=kept))
+        self._write(run=asdict(kept))
         self.runs[run.contender, run.prompt, run.repetition] = run
 
     def set_tokens(self, tokens: int) -> None:
         """Keep how long the answers are."""
-        self._keep(_Line(self.key, tokens=tokens))
+        self._write(tokens=tokens)
         self.tokens = tokens
 
     def drop(self, name: str, reason: str) -> None:
         """Keep that a contender takes part no more."""
-        self._keep(_Line(self.key, dropped=_KeptDrop(name, reason)))
+        self._write(dropped={"name": name, "reason": reason})
         self.dropped[name] = reason
 
-    def _keep(self, line: _Line) -> None:
+    def _write(self, **what: object) -> None:
         if self._file is not None:
             try:
-                self._file.write(line.text())
+                self._file.write(json.dumps({"key": self.key, **what}) + "\n")
                 self._file.flush()
             except OSError as error:
                 raise StoreError(f"cannot write `{self.path}`: {error.strerror or error}") from error
 
-    def _take(self, line: _Line) -> None:
-        if (run := line.run) is not None:
+    def _take(self, text: str) -> bool:
+        """Take in a line, if it is one of these runs."""
+        try:
+            line = checked(_Line, json.loads(text), "line")
+        except (ValueError, RecursionError):
+            return False
+        if line.key == self.key and (run := line.run) is not None:
             first_s = run.spent_s - run.decode_s
             summary = Summary(tokens=run.tokens, decode_s=run.decode_s, first_token_s=first_s)
             self.runs[run.name, run.prompt, run.turn] = Run(run.name, "", run.prompt, run.turn, summary)
-        if line.tokens is not None:
-            self.tokens = line.tokens
-        if line.dropped is not None:
+        elif line.key == self.key and line.dropped is not None:
             self.dropped[line.dropped.name] = line.dropped.reason
-
-
-def _lines(path: Path) -> Iterator[_Line]:
-    try:
-        texts = path.read_text(encoding="utf-8", errors="replace").split("\n")
-    except OSError:
-        return
-    for text in texts:
-        try:
-            yield checked(_Line, json.loads(text), "line")
-        except (ValueError, RecursionError):
-            continue
+        elif line.key == self.key:
+            self.tokens = line.tokens
+        return line.key == self.key

@@ -38,7 +38,7 @@ from typing import IO, Self
 from localspec.benchmark.harness import Question, memory_peak
 from localspec.errors import Cancelled, ContextFullError, EngineDied, EngineError, UserError
 from localspec.llama import physical_cores
-from localspec.storage.json_file import UnexpectedError, checked
+from localspec.storage.json_file import checked
 from localspec.storage.paths import expanded
 from localspec.types import ModelOptions, Request, Summary
 
@@ -336,19 +336,17 @@ class Timings:
 
 
 @dataclass(frozen=True, slots=True)
-class _Ending:
-    timings: Timings
-
-
-@dataclass(frozen=True, slots=True)
 class _Complaint:
     message: str
     type: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class _Refusal:
-    error: _Complaint
+class _Event:
+    """What ends a stream: what the answer took, or why there is none."""
+
+    timings: Timings | None = None
+    error: _Complaint | None = None
 
 
 def request_body(request: Request) -> bytes:
@@ -395,11 +393,13 @@ def ask(port: int, body: bytes) -> Summary:
         connection.request("POST", "/v1/chat/completions", body, {"Content-Type": "application/json"})
         response = connection.getresponse()
         if response.status != 200:
-            raise _error_of(response.read())
+            _timings(response.read())
         text, first_token_s = _read(response, started)
     finally:
         connection.close()
-    return _summary(_ending(text), first_token_s)
+    events = [line[len(_EVENT) :] for line in text.splitlines() if line.startswith(_EVENT)]
+    last = next((event for event in reversed(events) if event.startswith(b"{")), b"")
+    return _summary(_timings(last), first_token_s)
 
 
 def _read(response: HTTPResponse, started: float) -> tuple[bytes, float]:
@@ -413,26 +413,20 @@ def _read(response: HTTPResponse, started: float) -> tuple[bytes, float]:
     return b"".join(pieces), first_token_s
 
 
-def _ending(text: bytes) -> Timings:
-    """Return the timings that the last event carries."""
-    events = [line[len(_EVENT) :] for line in text.splitlines() if line.startswith(_EVENT)]
-    last = next((event for event in reversed(events) if event.startswith(b"{")), b"")
+def _timings(said: bytes) -> Timings:
+    """Return what the last event tells; raises what it complains of."""
     try:
-        return checked(_Ending, json.loads(last), "the last event").timings
-    except (UnexpectedError, ValueError):
-        raise _error_of(last) from None
-
-
-def _error_of(said: bytes) -> Exception:
-    """Return the error for an answer that is none."""
-    try:
-        complaint = checked(_Refusal, json.loads(said), "the answer").error
-    except (UnexpectedError, ValueError):
+        event = checked(_Event, json.loads(said), "the last event")
+    except ValueError:
+        event = _Event()
+    if event.timings is not None:
+        return event.timings
+    if event.error is None:
         shown = said[:200].decode("utf-8", "replace") or "nothing"
-        return EngineError(f"llama-server answers otherwise than llama.cpp's own: {shown}")
-    if complaint.type == "exceed_context_size_error":
-        return ContextFullError(f"llama-server: {complaint.message}", "choose a larger context")
-    return EngineError(f"llama-server refuses to answer: {complaint.message}")
+        raise EngineError(f"llama-server answers otherwise than llama.cpp's own: {shown}")
+    if event.error.type == "exceed_context_size_error":
+        raise ContextFullError(f"llama-server: {event.error.message}", "choose a larger context")
+    raise EngineError(f"llama-server refuses to answer: {event.error.message}")
 
 
 def _summary(timings: Timings, first_token_s: float) -> Summary:

@@ -143,15 +143,15 @@ def rate(paces: Paces) -> Interval:
     return _interval(np.ones_like(mine), mine, 0.025)
 
 
-def speedup(paces: Paces, others: Paces, one_sided: float = 0.025) -> Interval | None:
-    """Return the speed of a contender in that of another, over the prompts that both have answered."""
+def speedup(
+    paces: Paces, others: Paces, one_sided: float = 0.025, fewest_prompts: int = 1
+) -> Interval | None:
+    """Return the speed of a contender in that of another, over the prompts that both have answered.
+
+    None where those are too few.
+    """
     theirs, mine = _paired(others, paces)
-    return _interval(theirs, mine, one_sided) if len(mine) else None
-
-
-def prompts_of_both(paces: Paces, others: Paces) -> int:
-    """Return how many prompts both have answered in the same repetition."""
-    return len({prompt for prompt, _ in paces.keys() & others.keys()})
+    return _interval(theirs, mine, one_sided) if len(mine) >= fewest_prompts else None
 
 
 def _paired(paces: Paces, others: Paces) -> tuple[Floats, Floats]:

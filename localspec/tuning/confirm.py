@@ -27,7 +27,7 @@ from localspec.benchmark.harness import (
     RunRecord,
     in_turn,
 )
-from localspec.benchmark.statistics import Paces, prompts_of_both, rate, speedup
+from localspec.benchmark.statistics import Paces, rate, speedup
 from localspec.errors import EngineError, UserError
 from localspec.inference.interface import OpenModels
 from localspec.tuning.events import ConfirmedContender, Dropped, SettingsCandidate
@@ -274,17 +274,18 @@ def compare(
     one_sided = min(0.025, FALSE_ALARM / max(len(field) - 1, 1))
     contenders, dropped = [], []
     for entrant in field:
-        mine, theirs = paces[entrant.name], paces[plain.name]
-        prompts, gain = prompts_of_both(mine, theirs), speedup(mine, theirs, one_sided)
-        if gain is None or prompts < FEWEST_PROMPTS:
+        theirs = paces[plain.name]
+        mine = {place: pace for place, pace in paces[entrant.name].items() if place in theirs}
+        prompts, gain = len({prompt for prompt, _ in mine}), speedup(mine, theirs, one_sided, FEWEST_PROMPTS)
+        if gain is None:
             why = f"only {prompts} of its answers were long enough to be timed"
             dropped.append(Dropped(entrant.name, why))
             continue
         if entrant is not plain and abs(drift - 1.0) > DRIFT:
-            gain = _widened(gain, exp(abs(log(drift)) / prompts))
-        paired = {place: pace for place, pace in mine.items() if place in theirs}
+            factor = exp(abs(log(drift)) / prompts)
+            gain = Interval(gain.value, gain.low / factor, gain.high * factor)
         contenders.append(
-            ConfirmedContender(entrant.name, entrant.settings, entrant.predicted, rate(paired), gain)
+            ConfirmedContender(entrant.name, entrant.settings, entrant.predicted, rate(mine), gain)
         )
     return tuple(contenders), tuple(dropped)
 
@@ -331,8 +332,8 @@ def _is_alike(contender: ConfirmedContender, best: ConfirmedContender, runs: Ite
     if contender.gain.value < (1.0 - ALIKE) * best.gain.value:
         return False
     mine, theirs = _paces(runs, contender.name), _paces(runs, best.name)
-    ratio = speedup(mine, theirs)
-    return ratio is not None and prompts_of_both(mine, theirs) >= FEWEST_PROMPTS and ratio.high >= 1.0
+    ratio = speedup(mine, theirs, fewest_prompts=FEWEST_PROMPTS)
+    return ratio is not None and ratio.high >= 1.0
 
 
 def _why_not(others: Sequence[ConfirmedContender]) -> str:
@@ -350,7 +351,3 @@ def _way(settings: EngineSettings) -> str:
 
 def _times(gain: Interval) -> str:
     return f"{gain.value:.2f} x plain decoding, between {gain.low:.2f} and {gain.high:.2f}"
-
-
-def _widened(gain: Interval, factor: float) -> Interval:
-    return Interval(gain.value, gain.low / factor, gain.high * factor)

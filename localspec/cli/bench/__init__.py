@@ -121,9 +121,8 @@ def main(argv: Sequence[str]) -> int:
     request = request_of(args, prompts, pair)
     set_up_logging(verbose=args.verbose)
     pair, tuned = seated(args, request, pair)
-    on_run = _print_line if args.output == "jsonl" else _wait
     with ExitStack() as until_printed:
-        measured = _compare(request, pair, tuned, on_run, until_printed)
+        measured = _compare(request, pair, tuned, args.output, until_printed)
         command = shlex.join(["localspec", "bench", *argv])
         return _conclude(measured, request, pair, args.output, command)
 
@@ -171,21 +170,15 @@ class BenchProgress(ProgressLine):
         return f"{done} of {self._answers} answers{self.time_left(done / self._answers)}: {name}"
 
 
-def _wait(_run: Run | None = None) -> None:
-    """Do nothing yet."""
-
-
-def _print_line(run: Run) -> None:
-    from localspec.cli.bench.output import line
-
-    print(line(run), flush=True)
+def _wait() -> None:
+    """Let what was measured be printed although Ctrl+C is pressed again."""
 
 
 def _compare(
     request: BenchRequest,
     pair: PairOptions,
     tuned: Mapping[str, EngineSettings],
-    on_run: Callable[[Run], None],
+    output: str,
     until_printed: ExitStack,
 ) -> Measured:
     """Open everything, and ask all contenders; what was measured survives a second Ctrl+C."""
@@ -199,7 +192,8 @@ def _compare(
         until_printed.enter_context(on_interrupt(_wait))
         progress = BenchProgress(runtime.cancel, len(contenders), answers)
         anchor = plain_anchor(runtime)
-        return measure(contenders, request.questions, request.repetitions, anchor, progress, on_run)
+        prints = output == "jsonl"
+        return measure(contenders, request.questions, request.repetitions, anchor, progress, prints=prints)
 
 
 def measure(
@@ -208,9 +202,12 @@ def measure(
     repetitions: int,
     anchor: Callable[[], float],
     progress: BenchProgress,
-    on_run: Callable[[Run], None],
+    *,
+    prints: bool = False,
 ) -> Measured:
-    """Ask all contenders everything, to the end, or to Ctrl+C or a failure."""
+    """Ask all contenders everything, to the end, or to Ctrl+C or a failure; `prints` a line for each run."""
+    from localspec.cli.bench.output import line  # what the tuner says, too: 20 ms
+
     measured = Measured()
     try:
         with on_interrupt(progress.stop):
@@ -220,8 +217,9 @@ def measure(
                     measured.anchors.append(found)
                 elif isinstance(found, Run):
                     measured.runs.append(found)
-                    progress.clear()
-                    on_run(found)
+                    if prints:
+                        progress.clear()
+                        print(line(found), flush=True)
     except LocalSpecError as error:
         measured.failure = error
     except KeyboardInterrupt:
@@ -250,7 +248,7 @@ def _conclude(measured: Measured, request: BenchRequest, pair: PairOptions, kind
 def _print(measured: Measured, request: BenchRequest, pair: PairOptions, kind: str, command: str) -> bool:
     """Print a table, and draw it where that was asked for; return whether contenders can be compared."""
     from localspec.benchmark.figures import table
-    from localspec.cli.bench import output  # what the tuner says, too: 20 ms
+    from localspec.cli.bench import output
 
     found = table(measured.runs, measured.anchors, measured.peaks)
     conditions = output.Conditions(
