@@ -106,7 +106,7 @@ async def streamed(pilot: Pilot[int], app: LocalSpecApp, seconds: float, name: s
     cpu = time.process_time() - cpu
     ticker.cancel()
     print(summary(f"streaming, {name}", lags), f" processor {cpu / seconds:.0%}")
-    chat = app.chat_screen.desk.chat
+    chat = app.chat_screen.session.chat
     kept = asyncio.create_task(moment(lambda: chat.path[-1].state == "stopped"))
     started = time.perf_counter()
     await pilot.press("escape")

@@ -90,10 +90,10 @@ async def chat(pilot: Pilot[int], app: LocalSpecApp, output: Path) -> None:
 
 async def ask(pilot: Pilot[int], app: LocalSpecApp, question: str) -> None:
     """Ask something and wait for the whole answer."""
-    before = len(app.chat_screen.desk.chat.path)
+    before = len(app.chat_screen.session.chat.path)
     await enter(pilot, app, question)
     pane = app.chat_screen.pane
-    await until(pilot, lambda: len(app.chat_screen.desk.chat.path) == before + 2 and not pane.working)
+    await until(pilot, lambda: len(app.chat_screen.session.chat.path) == before + 2 and not pane.working)
     await pilot.pause(0.3)
 
 

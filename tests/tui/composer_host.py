@@ -12,8 +12,13 @@ from textual.message import Message
 from textual.widgets import Button, Static
 
 from localspec.chat.commands import Completion, complete
-from localspec_tui.messages import DraftChanged, PromptEntered, QueuedPromptRemoved, QueuedPromptTaken
-from localspec_tui.widgets.composer.composer import Composer
+from localspec_tui.widgets.composer.composer import (
+    Composer,
+    DraftChanged,
+    PromptEntered,
+    QueuedPromptRemoved,
+    QueuedPromptTaken,
+)
 from localspec_tui.widgets.composer.prompt_area import PromptArea
 
 

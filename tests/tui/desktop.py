@@ -67,7 +67,7 @@ class Desktop:
 
     @property
     def path(self) -> tuple[StoredMessage, ...]:
-        return self.chat.desk.chat.path
+        return self.chat.session.chat.path
 
     @property
     def texts(self) -> list[str]:

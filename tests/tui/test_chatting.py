@@ -90,10 +90,10 @@ async def test_queued_prompt_can_be_taken_back_for_editing(tmp_path: Path) -> No
         await desk.enter("first")
         await desk.until(gate.reached.is_set)
         await desk.enter("second")
-        await desk.until(lambda: desk.chat.desk.queue.items)
+        await desk.until(lambda: desk.chat.session.queue.items)
         await desk.press("alt+up")
         await desk.until(lambda: desk.composer.text == "second")
-        assert desk.chat.desk.queue.items == ()
+        assert desk.chat.session.queue.items == ()
         gate.open()
         await desk.until(lambda: not desk.chat.pane.working)
         assert len(desk.path) == 2
@@ -105,11 +105,11 @@ async def test_what_is_being_written_waits_while_a_queued_prompt_is_edited(tmp_p
         await desk.enter("first")
         await desk.until(gate.reached.is_set)
         await desk.enter("second")
-        await desk.until(lambda: desk.chat.desk.queue.items)
+        await desk.until(lambda: desk.chat.session.queue.items)
         desk.composer.text = "not yet sent"
         await desk.press("alt+up")
         await desk.until(lambda: desk.composer.text == "second")
-        assert desk.chat.desk.queue.items == ("not yet sent",)
+        assert desk.chat.session.queue.items == ("not yet sent",)
         gate.open()
         await desk.until(lambda: len(desk.path) == 4 and not desk.chat.pane.working)
 
@@ -215,7 +215,7 @@ async def test_figures_belong_to_the_chat_that_is_open(tmp_path: Path) -> None:
     async with desktop(tmp_path) as desk:
         await desk.answered("hello")
         await desk.until(lambda: "tok/s" in desk.status())
-        first = desk.chat.desk.chat.info.id
+        first = desk.chat.session.chat.info.id
         await desk.press("ctrl+n")
         await desk.until(lambda: desk.texts == [])
         await desk.until(lambda: "tok/s" not in desk.status())
@@ -226,11 +226,11 @@ async def test_figures_belong_to_the_chat_that_is_open(tmp_path: Path) -> None:
 async def test_unsent_text_is_there_again_at_the_next_start(tmp_path: Path) -> None:
     async with desktop(tmp_path) as desk:
         desk.composer.text = "half a thou"
-        await desk.until(lambda: desk.store.chat(desk.chat.desk.chat.info.id).draft)
+        await desk.until(lambda: desk.store.chat(desk.chat.session.chat.info.id).draft)
     async with desktop(tmp_path) as desk:
         await desk.until(lambda: desk.composer.text == "half a thou")
         await desk.answered("half a thought")
-        await desk.until(lambda: not desk.store.chat(desk.chat.desk.chat.info.id).draft)
+        await desk.until(lambda: not desk.store.chat(desk.chat.session.chat.info.id).draft)
 
 
 async def test_escape_before_the_first_word_leaves_the_question_alone(tmp_path: Path) -> None:
@@ -270,7 +270,7 @@ async def test_end_goes_back_to_the_end_unless_a_prompt_is_being_written(tmp_pat
 async def test_why_a_command_was_refused_is_said_until_it_is_another(tmp_path: Path) -> None:
     async with desktop(tmp_path) as desk:
         await desk.enter("/hlep")
-        await desk.until(lambda: desk.store.chat(desk.chat.desk.chat.info.id).draft == "/hlep")
+        await desk.until(lambda: desk.store.chat(desk.chat.session.chat.info.id).draft == "/hlep")
         await settled(desk.pilot)
         assert "did you mean `/help`" in desk.screen_text()
         desk.composer.text = "help"

@@ -9,9 +9,7 @@ from textual.widgets import Button, Static
 
 from localspec.chat.commands import Completion, complete
 from localspec.errors import UserError
-from localspec_tui.messages import PromptEntered
-from localspec_tui.widgets.composer.completions import Completions
-from localspec_tui.widgets.composer.composer import Composer
+from localspec_tui.widgets.composer.composer import Completions, Composer, PromptEntered
 from localspec_tui.widgets.composer.prompt_area import PromptArea
 from tests.tui.settled import settled
 

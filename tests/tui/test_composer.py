@@ -4,8 +4,12 @@ import pytest
 from textual._xterm_parser import XTermParser
 from textual.widgets import TextArea
 
-from localspec_tui.messages import DraftChanged, QueuedPromptRemoved, QueuedPromptTaken
-from localspec_tui.widgets.composer.queue_strip import QueueStrip
+from localspec_tui.widgets.composer.composer import (
+    DraftChanged,
+    QueuedPromptRemoved,
+    QueuedPromptTaken,
+    QueueStrip,
+)
 from tests.tui.composer_host import ComposerHost
 from tests.tui.settled import settled
 

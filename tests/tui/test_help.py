@@ -23,8 +23,7 @@ from localspec_tui.keys import (
 from localspec_tui.screens.dialogs import AskScreen, EditScreen
 from localspec_tui.screens.help import HelpScreen
 from localspec_tui.screens.search import SearchScreen
-from localspec_tui.widgets.composer.composer import Composer
-from localspec_tui.widgets.composer.queue_strip import QueueStrip
+from localspec_tui.widgets.composer.composer import Composer, QueueStrip
 from localspec_tui.widgets.sidebar import ChatList, TitleInput
 
 

@@ -20,7 +20,7 @@ async def _midway(desk: Desktop, gate: Gate) -> int:
     await desk.enter("a long story, please")
     await desk.until(gate.reached.is_set)
     await desk.shows("the beginning")
-    return desk.chat.desk.chat.info.id
+    return desk.chat.session.chat.info.id
 
 
 async def test_new_chat_ends_an_answer_under_way_and_keeps_it(tmp_path: Path) -> None:
@@ -39,7 +39,7 @@ async def test_prompts_that_wait_stay_with_their_chat_as_unsent_text(tmp_path: P
     async with desktop(tmp_path, says("the beginning ", gate), says("fine")) as desk:
         story = await _midway(desk, gate)
         await desk.enter("go on")
-        await desk.until(lambda: desk.chat.desk.queue.items)
+        await desk.until(lambda: desk.chat.session.queue.items)
         desk.composer.text = "and th"
         await desk.press("ctrl+n")
         await desk.until(lambda: not desk.chat.pane.working and desk.texts == [])
@@ -53,7 +53,7 @@ async def test_prompts_that_wait_stay_with_their_chat_as_unsent_text(tmp_path: P
 async def test_text_typed_just_before_leaving_is_there_again(tmp_path: Path) -> None:
     async with desktop(tmp_path) as desk:
         await desk.answered("first")
-        first = desk.chat.desk.chat.info.id
+        first = desk.chat.session.chat.info.id
         desk.composer.text = "half a thou"
         await desk.press("ctrl+n")
         await desk.until(lambda: desk.texts == [])
@@ -64,7 +64,7 @@ async def test_text_typed_just_before_leaving_is_there_again(tmp_path: Path) -> 
 async def test_new_chat_keeps_text_that_was_typed_into_an_empty_one(tmp_path: Path) -> None:
     async with desktop(tmp_path) as desk:
         await desk.answered("first")
-        first = desk.chat.desk.chat.info.id
+        first = desk.chat.session.chat.info.id
         await desk.press("ctrl+n")
         await desk.until(lambda: desk.texts == [])
         desk.composer.text = "half a thou"
@@ -81,7 +81,7 @@ async def test_text_typed_and_prompts_that_wait_when_quitting_are_there_at_the_n
     async with desktop(tmp_path, says("the beginning ", gate)) as desk:
         await _midway(desk, gate)
         await desk.enter("go on")
-        await desk.until(lambda: desk.chat.desk.queue.items)
+        await desk.until(lambda: desk.chat.session.queue.items)
         desk.composer.text = "and th"
         await desk.pilot.pause()
         desk.app.exit(0)
@@ -94,11 +94,11 @@ async def test_deleting_another_chat_leaves_an_answer_under_way_whole(tmp_path: 
     scripts = says("old"), says("the beginning ", gate, "the middle ", second, "the end")
     async with desktop(tmp_path, *scripts) as desk:
         await desk.answered("old one")
-        old = desk.chat.desk.chat.info.id
+        old = desk.chat.session.chat.info.id
         await desk.enter("/new")
         await desk.until(lambda: desk.texts == [])
         await _midway(desk, gate)
-        await desk.chat.deeds.delete(old)
+        await desk.chat.delete_chat(old)
         await desk.until(lambda: isinstance(desk.app.screen, AskScreen))
         await desk.press("n")
         gate.open()
@@ -120,7 +120,7 @@ async def test_no_room_is_made_while_an_answer_is_written(tmp_path: Path) -> Non
 async def test_chat_that_another_program_deleted_is_said_to_be_gone(tmp_path: Path) -> None:
     async with desktop(tmp_path) as desk:
         await desk.answered("about boats")
-        boats = desk.chat.desk.chat.info.id
+        boats = desk.chat.session.chat.info.id
         await desk.enter("/new")
         await desk.until(lambda: desk.texts == [])
         await desk.press("ctrl+k")
@@ -134,7 +134,7 @@ async def test_chat_that_another_program_deleted_is_said_to_be_gone(tmp_path: Pa
 async def test_open_chat_that_another_program_deleted_can_be_left(tmp_path: Path) -> None:
     async with desktop(tmp_path) as desk:
         await desk.answered("about boats")
-        desk.store.delete(desk.chat.desk.chat.info.id)
+        desk.store.delete(desk.chat.session.chat.info.id)
         await desk.enter("more about boats")
         await desk.shows("was deleted")
         await desk.press("ctrl+n")

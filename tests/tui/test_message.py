@@ -8,7 +8,6 @@ import pytest
 from textual.widgets import Static
 
 from localspec.chat.messages import Attachment, Shown, State
-from localspec_tui.messages import Deed
 from localspec_tui.widgets.transcript.message import MessageView
 from localspec_tui.widgets.transcript.message_body import ThinkingView
 from tests.tui.transcripts import Host, chat, said, shown, until
@@ -16,19 +15,19 @@ from tests.tui.transcripts import Host, chat, said, shown, until
 CODE = "Use this:\n\n```python\nprint('one')\n```\n\nor that:\n\n```\ntwo\n```\n"
 
 
-async def deed_after(key: str, item: Shown) -> list[tuple[Deed, int, str]]:
+async def asked_after(key: str, item: Shown) -> list[tuple[Action, int, str]]:
     host = Host()
     async with host.run_test(size=(100, 30)) as pilot:
         await host.transcript.show([item])
         host.transcript.focus_last()
         await pilot.press(key)
         await pilot.pause()
-        return [(deed.deed, deed.message_id, deed.text) for deed in host.deeds]
+        return [(asked.action, asked.message_id, asked.text) for asked in host.asked]
 
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize(
-    ("key", "deed"),
+    ("key", "action"),
     [
         ("y", "copy"),
         ("e", "edit"),
@@ -40,25 +39,25 @@ async def deed_after(key: str, item: Shown) -> list[tuple[Deed, int, str]]:
         ("m", "compare"),
     ],
 )
-async def test_key_asks_for_a_deed(key: str, deed: Deed) -> None:
-    assert await deed_after(key, shown(2, "an answer")) == [(deed, 2, "")]
+async def test_key_asks_for_an_action(key: str, action: Action) -> None:
+    assert await asked_after(key, shown(2, "an answer")) == [(action, 2, "")]
 
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("key", ["b", "Y"])
 async def test_key_copies_the_first_code(key: str) -> None:
-    assert await deed_after(key, shown(2, CODE)) == [("copy-code", 2, "print('one')\n")]
+    assert await asked_after(key, shown(2, CODE)) == [("copy-code", 2, "print('one')\n")]
 
 
 @pytest.mark.asyncio
 async def test_message_without_code_says_so() -> None:
-    assert await deed_after("b", shown(2, "no code")) == []
+    assert await asked_after("b", shown(2, "no code")) == []
 
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("key", ["t", "m", "c"])
-async def test_questions_have_no_deeds_of_answers(key: str) -> None:
-    assert await deed_after(key, shown(1, "a question")) == []
+async def test_questions_have_no_actions_of_answers(key: str) -> None:
+    assert await asked_after(key, shown(1, "a question")) == []
 
 
 def test_every_binding_can_be_remapped() -> None:
@@ -76,7 +75,7 @@ async def test_each_code_has_its_own_copy() -> None:
         for head in ("python  copy", "code  copy"):
             x, y = host.place(head)
             await pilot.click(offset=(x + len(head) - 2, y))
-        assert [deed.text for deed in host.deeds] == ["print('one')\n", "two\n"]
+        assert [asked.text for asked in host.asked] == ["print('one')\n", "two\n"]
 
 
 @pytest.mark.asyncio
@@ -99,7 +98,7 @@ async def test_focus_moves_between_messages() -> None:
 
 
 @pytest.mark.asyncio
-async def test_names_tell_who_speaks_and_deeds_appear_with_the_focus() -> None:
+async def test_names_tell_who_speaks_and_actions_appear_with_the_focus() -> None:
     host = Host()
     async with host.run_test(size=(100, 30)) as pilot:
         await host.transcript.show([shown(1, "my question"), shown(2, "its answer")])
@@ -108,11 +107,11 @@ async def test_names_tell_who_speaks_and_deeds_appear_with_the_focus() -> None:
         host.transcript.focus_last()
         await until(pilot, ["copy", "edit", "regenerate", "timeline", "compare modes"])
         await pilot.click(offset=host.place("regenerate"))
-        assert [(deed.deed, deed.message_id) for deed in host.deeds] == [("regenerate", 2)]
+        assert [(asked.action, asked.message_id) for asked in host.asked] == [("regenerate", 2)]
 
 
 @pytest.mark.asyncio
-async def test_deeds_appear_under_the_mouse() -> None:
+async def test_actions_appear_under_the_mouse() -> None:
     host = Host()
     async with host.run_test(size=(100, 30)) as pilot:
         await host.transcript.show([shown(2, "its answer")])
@@ -138,7 +137,7 @@ async def test_unfinished_answer_says_why_and_goes_on_by_a_click(state: State, w
         await host.transcript.show([shown(2, "half an", state=state)])
         await until(pilot, words)
         await pilot.click(offset=host.place("c continues"))
-        assert [deed.deed for deed in host.deeds] == ["continue"]
+        assert [asked.action for asked in host.asked] == ["continue"]
 
 
 @pytest.mark.asyncio
@@ -151,7 +150,7 @@ async def test_attachments_branches_figures_and_dropping_are_shown() -> None:
         await until(pilot, ["read [this]", "notes.txt 1.2 kB", "‹ 2/3 ›", "SSD  58.3 tok/s (x1.9)"])
         await pilot.click(offset=host.place("‹"))
         await pilot.click(offset=host.place("›"))
-        assert [deed.deed for deed in host.deeds] == ["previous", "next"]
+        assert [asked.action for asked in host.asked] == ["previous", "next"]
         await host.transcript.replace(replace(question, message=replace(question.message, dropped=True)))
         await until(pilot, "not sent to the model")
 

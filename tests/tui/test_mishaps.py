@@ -15,11 +15,11 @@ from localspec.chat.commands import Command
 from localspec.chat.messages import Role
 from localspec.errors import EngineDied, StoreError
 from localspec.types import DeviceMemory, PlainRate, TaskType
-from localspec_tui.messages import PromptEntered
 from localspec_tui.screens.compare import CompareScreen
 from localspec_tui.screens.dialogs import AskScreen, EditScreen
+from localspec_tui.widgets.composer.composer import PromptEntered
 from localspec_tui.widgets.composer.prompt_area import PromptArea
-from localspec_tui.widgets.title_bar import TitleBar
+from localspec_tui.widgets.status import TitleBar
 from tests.scripted import Gate, Script, ScriptedModels, says
 from tests.tui.desktop import desktop
 from tests.tui.settled import settled
@@ -108,7 +108,7 @@ async def test_question_stays_in_the_chat_that_is_left_while_it_is_asked(
 
     async with desktop(tmp_path) as desk:
         await desk.answered("first")
-        first = desk.chat.desk.chat.info.id
+        first = desk.chat.session.chat.info.id
         monkeypatch.setattr("localspec_tui.screens.chat.pane.attach", slow)
         desk.chat.pane.post_message(PromptEntered("second"))
         await asyncio.to_thread(asked.wait, 10)
@@ -127,12 +127,12 @@ async def test_prompt_that_waited_and_is_refused_makes_way_for_what_is_being_wri
         await desk.enter("first")
         await desk.until(gate.reached.is_set)
         await desk.enter("see @./missing.txt")
-        await desk.until(lambda: desk.chat.desk.queue.items)
+        await desk.until(lambda: desk.chat.session.queue.items)
         desk.composer.text = "half a thou"
         gate.open()
         await desk.shows("there is no file")
         assert desk.composer.text == "half a thou"
-        assert desk.chat.desk.queue.items == ("see @./missing.txt",)
+        assert desk.chat.session.queue.items == ("see @./missing.txt",)
 
 
 async def test_prompts_that_wait_are_kept_with_the_chat_before_a_kill(tmp_path: Path) -> None:
@@ -141,7 +141,7 @@ async def test_prompts_that_wait_are_kept_with_the_chat_before_a_kill(tmp_path: 
         await desk.enter("first")
         await desk.until(gate.reached.is_set)
         await desk.enter("second")
-        number = desk.chat.desk.chat.info.id
+        number = desk.chat.session.chat.info.id
         await desk.until(lambda: desk.store.chat(number).draft == "second")
         gate.open()
         await desk.until(lambda: len(desk.path) == 4 and not desk.store.chat(number).draft)
@@ -223,11 +223,11 @@ async def test_no_control_character_of_a_prompt_reaches_the_terminal(tmp_path: P
     async with desktop(tmp_path, says("one ", gate)) as desk:
         await desk.enter("first")
         await desk.until(gate.reached.is_set)
-        desk.chat.desk.queue.add(odd)
+        desk.chat.session.queue.add(odd)
         await desk.enter("second")
         await desk.shows("red cold end")
         assert "\x1b" not in desk.screen_text()
-        desk.chat.desk.queue.clear()
+        desk.chat.session.queue.clear()
         gate.open()
         await desk.until(lambda: not desk.chat.pane.working)
         desk.chat.say(odd)
@@ -290,8 +290,8 @@ async def test_context_is_estimated_where_no_answer_tells_what_it_takes(tmp_path
         await desk.answered("question")
         await desk.until(lambda: " ctx ~" not in desk.status())
         answer = desk.path[-1]
-        desk.chat.desk.chat.edit(answer.id, "words " * 100)
-        await desk.chat.show_chat()
+        desk.chat.session.chat.edit(answer.id, "words " * 100)
+        await desk.chat.pane.show()
         assert " ctx ~1" in desk.status()
         assert "tok/s" not in desk.status()
         await desk.enter("another")

@@ -148,5 +148,5 @@ async def test_modes_go_round_also_without_a_draft_model(tmp_path: Path) -> None
         for _ in range(3):
             await desk.press("f6")
             await settled(desk.pilot)
-            seen.append(desk.chat.desk.mode)
+            seen.append(desk.chat.session.mode)
         assert seen == ["off", "ngram", None]

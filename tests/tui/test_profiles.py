@@ -9,7 +9,7 @@ import pytest
 from localspec.chat.answer_settings import PairKnowledge, TunedChoice
 from localspec.storage.config import Config
 from localspec.types import EngineSettings, TaskType
-from localspec_tui.widgets.title_bar import TitleBar
+from localspec_tui.widgets.status import TitleBar
 from tests.scripted import says
 from tests.tui.desktop import desktop
 

@@ -4,7 +4,7 @@ import pytest
 from textual import events
 from textual._xterm_parser import XTermParser
 
-from localspec_tui.messages import DraftChanged
+from localspec_tui.widgets.composer.composer import DraftChanged
 from localspec_tui.widgets.composer.prompt_area import FOLD_FROM, PastedTexts
 from tests.tui.composer_host import ComposerHost
 

@@ -8,12 +8,12 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from localspec_tui.screens.chat.slash import SlashCommands
 from textual.widget import Widget
 
 from localspec.chat.commands import COMMANDS
 from localspec.storage.config import Config
 from localspec.types import Message
-from localspec_tui.screens.chat.slash import SlashCommands
 from localspec_tui.screens.dialogs import AskScreen, EditScreen, NoteScreen
 from localspec_tui.screens.help import HelpScreen
 from localspec_tui.screens.make_room import MakeRoomScreen
@@ -56,7 +56,7 @@ async def test_mode_that_needs_a_draft_model_is_refused_without_one(tmp_path: Pa
     async with desktop(tmp_path, models=lambda: ScriptedModels(has_draft=False)) as desk:
         await desk.enter("/mode ssd")
         await desk.shows("needs a draft model")
-        assert desk.chat.desk.mode is None
+        assert desk.chat.session.mode is None
 
 
 async def test_profile_switches_by_command_and_by_key_without_reloading(tmp_path: Path) -> None:
@@ -66,7 +66,7 @@ async def test_profile_switches_by_command_and_by_key_without_reloading(tmp_path
         await desk.shows("Writing")
         await desk.answered("two")
         await desk.press("f5")
-        await desk.until(lambda: desk.chat.desk.profile.name != "writing")
+        await desk.until(lambda: desk.chat.session.profile.name != "writing")
         assert len(desk.opened) == 1
         one, two = (request.prompt for request in desk.models.requests)
         assert isinstance(one[0], Message)
@@ -92,14 +92,14 @@ async def test_chat_is_renamed_pinned_deleted_and_brought_back(tmp_path: Path) -
     async with desktop(tmp_path) as desk:
         await desk.answered("a question about boats")
         await desk.enter("/rename Boats")
-        await desk.until(lambda: desk.chat.desk.chat.info.title == "Boats")
+        await desk.until(lambda: desk.chat.session.chat.info.title == "Boats")
         await desk.enter("/pin")
-        await desk.until(lambda: desk.chat.desk.chat.info.pinned)
+        await desk.until(lambda: desk.chat.session.chat.info.pinned)
         await desk.enter("/delete")
         await desk.until(lambda: isinstance(desk.app.screen, AskScreen))
         assert desk.store.chats() == ()
         await desk.press("y")
-        await desk.until(lambda: desk.chat.desk.chat.info.title == "Boats")
+        await desk.until(lambda: desk.chat.session.chat.info.title == "Boats")
         assert [chat.title for chat in desk.store.chats()] == ["Boats"]
 
 
@@ -263,7 +263,7 @@ async def test_palette_offers_commands_profiles_and_modes(tmp_path: Path) -> Non
         await desk.press(*"Mode: off")
         await desk.shows("Mode: off")
         await desk.press("enter", "enter")
-        await desk.until(lambda: desk.chat.desk.mode == "off")
+        await desk.until(lambda: desk.chat.session.mode == "off")
 
 
 async def test_setup_is_left_to_a_shell_where_the_terminal_cannot_be_lent(tmp_path: Path) -> None:

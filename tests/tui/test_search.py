@@ -11,8 +11,8 @@ from textual.widgets import Static
 
 from localspec.chat.messages import ChatInfo, SearchHit
 from localspec.errors import StoreError
-from localspec_tui.messages import ChatPicked
 from localspec_tui.screens.search import Hits, Search, SearchScreen
+from localspec_tui.widgets.sidebar import ChatPicked
 from tests.tui.settled import settled
 
 NOON = datetime(2026, 11, 20, 12).astimezone().timestamp()

@@ -11,8 +11,16 @@ from textual.message import Message
 from textual.widgets import Button, Input
 
 from localspec.chat.messages import ChatInfo
-from localspec_tui.messages import ChatDeleted, ChatPicked, ChatPinned, ChatRenamed
-from localspec_tui.widgets.sidebar import ChatList, Sidebar, rows, written_day
+from localspec_tui.widgets.sidebar import (
+    ChatDeleted,
+    ChatList,
+    ChatPicked,
+    ChatPinned,
+    ChatRenamed,
+    Sidebar,
+    rows,
+    written_day,
+)
 
 TODAY = date(2026, 11, 20)
 NOON = datetime(2026, 11, 20, 12).astimezone().timestamp()

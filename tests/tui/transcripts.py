@@ -12,7 +12,7 @@ from textual.app import App, ComposeResult
 from textual.pilot import Pilot
 
 from localspec.chat.messages import Attachment, Role, Shown, Span, State, StoredMessage
-from localspec_tui.messages import MessageAction
+from localspec_tui.widgets.transcript.message import ActionAsked
 from localspec_tui.widgets.transcript.transcript import Transcript
 
 
@@ -44,13 +44,13 @@ def said(item: Shown, content: str, state: State = "complete") -> Shown:
 
 
 class Host(App[None]):
-    """A transcript and nothing else; keeps the deeds that it asks for."""
+    """A transcript and nothing else; keeps the actions that it asks for."""
 
     ENABLE_COMMAND_PALETTE: ClassVar[bool] = False
 
     def __init__(self) -> None:
         super().__init__()
-        self.deeds: list[MessageAction] = []
+        self.asked: list[ActionAsked] = []
         self.opened: list[str] = []
 
     def compose(self) -> ComposeResult:
@@ -60,8 +60,8 @@ class Host(App[None]):
     def transcript(self) -> Transcript:
         return self.query_one(Transcript)
 
-    def on_message_deed(self, event: MessageAction) -> None:
-        self.deeds.append(event)
+    def on_action_asked(self, event: ActionAsked) -> None:
+        self.asked.append(event)
 
     def open_url(self, url: str, *, new_tab: bool = True) -> None:
         self.opened.append(url)

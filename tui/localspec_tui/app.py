@@ -74,7 +74,7 @@ class LocalSpecApp(App[int]):
 
     def __init__(
         self,
-        desk: ChatSession,
+        session: ChatSession,
         loader: ModelLoader,
         config: Config,
         folder: Path,
@@ -84,7 +84,7 @@ class LocalSpecApp(App[int]):
     ) -> None:
         """Take what to show; at a first start, with the models that came along, larger ones are offered."""
         super().__init__()
-        self.chat_screen = ChatScreen(desk, loader, config, folder, log)
+        self.chat_screen = ChatScreen(session, loader, config, folder, log)
         for theme in (DARK, LIGHT):
             self.register_theme(theme)
         self._first_start = first_start
@@ -113,7 +113,7 @@ class LocalSpecApp(App[int]):
         for spec in COMMANDS:
             if not spec.needs_argument:
                 yield self._offer(f"/{spec.name}", spec.description, Command(spec.name))
-        for profile in self.chat_screen.desk.profiles:
+        for profile in self.chat_screen.session.profiles:
             name = Command("profile", profile.name)
             yield self._offer(f"Profile: {profile.title}", profile.description, name)
         for mode in ("auto", "off", "ngram", "sd", "ssd"):

@@ -17,9 +17,8 @@ from textual.widgets.option_list import Option
 
 from localspec.chat.messages import SearchHit
 from localspec_tui.keys import take_key
-from localspec_tui.messages import ChatPicked
 from localspec_tui.widgets.lookup import Lookup
-from localspec_tui.widgets.sidebar import written_day
+from localspec_tui.widgets.sidebar import ChatPicked, written_day
 
 Search = Callable[[str], tuple[SearchHit, ...]]
 PAUSE_S = 0.06

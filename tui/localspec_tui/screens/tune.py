@@ -39,7 +39,7 @@ from localspec.tuning.words import (
 )
 from localspec.types import TaskType
 from localspec.units import duration
-from localspec_tui.screens.chat.reporting import in_words
+from localspec_tui.widgets.status import in_words
 
 _NAMES = 10  # columns
 _INDENT = " " * (_NAMES + 3)

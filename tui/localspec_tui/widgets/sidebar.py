@@ -22,7 +22,6 @@ from textual.widget import Widget
 from textual.widgets import Input, Static
 
 from localspec.chat.messages import ChatInfo
-from localspec_tui.messages import ChatDeleted, ChatPicked, ChatPinned, ChatRenamed
 
 Row: TypeAlias = ChatInfo | str
 """A chat, or the heading of a group; an empty heading is a gap."""
@@ -70,9 +69,40 @@ def written_day(time_s: float, today: date) -> str:
     return f"{day.day} {day:%B}" if day.year == today.year else f"{day.day} {day:%b %Y}"
 
 
-Deed = Literal["rename", "pin", "delete"]
-_DEEDS: tuple[tuple[Deed, str], ...] = (("rename", "✎"), ("pin", "☆"), ("delete", "×"))
-_DEEDS_WIDTH = 2 * len(_DEEDS) + 1
+Action = Literal["rename", "pin", "delete"]
+_ACTIONS: tuple[tuple[Action, str], ...] = (("rename", "✎"), ("pin", "☆"), ("delete", "×"))
+_ACTIONS_WIDTH = 2 * len(_ACTIONS) + 1
+
+
+@dataclass
+class ChatPicked(Message):
+    """A chat is to be opened, at one of its messages if given."""
+
+    chat_id: int
+    message_id: int | None = None
+
+
+@dataclass
+class ChatRenamed(Message):
+    """A chat is to get another title."""
+
+    chat_id: int
+    title: str
+
+
+@dataclass
+class ChatPinned(Message):
+    """A chat is to be pinned, or unpinned."""
+
+    chat_id: int
+    pinned: bool
+
+
+@dataclass
+class ChatDeleted(Message):
+    """A chat is to be deleted."""
+
+    chat_id: int
 
 
 @dataclass
@@ -182,7 +212,7 @@ class ChatList(ScrollView, can_focus=True):
             names.append("cursor")
         style = self.get_visual_style(*names)
         if row == self.hovered:
-            signs = " ".join(sign for _, sign in _DEEDS)
+            signs = " ".join(sign for _, sign in _ACTIONS)
             right = f" {signs.replace('☆', '★') if chat.pinned else signs} "
         else:
             right = f" {chat.messages} " if chat.messages else " "
@@ -257,8 +287,8 @@ class ChatList(ScrollView, can_focus=True):
         """Show what can be done with the chat under the mouse."""
         row = self._row_at(event)
         self.hovered = row if self._item(row) else None
-        deed = self._deed_at(event) if self.hovered is not None else None
-        self.tooltip = deed.capitalize() if deed else None
+        action = self._action_at(event) if self.hovered is not None else None
+        self.tooltip = action.capitalize() if action else None
 
     def on_leave(self) -> None:
         """Hide it again."""
@@ -270,7 +300,7 @@ class ChatList(ScrollView, can_focus=True):
         if self._item(row) is None:
             return
         self.cursor = row
-        match self._deed_at(event):
+        match self._action_at(event):
             case "rename":
                 self.action_rename()
             case "pin":
@@ -283,9 +313,9 @@ class ChatList(ScrollView, can_focus=True):
     def _row_at(self, event: events.MouseEvent) -> int:
         return event.y + self.scroll_offset.y
 
-    def _deed_at(self, event: events.MouseEvent) -> Deed | None:
-        place = event.x - (self.scrollable_content_region.width - _DEEDS_WIDTH)
-        return _DEEDS[min(place // 2, len(_DEEDS) - 1)][0] if place >= 0 else None
+    def _action_at(self, event: events.MouseEvent) -> Action | None:
+        place = event.x - (self.scrollable_content_region.width - _ACTIONS_WIDTH)
+        return _ACTIONS[min(place // 2, len(_ACTIONS) - 1)][0] if place >= 0 else None
 
 
 Today = Callable[[], date]

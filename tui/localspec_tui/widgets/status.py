@@ -1,4 +1,4 @@
-"""What the status line says and which of it fits; figures drop out whole, only a sentence is shortened."""
+"""The line at the top and the line at the bottom; figures drop out whole, only a sentence is shortened."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from rich.cells import cell_len
 from textual import events
 from textual.content import Content
 from textual.geometry import Size
+from textual.reactive import reactive
 from textual.widget import Widget
 
 from localspec.chat.live_stats import Figures
+from localspec.errors import UserError
 from localspec.types import DeviceMemory
 from localspec_tui.widgets.markdown.blocks import clean
 
@@ -154,6 +156,13 @@ def loading_part(fraction: float) -> Part:
 def one_line(text: str) -> str:
     """Return a text without line breaks and control characters."""
     return " ".join(clean(text).split())
+
+
+def in_words(error: BaseException) -> str:
+    """Return an error as one line, with what to do about it."""
+    if isinstance(error, UserError) and error.hint:
+        return f"{error.message}; {error.hint}"
+    return " ".join(str(error).split()) or type(error).__name__
 
 
 def thousands(tokens: int) -> str:
@@ -332,3 +341,34 @@ class StatusLine(Widget):
 
 def _covers(placed: Placed, column: int) -> bool:
     return placed.column <= column < placed.column + Content(placed.text).cell_length
+
+
+class TitleBar(Widget):
+    """One row: the chat's title on the left, profile, mode and models on the right."""
+
+    DEFAULT_CSS = """
+    TitleBar {
+        dock: top;
+        height: 1;
+        padding: 0 1;
+        background: $panel;
+        color: $text;
+    }
+    """
+
+    chat_title = reactive("")
+    profile = reactive("")
+    mode = reactive("")
+    models = reactive("")
+
+    def render(self) -> Content:
+        """Return what fits: the models go first, then the mode."""
+        room = self.size.width - 2
+        title = self.chat_title or "New chat"
+        parts = [self.profile, self.mode, self.models]
+        while parts and cell_len(title) + 3 + cell_len("  ".join(parts)) > room:
+            parts.pop()
+        right = "  ".join(part for part in parts if part)
+        left = Content(title).truncate(max(1, room - cell_len(right) - 2), ellipsis=True).stylize("bold")
+        gap = " " * max(1, room - left.cell_length - cell_len(right))
+        return left + Content(gap) + Content(right).stylize("dim")

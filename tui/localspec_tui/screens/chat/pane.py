@@ -1,36 +1,63 @@
-"""The conversation: transcript and prompt, and the answer that is being written between them."""
+"""The conversation: transcript and prompt, the answer between them, and what can be done with a message."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from datetime import datetime
+from pathlib import Path
+from typing import TypeVar, assert_never
 
+import pyperclip
 from textual import on
 from textual.app import ComposeResult
 from textual.containers import Vertical
+from textual.message import Message as ScreenMessage
+from textual.screen import Screen
 from textual.timer import Timer
 from textual.worker import Worker
 
-from localspec.chat.attachments import attach, complete_input
-from localspec.chat.commands import Completion, as_message, parse
-from localspec.chat.messages import StoredMessage
-from localspec.errors import LocalSpecError, StoreError, UserError
-from localspec_tui import messages as said
+from localspec.app import figures
+from localspec.chat.attachments import attach, complete_input, describe
+from localspec.chat.commands import Command, Completion, as_message, parse
+from localspec.chat.live_stats import mode_name
+from localspec.chat.loading import ModelLoader
+from localspec.chat.messages import AnswerRecord, Role, StoredMessage
+from localspec.chat.open_chat import AnswerEvent
+from localspec.chat.prompting import exchanges
+from localspec.chat.session import ChatSession
+from localspec.errors import Cancelled, ContextFullError, EngineDied, LocalSpecError, StoreError, UserError
+from localspec.types import Message, Mode
 from localspec_tui.screens.chat.answering import AnswerEnded, Answering, Job
-from localspec_tui.screens.chat.unsent import Unsent
-from localspec_tui.widgets.composer.composer import Composer
+from localspec_tui.screens.chat.status import ChatStatus
+from localspec_tui.screens.compare import CompareScreen
+from localspec_tui.screens.dialogs import EditScreen, NoteScreen
+from localspec_tui.screens.make_room import MakeRoomScreen
+from localspec_tui.widgets.composer.composer import (
+    Composer,
+    DraftChanged,
+    PromptEntered,
+    QueuedPromptRemoved,
+    QueuedPromptTaken,
+)
 from localspec_tui.widgets.log_panel import LogPanel
+from localspec_tui.widgets.markdown.blocks import printable
+from localspec_tui.widgets.status import TitleBar, in_words
 from localspec_tui.widgets.timeline import Timeline
+from localspec_tui.widgets.transcript.message import ActionAsked
 from localspec_tui.widgets.transcript.transcript import Transcript
 from localspec_tui.widgets.welcome import Welcome
 
-if TYPE_CHECKING:
-    from localspec_tui.screens.chat.screen import ChatScreen
-
 TICKS_PER_S = 12
+REST_S = 0.4
+COMPARED: tuple[Mode, ...] = ("off", "sd", "ssd")
+Answer = TypeVar("Answer")
+
+
+class ChatsChanged(ScreenMessage):
+    """The list of chats may have to be read again."""
 
 
 class ChatPane(Vertical):
@@ -46,36 +73,54 @@ class ChatPane(Vertical):
     }
     """
 
-    def __init__(self, chat_screen: ChatScreen, attachment_bytes: int) -> None:
+    def __init__(
+        self,
+        session: ChatSession,
+        loader: ModelLoader,
+        folder: Path,
+        attachment_bytes: int,
+        run_command: Callable[[Command], Awaitable[None]],
+    ) -> None:
         super().__init__()
-        self._chat_screen = chat_screen
-        self._desk = chat_screen.desk
+        self._session = session
+        self._loader = loader
+        self._folder = folder
         self._attachment_bytes = attachment_bytes
-        self._answering = Answering(chat_screen.loader, self.post_message)
+        self._run_command = run_command
+        self.status = ChatStatus(session, loader)  # which the screen shows below everything
+        self.welcome = Welcome()
+        self.transcript = Transcript(classes="hidden")
+        self.timeline = Timeline(classes="hidden")
+        self.log_panel = LogPanel(classes="hidden")
+        self.composer = Composer(self._complete)
+        self._answering = Answering(loader, self.post_message)
         self._ticks: Timer | None = None
         self._work: Worker[None] | None = None
-        self._unsent = Unsent(self, chat_screen, attachment_bytes)
-        self.changing = asyncio.Lock()  # held while an answer begins, is shown or ends, or another chat opens
+        self._changing = asyncio.Lock()  # while an answer begins, is shown or ends, or a chat opens
+        self._is_kept = True  # what was written and not yet sent
+        self._said = self._refused = ""  # of a prompt, and the prompt that could not be sent
 
     def compose(self) -> ComposeResult:
         """Stack transcript, panels and prompt."""
-        yield Welcome()
-        yield Transcript(classes="hidden")
-        yield Timeline(classes="hidden")
-        yield LogPanel(classes="hidden")
-        yield Composer(self._complete)
+        yield self.welcome
+        yield self.transcript
+        yield self.timeline
+        yield self.log_panel
+        yield self.composer
 
     async def on_mount(self) -> None:
         """Get the prompts of earlier days."""
         self._ticks = self.set_interval(1 / TICKS_PER_S, self._tick, pause=True)
         with suppress(StoreError):  # what is wrong with the store is said where something is to be kept
-            self.query_one(Composer).set_history(await asyncio.to_thread(self._desk.store.prompts))
+            self.composer.set_history(await asyncio.to_thread(self._session.store.prompts))
 
     def on_unmount(self) -> None:
         """End an answer under way; what was written so far is kept, and what was not sent."""
         if self._answering.busy:
             self._answering.stop()
-        self._unsent.keep_at_end()
+        if self._session.queue.items or not self._is_kept:
+            with suppress(StoreError):
+                self._session.store.set_draft(*self._unsent())
 
     @property
     def answering(self) -> bool:
@@ -87,191 +132,460 @@ class ChatPane(Vertical):
         """Tell whether the models are at work, for an answer or to measure something after it."""
         return self._answering.busy
 
+    def ask(self, screen: Screen[Answer], take: Callable[[Answer | None], Awaitable[None]]) -> None:
+        """Open another screen, and do with what it brings back what is to be done."""
+        self.app.push_screen(screen, lambda answer: self.status.attempt(take(answer)))
+
+    # --- the open chat ---
+
     async def show(self, at: int | None = None) -> None:
         """Show the open chat anew, at its end or at one of its messages."""
-        shown = self._desk.chat.shown()
-        self.query_one(Welcome).set_class(bool(shown), "hidden")
-        transcript = self.query_one(Transcript)
-        transcript.set_class(not shown, "hidden")
-        await transcript.show(shown, at)
+        await self._show_messages(at)
+        self.show_figures()
+        self.post_message(ChatsChanged())
 
-    def take_up_draft(self) -> None:
-        """Go on with what was being written in the open chat."""
-        self.query_one(Composer).text = self._desk.chat.info.draft
+    async def _show_messages(self, at: int | None = None) -> None:
+        shown = self._session.chat.shown()
+        self.welcome.set_class(bool(shown), "hidden")
+        self.transcript.set_class(not shown, "hidden")
+        await self.transcript.show(shown, at)
 
-    def stop(self) -> None:
-        """End the answer; what came is kept."""
-        self._answering.stop()
+    def show_figures(self) -> None:
+        """Show title, profile, mode and the figures of the last answer of the open chat."""
+        title_bar, chat = self.screen.query_one(TitleBar), self._session.chat
+        title_bar.chat_title, title_bar.profile = chat.info.title, self._session.profile.title
+        title_bar.mode = f"mode {self._session.mode or 'auto'}"
+        self.status.show_chat(answering=self.answering)
+        if not self.working:
+            self.run_worker(self._find_timeline(), group="timeline", exclusive=True)
 
-    async def leave(self) -> None:
-        """End an answer under way and wait until it is kept, because the chat is about to change."""
-        if self._answering.busy and self._work is not None:
-            self._answering.stop()
-            await self._work.wait()
-            self._answering.finish()
-            self._rest()
+    async def _find_timeline(self) -> None:
+        """Show the rounds of the last answer, which take a while to read."""
+        record, last = (
+            None,
+            next((each for each in reversed(self._session.chat.path) if each.role == "assistant"), None),
+        )
+        if last is not None:
+            with suppress(LocalSpecError):
+                record = await asyncio.to_thread(self._session.chat.record, last.id)
+        if self.working:
+            return
+        if last is None or record is None:
+            self.timeline.clear("no answer yet")
+        else:
+            self._show_rounds(last, record)
+
+    def _show_rounds(self, message: StoredMessage, record: AnswerRecord) -> None:
+        moment = datetime.fromtimestamp(message.created).astimezone()
+        self.timeline.show(record.rounds, f"{mode_name(record.mode)} answer of {moment:%H:%M}")
 
     async def put_away(self, open_another: Callable[[], object]) -> None:
         """Leave the open chat for another; prompts that wait become part of its unsent text."""
-        async with self.changing:
-            await self.leave()
-            self._unsent.forget()
-            await asyncio.to_thread(self._unsent.keep, self.query_one(Composer).text)
+        async with self._changing:
+            await self._leave()
+            self.workers.cancel_group(self, "draft")
+            await asyncio.to_thread(self._session.store.set_draft, *self._unsent())
             await asyncio.to_thread(open_another)
-        self._desk.queue.clear()
+        self._session.queue.clear()
         self._show_queue()
-        self._chat_screen.say("")
+        self.status.say("")
+
+    async def begin_anew(self, at: int | None = None) -> None:
+        """Show a chat that was just opened, and go on with what was being written there."""
+        await self.show(at)
+        self.composer.text = self._session.chat.info.draft
+        self.composer.focus()
+
+    async def delete(self) -> None:
+        """Delete the open chat, and open an empty one."""
+        async with self._changing:
+            await self.until_free()
+            await asyncio.to_thread(self._session.store.delete, self._session.chat.info.id)
+            await asyncio.to_thread(self._session.new)
+        await self.show()
 
     # --- asking ---
 
-    @on(said.PromptEntered)
-    async def _take_prompt(self, event: said.PromptEntered) -> None:
+    @on(PromptEntered)
+    async def _take_prompt(self, event: PromptEntered) -> None:
         event.stop()
         try:
             if (command := parse(event.text)) is not None:
-                await self._chat_screen.run_command(command)
+                await self._run_command(command)
             elif self.answering:
                 self._wait(event.text)
             else:
                 await self._ask(event.text)
         except LocalSpecError as error:
-            composer = self.query_one(Composer)
-            if composer.text.strip():  # something else is being written there already
+            if self.composer.text.strip():  # something else is being written there already
                 self._wait(event.text)
             else:
-                composer.text = event.text
-            self._unsent.refuse(event.text, error)
+                self.composer.text = event.text
+            self._refused, self._said = event.text, in_words(error)
+            self.status.say(self._said)
 
     async def _ask(self, text: str) -> None:
         """Ask the open chat something and start the answer."""
-        async with self.changing:
+        chat = self._session.chat
+        async with self._changing:
             question, files = await asyncio.to_thread(
-                attach, as_message(text), self._chat_screen.folder, self._attachment_bytes
+                attach, as_message(text), self._folder, self._attachment_bytes
             )
             await self.until_free()
-            asked = await asyncio.to_thread(self._desk.chat.ask, question, files)
-            if len(self._desk.chat.path) == 1:
-                await self.show()
+            asked = await asyncio.to_thread(chat.ask, question, files)
+            if len(chat.path) == 1:
+                await self._show_messages()
             else:
-                await self.query_one(Transcript).add(self._desk.chat.shown_one(asked.id))
-                self.query_one(Transcript).follow()
-            self.launch(self._desk.answer)
-
-    async def until_free(self) -> None:
-        """Cut short what is still measured after an answer; raises `UserError` while one is written."""
-        if self.answering:
-            raise UserError("an answer is being written", "stop it first: Esc")
-        await self.leave()
+                await self.transcript.add(chat.shown_one(asked.id))
+                self.transcript.follow()
+            self._launch(self._session.answer)
 
     def _complete(self, text: str) -> Sequence[Completion]:
         def names(kind: str) -> Sequence[str]:
             themes = sorted(self.app.available_themes)
-            return themes if kind == "theme" else [profile.name for profile in self._desk.profiles]
+            return themes if kind == "theme" else [profile.name for profile in self._session.profiles]
 
-        return complete_input(text, names, self._chat_screen.folder)
+        return complete_input(text, names, self._folder)
 
-    @on(said.DraftChanged)
-    def _draft_changed(self, event: said.DraftChanged) -> None:
-        self._unsent.changed(event.text)
+    # --- what is not sent yet ---
+
+    @on(DraftChanged)
+    def _draft_changed(self, event: DraftChanged) -> None:
+        event.stop()
+        self.status.count_in(event.text)
+        self._keep_soon()
+
+    def _keep_soon(self) -> None:
+        """Look after the prompts below when the fingers rest: a kill loses no more than was just typed."""
+        self._is_kept = False
+        self.run_worker(self._look_after_draft(), group="draft", exclusive=True, exit_on_error=False)
+
+    async def _look_after_draft(self) -> None:
+        await asyncio.sleep(REST_S)
+        text = self.composer.text
+        line = await asyncio.to_thread(self._keep_and_weigh, text, *self._unsent())
+        if line or (self.status.said == self._said and text != self._refused):
+            self._said = line
+            self.status.say(line)
+
+    def _keep_and_weigh(self, text: str, chat_id: int, unsent: str) -> str:
+        """Keep what is not sent; return what there is to say of the files that the prompt names."""
+        models = self._loader.ready
+        try:
+            self._session.store.set_draft(chat_id, unsent)
+            _, files = attach(text, self._folder, self._attachment_bytes)
+            counts = [
+                models.count_tokens((Message("user", file.text),)) if models else None for file in files
+            ]
+        except LocalSpecError as error:
+            return in_words(error)
+        return "; ".join(describe(*pair) for pair in zip(files, counts, strict=True))
+
+    def _unsent(self) -> tuple[int, str]:
+        """Return the open chat and what is to be kept with it: the prompts that wait, and the one below."""
+        self._is_kept = True
+        prompts = (*self._session.queue.items, self.composer.text)
+        return self._session.chat.info.id, "\n\n".join(each for each in prompts if each.strip())
+
+    async def _ask_queued(self) -> None:
+        if (text := self._session.queue.take_first()) is not None:
+            self._queue_changed()
+            await self._take_prompt(PromptEntered(text))
+
+    def _wait(self, text: str) -> None:
+        self._session.queue.add(text)
+        self._queue_changed()
+
+    def _queue_changed(self) -> None:
+        self._show_queue()
+        self._keep_soon()
+
+    def _show_queue(self) -> None:
+        self.composer.set_queue(self._session.queue.items)
+
+    @on(QueuedPromptTaken)
+    def _edit_queued(self, event: QueuedPromptTaken) -> None:
+        event.stop()
+        if (text := self._session.queue.take(event.index)) is not None:
+            if self.composer.text.strip():  # what is being written waits instead
+                self._session.queue.add(self.composer.text)
+            self.composer.text = text
+            self._show_queue()
+            self.composer.focus()
+
+    @on(QueuedPromptRemoved)
+    def _drop_queued(self, event: QueuedPromptRemoved) -> None:
+        event.stop()
+        self._session.queue.remove(event.index)
+        self._queue_changed()
 
     # --- answering ---
 
-    def launch(self, job: Job) -> None:
+    def _launch(self, job: Job) -> None:
         """Let the models work on the open chat."""
         self._answering.begin()
-        self._chat_screen.reporter.begin()
-        self.query_one(Composer).set_answering(True)
+        self.status.begin()
+        self.composer.set_answering(True)
         self._work = self.run_worker(
             lambda: self._answering.run(job), thread=True, group="answer", exit_on_error=False
         )
         if self._ticks is not None:
             self._ticks.resume()
 
+    def stop(self) -> None:
+        """End the answer; what came is kept."""
+        self._answering.stop()
+
+    async def until_free(self) -> None:
+        """Cut short what is still measured after an answer; raises `UserError` while one is written."""
+        self._must_be_idle()
+        await self._leave()
+
+    def _must_be_idle(self) -> None:
+        if self.answering:
+            raise UserError("an answer is being written", "stop it first: Esc")
+
+    async def _leave(self) -> None:
+        """End an answer under way and wait until it is kept, because the chat is about to change."""
+        if self._answering.busy and self._work is not None:
+            self._answering.stop()
+            await self._work.wait()
+            self._rest()
+
+    def _rest(self) -> None:
+        self._answering.finish()
+        if self._ticks is not None:
+            self._ticks.pause()
+        self.composer.set_answering(False)
+
     async def _tick(self) -> None:
         """Show what came since the last time."""
-        async with self.changing:
+        async with self._changing:
             await self._show_news()
 
     async def _show_news(self) -> None:
         update = self._answering.live.drain()
-        transcript = self.query_one(Transcript)
         if update.started is not None:
             await self._show_started(update.started)
         if update.text:
-            transcript.stream(update.text, update.pieces)
+            self.transcript.stream(update.text, update.pieces)
         if update.saved is not None:
             self._answering.saved = True
-            await transcript.end_stream(self._desk.chat.shown_one(update.saved.message.id))
-            self.query_one(Composer).set_answering(False)
-        self._chat_screen.reporter.tell(update)
+            await self.transcript.replace(self._session.chat.shown_one(update.saved.message.id))
+            self.composer.set_answering(False)
+        self.timeline.add(update.rounds)
+        self.status.tell(update)
 
     async def _show_started(self, message: StoredMessage) -> None:
         """Show where the answer is going to be written; one that failed at once is gone already."""
+        options = self._session.in_use
+        mode = "off" if options is None else options.settings.mode
+        self.timeline.clear(f"{mode_name(mode)} answer under way")
+        self.screen.query_one(TitleBar).chat_title = self._session.chat.info.title
         try:
             # the text so far is drained: by now the chat may hold some of what comes next
-            item = replace(self._desk.chat.shown_one(message.id), message=message)
+            item = replace(self._session.chat.shown_one(message.id), message=message)
         except UserError:
             return
-        transcript = self.query_one(Transcript)
         if message.content:  # it goes on with a text that is shown already
-            await transcript.replace(item)
+            await self.transcript.replace(item)
         else:
-            await transcript.add(item)
+            await self.transcript.add(item)
 
     @on(AnswerEnded)
     async def _end_answer(self, event: AnswerEnded) -> None:
         event.stop()
-        async with self.changing:
+        async with self._changing:
             if event.live is not self._answering.live:
                 return  # of a chat that was left meanwhile
             await self._show_news()
             is_kept = self._answering.saved and event.error is None
-            self._answering.finish()
             self._rest()
             if not is_kept:  # it may have left nothing
                 with suppress(StoreError):
-                    await asyncio.to_thread(self._desk.chat.settle)
-                await self.show()
-        await self._chat_screen.answer_ended(event.error)
+                    await asyncio.to_thread(self._session.chat.settle)
+                await self._show_messages()
+        self.show_figures()
+        self.post_message(ChatsChanged())
+        if event.error is not None:
+            await self._explain(event.error)
+        await self.status.look_at_memory()
         if event.error is None:
             await self._ask_queued()
 
-    def _rest(self) -> None:
-        if self._ticks is not None:
-            self._ticks.pause()
-        self.query_one(Composer).set_answering(False)
+    async def _explain(self, error: BaseException) -> None:
+        """Say what ended an answer before its end, and what can be done."""
+        match error:
+            case Cancelled():
+                self.status.say("stopped")
+            case ContextFullError():
+                self.status.say(in_words(error))
+                if any(message.role == "assistant" for message in self._session.chat.path):
+                    await self.status.attempt(self.make_room())
+            case EngineDied():
+                self.status.say(f"{error}; what was written is kept")
+                self._loader.reopen()
+            case _:
+                self.status.say(in_words(error))
 
-    # --- prompts that wait ---
+    # --- messages ---
 
-    async def _ask_queued(self) -> None:
-        if (text := self._desk.queue.take_first()) is not None:
-            self._queue_changed()
-            await self._take_prompt(said.PromptEntered(text))
-
-    def _wait(self, text: str) -> None:
-        self._desk.queue.add(text)
-        self._queue_changed()
-
-    def _queue_changed(self) -> None:
-        self._show_queue()
-        self._unsent.changed()
-
-    def _show_queue(self) -> None:
-        self.query_one(Composer).set_queue(self._desk.queue.items)
-
-    @on(said.QueuedPromptTaken)
-    def _edit_queued(self, event: said.QueuedPromptTaken) -> None:
+    @on(ActionAsked)
+    async def _act(self, event: ActionAsked) -> None:
         event.stop()
-        if (text := self._desk.queue.take(event.index)) is not None:
-            composer = self.query_one(Composer)
-            if composer.text.strip():  # what is being written waits instead
-                self._desk.queue.add(composer.text)
-            composer.text = text
-            self._show_queue()
-            composer.focus()
+        await self.status.attempt(self._do(event))
 
-    @on(said.QueuedPromptRemoved)
-    def _drop_queued(self, event: said.QueuedPromptRemoved) -> None:
-        event.stop()
-        self._desk.queue.remove(event.index)
-        self._queue_changed()
+    async def _do(self, asked: ActionAsked) -> None:
+        message = self._message(asked.message_id)
+        match asked.action:
+            case "copy":
+                await self.copy(message.content, "the message")
+            case "copy-code":
+                await self.copy(asked.text, "the code")
+            case "edit":
+                await self.edit(message)
+            case "regenerate":
+                await self.regenerate(message)
+            case "continue":
+                await self.go_on(message)
+            case "previous":
+                await self.switch(message, -1)
+            case "next":
+                await self.switch(message, 1)
+            case "timeline":
+                self._show_rounds(message, await self._record_of(message, "message", "choose an answer"))
+                self.timeline.remove_class("hidden")
+            case "compare":
+                await self.compare(message)
+            case _:
+                assert_never(asked.action)
+
+    def last(self, role: Role | None = None) -> StoredMessage:
+        """Return the last message of the shown branch, by one side if given; raises UserError without any."""
+        for message in reversed(self._session.chat.path):
+            if role in {None, message.role}:
+                return message
+        raise UserError(
+            f"there is no {'answer' if role == 'assistant' else 'question'} yet", "ask something first"
+        )
+
+    async def copy(self, text: str, what: str) -> None:
+        """Put text on every clipboard that can be reached; a desktop without one is no mistake."""
+        self.app.copy_to_clipboard(text)
+        with suppress(pyperclip.PyperclipException, OSError):  # the terminal has it, or nobody can
+            await asyncio.to_thread(pyperclip.copy, text)
+        self.notify(f"copied {what}", timeout=2)
+
+    async def edit(self, message: StoredMessage) -> None:
+        """Let a message be rewritten; a new question is answered at once, an answer can be continued."""
+        before = printable(message.content)
+
+        async def take(text: str | None) -> None:
+            if text is None or not text.strip() or text == before:
+                return
+            async with self._changing:
+                edited = await asyncio.to_thread(self._session.chat.edit, message.id, text)
+                await self.show()
+                if edited.role == "user":
+                    await self.until_free()
+                    self._launch(self._session.answer)
+
+        await self.until_free()
+        title = "Edit the question" if message.role == "user" else "Edit the answer"
+        self.ask(EditScreen(title, before), take)
+
+    async def regenerate(self, message: StoredMessage, mode: Mode | None = None) -> None:
+        """Answer a question again, as another branch."""
+        question = self._question_of(message)
+        await self._begin_at(question, lambda models: self._session.answer(models, mode=mode))
+
+    async def go_on(self, message: StoredMessage) -> None:
+        """Let the model continue an answer where it ends."""
+        self._must_be_idle()
+        if message.role != "assistant":
+            raise UserError("only an answer can be continued", "choose the answer below")
+        await self._begin_at(message, lambda models: self._session.answer(models, continues=message.id))
+
+    async def _begin_at(self, message: StoredMessage, job: Job) -> None:
+        """Let the models work at a message, which ends the shown branch."""
+        async with self._changing:
+            await self.until_free()
+            await asyncio.to_thread(self._session.chat.back_to, message.id)
+            await self.show()
+            self._launch(job)
+
+    async def switch(self, message: StoredMessage, step: int) -> None:
+        """Show another branch at a message."""
+        self._must_be_idle()
+        place = self._session.chat.path.index(message)
+        stays = self.transcript.has_focus_within  # on the keys that walk on
+        await asyncio.to_thread(self._session.chat.switch, message.id, step)
+        await self.show()
+        if stays:
+            self.transcript.focus_at(place)
+
+    async def compare(self, message: StoredMessage, modes: tuple[Mode, ...] = COMPARED) -> None:
+        """Answer a question in several modes with one seed, side by side."""
+        self._must_be_idle()
+        question, chat = self._question_of(message), self._session.chat
+        models = self._loader.models(wait=False)
+        if models.draft is None:
+            modes = tuple(mode for mode in modes if mode in {"off", "ngram"}) or ("off",)
+        record = await asyncio.to_thread(chat.record, message.id) if message.role == "assistant" else None
+        seed = record.seed if record is not None else 0
+
+        def run(mode: Mode) -> Iterator[AnswerEvent]:
+            chat.back_to(question.id)
+            try:
+                yield from self._session.answer(models, mode=mode, seed=seed)
+            except EngineDied:
+                self._loader.reopen(models)
+                raise
+
+        async def keep(chosen: int | None) -> None:
+            if chosen is not None:
+                await asyncio.to_thread(chat.go_to, chosen)
+            await asyncio.to_thread(chat.settle)
+            await self.show()
+
+        await self.until_free()
+        self.ask(CompareScreen(modes, run, models.cancel), keep)
+
+    async def make_room(self) -> None:
+        """Let exchanges be chosen that the model no longer reads."""
+        self._must_be_idle()
+        models = self._loader.models(wait=False)
+        found = await asyncio.to_thread(exchanges, self._session.chat.path, models.count_tokens)
+        if not found:
+            raise UserError("there is nothing that could be left out", "ask something first")
+
+        async def take(dropped: tuple[int, ...] | None) -> None:
+            if dropped is not None:
+                await asyncio.to_thread(self._session.leave_out, dropped)
+                await self.show()
+
+        self.ask(MakeRoomScreen(found, models.target.context), take)
+
+    async def show_stats(self) -> None:
+        """Show all figures of the last answer."""
+        record = await self._record_of(self.last("assistant"), "answer", "it was written or edited by hand")
+        lines = figures.table(record.settings, record.reason, record.summary)
+        if record.plain is not None:
+            lines.append(f"plain decoding, measured here: {record.plain.tokens_per_s:.1f} tok/s")
+        self.app.push_screen(NoteScreen("Figures of this answer", "\n".join(lines)))
+
+    async def _record_of(self, message: StoredMessage, what: str, hint: str) -> AnswerRecord:
+        record = await asyncio.to_thread(self._session.chat.record, message.id)
+        if record is None:
+            raise UserError(f"there are no figures for this {what}", hint)
+        return record
+
+    def _message(self, message_id: int) -> StoredMessage:
+        for message in self._session.chat.path:
+            if message.id == message_id:
+                return message
+        raise UserError("this message is no longer shown")
+
+    def _question_of(self, message: StoredMessage) -> StoredMessage:
+        """Return the question that an answer belongs to, or the question itself."""
+        return message if message.role == "user" or message.parent is None else self._message(message.parent)

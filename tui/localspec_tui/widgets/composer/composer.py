@@ -3,21 +3,51 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import ClassVar, Self
 
-from textual import on
+from textual import events, on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
+from textual.content import Content
+from textual.message import Message
 from textual.widget import Widget
-from textual.widgets import TextArea
+from textual.widgets import OptionList, TextArea
+from textual.widgets.option_list import Option
 
 from localspec.chat.commands import Completion
-from localspec_tui.messages import DraftChanged, PromptEntered, QueuedPromptTaken
-from localspec_tui.widgets.composer.completions import Completions
 from localspec_tui.widgets.composer.prompt_area import PromptArea
-from localspec_tui.widgets.composer.queue_strip import QueueStrip
 from localspec_tui.widgets.lookup import Lookup
+from localspec_tui.widgets.markdown.blocks import clean
+
+
+@dataclass
+class PromptEntered(Message):
+    """A prompt or a slash command was sent, as typed."""
+
+    text: str
+
+
+@dataclass
+class DraftChanged(Message):
+    """The unsent text changed."""
+
+    text: str
+
+
+@dataclass
+class QueuedPromptTaken(Message):
+    """A queued prompt is to go back into the text for editing."""
+
+    index: int
+
+
+@dataclass
+class QueuedPromptRemoved(Message):
+    """A queued prompt is not wanted any more."""
+
+    index: int
 
 
 class PromptHistory:
@@ -64,6 +94,160 @@ class PromptHistory:
                 self._place = place
                 return prompt
         return None
+
+
+REMOVE = " × "
+
+
+class QueueStrip(OptionList):
+    """The queue above the prompt; hidden while it is empty."""
+
+    DEFAULT_CSS = """
+    QueueStrip {
+        display: none;
+        height: auto;
+        max-height: 5;
+        margin: 0 1;
+        padding: 0;
+        border: none;
+        background: transparent;
+        scrollbar-size-vertical: 1;
+        scrollbar-color: $foreground 30%;
+        scrollbar-background: $foreground 5%;
+        text-wrap: nowrap;
+        text-overflow: ellipsis;
+        &.-waiting { display: block; }
+        &:focus { border: none; background-tint: transparent; }
+        & > .option-list--option-highlighted {
+            color: $foreground;
+            background: transparent;
+            text-style: none;
+        }
+        &:focus > .option-list--option-highlighted {
+            color: $block-cursor-foreground;
+            background: $block-cursor-background;
+            text-style: bold;
+        }
+        & > .option-list--option-hover { background: $block-hover-background; }
+    }
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("e,enter", "select", "Edit the queued prompt", id="queue.edit"),
+        Binding("x,delete,backspace", "remove", "Remove the queued prompt", id="queue.remove"),
+    ]
+
+    def __init__(self, *, id: str) -> None:  # noqa: A002 - Textual's own name
+        super().__init__(id=id, markup=False)
+        self._prompts: tuple[str, ...] = ()
+
+    def show(self, prompts: Sequence[str]) -> None:
+        """Show the waiting prompts, first the one that is next."""
+        before = self.highlighted or 0
+        self._prompts = tuple(prompts)
+        self.set_class(bool(prompts), "-waiting")
+        self.set_options(Option(self._line(number, text)) for number, text in enumerate(prompts, 1))
+        if prompts:
+            self.highlighted = min(before, len(prompts) - 1)
+
+    def _line(self, number: int, text: str) -> Content:
+        first, *more = clean(text).strip().splitlines() or [""]
+        rest = f"  (+{len(more)} lines)" if more else ""
+        return Content.assemble((REMOVE, "bold"), (f"{number}. ", "dim"), first, (rest, "dim"))
+
+    def on_click(self, event: events.Click) -> None:
+        """Remove a prompt whose cross is clicked; the rest of its line takes it back."""
+        index = event.style.meta.get("option")
+        if index is not None and event.get_content_offset_capture(self).x < len(REMOVE):
+            event.stop()
+            event.prevent_default()
+            self.post_message(QueuedPromptRemoved(index))
+
+    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
+        """Take the prompt back."""
+        event.stop()
+        self.post_message(QueuedPromptTaken(event.option_index))
+
+    def action_remove(self) -> None:
+        """Remove the prompt under the cursor."""
+        if self.highlighted is not None:
+            self.post_message(QueuedPromptRemoved(self.highlighted))
+
+
+MOST_ROWS = 8
+
+
+class Completions(OptionList, can_focus=False):
+    """A short list to choose from while typing; hidden while it is empty."""
+
+    DEFAULT_CSS = """
+    Completions {
+        overlay: screen;
+        display: none;
+        width: auto;
+        min-width: 24;
+        max-width: 100%;
+        height: auto;
+        padding: 0 1;
+        border: round $primary;
+        background: $surface;
+        scrollbar-size-vertical: 1;
+        scrollbar-color: $foreground 30%;
+        scrollbar-background: $foreground 5%;
+        text-wrap: nowrap;
+        text-overflow: ellipsis;
+        &.-open { display: block; }
+        & > .option-list--option-highlighted {
+            color: $block-cursor-foreground;
+            background: $block-cursor-background;
+            text-style: bold;
+        }
+    }
+    """
+
+    def __init__(self, *, id: str) -> None:  # noqa: A002 - Textual's own name
+        super().__init__(id=id, markup=False)
+        self._items: tuple[Completion, ...] = ()
+        self._moved = False
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is something to choose from."""
+        return bool(self._items)
+
+    @property
+    def chosen(self) -> Completion | None:
+        """The completion under the cursor."""
+        return self._items[self.highlighted] if self._items and self.highlighted is not None else None
+
+    @property
+    def moved(self) -> bool:
+        """Whether somebody has moved the cursor since the list was shown."""
+        return self._moved
+
+    def show(self, items: Sequence[Completion]) -> None:
+        """Offer these; none closes the list."""
+        self._items = tuple(items)
+        self._moved = False
+        self.set_class(bool(items), "-open")
+        width = max((len(item.label) for item in items), default=0)
+        self.set_options(Option(_line(item, width)) for item in items)
+        if items:
+            rows = min(len(items), MOST_ROWS, max(1, self.screen.size.height // 3))
+            self.styles.max_height = rows + 2
+            self.styles.offset = (0, -(rows + 2))
+            self.highlighted = 0
+
+    def move(self, step: int) -> None:
+        """Move the cursor, around the ends."""
+        if self.highlighted is not None:
+            self._moved = True
+            self.highlighted = (self.highlighted + step) % len(self._items)
+
+
+def _line(item: Completion, width: int) -> Content:
+    label = Content(item.label.ljust(width) if item.description else item.label)
+    return label.append(Content.styled(f"  {item.description}", "dim")) if item.description else label
 
 
 Complete = Callable[[str], Sequence[Completion]]

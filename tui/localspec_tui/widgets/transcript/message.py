@@ -18,7 +18,6 @@ from textual.widgets import Static
 
 from localspec.chat.messages import Attachment, Shown, State
 from localspec.types import TextPiece
-from localspec_tui.messages import Deed, MessageAction
 from localspec_tui.widgets.markdown.blocks import clean
 from localspec_tui.widgets.markdown.growing import AnswerText
 from localspec_tui.widgets.markdown.parse import code_blocks
@@ -26,6 +25,9 @@ from localspec_tui.widgets.markdown.prose import Prose
 from localspec_tui.widgets.origins import pieces_of
 from localspec_tui.widgets.transcript.message_body import Looks, MessageBody, Prepared
 
+Action = Literal[
+    "copy", "copy-code", "edit", "regenerate", "continue", "previous", "next", "timeline", "compare"
+]
 Way = Literal["previous", "next", "first", "last"]
 _STATES: Final[dict[State, str]] = {
     "stopped": "stopped",
@@ -34,7 +36,7 @@ _STATES: Final[dict[State, str]] = {
     "circles": "stopped because it repeats itself",
     "failed": "stopped because the model failed",
 }
-_DEEDS: Final[dict[Deed, str]] = {
+_ACTIONS: Final[dict[Action, str]] = {
     "copy": "copy",
     "copy-code": "copy code",
     "edit": "edit",
@@ -43,7 +45,16 @@ _DEEDS: Final[dict[Deed, str]] = {
     "timeline": "timeline",
     "compare": "compare modes",
 }
-_OF_USER: Final[frozenset[Deed]] = frozenset({"copy", "edit"})
+_OF_USER: Final[frozenset[Action]] = frozenset({"copy", "edit"})
+
+
+@dataclass
+class ActionAsked(Message):
+    """Something is to be done with a message; `text` is the code block to copy."""
+
+    action: Action
+    message_id: int
+    text: str = ""
 
 
 class ActionLine(Static):
@@ -51,15 +62,15 @@ class ActionLine(Static):
 
     ALLOW_SELECT = False
 
-    def action_deed(self, deed: str) -> None:
+    def action_act(self, action: str) -> None:
         """Tell the message what is to be done with it."""
-        self.post_message(ActionLine.Picked(deed))
+        self.post_message(ActionLine.Picked(action))
 
     @dataclass
     class Picked(Message):
         """A word of the line was clicked."""
 
-        deed: str
+        action: str
 
 
 class MessageView(Vertical, can_focus=True):
@@ -70,15 +81,15 @@ class MessageView(Vertical, can_focus=True):
         Binding("k,up", "go('previous')", "Previous message", id="message.previous", show=False),
         Binding("g", "go('first')", "First message", id="message.first", show=False),
         Binding("G", "go('last')", "Last message", id="message.last", show=False),
-        Binding("y", "deed('copy')", "Copy", id="message.copy"),
-        Binding("Y,b", "deed('copy-code')", "Copy code", id="message.copy-code"),
-        Binding("e", "deed('edit')", "Edit", id="message.edit"),
-        Binding("r", "deed('regenerate')", "Regenerate", id="message.regenerate"),
-        Binding("c", "deed('continue')", "Continue", id="message.continue"),
-        Binding("left_square_bracket", "deed('previous')", "Branch before", id="message.branch-before"),
-        Binding("right_square_bracket", "deed('next')", "Branch after", id="message.branch-after"),
-        Binding("t", "deed('timeline')", "Timeline", id="message.timeline"),
-        Binding("m", "deed('compare')", "Compare modes", id="message.compare"),
+        Binding("y", "act('copy')", "Copy", id="message.copy"),
+        Binding("Y,b", "act('copy-code')", "Copy code", id="message.copy-code"),
+        Binding("e", "act('edit')", "Edit", id="message.edit"),
+        Binding("r", "act('regenerate')", "Regenerate", id="message.regenerate"),
+        Binding("c", "act('continue')", "Continue", id="message.continue"),
+        Binding("left_square_bracket", "act('previous')", "Branch before", id="message.branch-before"),
+        Binding("right_square_bracket", "act('next')", "Branch after", id="message.branch-after"),
+        Binding("t", "act('timeline')", "Timeline", id="message.timeline"),
+        Binding("m", "act('compare')", "Compare modes", id="message.compare"),
     ]
     DEFAULT_CSS = """
     MessageView {
@@ -95,8 +106,8 @@ class MessageView(Vertical, can_focus=True):
         & > .chips { color: $text-muted; }
         & > .state { color: $text-warning; }
         & > .label { color: $text-muted; }
-        & > .deeds { color: $text-muted; visibility: hidden; }
-        &:hover > .deeds, &:focus > .deeds, &:focus-within > .deeds { visibility: visible; }
+        & > .actions { color: $text-muted; visibility: hidden; }
+        &:hover > .actions, &:focus > .actions, &:focus-within > .actions { visibility: visible; }
     }
     """
 
@@ -116,7 +127,7 @@ class MessageView(Vertical, can_focus=True):
         self._heading = ActionLine(classes="name")
         self._state = ActionLine(classes="state")
         self._label = Static(classes="label", markup=False)
-        self._deeds = ActionLine(classes="deeds")
+        self._actions = ActionLine(classes="actions")
         self.body = MessageBody(item, prepared, looks)
         self._tell()
 
@@ -128,7 +139,7 @@ class MessageView(Vertical, can_focus=True):
         yield self.body
         yield self._state
         yield self._label
-        yield self._deeds
+        yield self._actions
 
     def append(self, text: str, pieces: Sequence[TextPiece]) -> None:
         """Add to the end of an answer that is being written."""
@@ -152,32 +163,32 @@ class MessageView(Vertical, can_focus=True):
         """Go on to another message."""
         self.post_message(self.Moved(self, way))
 
-    def action_deed(self, deed: Deed) -> None:
+    def action_act(self, action: Action) -> None:
         """Ask the screen to do something with this message."""
         message, text = self.item.message, ""
-        if message.role == "user" and deed in {"timeline", "compare", "continue"}:
+        if message.role == "user" and action in {"timeline", "compare", "continue"}:
             return
-        if deed == "copy-code":
+        if action == "copy-code":
             codes = code_blocks(self.body.text)
             if not codes:
                 self.notify("There is no code in this message.", markup=False)
                 return
             text = codes[0]
-        self.post_message(MessageAction(deed, message.id, text))
+        self.post_message(ActionAsked(action, message.id, text))
 
-    def on_deed_line_picked(self, event: ActionLine.Picked) -> None:
+    def on_action_line_picked(self, event: ActionLine.Picked) -> None:
         """Do what was clicked."""
         event.stop()
-        for deed in get_args(Deed):
-            if deed == event.deed:
-                self.action_deed(deed)
+        for action in get_args(Action):
+            if action == event.action:
+                self.action_act(action)
 
     def on_prose_code_picked(self, event: Prose.CodePicked) -> None:
         """Ask the screen to copy the code that was clicked."""
         event.stop()
         codes = code_blocks(event.prose.text) if isinstance(event.prose, AnswerText) else ()
         if event.fence < len(codes):
-            self.post_message(MessageAction("copy-code", self.item.message.id, codes[event.fence]))
+            self.post_message(ActionAsked("copy-code", self.item.message.id, codes[event.fence]))
 
     def _tell(self) -> None:
         item, message = self.item, self.item.message
@@ -189,25 +200,25 @@ class MessageView(Vertical, can_focus=True):
         self._state.update(Content.assemble(f"{state} - ", _word("continue", "c continues")) if state else "")
         self._label.display = bool(item.label)
         self._label.update(Content(item.label))
-        deeds = [
-            _word(deed, word)
-            for deed, word in _DEEDS.items()
-            if (message.role == "assistant" or deed in _OF_USER)
-            and (deed != "continue" or message.state not in {"complete", "writing"})
+        actions = [
+            _word(action, word)
+            for action, word in _ACTIONS.items()
+            if (message.role == "assistant" or action in _OF_USER)
+            and (action != "continue" or message.state not in {"complete", "writing"})
         ]
-        self._deeds.update(Content("  ").join(deeds))
+        self._actions.update(Content("  ").join(actions))
 
 
-def _word(deed: Deed, word: str) -> Content:
-    return Content.styled(word, Style.from_meta({"@click": f"deed({deed!r})"})).stylize("underline")
+def _word(action: Action, word: str) -> Content:
+    return Content.styled(word, Style.from_meta({"@click": f"act({action!r})"})).stylize("underline")
 
 
 def _name(item: Shown) -> Content:
     parts = [Content("You" if item.message.role == "user" else "Assistant")]
     if item.branches > 1:
         turn = Content(f" {item.branch}/{item.branches} ")
-        before = Content.styled("‹", Style.from_meta({"@click": "deed('previous')"}))
-        after = Content.styled("›", Style.from_meta({"@click": "deed('next')"}))
+        before = Content.styled("‹", Style.from_meta({"@click": "act('previous')"}))
+        after = Content.styled("›", Style.from_meta({"@click": "act('next')"}))
         parts.append(Content.assemble(before, turn, after))
     if item.message.dropped:
         parts.append(Content("not sent to the model"))

@@ -1,0 +1,147 @@
+"""The status line of the open chat: figures of its answers, its context, the models, and what went wrong."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from contextlib import suppress
+
+from localspec.chat import live_stats
+from localspec.chat.live import LiveUpdate
+from localspec.chat.live_stats import Figures, LiveStats
+from localspec.chat.loading import Failed, Loading, LoadState, ModelLoader, Ready
+from localspec.chat.messages import AnswerRecord
+from localspec.chat.prompting import ContextUse, after_answer, estimate, warning
+from localspec.chat.session import ChatSession
+from localspec.errors import EngineError, LocalSpecError
+from localspec_tui.widgets.status import StatusLine, in_words
+
+NOTICE_S = 12.0
+CHARACTERS_PER_TOKEN = 3.5  # of what is being typed, where nothing has been counted
+
+
+class ChatStatus(StatusLine):
+    """Follows an answer under way, and tells of the last one of the open chat."""
+
+    def __init__(self, session: ChatSession, loader: ModelLoader) -> None:
+        super().__init__()
+        self._session = session
+        self._loader = loader
+        self._live_stats = LiveStats(session.rates)
+        self._typed = 0  # characters of the prompt below
+        self._warned: str | None = None
+        self._prompt_tokens = self._written = 0  # of the answer under way
+        self._held = ContextUse(0, 0)  # what the open chat takes
+        self._is_new = True
+
+    async def attempt(self, action: Awaitable[None]) -> None:
+        """Wait for an action, and say what goes wrong."""
+        try:
+            await action
+        except LocalSpecError as error:
+            self.say(in_words(error))
+
+    # --- an answer under way ---
+
+    def begin(self) -> None:
+        """Get ready for a new answer."""
+        self.say("")
+        self._live_stats.start("off")
+
+    def tell(self, update: LiveUpdate) -> None:
+        """Show what an answer has done since the last time."""
+        if update.started is not None:
+            self._take_up()
+        if update.progress is not None and update.progress.total:
+            self.say(f"reading the prompt: {update.progress.done:,} of {update.progress.total:,} tokens")
+        for change in update.changes:
+            self._live_stats.changed(change)
+            self.say(change.reason)
+        if update.rounds:
+            if update.progress is None:
+                self.say("")
+            self._live_stats.add(update.rounds)
+            self._written += sum(mark.tokens for mark in update.rounds)
+            self._show_use(self._prompt_tokens + self._written, estimated=True)
+            self.show(self._live_stats.figures())
+        if update.saved is not None and update.saved.record is not None:
+            self._show_record(update.saved.record)
+
+    def _take_up(self) -> None:
+        """Show what was chosen for an answer that begins."""
+        for notice in self._session.take_notices():
+            self.notify(notice, severity="warning", timeout=NOTICE_S, markup=False)
+        options, models = self._session.in_use, self._loader.ready
+        if options is not None:
+            self.show_choice(self._session.route_shown(options.profile), options.reason)
+        size = models.target.context if models is not None else 0
+        self._prompt_tokens, self._written = estimate(self._session.chat.prompt(), size).used, 0
+        self._live_stats.start("off" if options is None else options.settings.mode, self._prompt_tokens)
+
+    def _show_record(self, record: AnswerRecord) -> None:
+        self.show(live_stats.of_record(record))
+        self.show_choice(self._session.route_shown(record.profile), record.reason)
+        self._weigh(record)
+
+    # --- the open chat ---
+
+    def show_chat(self, *, answering: bool) -> None:
+        """Show the figures of the last answer of the open chat, and how full its context is."""
+        chat = self._session.chat
+        answers = [message for message in chat.path if message.role == "assistant"]
+        record = chat.outline(answers[-1].id) if answers else None
+        if record is not None:
+            self._show_record(record)
+            return
+        if not answering:
+            self.show(Figures(""))
+            self.show_choice("", "")
+        self._weigh(None)
+
+    def count_in(self, text: str) -> None:
+        """Count in what is being typed."""
+        self._typed = len(text)
+        self._show_context()
+
+    def _weigh(self, record: AnswerRecord | None) -> None:
+        """Show what the open chat takes: its last answer tells, unless it was edited or broken off."""
+        path = self._session.chat.path
+        counted = None if record is None else after_answer(record, 0)
+        self._is_new = not any(message.role == "assistant" for message in path)
+        self._held = counted or (estimate(self._session.chat.prompt(), 0) if path else ContextUse(0, 0))
+        self._show_context()
+
+    def _show_context(self) -> None:
+        held, typed = self._held, round(self._typed / CHARACTERS_PER_TOKEN)
+        use = self._show_use(held.used + typed, estimated=held.estimated or typed > 0)
+        line = warning(use, is_new=self._is_new) if use is not None else None
+        if line is not None or (self._warned and self.said == self._warned):
+            self.say(line or "")
+        self._warned = line
+
+    def _show_use(self, used: int, *, estimated: bool) -> ContextUse | None:
+        models = self._loader.ready
+        if models is None:
+            return None
+        self.show_context(used, models.target.context, estimated)
+        return ContextUse(used, models.target.context, estimated=estimated)
+
+    # --- the models ---
+
+    async def show_state(self, state: LoadState) -> None:
+        """Show how the models are coming along."""
+        self.show_loading(state.fraction if isinstance(state, Loading) else None)
+        match state:
+            case Ready(models):
+                for note in models.notes:
+                    self.say(note)
+                self._show_context()
+                await self.look_at_memory()
+            case Failed(message, hint):
+                self.say(f"{message}; {hint}" if hint else message)
+
+    async def look_at_memory(self) -> None:
+        """Show how full the devices are."""
+        if (models := self._loader.ready) is not None:
+            with suppress(EngineError):  # whoever next asks them for something is told
+                self.show_memory(await asyncio.to_thread(models.memory))
