@@ -8,7 +8,7 @@ import pytest
 from textual.widgets import Static
 
 from localspec.chat.messages import Attachment, Shown, State
-from localspec_tui.widgets.transcript.message import MessageView
+from localspec_tui.widgets.transcript.message import Action, MessageView
 from localspec_tui.widgets.transcript.message_body import ThinkingView
 from tests.tui.transcripts import Host, chat, said, shown, until
 

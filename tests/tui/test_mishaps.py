@@ -213,7 +213,7 @@ async def test_notice_is_shown_as_it_is_written(tmp_path: Path, monkeypatch: pyt
         shown.append((text, markup))
 
     async with desktop(tmp_path, experience=PairKnowledge(recall=recall)) as desk:
-        monkeypatch.setattr(desk.chat, "notify", notify)
+        monkeypatch.setattr(desk.chat.pane.status, "notify", notify)
         await desk.answered("question")
         assert shown == [(notice, False)]
 

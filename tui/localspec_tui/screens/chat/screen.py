@@ -337,7 +337,7 @@ class ChatScreen(Screen[int]):
 
     async def _run_import(self, argument: str) -> None:
         path = path_named(commands.unquoted(argument), self._folder)
-        found = await asyncio.to_thread(read_chats, str(path))
+        found = await asyncio.to_thread(read_chats, path)
         added = [await asyncio.to_thread(self.session.store.add_chat, *chat) for chat in found]
         await self.open_chat(added[-1].id)
 
