@@ -137,7 +137,7 @@ async def measured_stream(
     after: list[float] = []
     ticker = asyncio.create_task(tick(after))
     start = time.perf_counter()
-    await transcript.end_stream(replace(item, message=replace(item.message, content=text, state="complete")))
+    await transcript.replace(replace(item, message=replace(item.message, content=text, state="complete")))
     took = time.perf_counter() - start
     await asyncio.sleep(0.5)
     ticker.cancel()

@@ -170,7 +170,7 @@ async def test_anything_can_be_shown_and_streamed(name: str, width: int) -> None
         for start in range(0, len(HARD[name]), 997):
             host.transcript.stream(HARD[name][start : start + 997], [])
             await pilot.pause()
-        await host.transcript.end_stream(said(item, f"start\n\n{HARD[name]}\n\n~~~\n\nthe end"))
+        await host.transcript.replace(said(item, f"start\n\n{HARD[name]}\n\n~~~\n\nthe end"))
         await until(pilot, "the end")
 
 
@@ -182,7 +182,7 @@ async def test_final_text_replaces_what_was_guessed_on_the_way() -> None:
         item = shown(2, " ", state="writing")
         await host.transcript.show([item])
         host.transcript.stream(source, [])
-        await host.transcript.end_stream(said(item, source))
+        await host.transcript.replace(said(item, source))
         host.transcript.action_scroll_home()
         await until(pilot, "See the site.")
         await pilot.click(offset=host.place("the site"))

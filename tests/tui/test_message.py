@@ -195,7 +195,7 @@ async def test_thinking_is_counted_while_it_comes() -> None:
         for character in text[19:]:
             host.transcript.stream(character, [])
         await until(pilot, ["Thinking, 3 words", "The answer."])
-        await host.transcript.end_stream(said(item, text))
+        await host.transcript.replace(said(item, text))
         await until(pilot, ["Thinking, 3 words", "The answer."])
         assert "<think>" not in host.text()
 

@@ -8,7 +8,7 @@ from textual.color import Color
 from localspec.chat.messages import Span
 from localspec.cli.shared.console import LEGEND
 from localspec.types import Provenance, TextPiece
-from localspec_tui.widgets.origins import WORDS, GrowingOrigins, OriginText, Shares, count, pieces_of
+from localspec_tui.widgets.origins import WORDS, GrowingOrigins, OriginText, pieces_of, shares
 from tests.tui.transcripts import Host, said, shown, until
 
 SPANS = (
@@ -49,9 +49,8 @@ def test_growing_text_keeps_its_lines_and_loses_nothing() -> None:
 
 
 def test_shares_are_of_the_text() -> None:
-    shares = Shares.of(count(SPANS))
-    assert shares.of_origin(Provenance.ACCEPTED) == pytest.approx(0.3)
-    assert Shares().of_origin(Provenance.TARGET) is None
+    assert shares(SPANS)[Provenance.ACCEPTED] == pytest.approx(0.3)
+    assert shares([]) == {}
 
 
 def luminance(color: Color) -> float:
@@ -111,7 +110,7 @@ async def test_origins_are_live_and_stay_at_the_end() -> None:
         assert host.query(OriginText)
         spans = (Span(len(text), Provenance.BONUS),)
         ended = said(item, text)
-        await host.transcript.end_stream(shown(2, ended.message.content, spans=spans))
+        await host.transcript.replace(shown(2, ended.message.content, spans=spans))
         await until(pilot, ["piece 39", "bonus (bold) 100%"])
 
 

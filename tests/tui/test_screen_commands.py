@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from localspec_tui.screens.chat.slash import SlashCommands
 from textual.widget import Widget
 
 from localspec.chat.commands import COMMANDS
@@ -27,8 +26,9 @@ from tests.tui.settled import settled
 pytestmark = pytest.mark.asyncio
 
 
-async def test_every_command_does_something() -> None:
-    assert all(hasattr(SlashCommands, f"_{spec.name}") for spec in COMMANDS)
+async def test_every_command_does_something(tmp_path: Path) -> None:
+    async with desktop(tmp_path) as desk:
+        assert desk.chat.slash_commands.keys() == {spec.name for spec in COMMANDS}
 
 
 async def test_unknown_command_is_said_and_kept(tmp_path: Path) -> None:

@@ -6,13 +6,12 @@ import asyncio
 from itertools import pairwise
 
 import pytest
-from textual.events import MouseScrollUp
+from textual.events import Click, MouseScrollUp
 from textual.pilot import Pilot
 
 from localspec.chat.messages import Shown
 from localspec_tui.widgets.transcript.message import MessageView
-from localspec_tui.widgets.transcript.transcript import MoreHint, Transcript
-from localspec_tui.widgets.transcript.window import MoreLine
+from localspec_tui.widgets.transcript.transcript import MoreHint, MoreLine, Transcript
 from tests.tui.transcripts import Host, chat, said, shown, until
 
 LINE = "one more line of text\n\n"
@@ -107,7 +106,7 @@ async def test_line_at_the_top_counts_earlier_messages_and_fetches_them_on_a_cli
         first = mounted(host.transcript)[0]
         earlier = host.transcript.query(MoreLine).first()
         assert f"{first - 1} earlier messages" in str(earlier.render())
-        earlier.on_click()
+        earlier.post_message(Click(earlier, 0, 0, 0, 0, 1, shift=False, meta=False, ctrl=False))
         for _ in range(50):
             await pilot.pause()
             if mounted(host.transcript)[0] < first:
@@ -220,7 +219,7 @@ async def test_text_that_comes_while_the_message_is_out_of_reach_is_there_later(
         await until(pilot, "unseen words")
         host.transcript.stream(" and seen ones", [])
         await until(pilot, "unseen words and seen ones")
-        await host.transcript.end_stream(said(item, " unseen words and seen ones."))
+        await host.transcript.replace(said(item, " unseen words and seen ones."))
         await until(pilot, "unseen words and seen ones.")
 
 
@@ -232,7 +231,7 @@ async def test_end_of_stream_shows_the_whole_text_once() -> None:
         item = await writing(pilot, host, 4)
         for character in text:
             host.transcript.stream(character, [])
-        await host.transcript.end_stream(said(item, text + "last = 1"))
+        await host.transcript.replace(said(item, text + "last = 1"))
         await until(pilot, ["Title", "Some words.", "print('open')", "last = 1"])
         assert host.text().count("Some words.") == 1
 

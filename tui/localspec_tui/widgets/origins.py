@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from textual.content import Content
@@ -62,16 +61,13 @@ class GrowingOrigins:
         self.blocks: list[Block] = []
         self._open: list[TextPiece] = []
         self._closed = 0
-        self.characters: Counter[Provenance] = Counter()
 
     def append(self, pieces: Iterable[TextPiece]) -> int:
         """Take more pieces; return the number of the first block that changed."""
         first = self._closed
         del self.blocks[first:]
         for piece in pieces:
-            text = clean(piece.text)
-            self.characters[piece.provenance] += len(text)
-            *lines, rest = text.split("\n")
+            *lines, rest = clean(piece.text).split("\n")
             for line in lines:
                 self._add(line, piece.provenance)
                 self._close()
@@ -130,29 +126,12 @@ class OriginText(Prose):
         self.set_blocks(self._growing.blocks[first:], first)
 
 
-@dataclass(frozen=True, slots=True)
-class Shares:
-    """How many characters of an answer came from where."""
-
-    characters: tuple[tuple[Provenance, int], ...] = ()
-
-    @classmethod
-    def of(cls, counts: Counter[Provenance]) -> Shares:
-        """Return the shares that some counts make."""
-        return cls(tuple(counts.items()))
-
-    def of_origin(self, provenance: Provenance) -> float | None:
-        """Return the share of one origin, None of an empty text."""
-        total = sum(count for _, count in self.characters)
-        return dict(self.characters).get(provenance, 0) / total if total else None
-
-
-def count(spans: Iterable[Span]) -> Counter[Provenance]:
-    """Return how many characters came from where."""
+def shares(spans: Iterable[Span]) -> dict[Provenance, float]:
+    """Return which share of the characters came from where; nothing for an empty text."""
     counts: Counter[Provenance] = Counter()
     for span in spans:
         counts[span.provenance] += span.length
-    return counts
+    return {provenance: counts[provenance] / counts.total() for provenance in Provenance if counts.total()}
 
 
 class OriginLegend(Static):
@@ -171,12 +150,11 @@ class OriginLegend(Static):
     }}
     """
 
-    def show(self, shares: Shares) -> None:
+    def show(self, spans: Iterable[Span]) -> None:
         """Show the shares of an answer."""
-        parts: list[Content] = []
+        parts, known = [], shares(spans)
         for provenance, word in WORDS.items():
-            share = shares.of_origin(provenance)
-            figure = "" if share is None else f" {share:.0%}"
+            figure = f" {known[provenance]:.0%}" if known else ""
             name = Content.styled(word, f".origin--{provenance.value}")
             parts.append(Content.assemble(name, f" ({_LOOKS[provenance]}){figure}"))
         self.update(Content("   ").join(parts))

@@ -213,12 +213,13 @@ class ChatScreen(Screen[int]):
         await self.pane.status.attempt(self._run_named(command.name, command.argument))
 
     async def _run_named(self, name: str, argument: str) -> None:
-        doing = self._commands[name](argument)
+        doing = self.slash_commands[name](argument)
         if isawaitable(doing):
             await doing
 
     @property
-    def _commands(self) -> dict[str, Callable[[str], object]]:
+    def slash_commands(self) -> dict[str, Callable[[str], object]]:
+        """Return what each command does with what follows its name."""
         pane, info = self.pane, self.session.chat.info
         return {
             "help": self._run_help,

@@ -30,8 +30,8 @@ class SteadyScroll(VerticalScroll, can_focus=False):
     # Textual makes a second layout whenever this changes; the scrollbar asks for its own.
     virtual_size: Reactive[Size] = Reactive(Size(0, 0))
 
-    def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:  # noqa: A002 - as in Textual
-        super().__init__(id=id, classes=classes)
+    def __init__(self, *, classes: str | None = None) -> None:
+        super().__init__(classes=classes)
         self._rows: dict[Widget, _Row] = {}
         self._following = True
         self._pinned: Widget | None = None

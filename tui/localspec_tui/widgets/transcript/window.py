@@ -1,22 +1,10 @@
-"""A long chat of which only the messages near the reader are widgets."""
+"""Which messages of a long chat are at hand as widgets."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
-
-from textual.app import ComposeResult
-from textual.message import Message
-from textual.reactive import reactive
-from textual.widget import Widget
-from textual.widgets import Static
-
-from localspec.chat.messages import Shown
-from localspec_tui.widgets.transcript.message import MessageView
-from localspec_tui.widgets.transcript.message_body import Looks, prepare
-from localspec_tui.widgets.transcript.steady_scroll import SteadyScroll
+from typing import Final
 
 _MESSAGES: Final = 20
 _CHARACTERS: Final = 24_000
@@ -24,7 +12,6 @@ _STEP_MESSAGES: Final = 10
 _STEP_CHARACTERS: Final = 12_000
 _MOST_MESSAGES: Final = 60
 _MOST_CHARACTERS: Final = 96_000
-MoreWay = Literal["earlier", "later"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,298 +54,21 @@ class Window:
 
     def without_start(self, sizes: Sequence[int], seen: int) -> Window:
         """Return the window cut at its start if it has grown too large; message `seen` stays."""
-        first, excess = self.first, self._excess(sizes)
-        while first < seen and excess.is_any():
-            excess = excess.less(sizes[first])
-            first += 1
-        return Window(first, self.last)
+        window = self
+        while window.first < seen and window._is_large(sizes):
+            window = Window(window.first + 1, window.last)
+        return window
 
     def without_end(self, sizes: Sequence[int], seen: int) -> Window:
         """Return the window cut at its end if it has grown too large; message `seen` stays."""
-        last, excess = self.last, self._excess(sizes)
-        while last > seen + 1 and excess.is_any():
-            last -= 1
-            excess = excess.less(sizes[last])
-        return Window(self.first, last)
+        window = self
+        while window.last > seen + 1 and window._is_large(sizes):
+            window = Window(window.first, window.last - 1)
+        return window
 
     def __contains__(self, index: int) -> bool:
         return self.first <= index < self.last
 
-    def _excess(self, sizes: Sequence[int]) -> _Excess:
-        return _Excess(
-            self.last - self.first - _MOST_MESSAGES, sum(sizes[self.first : self.last]) - _MOST_CHARACTERS
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class _Excess:
-    messages: int
-    characters: int
-
-    def is_any(self) -> bool:
-        return self.messages > 0 or self.characters > 0
-
-    def less(self, size: int) -> _Excess:
-        return _Excess(self.messages - 1, self.characters - size)
-
-
-class MoreLine(Static):
-    """How many messages there are further up, or further down."""
-
-    ALLOW_SELECT = False
-    DEFAULT_CSS = """
-    MoreLine {
-        width: 1fr;
-        text-align: center;
-        color: $text-muted;
-        display: none;
-        &:hover { text-style: underline; }
-    }
-    """
-
-    @dataclass
-    class Picked(Message):
-        """The reader wants to see them."""
-
-        way: MoreWay
-
-    def __init__(self, way: MoreWay) -> None:
-        super().__init__(markup=False)
-        self._way: MoreWay = way
-
-    def tell(self, number: int) -> None:
-        """Tell how many there are; none hides the line."""
-        arrow = "↑" if self._way == "earlier" else "↓"
-        self.display = number > 0
-        self.update(f"{arrow} {number:,} {self._way} {'message' if number == 1 else 'messages'}")
-
-    def on_click(self) -> None:
-        """Ask for them."""
-        self.post_message(self.Picked(self._way))
-
-
-class MessageWindow(SteadyScroll):
-    """Messages that are made into widgets, and taken away, as the reader moves through them."""
-
-    origins: reactive[bool] = reactive(False, init=False)
-    thinking: reactive[bool] = reactive(False, init=False)
-
-    def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:  # noqa: A002 - as in Textual
-        super().__init__(id=id, classes=classes)
-        self._items: list[Shown] = []
-        self._window = Window()
-        self._views: dict[int, MessageView] = {}
-        self._earlier = MoreLine("earlier")
-        self._later = MoreLine("later")
-        self._moving = asyncio.Lock()
-        self._looking_for_more = False
-
-    def compose(self) -> ComposeResult:
-        """Lay out the lines above and below the messages."""
-        yield self._earlier
-        yield self._later
-
-    async def show(self, items: Sequence[Shown], at: int | None = None) -> None:
-        """Show a chat from its end, or around one of its messages, which is then marked."""
-        async with self._moving:
-            self._items = list(items)
-            index = self._index(at)
-            window = Window.latest(self._sizes) if index is None else Window.around(self._sizes, index)
-            await self._open(window)
-            if index is None:
-                self.stay_at_end()
-            else:
-                view = self._view(index)
-                view.add_class("-found")
-                self.stay_at(view)
-
-    async def add(self, item: Shown) -> None:
-        """Show one more message at the end."""
-        async with self._moving:
-            at_end = self.has_end()
-            self._items.append(item)
-            if at_end:
-                await self._grow(Window(self._window.first, len(self._items)))
-                if self.following:
-                    await self._prune(downwards=True)
-            self._tell_more()
-
-    async def replace(self, item: Shown) -> None:
-        """Show a message as it is now."""
-        async with self._moving:
-            index = self._index(item.message.id)
-            if index is not None:
-                self._items[index] = item
-                if view := self._views.get(item.message.id):
-                    await view.finish(item)
-
-    def follow(self) -> None:
-        """Go to the end, and stay there while text comes."""
-        if self.has_end():
-            self.stay_at_end()
-        else:
-            going = self._go_to(len(self._items) - 1, at_end=True, focus=self.has_focus_within)
-            self.run_worker(going, group="go", exclusive=True)
-
-    def focus_last(self) -> None:
-        """Give the focus to the last message."""
-        self.focus_at(len(self._items) - 1)
-
-    def action_scroll_home(self) -> None:
-        """Go to the very first message."""
-        self.run_worker(self._go_to(0, focus=self.has_focus_within), group="go", exclusive=True)
-
-    def action_scroll_end(self) -> None:
-        """Go to the very last line."""
-        self.follow()
-
-    def on_more_line_picked(self, event: MoreLine.Picked) -> None:
-        """Show more messages where the reader asks for them."""
-        event.stop()
-        self._look_for_more(earlier=event.way == "earlier")
-
-    def on_message_view_moved(self, event: MessageView.Moved) -> None:
-        """Take the reader to another message."""
-        event.stop()
-        index, last = self._index(event.view.item.message.id) or 0, len(self._items) - 1
-        target = {"previous": index - 1, "next": index + 1, "first": 0, "last": last}[event.way]
-        self.focus_at(min(max(target, 0), last))
-
-    def moved(self) -> None:
-        """Fetch more messages when the reader comes near an end of those at hand."""
-        if self._looking_for_more or not self._views:
-            return
-        page = max(1, self.size.height)
-        if self._window.first > 0 and self.scroll_y < page:
-            self._look_for_more(earlier=True)
-        elif self._window.last < len(self._items) and self.scroll_y > self.max_scroll_y - page:
-            self._look_for_more(earlier=False)
-
-    def keeps_place(self, widget: Widget) -> bool:
-        """Tell messages from the lines around them."""
-        return isinstance(widget, MessageView)
-
-    def has_end(self) -> bool:
-        """Tell whether the last message is at hand."""
-        return self._window.last == len(self._items)
-
-    def written(self, index: int) -> Shown:
-        """Return a message as it is to be shown."""
-        return self._items[index]
-
-    @property
-    def _sizes(self) -> list[int]:
-        return [len(item.message.content) for item in self._items]
-
-    @property
-    def _looks(self) -> Looks:
-        return Looks(self.origins, self.thinking)
-
-    def _view(self, index: int) -> MessageView:
-        return self._views[self._items[index].message.id]
-
-    def _index(self, number: int | None) -> int | None:
-        """Return where a message stands in the chat."""
-        indices = range(len(self._items) - 1, -1, -1)
-        return next((index for index in indices if self._items[index].message.id == number), None)
-
-    async def _open(self, window: Window) -> None:
-        """Show these messages in place of those shown."""
-        views = await self._make(window.first, window.last)
-        before = list(self._views.values())
-        self._views = {}
-        self._take(views, window)
-        with self.app.batch_update():
-            removals = [view.remove() for view in before]
-            await self.mount_all(views, before=self._later)
-            for removal in removals:
-                await removal
-
-    def _take(self, views: Sequence[MessageView], window: Window) -> None:
-        self._views |= {view.item.message.id: view for view in views}
-        self._window = window
-        self._tell_more()
-        last = self._views.get(self._items[-1].message.id) if self._items else None
-        if last in views and last is not None:
-            last.catch_up(self.written(len(self._items) - 1))
-
-    async def _grow(self, window: Window) -> None:
-        """Show the messages by which a larger window differs."""
-        above = await self._make(window.first, self._window.first)
-        below = await self._make(self._window.last, window.last)
-        self._take([*above, *below], window)
-        with self.app.batch_update():
-            await self.mount_all(above, after=self._earlier)
-            await self.mount_all(below, before=self._later)
-
-    async def _make(self, first: int, last: int) -> list[MessageView]:
-        items = [self.written(index) for index in range(first, last)]
-        prepared = await asyncio.to_thread(lambda: [prepare(item) for item in items])
-        return [MessageView(item, done, self._looks) for item, done in zip(items, prepared, strict=True)]
-
-    async def _prune(self, *, downwards: bool) -> None:
-        """Take away messages far behind a reader who goes down, or up."""
-        shown = range(self._window.first, self._window.last)
-        seen = [index for index in shown if self._is_seen(index)]
-        if not seen:
-            return
-        if downwards:
-            self._window = self._window.without_start(self._sizes, seen[0])
-        else:
-            self._window = self._window.without_end(self._sizes, seen[-1])
-        self._tell_more()
-        stale = [index for index in shown if index not in self._window]
-        for view in [self._views.pop(self._items[index].message.id) for index in stale]:
-            await view.remove()
-
-    def _is_seen(self, index: int) -> bool:
-        view = self._view(index)
-        return view.region.overlaps(self.region) or view.has_focus_within
-
-    def _look_for_more(self, *, earlier: bool) -> None:
-        self._looking_for_more = True
-        self.run_worker(self._step(earlier=earlier), group="more")
-
-    async def _step(self, *, earlier: bool) -> None:
-        try:
-            async with self._moving:
-                window = self._window.earlier(self._sizes) if earlier else self._window.later(self._sizes)
-                if window != self._window:
-                    await self._grow(window)
-                    await self._prune(downwards=not earlier)
-        finally:
-            self._looking_for_more = False
-        self.call_after_refresh(self.moved)
-
-    async def _go_to(self, index: int, *, at_end: bool = False, focus: bool = False) -> None:
-        async with self._moving:
-            if not 0 <= index < len(self._items):
-                return
-            if index not in self._window:
-                last = index == len(self._items) - 1
-                if focus:  # keys typed meanwhile are not meant for whatever else could take them
-                    self.screen.set_focus(None)
-                await self._open(Window.latest(self._sizes) if last else Window.around(self._sizes, index))
-            view = self._view(index)
-        if at_end:
-            self.stay_at_end()
-        else:
-            self.stay_at(view)
-        if focus:
-            view.focus(scroll_visible=False)
-
-    def focus_at(self, index: int) -> None:
-        """Give the focus to the message at a place, counted from the first; there may be none."""
-        if index not in range(len(self._items)):
-            return
-        view = self._views.get(self._items[index].message.id)
-        if view is None:  # further away, or of a chat that is being opened
-            self.run_worker(self._go_to(index, focus=True), group="go", exclusive=True)
-            return
-        view.focus(scroll_visible=False)
-        if not (self.following and index == len(self._items) - 1):
-            self.scroll_to_widget(view, animate=False, top=view.outer_size.height > self.size.height)
-
-    def _tell_more(self) -> None:
-        self._earlier.tell(self._window.first)
-        self._later.tell(len(self._items) - self._window.last)
+    def _is_large(self, sizes: Sequence[int]) -> bool:
+        characters = sum(sizes[self.first : self.last])
+        return self.last - self.first > _MOST_MESSAGES or characters > _MOST_CHARACTERS
