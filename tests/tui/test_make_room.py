@@ -5,7 +5,7 @@ from textual.app import App
 from textual.widgets import SelectionList, Static
 
 from localspec.chat.prompting import Exchange
-from localspec_tui.screens.make_room import MakeRoomScreen, proposed
+from localspec_tui.screens.dialogs import MakeRoomScreen, proposed
 
 EXCHANGES = (
     Exchange((1, 2), "an old one\nwith more lines", 1000, True),

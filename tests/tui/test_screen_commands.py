@@ -13,9 +13,8 @@ from textual.widget import Widget
 from localspec.chat.commands import COMMANDS
 from localspec.storage.config import Config
 from localspec.types import Message
-from localspec_tui.screens.dialogs import AskScreen, EditScreen, NoteScreen
+from localspec_tui.screens.dialogs import AskScreen, EditScreen, MakeRoomScreen, NoteScreen
 from localspec_tui.screens.help import HelpScreen
-from localspec_tui.screens.make_room import MakeRoomScreen
 from localspec_tui.screens.search import SearchScreen
 from localspec_tui.widgets.sidebar import Sidebar
 from localspec_tui.widgets.timeline import Timeline

@@ -24,10 +24,6 @@ from localspec.types import Mode
 from localspec_tui.widgets.markdown.blocks import clean
 
 
-class _Text(VerticalScroll, can_focus=False):
-    """The text of the answer, which scrolls."""
-
-
 class AnswerColumn(Vertical, can_focus=True):
     """An answer in one mode. `live` is fed by the thread that answers."""
 
@@ -44,7 +40,7 @@ class AnswerColumn(Vertical, can_focus=True):
         padding: 0 1; background: $surface;
         &:focus { border: round $accent; }
         &:focus .answer-column--keep { color: $text; text-style: bold; }
-        _Text { height: 1fr; scrollbar-size: 1 1; }
+        VerticalScroll { height: 1fr; scrollbar-size: 1 1; }
         .answer-column--figures { height: auto; margin-top: 1; }
         .answer-column--keep { height: 1; color: $text-muted; }
         .answer-column--keep:hover { text-style: underline; }
@@ -69,15 +65,10 @@ class AnswerColumn(Vertical, can_focus=True):
 
     def compose(self) -> ComposeResult:
         """Return text, figures and the way to keep them."""
-        with _Text():
+        with VerticalScroll(can_focus=False):
             yield Static(classes="answer-column--text", markup=False)
         yield Static(classes="answer-column--figures", markup=False)
         yield Static(classes="answer-column--keep", markup=False)
-
-    @property
-    def message_id(self) -> int | None:
-        """Return the message that holds this answer, None before it began."""
-        return self._message_id
 
     def look(self) -> bool:
         """Show what has come; tell whether the answer is finished anew."""
@@ -112,7 +103,7 @@ class AnswerColumn(Vertical, can_focus=True):
 
     def action_scroll_text(self, lines: int) -> None:
         """Scroll the text."""
-        self.query_one(_Text).scroll_relative(y=lines, animate=False)
+        self.query_one(VerticalScroll).scroll_relative(y=lines, animate=False)
 
     def on_click(self, event: events.Click) -> None:
         """Keep the answer if the line that says so is clicked."""
@@ -121,7 +112,7 @@ class AnswerColumn(Vertical, can_focus=True):
 
     def _write(self, text: str) -> None:
         """Append to the text, and follow it unless the reader scrolled back."""
-        scroll = self.query_one(_Text)
+        scroll = self.query_one(VerticalScroll)
         following = scroll.is_vertical_scroll_end
         self._written += text
         self.query_one(".answer-column--text", Static).update(Content(clean(self._written)))

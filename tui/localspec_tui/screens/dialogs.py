@@ -1,16 +1,20 @@
-"""A text to change: a message, a system prompt, or, on one line, a title."""
+"""Small screens over the chat: a question, a note, a text to change, exchanges to leave out."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 from textual import events, on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.content import Content
 from textual.screen import ModalScreen
-from textual.widgets import Button, Static, TextArea
+from textual.widgets import Button, SelectionList, Static, TextArea
+from textual.widgets.selection_list import Selection
 
+from localspec.chat.prompting import Exchange
 from localspec_tui.keys import key_of, take_key
 from localspec_tui.widgets.markdown.blocks import clean
 
@@ -53,13 +57,8 @@ class AskScreen(ModalScreen[bool]):
         with Vertical():
             yield Static(self._question, id="question", markup=False)
             with Horizontal():
-                yield Button(f"{self._yes} (y)", variant="primary", id="yes")
-                yield Button(f"{self._no} (n)", id="no")
-
-    @on(Button.Pressed)
-    def _button_pressed(self, event: Button.Pressed) -> None:
-        event.stop()
-        self.dismiss(event.button.id == "yes")
+                yield Button(f"{self._yes} (y)", variant="primary", id="yes", action="screen.answer(True)")
+                yield Button(f"{self._no} (n)", id="no", action="screen.answer(False)")
 
     def action_answer(self, answer: bool) -> None:
         """Return the answer."""
@@ -114,7 +113,7 @@ class EditArea(TextArea):
 class EditScreen(ModalScreen[str | None]):
     """Edit a text, and return it; None if it is to stay as it was.
 
-    A changed text is given up only at the second Escape. With `single_line`, Enter saves.
+    A changed text is given up only at the second Escape.
     """
 
     DEFAULT_CSS = """
@@ -129,7 +128,6 @@ class EditScreen(ModalScreen[str | None]):
             background: $surface;
             padding: 0 1;
         }
-        &.-single-line > Vertical { height: auto; }
         & TextArea {
             border: none;
             padding: 0;
@@ -138,23 +136,20 @@ class EditScreen(ModalScreen[str | None]):
             &:focus { border: none; }
             & .text-area--cursor-line { background: transparent; }
         }
-        &.-single-line TextArea { height: 1; scrollbar-size: 0 0; }
         & #hint { height: auto; margin-top: 1; color: $text-muted; }
         & #hint.-warning { color: $text-warning; text-style: bold; }
     }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+s,ctrl+enter", "save", "Save", id="edit.save"),
-        Binding("enter", "save_line", "Save a single line", id="edit.save_line"),
         Binding("escape", "leave", "Leave as it was", id="edit.leave"),
     ]
 
-    def __init__(self, title: str, text: str, *, single_line: bool = False) -> None:
-        super().__init__(classes="-single-line" if single_line else None)
+    def __init__(self, title: str, text: str) -> None:
+        super().__init__()
         self._title = title
         self._text = text
-        self._single_line = single_line
-        self._area = EditArea(text, id="text", highlight_cursor_line=False, soft_wrap=not single_line)
+        self._area = EditArea(text, id="text", highlight_cursor_line=False)
         self._area.match_cursor_bracket = False
         self._hint = Static(id="hint", markup=False)
         self._warned = False
@@ -173,8 +168,7 @@ class EditScreen(ModalScreen[str | None]):
         self._show_hint()
 
     def _show_hint(self) -> None:
-        save = key_of(self, "edit.save_line" if self._single_line else "edit.save")
-        leave = key_of(self, "edit.leave")
+        save, leave = key_of(self, "edit.save"), key_of(self, "edit.leave")
         self._hint.set_class(self._warned, "-warning")
         if self._warned:
             self._hint.update(f"The text has changed. {save} saves it, {leave} again gives the change up.")
@@ -194,12 +188,7 @@ class EditScreen(ModalScreen[str | None]):
 
     def action_save(self) -> None:
         """Return the text."""
-        text = self._area.text
-        self.dismiss(" ".join(text.split()) if self._single_line else text)
-
-    def action_save_line(self) -> None:
-        """Return a text of one line."""
-        self.action_save()
+        self.dismiss(self._area.text)
 
     def action_leave(self) -> None:
         """Return nothing; ask for a second Escape where something would be lost."""
@@ -209,6 +198,118 @@ class EditScreen(ModalScreen[str | None]):
         else:
             self.dismiss(None)
 
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Let Enter break lines where there can be several."""
-        return self._single_line if action == "save_line" else True
+
+COMFORTABLE = 0.6  # of the context, to be filled at most after making room
+
+
+def proposed(exchanges: Sequence[Exchange], size: int) -> tuple[int, ...]:
+    """Return which exchanges to leave out: those left out already, then the oldest until the rest fits.
+
+    The last exchange is what the conversation is about and stays.
+    """
+    out = {index for index, exchange in enumerate(exchanges) if exchange.dropped}
+    for index in range(len(exchanges) - 1):
+        if staying(exchanges, out) <= COMFORTABLE * size:
+            break
+        out.add(index)
+    return tuple(sorted(out))
+
+
+def staying(exchanges: Sequence[Exchange], out: set[int]) -> int:
+    """Return the tokens of the exchanges that are not left out."""
+    return sum(exchange.tokens for index, exchange in enumerate(exchanges) if index not in out)
+
+
+class MakeRoomScreen(ModalScreen[tuple[int, ...] | None]):
+    """A list of exchanges; the checked ones are left out. Returns the ids of all their messages."""
+
+    DEFAULT_CSS = """
+    MakeRoomScreen {
+        align: center middle;
+        #make-room {
+            width: 90%; max-width: 100; height: auto; max-height: 90%;
+            border: round $accent; border-title-color: $text; border-title-style: bold;
+            padding: 0 2; background: $surface;
+        }
+        SelectionList { height: auto; max-height: 14; margin: 1 0; border: none; padding: 0; }
+        SelectionList:focus { border: none; }
+        #make-room-sum { text-style: bold; }
+        .make-room--note { color: $text-muted; }
+        Horizontal { height: auto; align-horizontal: right; margin-top: 1; }
+        Button { margin-left: 2; }
+    }
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "apply", "Apply", priority=True, id="make-room.apply"),
+        Binding("escape", "leave", "Leave as it is", id="make-room.leave"),
+    ]
+
+    def __init__(self, exchanges: Sequence[Exchange], size: int) -> None:
+        super().__init__()
+        self._exchanges = tuple(exchanges)
+        self._context_size = size
+
+    def compose(self) -> ComposeResult:
+        """Return the list, what it comes to, and the two ways out."""
+        chosen = set(proposed(self._exchanges, self._context_size))
+        with Vertical(id="make-room") as box:
+            box.border_title = "Make room in the context"
+            yield Static("Checked exchanges are not sent to the model any more.")
+            yield SelectionList[int](
+                *(
+                    Selection(_line(exchange, out=index in chosen), index, index in chosen)
+                    for index, exchange in enumerate(self._exchanges)
+                )
+            )
+            yield Static(id="make-room-sum")
+            yield Static(
+                "What is left out stays visible in the chat, and can come back at any time.",
+                classes="make-room--note",
+            )
+            with Horizontal():
+                yield Button("Apply  Enter", variant="primary", compact=True, action="screen.apply")
+                yield Button("Leave as it is  Esc", id="make-room-leave", compact=True, action="screen.leave")
+
+    def on_mount(self) -> None:
+        """Show what the proposal comes to."""
+        self._add_up()
+        self.query_one(SelectionList).focus()
+
+    @property
+    def _out(self) -> set[int]:
+        return set(self.query_one(SelectionList).selected)
+
+    @on(SelectionList.SelectedChanged)
+    def _add_up(self) -> None:
+        exchanges = self.query_one(SelectionList)
+        for index, exchange in enumerate(self._exchanges):
+            exchanges.replace_option_prompt_at_index(index, _line(exchange, out=index in self._out))
+        stay = staying(self._exchanges, self._out)
+        sent = sum(exchange.tokens for exchange in self._exchanges if not exchange.dropped)
+        freed = sent - stay
+        verb = "frees" if freed >= 0 else "takes back"
+        text = f"{verb} {abs(freed):,} of {self._context_size:,} tokens; {stay:,} stay"
+        self.query_one("#make-room-sum", Static).update(text)
+
+    def action_apply(self) -> None:
+        """Leave the checked exchanges out."""
+        if isinstance(self.focused, Button) and self.focused.id == "make-room-leave":
+            self.dismiss(None)
+        else:
+            self.dismiss(tuple(id_ for index in sorted(self._out) for id_ in self._exchanges[index].ids))
+
+    def action_leave(self) -> None:
+        """Change nothing."""
+        self.dismiss(None)
+
+
+def _line(exchange: Exchange, *, out: bool) -> Content:
+    """Return an exchange in one line; words say what the check mark says by colour."""
+    question = " ".join(clean(exchange.question).strip().partition("\n")[0].split()) or "(no text)"
+    word = "stays out" if out and exchange.dropped else "leave out" if out else "stays"
+    return Content.assemble(
+        (f"{'comes back' if exchange.dropped and not out else word:<10} ", "bold" if out else ""),
+        f"{exchange.tokens:>7,} tokens  ",
+        Content(question).truncate(60, ellipsis=True),
+    )

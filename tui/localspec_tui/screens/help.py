@@ -47,12 +47,13 @@ _ORIGINS = (
     ("prepared draft, bold underlined", "such a guess that was ready ahead of time: a hit"),
     ("bonus, bold", "came free, after a guess that was accepted as a whole"),
 )
-_NOTES = {"The status line": _FIGURES, "Who wrote a word, where origins are shown": _ORIGINS}
 _REMAPPING = (
     ("In config.toml", "[keys] gives what is named in grey above other keys, several with commas between"),
     ("For example", '"chat.new" = "ctrl+t"'),
 )
 _KEYS_WIDTH = 30
+_Line = tuple[str, str] | tuple[str, str, str]
+"""What is explained, and how; after keys the name of their binding, which may be empty."""
 
 
 class HelpScreen(ModalScreen[None]):
@@ -105,26 +106,16 @@ class HelpScreen(ModalScreen[None]):
         """Scroll by lines."""
         self.query_one("#help").scroll_relative(y=lines, animate=False)
 
-    def _groups(self) -> Iterator[tuple[str, list[_Line]]]:
+    def _groups(self) -> Iterator[tuple[str, Sequence[_Line]]]:
         order = list(_AREAS)
         entries = sorted(self._entries, key=lambda entry: (_place(entry.area, order), entry.area))
         for area, group in groupby(entries, key=lambda entry: entry.area):
-            lines = [_Line("  ".join(entry.keys), _sentence(entry.description), entry.id) for entry in group]
+            lines = [("  ".join(entry.keys), entry.description, entry.id) for entry in group]
             yield _AREAS.get(area, area.capitalize()), lines
-        yield "Other keys", [_Line(name, text) for name, text in _REMAPPING]
-        yield "Commands", [_Line(spec.usage, _sentence(spec.description)) for spec in COMMANDS]
-        yield "The status line", [_Line(name, _sentence(text)) for name, text in _FIGURES]
-        yield (
-            "Who wrote a word, where origins are shown",
-            [_Line(name, _sentence(text)) for name, text in _ORIGINS],
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class _Line:
-    name: str
-    text: str
-    id: str = ""
+        yield "Other keys", _REMAPPING
+        yield "Commands", [(spec.usage, spec.description) for spec in COMMANDS]
+        yield "The status line", _FIGURES
+        yield "Who wrote a word, where origins are shown", _ORIGINS
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,15 +128,11 @@ class _Lines:
         table = Table.grid(padding=(0, 2), expand=True)
         table.add_column(width=min(_KEYS_WIDTH, options.max_width * 2 // 5), overflow="fold")
         table.add_column(ratio=1)
-        for line in self.lines:
-            text = Text.assemble(line.text, (f"  {line.id}", "dim")) if line.id else Text(line.text)
-            table.add_row(Text(line.name, "bold"), text)
+        for name, text, *ids in self.lines:
+            words = Text(text[:1].upper() + text[1:])
+            table.add_row(Text(name, "bold"), words.append(f"  {ids[0]}", "dim") if any(ids) else words)
         yield table
 
 
 def _place(area: str, order: Sequence[str]) -> int:
     return order.index(area) if area in order else len(order)
-
-
-def _sentence(text: str) -> str:
-    return text[:1].upper() + text[1:]

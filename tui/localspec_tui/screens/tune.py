@@ -226,10 +226,16 @@ class TuneScreen(ModalScreen[None]):
                     id="tune-note",
                 )
                 with Horizontal():
-                    yield Button("Begin  Enter", id="tune-begin", variant="primary", compact=True)
-                    yield Button("Quick  q", id="tune-quick", compact=True)
-                    yield Button("Go on  r", id="tune-resume", compact=True)
-                    yield Button("Leave  Esc", id="tune-leave", compact=True)
+                    yield Button(
+                        "Begin  Enter",
+                        id="tune-begin",
+                        variant="primary",
+                        compact=True,
+                        action="screen.begin",
+                    )
+                    yield Button("Quick  q", compact=True, action="screen.quick")
+                    yield Button("Go on  r", compact=True, action="screen.resume")
+                    yield Button("Leave  Esc", id="tune-leave", compact=True, action="screen.leave")
             with Vertical(id="tune-run"):
                 yield Static(id="tune-head", markup=False)
                 with VerticalScroll(id="tune-scroll"):
@@ -258,14 +264,12 @@ class TuneScreen(ModalScreen[None]):
     def action_begin(self) -> None:
         """Begin, or do what the focused button says; at the end, close."""
         if self._ended is not None:
-            self._close()
+            self.dismiss(None)
         elif self._progress is None:
-            press = {"tune-quick": self.action_quick, "tune-resume": self.action_resume}
-            name = self.focused.id if isinstance(self.focused, Button) else None
-            if name == "tune-leave":
-                self.action_leave()
+            if isinstance(self.focused, Button) and self.focused.action != "screen.begin":
+                self.focused.press()
             else:
-                press.get(name or "", self._begin)()
+                self._begin()
 
     def action_quick(self) -> None:
         """Tune with less of everything."""
@@ -281,26 +285,13 @@ class TuneScreen(ModalScreen[None]):
             self._stop.ask()
             self._draw()
         else:
-            self._close()
+            self.dismiss(None)
 
     @on(SelectionList.SelectedChanged)
     def _mark(self, event: SelectionList.SelectedChanged[TaskType]) -> None:
         chosen = set(event.selection_list.selected)
         for index, task in enumerate(TASKS):
             event.selection_list.replace_option_prompt_at_index(index, _line(task, chosen=task in chosen))
-
-    @on(Button.Pressed)
-    def _press(self, event: Button.Pressed) -> None:
-        presses: dict[str, Callable[[], None]] = {
-            "tune-begin": self._begin,
-            "tune-quick": self.action_quick,
-            "tune-resume": self.action_resume,
-            "tune-leave": self.action_leave,
-        }
-        presses[event.button.id or ""]()
-
-    def _close(self) -> None:
-        self.dismiss(None)
 
     # --- the run ---
 

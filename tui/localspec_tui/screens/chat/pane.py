@@ -33,8 +33,7 @@ from localspec.types import Message, Mode
 from localspec_tui.screens.chat.answering import AnswerEnded, Answering, Job
 from localspec_tui.screens.chat.status import ChatStatus
 from localspec_tui.screens.compare import CompareScreen
-from localspec_tui.screens.dialogs import EditScreen, NoteScreen
-from localspec_tui.screens.make_room import MakeRoomScreen
+from localspec_tui.screens.dialogs import EditScreen, MakeRoomScreen, NoteScreen
 from localspec_tui.widgets.composer.composer import (
     Composer,
     DraftChanged,
@@ -379,7 +378,7 @@ class ChatPane(Vertical):
     async def _show_started(self, message: StoredMessage) -> None:
         """Show where the answer is going to be written; one that failed at once is gone already."""
         options = self._session.in_use
-        mode = "off" if options is None else options.settings.mode
+        mode = "off" if options is None else options.request.settings.mode
         self.timeline.clear(f"{mode_name(mode)} answer under way")
         self.screen.query_one(TitleBar).chat_title = self._session.chat.info.title
         try:

@@ -76,7 +76,9 @@ class ChatStatus(StatusLine):
             self.show_choice(self._session.route_shown(options.profile), options.reason)
         size = models.target.context if models is not None else 0
         self._prompt_tokens, self._written = estimate(self._session.chat.prompt(), size).used, 0
-        self._live_stats.start("off" if options is None else options.settings.mode, self._prompt_tokens)
+        self._live_stats.start(
+            "off" if options is None else options.request.settings.mode, self._prompt_tokens
+        )
 
     def _show_record(self, record: AnswerRecord) -> None:
         self.show(live_stats.of_record(record))
