@@ -62,12 +62,5 @@ def test_the_same_prompt_is_shown_once() -> None:
     assert history.older("b") is None
 
 
-def test_a_reset_begins_again_at_the_newest(history: PromptHistory) -> None:
-    history.older("")
-    history.older("tell me more")
-    history.reset()
-    assert history.older("") == "tell me more"
-
-
 def test_without_prompts_there_is_nothing() -> None:
     assert PromptHistory(()).older("") is None

@@ -4,7 +4,7 @@ import pytest
 from textual._xterm_parser import XTermParser
 from textual.widgets import TextArea
 
-from localspec_tui.widgets.composer.composer import (
+from localspec_tui.widgets.composer.composer import Completions, (
     DraftChanged,
     QueuedPromptRemoved,
     QueuedPromptTaken,
@@ -78,7 +78,7 @@ async def test_the_draft_is_told_and_can_be_set() -> None:
         assert app.composer.text == "kept\ndraft"
         await pilot.press("!")
         assert app.composer.text == "kept\ndraft!"
-        assert not app.composer.completing
+        assert not app.query_one(Completions).is_open
 
 
 @pytest.mark.asyncio

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from localspec_tui.widgets.markdown.blocks import Block
-from localspec_tui.widgets.markdown.growing import LONGEST_OPEN, GrowingMarkdown
-from localspec_tui.widgets.markdown.parse import CODE_LINES, build, code_blocks
+from localspec_tui.widgets.markdown.parse import CODE_LINES, LONGEST_OPEN, GrowingMarkdown, build, code_blocks
 from tests.tui.transcripts import Host, said, shown, until
 
 SAMPLE = """# Title

@@ -9,7 +9,6 @@ from collections.abc import Iterable
 from typing import ClassVar
 
 from rich.highlighter import Highlighter
-from rich.style import Style
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -70,8 +69,8 @@ class LogPanel(Vertical):
         Binding("y", "copy", "Copy all", id="log.copy"),
     ]
 
-    def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:  # noqa: A002 - Textual's
-        super().__init__(id=id, classes=classes)
+    def __init__(self, *, classes: str | None = None) -> None:
+        super().__init__(classes=classes)
         self._kept: deque[LogLine] = deque(maxlen=KEPT)
         self._new: deque[LogLine] = deque(maxlen=KEPT)  # the only one that other threads touch
         self._unwritten: deque[LogLine] = deque(maxlen=KEPT)
@@ -97,11 +96,6 @@ class LogPanel(Vertical):
     def text(self) -> str:
         """Return the lines as shown, those of the chosen level."""
         return "\n".join(written(line) for line in [*self._kept, *self._new] if line.level >= self._level)
-
-    @property
-    def level(self) -> int:
-        """Return the lowest level that is shown."""
-        return self._level
 
     def action_level(self, level: int) -> None:
         """Show lines from a level up."""
@@ -147,15 +141,9 @@ class _Levels(Highlighter):
 
     def highlight(self, text: Text) -> None:
         word = text.plain[:8].strip()
-        if word in {"debug", "info"}:
-            text.stylize(self._style("quiet"), 0, 8)
-        elif word == "warning":
-            text.stylize(self._style("warning"), 0, 8)
-        elif word:
-            text.stylize(self._style("error"), 0, len(word))
-
-    def _style(self, kind: str) -> Style:
-        return self._panel.get_component_rich_style(f"log-panel--{kind}", partial=True)
+        kind = {"debug": "quiet", "info": "quiet", "warning": "warning"}.get(word, "error")
+        style = self._panel.get_component_rich_style(f"log-panel--{kind}", partial=True)
+        text.stylize(style, 0, 8 if kind != "error" else len(word))
 
 
 def written(line: LogLine) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from itertools import groupby
@@ -29,15 +29,10 @@ Row: TypeAlias = ChatInfo | str
 
 def rows(chats: Sequence[ChatInfo], today: date) -> tuple[Row, ...]:
     """Return chats under headings by local date, in the order given."""
-    return tuple(_rows(chats, today))
-
-
-def _rows(chats: Sequence[ChatInfo], today: date) -> Iterator[Row]:
-    for number, (heading, group) in enumerate(groupby(chats, lambda chat: _group(chat, today))):
-        if number:
-            yield ""
-        yield heading
-        yield from group
+    found: list[Row] = []
+    for heading, group in groupby(chats, lambda chat: _group(chat, today)):
+        found += ["", heading, *group]
+    return tuple(found[1:])
 
 
 def _group(chat: ChatInfo, today: date) -> str:
@@ -143,8 +138,8 @@ class ChatList(ScrollView, can_focus=True):
         Binding("down,j", "step(1)", "Chat below", id="sidebar.down"),
         Binding("pageup", "page(-1)", "A page up", id="sidebar.page_up"),
         Binding("pagedown", "page(1)", "A page down", id="sidebar.page_down"),
-        Binding("home,g", "first", "First chat", id="sidebar.first"),
-        Binding("end,G", "last", "Last chat", id="sidebar.last"),
+        Binding("home,g", "go(0)", "First chat", id="sidebar.first"),
+        Binding("end,G", "go(-1)", "Last chat", id="sidebar.last"),
         Binding("enter", "open", "Open the chat", id="sidebar.open"),
         Binding("r", "rename", "Rename the chat", id="sidebar.rename"),
         Binding("p", "pin", "Pin the chat, or no longer", id="sidebar.pin"),
@@ -203,14 +198,8 @@ class ChatList(ScrollView, can_focus=True):
 
     def _chat_line(self, row: int, chat: ChatInfo, width: int) -> tuple[Content, Style]:
         is_current = chat.id == self._current
-        names = ["chat"]
-        if is_current:
-            names.append("current")
-        if row == self.hovered:
-            names.append("hover")
-        if row == self.cursor:
-            names.append("cursor")
-        style = self.get_visual_style(*names)
+        applies = {"current": is_current, "hover": row == self.hovered, "cursor": row == self.cursor}
+        style = self.get_visual_style("chat", *(name for name, does in applies.items() if does))
         if row == self.hovered:
             signs = " ".join(sign for _, sign in _ACTIONS)
             right = f" {signs.replace('☆', '★') if chat.pinned else signs} "
@@ -240,26 +229,18 @@ class ChatList(ScrollView, can_focus=True):
 
     def action_step(self, step: int) -> None:
         """Go to the next chat in a direction."""
-        self._go(self._place() + step)
+        if self.cursor is not None:
+            place = self._chat_rows.index(self.cursor) + step
+            self.cursor = self._chat_rows[max(0, min(place, len(self._chat_rows) - 1))]
 
     def action_page(self, step: int) -> None:
         """Go a page in a direction."""
-        self._go(self._place() + step * max(1, self.scrollable_content_region.height - 1))
+        self.action_step(step * max(1, self.scrollable_content_region.height - 1))
 
-    def action_first(self) -> None:
-        """Go to the first chat."""
-        self._go(0)
-
-    def action_last(self) -> None:
-        """Go to the last chat."""
-        self._go(len(self._chat_rows) - 1)
-
-    def _place(self) -> int:
-        return 0 if self.cursor is None else self._chat_rows.index(self.cursor)
-
-    def _go(self, place: int) -> None:
+    def action_go(self, place: int) -> None:
+        """Go to the first chat, or the last."""
         if self._chat_rows:
-            self.cursor = self._chat_rows[max(0, min(place, len(self._chat_rows) - 1))]
+            self.cursor = self._chat_rows[place]
 
     def action_open(self) -> None:
         """Open the chat under the cursor."""

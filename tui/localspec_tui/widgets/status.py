@@ -237,8 +237,8 @@ class StatusLine(Widget):
     }
     """
 
-    def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:  # noqa: A002 - Textual's
-        super().__init__(id=id, classes=classes)
+    def __init__(self) -> None:
+        super().__init__()
         self._speed: tuple[Part, ...] = ()
         self._choice: tuple[Part, ...] = ()
         self._reason = ""

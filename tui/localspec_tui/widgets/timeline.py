@@ -257,8 +257,8 @@ class Timeline(Widget, can_focus=True):
         Binding("minus", "zoom(1)", "Wider", key_display="-", id="timeline.wider"),
     ]
 
-    def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:  # noqa: A002 - Textual's
-        super().__init__(id=id, classes=classes)
+    def __init__(self, *, classes: str | None = None) -> None:
+        super().__init__(classes=classes)
         self._history = History()
         self._scale_s = self._history.fitting_scale()
         self._zoomed = False
@@ -292,11 +292,6 @@ class Timeline(Widget, can_focus=True):
         if early and not self._zoomed:
             self._scale_s = self._history.fitting_scale()
         self.refresh()
-
-    @property
-    def history(self) -> History:
-        """Return the rounds shown."""
-        return self._history
 
     @property
     def picked(self) -> int | None:

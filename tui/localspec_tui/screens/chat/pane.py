@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TypeVar, assert_never
 
 import pyperclip
-from textual import on
+from textual import on, work
 from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.message import Message as ScreenMessage
@@ -257,8 +257,9 @@ class ChatPane(Vertical):
     def _keep_soon(self) -> None:
         """Look after the prompts below when the fingers rest: a kill loses no more than was just typed."""
         self._is_kept = False
-        self.run_worker(self._look_after_draft(), group="draft", exclusive=True, exit_on_error=False)
+        self._look_after_draft()
 
+    @work(group="draft", exclusive=True, exit_on_error=False)
     async def _look_after_draft(self) -> None:
         await asyncio.sleep(REST_S)
         text = self.composer.text

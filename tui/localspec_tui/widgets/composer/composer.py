@@ -79,10 +79,6 @@ class PromptHistory:
             return self._draft
         return found
 
-    def reset(self) -> None:
-        """Forget the walk: what is shown next is a draft again."""
-        self._place = None
-
     def _notice_edits(self, current: str) -> None:
         if self._place is None or self._prompts[self._place] != current:
             self._place, self._draft = None, current
@@ -312,11 +308,6 @@ class Composer(Widget):
     def text(self, text: str) -> None:
         self._prompt.start_with(text)
         self._remember_placed()
-
-    @property
-    def completing(self) -> bool:
-        """Whether completions are open, so that Escape closes them."""
-        return self._completions.is_open
 
     def set_history(self, prompts: Sequence[str]) -> None:
         """Take the earlier prompts, newest first."""

@@ -1,7 +1,8 @@
-"""A widget that shows blocks of text: one widget however long the text, and only what is seen is rendered."""
+"""Widgets that show blocks of text: one however long the text, and only what is seen is rendered."""
 
 from __future__ import annotations
 
+import asyncio
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ from textual.visual import RenderOptions
 from textual.widget import Widget
 
 from localspec_tui.widgets.markdown.blocks import Block
+from localspec_tui.widgets.markdown.parse import GrowingMarkdown, build
 
 _RULES: Final[RulesMap] = {"text_overflow": "fold", "text_wrap": "wrap", "text_align": "left"}
 _OPENED = ("http://", "https://", "mailto:")
@@ -248,3 +250,39 @@ def _moved(segment: Segment, lines: int) -> Segment:
         return segment
     x, y = style.meta["offset"]
     return Segment(segment.text, style + RichStyle.from_meta({"offset": (x, y + lines)}))
+
+
+class AnswerText(Prose):
+    """Markdown that may still grow."""
+
+    def __init__(self, text: str = "", blocks: Sequence[Block] | None = None) -> None:
+        super().__init__(build(text) if blocks is None else blocks)
+        self._text = text
+        self._growing: GrowingMarkdown | None = None
+
+    @property
+    def text(self) -> str:
+        """Return the Markdown that is shown."""
+        return self._text
+
+    def append(self, text: str) -> None:
+        """Add to the end."""
+        if self._growing is None:
+            self._growing = GrowingMarkdown()
+            self._growing.append(self._text)
+            self.set_blocks(self._growing.blocks)
+        self._text += text
+        first = self._growing.append(text)
+        self.set_blocks(self._growing.blocks[first:], first)
+
+    async def finish(self, text: str) -> None:
+        """Show the whole text as it is when read in one go; the work is done beside the event loop."""
+        self._text, self._growing = text, None
+        width = self.content_size.width
+        laid = await asyncio.to_thread(_laid, text, width)
+        if self._text == text and self._growing is None:  # nothing came in the meantime
+            self.set_laid(laid)
+
+
+def _laid(text: str, width: int) -> Laid:
+    return lay(build(text), width) if width else Laid(0, list(build(text)))

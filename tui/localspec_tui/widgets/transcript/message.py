@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Final, Literal, get_args
+from typing import ClassVar, Final, Literal
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -19,9 +19,8 @@ from textual.widgets import Static
 from localspec.chat.messages import Attachment, Shown, State
 from localspec.types import TextPiece
 from localspec_tui.widgets.markdown.blocks import clean
-from localspec_tui.widgets.markdown.growing import AnswerText
 from localspec_tui.widgets.markdown.parse import code_blocks
-from localspec_tui.widgets.markdown.prose import Prose
+from localspec_tui.widgets.markdown.prose import AnswerText, Prose
 from localspec_tui.widgets.origins import pieces_of
 from localspec_tui.widgets.transcript.message_body import Looks, MessageBody, Prepared
 
@@ -62,15 +61,13 @@ class ActionLine(Static):
 
     ALLOW_SELECT = False
 
-    def action_act(self, action: str) -> None:
-        """Tell the message what is to be done with it."""
-        self.post_message(ActionLine.Picked(action))
+    def __init__(self, act: Callable[[Action], None], classes: str) -> None:
+        super().__init__(classes=classes)
+        self._act = act
 
-    @dataclass
-    class Picked(Message):
-        """A word of the line was clicked."""
-
-        action: str
+    def action_act(self, action: Action) -> None:
+        """Do what was clicked."""
+        self._act(action)
 
 
 class MessageView(Vertical, can_focus=True):
@@ -124,10 +121,10 @@ class MessageView(Vertical, can_focus=True):
     def __init__(self, item: Shown, prepared: Prepared, looks: Looks) -> None:
         super().__init__()
         self.item = item
-        self._heading = ActionLine(classes="name")
-        self._state = ActionLine(classes="state")
+        self._heading = ActionLine(self.action_act, "name")
+        self._state = ActionLine(self.action_act, "state")
         self._label = Static(classes="label", markup=False)
-        self._actions = ActionLine(classes="actions")
+        self._actions = ActionLine(self.action_act, "actions")
         self.body = MessageBody(item, prepared, looks)
         self._tell()
 
@@ -175,13 +172,6 @@ class MessageView(Vertical, can_focus=True):
                 return
             text = codes[0]
         self.post_message(ActionAsked(action, message.id, text))
-
-    def on_action_line_picked(self, event: ActionLine.Picked) -> None:
-        """Do what was clicked."""
-        event.stop()
-        for action in get_args(Action):
-            if action == event.action:
-                self.action_act(action)
 
     def on_prose_code_picked(self, event: Prose.CodePicked) -> None:
         """Ask the screen to copy the code that was clicked."""

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
 from textual.geometry import Size
-from textual.message import Message
 from textual.reactive import Reactive, reactive
 from textual.widget import Widget
 from textual.widgets import Static
@@ -21,9 +21,8 @@ from localspec.chat.messages import Shown
 from localspec.chat.thinking import Part, split
 from localspec.types import TextPiece
 from localspec_tui.widgets.markdown.blocks import Block, clean
-from localspec_tui.widgets.markdown.growing import AnswerText
 from localspec_tui.widgets.markdown.parse import build
-from localspec_tui.widgets.markdown.prose import Prose
+from localspec_tui.widgets.markdown.prose import AnswerText, Prose
 from localspec_tui.widgets.origins import OriginText, pieces_of
 
 
@@ -31,13 +30,6 @@ class ThinkingHead(Static):
     """The line that stays when the thinking is folded."""
 
     ALLOW_SELECT = False
-
-    class Picked(Message):
-        """The line was clicked."""
-
-    def on_click(self) -> None:
-        """Ask to fold or unfold."""
-        self.post_message(self.Picked())
 
 
 class ThinkingView(Vertical, can_focus=True):
@@ -66,7 +58,6 @@ class ThinkingView(Vertical, can_focus=True):
         self._prose = AnswerText()
         self._text = ""
         self._shown = 0  # so many characters have been given to the prose
-        self._words = 0
         self._complete = closed
         self.append(text)
         self.unfolded = unfolded
@@ -82,21 +73,17 @@ class ThinkingView(Vertical, can_focus=True):
         yield self._prose
 
     def append(self, text: str) -> None:
-        """Take more of it; a folded text only counts its words."""
-        joined = bool(self._text and text) and not (self._text[-1].isspace() or text[0].isspace())
-        self._words += len(text.split()) - joined
+        """Take more of it; of a folded text only the words are counted."""
         self._text += text
         self._refresh()
 
     def close(self) -> None:
         """Take note that it came to its end."""
-        if not self._complete:
-            self._complete = True
-            self._refresh()
+        self._complete = True
+        self._refresh()
 
     async def finish(self, text: str) -> None:
         """Take the whole of it: no more comes."""
-        self._words = len(text.split())
         self._text, self._complete = text, True
         if self._shown:
             self._shown = len(text)
@@ -112,16 +99,17 @@ class ThinkingView(Vertical, can_focus=True):
         """Fold or unfold."""
         self.unfolded = not self.unfolded
 
-    def on_thinking_head_picked(self, event: ThinkingHead.Picked) -> None:
+    def on_click(self, event: events.Click) -> None:
         """Fold or unfold on a click on the line."""
-        event.stop()
-        self.action_unfold()
+        if event.widget is self._head:
+            self.action_unfold()
 
     def _refresh(self) -> None:
         if self.unfolded and self._shown < len(self._text):
             self._prose.append(self._text[self._shown :])
             self._shown = len(self._text)
-        count = f"{self._words:,} {'word' if self._words == 1 else 'words'}"
+        words = len(self._text.split())
+        count = f"{words:,} {'word' if words == 1 else 'words'}"
         doing = "Thinking" if self._complete else "Thinking ..."
         self._head.update(Content(f"{doing}, {count}  {'▾' if self.unfolded else '▸'}"))
 
@@ -182,11 +170,6 @@ class MessageBody(Vertical):
     def text(self) -> str:
         """Return all of the text, with its tags."""
         return self._text
-
-    @property
-    def answer(self) -> Sequence[AnswerText]:
-        """Return the parts that are Markdown, in order."""
-        return [body for body in self._bodies if isinstance(body, AnswerText)]
 
     def compose(self) -> ComposeResult:
         """Lay out what there is."""
