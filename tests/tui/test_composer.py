@@ -4,7 +4,8 @@ import pytest
 from textual._xterm_parser import XTermParser
 from textual.widgets import TextArea
 
-from localspec_tui.widgets.composer.composer import Completions, (
+from localspec_tui.widgets.composer.composer import (
+    Completions,
     DraftChanged,
     QueuedPromptRemoved,
     QueuedPromptTaken,
