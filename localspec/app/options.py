@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import get_args
 
+from localspec.chat.answer_settings import SessionRequest
+from localspec.chat.auto import AUTO, with_auto
 from localspec.errors import UserError
 from localspec.models.names import Reference, file_named
 from localspec.storage.config import read_config
 from localspec.storage.paths import config_dir
-from localspec.storage.profiles import Speculation
-from localspec.types import EngineSettings, Mode, ModelOptions
+from localspec.storage.profiles import (
+    DEFAULT_PROFILE,
+    Profile,
+    Speculation,
+    files_in,
+    profile,
+)
+from localspec.types import EngineSettings, Mode, ModelOptions, Sampling
 
 MODES = ("auto", *get_args(Mode))  # that one can ask for
 DRAFT_MODES = ("sd", "ssd")
@@ -198,3 +207,55 @@ def decoding(args: argparse.Namespace) -> Decoding:
             fallback=args.fallback,
         )
     )
+
+
+def session_request(args: argparse.Namespace) -> SessionRequest:
+    """Return what the flags ask of answers; raises UserError."""
+    if "" in args.stop:
+        raise UserError("--stop got an empty text", "leave it out, or name the text that ends the answer")
+    return SessionRequest(
+        speculation=decoding(args).asked,
+        sampling=partial(sampled, args),
+        system=system_prompt(args),
+        max_tokens=args.predict,
+        stop=tuple(args.stop),
+        seed=args.seed,
+        template_variables=args.chat_template_kwargs,
+    )
+
+
+def sampled(args: argparse.Namespace, sampling: Sampling) -> Sampling:
+    """Return a sampling in which what was given as flags replaces what was there."""
+    given = {field.name: getattr(args, field.name) for field in fields(Sampling)}
+    return replace(sampling, **{name: value for name, value in given.items() if value is not None})
+
+
+def profiles_named(name: str | None) -> tuple[Profile, ...]:
+    """Return the profile of that name, and those that it may follow; without a name one that asks nothing."""
+    folder = config_dir() / "profiles"
+    if name is None:
+        return (Profile(DEFAULT_PROFILE, "General", "", "dialogue", "", Sampling(), folder),)
+    if name != AUTO or AUTO in files_in(folder):
+        return (profile(name, folder),)
+    *others, auto = with_auto((profile(DEFAULT_PROFILE, folder), profile("coding", folder)))
+    return (auto, *others)
+
+
+def system_prompt(args: argparse.Namespace) -> str | None:
+    """Return the system prompt that was given, None if none was; raises UserError."""
+    text: str | None = args.system_prompt
+    file: str | None = args.system_prompt_file
+    if text is not None and file is not None:
+        raise UserError("-sys and -sysf both give a system prompt", "keep one of them")
+    if file is None:
+        return text
+    try:
+        return Path(file).read_text(encoding="utf-8").rstrip("\n")
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"system prompt file `{file}` is not UTF-8 text: byte {error.object[error.start]:#04x} "
+            f"at offset {error.start}",
+            "save it as UTF-8",
+        ) from None
+    except OSError as error:
+        raise UserError(f"cannot read system prompt file `{file}`: {error.strerror}") from None

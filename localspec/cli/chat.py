@@ -10,8 +10,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Protocol, get_args
 
 from localspec.app import figures
-from localspec.app.answer_options import profiles_named, session_request
-from localspec.app.options import DRAFT_MODES, MODES, pair_options
+from localspec.app.options import DRAFT_MODES, MODES, pair_options, profiles_named, session_request
 from localspec.app.tuned_pair import KnownPair
 from localspec.chat.session import ChatSession
 from localspec.cli.shared import opening
@@ -23,8 +22,16 @@ from localspec.cli.shared.arguments import (
     set_up_logging,
     verb_parser,
 )
-from localspec.cli.shared.console import LEGEND, colours_unwanted, decode_utf8, is_terminal, say
-from localspec.cli.shared.errors import INTERRUPTED, SUCCESS, tell
+from localspec.cli.shared.console import (
+    INTERRUPTED,
+    LEGEND,
+    SUCCESS,
+    colours_unwanted,
+    decode_utf8,
+    is_terminal,
+    say,
+    tell,
+)
 from localspec.errors import ContextFullError, EngineError, StoreError, UserError
 from localspec.models.default_pair import name_of
 from localspec.storage.paths import chats_file

@@ -10,8 +10,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from localspec.cli.shared.arguments import Parser, set_up_logging, verb_parser
-from localspec.cli.shared.console import StatusLine, say
-from localspec.cli.shared.errors import SUCCESS
+from localspec.cli.shared.console import SUCCESS, StatusLine, say
 
 if TYPE_CHECKING:
     from localspec.hardware.device_info import DeviceInfo, DeviceUser, LinkRate, Machine, MemoryRate

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from localspec.cli.shared.arguments import Parser, verb_parser, whole
-from localspec.cli.shared.console import colours_unwanted, is_terminal, read_utf8, say
-from localspec.cli.shared.errors import SUCCESS
+from localspec.cli.shared.console import SUCCESS, colours_unwanted, is_terminal, read_utf8, say
 from localspec.errors import UserError
 from localspec.storage import paths
 from localspec.storage.paths import expanded, make_private_folder, write_atomically

@@ -8,8 +8,7 @@ from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from importlib import import_module
 
-from localspec.cli.shared.console import is_terminal
-from localspec.cli.shared.errors import exit_code
+from localspec.cli.shared.console import exit_code, is_terminal
 from localspec.errors import UserError
 from localspec.version import __version__
 

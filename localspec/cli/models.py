@@ -7,8 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from localspec import units
 from localspec.cli.shared.arguments import Parser, verb_parser
-from localspec.cli.shared.console import say
-from localspec.cli.shared.errors import SUCCESS
+from localspec.cli.shared.console import SUCCESS, say
 from localspec.models.default_pair import on_this_computer
 from localspec.models.local import LocalModel
 from localspec.storage.paths import expanded

@@ -17,7 +17,7 @@ from localspec.cli.shared.arguments import (
     set_up_logging,
     verb_parser,
 )
-from localspec.cli.shared.errors import SUCCESS
+from localspec.cli.shared.console import SUCCESS
 
 SCHEMA = 1
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 
 from localspec.cli.shared.arguments import Parser, verb_parser
-from localspec.cli.shared.errors import SUCCESS
+from localspec.cli.shared.console import SUCCESS
 from localspec.cli.shared.opening import fetch
 from localspec.models.names import parse
 

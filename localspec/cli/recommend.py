@@ -10,8 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, get_args
 
 from localspec.cli.shared.arguments import Parser, verb_parser
-from localspec.cli.shared.console import say
-from localspec.cli.shared.errors import SUCCESS
+from localspec.cli.shared.console import SUCCESS, say
 from localspec.types import TaskType
 
 if TYPE_CHECKING:

@@ -9,8 +9,7 @@ from pathlib import Path
 
 from localspec import units
 from localspec.cli.shared.arguments import Parser, verb_parser
-from localspec.cli.shared.console import is_terminal, say
-from localspec.cli.shared.errors import FAILURE, SUCCESS
+from localspec.cli.shared.console import FAILURE, SUCCESS, is_terminal, say
 from localspec.errors import UserError
 from localspec.models.default_pair import on_this_computer
 from localspec.models.local import LocalModel, named, no_such_model

@@ -10,8 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from localspec.app import figures
-from localspec.app.answer_options import profiles_named, session_request
-from localspec.app.options import pair_options
+from localspec.app.options import pair_options, profiles_named, session_request
 from localspec.app.tuned_pair import KnownPair
 from localspec.chat.answer_settings import Answered, AnswerOptions, Chooser
 from localspec.chat.auto import Question, followed
@@ -23,8 +22,7 @@ from localspec.cli.shared.arguments import (
     set_up_logging,
     verb_parser,
 )
-from localspec.cli.shared.console import is_terminal, read_utf8, say
-from localspec.cli.shared.errors import FAILURE, INTERRUPTED, SUCCESS
+from localspec.cli.shared.console import FAILURE, INTERRUPTED, SUCCESS, is_terminal, read_utf8, say
 from localspec.errors import UserError
 from localspec.types import Finished, Message
 

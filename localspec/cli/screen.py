@@ -9,8 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from localspec.app import placing
-from localspec.app.answer_options import session_request
-from localspec.app.options import pair_options
+from localspec.app.options import pair_options, session_request
 from localspec.app.tuned_pair import KnownPair, settled
 from localspec.chat.auto import with_auto
 from localspec.cli.shared.arguments import Parser, add_answer_flags, verb_parser

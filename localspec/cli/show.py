@@ -9,8 +9,7 @@ from pathlib import Path
 
 from localspec import units
 from localspec.cli.shared.arguments import Parser, context_size, verb_parser
-from localspec.cli.shared.console import say
-from localspec.cli.shared.errors import SUCCESS
+from localspec.cli.shared.console import SUCCESS, say
 from localspec.errors import UserError
 from localspec.hardware.device_info import DeviceNeed
 from localspec.hardware.memory.estimate import estimate

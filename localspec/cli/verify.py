@@ -22,8 +22,7 @@ from localspec.cli.shared.arguments import (
     verb_parser,
     whole,
 )
-from localspec.cli.shared.console import ProgressLine, on_interrupt
-from localspec.cli.shared.errors import FAILURE, INTERRUPTED, SUCCESS
+from localspec.cli.shared.console import FAILURE, INTERRUPTED, SUCCESS, ProgressLine, on_interrupt
 from localspec.errors import UserError
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from importlib import import_module
 import pytest
 
 from localspec.cli.devices import main, table
-from localspec.cli.shared.errors import exit_code
+from localspec.cli.shared.console import exit_code
 from localspec.hardware import machine as machine_module
 from localspec.hardware.device_info import DeviceInfo, DeviceUser, LinkRate, Machine, MemoryRate
 from localspec.hardware.machine import Progress

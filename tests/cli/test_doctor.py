@@ -13,8 +13,7 @@ import pytest
 
 from localspec.chat.store.store import Store
 from localspec.cli import doctor
-from localspec.cli.doctor import files, hardware
-from localspec.cli.doctor.hardware import Check, card_vendors, machine_checks, rebuild_command
+from localspec.cli.doctor import Check, card_vendors, machine_checks, rebuild_command
 from localspec.hardware.device_info import DeviceInfo, Machine, MemoryRate
 from localspec.hardware.devices import Sight
 from localspec.hardware.nvml import Cards, look_through
@@ -32,13 +31,13 @@ WITH_CARD = Sight(Machine((CARD, PROCESSOR)), found(cuda(0), CPU), ONE)
 @pytest.fixture(autouse=True)
 def calm(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let no other program and no real card of this machine into the tests."""
-    monkeypatch.setattr(hardware, "busy_cores", lambda: (0.5, "somebody (process 1)"))
+    monkeypatch.setattr(doctor, "busy_cores", lambda: (0.5, "somebody (process 1)"))
     monkeypatch.setattr(
-        hardware,
+        doctor,
         "card_vendors",
         lambda sight: ("NVIDIA",) if sight.cards.cards or sight.cards.trouble else (),
     )
-    monkeypatch.setattr(hardware, "_INSTRUCTIONS", {})
+    monkeypatch.setattr(doctor, "_INSTRUCTIONS", {})
 
 
 def check(
@@ -66,7 +65,7 @@ def test_a_build_for_the_processor_alone_beside_a_card_fails_with_the_command() 
 def test_the_small_card_within_the_processor_does_not_matter_beside_another(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(hardware, "card_vendors", lambda sight: ("NVIDIA", "AMD"))
+    monkeypatch.setattr(doctor, "card_vendors", lambda sight: ("NVIDIA", "AMD"))
     texts = [seen.text for seen in machine_checks(WITH_CARD, WITH_CARD.machine, {}) if seen.name == "cards"]
     assert texts == ["the NVIDIA card is used"]
 
@@ -100,21 +99,21 @@ def test_another_version_of_llama_cpp_is_a_warning() -> None:
 
 
 def test_unused_instructions_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hardware, "_INSTRUCTIONS", {"avx2": "AVX2", "avx512f": "AVX512"})
+    monkeypatch.setattr(doctor, "_INSTRUCTIONS", {"avx2": "AVX2", "avx512f": "AVX512"})
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc/cpuinfo").write_text("flags\t\t: fpu avx2 avx512f\n")
-    seen = hardware._instructions(PLAIN, (), tmp_path)
+    seen = doctor._instructions(PLAIN, (), tmp_path)
     assert seen.verdict == "warn"
     assert "AVX512 unused" in seen.text
     assert "AVX2" not in seen.text
     (tmp_path / "proc/cpuinfo").write_text("flags\t\t: fpu avx2\n")
-    assert hardware._instructions(PLAIN, (), tmp_path).verdict == "pass"
+    assert doctor._instructions(PLAIN, (), tmp_path).verdict == "pass"
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="other systems have other threads")
 def test_a_build_without_openmp_is_a_warning(tmp_path: Path) -> None:
     without = replace(PLAIN.found, features={"CPU": ("AVX2",)})
-    seen = hardware._instructions(replace(PLAIN, found=without), (), tmp_path)
+    seen = doctor._instructions(replace(PLAIN, found=without), (), tmp_path)
     assert "OpenMP" in seen.text
 
 
@@ -145,7 +144,7 @@ def test_threads_beyond_the_cores_are_a_warning(variable: str, value: str, verdi
 
 
 def test_a_busy_processor_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hardware, "busy_cores", lambda: (6.2, "blender (process 7)"))
+    monkeypatch.setattr(doctor, "busy_cores", lambda: (6.2, "blender (process 7)"))
     seen = check("other programs")
     assert seen.verdict == "warn"
     assert "6.2 of 8 cores, blender (process 7) the most" in seen.text
@@ -174,9 +173,9 @@ def test_makers_of_cards_are_found_without_any_driver(tmp_path: Path) -> None:
 
 
 def test_the_mending_command_suits_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hardware, "find_spec", lambda name: object())
+    monkeypatch.setattr(doctor, "find_spec", lambda name: object())
     assert f"{sys.executable} -m pip install --force-reinstall" in rebuild_command(())
-    monkeypatch.setattr(hardware, "find_spec", lambda name: None)
+    monkeypatch.setattr(doctor, "find_spec", lambda name: None)
     assert f"uv pip install --python {sys.executable}" in rebuild_command(("AMD",))
     assert "GGML_VULKAN=ON" in rebuild_command(("AMD",))
 
@@ -185,34 +184,34 @@ def test_folders_must_be_writable_private_and_have_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tmp_path.chmod(0o700)
-    assert files.folder("data folder", tmp_path).verdict == "pass"
+    assert doctor.folder("data folder", tmp_path).verdict == "pass"
     for free, verdict in ((2**29, "warn"), (2**20, "fail")):
         with monkeypatch.context() as patch:
-            patch.setattr(files, "disk_usage", lambda path, free=free: SimpleNamespace(free=free))
-            assert files.folder("data folder", tmp_path).verdict == verdict
+            patch.setattr(doctor, "disk_usage", lambda path, free=free: SimpleNamespace(free=free))
+            assert doctor.folder("data folder", tmp_path).verdict == verdict
     if os.name == "posix":
         for mode in (0o755, 0o710):
             tmp_path.chmod(mode)
-            seen = files.folder("data folder", tmp_path)
+            seen = doctor.folder("data folder", tmp_path)
             assert (seen.verdict, seen.mend) == ("warn", f"chmod 700 {tmp_path}")
     monkeypatch.setattr(os, "access", lambda path, mode: False)
-    assert files.folder("data folder", tmp_path).verdict == "fail"
-    assert files.chats().verdict == "fail"
+    assert doctor.folder("data folder", tmp_path).verdict == "fail"
+    assert doctor.chats().verdict == "fail"
 
 
 def test_chats_are_read_and_left_as_they_are() -> None:
-    assert files.chats().text == "none kept yet"
+    assert doctor.chats().text == "none kept yet"
     assert not paths.chats_file().exists()
     with Store(paths.chats_file()) as store:
         store.new_chat("hello")
     before = paths.chats_file().read_bytes()
-    assert files.chats().verdict == "pass"
+    assert doctor.chats().verdict == "pass"
     assert paths.chats_file().read_bytes() == before
 
 
 def test_damaged_chats_fail_with_a_way_to_rescue_them() -> None:
     paths.chats_file().write_bytes(b"this is no database" * 100)
-    seen = files.chats()
+    seen = doctor.chats()
     assert seen.verdict == "fail"
     assert ".recover" in seen.mend
 
@@ -227,22 +226,22 @@ def test_damage_inside_the_chats_is_found() -> None:
     data = bytearray(path.read_bytes())
     data[8192:8292] = b"\xff" * 100
     path.write_bytes(data)
-    assert files.chats().verdict == "fail"
+    assert doctor.chats().verdict == "fail"
 
 
 def test_configured_models_are_looked_at(demo_target: Path, tmp_path: Path) -> None:
-    (nothing,) = files.models()
+    (nothing,) = doctor.models()
     assert nothing.verdict == "pass"
     config = paths.config_dir() / "config.toml"
     hybrid = tiny.recurrent(tmp_path / "hybrid.gguf")
     config.write_text(f"[models]\ntarget = '{demo_target}'\ndraft = '{hybrid}'\n")
-    settled, target, draft = files.models()
+    settled, target, draft = doctor.models()
     assert [settled.verdict, target.verdict, draft.verdict] == ["pass", "pass", "warn"]
     assert "running state" in draft.text
     config.write_text("[models]\ntarget = 'missing.gguf'\n")
-    assert [seen.verdict for seen in files.models()] == ["pass", "fail"]
+    assert [seen.verdict for seen in doctor.models()] == ["pass", "fail"]
     config.write_text("theme = 3\n")
-    (broken,) = files.models()
+    (broken,) = doctor.models()
     assert broken.verdict == "fail"
 
 
@@ -253,16 +252,16 @@ def test_a_terminal_without_utf8_is_a_warning(
     monkeypatch: pytest.MonkeyPatch, encoding: str | None, verdict: str
 ) -> None:
     monkeypatch.setattr(sys, "stdout", SimpleNamespace(encoding=encoding))
-    assert files._characters().verdict == verdict
+    assert doctor._characters().verdict == verdict
 
 
 def test_a_dumb_terminal_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "is_terminal", lambda stream: True)
-    assert files._colours({"COLORTERM": "truecolor", "TERM": "xterm"}).text == "16 million"
-    assert files._colours({"TERM": "xterm-256color"}).text == "256"
-    assert files._colours({"NO_COLOR": "1"}).verdict == "pass"
+    monkeypatch.setattr(doctor, "is_terminal", lambda stream: True)
+    assert doctor._colours({"COLORTERM": "truecolor", "TERM": "xterm"}).text == "16 million"
+    assert doctor._colours({"TERM": "xterm-256color"}).text == "256"
+    assert doctor._colours({"NO_COLOR": "1"}).verdict == "pass"
     if os.name != "nt":
-        assert files._colours({"TERM": "dumb"}).verdict == "warn"
+        assert doctor._colours({"TERM": "dumb"}).verdict == "warn"
 
 
 FINE = Check("threads", "pass", "fine")

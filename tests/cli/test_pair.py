@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from localspec.app.recommendation import Partner, Target, families, partners
+from localspec.cli import doctor
 from localspec.cli import pair as verb
-from localspec.cli.doctor import hardware
-from localspec.cli.pair.candidates import Partner, Target, families, partners
-from localspec.cli.pair.measuring import Gain, measure
+from localspec.cli.pair import Gain, measure
 from localspec.errors import EngineDied, EngineError
 from localspec.hardware import machine as machine_module
 from localspec.models.catalogue import Catalogue, approximate_shape
@@ -192,12 +192,12 @@ def test_targets_that_are_not_here(invoke: Invoke) -> None:
 def test_measuring_on_the_command_line(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
     models = Timed({"off": 2.0, "sd": 1.0, "ssd": 1.0})
     monkeypatch.setattr(verb, "open_pair", lambda _target, _partner: models)
-    monkeypatch.setattr(hardware, "busy_cores", lambda: (1.5, "a game (process 7)"))
+    monkeypatch.setattr(doctor, "busy_cores", lambda: (1.5, "a game (process 7)"))
     outcome = invoke("pair", "demo-target", "--measure")
     assert "measured: faster: " in outcome.out
     assert models.closed
     assert "other programs take 1.5 cores, a game (process 7) the most" in outcome.err
-    monkeypatch.setattr(hardware, "busy_cores", lambda: (0.1, "a clock"))
+    monkeypatch.setattr(doctor, "busy_cores", lambda: (0.1, "a clock"))
 
     def dies(_target: Path, _partner: Partner) -> None:
         raise EngineDied("the models' process was killed")
@@ -213,8 +213,8 @@ def test_measuring_on_the_command_line(invoke: Invoke, monkeypatch: pytest.Monke
 def test_the_bundled_pair_really_runs(
     monkeypatch: pytest.MonkeyPatch, demo_target: Path, demo_draft: Path
 ) -> None:
-    monkeypatch.setattr("localspec.cli.pair.measuring.PROMPTS", 2)
-    monkeypatch.setattr("localspec.cli.pair.measuring.TOKENS", 24)
+    monkeypatch.setattr("localspec.cli.pair.PROMPTS", 2)
+    monkeypatch.setattr("localspec.cli.pair.TOKENS", 24)
     target = verb.find_target(str(demo_target), (), KNOWN_NONE)
     draft = on_disk("draft", verb.find_target(str(demo_draft), (), KNOWN_NONE).shape)
     (partner,) = partners(target, machine(), (replace(draft, path=demo_draft),), KNOWN_NONE)

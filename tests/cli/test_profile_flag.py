@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
 
-from localspec.app.answer_options import (
-    SamplingFlags,
+from localspec.app.options import (
     profiles_named,
-    sampling_given,
+    sampled,
     session_request,
-    system_given,
+    system_prompt,
 )
 from localspec.cli.shared.arguments import Parser, add_answer_flags, verb_parser
 from localspec.errors import UserError
@@ -34,34 +33,32 @@ def parser() -> Parser:
 
 def test_no_flag_given_leaves_everything(parser: Parser) -> None:
     args = parser.parse_args([])
-    assert sampling_given(args) == SamplingFlags()
-    assert system_given(args) is None
+    assert system_prompt(args) is None
     sampling = Sampling(0.1, 2, 0.3, 0.4, 1.5, 0.6, 0.7, 8)
-    assert sampling_given(args).apply(sampling) == sampling
+    assert sampled(args, sampling) == sampling
 
 
 def test_what_is_given_counts_even_if_it_is_the_default(parser: Parser) -> None:
     args = parser.parse_args(["--temp", "0.8", "--min-p", "0", "-sys", ""])
-    assert sampling_given(args) == SamplingFlags(temperature=0.8, min_p=0.0)
-    assert sampling_given(args).apply(Sampling(temperature=0.1)) == Sampling(temperature=0.8, min_p=0.0)
-    assert system_given(args) == ""
+    assert sampled(args, Sampling(temperature=0.1)) == Sampling(temperature=0.8, min_p=0.0)
+    assert system_prompt(args) == ""
 
 
-def test_every_way_of_sampling_has_its_flag() -> None:
-    assert [field.name for field in fields(SamplingFlags)] == [field.name for field in fields(Sampling)]
+def test_every_way_of_sampling_has_its_flag(parser: Parser) -> None:
+    assert {field.name for field in fields(Sampling)} <= vars(parser.parse_args([])).keys()
 
 
 def test_a_system_prompt_file_counts_as_given(parser: Parser, tmp_path: Path) -> None:
     file = tmp_path / "system.txt"
     file.write_text("Be kind.\n", encoding="utf-8")
-    assert system_given(parser.parse_args(["-sysf", str(file)])) == "Be kind."
+    assert system_prompt(parser.parse_args(["-sysf", str(file)])) == "Be kind."
 
 
 def test_a_profile_fills_what_flags_leave_open(parser: Parser) -> None:
     request = session_request(parser.parse_args(["--profile", "coding", "--top-k", "7"]))
     assert request.system is None
     assert profiles_named("coding") == (CODING,)
-    assert request.sampling_under(CODING, None) == SamplingFlags(top_k=7).apply(CODING.sampling)
+    assert request.sampling_under(CODING, None) == replace(CODING.sampling, top_k=7)
 
 
 @pytest.mark.parametrize("text", ["Be brief.", ""])

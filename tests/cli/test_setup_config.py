@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from localspec.cli.setup.config_file import ModelsTable, edited, prepare
+from localspec.cli.setup.work import ModelsTable, edited, prepare
 from localspec.errors import UserError
 from localspec.storage.config import read_config
 

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 
 import pytest
 
-from localspec.cli.setup import Working, converse
 from localspec.cli.setup.steps import (
     Bundled,
     OnDisk,
@@ -15,7 +14,9 @@ from localspec.cli.setup.steps import (
     Reply,
     State,
     Step,
+    Working,
     advance,
+    converse,
     question,
     read,
     usual,

@@ -46,8 +46,7 @@ from localspec.cli.shared.arguments import (
     verb_parser,
     whole,
 )
-from localspec.cli.shared.console import ProgressLine, on_interrupt, say
-from localspec.cli.shared.errors import FAILURE, INTERRUPTED, SUCCESS
+from localspec.cli.shared.console import FAILURE, INTERRUPTED, SUCCESS, ProgressLine, on_interrupt, say
 from localspec.errors import Cancelled, EngineError, LocalSpecError
 from localspec.storage.paths import write_atomically
 from localspec.types import EngineSettings

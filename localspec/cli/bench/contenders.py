@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast, get_args
 
-from localspec.app.answer_options import sampling_given
-from localspec.app.options import DRAFT_MODES, PairOptions, decoding
+from localspec.app.options import DRAFT_MODES, PairOptions, decoding, sampled
 from localspec.app.tuned_pair import KnownPair
 from localspec.benchmark.harness import Contender, OwnContender, Prompt, Question
 from localspec.benchmark.prompts import profile_prompts, read_prompts, spread
@@ -125,7 +124,7 @@ def request_of(args: argparse.Namespace, prompts: Sequence[Prompt], pair: PairOp
         asked_modes=args.modes is not None,
         lengths=args.lengths,
         prompts=tuple(prompts),
-        sampling=sampling_given(args).apply(USUAL_SAMPLING),
+        sampling=sampled(args, USUAL_SAMPLING),
         max_tokens=args.predict,
         repetitions=args.runs,
         speculation=replace(decoding(args).asked, mode=None, draft_length=None),

@@ -4,32 +4,18 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import get_args
 
-from localspec.cli.setup.steps import (
-    Bundled,
-    OnDisk,
-    Pick,
-    Reply,
-    State,
-    Step,
-    advance,
-    question,
-    read,
-    usual,
-)
+from localspec.cli.setup.steps import Bundled, OnDisk, Pick, converse
 from localspec.cli.shared.arguments import Parser, set_up_logging, verb_parser
-from localspec.cli.shared.console import is_terminal, say
-from localspec.cli.shared.errors import SUCCESS, tell
+from localspec.cli.shared.console import SUCCESS, is_terminal, say
 from localspec.errors import UserError
 from localspec.storage import paths
 from localspec.storage.config import read_config
 from localspec.types import TaskType
 
 SCHEMA = 1
-Ask = Callable[[str], str | None]
-"""Ask a question and return the line that was typed; None at the end of the input."""
 
 
 def parser() -> Parser:
@@ -82,68 +68,6 @@ def _given(model: str | None, draft: str | None, *, bundled: bool) -> Pick | Non
     if bundled:
         return Bundled()
     return OnDisk(model, draft) if model else None
-
-
-class Working:
-    """What the questions are about; `setup_work` does it on the real machine."""
-
-    options = 0
-
-    def show(self, step: Step, state: State) -> None:
-        """Tell what a step is about, before its question."""
-
-    def do(self, state: State, reply: Reply | Pick) -> bool:
-        """Do what a reply asks for; return whether models have to be downloaded. Raises UserError."""
-        return False
-
-
-def converse(work: Working, ask: Ask | None, given: Pick | None = None) -> State:
-    """Go through the questions to their end; without `ask` the usual replies are taken."""
-    state = State()
-    while state.step != "end":
-        try:
-            work.show(state.step, state)
-        except UserError as error:
-            if ask is None or state.step in ("measure", "choose"):
-                raise
-            tell(error)
-            state = _back_to_choose(state)  # other models may do better
-            continue
-        reply = _reply(state.step, work.options, ask, given)
-        if state.step == "choose":
-            given = None  # coming back, one may choose otherwise
-        try:
-            needs_download = work.do(state, reply)
-        except UserError as error:
-            if ask is None:
-                raise
-            tell(error)
-            if state.step == "download":
-                state = _back_to_choose(state)
-            continue
-        state = advance(state, reply, needs_download=needs_download)
-    return state
-
-
-def _reply(step: Step, options: int, ask: Ask | None, given: Pick | None) -> Reply | Pick:
-    if step == "choose" and given is not None:
-        return given
-    if ask is None:
-        return usual(step, options)
-    while True:
-        text = ask(question(step, options))
-        if text is None:
-            return Reply.QUIT
-        try:
-            return read(step, text, options)
-        except UserError as error:
-            tell(error)
-
-
-def _back_to_choose(state: State) -> State:
-    while state.step != "choose" and state.before is not None:
-        state = state.before
-    return state
 
 
 def _ask(text: str) -> str | None:

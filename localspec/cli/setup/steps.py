@@ -1,12 +1,14 @@
-"""The questions of `localspec setup`: which comes when, and what a reply means; pure."""
+"""The questions of `localspec setup`: which comes when, and what a reply means."""
 
 from __future__ import annotations
 
 import shlex
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Literal
 
+from localspec.cli.shared.console import tell
 from localspec.errors import UserError
 
 Step = Literal["measure", "choose", "download", "place", "write", "end"]
@@ -165,3 +167,69 @@ def _split(text: str) -> list[str]:
         return list(lexer)
     except ValueError:
         raise UserError("a quotation mark is not closed", 'write for instance: f "my model.gguf"') from None
+
+
+Ask = Callable[[str], str | None]
+"""Ask a question and return the line that was typed; None at the end of the input."""
+
+
+class Working:
+    """What the questions are about; `work.py` does it on the real machine."""
+
+    options = 0
+
+    def show(self, step: Step, state: State) -> None:
+        """Tell what a step is about, before its question."""
+
+    def do(self, state: State, reply: Reply | Pick) -> bool:
+        """Do what a reply asks for; return whether models have to be downloaded. Raises UserError."""
+        return False
+
+
+def converse(work: Working, ask: Ask | None, given: Pick | None = None) -> State:
+    """Go through the questions to their end; without `ask` the usual replies are taken."""
+    state = State()
+    while state.step != "end":
+        try:
+            work.show(state.step, state)
+        except UserError as error:
+            if ask is None or state.step in ("measure", "choose"):
+                raise
+            tell(error)
+            state = _back_to_choose(state)  # other models may do better
+            continue
+        reply = _reply(state.step, work.options, ask, given)
+        if state.step == "choose":
+            given = None  # coming back, one may choose otherwise
+        try:
+            needs_download = work.do(state, reply)
+        except UserError as error:
+            if ask is None:
+                raise
+            tell(error)
+            if state.step == "download":
+                state = _back_to_choose(state)
+            continue
+        state = advance(state, reply, needs_download=needs_download)
+    return state
+
+
+def _reply(step: Step, options: int, ask: Ask | None, given: Pick | None) -> Reply | Pick:
+    if step == "choose" and given is not None:
+        return given
+    if ask is None:
+        return usual(step, options)
+    while True:
+        text = ask(question(step, options))
+        if text is None:
+            return Reply.QUIT
+        try:
+            return read(step, text, options)
+        except UserError as error:
+            tell(error)
+
+
+def _back_to_choose(state: State) -> State:
+    while state.step != "choose" and state.before is not None:
+        state = state.before
+    return state

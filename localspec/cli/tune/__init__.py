@@ -34,8 +34,7 @@ from localspec.cli.shared.arguments import (
     verb_parser,
     whole,
 )
-from localspec.cli.shared.console import is_terminal, on_interrupt, say
-from localspec.cli.shared.errors import INTERRUPTED, SUCCESS
+from localspec.cli.shared.console import INTERRUPTED, SUCCESS, is_terminal, on_interrupt, say
 from localspec.cli.tune.display import view
 from localspec.errors import Cancelled, UserError
 from localspec.storage import paths

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, cast, get_args
 from localspec.app.options import PairOptions
 from localspec.app.tuned_pair import without_given
 from localspec.app.tuning import TuneRequest, at_workplace, identity_of, plan_of, profiles_of, seated_pair
-from localspec.cli.shared.console import is_terminal, say
-from localspec.cli.shared.errors import FAILURE, SUCCESS
+from localspec.cli.shared.console import FAILURE, SUCCESS, is_terminal, say
 from localspec.errors import LocalSpecError, UserError
 from localspec.storage import paths
 from localspec.storage.profiles import profiles

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from localspec.app.options import PairOptions
 from localspec.cli.shared.arguments import Parser, set_up_logging, verb_parser
-from localspec.cli.shared.console import StatusLine, say
-from localspec.cli.shared.errors import FAILURE, SUCCESS, tell
+from localspec.cli.shared.console import FAILURE, SUCCESS, StatusLine, say, tell
+from localspec.demo import prompts
 from localspec.errors import EngineError, LocalSpecError, UserError
-from localspec.types import ModelOptions
+from localspec.inference.interface import OpenModels
+from localspec.models.default_pair import recommended_sampling
+from localspec.types import EngineSettings, Finished, Message, Mode, ModelOptions, Request, Sampling, Summary
 
 if TYPE_CHECKING:
-    from localspec.cli.pair.candidates import Partner, Target
-    from localspec.cli.pair.measuring import Gain
+    from localspec.app.recommendation import Partner, Target
     from localspec.inference.interface import OpenModels
     from localspec.models.catalogue import Catalogue
     from localspec.models.local import LocalModel
@@ -51,7 +52,7 @@ def main(argv: Sequence[str]) -> int:
     """Run the verb and return its exit code."""
     args = parser().parse_args(argv)
     set_up_logging(verbose=args.verbose)
-    from localspec.cli.pair.candidates import partners
+    from localspec.app.recommendation import partners
     from localspec.cli.recommend import this_machine
     from localspec.models.catalogue import shipped
     from localspec.models.default_pair import on_this_computer
@@ -75,7 +76,7 @@ def main(argv: Sequence[str]) -> int:
 
 def find_target(text: str, local: Sequence[LocalModel], known: Catalogue) -> Target:
     """Return the model that a text means: a file, a name on disk, or an entry of the catalogue."""
-    from localspec.cli.pair.candidates import Target
+    from localspec.app.recommendation import Target
     from localspec.models.catalogue import approximate_shape
     from localspec.models.local import named, no_such_model
     from localspec.models.names import file_named
@@ -153,8 +154,6 @@ def open_pair(target: Path, partner: Partner) -> OpenModels:
 
 def _measure_best(target: Target, found: Sequence[Partner]) -> dict[str, Gain | str]:
     """Run the most promising drafts on disk one after the other; a failure is a sentence."""
-    from localspec.cli.pair.measuring import measure
-
     assert target.path is not None
     gains: dict[str, Gain | str] = {}
     best = [partner for partner in found if partner.path is not None and partner.placement is not None]
@@ -180,7 +179,7 @@ def _measure_best(target: Target, found: Sequence[Partner]) -> dict[str, Gain | 
 
 def _tell_if_busy() -> None:
     """Warn that figures of a machine that has other work to do mean little."""
-    from localspec.cli.doctor.hardware import busy_cores
+    from localspec.cli.doctor import busy_cores
 
     busy, greediest = busy_cores()
     if busy > _QUIET:
@@ -219,3 +218,109 @@ def _partner_json(partner: Partner, gain: Gain | str | None) -> dict[str, object
         "placement": as_json(partner.placement) if partner.placement else None,
         "measured": measured,
     }
+
+
+PROMPTS = 6
+TOKENS = 96
+FEWEST = 8
+"""An answer of fewer tokens says nothing about speed."""
+SEEDS = 4000  # far from those that a person gives
+
+OnProgress = Callable[[float], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """What a draft model brings, as measured: speed with it over speed without, and its 95% interval."""
+
+    mode: Mode
+    plain: float
+    together: float
+    ratio: float
+    low: float
+    high: float
+    acceptance: float | None
+    answers: int
+
+    @property
+    def is_gain(self) -> bool:
+        """Tell whether the draft makes answers faster beyond doubt."""
+        return self.low > 1.0
+
+    def __str__(self) -> str:
+        """Return the verdict for people."""
+        figures = f"{self.together:.1f} against {self.plain:.1f} tokens/s without it"
+        interval = f"x{self.ratio:.2f}, 95% between {self.low:.2f} and {self.high:.2f}"
+        if self.is_gain:
+            return f"faster: {figures} ({interval})"
+        if self.high < 1.0:
+            return f"no gain, it slows answers down: {figures} ({interval})"
+        return f"no gain that could be told from chance: {figures} ({interval})"
+
+
+def measure(models: OpenModels, on_progress: OnProgress) -> Gain:
+    """Answer some bundled prompts plainly and with the draft in turn, and compare; raises EngineError."""
+    chosen, _ = models.choose_settings(EngineSettings())
+    if chosen.mode in ("off", "ngram"):  # expected to lose: then it has to show that
+        chosen = replace(chosen, mode="sd")
+    ways = (replace(chosen, mode="off"), chosen)
+    pairs: list[tuple[Summary, Summary]] = []
+    questions = _questions()
+    for number, question in enumerate(questions):
+        order = ways if number % 2 == 0 else ways[::-1]  # drift of the machine hits both alike
+        answers = {settings.mode: _answer(models, question, settings, number) for settings in order}
+        plain, together = answers["off"], answers[chosen.mode]
+        if min(plain.tokens, together.tokens) >= FEWEST:
+            pairs.append((plain, together))
+        on_progress((number + 1) / len(questions))
+    if len(pairs) < 2:
+        raise EngineError("the answers were too short to measure anything")
+    return _gain(chosen.mode, pairs)
+
+
+def _questions() -> Sequence[str]:
+    """Return prompts of all tasks, spread evenly."""
+    all_prompts = prompts()
+    step = max(1, len(all_prompts) // PROMPTS)
+    return [found.prompt for found in all_prompts[::step][:PROMPTS]]
+
+
+def _answer(models: OpenModels, question: str, settings: EngineSettings, number: int) -> Summary:
+    request = Request(
+        prompt=(Message("user", question),),
+        sampling=recommended_sampling(models.target.path, "dialogue") or Sampling(),
+        settings=settings,
+        max_tokens=TOKENS,
+        seed=SEEDS + number,
+    )
+    for event in models.generate(request):
+        if isinstance(event, Finished):
+            return event.summary
+    raise EngineError("an answer broke off")
+
+
+def _gain(mode: Mode, pairs: Sequence[tuple[Summary, Summary]]) -> Gain:
+    from localspec.benchmark.statistics import ratio_of_sums  # numpy: 0.1 s
+
+    plain, together = [summary for summary, _ in pairs], [summary for _, summary in pairs]
+    ratio, low, high = ratio_of_sums(_paces(plain), _paces(together))
+    drafted = sum(summary.drafted for summary in together)
+    accepted = sum(summary.accepted for summary in together)
+    return Gain(
+        mode=mode,
+        plain=_rate(plain),
+        together=_rate(together),
+        ratio=ratio,
+        low=low,
+        high=high,
+        acceptance=accepted / drafted if drafted else None,
+        answers=len(pairs),
+    )
+
+
+def _paces(summaries: Sequence[Summary]) -> list[float]:
+    return [summary.decode_s / (summary.tokens - 1) for summary in summaries]
+
+
+def _rate(summaries: Sequence[Summary]) -> float:
+    return sum(summary.tokens - 1 for summary in summaries) / sum(summary.decode_s for summary in summaries)
