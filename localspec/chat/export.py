@@ -18,7 +18,7 @@ from localspec.errors import UserError
 from localspec.storage.json_file import UnexpectedError, checked
 
 if TYPE_CHECKING:
-    from localspec.chat.store.store import Store
+    from localspec.chat.store import Store
 
 _SPEAKERS = {"user": "You", "assistant": "Assistant"}
 _STATES: dict[State, str] = {

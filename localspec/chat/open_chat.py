@@ -18,7 +18,7 @@ from localspec.inference.interface import OpenModels
 from localspec.types import Message, PlainRate, Request, Summary
 
 if TYPE_CHECKING:
-    from localspec.chat.store.store import Store
+    from localspec.chat.store import Store
 
 __all__ = ["AnswerEvent", "OpenChat", "Saved", "Started"]
 

@@ -25,7 +25,7 @@ from localspec.storage.profiles import Profile
 from localspec.types import Mode, PlainRate, Sampling
 
 if TYPE_CHECKING:
-    from localspec.chat.store.store import Store
+    from localspec.chat.store import Store
 
 
 class PromptQueue:

@@ -14,7 +14,7 @@ from localspec.chat.messages import AnswerRecord, Attachment, ChatInfo, Role, St
 from localspec.errors import UserError
 
 if TYPE_CHECKING:
-    from localspec.chat.store.store import Store
+    from localspec.chat.store import Store
 
 
 @dataclass(frozen=True, slots=True)

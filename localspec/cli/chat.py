@@ -40,7 +40,7 @@ from localspec.types import Finished, Mode, ModeChanged
 if TYPE_CHECKING:
     from localspec.chat.answer_settings import AnswerOptions
     from localspec.chat.messages import StoredMessage
-    from localspec.chat.store.store import Store
+    from localspec.chat.store import Store
     from localspec.inference.interface import OpenModels
 
 _MODES: tuple[Mode, ...] = get_args(Mode)
@@ -88,7 +88,7 @@ def main(argv: Sequence[str]) -> int:
 
 def open_store(*, keeps: bool) -> Store:
     """Open the store of chats where they are to be kept and can be, else one that is gone at the end."""
-    from localspec.chat.store.store import Store  # SQLite: 10 ms that a mistake in the arguments spares
+    from localspec.chat.store import Store  # SQLite: 10 ms that a mistake in the arguments spares
 
     if keeps:
         try:

@@ -22,7 +22,7 @@ from localspec.storage.paths import expanded, make_private_folder, write_atomica
 if TYPE_CHECKING:
     from localspec.chat.export import Format, Parsed
     from localspec.chat.messages import ChatInfo, SearchHit
-    from localspec.chat.store.store import Store
+    from localspec.chat.store import Store
 
 
 _FORMATS: dict[str, Format] = {".md": "md", ".markdown": "md", ".json": "json", ".jsonl": "json"}
@@ -256,7 +256,7 @@ def main(argv: Sequence[str]) -> int:
     if args.command == "path":
         print_path(paths.chats_file(), as_json=args.json)
         return SUCCESS
-    from localspec.chat.store.store import (
+    from localspec.chat.store import (
         Store,  # SQLite: 10 ms that a mistake in the arguments should not cost
     )
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import median
 
 from localspec.chat.messages import AnswerRecord, ChatInfo, RoundMark, Span, StoredMessage
-from localspec.chat.store.store import Store
+from localspec.chat.store import Store
 from localspec.demo import prompts
 from localspec.types import DraftOrigin, EngineSettings, Provenance, RoundStats, Sampling, Summary
 

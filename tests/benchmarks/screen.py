@@ -19,7 +19,7 @@ from textual.pilot import Pilot
 from localspec.chat.answer_settings import SessionRequest
 from localspec.chat.loading import ModelLoader
 from localspec.chat.session import ChatSession
-from localspec.chat.store.store import Store
+from localspec.chat.store import Store
 from localspec.storage.config import Config
 from localspec.storage.profiles import profiles
 from localspec.types import GenerationEvent, Request, RoundDone

@@ -17,7 +17,7 @@ from textual.pilot import Pilot
 from localspec.chat.answer_settings import SessionRequest
 from localspec.chat.loading import ModelLoader
 from localspec.chat.session import ChatSession
-from localspec.chat.store.store import Store
+from localspec.chat.store import Store
 from localspec.demo import bundled_pair
 from localspec.inference.worker import Worker
 from localspec.storage.config import Config

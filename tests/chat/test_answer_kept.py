@@ -8,7 +8,7 @@ import pytest
 
 from localspec.chat.messages import AnswerRecord, State
 from localspec.chat.open_chat import OpenChat, Saved, Started
-from localspec.chat.store.store import Store
+from localspec.chat.store import Store
 from localspec.errors import StoreError
 from localspec.types import TextDelta
 from tests.chat.talk import answer_again, kept, options, streamed, texts

@@ -12,7 +12,7 @@ import pytest
 from localspec.chat.live_stats import of_record
 from localspec.chat.messages import RoundMark, State
 from localspec.chat.open_chat import AnswerEvent, OpenChat, Saved, Started
-from localspec.chat.store.store import Store
+from localspec.chat.store import Store
 from localspec.errors import Cancelled, ContextFullError, EngineDied, EngineError, UserError
 from localspec.types import (
     Finished,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from localspec.chat.open_chat import OpenChat, Saved
-from localspec.chat.store.store import Store
+from localspec.chat.store import Store
 from localspec.errors import Cancelled, ContextFullError, EngineDied, UserError
 from localspec.types import Message
 from tests.chat.talk import answer_again, ask, kept, options

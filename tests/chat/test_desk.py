@@ -12,7 +12,7 @@ from localspec.chat.answer_settings import NONE, Answered, PairKnowledge, Sessio
 from localspec.chat.auto import with_auto
 from localspec.chat.open_chat import Saved
 from localspec.chat.session import ChatSession
-from localspec.chat.store.store import Store
+from localspec.chat.store import Store
 from localspec.errors import UserError
 from localspec.smollm2 import SAMPLING
 from localspec.storage.profiles import Speculation, profiles

@@ -13,7 +13,7 @@ from localspec.chat import export as importing
 from localspec.chat.export import to_json, to_markdown, when
 from localspec.chat.messages import AnswerRecord, Attachment, ChatInfo, State, StoredMessage
 from localspec.chat.open_chat import OpenChat
-from localspec.chat.store.store import Store
+from localspec.chat.store import Store
 from localspec.errors import UserError
 from tests.chat.sample_record import RECORD
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from localspec.chat.live import LiveAnswer, LiveUpdate
 from localspec.chat.messages import RoundMark, Shown, Span, StoredMessage
 from localspec.chat.open_chat import OpenChat, Saved, Started
-from localspec.chat.store.store import Store
+from localspec.chat.store import Store
 from localspec.errors import EngineDied
 from localspec.types import (
     DraftOrigin,

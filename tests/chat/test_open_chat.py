@@ -7,7 +7,7 @@ import pytest
 
 from localspec.chat.messages import Attachment
 from localspec.chat.open_chat import OpenChat
-from localspec.chat.store.store import Store
+from localspec.chat.store import Store
 from localspec.errors import Cancelled, UserError
 from localspec.types import Message, PlainRate
 from tests.chat.talk import answer_again, ask, options, texts

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from localspec.chat.messages import Attachment
-from localspec.chat.store.store import KEPT_S, Store
+from localspec.chat.store import KEPT_S, Store
 from localspec.errors import StoreError, UserError
 from tests.chat.sample_record import RECORD
 

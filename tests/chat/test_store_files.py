@@ -13,9 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from localspec.chat.store import database
+from localspec.chat.store import Store, database
 from localspec.chat.store.search import search_text
-from localspec.chat.store.store import Store
 from localspec.errors import StoreError
 from tests.chat.sample_record import RECORD
 
@@ -23,7 +22,7 @@ Breaks = Callable[[Path], object]
 WRITES_AND_WAITS = """
 import sys
 from pathlib import Path
-from localspec.chat.store.store import Store
+from localspec.chat.store import Store
 store = Store(Path(sys.argv[1]))
 chat = store.new_chat().id
 store.add(chat, None, "user", "Count!")

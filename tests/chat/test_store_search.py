@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from localspec.chat.messages import SearchHit
-from localspec.chat.store.store import Store
+from localspec.chat.store import Store
 
 HOSTILE = [
     "",

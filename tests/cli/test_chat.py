@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from localspec.chat.open_chat import OpenChat
-from localspec.chat.store.store import Store
+from localspec.chat.store import Store
 from localspec.cli import chat
 from localspec.errors import ContextFullError, EngineError
 from localspec.storage.paths import chats_file

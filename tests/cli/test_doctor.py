@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from localspec.chat.store.store import Store
+from localspec.chat.store import Store
 from localspec.cli import doctor
 from localspec.cli.doctor import Check, card_vendors, machine_checks, rebuild_command
 from localspec.hardware.device_info import DeviceInfo, Machine, MemoryRate

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from localspec.chat.store.store import Store
+from localspec.chat.store import Store
 from localspec.storage.paths import chats_file
 from tests.chat.sample_record import RECORD
 from tests.cli.conftest import Invoke

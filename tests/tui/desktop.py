@@ -14,7 +14,7 @@ from localspec.chat.answer_settings import NONE, PairKnowledge, SessionRequest
 from localspec.chat.loading import ModelLoader
 from localspec.chat.messages import StoredMessage
 from localspec.chat.session import ChatSession
-from localspec.chat.store.store import Store
+from localspec.chat.store import Store
 from localspec.storage.config import Config
 from localspec.storage.profiles import profiles
 from localspec_tui.app import LocalSpecApp

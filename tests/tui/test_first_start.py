@@ -13,7 +13,7 @@ from localspec.chat.answer_settings import SessionRequest
 from localspec.chat.commands import Command
 from localspec.chat.loading import ModelLoader
 from localspec.chat.session import ChatSession
-from localspec.chat.store.store import Store
+from localspec.chat.store import Store
 from localspec.demo import bundled_pair
 from localspec.storage.config import Config
 from localspec.storage.profiles import profiles

@@ -14,7 +14,7 @@ from localspec.__main__ import open_screen
 from localspec.chat.answer_settings import SessionRequest
 from localspec.chat.loading import ModelLoader
 from localspec.chat.session import ChatSession
-from localspec.chat.store.store import Store
+from localspec.chat.store import Store
 from localspec.errors import Cancelled, ModelFileError, UserError
 from localspec.storage.config import Config
 from localspec.storage.profiles import profiles

@@ -15,7 +15,7 @@ from textual.widgets import TextArea
 from localspec.chat.answer_settings import SessionRequest
 from localspec.chat.loading import ModelLoader
 from localspec.chat.session import ChatSession
-from localspec.chat.store.store import Store
+from localspec.chat.store import Store
 from localspec.storage.config import Config
 from localspec.storage.profiles import profiles
 from localspec_tui.app import LocalSpecApp

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from localspec.app.screen import ScreenRequest
 from localspec.chat.loading import ModelLoader
 from localspec.chat.session import ChatSession
-from localspec.chat.store.store import Store
+from localspec.chat.store import Store
 from localspec.inference.worker import LogLine
 from localspec.storage import paths
 from localspec.storage.config import read_config

@@ -1,1 +1,475 @@
-"""The kept conversations, in SQLite."""
+"""The kept conversations, in SQLite: chats, their trees of messages, and how answers came about.
+
+Safe to use from several threads, and by several programs at once. Texts are kept as they are, but for halves
+of characters, which no file can hold. What fails raises StoreError; a chat that is not there, UserError.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+import time
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from localspec.chat.messages import (
+    AnswerRecord,
+    Attachment,
+    ChatInfo,
+    Role,
+    SearchHit,
+    State,
+    StoredMessage,
+)
+from localspec.chat.store import record_codec
+from localspec.chat.store.database import Database
+from localspec.chat.store.search import excerpt, parse
+from localspec.errors import StoreError, UserError
+
+KEPT_S = 30 * 24 * 3600.0  # a deleted chat can be brought back so long, an empty one stays so long
+DEAD_AFTER_S = 10.0  # an answer is saved every half second; a program that has not for so long is gone
+MAX_TITLE = 200
+_MAX_GIVEN = 60  # a title that nobody chose fits the sidebar
+_UNSEEN = re.compile(r"[\s\x00-\x1f\x7f-\x9f\u2028\u2029]+")
+_OF_MARKDOWN = re.compile(r"\s*(#+|[>*-])\s+(?=\S)")
+_EMPTY = "draft = '' AND NOT EXISTS (SELECT 1 FROM messages WHERE chat = chats.id)"
+_LISTED = "deleted IS NULL AND EXISTS (SELECT 1 FROM messages WHERE chat = chats.id)"
+_DEAD = "state = 'writing' AND abs(written - ?) > ?"  # also of a clock that was set back
+_CHAT_COLUMNS = (
+    "chats.id, title, chats.created, updated, pinned, "
+    "(SELECT count(*) FROM messages WHERE messages.chat = chats.id), profile, system, leaf, draft"
+)
+# Relevance is rounded, so that of texts which fit about equally well the newest comes first.
+_TITLES = f"""
+    SELECT title, NULL, {_CHAT_COLUMNS} FROM title_index JOIN chats ON chats.id = title_index.rowid
+    WHERE title_index MATCH ? AND {_LISTED}
+    ORDER BY round(bm25(title_index), 1), updated DESC LIMIT ?"""
+_MESSAGES = f"""
+    WITH found AS (
+        SELECT rowid AS id, round(bm25(message_index), 1) AS relevance FROM message_index
+        WHERE message_index MATCH ? AND rowid NOT IN (
+            SELECT messages.id FROM messages JOIN chats ON chats.id = chat WHERE deleted IS NOT NULL)
+        ORDER BY relevance, id DESC LIMIT ?)
+    SELECT content, found.id, {_CHAT_COLUMNS} FROM found
+    JOIN messages ON messages.id = found.id JOIN chats ON chats.id = messages.chat
+    ORDER BY relevance, found.id DESC"""
+
+
+class Store:
+    """The conversations in one file."""
+
+    def __init__(self, path: Path | None, now: Callable[[], float] = time.time) -> None:
+        """Open the file, made where it was missing, and drop what was deleted long ago.
+
+        Without a path nothing outlasts the store.
+        """
+        self._now = now
+        self._writing: set[int] = set()  # answers that this very program is writing
+        self._begun: set[int] = set()  # chats of this program; dropped in the end if nothing was said
+        self._database = Database(path)
+        try:
+            self._tidy()
+        except BaseException:
+            self._database.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def path(self) -> Path:
+        """Return the file that holds everything."""
+        return self._database.path
+
+    def close(self) -> None:
+        """Close the file; a second call does nothing."""
+        begun, self._begun = [(number,) for number in self._begun], set()
+        with suppress(StoreError):  # what is left over goes when it is old
+            if begun:
+                with self._database.writing() as connection:
+                    connection.executemany(f"DELETE FROM chats WHERE id = ? AND {_EMPTY}", begun)
+        self._database.close()
+
+    def new_chat(self, title: str = "", profile: str = "general", system: str | None = None) -> ChatInfo:
+        """Begin a chat; it is listed once it has a message."""
+        now = self._now()
+        with self._database.writing() as connection:
+            number = _insert_chat(connection, ChatInfo(0, title, now, now, profile=profile, system=system))
+            self._begun.add(number)
+            return _read_chat(connection, number)
+
+    def chats(self) -> tuple[ChatInfo, ...]:
+        """Return the chats that hold messages: pinned ones first, then the newest."""
+        return self._list(f"{_LISTED} ORDER BY pinned DESC, updated DESC, id DESC")
+
+    def deleted(self) -> tuple[ChatInfo, ...]:
+        """Return the chats that can be brought back, the last one deleted first."""
+        return self._list("deleted IS NOT NULL ORDER BY deleted DESC, id DESC")
+
+    def chat(self, chat_id: int) -> ChatInfo:
+        """Return one chat; raises UserError if there is none, or it was deleted."""
+        with self._database.reading() as connection:
+            return _read_chat(connection, chat_id)
+
+    def rename(self, chat_id: int, title: str) -> None:
+        """Give a chat another title; an empty one takes that of the first prompt."""
+        with self._database.writing() as connection:
+            new = title_line(_storable(title)) or _first_title(connection, chat_id)
+            _change_chat(connection, chat_id, "title = ?", new)
+
+    def pin(self, chat_id: int, pinned: bool) -> None:
+        """Keep a chat at the top of the list, or not."""
+        self._change(chat_id, "pinned = ?", pinned)
+
+    def set_profile(self, chat_id: int, name: str) -> None:
+        """Choose the profile of a chat."""
+        self._change(chat_id, "profile = ?", name)
+
+    def set_system(self, chat_id: int, text: str | None) -> None:
+        """Give a chat a system prompt of its own; None takes that of its profile."""
+        self._change(chat_id, "system = ?", text)
+
+    def set_draft(self, chat_id: int, text: str) -> None:
+        """Keep what is being written in a chat."""
+        self._change(chat_id, "draft = ?", text)
+
+    def set_leaf(self, chat_id: int, leaf: int | None) -> None:
+        """Show the branch that ends with this message."""
+        with self._database.writing() as connection:
+            if leaf is not None:
+                _require_message(connection, chat_id, leaf)
+            _change_chat(connection, chat_id, "leaf = ?", leaf)
+
+    def delete(self, chat_id: int) -> None:
+        """Put a chat away; `restore` brings it back, until the store is opened 30 days later."""
+        self._change(chat_id, "deleted = coalesce(deleted, ?)", self._now())
+
+    def restore(self, chat_id: int) -> None:
+        """Bring a deleted chat back."""
+        self._change(chat_id, "deleted = ?", None)
+
+    def messages(self, chat_id: int) -> tuple[StoredMessage, ...]:
+        """Return the messages of all branches, oldest first; answers whose program has died are `stopped`."""
+        dead = self._bury()
+        with self._database.reading() as connection:
+            _read_chat(connection, chat_id)
+            found = _read_messages(connection, "chat = ?", chat_id)
+        return tuple(replace(m, state="stopped") if m.id in dead else m for m in found) if dead else found
+
+    def add(
+        self,
+        chat_id: int,
+        parent: int | None,
+        role: Role,
+        content: str,
+        *,
+        state: State = "complete",
+        attachments: Sequence[Attachment] = (),
+    ) -> StoredMessage:
+        """Add a message below `parent` and show its branch; the first prompt gives its chat a title."""
+        now = self._now()
+        message = StoredMessage(0, chat_id, parent, role, content, now, state, tuple(attachments))
+        with self._database.writing() as connection:
+            chat = _read_chat(connection, chat_id)
+            if parent is not None:
+                _require_message(connection, chat_id, parent)
+            number = _insert_message(connection, message)
+            title = chat.title or (title_of(message) if role == "user" else "")
+            _change_chat(connection, chat_id, "leaf = ?, updated = ?, title = ?", number, now, title)
+            (stored,) = _read_messages(connection, "id = ?", number)
+        if state == "writing":
+            self._writing.add(number)
+        return stored
+
+    def write(self, message_id: int, content: str, state: State, record: AnswerRecord | None = None) -> None:
+        """Save an answer as far as it has come; cheap enough for twice a second."""
+        now = self._now()
+        with self._database.writing() as connection:
+            changed = connection.execute(
+                "UPDATE messages SET content = ?, state = ?, written = ? WHERE id = ?",
+                (_storable(content), state, now, message_id),
+            )
+            if not changed.rowcount:
+                raise StoreError(f"message {message_id} is gone from the chats in `{self.path}`")
+            if record is not None:
+                _keep_record(connection, message_id, record)
+            if state != "writing":
+                connection.execute(
+                    "UPDATE chats SET updated = ? WHERE id = (SELECT chat FROM messages WHERE id = ?)",
+                    (now, message_id),
+                )
+        (self._writing.add if state == "writing" else self._writing.discard)(message_id)
+
+    def set_dropped(self, message_ids: Iterable[int], dropped: bool) -> None:
+        """Keep messages from being sent to the model, or send them again."""
+        with self._database.writing() as connection:
+            changes = [(dropped, number) for number in message_ids]
+            connection.executemany("UPDATE messages SET dropped = ? WHERE id = ?", changes)
+
+    def record(self, message_id: int) -> AnswerRecord | None:
+        """Return how an answer came about, None where that is not known."""
+        with self._database.reading() as connection:
+            query = "SELECT outline, rounds FROM records WHERE message = ?"
+            row = connection.execute(query, (message_id,)).fetchone()
+        return record_codec.unpack(*row) if row else None
+
+    def outlines(self, chat_id: int) -> dict[int, AnswerRecord]:
+        """Return how the answers of a chat came about, by message and without their rounds."""
+        with self._database.reading() as connection:
+            found = connection.execute(
+                "SELECT message, outline FROM records JOIN messages ON messages.id = message WHERE chat = ?",
+                (chat_id,),
+            ).fetchall()
+        records = ((message, record_codec.unpack(outline)) for message, outline in found)
+        return {message: record for message, record in records if record is not None}
+
+    def search(self, query: str, limit: int = 50) -> tuple[SearchHit, ...]:
+        """Return where all the words are, best first, titles before messages, the newer of equally good ones.
+
+        The last word may be the beginning of one.
+        """
+        asked = parse(query)
+        if asked is None or limit <= 0:
+            return ()
+        with self._database.reading() as connection:
+            rows = connection.execute(_TITLES, (asked.expression, limit)).fetchall()
+            if len(rows) < limit:
+                rows += connection.execute(_MESSAGES, (asked.expression, limit - len(rows))).fetchall()
+        return tuple(
+            SearchHit(_chat_of(chat), message, *excerpt(text, asked.words)) for text, message, *chat in rows
+        )
+
+    def prompts(self, limit: int = 200) -> tuple[str, ...]:
+        """Return the different prompts of all chats, newest first."""
+        with self._database.reading() as connection:
+            found = connection.execute(
+                "SELECT content FROM messages JOIN chats ON chats.id = chat "
+                "WHERE role = 'user' AND deleted IS NULL ORDER BY messages.id DESC"
+            )
+            seen: dict[str, None] = {}
+            for (content,) in found:
+                if len(seen) >= limit:
+                    break
+                if content.strip():
+                    seen.setdefault(content)
+        return tuple(seen)
+
+    def last_chat(self) -> int | None:
+        """Return the chat that was open last, if it is still there."""
+        with self._database.reading() as connection:
+            query = "SELECT chat FROM remembered JOIN chats ON chats.id = chat WHERE deleted IS NULL"
+            row = connection.execute(query).fetchone()
+        return row[0] if row else None
+
+    def remember_chat(self, chat_id: int | None) -> None:
+        """Note which chat is open, for the next start."""
+        with self._database.writing() as connection:
+            if chat_id is not None:
+                _read_chat(connection, chat_id)
+            connection.execute("INSERT OR REPLACE INTO remembered VALUES (1, ?)", (chat_id,))
+
+    def add_chat(
+        self, chat: ChatInfo, messages: Sequence[StoredMessage], records: Mapping[int, AnswerRecord]
+    ) -> ChatInfo:
+        """Add a whole chat from elsewhere under new numbers; parents must come before their children."""
+        with self._database.writing() as connection:
+            number = _insert_chat(connection, chat)
+            new_ids: dict[int, int] = {}
+            for message in messages:
+                parent = None if message.parent is None else new_ids[message.parent]
+                moved = replace(message, chat=number, parent=parent)
+                new_ids[message.id] = _insert_message(connection, moved)
+            for message_id, record in records.items():
+                _keep_record(connection, new_ids[message_id], record)
+            leaf = None if chat.leaf is None else new_ids[chat.leaf]
+            _change_chat(connection, number, "leaf = ?", leaf)
+            return _read_chat(connection, number)
+
+    def _change(self, chat_id: int, what: str, value: object) -> None:
+        with self._database.writing() as connection:
+            _change_chat(connection, chat_id, what, value)
+
+    def _list(self, which: str) -> tuple[ChatInfo, ...]:
+        with self._database.reading() as connection:
+            query = f"SELECT {_CHAT_COLUMNS} FROM chats WHERE {which}"
+            return tuple(map(_chat_of, connection.execute(query)))
+
+    def _tidy(self) -> None:
+        """Drop what was deleted long ago; on a full disk that can wait."""
+        self._bury()
+        before = self._now() - KEPT_S
+        old = f"deleted < ? OR (updated < ? AND {_EMPTY})"
+        with suppress(StoreError):
+            with self._database.reading() as connection:
+                found = connection.execute(f"SELECT 1 FROM chats WHERE {old}", (before, before)).fetchone()
+            if found is None:
+                return
+            with self._database.writing() as connection:
+                connection.execute(f"DELETE FROM chats WHERE {old}", (before, before))
+
+    def _bury(self) -> Collection[int]:
+        """Note that answers whose program has died were stopped; return them even where noting fails."""
+        limits = (self._now(), DEAD_AFTER_S)
+        with self._database.reading() as connection:
+            found = connection.execute(f"SELECT id FROM messages WHERE {_DEAD}", limits).fetchall()
+        dead = {number for (number,) in found} - self._writing
+        if dead:
+            change = f"UPDATE messages SET state = 'stopped' WHERE id = ? AND {_DEAD}"
+            with suppress(StoreError), self._database.writing() as connection:
+                connection.executemany(change, [(number, *limits) for number in dead])
+        return dead
+
+
+def title_line(text: str) -> str:
+    """Return a text as a title: one line without control characters."""
+    return _UNSEEN.sub(" ", text).strip()[:MAX_TITLE].rstrip()
+
+
+def title_of(message: StoredMessage) -> str:
+    """Return the title that a chat takes from its first prompt."""
+    lines = [*message.content.splitlines(), *(attachment.name for attachment in message.attachments)]
+    first = next((line for line in lines if line.strip()), "")
+    opening = _OF_MARKDOWN.match(first)
+    return _shortened(title_line(first[opening.end() :] if opening else first))
+
+
+def _shortened(title: str) -> str:
+    if len(title) <= _MAX_GIVEN:
+        return title
+    cut = title[: _MAX_GIVEN - 1]
+    space = cut.rfind(" ")
+    return (cut[:space] if space > _MAX_GIVEN // 2 else cut).rstrip(" ,.;:") + "…"
+
+
+def _chat_of(row: Sequence[Any]) -> ChatInfo:
+    """Return the chat of a row of _CHAT_COLUMNS."""
+    number, title, created, updated, pinned, *rest = row
+    return ChatInfo(number, title, created, updated, bool(pinned), *rest)
+
+
+def _read_messages(connection: sqlite3.Connection, where: str, number: int) -> tuple[StoredMessage, ...]:
+    """Return messages with their attachments in the order of their numbers; `where` is a condition on one."""
+    attached = defaultdict(list)
+    for message, name, text in connection.execute(
+        "SELECT message, attachments.name, text FROM attachments JOIN messages ON messages.id = message "
+        f"WHERE messages.{where} ORDER BY message, position",
+        (number,),
+    ):
+        attached[message].append(Attachment(name, text))
+    columns = "id, chat, parent, role, content, created, state, dropped"
+    rows = connection.execute(f"SELECT {columns} FROM messages WHERE {where} ORDER BY id", (number,))
+    return tuple(
+        StoredMessage(id_, chat, parent, role, content, created, state, tuple(attached[id_]), bool(dropped))
+        for id_, chat, parent, role, content, created, state, dropped in rows
+    )
+
+
+def _read_chat(connection: sqlite3.Connection, chat_id: int) -> ChatInfo:
+    """Return a chat; raises UserError if there is none, or it was deleted."""
+    query = f"SELECT deleted, {_CHAT_COLUMNS} FROM chats WHERE id = ?"
+    row = connection.execute(query, (chat_id,)).fetchone()
+    if row is None:
+        raise _no_chat(chat_id)
+    deleted, *columns = row
+    if deleted is not None:
+        raise UserError(
+            f"chat {chat_id} was deleted", f"`localspec history restore {chat_id}` brings it back"
+        )
+    return _chat_of(columns)
+
+
+def _first_title(connection: sqlite3.Connection, chat_id: int) -> str:
+    """Return the title that a chat takes from its first prompt; empty without prompts."""
+    messages = _read_messages(connection, "chat = ?", chat_id)
+    return next((title_of(message) for message in messages if message.role == "user"), "")
+
+
+def _no_chat(chat_id: int) -> UserError:
+    """Return the complaint about a number that no chat has."""
+    return UserError(f"there is no chat {chat_id}", "`localspec history` lists the chats with their numbers")
+
+
+def _require_message(connection: sqlite3.Connection, chat_id: int, message_id: int) -> None:
+    """Raise StoreError unless a message belongs to a chat."""
+    query = "SELECT 1 FROM messages WHERE chat = ? AND id = ?"
+    if connection.execute(query, (chat_id, message_id)).fetchone() is None:
+        raise StoreError(f"chat {chat_id} has no message {message_id}")
+
+
+def _change_chat(connection: sqlite3.Connection, chat_id: int, what: str, *values: object) -> None:
+    """Set columns of a chat, deleted or not; raises UserError if there is none."""
+    query = f"UPDATE chats SET {what} WHERE id = ?"
+    if not connection.execute(query, (*_stored(values), chat_id)).rowcount:
+        raise _no_chat(chat_id)
+
+
+def _insert_chat(connection: sqlite3.Connection, chat: ChatInfo) -> int:
+    """Add a chat without messages under a new number, and return that."""
+    return _insert(
+        connection,
+        "chats",
+        title=title_line(_storable(chat.title)),
+        created=chat.created,
+        updated=chat.updated,
+        pinned=chat.pinned,
+        profile=chat.profile,
+        system=chat.system,
+    )
+
+
+def _insert_message(connection: sqlite3.Connection, message: StoredMessage) -> int:
+    """Add a message under a new number, and return that."""
+    number = _insert(
+        connection,
+        "messages",
+        chat=message.chat,
+        parent=message.parent,
+        role=message.role,
+        state=message.state,
+        dropped=message.dropped,
+        created=message.created,
+        written=message.created,
+        content=message.content,
+    )
+    for position, file in enumerate(message.attachments):
+        _insert(connection, "attachments", message=number, position=position, name=file.name, text=file.text)
+    return number
+
+
+def _insert(connection: sqlite3.Connection, table: str, **values: object) -> int:
+    marks = ", ".join("?" * len(values))
+    query = f"INSERT INTO {table} ({', '.join(values)}) VALUES ({marks})"
+    number = connection.execute(query, _stored(values.values())).lastrowid
+    assert number is not None  # of an INSERT
+    return number
+
+
+def _keep_record(connection: sqlite3.Connection, message_id: int, record: AnswerRecord) -> None:
+    """Store how an answer came about, in place of what was known before."""
+    packed = record_codec.pack(record)
+    connection.execute(
+        "INSERT OR REPLACE INTO records VALUES (?, ?, ?)", (message_id, packed.outline, packed.rounds)
+    )
+
+
+def _storable(text: str) -> str:
+    """Return a text without halves of surrogate pairs, which UTF-8 cannot hold."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
+
+
+def _stored(values: Iterable[object]) -> list[object]:
+    return [_storable(value) if isinstance(value, str) else value for value in values]

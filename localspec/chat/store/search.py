@@ -8,15 +8,11 @@ would find parts of words too, but neither two Chinese characters nor words with
 from __future__ import annotations
 
 import re
-import sqlite3
 import unicodedata
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
-
-from localspec.chat.messages import SearchHit
-from localspec.chat.store.rows import CHAT_COLUMNS, chat_of
 
 MAX_WORDS = 16
 MAX_WORD_CHARACTERS = 64
@@ -134,32 +130,3 @@ def _merged(marks: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
         else:
             result.append((start, end))
     return tuple(result)
-
-
-# Relevance is rounded, so that of texts which fit about equally well the newest comes first.
-_TITLES = f"""
-    SELECT title, NULL, {CHAT_COLUMNS} FROM title_index JOIN chats ON chats.id = title_index.rowid
-    WHERE title_index MATCH ? AND deleted IS NULL AND EXISTS (SELECT 1 FROM messages WHERE chat = chats.id)
-    ORDER BY round(bm25(title_index), 1), updated DESC LIMIT ?"""
-_MESSAGES = f"""
-    WITH found AS (
-        SELECT rowid AS id, round(bm25(message_index), 1) AS relevance FROM message_index
-        WHERE message_index MATCH ? AND rowid NOT IN (
-            SELECT messages.id FROM messages JOIN chats ON chats.id = chat WHERE deleted IS NOT NULL)
-        ORDER BY relevance, id DESC LIMIT ?)
-    SELECT content, found.id, {CHAT_COLUMNS} FROM found
-    JOIN messages ON messages.id = found.id JOIN chats ON chats.id = messages.chat
-    ORDER BY relevance, found.id DESC"""
-
-
-def search(connection: sqlite3.Connection, query: str, limit: int) -> tuple[SearchHit, ...]:
-    """Return the best places, titles before messages; the newer of two that fit equally well comes first."""
-    asked = parse(query)
-    if asked is None or limit <= 0:
-        return ()
-    rows = connection.execute(_TITLES, (asked.expression, limit)).fetchall()
-    if len(rows) < limit:
-        rows += connection.execute(_MESSAGES, (asked.expression, limit - len(rows))).fetchall()
-    return tuple(
-        SearchHit(chat_of(chat), message, *excerpt(text, asked.words)) for text, message, *chat in rows
-    )
