@@ -14,12 +14,6 @@ from localspec.models.shape import LayerShape, ModelShape
 from localspec.storage.toml_file import TomlTable, read_table
 
 SCHEMA = 1
-_MODEL_FIELDS = (
-    "title", "source", "file", "quant", "bytes", "parameters", "active", "licence", "family", "layers",
-    "width", "feed_forward", "heads", "kv_heads", "head_size", "vocabulary", "context", "tied", "window",
-    "full_every", "checked",
-)  # fmt: skip
-_OPTIONAL = {"file", "active", "tied", "window", "full_every", "checked"}
 _PAIR_FIELDS = ("target", "draft", "memory_gb", "score", "good_at", "tip")
 _PACKAGE = "package:"
 _BUNDLED = "bundled"
@@ -38,11 +32,9 @@ class CatalogueModel:
     key: str
     title: str
     source: str
-    file: str
     quant: str
     bytes: int
     parameters: int
-    active: int
     licence: str
     family: str
     layers: int
@@ -53,10 +45,12 @@ class CatalogueModel:
     head_size: int
     vocabulary: int
     context: int
-    tied: bool
-    window: int | None
-    full_every: int
-    checked: bool
+    file: str = ""
+    active: int = 0
+    tied: bool = False
+    window: int | None = None
+    full_every: int = 1
+    checked: bool = False
 
     @property
     def kind(self) -> Source:
@@ -189,40 +183,17 @@ def approximate_shape(model: CatalogueModel) -> ModelShape:
 
 
 def _model(key: str, table: TomlTable) -> CatalogueModel:
-    table.allow(_MODEL_FIELDS)
-    for field in _MODEL_FIELDS:
-        if field not in _OPTIONAL:
-            table.require(field)
-    parameters = _count(table, "parameters")
-    source = table.line("source")
+    parameters = table.whole("parameters", (0, 2**50), 0)
+    limits = {"active": (1, parameters), "layers": (1, 1024), "full_every": (1, 64)}
+    model = CatalogueModel(
+        key=key, **{"active": parameters} | table.settled(CatalogueModel, limits, ("key",))
+    )
+    source = model.source
     if source != _BUNDLED and not source.startswith(_PACKAGE) and source.count("/") != 1:
         table.complain("source", f"`source` has to be USER/REPO, `{_BUNDLED}` or `{_PACKAGE}NAME`")
-    if source.count("/") != 1 and not table.line("file"):
+    if source.count("/") != 1 and not model.file:
         table.complain("source", "a model that is at hand already needs the name of its `file`")
-    return CatalogueModel(
-        key=key,
-        title=table.line("title"),
-        source=source,
-        file=table.line("file"),
-        quant=table.line("quant"),
-        bytes=_count(table, "bytes"),
-        parameters=parameters,
-        active=table.whole("active", (1, parameters), parameters),
-        licence=table.line("licence"),
-        family=table.line("family"),
-        layers=table.whole("layers", (1, 1024), 0),
-        width=_count(table, "width"),
-        feed_forward=_count(table, "feed_forward"),
-        heads=_count(table, "heads"),
-        kv_heads=_count(table, "kv_heads"),
-        head_size=_count(table, "head_size"),
-        vocabulary=_count(table, "vocabulary"),
-        context=_count(table, "context"),
-        tied=table.switch("tied", default=False),
-        window=_count(table, "window") if "window" in table else None,
-        full_every=table.whole("full_every", (1, 64), 1),
-        checked=table.switch("checked", default=False),
-    )
+    return model
 
 
 def _pair(key: str, table: TomlTable, models: dict[str, CatalogueModel]) -> CataloguePair:
@@ -245,7 +216,3 @@ def _pair(key: str, table: TomlTable, models: dict[str, CatalogueModel]) -> Cata
         good_at=table.words("good_at"),
         tip=table.line("tip"),
     )
-
-
-def _count(table: TomlTable, key: str) -> int:
-    return table.whole(key, (1, 2**50), 0)

@@ -204,55 +204,11 @@ def _checked(path: Path, table: TomlTable) -> Profile:
         description=table.line("description").strip(),
         task=cast("TaskType", table.choice("task", get_args(TaskType), "")),
         system_prompt=table.text("system_prompt").strip("\n"),
-        sampling=_sampling(table.table("sampling")),
+        sampling=Sampling(**table.table("sampling").settled(Sampling, SAMPLING_RANGES)),
         path=path,
-        speculation=_speculation(table.table("speculation")),
+        speculation=Speculation(**table.table("speculation").settled(Speculation, SPECULATION_RANGES)),
         own_tuning=_tuning(table.table("tuning")) if "tuning" in table else None,
         own_sampling="sampling" in table and path.parent != _shipped_folder(),
-    )
-
-
-def _sampling(table: TomlTable) -> Sampling:
-    table.allow(tuple(SAMPLING_RANGES))
-    limits, usual = SAMPLING_RANGES, Sampling()
-    return Sampling(
-        temperature=table.number("temperature", limits["temperature"], usual.temperature),
-        top_k=table.whole("top_k", limits["top_k"], usual.top_k),
-        top_p=table.number("top_p", limits["top_p"], usual.top_p),
-        min_p=table.number("min_p", limits["min_p"], usual.min_p),
-        repetition_penalty=table.number(
-            "repetition_penalty", limits["repetition_penalty"], usual.repetition_penalty
-        ),
-        presence_penalty=table.number("presence_penalty", limits["presence_penalty"], usual.presence_penalty),
-        frequency_penalty=table.number(
-            "frequency_penalty", limits["frequency_penalty"], usual.frequency_penalty
-        ),
-        penalty_window=table.whole("penalty_window", limits["penalty_window"], usual.penalty_window),
-    )
-
-
-def _speculation(table: TomlTable) -> Speculation:
-    table.allow([field.name for field in fields(Speculation)])
-
-    def word(key: str, choices: tuple[str, ...]) -> str | None:
-        return table.choice(key, choices, "") if key in table else None
-
-    def whole(key: str) -> int | None:
-        return table.whole(key, SPECULATION_RANGES[key], 0) if key in table else None
-
-    def number(key: str) -> float | None:
-        return table.number(key, SPECULATION_RANGES[key], 0) if key in table else None
-
-    return Speculation(
-        mode=cast("Mode | None", word("mode", get_args(Mode))),
-        draft_length=whole("draft_length"),
-        fan_out_budget=whole("fan_out_budget"),
-        fan_out_shape=cast("FanOutShape | None", word("fan_out_shape", get_args(FanOutShape))),
-        draft_temperature=number("draft_temperature"),
-        saguaro_c=number("saguaro_c"),
-        acceptance=cast("Acceptance | None", word("acceptance", get_args(Acceptance))),
-        min_confidence=number("min_confidence"),
-        fallback=cast("Fallback | None", word("fallback", get_args(Fallback))),
     )
 
 

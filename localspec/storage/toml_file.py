@@ -6,32 +6,27 @@ Knows nothing of what the fields mean.
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import MISSING, dataclass, fields
 from difflib import get_close_matches
 from pathlib import Path
-from typing import NoReturn, cast
+from types import NoneType
+from typing import Any, Literal, NoReturn, cast, get_args, get_origin, get_type_hints
 
 from localspec.errors import UserError
 
 Range = tuple[float, float]
-_Path = tuple[str, ...]  # of a key: the names of its tables, then its own
+_Path = tuple[str | int, ...]  # of a value: the names of its tables, its own, and its place in a list
 
-_KEY = r"""(?:[A-Za-z0-9_-]+|"(?:[^"\\\n]|\\.)*"|'[^'\n]*')"""
-_DOTTED = rf"{_KEY}(?:[ \t]*\.[ \t]*{_KEY})*"
-_HEADER = re.compile(rf"[ \t]*\[\[?[ \t]*({_DOTTED})[ \t]*\]")
-_ENTRY = re.compile(rf"[ \t]*({_DOTTED})[ \t]*=")
-_TOKEN = re.compile(
-    r'"{3}(?:[^\\]|\\.)*?"{3,5}' r"|'{3}.*?'{3,5}" r'|"(?:[^"\\\n]|\\.)*"' r"|'[^'\n]*'" r"|\#[^\n]*|.",
-    re.DOTALL,
-)
 _SYNTAX = re.compile(r"(?P<what>.*?) \(at (?:line (?P<line>\d+), column \d+|end of document)\)", re.DOTALL)
 
 
 class TomlTable:
     """One table of a TOML file; it hands out checked values and knows where they stand."""
 
-    def __init__(self, source: _Source, path: _Path, values: Mapping[str, object]) -> None:
+    def __init__(self, source: _Source, path: tuple[str, ...], values: Mapping[str, object]) -> None:
         self._source, self._path, self._values = source, path, values
 
     def __contains__(self, key: str) -> bool:
@@ -63,7 +58,8 @@ class TomlTable:
 
     def complain(self, key: str, what: str, hint: str = "", item: int | None = None) -> NoReturn:
         """Raise the UserError that says what is wrong with a key, or one item of its list, and where."""
-        raise UserError(f"{self._source.place((*self._path, key), item)}: {what}", hint)
+        where = (key,) if item is None else (key, item)
+        raise UserError(f"{self._source.place((*self._path, *where))}: {what}", hint)
 
     def require(self, key: str) -> None:
         """Raise UserError unless the key is there."""
@@ -141,6 +137,30 @@ class TomlTable:
                 self.complain(key, f"`{key}` has to hold nothing but texts, not {_shown(item)}", item=at)
         return tuple(value)
 
+    def settled(self, kind: type, limits: Mapping[str, Range], other: Collection[str] = ()) -> dict[str, Any]:
+        """Return what the table says of a dataclass's fields, all but `other`, each checked by its type.
+
+        Of the fields without a default every one has to be there.
+        """
+        names = {field.name: field for field in fields(kind) if field.name not in other}
+        self.allow(names)
+        for name, field in names.items():
+            if field.default is MISSING:
+                self.require(name)
+        hints = get_type_hints(kind)
+        return {key: self._value(key, hints[key], limits.get(key, (0, 2**50))) for key in self}
+
+    def _value(self, key: str, hint: Any, limits: Range) -> object:  # noqa: ANN401 - an annotation
+        kinds = get_args(hint) if NoneType in get_args(hint) else (hint,)
+        kind = kinds[0]
+        if get_origin(kind) is Literal:
+            return self.choice(key, get_args(kind), "")
+        if kind is str:
+            return self.line(key)
+        if kind is bool:
+            return self.switch(key, default=False)
+        return self.whole(key, limits, 0) if kind is int else self.number(key, limits, 0)
+
 
 @dataclass(frozen=True, slots=True)
 class _Source:
@@ -149,14 +169,11 @@ class _Source:
     path: Path
     text: str
 
-    def place(self, key: _Path, item: int | None = None) -> str:
-        """Return the file and the line of a key or an item of it; of the table around it if it has none."""
-        if item is not None and item < len(lines := item_lines(self.text, key)):
-            return f"{self.path}, line {lines[item]}"
-        known = key_lines(self.text)
-        for length in range(len(key), 0, -1):
-            if key[:length] in known:
-                return f"{self.path}, line {known[key[:length]]}"
+    def place(self, path: _Path) -> str:
+        """Return the file and the line of a value; of what is around it if it has none."""
+        for length in range(len(path), 0, -1):
+            if line := line_of(self.text, path[:length]):
+                return f"{self.path}, line {line}"
         return str(self.path)
 
 
@@ -181,83 +198,35 @@ def parse_table(path: Path, data: bytes) -> TomlTable:
     return TomlTable(_Source(path, text), (), values)
 
 
-def key_lines(text: str) -> dict[tuple[str, ...], int]:
-    """Return where each key and table of a valid TOML text first stands: line numbers count from 1.
+def line_of(text: str, path: _Path) -> int:
+    """Return the line of a valid TOML text on which a table, a value or an item of a list begins.
 
-    What is inside an inline table or an array counts as part of the key in front.
+    Lines count from 1; 0 if there is no such thing.
     """
-    lines: dict[_Path, int] = {}
-    line, counted = 1, 0
-    for key, start, _ in _statements(text):
-        line, counted = line + text.count("\n", counted, start), start
-        for length in range(1, len(key) + 1):
-            lines.setdefault(key[:length], line)
-    return lines
+    lines = text.split("\n")
+    counts = range(len(lines) + 1)
+    line = bisect_left(counts, True, key=lambda count: _holds(_values(lines, count), path))
+    return line if line in counts else 0
 
 
-def item_lines(text: str, key: tuple[str, ...]) -> tuple[int, ...]:
-    """Return on which line each item of an array begins; nothing if the key does not stand before one."""
-    for found, _, at in _statements(text):
-        if found == key:
-            return tuple(text.count("\n", 0, item) + 1 for item in _items(text, at))
-    return ()
-
-
-def _statements(text: str) -> Iterator[tuple[_Path, int, int]]:
-    """Yield of each statement the full key, where it begins, and where the key ends."""
-    table: _Path = ()
-    at = 0
-    while at < len(text):
-        start = at
-        key: _Path = ()
-        if header := _HEADER.match(text, at):
-            key = table = _parts(header[1])
-            at = header.end()
-        elif entry := _ENTRY.match(text, at):
-            key = (*table, *_parts(entry[1]))
-            at = entry.end()
-        if key:
-            yield key, start, at
-        for token, depth, end in _tokens(text, at):
-            at = end
-            if token == "\n" and depth <= 0:
-                break
-
-
-def _tokens(text: str, at: int) -> Iterator[tuple[str, int, int]]:
-    """Yield strings, comments and single characters, how many brackets are open after each, its end."""
-    depth = 0
-    while at < len(text):
-        token = _TOKEN.match(text, at)
-        assert token is not None  # its last branch matches anything
-        at = token.end()
-        depth += (token[0] in "[{") - (token[0] in "]}")
-        yield token[0], depth, at
-
-
-def _items(text: str, at: int) -> Iterator[int]:
-    """Yield where each item of the array begins that is the value after a key."""
-    outer, awaited = 0, False
-    for token, depth, end in _tokens(text, at):
-        if depth == 0 and (outer == 1 or token == "\n"):
-            return
-        if outer == 1 and awaited and not (token.isspace() or token[0] == "#"):
-            yield end - len(token)
-            awaited = False
-        if depth == 1 and (outer == 0 or token == ","):
-            awaited = True
-        outer = depth
-
-
-def _parts(dotted: str) -> _Path:
+def _values(lines: Sequence[str], count: int) -> object:
+    """Return what the first lines say, with as many more as end what they begin; a list may be cut short."""
     import tomllib  # 3 ms
 
-    parts = []
-    value: object = tomllib.loads(f"{dotted} = 0")
-    while isinstance(value, dict):
-        [(key, value)] = value.items()
-        parts.append(key)
-    return tuple(parts)
+    for end in range(count, len(lines) + 1):
+        for closing in ("", "\n]"):
+            with suppress(tomllib.TOMLDecodeError):
+                return tomllib.loads("\n".join(lines[:end]) + closing)
+    return {}
+
+
+def _holds(values: Any, path: _Path) -> bool:  # noqa: ANN401 - whatever stands in the file
+    try:
+        for step in path:
+            values = values[step]
+    except (LookupError, TypeError):
+        return False
+    return True
 
 
 def _decoded(path: Path, data: bytes) -> str:
@@ -280,11 +249,7 @@ def _syntax_error(path: Path, text: str, complaint: str) -> UserError:
 
 
 def _shown(value: object) -> str:
-    text = (
-        f"`{value}`"
-        if isinstance(value, str)
-        else str(value).lower()
-        if isinstance(value, bool)
-        else str(value)
-    )
+    text = f"`{value}`" if isinstance(value, str) else str(value)
+    if isinstance(value, bool):
+        text = text.lower()
     return text if len(text) <= 40 else f"{text[:37]}..."

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from localspec.errors import UserError
-from localspec.storage.toml_file import TomlTable, item_lines, key_lines, parse_table, read_table
+from localspec.storage.toml_file import TomlTable, line_of, parse_table, read_table
 
 TEXT = '''# a comment with a = sign
 first = 1
@@ -41,28 +42,35 @@ def write(tmp_path: Path) -> Callable[[str], TomlTable]:
     return table
 
 
-def test_every_key_is_found_on_its_line() -> None:
-    assert key_lines(TEXT) == {
-        ("first",): 2,
-        ("quoted key",): 4,
-        ("literal",): 8,
-        ("list",): 10,
-        ("dotted",): 14,
-        ("dotted", "deep"): 14,
-        ("escaped",): 15,
-        ("table",): 17,
-        ("table", "key"): 18,
-        ("table", "sub.table"): 19,
-        ("table", "sub.table", "key"): 20,
-    }
-
-
 @pytest.mark.parametrize(
-    "text", ["", "a = 1", "\n\na = 1", "a = '''x'''''\nb = 1", 'a = """\n""""" # "\nb = 1']
+    ("key", "line"),
+    [
+        (("first",), 2),
+        (("quoted key",), 4),
+        (("literal",), 8),
+        (("list",), 10),
+        (("dotted",), 14),
+        (("dotted", "deep"), 14),
+        (("escaped",), 15),
+        (("table",), 17),
+        (("table", "key"), 18),
+        (("table", "key", "inner"), 18),
+        (("table", "sub.table"), 19),
+        (("table", "sub.table", "key"), 20),
+        (("fake",), 0),
+        (("table", "first"), 0),
+        (("first", "deep"), 0),
+    ],
 )
+def test_every_key_is_found_on_its_line(key: tuple[str, ...], line: int) -> None:
+    assert line_of(TEXT, key) == line
+
+
+@pytest.mark.parametrize("text", ["a = 1", "\n\na = 1", "a = '''x'''''\nb = 1", 'a = """\n""""" # "\nb = 1'])
 def test_lines_are_counted_from_the_first_to_the_last(text: str) -> None:
-    for key, line in key_lines(text).items():
-        assert text.splitlines()[line - 1].startswith(f"{key[0]} =")
+    for key in tomllib.loads(text):
+        assert text.splitlines()[line_of(text, (key,)) - 1].startswith(f"{key} =")
+    assert line_of("", ("a",)) == 0
 
 
 ITEMS = '''
@@ -95,7 +103,7 @@ after = ["c"]
     ],
 )
 def test_every_item_of_a_list_is_found_on_its_line(key: tuple[str, ...], lines: tuple[int, ...]) -> None:
-    assert item_lines(ITEMS, key) == lines
+    assert tuple(line_of(ITEMS, (*key, item)) for item in range(len(lines) + 1)) == (*lines, 0)
 
 
 def message_of(action: Callable[[], object]) -> str:
