@@ -8,7 +8,8 @@ from dataclasses import replace
 from localspec.decoding.model import Rows
 from localspec.inference.contexts import Contexts
 from localspec.inference.runtime import Runtime
-from localspec.llama import Context, Model
+from localspec.llama.context import Context
+from localspec.llama.model import Model
 from localspec.testing.paced import Hold, Pacing
 from localspec.types import ModelOptions
 

@@ -400,7 +400,7 @@ def models() -> Iterator[Check]:
 
 
 def _model(name: str, path: Path) -> Check:
-    from localspec.llama import check_model_file
+    from localspec.llama.model import check_model_file
 
     try:
         header = check_model_file(path)

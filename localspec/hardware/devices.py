@@ -65,7 +65,7 @@ def look(timeout_s: float = PATIENCE_S, *, here: bool = False) -> Sight:
                     assert_never(answer)
     except LocalSpecError as error:
         trouble = str(error)
-    from localspec.llama import physical_cores
+    from localspec.llama.library import physical_cores
 
     return Sight(describe(found, cards, processor(physical_cores()), os.environ, trouble), found, cards)
 

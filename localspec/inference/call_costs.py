@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from localspec.errors import UserError
-from localspec.llama import devices, physical_cores
-from localspec.llama.backends import version
+from localspec.llama.backends import devices, version
+from localspec.llama.library import physical_cores
 from localspec.types import ModelOptions
 
 if TYPE_CHECKING:

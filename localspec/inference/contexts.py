@@ -20,7 +20,10 @@ from localspec.decoding.tracing import Tracer
 from localspec.errors import LocalSpecError, UserError
 from localspec.hardware.placement.constraints import context_size, draft_options
 from localspec.inference.call_costs import CostFiles
-from localspec.llama import Context, Model, devices, physical_cores, probe
+from localspec.llama.backends import devices
+from localspec.llama.context import Context, probe
+from localspec.llama.library import physical_cores
+from localspec.llama.model import Model
 from localspec.storage.config import SMALLEST_CONTEXT
 from localspec.types import EngineSettings, Mode, ModelOptions, Sampling
 

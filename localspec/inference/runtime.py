@@ -22,7 +22,11 @@ from localspec.decoding.tally import Stopwatch, Tally
 from localspec.decoding.text import AnswerEvents, AnswerText, DecodeEvents
 from localspec.errors import Cancelled, ContextFullError, UserError
 from localspec.inference.contexts import Contexts, CostedEngine
-from localspec.llama import Detokenizer, Model, compare_vocabularies, memory_of, trailing_spaces
+from localspec.llama.backends import memory_of
+from localspec.llama.model import Model
+from localspec.llama.template import trailing_spaces
+from localspec.llama.vocabulary import Detokenizer
+from localspec.models.pairing import compare_vocabularies
 from localspec.types import (
     DeviceMemory,
     DraftOrigin,

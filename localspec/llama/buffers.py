@@ -10,7 +10,7 @@ import time
 from types import TracebackType
 
 from localspec.errors import EngineError, UserError
-from localspec.llama import backends
+from localspec.llama.backends import device_handles, device_name, function
 from localspec.llama.library import Native, physical_cores
 
 _F32 = 0  # ggml.h, enum ggml_type
@@ -64,21 +64,17 @@ class Buffers:
 
     def send_s(self) -> float:
         """Return the seconds in which a block gets here from the host."""
-        started = time.perf_counter()
-        _tensor_set()(self.matrix, self._host_memory(), 0, self.bytes)
-        return time.perf_counter() - started
+        return self._exchange_s("ggml_backend_tensor_set")
 
     def fetch_s(self) -> float:
         """Return the seconds in which a block gets from here to the host."""
-        started = time.perf_counter()
-        _tensor_get()(self.matrix, self._host_memory(), 0, self.bytes)
-        return time.perf_counter() - started
+        return self._exchange_s("ggml_backend_tensor_get")
 
     def send_to_s(self, other: Buffers) -> float:
         """Return the seconds in which a block gets from here to an equal one on another device."""
         if other.bytes != self.bytes:
             raise ValueError("the blocks differ in size")
-        copy = backends.function("ggml_backend_tensor_copy", None, _P, _P)
+        copy = function("ggml_backend_tensor_copy", None, _P, _P)
         started = time.perf_counter()
         copy(self.matrix, other.matrix)
         return time.perf_counter() - started
@@ -92,43 +88,47 @@ class Buffers:
             ("_backend", "ggml_backend_free"),
         ):
             if pointer := getattr(self, name):
-                backends.function(free, None, _P)(pointer)
+                function(free, None, _P)(pointer)
                 setattr(self, name, None)
 
     def _open(self, passes: int) -> None:
-        self._backend = backends.function("ggml_backend_dev_init", _P, _P, ctypes.c_char_p)(
-            self._handle, None
-        )
+        self._backend = function("ggml_backend_dev_init", _P, _P, ctypes.c_char_p)(self._handle, None)
         if not self._backend:
             raise EngineError(f"{self.device} cannot be started")
-        largest = backends.function("ggml_backend_get_max_size", ctypes.c_size_t, _P)(self._backend)
+        largest = function("ggml_backend_get_max_size", ctypes.c_size_t, _P)(self._backend)
         self.bytes = min(self.bytes, largest // (4 * _ROW) * 4 * _ROW)
         _use_all_cores(self._backend, self._handle)
-        self._context = backends.function("ggml_init", _P, _InitParams)(_InitParams(_META, None, True))
-        matrix = backends.function("ggml_new_tensor_2d", _P, _P, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+        self._context = function("ggml_init", _P, _InitParams)(_InitParams(_META, None, True))
+        matrix = function("ggml_new_tensor_2d", _P, _P, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
         rows = self.bytes // (4 * _ROW)
         self.matrix: int = matrix(self._context, _F32, _ROW, rows)
         other, vector = matrix(self._context, _F32, _ROW, rows), matrix(self._context, _F32, _ROW, 1)
         self._passes = passes
         self._reading = self._graph("ggml_mul_mat", vector)
         self._copying = self._graph("ggml_cpy", other)
-        allocate = backends.function("ggml_backend_alloc_ctx_tensors", _P, _P, _P)
+        allocate = function("ggml_backend_alloc_ctx_tensors", _P, _P, _P)
         self._buffer = allocate(self._context, self._backend)
         if not self._buffer:
             raise EngineError(f"{self.device} has no room for {2 * self.bytes / 2**20:.0f} MiB")
-        backends.function("ggml_backend_buffer_clear", None, _P, ctypes.c_uint8)(self._buffer, _FILLING)
+        function("ggml_backend_buffer_clear", None, _P, ctypes.c_uint8)(self._buffer, _FILLING)
 
     def _graph(self, operation: str, operand: int) -> int:
         """Describe a graph that does one thing to the matrix, over and over: starting it costs time."""
-        graph: int = backends.function("ggml_new_graph", _P, _P)(self._context)
-        node = backends.function(operation, _P, _P, _P, _P)
-        expand = backends.function("ggml_build_forward_expand", None, _P, _P)
+        graph: int = function("ggml_new_graph", _P, _P)(self._context)
+        node = function(operation, _P, _P, _P, _P)
+        expand = function("ggml_build_forward_expand", None, _P, _P)
         for _ in range(self._passes):
             expand(graph, node(self._context, self.matrix, operand))
         return graph
 
+    def _exchange_s(self, name: str) -> float:
+        move = function(name, None, _P, _P, ctypes.c_size_t, ctypes.c_size_t)
+        started = time.perf_counter()
+        move(self.matrix, self._host_memory(), 0, self.bytes)
+        return time.perf_counter() - started
+
     def _compute_s(self, graph: int) -> float:
-        compute = backends.function("ggml_backend_graph_compute", ctypes.c_int, _P, _P)
+        compute = function("ggml_backend_graph_compute", ctypes.c_int, _P, _P)
         started = time.perf_counter()
         status = compute(self._backend, graph)
         seconds = time.perf_counter() - started
@@ -139,19 +139,19 @@ class Buffers:
     def _host_memory(self) -> int:
         """Return memory of the host that the device reaches directly, where it offers such."""
         if self._host is None:
-            kind = backends.function("ggml_backend_dev_host_buffer_type", _P, _P)(self._handle)
-            kind = kind or backends.function("ggml_backend_cpu_buffer_type", _P)()
-            allocate = backends.function("ggml_backend_buft_alloc_buffer", _P, _P, ctypes.c_size_t)
+            kind = function("ggml_backend_dev_host_buffer_type", _P, _P)(self._handle)
+            kind = kind or function("ggml_backend_cpu_buffer_type", _P)()
+            allocate = function("ggml_backend_buft_alloc_buffer", _P, _P, ctypes.c_size_t)
             self._host = allocate(kind, self.bytes)
             if not self._host:
                 raise EngineError(f"the host has no room for {self.bytes / 2**20:.0f} MiB")
-            backends.function("ggml_backend_buffer_clear", None, _P, ctypes.c_uint8)(self._host, _FILLING)
-        base: int = backends.function("ggml_backend_buffer_get_base", _P, _P)(self._host)
+            function("ggml_backend_buffer_clear", None, _P, ctypes.c_uint8)(self._host, _FILLING)
+        base: int = function("ggml_backend_buffer_get_base", _P, _P)(self._host)
         return base
 
 
 def _handle(device: str) -> int:
-    by_name = {backends.device_name(handle): handle for handle in backends.device_handles()}
+    by_name = {device_name(handle): handle for handle in device_handles()}
     if device not in by_name:
         raise UserError(f"no device is called {device!r}", f"devices: {', '.join(by_name)}")
     return by_name[device]
@@ -159,15 +159,7 @@ def _handle(device: str) -> int:
 
 def _use_all_cores(backend: int, device: int) -> None:
     """Give the processor's backend its threads; other backends have no such function."""
-    registry = backends.function("ggml_backend_dev_backend_reg", _P, _P)(device)
-    find = backends.function("ggml_backend_reg_get_proc_address", _P, _P, ctypes.c_char_p)
+    registry = function("ggml_backend_dev_backend_reg", _P, _P)(device)
+    find = function("ggml_backend_reg_get_proc_address", _P, _P, ctypes.c_char_p)
     if address := find(registry, b"ggml_backend_set_n_threads"):
         ctypes.CFUNCTYPE(None, _P, ctypes.c_int)(address)(backend, physical_cores())
-
-
-def _tensor_set() -> Native:
-    return backends.function("ggml_backend_tensor_set", None, _P, _P, ctypes.c_size_t, ctypes.c_size_t)
-
-
-def _tensor_get() -> Native:
-    return backends.function("ggml_backend_tensor_get", None, _P, _P, ctypes.c_size_t, ctypes.c_size_t)

@@ -9,22 +9,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psutil
 
 from localspec.errors import Cancelled, EngineError, ModelFileError, UserError
-from localspec.gguf.file import read_header, read_parts, total
-from localspec.gguf.header import Header
+from localspec.gguf import Header, read_header, read_parts, total
 from localspec.llama import backends, library
 from localspec.llama.library import native
 from localspec.llama.template import ChatTemplate
 from localspec.llama.vocabulary import Vocabulary
 from localspec.types import ModelInfo, ModelOptions
-
-if TYPE_CHECKING:
-    from localspec.llama.context import Context
-
 
 Progress = Callable[[float], bool]
 
@@ -64,7 +59,7 @@ class Model:
         self.window: int = api.llama_model_n_swa(pointer)
         self._places = places
         self._pointer: int | None = pointer
-        self._contexts: weakref.WeakSet[Context] = weakref.WeakSet()
+        self._dependents: list[weakref.WeakMethod[Callable[[], None]]] = []
 
     @classmethod
     def open(
@@ -131,14 +126,16 @@ class Model:
         """Return ggml's names of the devices beside the processor that hold a part of the model."""
         return self._places.cards
 
-    def adopt(self, context: Context) -> None:
-        """Take note of a context that must be closed before the weights are freed."""
-        self._contexts.add(context)
+    def close_before(self, close: Callable[[], None]) -> None:
+        """Take note of the method that closes what must be gone before the weights are freed."""
+        self._dependents.append(weakref.WeakMethod(close))
 
     def close(self) -> None:
         """Close the model's contexts and free its weights; a second call does nothing."""
-        for context in list(self._contexts):
-            context.close()
+        for dependent in self._dependents:
+            if close := dependent():
+                close()
+        self._dependents.clear()
         self.vocabulary.close()
         self._pointer = None
         self._free()

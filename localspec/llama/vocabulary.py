@@ -11,13 +11,9 @@ from itertools import repeat
 import numpy as np
 from numpy.typing import NDArray
 
-from localspec.errors import EngineError, PairingError
+from localspec.errors import EngineError
 from localspec.llama import backends
 from localspec.llama.library import native
-
-# llama.cpp common/speculative.cpp: paddings may differ by so much, and the first ids are not compared
-_PADDING_ALLOWED = 128
-_FIRST_COMPARED = 5
 
 _END_ROLES = ("eos", "eot", "fim_pad", "fim_rep", "fim_sep")
 SPM, BPE = 1, 2
@@ -44,6 +40,11 @@ class Vocabulary:
         self.eos: int | None = _token(api.llama_vocab_eos(pointer))
         self.adds_bos: bool = api.llama_vocab_get_add_bos(pointer)
         self.adds_eos: bool = api.llama_vocab_get_add_eos(pointer)
+
+    @property
+    def kind(self) -> str:
+        """Return what its kind of tokenizer is called."""
+        return _TYPE_NAMES.get(self.type, f"type {self.type}")
 
     @cached_property
     def control_tokens(self) -> frozenset[int]:
@@ -167,36 +168,6 @@ class Detokenizer:
     def flush(self) -> str:
         """Return what is left, a cut character as U+FFFD, and start anew."""
         return self._decoder.decode(b"", final=True)
-
-
-def compare_vocabularies(target: Vocabulary, draft: Vocabulary) -> None:
-    """Raise `PairingError` unless the draft's tokens mean the target's; the rules are llama.cpp's.
-
-    Sizes may differ by some padding; then only the ids that both have can be drafted.
-    """
-    hint = "choose a draft model of the target's own family"
-    if target.type != draft.type:
-        names = [_TYPE_NAMES.get(side.type, f"type {side.type}") for side in (target, draft)]
-        raise PairingError(f"the target's vocabulary is {names[0]}, the draft's is {names[1]}", hint)
-    for what, one, other in (
-        ("begin", (target.adds_bos, target.bos), (draft.adds_bos, draft.bos)),
-        ("end", (target.adds_eos, target.eos), (draft.adds_eos, draft.eos)),
-    ):
-        if one[0] != other[0] or (one[0] and one[1] != other[1]):
-            target_says, draft_says = (f"token {side[1]}" if side[0] else "none" for side in (one, other))
-            raise PairingError(
-                f"the token at the {what} of a text differs: target {target_says}, draft {draft_says}", hint
-            )
-    if abs(target.size - draft.size) > _PADDING_ALLOWED:
-        raise PairingError(f"the target has {target.size:,} tokens, the draft {draft.size:,}", hint)
-    if target.digest and target.digest == draft.digest:  # reading both takes 0.1 s
-        return
-    for token, (one_text, other_text) in enumerate(zip(target.texts(), draft.texts(), strict=False)):
-        if token >= _FIRST_COMPARED and one_text != other_text:
-            shown = [raw.decode("utf-8", "replace") for raw in (one_text, other_text)]
-            raise PairingError(
-                f"token {token} is {shown[0]!r} in the target, {shown[1]!r} in the draft", hint
-            )
 
 
 def _where(bits: NDArray[np.int32]) -> frozenset[int]:

@@ -1,18 +1,20 @@
-"""May this draft model serve that target? Decided from two GGUF headers, without loading a model.
-
-The rules are llama.cpp's, as `localspec.llama.compare_vocabularies` applies them to open models.
-"""
+"""May this draft model serve that target? Decided as llama.cpp does, from two headers or from open models."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from localspec.gguf.file import read_header, read_parts, read_tokens, total
-from localspec.gguf.header import Header
+from localspec.errors import PairingError
+from localspec.gguf import TOKENS, Header, read_header, read_parts, read_tokens, total
 
-PADDING_ALLOWED = 128
+if TYPE_CHECKING:
+    from localspec.llama.vocabulary import Vocabulary
+
+PADDING_ALLOWED = 128  # llama.cpp common/speculative.cpp, as are the tokens that are not compared
 SMALL_RATIO = 4.0
 """A draft model that is less than so many times smaller than its target seldom pays."""
 _FIRST_COMPARED = 5
@@ -38,15 +40,6 @@ _BEGIN_ALWAYS = frozenset({"gemma4", "granite-embed-multi-311m"})
 
 
 @dataclass(frozen=True, slots=True)
-class TokenDifference:
-    """The first token that means something else to the draft model."""
-
-    token: int
-    target: str
-    draft: str
-
-
-@dataclass(frozen=True, slots=True)
 class PairingVerdict:
     """Whether a draft model may serve a target, and why in a plain sentence.
 
@@ -56,7 +49,6 @@ class PairingVerdict:
     fits: bool
     reason: str
     size_ratio: float
-    difference: TokenDifference | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,31 +65,57 @@ class _Marker:
         return f"token {self.token}" if self.added else "none"
 
 
+@dataclass(frozen=True, slots=True)
+class _Terms:
+    """What of a vocabulary has to agree; its texts are read only where all else does."""
+
+    kind: str
+    begin: _Marker
+    end: _Marker
+    size: int
+    texts: Callable[[], Sequence[bytes]]
+    digest: str
+
+
 def may_serve(target: Path, draft: Path) -> PairingVerdict:
     """Compare the vocabularies in two model files; raises ModelFileError if one of them is broken."""
     one, other = (total(read_parts(read_header(path))) for path in (target, draft))
     ratio = one.parameters / max(1, other.parameters)
-    reason = _difference_of_kind(one, other)
-    if reason:
-        return PairingVerdict(False, reason, ratio)
-    texts = read_tokens(one), read_tokens(other)
-    sizes = len(texts[0]), len(texts[1])
-    if abs(sizes[0] - sizes[1]) > PADDING_ALLOWED:
-        return PairingVerdict(False, f"the target has {sizes[0]:,} tokens, the draft {sizes[1]:,}", ratio)
-    difference = first_difference(*texts)
-    if difference is not None:
-        shown = f"{difference.target!r} in the target, {difference.draft!r} in the draft"
-        return PairingVerdict(False, f"token {difference.token} is {shown}", ratio, difference)
-    return PairingVerdict(True, _agreement(*sizes), ratio)
+    terms = _terms_of_file(one), _terms_of_file(other)
+    reason = _mismatch(*terms)
+    return PairingVerdict(not reason, reason or _agreement(terms[0].size, terms[1].size), ratio)
 
 
-def first_difference(target: Sequence[bytes], draft: Sequence[bytes]) -> TokenDifference | None:
-    """Return the first token that the two vocabularies spell differently; the first five may."""
+def compare_vocabularies(target: Vocabulary, draft: Vocabulary) -> None:
+    """Raise `PairingError` unless an open draft model's tokens mean its target's.
+
+    Sizes may differ by some padding; then only the ids that both have can be drafted.
+    """
+    if reason := _mismatch(_terms_of_open(target), _terms_of_open(draft)):
+        raise PairingError(reason, "choose a draft model of the target's own family")
+
+
+def _mismatch(target: _Terms, draft: _Terms) -> str:
+    """Return why a draft's tokens do not mean its target's; nothing where they do."""
+    if target.kind != draft.kind:
+        return f"the target's vocabulary is {target.kind}, the draft's is {draft.kind}"
+    for what, one, other in (("begin", target.begin, draft.begin), ("end", target.end, draft.end)):
+        if one.differs(other):
+            return f"the token at the {what} of a text differs: target {one}, draft {other}"
+    if abs(target.size - draft.size) > PADDING_ALLOWED:
+        return f"the target has {target.size:,} tokens, the draft {draft.size:,}"
+    if target.digest and target.digest == draft.digest:  # reading both takes 0.1 s
+        return ""
+    return first_difference(target.texts(), draft.texts())
+
+
+def first_difference(target: Sequence[bytes], draft: Sequence[bytes]) -> str:
+    """Return which token is the first that two vocabularies spell differently; the first five may."""
     for token, (one, other) in enumerate(zip(target, draft, strict=False)):
         if token >= _FIRST_COMPARED and one != other and _text(one, token) != _text(other, token):
-            shown = (_text(raw, token).decode("utf-8", "replace") for raw in (one, other))
-            return TokenDifference(token, *shown)
-    return None
+            shown = [_text(raw, token).decode("utf-8", "replace") for raw in (one, other)]
+            return f"token {token} is {shown[0]!r} in the target, {shown[1]!r} in the draft"
+    return ""
 
 
 def remark(ratio: float) -> str:
@@ -121,17 +139,21 @@ def _agreement(target: int, draft: int) -> str:
     return f"the same {min(target, draft):,} tokens; {more} more of the {what} stay unused in drafts"
 
 
-def _difference_of_kind(target: Header, draft: Header) -> str:
-    kinds = [_kind(side) for side in (target, draft)]
-    if kinds[0] != kinds[1]:
-        return f"the target's vocabulary is {kinds[0]}, the draft's is {kinds[1]}"
-    for what, one, other in (
-        ("begin", _begin(target), _begin(draft)),
-        ("end", _end(target), _end(draft)),
-    ):
-        if one.differs(other):
-            return f"the token at the {what} of a text differs: target {one}, draft {other}"
-    return ""
+def _terms_of_open(vocabulary: Vocabulary) -> _Terms:
+    return _Terms(
+        vocabulary.kind,
+        _Marker(vocabulary.bos, vocabulary.adds_bos),
+        _Marker(vocabulary.eos, vocabulary.adds_eos),
+        vocabulary.size,
+        vocabulary.texts,
+        vocabulary.digest,
+    )
+
+
+def _terms_of_file(header: Header) -> _Terms:
+    size = header.counts.get(TOKENS, 0)
+    texts = partial(read_tokens, header)
+    return _Terms(_kind(header), _begin(header), _end(header), size, texts, header.tokens_digest)
 
 
 def _kind(header: Header) -> str:
@@ -160,7 +182,7 @@ def _end(header: Header) -> _Marker:
 
 def _token(header: Header, key: str, default: int | None) -> int | None:
     """Return a special token; one beyond the vocabulary counts as not given."""
-    size = header.counts.get("tokenizer.ggml.tokens", 0)
+    size = header.counts.get(TOKENS, 0)
     for token in (header.integer(key, -1), -1 if default is None else default):
         if 0 <= token < size:
             return token

@@ -9,9 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from localspec.errors import ModelFileError
-from localspec.gguf.file import Ranges, header_of, read_header, read_parts, total
-from localspec.gguf.file import read_tokens as tokens_of_header
-from localspec.gguf.header import TOKENS, Header, Tensor
+from localspec.gguf import TOKENS, Header, Ranges, Tensor, header_of, read_header, read_parts, total
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,12 +270,7 @@ def read_shape(path: Path) -> ModelShape:
     return _shape(total(read_parts(read_header(path))))
 
 
-def shape_of(read: Ranges, file_bytes: int, place: str = "the model") -> ModelShape:
-    """Read a model's shape from any source of byte ranges; `place` is what messages call it."""
-    return shape_of_parts(((read, file_bytes),), place)
-
-
-def shape_of_parts(parts: Sequence[tuple[Ranges, int]], place: str = "the model") -> ModelShape:
+def shape_of_parts(parts: Sequence[tuple[Ranges, int]], place: str) -> ModelShape:
     """Read the shape of a split model, whose files come in order."""
     headers = [header_of(read, file_bytes, Path(place)) for read, file_bytes in parts]
     count = max(1, headers[0].integer("split.count"))
@@ -292,11 +285,6 @@ def shape_of_parts(parts: Sequence[tuple[Ranges, int]], place: str = "the model"
                 "name the parts in order",
             )
     return _shape(total(headers))
-
-
-def read_tokens(path: Path) -> tuple[bytes, ...]:
-    """Return the texts of a model's vocabulary, by id, as they are stored in its file."""
-    return tokens_of_header(read_header(path))
 
 
 def _shape(header: Header) -> ModelShape:

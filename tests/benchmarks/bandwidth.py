@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from localspec.hardware.machine import measure_rates, see_devices
-from localspec.llama import physical_cores
+from localspec.llama.library import physical_cores
 
 BLOCK = 2**29
 

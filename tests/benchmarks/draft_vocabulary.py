@@ -37,7 +37,8 @@ from localspec.decoding.speed_model import BRANCHES, predict
 from localspec.demo.training.measure_sets import SETS, read_set
 from localspec.demo.training.scorer import Scorer
 from localspec.demo.training.speculation import Floats, softmax
-from localspec.llama import Context, Model
+from localspec.llama.context import Context
+from localspec.llama.model import Model
 from localspec.tuning.simulator.simulator import Simulator
 from localspec.types import EngineSettings, Message, Mode, ModelOptions, Sampling
 from tests.benchmarks.draft_variants import EMBEDDING, Ids, Variant, by_frequency, stand_ins, write

@@ -23,7 +23,8 @@ from statistics import median
 from tempfile import TemporaryDirectory
 
 from localspec.demo import bundled_pair, prompts
-from localspec.llama import Model, physical_cores
+from localspec.llama.library import physical_cores
+from localspec.llama.model import Model
 from localspec.types import Message, ModelOptions
 
 TARGET_S = 0.35

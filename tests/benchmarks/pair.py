@@ -13,7 +13,7 @@ from localspec.decoding.loop import DecodeParams, Round
 from localspec.decoding.policy import CostCurve, LatencyModel
 from localspec.decoding.sampling import distribution
 from localspec.inference.contexts import Contexts
-from localspec.llama import Model
+from localspec.llama.model import Model
 from localspec.types import EngineSettings, Message, ModelOptions, Sampling
 
 GREEDY = Sampling(temperature=0.0)

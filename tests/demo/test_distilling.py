@@ -14,7 +14,8 @@ from localspec.demo.training.documents import Document
 from localspec.demo.training.made.coding import made_coding
 from localspec.demo.training.made.requests import Requests
 from localspec.demo.training.many import ManySequences
-from localspec.llama import Model, compare_vocabularies
+from localspec.llama.model import Model
+from localspec.models.pairing import compare_vocabularies
 from localspec.types import ModelOptions
 
 torch = pytest.importorskip("torch", exc_type=ImportError)

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import psutil
 
-from localspec.llama import Context, Model
+from localspec.llama.context import Context
+from localspec.llama.model import Model
 from localspec.types import ModelOptions
 
 

@@ -15,9 +15,9 @@ from localspec.hardware.memory.estimate import estimate
 from localspec.hardware.memory.exact import compare, exact, needs_of
 from localspec.hardware.placement.constraints import CacheTypes, LayerSplit, MemoryRequest
 from localspec.inference.contexts import Contexts
-from localspec.llama import Context, Model
+from localspec.llama.context import Context, Sizes, context_parameters
 from localspec.llama.library import Native
-from localspec.llama.settings import Sizes, context_parameters
+from localspec.llama.model import Model
 from localspec.models.shape import read_shape
 from localspec.types import ModelOptions
 from tests.hardware import shapes_more
@@ -176,7 +176,7 @@ def test_a_python_that_is_gone(demo_target: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_build_that_cannot_tell(tiny_context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("localspec.llama.memory._NAME", "not_there")
+    monkeypatch.setattr("localspec.llama.backends._NAME", "not_there")
     with pytest.raises(EngineError, match="cannot tell"):
         needs_of(tiny_context)
 

@@ -11,7 +11,7 @@ import pytest
 
 from localspec.inference import contexts
 from localspec.inference.runtime import Runtime
-from localspec.llama import Model
+from localspec.llama.model import Model
 from localspec.types import EngineSettings, ModelOptions
 from tests.inference.runtimes import MODES, answer, greedy, open_pair
 from tests.llama import tiny

@@ -14,7 +14,7 @@ from localspec.decoding.measure import FEWEST_PLAIN_TOKENS, PLAIN_TOKENS
 from localspec.decoding.model import Rows
 from localspec.inference.interface import OpenModels
 from localspec.inference.runtime import Runtime
-from localspec.llama import Context
+from localspec.llama.context import Context
 from localspec.types import (
     EngineSettings,
     Message,

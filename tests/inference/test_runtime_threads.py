@@ -8,7 +8,7 @@ import pytest
 
 from localspec.inference import contexts
 from localspec.inference.runtime import Runtime
-from localspec.llama import Context
+from localspec.llama.context import Context
 from localspec.types import EngineSettings, Message, Mode, ModelOptions, Request, Sampling
 
 Threads = tuple[int, int | None]

@@ -15,7 +15,7 @@ from localspec.decoding.sampling import distribution, probability, top_candidate
 from localspec.errors import Cancelled, ContextFullError, UserError
 from localspec.inference.interface import TunableModels
 from localspec.inference.runtime import Runtime
-from localspec.llama import Context
+from localspec.llama.context import Context
 from localspec.types import EngineSettings, ModelOptions, Request, Sampling
 from tests.inference.runtimes import LONG_STORY, OFF, QUESTION, answer, greedy, open_pair
 from tests.llama import tiny

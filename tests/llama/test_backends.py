@@ -8,8 +8,8 @@ import psutil
 import pytest
 
 from localspec.errors import UserError
-from localspec.llama import BackendDevice, backends, devices
-from localspec.llama.backends import DeviceKind
+from localspec.llama import backends
+from localspec.llama.backends import BackendDevice, DeviceKind, devices
 
 
 def device(name: str, kind: DeviceKind) -> BackendDevice:

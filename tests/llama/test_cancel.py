@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from localspec.errors import Cancelled
-from localspec.llama import Context, Model
+from localspec.llama.context import Context
+from localspec.llama.model import Model
 from localspec.types import ModelOptions
 from tests.llama.conftest import OpenContext
 

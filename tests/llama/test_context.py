@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from localspec.errors import ContextFullError, EngineError
-from localspec.llama import Model
 from localspec.llama.library import Native
+from localspec.llama.model import Model
 from localspec.types import ModelOptions
 from tests.llama.conftest import OpenContext
 

@@ -9,11 +9,9 @@ import gguf
 import pytest
 
 from localspec.errors import ModelFileError
-from localspec.gguf import file
-from localspec.gguf.file import read_header
-from localspec.gguf.header import BLOCKS
-from localspec.llama import Model, check_model_file
+from localspec.gguf import BLOCKS, read_header
 from localspec.llama.library import native
+from localspec.llama.model import Model, check_model_file
 from localspec.types import ModelOptions
 from tests.llama import tiny
 
@@ -57,7 +55,7 @@ def test_a_file_is_read_once_until_it_changes(tmp_path: Path, monkeypatch: pytes
     path = tiny.llama(tmp_path / "a.gguf")
     header = read_header(path)
     with monkeypatch.context() as patched:
-        patched.setattr(file, "parse", None)
+        patched.setattr("localspec.gguf.parse", None)
         assert read_header(path) is header
     tiny.llama(
         tmp_path / "b.gguf", adjust=lambda recipe: recipe.writer.add_string("test.new", "yes")

@@ -30,11 +30,13 @@ def run_fresh(code: str, **environment: str) -> subprocess.CompletedProcess[str]
 def test_importing_the_package_loads_nothing_heavy() -> None:
     code = "import sys, localspec.llama; print({'numpy', 'llama_cpp', 'jinja2', 'psutil'} & {*sys.modules})"
     assert run_fresh(code).stdout.strip() == "set()"
+    code = "import sys, localspec.llama.context; print({'llama_cpp', 'jinja2'} & {*sys.modules})"
+    assert run_fresh(code).stdout.strip() == "set()"
 
 
 def test_the_environment_is_set_before_the_library_is_loaded() -> None:
     code = (
-        "from os import environ as e; from localspec.llama import devices; devices();"
+        "from os import environ as e; from localspec.llama.backends import devices; devices();"
         "print(e['GOMP_SPINCOUNT'], e['CUDA_DEVICE_ORDER'], e['GGML_NO_BACKTRACE'])"
     )
     assert run_fresh(code).stdout.split() == ["1000", "PCI_BUS_ID", "1"]
@@ -44,7 +46,7 @@ def test_the_environment_is_set_before_the_library_is_loaded() -> None:
 
 def test_the_package_is_loaded_without_what_lies_on_top_of_the_binding() -> None:
     code = (
-        "import sys; from localspec.llama import devices; devices();"
+        "import sys; from localspec.llama.backends import devices; devices();"
         "print('llama_cpp.llama' in sys.modules, 'jinja2' in sys.modules);"
         "from llama_cpp.llama import Llama; print(Llama.__name__)"
     )
@@ -53,7 +55,8 @@ def test_the_package_is_loaded_without_what_lies_on_top_of_the_binding() -> None
 
 def test_a_process_that_forgets_to_close_ends_quietly(tiny_llama: Path) -> None:
     code = (
-        "from pathlib import Path; from localspec.llama import Context, Model;"
+        "from pathlib import Path; from localspec.llama.context import Context;"
+        "from localspec.llama.model import Model;"
         "from localspec.types import ModelOptions;"
         f"model = Model.open(ModelOptions(path=Path({str(tiny_llama)!r})));"
         "context = Context(model, model.options); context.evaluate([1])"

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from localspec.errors import EngineError
-from localspec.llama import Model, Rewind, probe
+from localspec.llama.context import Rewind, probe
+from localspec.llama.model import Model
 from localspec.types import ModelOptions
 from tests.llama.conftest import OpenContext
 

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from localspec.llama import Model, Vocabulary, template
+from localspec.llama import template
+from localspec.llama.model import Model
 from localspec.llama.template import Segments
+from localspec.llama.vocabulary import Vocabulary
 from localspec.types import Message, ModelOptions
 from tests.llama import tiny
 

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from localspec.errors import UserError
-from localspec.llama import Model, trailing_spaces
+from localspec.llama.model import Model
+from localspec.llama.template import trailing_spaces
 from localspec.types import Message, ModelOptions
 from tests.llama import tiny
 

@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 
 from localspec.errors import PairingError
-from localspec.llama import Detokenizer, Model, Vocabulary, compare_vocabularies
 from localspec.llama.library import native
+from localspec.llama.model import Model
+from localspec.llama.vocabulary import Detokenizer, Vocabulary
+from localspec.models.pairing import compare_vocabularies
 from localspec.types import ModelOptions
 from tests.llama import tiny
 

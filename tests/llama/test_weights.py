@@ -7,7 +7,10 @@ import psutil
 import pytest
 
 from localspec.errors import Cancelled, EngineError, ModelFileError, UserError
-from localspec.llama import BackendDevice, Context, Model, backends, devices, memory_of
+from localspec.llama import backends
+from localspec.llama.backends import BackendDevice, devices, memory_of
+from localspec.llama.context import Context
+from localspec.llama.model import Model
 from localspec.types import DeviceMemory, ModelOptions
 from tests.llama import tiny
 from tests.llama.conftest import OpenContext

@@ -9,7 +9,8 @@ import pytest
 
 from localspec import smollm2
 from localspec.demo import bundled_pair
-from localspec.models.shape import LayerShape, read_shape, read_tokens, shape_of
+from localspec.gguf import read_header, read_tokens
+from localspec.models.shape import LayerShape, read_shape, shape_of_parts
 from tests.hardware.shapes import SHAPES, Build, make
 from tests.llama import tiny
 
@@ -56,7 +57,7 @@ def test_a_single_changed_token_makes_another_family(tmp_path: Path) -> None:
 
 
 def test_tokens(tmp_path: Path) -> None:
-    tokens = read_tokens(tiny.llama(tmp_path / "a.gguf", change=200, extra=3000))
+    tokens = read_tokens(read_header(tiny.llama(tmp_path / "a.gguf", change=200, extra=3000)))
     assert tokens[:3] == (b"<unk>", b"<s>", b"</s>")
     assert tokens[200] == b"[changed200]"
     assert tokens[-1] == b"[pad2999]"
@@ -67,7 +68,7 @@ def test_long_tokens_are_read_to_their_end(tmp_path: Path) -> None:
     words = ["x" * 1000, "y" * 100]
     recipe.writer.add_token_list(words)
     recipe.ones("token_embd")
-    assert read_tokens(recipe.write()) == tuple(word.encode() for word in words)
+    assert read_tokens(read_header(recipe.write())) == tuple(word.encode() for word in words)
 
 
 @pytest.mark.parametrize("name", SHAPES)
@@ -154,7 +155,7 @@ def test_a_declared_quant_that_cannot_be_true_is_not_believed(
 def test_ranges_of_a_large_file_are_few(tmp_path: Path) -> None:
     path = make(tmp_path / "a.gguf", Build(vocabulary=120_000, width=4096, bare=True))
     asked: list[tuple[int, int]] = []
-    shape = shape_of(ranges_of(path, asked), path.stat().st_size, "far away")
+    shape = shape_of_parts(((ranges_of(path, asked), path.stat().st_size),), "far away")
     assert replace(shape, name="") == replace(read_shape(path), name="")
     assert len(asked) <= 3
     assert sum(count for _, count in asked) < 20 << 20 < path.stat().st_size

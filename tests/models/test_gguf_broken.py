@@ -10,7 +10,7 @@ from gguf import GGUFValueType
 from gguf.gguf_writer import GGUFValue
 
 from localspec.errors import ModelFileError
-from localspec.models.shape import read_shape, shape_of, shape_of_parts
+from localspec.models.shape import read_shape, shape_of_parts
 from tests.llama import tiny
 from tests.models.test_gguf import ranges_of
 
@@ -39,7 +39,7 @@ def test_split_files_are_summed(tmp_path: Path) -> None:
     remote = [(ranges_of(path), path.stat().st_size) for path in paths]
     assert shape_of_parts(remote, "far").layers == shape.layers
     with pytest.raises(ModelFileError, match="far has 2 parts, not 1"):
-        shape_of(*remote[0], "far")
+        shape_of_parts(remote[:1], "far")
     with pytest.raises(ModelFileError, match="part 2 of far stands where part 1 belongs"):
         shape_of_parts(remote[::-1], "far")
 
@@ -104,7 +104,7 @@ def test_a_flipped_byte_never_crashes(tmp_path: Path) -> None:
         broken = bytearray(whole)
         broken[position] ^= 0xFF
         try:
-            shape_of(partial(piece, bytes(broken)), len(whole))
+            shape_of_parts(((partial(piece, bytes(broken)), len(whole)),), "far")
         except ModelFileError:
             refused += 1
     assert refused > 50
@@ -116,13 +116,13 @@ def test_cut_ranges(tmp_path: Path) -> None:
     for length in (0, 4, 30, 2000):
         cut = whole[:length]
         with pytest.raises(ModelFileError):
-            shape_of(partial(piece, cut), len(whole))
+            shape_of_parts(((partial(piece, cut), len(whole)),), "far")
 
 
 def test_a_source_that_sends_nothing_more_ends() -> None:
     endless = b"GGUF" + struct.pack("<IQQ", 3, 1, 2**40)
     with pytest.raises(ModelFileError):
-        shape_of(partial(piece, endless), 2**50)
+        shape_of_parts(((partial(piece, endless), 2**50),), "far")
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
@@ -153,7 +153,7 @@ def test_a_folder_called_like_a_model_far_away_does_not_matter(
     path = tiny.llama(tmp_path / "a.gguf")
     (tmp_path / "someone" / "model-GGUF").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
-    assert shape_of(ranges_of(path), path.stat().st_size, "someone/model-GGUF").layers
+    assert shape_of_parts(((ranges_of(path), path.stat().st_size),), "someone/model-GGUF").layers
 
 
 def test_a_link_to_nowhere_is_no_misspelt_path(tmp_path: Path) -> None:

@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from localspec.errors import ModelFileError, PairingError
-from localspec.llama import Model
-from localspec.llama.vocabulary import compare_vocabularies
+from localspec.llama.model import Model
 from localspec.models import pairing
-from localspec.models.pairing import TokenDifference, may_serve
+from localspec.models.pairing import compare_vocabularies, may_serve
 from localspec.types import ModelOptions
 from tests.llama import tiny
 from tests.llama.tiny import Recipe
@@ -126,7 +125,7 @@ def test_some_word_splitters_know_no_beginning(tmp_path: Path) -> None:
 
 def test_the_first_differing_token_is_told_with_both_texts(target: Path, tmp_path: Path) -> None:
     verdict = may_serve(target, tiny.llama(tmp_path / "draft.gguf", change=77))
-    assert verdict.difference == TokenDifference(77, "F", "[changed77]")
+    assert verdict.reason == "token 77 is 'F' in the target, '[changed77]' in the draft"
 
 
 def test_another_kind_of_vocabulary(target: Path, tmp_path: Path) -> None:
@@ -160,11 +159,12 @@ def test_a_broken_file_is_told(target: Path, tmp_path: Path) -> None:
 
 def test_tokens_are_compared_as_llama_cpp_sees_them() -> None:
     five = [b"x"] * 5
-    assert pairing.first_difference([*five, b"ab\0c"], [*five, b"ab"]) is None
-    assert pairing.first_difference([*five, b""], [*five, b"[EMPTY_5]"]) is None
+    assert pairing.first_difference([*five, b"ab\0c"], [*five, b"ab"]) == ""
+    assert pairing.first_difference([*five, b""], [*five, b"[EMPTY_5]"]) == ""
     found = pairing.first_difference([*five, b"", b""], [*five, b"", b"q"])
-    assert found == TokenDifference(6, "[EMPTY_6]", "q")
-    assert pairing.first_difference([b"a"], [b"b"]) is None
+    assert found == "token 6 is '[EMPTY_6]' in the target, 'q' in the draft"
+    assert pairing.first_difference([*five, b"\xff"], [*five, b"\xfe"]) != ""
+    assert pairing.first_difference([b"a"], [b"b"]) == ""
 
 
 def test_ratios_in_words() -> None:

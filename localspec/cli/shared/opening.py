@@ -18,7 +18,7 @@ from localspec.models.names import Reference
 
 if TYPE_CHECKING:
     from localspec.inference.runtime import Runtime
-    from localspec.llama import BackendDevice
+    from localspec.llama.backends import BackendDevice
     from localspec.models.hub.download import DownloadProgress
     from localspec.models.hub.repository import RemoteModel
 
@@ -126,6 +126,6 @@ def list_devices() -> int:
 
 
 def _devices() -> tuple[BackendDevice, ...]:
-    from localspec.llama import devices  # llama.cpp: 0.3 s
+    from localspec.llama.backends import devices
 
     return devices()

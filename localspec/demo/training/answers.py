@@ -24,7 +24,7 @@ from localspec.demo.training.made.requests import Request, Requests
 from localspec.demo.training.many import ManySequences
 from localspec.demo.training.progress import log, show_progress
 from localspec.demo.training.teacher_text import CANDIDATES
-from localspec.llama import Model
+from localspec.llama.model import Model
 from localspec.types import ModelOptions
 
 DRAWN = 40  # candidates that an answer is drawn from

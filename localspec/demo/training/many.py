@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localspec.errors import EngineError
-from localspec.llama import Model
 from localspec.llama.context import Batch
 from localspec.llama.library import native
+from localspec.llama.model import Model
 
 LONGEST_RUN = 512  # tokens of one call
 

@@ -11,7 +11,7 @@ import numpy as np
 from localspec.demo.training.documents import Corpus, Document
 from localspec.demo.training.progress import log
 from localspec.demo.training.teacher_text import CANDIDATES
-from localspec.llama import Model
+from localspec.llama.model import Model
 from localspec.types import ModelOptions
 
 KINDS = {  # what resembles an assistant's answers, and its share

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localspec.demo.training.speculation import softmax
-from localspec.llama import Context, Model
+from localspec.llama.context import Context
+from localspec.llama.model import Model
 from localspec.types import Message, ModelOptions
 
 

@@ -28,7 +28,8 @@ from localspec.models.shape import read_shape
 from localspec.types import ModelOptions
 
 if TYPE_CHECKING:
-    from localspec.llama import Context, Model
+    from localspec.llama.context import Context
+    from localspec.llama.model import Model
 
 
 Needs = tuple[DeviceNeed, ...]
@@ -58,7 +59,8 @@ def exact(
 
 def _needs_of_all(models: Sequence[ModelOptions], max_fan_out: int) -> Iterator[Needs]:
     """Yield what the target takes, then the draft model; for a child process."""
-    from localspec.llama import Context, Model
+    from localspec.llama.context import Context
+    from localspec.llama.model import Model
 
     size = 0
     for number, options in enumerate(models):
@@ -79,12 +81,12 @@ def _on_processor(model: Model) -> bool:
 
 def needs_of(context: Context) -> tuple[DeviceNeed, ...]:
     """Return what an open context and its model hold on each device; `EngineError` where nobody can tell."""
-    from localspec.llama.memory import breakdown
+    from localspec.llama.backends import breakdown
 
     rows = logits_bytes(context.vocabulary_size, context.max_sequences)
     return tuple(
         DeviceNeed(row.device, row.weights, row.cache, row.compute + (rows if row.device == PROCESSOR else 0))
-        for row in breakdown(context)
+        for row in breakdown(context.pointer)
     )
 
 

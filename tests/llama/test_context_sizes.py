@@ -7,8 +7,8 @@ import psutil
 import pytest
 
 from localspec.errors import UserError
-from localspec.llama import Context, Model
-from localspec.llama.settings import kv_bytes
+from localspec.llama.context import Context, kv_bytes
+from localspec.llama.model import Model
 from localspec.types import ModelOptions
 from tests.llama import tiny
 from tests.llama.conftest import OpenContext

@@ -1,1 +1,0 @@
-"""GGUF files, read without llama.cpp."""
