@@ -9,6 +9,7 @@ from math import isfinite, nan
 from statistics import correlation, median
 from typing import Literal
 
+import numpy as np
 from markupsafe import Markup
 
 from localspec.decoding.measurements import CallCosts, Costs
@@ -89,9 +90,10 @@ def _divergence(name: str, calibration: DraftCalibration | None) -> Figure:
     points = calibration.divergence if calibration else ()
     title = "Draft temperature"
     mark = None
-    if calibration and (kept := [p for p in points if isfinite(p[1])]):
+    if calibration and (kept := sorted(finite(points))):
         best = calibration.draft_temperature
-        mark = Mark(best, _between(kept, best), f"lowest at {best:.2f}", lift=52)
+        height = np.interp(best, [x for x, _ in kept], [y for _, y in kept])
+        mark = Mark(best, float(height), f"lowest at {best:.2f}", lift=52)
     says = (
         "How far the draft model's distribution is from the target's, by the draft temperature: "
         "0 is the same, 1 has nothing in common."
@@ -104,14 +106,6 @@ def _divergence(name: str, calibration: DraftCalibration | None) -> Figure:
     missing = _NO_CHOICE if points else _NO_TRACES
     head = ("draft temperature", "distance")
     return Figure(title, "from recorded texts", says, drawing, missing, head, rows)
-
-
-def _between(points: Sequence[Point], at: float) -> float:
-    """Return the height of a line through points."""
-    left = max((p for p in points if p[0] <= at), default=min(points))
-    right = min((p for p in points if p[0] >= at), default=max(points))
-    share = (at - left[0]) / (right[0] - left[0]) if right[0] != left[0] else 0.0
-    return left[1] + share * (right[1] - left[1])
 
 
 def _ranks(name: str, ranks: RankCurve) -> Figure:
