@@ -111,12 +111,14 @@ def _reason(process: subprocess.Popen[bytes], printed: IO[bytes]) -> str:
         process.wait(_DEATH_S)
     printed.seek(0)
     lines = [line.strip() for line in printed.read().decode("utf-8", "replace").splitlines() if line.strip()]
-    code = process.returncode or 0
-    how = f"exit code {code}"
-    if code < 0:
-        names = {number.value: number.name for number in signal.Signals}
-        how = names.get(-code, f"signal {-code}")
+    how = exit_words(process.returncode or 0)
     return f"{lines[-1]} ({how})" if lines else how
+
+
+def exit_words(code: int) -> str:
+    """Return how a process ended: the name of a signal, or its exit code."""
+    names = {number.value: number.name for number in signal.Signals}
+    return f"exit code {code}" if code >= 0 else names.get(-code, f"signal {-code}")
 
 
 def main() -> None:

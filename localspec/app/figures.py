@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from math import isfinite
 from typing import TYPE_CHECKING
 
 from localspec.types import EngineSettings, ModeChanged, ModelInfo, Summary
@@ -17,6 +18,15 @@ Json = dict[str, object]
 
 def _ratio(part: float, whole: float) -> float:
     return part / whole if whole else 0.0
+
+
+def finite(value: object) -> object:
+    """Return a value without what JSON has no word for."""
+    if isinstance(value, dict):
+        return {key: finite(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(each) for each in value]
+    return None if isinstance(value, float) and not isfinite(value) else value
 
 
 def new_prompt_tokens(s: Summary) -> int:

@@ -21,7 +21,6 @@ import json
 import os
 import re
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -32,10 +31,10 @@ from dataclasses import dataclass, replace
 from http.client import HTTPConnection, HTTPException, HTTPResponse
 from pathlib import Path
 from time import perf_counter
-from types import TracebackType
-from typing import IO, Self
+from typing import IO
 
 from localspec.benchmark.harness import Question, memory_peak
+from localspec.child_process import exit_words
 from localspec.errors import Cancelled, ContextFullError, EngineDied, EngineError, UserError
 from localspec.llama.library import physical_cores
 from localspec.storage.json_file import checked
@@ -70,7 +69,7 @@ else:
 
 
 class LlamaServer:
-    """One llama-server as a child process on 127.0.0.1, with its models loaded; a context manager.
+    """One llama-server as a child process on 127.0.0.1, with its models loaded.
 
     It stays in this program's group of processes: a terminal that closes ends both.
     """
@@ -131,16 +130,6 @@ class LlamaServer:
         self._end()
         self._output.close()
 
-    def __enter__(self) -> Self:
-        """Return itself, running."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Close it."""
-        self.close()
-
     def _wait_until_ready(self) -> None:
         deadline = time.monotonic() + START_LIMIT_S
         while self._get("/health") is None:
@@ -150,7 +139,7 @@ class LlamaServer:
                 if time.monotonic() > deadline:
                     raise self._refused(f"has not loaded its models after {START_LIMIT_S:g} s") from None
             else:
-                raise self._refused(f"ended at its start ({_how(self._process.returncode)})")
+                raise self._refused(f"ended at its start ({exit_words(self._process.returncode)})")
 
     def _speculates(self) -> bool | None:
         """Return whether the server drafts; None where it does not say."""
@@ -184,7 +173,9 @@ class LlamaServer:
             code = self._process.wait(_PATIENCE_S)
         except subprocess.TimeoutExpired:
             return EngineError(f"{self._program} broke off in an answer ({type(error).__name__})")
-        return EngineDied(f"{self._program} ended in an answer ({_how(code)}){self._telling_words(since)}")
+        return EngineDied(
+            f"{self._program} ended in an answer ({exit_words(code)}){self._telling_words(since)}"
+        )
 
     def _end(self) -> None:
         self._process.terminate()
@@ -253,11 +244,6 @@ def _is_telling(line: str) -> bool:
     return stamp[1] == "E" if stamp else _TELLING.search(line) is not None
 
 
-def _how(code: int) -> str:
-    names = {number.value: number.name for number in signal.Signals}
-    return f"exit code {code}" if code >= 0 else names.get(-code, f"signal {-code}")
-
-
 def _words(target: ModelOptions, draft: ModelOptions | None, draft_length: int | None) -> Iterator[str]:
     """Yield the flags of the models, with as many threads as ours would take."""
     threads = target.threads or physical_cores()
@@ -276,7 +262,7 @@ def target_flags(options: ModelOptions) -> Iterator[Flag]:
     yield "--model", _path(options)
     if options.context:
         yield "--ctx-size", str(options.context)
-    yield from _seat_flags(options, "--device", "--gpu-layers")
+    yield from _device_flags(options, "--device", "--gpu-layers")
     if options.tensor_split:
         yield "--tensor-split", ",".join(f"{share:g}" for share in options.tensor_split)
     if options.split_mode != "layer":
@@ -301,14 +287,14 @@ def draft_flags(options: ModelOptions, threads: int) -> Iterator[Flag]:
     Its context, batches, flash attention and way of loading are always the target's.
     """
     yield "--spec-draft-model", _path(options)
-    yield from _seat_flags(options, "--spec-draft-device", "--spec-draft-ngl")
+    yield from _device_flags(options, "--spec-draft-device", "--spec-draft-ngl")
     if threads:
         yield "--spec-draft-threads", str(threads)
     yield "--spec-draft-type-k", options.kv_type_k
     yield "--spec-draft-type-v", options.kv_type_v
 
 
-def _seat_flags(options: ModelOptions, device: str, layers: str) -> Iterator[Flag]:
+def _device_flags(options: ModelOptions, device: str, layers: str) -> Iterator[Flag]:
     if options.devices == ():
         yield device, "none"
         yield layers, "0"

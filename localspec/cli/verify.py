@@ -81,7 +81,7 @@ def main(argv: Sequence[str]) -> int:
         opening.tell_notes(runtime, pair)
         report = _check(runtime, how, effort)
         if args.json:
-            print(json.dumps(_as_json(runtime, report)))
+            print(json.dumps(figures.finite(_as_json(runtime, report))))
         else:
             print("\n".join(_lines(runtime, report)))
     if not report.exact:
@@ -132,11 +132,9 @@ def _lines(runtime: Runtime, report: Report) -> Iterator[str]:
 
 
 def _verdict(report: Report) -> str:
-    if not report.exact:
-        return "NOT exact"
-    return (
-        "exact" if report.complete else "none, as the test was stopped; nothing that was found speaks against"
-    )
+    if report.exact and not report.complete:
+        return "none, as the test was stopped; nothing that was found speaks against"
+    return "exact" if report.exact else "NOT exact"
 
 
 def _greedy_lines(result: GreedyResult) -> Iterator[str]:
@@ -153,11 +151,8 @@ def _greedy_lines(result: GreedyResult) -> Iterator[str]:
 
 def _difference_text(d: Difference) -> str:
     name = "near-tie" if d.near_tie else "DIFFERENT"
-    gap = (
-        f"gap {d.gap:.4f} logits, later at most {d.worst_gap:.4f}"
-        if isfinite(d.gap)
-        else "one answer ends there"
-    )
+    gap = f"gap {d.gap:.4f} logits, later at most {d.worst_gap:.4f}"
+    gap = gap if isfinite(d.gap) else "one answer ends there"
     return f"{name}: {d.kind}, token {d.position}: {d.expected!r} became {d.found!r}, {gap} ({d.prompt})"
 
 
@@ -178,17 +173,6 @@ def _as_json(runtime: Runtime, report: Report) -> figures.Json:
         "exact": report.exact if report.complete or not report.exact else None,
         "complete": report.complete,
         **figures.models(runtime),
-        "greedy": [_greedy_json(result) for result in report.greedy],
+        "greedy": [asdict(result) | {"passed": result.passed} for result in report.greedy],
         "sampled": [asdict(part) | {"passed": part.passed} for part in report.sampled],
     }
-
-
-def _greedy_json(result: GreedyResult) -> figures.Json:
-    differences = [
-        asdict(d) | {"gap": _finite(d.gap), "worst_gap": _finite(d.worst_gap)} for d in result.differences
-    ]
-    return asdict(result) | {"differences": differences, "passed": result.passed}
-
-
-def _finite(value: float) -> float | None:
-    return value if isfinite(value) else None  # JSON has no infinity

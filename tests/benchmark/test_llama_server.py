@@ -7,6 +7,7 @@ import os
 import socket
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,7 @@ class Fake:
 
     def failure(self, kind: type[Exception]) -> str:
         """What an answer fails with."""
-        with self.start() as server, pytest.raises(kind) as caught:
+        with closing(self.start()) as server, pytest.raises(kind) as caught:
             server.answer(HELLO)
         assert "\n" not in str(caught.value)
         return str(caught.value)
@@ -93,7 +94,7 @@ def value_of(flag: str, arguments: list[str]) -> str:
 
 
 def test_what_an_answer_took(fake: Fake) -> None:
-    with fake.start(DRAFT, 4) as server:
+    with closing(fake.start(DRAFT, 4)) as server:
         summary = server.answer(HELLO)
         assert server.name == "theirs"
         if sys.platform == "linux":
@@ -105,21 +106,21 @@ def test_what_an_answer_took(fake: Fake) -> None:
 
 
 def test_plain_decoding_without_counts_of_drafts(fake: Fake) -> None:
-    with fake.start() as server:
+    with closing(fake.start()) as server:
         summary = server.answer(HELLO)
     assert (summary.tokens, summary.drafted, summary.accepted) == (9, 0, 0)
 
 
 def test_the_first_token_is_timed_here(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter([10.0, 12.5])  # asked twice: when the request leaves, and when the first piece is there
-    with fake.start() as server:
+    with closing(fake.start()) as server:
         monkeypatch.setattr("localspec.benchmark.llama_server.perf_counter", lambda: next(clock))
         summary = server.answer(HELLO)
     assert summary.first_token_s == 2.5
 
 
 def test_one_request_per_answer(fake: Fake) -> None:
-    with fake.start() as server:
+    with closing(fake.start()) as server:
         server.answer(HELLO)
         server.answer(question("Hi", "Be kind."))
     assert fake.seen("path") == ["/v1/chat/completions"] * 2
@@ -130,7 +131,7 @@ def test_one_request_per_answer(fake: Fake) -> None:
 
 
 def test_models_are_opened_as_ours(fake: Fake) -> None:
-    with fake.start(DRAFT, 6):
+    with closing(fake.start(DRAFT, 6)):
         pass
     (arguments,) = fake.seen("arguments")
     assert value_of("--model", arguments) == str(Path("target.gguf").absolute())
@@ -150,7 +151,7 @@ def test_models_are_opened_as_ours(fake: Fake) -> None:
 
 def test_threads_that_are_given(fake: Fake) -> None:
     target, draft = ModelOptions(Path("a.gguf"), threads=7), ModelOptions(Path("b.gguf"), threads=3)
-    with LlamaServer("theirs", fake.program, target, draft):
+    with closing(LlamaServer("theirs", fake.program, target, draft)):
         pass
     (arguments,) = fake.seen("arguments")
     assert (value_of("--threads", arguments), value_of("--spec-draft-threads", arguments)) == ("7", "3")
@@ -158,7 +159,7 @@ def test_threads_that_are_given(fake: Fake) -> None:
 
 
 def test_plain_server_has_no_draft(fake: Fake) -> None:
-    with fake.start():
+    with closing(fake.start()):
         pass
     (arguments,) = fake.seen("arguments")
     assert value_of("--spec-type", arguments) == "none"
@@ -170,7 +171,7 @@ def test_settings_of_own_servers_are_left_out(fake: Fake, monkeypatch: pytest.Mo
     monkeypatch.setenv("LLAMA_API_KEY", "secret")
     monkeypatch.setenv("LLAMA_GRAPH_REUSE_DISABLE", "1")  # ours obeys it too
     monkeypatch.delenv("GOMP_SPINCOUNT", raising=False)
-    with fake.start():
+    with closing(fake.start()):
         pass
     (environment,) = fake.seen("environment")
     assert {"LLAMA_GRAPH_REUSE_DISABLE", "GOMP_SPINCOUNT"} <= set(environment)
@@ -286,7 +287,7 @@ def test_a_server_of_another_kind(fake: Fake, monkeypatch: pytest.MonkeyPatch, b
 
 
 def test_an_answer_that_a_signal_interrupts_is_left(fake: Fake) -> None:
-    with fake.start() as server, pytest.raises(Cancelled):
+    with closing(fake.start()) as server, pytest.raises(Cancelled):
         server.cancel()
 
 

@@ -67,10 +67,7 @@ class Rival:
         self.name = name
         Rival.running += 1
 
-    def __enter__(self) -> Rival:
-        return self
-
-    def __exit__(self, *_error: object) -> None:
+    def close(self) -> None:
         Rival.running -= 1
 
     def cancel(self) -> None:

@@ -23,8 +23,8 @@ from localspec.cli.bench.contenders import (
     MODES,
     check_fit,
     own,
+    placed_pair,
     possible,
-    seated,
     servers,
     tuned_settings,
     ways,
@@ -66,10 +66,7 @@ class Server:
         Server.started.append((program, target, draft, draft_length))
         Server.running += 1
 
-    def __enter__(self) -> Server:
-        return self
-
-    def __exit__(self, *_error: object) -> None:
+    def close(self) -> None:
         Server.running -= 1
 
 
@@ -199,7 +196,7 @@ def test_models_sit_as_the_mode_needs_that_needs_most(
 
     asked: list[tuple[str, bool]] = []
     monkeypatch.setattr(placing, "placed", placed)
-    pair, tuned = seated(parser().parse_args([]), replace(REQUEST, modes=modes), PAIR)
+    pair, tuned = placed_pair(parser().parse_args([]), replace(REQUEST, modes=modes), PAIR)
     assert asked == [(mode, True)]
     assert (pair.draft is not None, pair.max_fan_out, tuned) == (has_draft, 5, {})
 
@@ -219,7 +216,7 @@ def test_tuned_settings_are_used_on_the_seats_that_they_hold_for(monkeypatch: py
 
     monkeypatch.setattr(contenders, "KnownPair", Known)
     asked = replace(REQUEST, modes=("off", "ssd", "tuned"), prompts=(CODING,))
-    pair, tuned = seated(parser().parse_args([]), asked, PAIR)
+    pair, tuned = placed_pair(parser().parse_args([]), asked, PAIR)
     assert (pair.draft, pair.max_fan_out) == (SMALL, 24)
     assert tuned == {"coding": SSD}
 

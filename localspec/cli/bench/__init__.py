@@ -24,6 +24,7 @@ from localspec.cli.bench.contenders import (
     BenchRequest,
     check_fit,
     own,
+    placed_pair,
     possible,
     prompts_of,
     read_against,
@@ -31,7 +32,6 @@ from localspec.cli.bench.contenders import (
     read_modes,
     read_plot,
     request_of,
-    seated,
     servers,
 )
 from localspec.cli.shared import opening
@@ -119,7 +119,7 @@ def main(argv: Sequence[str]) -> int:
     pair = pair_options(args)
     request = request_of(args, prompts, pair)
     set_up_logging(verbose=args.verbose)
-    pair, tuned = seated(args, request, pair)
+    pair, tuned = placed_pair(args, request, pair)
     with ExitStack() as until_printed:
         measured = _compare(request, pair, tuned, args.output, until_printed)
         command = shlex.join(["localspec", "bench", *argv])

@@ -7,7 +7,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast, get_args
@@ -169,7 +169,7 @@ def _prompts_named(name: str) -> Iterator[Prompt]:
         raise UserError(f"there is no set or file of prompts `{name}`", f"sets: {sets}; or a JSON Lines file")
 
 
-def seated(
+def placed_pair(
     args: argparse.Namespace, request: BenchRequest, pair: PairOptions
 ) -> tuple[PairOptions, Mapping[str, EngineSettings]]:
     """Return the pair where it sits for all that is compared, and what was tuned for it if that is wanted.
@@ -183,7 +183,7 @@ def seated(
     args = argparse.Namespace(**{**vars(args), "mode": needs_most[0] if needs_most else request.modes[-1]})
     if TUNED not in request.modes:
         return placed(args, pair), {}
-    args.mode = "auto"  # the settings hold for these seats alone
+    args.mode = "auto"  # the settings hold for this placement alone
     known = KnownPair(args, here=True)
     pair = known.seat(pair, placed, keeps_costs=False)
     return pair, tuned_settings(known.experience, request.prompts)
@@ -269,11 +269,12 @@ def servers(
 
     open_until.enter_context(leaving_in_order())  # a server hears of nothing but its own end
     target = replace(pair.target, context=runtime.target.context)
-    yield open_until.enter_context(LlamaServer(SERVER, request.server, target))
+    yield open_until.enter_context(closing(LlamaServer(SERVER, request.server, target)))
     if pair.draft is None or runtime.draft is None:
         return
     threads = pair.draft_threads or pair.draft.threads
     draft = replace(pair.draft, context=runtime.draft.context, threads=threads)
     for length in (None, *request.lengths):
         name = f"{SERVER} draft" if length is None else f"{SERVER} draft K={length}"
-        yield open_until.enter_context(LlamaServer(name, request.server, target, draft, length))
+        server = LlamaServer(name, request.server, target, draft, length)
+        yield open_until.enter_context(closing(server))

@@ -7,10 +7,10 @@ import io
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from math import isfinite, isnan, nan
+from math import isnan, nan
 from typing import TYPE_CHECKING
 
-from localspec.app.figures import Json
+from localspec.app.figures import Json, finite
 from localspec.benchmark.harness import Run
 from localspec.cli.bench.contenders import BenchRequest
 from localspec.hardware.placement.words import size
@@ -50,7 +50,7 @@ def markdown(table: SpeedTable, request: BenchRequest, conditions: Conditions) -
     yield f"{models_words(conditions)}; {_asked(request)}. {conditions.machine}."
     if table.comparable and table.drift.disturbed:
         yield (
-            f"The machine changed its pace in {_count(len(table.drift.disturbed), 'prompt')}, at worst by "
+            f"The machine changed its pace in {_prompts(len(table.drift.disturbed))}, at worst by "
             f"{table.drift.worst:.0%}; the comparisons leave those out."
         )
     if not conditions.complete:
@@ -66,19 +66,11 @@ def models_words(conditions: Conditions) -> str:
 def _asked(request: BenchRequest) -> str:
     times = f", {request.repetitions} times each" if request.repetitions > 1 else ""
     how = f"at most {request.max_tokens} tokens, temperature {request.sampling.temperature:g}"
-    return f"{_count(len(request.prompts), 'prompt')}{times}, {how}"
+    return f"{_prompts(len(request.prompts))}{times}, {how}"
 
 
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'s' * (number != 1)}"
-
-
-def _speed(row: Row) -> str:
-    return _with_interval(row.tokens_per_s, figure)
-
-
-def _ratio(found: Interval | None) -> str:
-    return UNKNOWN if found is None else _with_interval(found, times)
+def _prompts(number: int) -> str:
+    return f"{number} prompt{'s' * (number != 1)}"
 
 
 def times(ratio: float) -> str:
@@ -86,7 +78,9 @@ def times(ratio: float) -> str:
     return f"{ratio:.2f}" if ratio < 100 else f"{ratio:.3g}"
 
 
-def _with_interval(found: Interval, say: Callable[[float], str]) -> str:
+def _with_interval(found: Interval | None, say: Callable[[float], str]) -> str:
+    if found is None:
+        return UNKNOWN
     if isnan(found.low):
         return say(found.value)
     return f"{say(found.value)} ({say(found.low)}-{say(found.high)})"
@@ -102,9 +96,9 @@ def _percent(share: float | None) -> str:
 
 _COLUMNS: tuple[tuple[str, Callable[[Row], str]], ...] = (
     ("", lambda row: row.contender),
-    ("tokens/s", _speed),
-    ("x plain", lambda row: _ratio(row.against)),
-    ("x plain, whole", lambda row: _ratio(row.whole_against)),
+    ("tokens/s", lambda row: _with_interval(row.tokens_per_s, figure)),
+    ("x plain", lambda row: _with_interval(row.against, times)),
+    ("x plain, whole", lambda row: _with_interval(row.whole_against, times)),
     ("TTFT ms", lambda row: _milliseconds(row.first_token_s)),
     (
         "prompt tok/s",
@@ -156,7 +150,7 @@ def whole(table: SpeedTable, request: BenchRequest, conditions: Conditions) -> s
         "drift": asdict(table.drift),
         "rows": [asdict(row) for row in table.rows],
     }
-    return json.dumps(_finite(value), ensure_ascii=False)
+    return json.dumps(finite(value), ensure_ascii=False)
 
 
 def line(run: Run) -> str:
@@ -170,13 +164,4 @@ def line(run: Run) -> str:
         "tokens_per_s": run.tokens_per_s,
         **asdict(run.summary),
     }
-    return json.dumps(_finite(value), ensure_ascii=False)
-
-
-def _finite(value: object) -> object:
-    """Return a value without what JSON has no word for."""
-    if isinstance(value, dict):
-        return {key: _finite(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(each) for each in value]
-    return None if isinstance(value, float) and not isfinite(value) else value
+    return json.dumps(finite(value), ensure_ascii=False)

@@ -6,7 +6,6 @@ import itertools
 import logging
 import pickle
 import re
-import signal
 import subprocess
 import threading
 from collections import deque
@@ -16,7 +15,7 @@ from itertools import takewhile
 from queue import Empty, SimpleQueue
 from typing import IO
 
-from localspec.child_process import start_python
+from localspec.child_process import exit_words, start_python
 from localspec.errors import EngineDied, EngineError, LocalSpecError
 from localspec.inference.worker.wire import (
     GREETING,
@@ -232,20 +231,13 @@ _TELLING = re.compile(r"assert|error|exception|failed|what\(\):|abort", re.IGNOR
 
 def explain(code: int, output: Iterable[str]) -> str:
     """Return one line that says what an exit code means; `output` is what the process printed last."""
-    name = _WINDOWS_NAMES.get(code % 2**32, "") if code >= 0 else _signal_name(-code)
+    name = _WINDOWS_NAMES.get(code % 2**32, "") if code >= 0 else exit_words(code)
     line = _telling_line(output)
     if name == "SIGABRT":
         return f"the engine stopped itself: {line or 'it gave no reason'} (SIGABRT)"
     if name:
         return f"the engine {_MEANINGS.get(name, 'was ended')} ({name})"
     return f"the engine ended with exit code {code}" + (f": {line}" if line else "")
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 def _telling_line(output: Iterable[str]) -> str:
