@@ -129,6 +129,11 @@ class RoundStats:
     ahead_s: float = 0.0  # native time of the draft model while the target verified
     copied: int = field(default=0, kw_only=True)  # of the drafted tokens: see Draft
 
+    @property
+    def seconds(self) -> float:
+        """Return all of its time; drafting ahead ran beside it."""
+        return self.verify_s + self.draft_s + self.wait_s + self.python_s
+
 
 @dataclass(frozen=True, slots=True)
 class Summary:

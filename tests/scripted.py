@@ -83,7 +83,7 @@ class MadeUpAnswer:
         while words:
             stats = self._round(len(words))
             emitted, words = words[: stats.accepted + 1], words[stats.accepted + 1 :]
-            self._work_s += stats.verify_s + stats.draft_s + stats.wait_s + stats.python_s
+            self._work_s += stats.seconds
             self._tally.add(stats, len(emitted), self._work_s)
             yield TextDelta(_pieces(emitted, stats))
             yield RoundDone(stats, len(emitted))

@@ -7,7 +7,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import groupby
 
-from localspec.chat.live_stats import seconds
 from localspec.chat.messages import AnswerRecord, RoundMark, Span, State, StoredMessage
 from localspec.chat.tree import Branches
 from localspec.decoding.tally import Tally
@@ -51,7 +50,7 @@ class Writing:
                     _lengthen(self._spans, piece)
             case RoundDone(stats, tokens):
                 self._rounds.append(RoundMark(stats, tokens))
-                self._work_s += seconds(stats)
+                self._work_s += stats.seconds
                 self._tally.add(stats, tokens, self._work_s)
             case ModeChanged():
                 self._changes.append(event)

@@ -8,7 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from localspec.chat.messages import AnswerRecord, RoundMark
-from localspec.types import DraftOrigin, Mode, ModeChanged, PlainRate, RoundStats, Summary
+from localspec.decoding.tally import HitCounter
+from localspec.types import Mode, ModeChanged, PlainRate, Summary
 
 WINDOW_S = 2.0  # of work that the live figure looks back on
 NEAR_TOKENS = 256  # a single measurement speaks for depths this near,
@@ -88,13 +89,14 @@ class LiveStats:
         self._note = ""
         self._prompt_tokens = prompt_tokens
         self._window: deque[tuple[float, int]] = deque()
-        self._tokens = self._rounds = self._drafted = self._accepted = self._hits = self._misses = 0
-        self._read = self._part_begins = False
+        self._tokens = self._rounds = self._drafted = self._accepted = 0
+        self._read, self._hits = False, HitCounter(mode)
 
     def add(self, rounds: Iterable[RoundMark]) -> None:
         """Take in rounds in the order in which they ended."""
         for mark in rounds:
             self._tokens += mark.tokens
+            self._hits.add(mark.stats.origin)
             if not self._read:
                 self._read = True
                 continue
@@ -102,15 +104,7 @@ class LiveStats:
             self._rounds += 1
             self._drafted += stats.drafted
             self._accepted += stats.accepted
-            self._count(stats.origin)
-            self._look_back(seconds(stats), mark.tokens)
-
-    def _count(self, origin: DraftOrigin) -> None:
-        """Count a hit, or a miss where a draft was wanted that a round before could have prepared."""
-        self._hits += origin is DraftOrigin.AHEAD
-        could_prepare = self._mode == "ssd" and not self._part_begins
-        self._misses += could_prepare and origin not in (DraftOrigin.AHEAD, DraftOrigin.NGRAM)
-        self._part_begins = False
+            self._look_back(stats.seconds, mark.tokens)
 
     def _look_back(self, work_s: float, tokens: int) -> None:
         window = self._window
@@ -121,7 +115,8 @@ class LiveStats:
 
     def changed(self, change: ModeChanged) -> None:
         """Go on in another mode; the live speed is then that of the new mode alone."""
-        self._mode, self._note, self._part_begins = change.mode, change.reason, True
+        self._mode, self._note = change.mode, change.reason
+        self._hits.change(change.mode)
         self._window.clear()
 
     def figures(self) -> Figures:
@@ -135,7 +130,7 @@ class LiveStats:
             _ratio(self._mode, speed, None if at is None else self._plain.at(at)),
             _share(self._accepted, self._drafted),
             _share(max(0, self._tokens - 1), self._rounds) if self._drafted else None,
-            _share(self._hits, self._hits + self._misses),
+            _share(self._hits.hits, self._hits.hits + self._hits.misses),
             self._note,
         )
 
@@ -168,11 +163,6 @@ def label(record: AnswerRecord) -> str:
 def mode_name(mode: str) -> str:
     """Return a mode as a person reads it."""
     return _NAMES.get(mode, mode)
-
-
-def seconds(stats: RoundStats) -> float:
-    """Return how long a round took; drafting ahead ran beside it."""
-    return stats.verify_s + stats.draft_s + stats.wait_s + stats.python_s
 
 
 def depth(s: Summary) -> int:

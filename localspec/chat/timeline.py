@@ -140,7 +140,7 @@ class History:
         totals.rounds += 1
         self._wanted += stats.origin is not DraftOrigin.NGRAM
         totals.tokens += round_.tokens
-        totals.seconds += stats.draft_s + stats.wait_s + stats.verify_s + stats.python_s
+        totals.seconds += stats.seconds
         totals.drafted += stats.drafted
         totals.accepted += stats.accepted
         totals.hits += hit

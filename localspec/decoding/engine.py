@@ -18,7 +18,7 @@ from localspec.decoding.drafters.prompt_lookup import (
 )
 from localspec.decoding.drafters.proposer import Proposer
 from localspec.decoding.drafters.ssd import DraftWorker, SSDDrafter
-from localspec.decoding.fallback import ModeFallback, PlainCost, seconds_of
+from localspec.decoding.fallback import ModeFallback, PlainCost
 from localspec.decoding.loop import DecodeParams, Decoder, Round
 from localspec.decoding.model import LanguageModel
 from localspec.decoding.policy import AcceptanceCalibrations, LatencyModel, SpeculationPolicy
@@ -149,7 +149,7 @@ def decode_in_segments(
                 if isinstance(event, Round):
                     text += event.tokens
                     if mode == "off" and not is_first:
-                        plain.observe(len(text), seconds_of(event.stats) / len(event.tokens))
+                        plain.observe(len(text), event.stats.seconds / len(event.tokens))
                     if mode_fallback is not None and not event.is_last:
                         change = mode_fallback.observe(event.stats, len(event.tokens), len(text))
                     is_first = False

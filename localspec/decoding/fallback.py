@@ -24,11 +24,6 @@ _FALLBACKS: dict[Mode, tuple[Mode, ...]] = {
 _NAMES: dict[Mode, str] = {"ssd": "SSD", "sd": "SD", "ngram": "n-gram drafting", "off": "plain decoding"}
 
 
-def seconds_of(stats: RoundStats) -> float:
-    """Return all of a round's time."""
-    return stats.verify_s + stats.draft_s + stats.wait_s + stats.python_s
-
-
 class PlainCost:
     """Seconds of a token in plain decoding by the depth of the context, as measured."""
 
@@ -123,7 +118,7 @@ class ModeFallback:
             # a draft model that still reads the text drafts nothing, and its first draft has waited for that
             self._warm = self.mode in {"off", "ngram"} or stats.origin is not DraftOrigin.NONE
             return None
-        self._window.add(tokens, seconds_of(stats))
+        self._window.add(tokens, stats.seconds)
         if not self._window.full:
             return None
         rate = self._window.rate

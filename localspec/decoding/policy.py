@@ -208,8 +208,7 @@ class SpeculationPolicy:
         self.verify.observe(round_.drafted + 1, round_.verify_s)
         self._plain_rounds = 0 if round_.drafted else self._plain_rounds + 1
         known = self._latency.seconds_per_token
-        seconds = round_.verify_s + round_.draft_s + round_.wait_s + round_.python_s
-        per_token = min(seconds / tokens, OUTLIER * known)
+        per_token = min(round_.seconds / tokens, OUTLIER * known)
         rate = 1.0 - (1.0 - LEARNING_RATE / 2) ** tokens
         self._latency.seconds_per_token = known + rate * (per_token - known)
 

@@ -10,16 +10,34 @@ from contextlib import contextmanager
 from localspec.types import DraftOrigin, Mode, RoundStats, Summary
 
 
+class HitCounter:
+    """Count rounds whose draft was prepared, and those that wanted one that a round before could prepare."""
+
+    def __init__(self, mode: Mode) -> None:
+        self._mode = mode
+        self._segment_begins = True
+        self.hits = self.misses = 0
+
+    def add(self, origin: DraftOrigin) -> None:
+        """Take a round; one that copies from the text wants nothing, nor does the first of a segment."""
+        self.hits += origin is DraftOrigin.AHEAD
+        could_prepare = self._mode == "ssd" and not self._segment_begins
+        self.misses += could_prepare and origin not in (DraftOrigin.AHEAD, DraftOrigin.NGRAM)
+        self._segment_begins = False
+
+    def change(self, mode: Mode) -> None:
+        """Go on in another mode."""
+        self._mode, self._segment_begins = mode, True
+
+
 class Tally:
     """The running sums of one answer; times are of work, not of waiting for the reader."""
 
     def __init__(self, prompt_tokens: int, mode: Mode) -> None:
         self._prompt_tokens = prompt_tokens
         self._prompt_s = 0.0
-        self._mode = mode
-        self._misses = 0
+        self._hits = HitCounter(mode)
         self._stats: list[RoundStats] = []
-        self._part_begins = True
         self._tokens = 0
         self._first_token_s = 0.0
         self._last_s = 0.0
@@ -40,15 +58,13 @@ class Tally:
             self._first_token_s, self._prompt_s = now_s, stats.verify_s
         else:
             self._stats.append(stats)
-            could_prepare = self._mode == "ssd" and not self._part_begins
-            self._misses += could_prepare and stats.origin not in (DraftOrigin.AHEAD, DraftOrigin.NGRAM)
-        self._part_begins = False
+        self._hits.add(stats.origin)
         self._tokens += tokens
         self._last_s = now_s
 
     def change(self, mode: Mode) -> None:
         """Go on in another mode, whose first round has nothing to verify yet."""
-        self._mode, self._part_begins = mode, True
+        self._hits.change(mode)
 
     def summary(self, cached_tokens: int = 0) -> Summary:
         """Return the sums; so many tokens of the prompt were in the cache."""
@@ -70,8 +86,8 @@ class Tally:
             drafted_at=drafted_at,
             model_accepted_at=model_at[0],
             model_drafted_at=model_at[1],
-            hits=sum(round_.origin is DraftOrigin.AHEAD for round_ in stats),
-            misses=self._misses,
+            hits=self._hits.hits,
+            misses=self._hits.misses,
             prompt_s=self._prompt_s,
             first_token_s=self._first_token_s,
             decode_s=decode_s,

@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localspec.decoding.drafters.drafter import NoDrafter
-from localspec.decoding.fallback import seconds_of
 from localspec.decoding.loop import DecodeParams, Decoder, Round
 from localspec.decoding.measurements import TraceSegment
 from localspec.decoding.model import LanguageModel, Rows
@@ -47,7 +46,7 @@ class Tracer:
             for event in rounds:
                 if not isinstance(event, Round):
                     continue
-                decode_s += seconds_of(event.stats) if len(text) > len(prompt) else 0.0
+                decode_s += event.stats.seconds if len(text) > len(prompt) else 0.0
                 p = distribution(self._target.row, params.sampling, text)
                 self._ideas.add(p, event.tokens[0])
                 text += event.tokens

@@ -85,7 +85,7 @@ def summary_of(rounds: Sequence[RoundMark], mode: Mode) -> Summary:
     now_s = 0.0
     for mark in rounds:
         stats = mark.stats
-        now_s += stats.verify_s + stats.draft_s + stats.wait_s + stats.python_s
+        now_s += stats.seconds
         tally.add(stats, mark.tokens, now_s)
     return tally.summary()
 
