@@ -252,7 +252,7 @@ def plain_anchor(models: OpenModels, least_s: float = ANCHOR_S) -> Callable[[], 
                 reuses_cache=False,
             )
             rounds = _answered(models, request)[1][1:]
-            seconds += [one.verify_s + one.draft_s + one.wait_s + one.python_s for one in rounds]
+            seconds += [one.seconds for one in rounds]
         raise EngineError(f"{models.target.name} ends every text at once: its speed cannot be told")
 
     return measure

@@ -1,4 +1,4 @@
-"""Which way of decoding should be fastest here, from measured costs; pure."""
+"""Which way of decoding should be fastest, from what calls cost, measured or assumed; pure."""
 
 from __future__ import annotations
 
@@ -15,21 +15,27 @@ LEAST_GAIN = 1.05  # below it speculation is not worth its memory and its noise
 LENGTHS = range(1, 9)
 PYTHON_S = 2e-4  # around each native call that the target waits for; it matters with tiny models only
 HANDOFF_S = 3e-4  # per round, for two threads to take turns; likewise
+DRAFT_SHARE = 4  # where both models compute on the processor at once, the draft takes one core in so many
 _NAMES: dict[Mode, str] = {"off": "plain decoding", "sd": "speculative decoding", "ssd": "drafting ahead"}
+
+CallSeconds = Callable[[int], float]
+"""The seconds of a call by the number of its tokens or branches."""
+Overlap = Callable[[int, float, float], float]
+"""How long a round works, by the length of its draft and the seconds of verifying and of preparing alone."""
 
 
 @dataclass(frozen=True, slots=True)
-class Prediction:
+class PredictedSpeed:
     """The expected speed of one way of decoding, in tokens per second, at its best draft length."""
 
     mode: Mode
     tokens_per_s: float
-    draft_length: int
+    draft_length: int = 0
 
 
 def rank(
     alone: LatencyModel, together: Callable[[], LatencyModel] | None, acceptance: float | None = None
-) -> list[Prediction]:
+) -> list[PredictedSpeed]:
     """Rank the ways of decoding as `predict` does, and measure both models at once only if it matters.
 
     At once neither is faster than alone: where drafting ahead would lose even so, nobody waits for that.
@@ -41,49 +47,85 @@ def rank(
 
 def predict(
     alone: LatencyModel, together: LatencyModel | None, acceptance: float | None = None
-) -> list[Prediction]:
+) -> list[PredictedSpeed]:
     """Rank plain, speculative and ahead-of-time decoding, the fastest first.
 
-    `alone` are the costs when one model works at a time, `together` when both do at once
-    (Saguaro's Theorem 7, with measured times). `acceptance` is what is known of this draft model; prepared
-    outcomes are then thought to hit as often.
+    `alone` are the costs when one model works at a time, `together` when both do at once.
+    `acceptance` is what is known of this draft model.
     """
-    plain = Prediction("off", 1.0 / (alone.verify(1) + PYTHON_S), 0)
-    rate = ACCEPTANCE if acceptance is None else acceptance
-    found = [plain, max((_waiting(alone, length, rate) for length in LENGTHS), key=_speed)]
+    speeds = [plain_speed(alone.verify), sd_speed(alone.verify, alone.step, acceptance)]
     if together is not None:
-        hits = HIT_RATE if acceptance is None else acceptance
-        found.append(max((_ahead(together, length, rate, hits) for length in LENGTHS), key=_speed))
-    found.sort(key=_speed, reverse=True)
-    if found[0].tokens_per_s < LEAST_GAIN * plain.tokens_per_s:
-        found.remove(plain)
-        found.insert(0, plain)
-    return found
+        speeds.append(ssd_speed(together.verify, together.step, acceptance))
+    return ranked(speeds)
 
 
-def explain(ranked: Sequence[Prediction]) -> str:
+def explain(ranked: Sequence[PredictedSpeed]) -> str:
     """Return why the first prediction was chosen, in a plain sentence."""
     figures = ", ".join(f"{_NAMES[found.mode]} {found.tokens_per_s:.0f}" for found in ranked)
     return f"expected tokens/s from measured costs: {figures}"
 
 
-def _speed(prediction: Prediction) -> float:
-    return prediction.tokens_per_s
+def plain_speed(verify: CallSeconds) -> PredictedSpeed:
+    """Return the speed of plain decoding."""
+    return PredictedSpeed("off", 1.0 / (verify(1) + PYTHON_S))
 
 
-def _tokens(length: int, acceptance: float) -> float:
+def sd_speed(verify: CallSeconds, step: CallSeconds, acceptance: float | None = None) -> PredictedSpeed:
+    """Return the speed of speculative decoding, where the models take turns."""
+    step_s = step(1)
+
+    def speed(length: int) -> PredictedSpeed:
+        seconds = verify(length + 1) + length * step_s + (length + 1) * PYTHON_S
+        return PredictedSpeed("sd", _tokens(length, acceptance) / seconds, length)
+
+    return max(map(speed, LENGTHS), key=_rate)
+
+
+def ssd_speed(
+    verify: CallSeconds,
+    step: CallSeconds,
+    acceptance: float | None = None,
+    overlap: Overlap = lambda _length, verify_s, _prepare_s: verify_s,
+) -> PredictedSpeed:
+    """Return the speed of drafting ahead (Saguaro's Theorem 7, with times for its costs).
+
+    Prepared outcomes are thought to hit as often as a draft's tokens are known to be accepted.
+    """
+    hits = HIT_RATE if acceptance is None else acceptance
+    step_s, branches_s = step(1), step(BRANCHES)
+
+    def speed(length: int) -> PredictedSpeed:
+        prepare_s = length * (branches_s + PYTHON_S)
+        work_s = overlap(length, verify(length + 1) + PYTHON_S + HANDOFF_S, prepare_s)
+        hit_s = max(work_s, prepare_s)
+        miss_s = work_s + length * (step_s + PYTHON_S)
+        seconds = hits * hit_s + (1.0 - hits) * miss_s
+        return PredictedSpeed("ssd", _tokens(length, acceptance) / seconds, length)
+
+    return max(map(speed, LENGTHS), key=_rate)
+
+
+def ranked(speeds: Sequence[PredictedSpeed]) -> list[PredictedSpeed]:
+    """Return speeds, the best first; plain decoding stays first where speculation gains next to nothing."""
+    order = sorted(speeds, key=_rate, reverse=True)
+    plain = next(speed for speed in speeds if speed.mode == "off")
+    if order[0].tokens_per_s < LEAST_GAIN * plain.tokens_per_s:
+        order.remove(plain)
+        order.insert(0, plain)
+    return order
+
+
+def shared_cores(cores: int, draft_threads: int | None) -> tuple[int, int]:
+    """Return how many of the processor's cores target and draft get while both compute there."""
+    for_draft = draft_threads or max(1, cores // DRAFT_SHARE)
+    return max(1, cores - for_draft), for_draft
+
+
+def _rate(speed: PredictedSpeed) -> float:
+    return speed.tokens_per_s
+
+
+def _tokens(length: int, acceptance: float | None) -> float:
     """Return the tokens of a round: the accepted ones and the target's own."""
-    return sum(acceptance**accepted for accepted in range(length + 1))
-
-
-def _waiting(costs: LatencyModel, length: int, acceptance: float) -> Prediction:
-    seconds = costs.verify(length + 1) + length * costs.step(1) + (length + 1) * PYTHON_S
-    return Prediction("sd", _tokens(length, acceptance) / seconds, length)
-
-
-def _ahead(costs: LatencyModel, length: int, acceptance: float, hits: float) -> Prediction:
-    verify_s = costs.verify(length + 1) + PYTHON_S + HANDOFF_S
-    hit_s = max(verify_s, length * (costs.step(BRANCHES) + PYTHON_S))
-    miss_s = verify_s + length * (costs.step(1) + PYTHON_S)
-    seconds = hits * hit_s + (1.0 - hits) * miss_s
-    return Prediction("ssd", _tokens(length, acceptance) / seconds, length)
+    rate = ACCEPTANCE if acceptance is None else acceptance
+    return sum(rate**accepted for accepted in range(length + 1))

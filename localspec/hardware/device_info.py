@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from localspec.types import Mode
+
 DeviceKind = Literal["cpu", "gpu", "integrated"]
 """`integrated` shares the processor's memory."""
 
@@ -121,7 +123,7 @@ class Placement:
 
     target: DeviceAssignment
     draft: DeviceAssignment | None
-    mode: Literal["off", "sd", "ssd"]
+    mode: Mode
     tokens_per_s: float | None  # expected from rates and sizes
     reasons: tuple[str, ...]
     rejected: tuple[Alternative, ...] = ()

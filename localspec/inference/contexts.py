@@ -14,7 +14,7 @@ from localspec.decoding.loop import DecodeParams, Round
 from localspec.decoding.measure import PREFIX, measure, time_calls
 from localspec.decoding.measurements import CallCosts, CostRequest, TraceSegment
 from localspec.decoding.policy import CostCurve, LatencyModel
-from localspec.decoding.speed_model import Prediction, explain
+from localspec.decoding.speed_model import PredictedSpeed, explain, shared_cores
 from localspec.decoding.text import DecodeEvents
 from localspec.decoding.tracing import Tracer
 from localspec.errors import LocalSpecError, UserError
@@ -32,9 +32,6 @@ logger = logging.getLogger("localspec.memory")
 MEASURE_S = 0.8  # of calls, to learn their costs
 COMPARED = 8  # rounds that tell how fast calls are against costs that were measured earlier
 BUSY_THEN = 0.6  # of the time that calls took then: the machine had other work to do, and costs are dropped
-DRAFT_SHARE = (
-    4  # where both models compute on the processor at once, the draft model takes one core in so many
-)
 THREAD_BYTES = 64 * 2**20  # of weights for each thread of a draft step: for less, waking it takes longer
 
 
@@ -90,8 +87,8 @@ class Contexts:
         for_steps = draft_threads or (1 if draft is None else _threads_of_steps(draft, wanted))
         self._threads_alone = self._threads_together = _Threads(wanted, for_steps, draft_threads or wanted)
         if draft is not None and _on_cpu(self.target.model) and _on_cpu(draft):
-            for_draft = draft_threads or max(1, wanted // DRAFT_SHARE)
-            self._threads_together = _Threads(max(1, wanted - for_draft), for_draft, for_draft)
+            for_target, for_draft = shared_cores(wanted, draft_threads)
+            self._threads_together = _Threads(for_target, for_draft, for_draft)
 
     @property
     def modes(self) -> tuple[Mode, ...]:
@@ -187,7 +184,7 @@ class CostedEngine(Engine):
                 if speed < BUSY_THEN:
                     self._contexts.cost_files.drop(together=together)
 
-    def explain(self, ranked: Sequence[Prediction]) -> str:
+    def explain(self, ranked: Sequence[PredictedSpeed]) -> str:
         """Return why the first prediction was chosen, in a plain sentence."""
         return explain(ranked) + (", measured earlier" if self._earlier else "")
 

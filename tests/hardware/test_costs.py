@@ -6,21 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from localspec.decoding import speed_model
 from localspec.decoding.policy import CostCurve, LatencyModel
+from localspec.decoding.speed_model import PredictedSpeed, plain_speed, predict, ranked, sd_speed
 from localspec.hardware.bandwidth import Rates
 from localspec.hardware.device_info import LinkRate, Machine
-from localspec.hardware.placement import speed
 from localspec.hardware.placement.constraints import LayerSplit
-from localspec.hardware.placement.speed import (
-    Pass,
-    Passes,
-    Speed,
-    ahead_speed,
-    plain_speed,
-    ranked,
-    waiting_speed,
-)
+from localspec.hardware.placement.speed import Pass, Passes, ahead_speed
 from localspec.models.shape import ModelShape
 from tests.hardware.machines import GB, LARGE, MIDDLE, SMALL, TINY, apple, card, machine, mixture, model
 
@@ -29,11 +20,6 @@ TWO = machine((card(0, 24), 900), (card(1, 8), 300))
 
 def passes(shape: ModelShape = MIDDLE, where: Machine = TWO) -> Passes:
     return Passes(shape, Rates(where), 8)
-
-
-def test_assumptions_are_those_of_the_engine() -> None:
-    for name in ("ACCEPTANCE", "HIT_RATE", "BRANCHES", "LEAST_GAIN", "LENGTHS", "PYTHON_S", "HANDOFF_S"):
-        assert getattr(speed, name) == getattr(speed_model, name)
 
 
 @pytest.mark.parametrize("known", [None, 0.0, 0.4, 1.0])
@@ -51,10 +37,10 @@ def test_on_devices_of_their_own_speeds_equal_the_engine_s_predictions(
         CostCurve({size: target(size).seconds for size in range(1, 10)}),
         CostCurve({size: draft(size).seconds for size in range(1, 10)}),
     )
-    waiting = waiting_speed(target, draft, acceptance=known)
+    waiting = sd_speed(measured.verify, measured.step, known)
     ahead = ahead_speed(target, draft, take_turns=False, acceptance=known)
-    ours = ranked([plain_speed(target), waiting, ahead])
-    for known_speed, prediction in zip(ours, speed_model.predict(measured, measured, known), strict=True):
+    ours = ranked([plain_speed(measured.verify), waiting, ahead])
+    for known_speed, prediction in zip(ours, predict(measured, measured, known), strict=True):
         assert (known_speed.mode, known_speed.draft_length) == (prediction.mode, prediction.draft_length)
         assert known_speed.tokens_per_s == pytest.approx(prediction.tokens_per_s)
 
@@ -96,10 +82,17 @@ def test_every_boundary_between_devices_costs() -> None:
 
 
 def test_two_on_one_card_or_memory_take_turns() -> None:
-    def both(split: LayerSplit, draft: LayerSplit, where: Machine = TWO) -> tuple[Speed, Speed]:
-        target, small = passes(LARGE, where), passes(SMALL, where)
-        verify, step = (lambda n: target.take(split, n, 8)), (lambda n: small.take(draft, n, 8))
-        return waiting_speed(verify, step), ahead_speed(verify, step, take_turns=False)
+    def both(
+        split: LayerSplit, draft: LayerSplit, where: Machine = TWO
+    ) -> tuple[PredictedSpeed, PredictedSpeed]:
+        def verify(tokens: int) -> Pass:
+            return passes(LARGE, where).take(split, tokens, 8)
+
+        def step(width: int) -> Pass:
+            return passes(SMALL, where).take(draft, width, 8)
+
+        waiting = sd_speed(lambda n: verify(n).seconds, lambda n: step(n).seconds)
+        return waiting, ahead_speed(verify, step, take_turns=False)
 
     first = LayerSplit(("CUDA0",), (64,))
     waiting, ahead = both(first, LayerSplit(("CUDA0",), (28,)))
@@ -111,9 +104,9 @@ def test_two_on_one_card_or_memory_take_turns() -> None:
 
 
 def test_plain_decoding_stays_first_where_speculation_gains_little() -> None:
-    order = ranked([Speed("off", 100), Speed("sd", 104), Speed("ssd", 90)])
+    order = ranked([PredictedSpeed("off", 100), PredictedSpeed("sd", 104), PredictedSpeed("ssd", 90)])
     assert [speed.mode for speed in order] == ["off", "sd", "ssd"]
-    order = ranked([Speed("off", 100), Speed("sd", 106), Speed("ssd", 90)])
+    order = ranked([PredictedSpeed("off", 100), PredictedSpeed("sd", 106), PredictedSpeed("ssd", 90)])
     assert [speed.mode for speed in order] == ["sd", "off", "ssd"]
 
 

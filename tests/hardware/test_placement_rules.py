@@ -8,12 +8,12 @@ from random import Random
 
 import pytest
 
+from localspec.decoding.speed_model import LEAST_GAIN
 from localspec.errors import UserError
 from localspec.hardware.device_info import DeviceAssignment, DeviceInfo, Machine, MemoryRate, Placement
 from localspec.hardware.memory.budget import MemoryBudget
 from localspec.hardware.placement.constraints import PlacementConstraints
 from localspec.hardware.placement.place import place
-from localspec.hardware.placement.speed import LEAST_GAIN
 from localspec.models.shape import ModelShape
 from localspec.types import Mode
 from tests.hardware.machines import GB, GIB, apple, card, cpu, machine, mixture, model

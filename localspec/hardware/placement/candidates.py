@@ -4,24 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 
+from localspec.decoding.speed_model import PredictedSpeed, plain_speed, ranked, sd_speed, shared_cores
 from localspec.errors import UserError
 from localspec.hardware.bandwidth import PROCESSOR, Rates
 from localspec.hardware.device_info import DeviceNeed, Machine
 from localspec.hardware.memory.budget import LayerSizes, MemoryBudget, Shortage, by_shares, reserve_on
 from localspec.hardware.placement.constraints import LayerSplit, MemoryRequest, Need, PlacementConstraints
-from localspec.hardware.placement.speed import (
-    Pass,
-    Passes,
-    Speed,
-    ahead_speed,
-    plain_speed,
-    ranked,
-    waiting_speed,
-)
+from localspec.hardware.placement.speed import Pass, Passes, ahead_speed
 from localspec.models.shape import ModelShape
 
-DRAFT_SHARE = 4  # where both models compute on the processor, the draft takes one core in so many
 _CORRECTIONS = 4
 _FLOATS = ("f32", "f16", "bf16")
 
@@ -36,11 +29,11 @@ class PlacementCandidate:
     target_needs: tuple[DeviceNeed, ...]
     draft_needs: tuple[DeviceNeed, ...]
     shortages: tuple[Shortage, ...]
-    speeds: tuple[Speed, ...]
+    speeds: tuple[PredictedSpeed, ...]
     slack: float  # smallest share of its room that a card in use keeps
 
     @property
-    def best(self) -> Speed:
+    def best(self) -> PredictedSpeed:
         """Return the way of decoding that this placement would use."""
         return self.speeds[0]
 
@@ -214,27 +207,29 @@ class PlacementSearch:
 
     # --- how fast they would be
 
-    def _speeds(self, target: LayerSplit, draft: LayerSplit | None) -> tuple[Speed, ...]:
-        threads = self.threads(target, draft)
+    def _speeds(self, target: LayerSplit, draft: LayerSplit | None) -> tuple[PredictedSpeed, ...]:
+        threads, passes, draft_passes = self.threads(target, draft), self._passes, self._draft_passes
 
+        @cache
         def verify(tokens: int) -> Pass:
-            return self._passes.take(target, tokens, threads.alone[0])
+            return passes.take(target, tokens, threads.alone[0])
 
-        plain = plain_speed(verify)
-        passes = self._draft_passes
-        if draft is None or passes is None or self.cannot_rewind:
+        plain = plain_speed(lambda tokens: verify(tokens).seconds)
+        if draft is None or draft_passes is None or self.cannot_rewind:
             return (plain,)
         known = self.draft.acceptance if self.draft else None
         ahead = ahead_speed(
-            lambda tokens: self._passes.take(target, tokens, threads.together[0]),
-            lambda tokens: passes.take(draft, tokens, threads.together[1]),
+            cache(lambda tokens: passes.take(target, tokens, threads.together[0])),
+            cache(lambda width: draft_passes.take(draft, width, threads.together[1])),
             take_turns=threads.take_turns,
             acceptance=known,
         )
-        waiting = waiting_speed(
-            verify, lambda tokens: passes.take(draft, tokens, threads.alone[1]), acceptance=known
+        waiting = sd_speed(
+            lambda tokens: verify(tokens).seconds,
+            lambda width: draft_passes.take(draft, width, threads.alone[1]).seconds,
+            known,
         )
-        speeds = ranked([plain, waiting, ahead])
+        speeds = tuple(ranked([plain, waiting, ahead]))
         if self.constraints.mode in {"sd", "ssd"}:
             asked = next(speed for speed in speeds if speed.mode == self.constraints.mode)
             speeds = (asked, *(speed for speed in speeds if speed is not asked))
@@ -257,8 +252,7 @@ class PlacementSearch:
         if not target_works:
             both = (for_target, constraints.draft_threads or max(1, self.cores - 1))
             return Threads(both, both)
-        for_draft = constraints.draft_threads or max(1, wanted // DRAFT_SHARE)
-        together = (max(1, wanted - for_draft), for_draft)
+        together = shared_cores(wanted, constraints.draft_threads)
         alone = (wanted, constraints.draft_threads or wanted)
         return Threads(alone, together, take_turns=sum(together) > self.cores)
 

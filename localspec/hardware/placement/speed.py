@@ -9,19 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import Literal
 
+from localspec.decoding.speed_model import BRANCHES, PredictedSpeed, ssd_speed
 from localspec.hardware.bandwidth import PROCESSOR, Rates
 from localspec.hardware.placement.constraints import LayerSplit
 from localspec.models.shape import ModelShape
-
-ACCEPTANCE = 0.7  # of a draft token
-HIT_RATE = 0.7  # of prepared outcomes
-BRANCHES = 4  # of a draft call that prepares outcomes
-LEAST_GAIN = 1.05  # below it speculation is not worth its memory and its noise
-LENGTHS = range(1, 9)
-PYTHON_S = 2e-4  # around each native call that the target waits for
-HANDOFF_S = 3e-4  # per round, for two threads to take turns
 
 CARD_LAYER_S = 4e-5  # to start a layer's kernels
 CORE_LAYER_S = 2e-5  # for the cores to wait for each other
@@ -32,7 +24,6 @@ CROSSING_S = 3e-5  # to hand over from one device to another
 CACHE_PER_CORE = 2**20  # what stays in the processor's own caches is not read from memory
 ACTIVATION, LOGIT = 4, 4  # bytes
 
-PlanMode = Literal["off", "sd", "ssd"]
 PassAt = Callable[[int], "Pass"]
 
 
@@ -42,15 +33,6 @@ class Pass:
 
     seconds: float
     busy: dict[str, float]
-
-
-@dataclass(frozen=True, slots=True)
-class Speed:
-    """The expected speed of one way of decoding, at its best draft length."""
-
-    mode: PlanMode
-    tokens_per_s: float
-    draft_length: int = 0
 
 
 class Passes:
@@ -127,63 +109,24 @@ class Passes:
         return known[end] - known[start] + (self._shape.output_bytes if has_output else 0)
 
 
-def plain_speed(target: PassAt) -> Speed:
-    """Return the speed of plain decoding."""
-    return Speed("off", 1.0 / (target(1).seconds + PYTHON_S))
-
-
-def waiting_speed(target: PassAt, draft: PassAt, *, acceptance: float | None = None) -> Speed:
-    """Return the speed of speculative decoding, where the models take turns."""
-    step_s = draft(1).seconds
-
-    def speed(length: int) -> Speed:
-        seconds = target(length + 1).seconds + length * step_s + (length + 1) * PYTHON_S
-        return Speed("sd", _tokens(length, acceptance) / seconds, length)
-
-    return max(map(speed, LENGTHS), key=_rate)
-
-
-def ahead_speed(target: PassAt, draft: PassAt, *, take_turns: bool, acceptance: float | None = None) -> Speed:
+def ahead_speed(
+    target: PassAt, draft: PassAt, *, take_turns: bool, acceptance: float | None = None
+) -> PredictedSpeed:
     """Return the speed of drafting ahead; `take_turns` if the models have too few cores to work at once.
 
     What both models need at the same time serves one after the other: a card, or the way to a memory.
-    Prepared outcomes are thought to hit as often as a draft's tokens are known to be accepted.
     """
-    step_s, branches = draft(1).seconds, draft(BRANCHES)
-    hits = HIT_RATE if acceptance is None else acceptance
+    branches = draft(BRANCHES)
 
-    def speed(length: int) -> Speed:
-        verify = target(length + 1)
-        verify_s = verify.seconds + PYTHON_S + HANDOFF_S
-        prepare_s = length * (branches.seconds + PYTHON_S)
+    def overlap(length: int, verify_s: float, prepare_s: float) -> float:
+        if take_turns:
+            return verify_s + prepare_s
+        busy, busy_drafting = target(length + 1).busy, branches.busy
         shared = [
-            CONTENTION * (seconds + length * branches.busy[name])
-            for name, seconds in verify.busy.items()
-            if name in branches.busy
+            CONTENTION * (busy[name] + length * busy_drafting[name]) for name in busy if name in busy_drafting
         ]
-        work_s = verify_s + prepare_s if take_turns else max(verify_s, *shared, 0.0)
-        hit_s = max(work_s, prepare_s)
-        miss_s = work_s + length * (step_s + PYTHON_S)
-        seconds = hits * hit_s + (1.0 - hits) * miss_s
-        return Speed("ssd", _tokens(length, acceptance) / seconds, length)
+        return max(verify_s, *shared, 0.0)
 
-    return max(map(speed, LENGTHS), key=_rate)
-
-
-def ranked(speeds: list[Speed]) -> tuple[Speed, ...]:
-    """Return speeds, the best first; plain decoding stays first where speculation gains next to nothing."""
-    order = sorted(speeds, key=_rate, reverse=True)
-    plain = next(speed for speed in speeds if speed.mode == "off")
-    if order[0].tokens_per_s < LEAST_GAIN * plain.tokens_per_s:
-        order.remove(plain)
-        order.insert(0, plain)
-    return tuple(order)
-
-
-def _rate(speed: Speed) -> float:
-    return speed.tokens_per_s
-
-
-def _tokens(length: int, acceptance: float | None) -> float:
-    rate = ACCEPTANCE if acceptance is None else acceptance
-    return sum(rate**accepted for accepted in range(length + 1))
+    return ssd_speed(
+        lambda tokens: target(tokens).seconds, lambda width: draft(width).seconds, acceptance, overlap
+    )

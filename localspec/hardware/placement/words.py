@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from localspec.decoding.speed_model import ACCEPTANCE, HIT_RATE, PredictedSpeed
 from localspec.hardware.bandwidth import PROCESSOR
 from localspec.hardware.device_info import DeviceNeed
 from localspec.hardware.memory.budget import GIB, Shortage
 from localspec.hardware.placement.candidates import PlacementCandidate, PlacementSearch, is_recurrent
 from localspec.hardware.placement.constraints import LayerSplit
-from localspec.hardware.placement.speed import ACCEPTANCE, HIT_RATE, Speed
 
 _MODES = {"off": "plain decoding", "sd": "SD", "ssd": "SSD"}
 _MIXTURE = 0.8  # a model that reads less than this share of its layers for one token is a mixture of experts
@@ -214,7 +214,7 @@ def _equal_reason(found: PlacementCandidate, chosen: PlacementCandidate) -> str:
     return "no faster, and leaves less room on a card"
 
 
-def mode_alternatives(chosen: PlacementCandidate) -> list[tuple[str, str, Speed]]:
+def mode_alternatives(chosen: PlacementCandidate) -> list[tuple[str, str, PredictedSpeed]]:
     """Return the other ways of decoding on the chosen seats: what, why not, how fast."""
     reasons = {
         "off": "speculation writes several tokens in one pass of the target",
