@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from math import erfc, inf, sqrt
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,9 @@ from localspec.benchmark.statistics import ks_uniform_p_value, randomised_pit
 from localspec.decoding.sampling import distribution
 from localspec.errors import Cancelled
 from localspec.types import Acceptance, EngineSettings, Message, Mode, Provenance, Request, Sampling
+
+if TYPE_CHECKING:
+    from localspec.inference.runtime import Runtime
 
 Logits = NDArray[np.float32]
 Answer = Sequence[tuple[int, Provenance, bool]]
@@ -43,22 +46,6 @@ PROMPTS: tuple[tuple[str, str], ...] = (
     ("story", "Write the beginning of a tale about a girl who could talk to rivers."),
     ("sums", "What is 17 times 6? Explain how you get there."),
 )
-
-
-class TokenRuntime(Protocol):
-    """What the self-test asks of open models."""
-
-    def encode(self, prompt: tuple[Message, ...] | str) -> list[int]:
-        """Return the tokens that the target reads for a prompt."""
-
-    def decode(self, tokens: Sequence[int]) -> str:
-        """Return tokens as text."""
-
-    def generate_tokens(self, request: Request) -> Iterator[tuple[int, Provenance, bool]]:
-        """Yield every token of an answer, the one that ends it included, and whether its round was a hit."""
-
-    def score(self, tokens: Sequence[int]) -> Iterator[Logits]:
-        """Yield the target's logits after each token, float32 (vocabulary,), valid until the next."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,10 +149,12 @@ def variants(settings: EngineSettings, mode: Mode | None, possible: Sequence[Mod
     )
 
 
-def check(runtime: TokenRuntime, tested: Sequence[Variant], effort: Effort, on_progress: Progress) -> Report:
+def check(runtime: Runtime, tested: Sequence[Variant], effort: Effort, on_progress: Progress) -> Report:
     """Run both tests and return what they found until the end, or until they were cancelled."""
     greedy: dict[str, GreedyResult] = {}
-    samples = [_Sample(each, effort, stream) for stream, each in enumerate(_sampled_variants(tested))]
+    samples = [
+        _Sample(each, effort.sampled_tokens, stream) for stream, each in enumerate(_sampled_variants(tested))
+    ]
     total = effort.prompts * effort.greedy_tokens * (len(tested) + 1) + len(samples) * effort.sampled_tokens
     course, complete = _Course(runtime, effort, on_progress, total), True
     try:
@@ -181,7 +170,7 @@ def check(runtime: TokenRuntime, tested: Sequence[Variant], effort: Effort, on_p
 class _Course:
     """The models that answer, and how far the self-test is, in tokens."""
 
-    runtime: TokenRuntime
+    runtime: Runtime
     effort: Effort
     on_progress: Progress
     total: int
@@ -199,7 +188,7 @@ def _question(prompt: str) -> tuple[Message, ...]:
     return (Message("user", prompt),)
 
 
-def _rows(runtime: TokenRuntime, prompt: str, answer: Sequence[int]) -> Iterator[tuple[int, Logits]]:
+def _rows(runtime: Runtime, prompt: str, answer: Sequence[int]) -> Iterator[tuple[int, Logits]]:
     """Yield each place in an answer with the logits that its token was chosen by."""
     before = runtime.encode(_question(prompt))
     for index, row in enumerate(runtime.score([*before, *answer][:-1])):
@@ -235,7 +224,7 @@ def _compare_greedy(course: _Course, tested: Sequence[Variant], results: dict[st
 
 
 def _difference(
-    runtime: TokenRuntime, prompt: tuple[str, str], expected: list[int], found: list[int], near_tie: float
+    runtime: Runtime, prompt: tuple[str, str], expected: list[int], found: list[int], near_tie: float
 ) -> Difference:
     """Judge the first difference of two unequal answers, and what follows it, by the target's own logits."""
     pairs = zip(expected, found, strict=False)
@@ -297,9 +286,8 @@ class _Group:
 class _Sample:
     """Tokens of one variant at temperature 1; those of rounds whose draft was prepared are kept apart."""
 
-    def __init__(self, variant: Variant, effort: Effort, stream: int) -> None:
-        self.variant, self.wanted = variant, effort.sampled_tokens
-        self.stream = stream
+    def __init__(self, variant: Variant, wanted: int, stream: int) -> None:
+        self.variant, self.wanted, self.stream = variant, wanted, stream
         self._random = np.random.default_rng(stream)
         self._answers = 0
         self._hits, self._others = _Group(), _Group()
@@ -343,13 +331,13 @@ def _sample_all(course: _Course, samples: list[_Sample]) -> None:
     """Sample all tokens, and more of them where chance may have played a trick."""
     _complete(course, samples)
     # fresh answers, so that the doubt that led here does not count twice
-    more = replace(course.effort, sampled_tokens=4 * course.effort.sampled_tokens)
+    wanted = 4 * course.effort.sampled_tokens
     fresh = {
-        number: _Sample(sample.variant, more, number + len(samples))
+        number: _Sample(sample.variant, wanted, number + len(samples))
         for number, sample in enumerate(samples)
         if sample.is_doubtful
     }
-    course.total += more.sampled_tokens * len(fresh)
+    course.total += wanted * len(fresh)
     _complete(course, fresh.values())
     for number, sample in fresh.items():
         samples[number] = sample

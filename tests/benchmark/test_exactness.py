@@ -2,20 +2,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import cast
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from localspec.benchmark import exactness
 from localspec.benchmark.exactness import (
     NEAR_TIE,
     QUICK,
     Effort,
+    Progress,
+    Report,
     Variant,
-    check,
     variants,
 )
 from localspec.errors import Cancelled
+from localspec.inference.runtime import Runtime
 from localspec.types import EngineSettings, Message, Mode, ModelInfo, Provenance, Request
 
 Row = NDArray[np.float32]
@@ -76,6 +80,10 @@ class MarkovRuntime:
             yield token, Provenance.PREPARED if is_hit else Provenance.TARGET, is_hit
             if token == END:
                 return
+
+
+def check(runtime: MarkovRuntime, tested: Sequence[Variant], effort: Effort, on_progress: Progress) -> Report:
+    return exactness.check(cast("Runtime", runtime), tested, effort, on_progress)
 
 
 def quiet(_words: str, _done: float) -> None:

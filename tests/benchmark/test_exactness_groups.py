@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from localspec.benchmark.exactness import FEWEST_TOKENS, _Group, check, surprise, transforms
+from localspec.benchmark.exactness import FEWEST_TOKENS, _Group, surprise, transforms
 from localspec.benchmark.statistics import ks_uniform_p_value
 from localspec.errors import Cancelled
 from localspec.types import Provenance, Request
-from tests.benchmark.test_exactness import EFFORT, HAS_DRAFT, MarkovRuntime
+from tests.benchmark.test_exactness import EFFORT, HAS_DRAFT, MarkovRuntime, check
 
 ROW = np.random.default_rng(1).normal(0, 2, 40).astype(np.float32)
 
