@@ -16,7 +16,7 @@ from localspec.demo import bundled_pair
 from localspec.storage.paths import data_dir
 from tests.cli.conftest import Invoke
 
-ARCHIVE = Path(__file__).parent / "kept" / "version-0.1.0.tar.xz"
+ARCHIVE = Path(__file__).parent / "kept" / "version-0.1.0.tar.gz"
 THEIRS = "/opt/localspec/bundled-1"
 
 
