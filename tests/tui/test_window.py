@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from localspec_tui.widgets.transcript.window import Window
+from localspec_tui.widgets.transcript.transcript import Window
 
 HUGE = [200_000] * 3
 

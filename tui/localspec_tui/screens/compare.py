@@ -192,9 +192,8 @@ class CompareScreen(ModalScreen[int | None]):
 
     def on_unmount(self) -> None:
         """Stop what runs if the program ends."""
-        if self._busy and not self._stopping.is_set():
-            self._stopping.set()
-            self._cancel_answer()
+        if self._busy:
+            self._stop()
 
     # The thread.
 
@@ -284,7 +283,11 @@ class CompareScreen(ModalScreen[int | None]):
         self._kept = kept
         if not self._busy:
             self.dismiss(kept)
-        elif not self._stopping.is_set():
+        else:
+            self._stop()
+            self._tell()
+
+    def _stop(self) -> None:
+        if not self._stopping.is_set():
             self._stopping.set()
             self._cancel_answer()
-            self._tell()

@@ -64,16 +64,15 @@ class Placed:
 def speed_parts(figures: Figures) -> tuple[Part, ...]:
     """Return the figures of an answer, without those that are not known."""
     parts = [Part(figures.mode, _MODES, 0, "bold")] if figures.mode else []
-    if figures.tokens_per_s is not None:
-        parts.append(Part(f"{figures.tokens_per_s:.1f} tok/s", "Tokens written per second", 1))
-    if figures.ratio is not None:
-        parts.append(Part(f"×{figures.ratio:.1f}", _RATIO, 2, "bold"))
-    if figures.acceptance is not None:
-        parts.append(Part(f"acc {figures.acceptance:.0%}", _ACCEPTANCE, 5))
-    if figures.accepted_length is not None:
-        parts.append(Part(f"len {figures.accepted_length:.1f}", _LENGTH, 7))
-    if figures.hit_rate is not None:
-        parts.append(Part(f"hit {figures.hit_rate:.0%}", _HITS, 6))
+    for figure, text, meaning, rank, style in (
+        (figures.tokens_per_s, "{:.1f} tok/s", "Tokens written per second", 1, ""),
+        (figures.ratio, "×{:.1f}", _RATIO, 2, "bold"),
+        (figures.acceptance, "acc {:.0%}", _ACCEPTANCE, 5, ""),
+        (figures.accepted_length, "len {:.1f}", _LENGTH, 7, ""),
+        (figures.hit_rate, "hit {:.0%}", _HITS, 6, ""),
+    ):
+        if figure is not None:
+            parts.append(Part(text.format(figure), meaning, rank, style))
     if figures.note:
         note = one_line(figures.note)
         parts.append(
@@ -244,13 +243,8 @@ class StatusLine(Widget):
         self._reason = ""
         self._meter: Part | None = None
         self._memory: tuple[Part, ...] = ()
-        self._said = ""
+        self.said = ""  # at present
         self._loading: float | None = None
-
-    @property
-    def said(self) -> str:
-        """Return what is said at present."""
-        return self._said
 
     def show(self, figures: Figures) -> None:
         """Show the figures of an answer."""
@@ -274,7 +268,7 @@ class StatusLine(Widget):
 
     def say(self, text: str) -> None:
         """Say something in place of the figures until it is replaced; an empty text clears it."""
-        self._said = text
+        self.said = text
         self._fit()
 
     def show_loading(self, fraction: float | None) -> None:
@@ -314,7 +308,7 @@ class StatusLine(Widget):
 
     def _sentence(self, width: int) -> Sequence[Content]:
         """Return the lines of what is said where it is too long to stand beside the meter."""
-        said = said_part(self._said)
+        said = said_part(self.said)
         room = width - (self._meter.width + GAP if self._meter else 0)
         if self._loading is not None or said.width <= room:
             return ()
@@ -325,8 +319,8 @@ class StatusLine(Widget):
 
     def _layout(self) -> tuple[Placed, ...]:
         said = None if self._loading is None else loading_part(self._loading)
-        if said is None and self._said.strip() and not self._sentence(self.content_size.width):
-            said = said_part(self._said)
+        if said is None and self.said.strip() and not self._sentence(self.content_size.width):
+            said = said_part(self.said)
         parts = [*self._speed, *self._choice, *self._memory]
         if self._speed and self._reason:
             parts[0] = replace(parts[0], meaning=f"{parts[0].meaning}. This one: {self._reason}")

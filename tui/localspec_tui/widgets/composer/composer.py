@@ -204,7 +204,7 @@ class Completions(OptionList, can_focus=False):
     def __init__(self, *, id: str) -> None:  # noqa: A002 - Textual's own name
         super().__init__(id=id, markup=False)
         self._items: tuple[Completion, ...] = ()
-        self._moved = False
+        self.moved = False  # by somebody, since the list was shown
 
     @property
     def is_open(self) -> bool:
@@ -216,15 +216,10 @@ class Completions(OptionList, can_focus=False):
         """The completion under the cursor."""
         return self._items[self.highlighted] if self._items and self.highlighted is not None else None
 
-    @property
-    def moved(self) -> bool:
-        """Whether somebody has moved the cursor since the list was shown."""
-        return self._moved
-
     def show(self, items: Sequence[Completion]) -> None:
         """Offer these; none closes the list."""
         self._items = tuple(items)
-        self._moved = False
+        self.moved = False
         self.set_class(bool(items), "-open")
         width = max((len(item.label) for item in items), default=0)
         self.set_options(Option(_line(item, width)) for item in items)
@@ -237,7 +232,7 @@ class Completions(OptionList, can_focus=False):
     def move(self, step: int) -> None:
         """Move the cursor, around the ends."""
         if self.highlighted is not None:
-            self._moved = True
+            self.moved = True
             self.highlighted = (self.highlighted + step) % len(self._items)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from rich.cells import cell_len
 from textual.content import Content
@@ -85,11 +86,8 @@ class Table(Block):
             isinstance(other, Table)
             and Block.is_same(self, other)
             and self.aligned == other.aligned
-            and len(self.rows) == len(other.rows)
-            and all(
-                len(row) == len(theirs) and all(a.is_same(b) for a, b in zip(row, theirs, strict=True))
-                for row, theirs in zip(self.rows, other.rows, strict=True)
-            )
+            and [len(row) for row in self.rows] == [len(row) for row in other.rows]
+            and all(map(Content.is_same, chain(*self.rows), chain(*other.rows)))
         )
 
     def _columns(self, widths: Sequence[int]) -> list[Content]:

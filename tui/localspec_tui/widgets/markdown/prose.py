@@ -257,30 +257,25 @@ class AnswerText(Prose):
 
     def __init__(self, text: str = "", blocks: Sequence[Block] | None = None) -> None:
         super().__init__(build(text) if blocks is None else blocks)
-        self._text = text
+        self.text = text  # the Markdown that is shown
         self._growing: GrowingMarkdown | None = None
-
-    @property
-    def text(self) -> str:
-        """Return the Markdown that is shown."""
-        return self._text
 
     def append(self, text: str) -> None:
         """Add to the end."""
         if self._growing is None:
             self._growing = GrowingMarkdown()
-            self._growing.append(self._text)
+            self._growing.append(self.text)
             self.set_blocks(self._growing.blocks)
-        self._text += text
+        self.text += text
         first = self._growing.append(text)
         self.set_blocks(self._growing.blocks[first:], first)
 
     async def finish(self, text: str) -> None:
         """Show the whole text as it is when read in one go; the work is done beside the event loop."""
-        self._text, self._growing = text, None
+        self.text, self._growing = text, None
         width = self.content_size.width
         laid = await asyncio.to_thread(_laid, text, width)
-        if self._text == text and self._growing is None:  # nothing came in the meantime
+        if self.text == text and self._growing is None:  # nothing came in the meantime
             self.set_laid(laid)
 
 

@@ -17,7 +17,6 @@ from textual.style import Style
 from textual.widgets import Static
 
 from localspec.chat.messages import Attachment, Shown, State
-from localspec.types import TextPiece
 from localspec_tui.widgets.markdown.blocks import clean
 from localspec_tui.widgets.markdown.parse import code_blocks
 from localspec_tui.widgets.markdown.prose import AnswerText, Prose
@@ -138,15 +137,11 @@ class MessageView(Vertical, can_focus=True):
         yield self._label
         yield self._actions
 
-    def append(self, text: str, pieces: Sequence[TextPiece]) -> None:
-        """Add to the end of an answer that is being written."""
-        self.body.append(text, pieces)
-
     def catch_up(self, item: Shown) -> None:
         """Show what has been added to the answer since this message was read."""
         begin, text = len(self.body.text), item.message.content
         if len(text) > begin:
-            self.append(text[begin:], pieces_of(text, item.spans, begin))
+            self.body.append(text[begin:], pieces_of(text, item.spans, begin))
 
     async def finish(self, item: Shown) -> None:
         """Show the message as it is now."""

@@ -56,16 +56,11 @@ class ThinkingView(Vertical, can_focus=True):
         super().__init__()
         self._head = ThinkingHead()
         self._prose = AnswerText()
-        self._text = ""
+        self.text = ""  # the whole of the thinking
         self._shown = 0  # so many characters have been given to the prose
         self._complete = closed
         self.append(text)
         self.unfolded = unfolded
-
-    @property
-    def text(self) -> str:
-        """Return the whole of the thinking."""
-        return self._text
 
     def compose(self) -> ComposeResult:
         """Lay out the line and the text."""
@@ -74,7 +69,7 @@ class ThinkingView(Vertical, can_focus=True):
 
     def append(self, text: str) -> None:
         """Take more of it; of a folded text only the words are counted."""
-        self._text += text
+        self.text += text
         self._refresh()
 
     def close(self) -> None:
@@ -84,7 +79,7 @@ class ThinkingView(Vertical, can_focus=True):
 
     async def finish(self, text: str) -> None:
         """Take the whole of it: no more comes."""
-        self._text, self._complete = text, True
+        self.text, self._complete = text, True
         if self._shown:
             self._shown = len(text)
             await self._prose.finish(text)
@@ -105,10 +100,10 @@ class ThinkingView(Vertical, can_focus=True):
             self.action_unfold()
 
     def _refresh(self) -> None:
-        if self.unfolded and self._shown < len(self._text):
-            self._prose.append(self._text[self._shown :])
-            self._shown = len(self._text)
-        words = len(self._text.split())
+        if self.unfolded and self._shown < len(self.text):
+            self._prose.append(self.text[self._shown :])
+            self._shown = len(self.text)
+        words = len(self.text.split())
         count = f"{words:,} {'word' if words == 1 else 'words'}"
         doing = "Thinking" if self._complete else "Thinking ..."
         self._head.update(Content(f"{doing}, {count}  {'▾' if self.unfolded else '▸'}"))
@@ -160,16 +155,11 @@ class MessageBody(Vertical):
         self._item = item
         self._looks = looks
         self._parts = prepared.parts
-        self._text = item.message.content
-        self._pieces: list[TextPiece] = pieces_of(self._text, item.spans)
+        self.text = item.message.content  # with its tags
+        self._pieces: list[TextPiece] = pieces_of(self.text, item.spans)
         self._bodies: list[AnswerText | ThinkingView] = []
         self._origins: OriginText | None = None
         self._first = self._widgets(prepared)
-
-    @property
-    def text(self) -> str:
-        """Return all of the text, with its tags."""
-        return self._text
 
     def compose(self) -> ComposeResult:
         """Lay out what there is."""
@@ -177,7 +167,7 @@ class MessageBody(Vertical):
 
     def append(self, text: str, pieces: Sequence[TextPiece]) -> None:
         """Add to the end."""
-        before, self._text = self._text, self._text + text
+        before, self.text = self.text, self.text + text
         self._pieces += pieces
         if self._origins is not None:
             self._origins.append(pieces)
@@ -185,15 +175,15 @@ class MessageBody(Vertical):
             self.run_worker(self.look(self._looks), exclusive=True)
         elif self._is_plainly_more(before, text):
             last = self._bodies[-1]
-            last.append(self._text[self._parts[-1].start + len(last.text) :])
+            last.append(self.text[self._parts[-1].start + len(last.text) :])
         else:
-            self._grow(split(self._text, streaming=True))
+            self._grow(split(self.text, streaming=True))
 
     async def finish(self, item: Shown) -> None:
         """Show the whole message as it was saved: no more comes."""
         self._item, text = item, item.message.content
-        is_other = text != self._text
-        self._text = text
+        is_other = text != self.text
+        self.text = text
         self._pieces = pieces_of(text, item.spans) if item.spans or is_other else self._pieces
         if self._origins is not None or item.message.role == "user":
             if is_other:
@@ -215,14 +205,14 @@ class MessageBody(Vertical):
         await self._show_anew()
 
     async def _show_anew(self) -> None:
-        item = replace(self._item, message=replace(self._item.message, content=self._text))
+        item = replace(self._item, message=replace(self._item.message, content=self.text))
         prepared = await asyncio.to_thread(prepare, item)
         before = list(self.children)
         self._bodies, self._origins = [], None
         with self.app.batch_update():
             mounted = self.mount_all(self._widgets(prepared))
-            if self._bodies and self._text != item.message.content:
-                self._grow(split(self._text, streaming=True))  # more has come meanwhile
+            if self._bodies and self.text != item.message.content:
+                self._grow(split(self.text, streaming=True))  # more has come meanwhile
             for child in before:
                 await child.remove()
             await mounted

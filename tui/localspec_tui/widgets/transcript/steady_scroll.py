@@ -33,23 +33,18 @@ class SteadyScroll(VerticalScroll, can_focus=False):
     def __init__(self, *, classes: str | None = None) -> None:
         super().__init__(classes=classes)
         self._rows: dict[Widget, _Row] = {}
-        self._following = True
+        self.following = True  # the end stays in view
         self._pinned: Widget | None = None
-
-    @property
-    def following(self) -> bool:
-        """Tell whether the end stays in view."""
-        return self._following
 
     def stay_at_end(self) -> None:
         """Go to the end and stay there."""
-        self._following, self._pinned = True, None
+        self.following, self._pinned = True, None
         self.refresh(layout=True)
         self.call_after_refresh(self._come_to_rest)
 
     def stay_at(self, widget: Widget) -> None:
         """Go to a widget, which comes to the top, and stay there."""
-        self._following, self._pinned = False, widget
+        self.following, self._pinned = False, widget
         self.refresh(layout=True)
         self.call_after_refresh(self._come_to_rest)
 
@@ -71,7 +66,7 @@ class SteadyScroll(VerticalScroll, can_focus=False):
     def release_anchor(self) -> None:
         """Let the reader scroll; one who asks for the end follows it again."""
         super().release_anchor()
-        self._following, self._pinned = False, None
+        self.following, self._pinned = False, None
         self.call_later(self._resume)
 
     def process_layout(self, placements: list[WidgetPlacement]) -> list[WidgetPlacement]:
@@ -80,7 +75,7 @@ class SteadyScroll(VerticalScroll, can_focus=False):
             placement.widget: _Row(placement.region.y, placement.region.height, placement.region.width)
             for placement in placements
         }
-        if self._following:
+        if self.following:
             bottom = max((p.region.bottom + p.margin.bottom for p in placements), default=0)
             position = bottom + self.room_below() - self.container_size.height
         elif self._pinned in rows:
@@ -123,11 +118,11 @@ class SteadyScroll(VerticalScroll, can_focus=False):
 
     def _resume(self) -> None:
         if self.scroll_target_y >= self.max_scroll_y and self.has_end():
-            self._following = True
+            self.following = True
         self.moved()
 
     def _come_to_rest(self) -> None:
-        if self._following:
+        if self.following:
             self.scroll_target_y = self.scroll_y = self.max_scroll_y
         self.moved()
 
