@@ -96,7 +96,7 @@ class ThinkingView(Vertical, can_focus=True):
 
     def on_click(self, event: events.Click) -> None:
         """Fold or unfold on a click on the line."""
-        if event.widget is self._head:
+        if event.get_content_offset(self._head) is not None:
             self.action_unfold()
 
     def _refresh(self) -> None:
