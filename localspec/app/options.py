@@ -125,7 +125,7 @@ def _paths(args: argparse.Namespace) -> tuple[Path, Path | None]:
 def _model_path(named: str | Reference, fetch: Fetch) -> Path:
     """Return the file of a model: of the hub, with a name that `localspec models` lists, or a path."""
     if isinstance(named, Reference):
-        from localspec.models.hub.repository import resolve
+        from localspec.models.hub import resolve
 
         return resolve(named, fetch)
     path = file_named(named)

@@ -145,7 +145,7 @@ def _find(named: str) -> tuple[Path | None, ModelShape]:
         return model.path, model.shape or read_shape(model.path)
     if not looks_like_reference(named):
         raise no_such_model(named, models)
-    from localspec.models.hub.repository import remote_shape
+    from localspec.models.hub import remote_shape
 
     return None, remote_shape(parse(named))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import stat
 from collections import Counter
@@ -28,7 +27,8 @@ from localspec.models.names import (
     split_name,
 )
 from localspec.models.shape import LayerShape, ModelShape
-from localspec.storage.paths import data_dir, write_atomically
+from localspec.storage.json_file import JsonFile
+from localspec.storage.paths import data_dir
 from localspec.version import __version__
 
 
@@ -365,19 +365,30 @@ def _name(file: str, repository: str | None, revision: str, quants: Counter[str]
     return f"{repository}{revision}:{quant}" if quant else f"{repository}{revision}"
 
 
-_LAYOUT = [
+_LAYOUT = (
     __version__,
     *(field.name for kind in (ModelShape, LayerShape) for field in fields(kind)),
-]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Remembered:
+    """Entries by path, of the time when shapes had these fields."""
+
+    layout: tuple[str, ...]
+    models: object
 
 
 class Headers:
     """The shapes of files, or why they have none, by path, size and time of change."""
 
     def __init__(self, file: Path, read: Callable[[Path], ModelShape]) -> None:
-        self._file = file
+        self._file = JsonFile(file, _Remembered)
         self._read = read
-        self._known = _load(file)
+        held = self._file.read()
+        self._known: dict[str, object] = {}
+        if held is not None and held.layout == _LAYOUT and isinstance(held.models, dict):
+            self._known = held.models
         self._changed = False
 
     def shape(self, path: Path, files: Sequence[Path]) -> tuple[ModelShape | None, str]:
@@ -411,7 +422,7 @@ class Headers:
             return
         entries = {path: entry for path, entry in self._known.items() if _is_there(path)}
         with suppress(StoreError):
-            write_atomically(self._file, json.dumps({"layout": _LAYOUT, "models": entries}))
+            self._file.write(_Remembered(_LAYOUT, entries))
 
 
 def _is_there(path: str) -> bool:
@@ -419,17 +430,6 @@ def _is_there(path: str) -> bool:
         return Path(path).exists()
     except OSError:  # a folder that is closed now
         return True
-
-
-def _load(file: Path) -> dict[str, object]:
-    try:
-        held = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    if not isinstance(held, dict) or held.get("layout") != _LAYOUT:
-        return {}
-    models = held.get("models")
-    return models if isinstance(models, dict) else {}
 
 
 def _encode(shape: ModelShape | None) -> dict[str, object] | None:

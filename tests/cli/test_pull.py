@@ -13,8 +13,8 @@ import pytest
 from localspec.app.options import pair_options
 from localspec.cli.run import parser
 from localspec.cli.shared.opening import progress_line
-from localspec.models.hub import repository as hub_module
-from localspec.models.hub.download import DownloadProgress
+from localspec.models import hub as hub_module
+from localspec.models.hub import DownloadProgress
 from localspec.models.names import Reference
 from tests.cli.conftest import Invoke
 from tests.models.disk import REPOSITORY, model_bytes

@@ -81,7 +81,7 @@ def test_a_model_on_the_hub(invoke: Invoke, demo_target: Path, monkeypatch: pyte
         asked.append(reference)
         return read_shape(demo_target)
 
-    monkeypatch.setattr("localspec.models.hub.repository.remote_shape", remote)
+    monkeypatch.setattr("localspec.models.hub.remote_shape", remote)
     outcome = invoke("show", "someone/model-GGUF:Q4_K_M", "--json")
     assert json.loads(outcome.out)["path"] is None
     assert asked == [Reference("someone/model-GGUF", quant="Q4_K_M")]

@@ -14,7 +14,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 import pytest
 
-from localspec.models.hub import download
+from localspec.models import hub as hub_module
 
 COMMIT = "a" * 40
 _PIECE = 4096
@@ -94,8 +94,8 @@ def in_place_of_the_hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
 
     for name in ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(download, "PAUSES_S", (0.0, 0.0, 0.0))
-    monkeypatch.setattr(download, "_TELL_S", 0.0)
+    monkeypatch.setattr(hub_module, "PAUSES_S", (0.0, 0.0, 0.0))
+    monkeypatch.setattr(hub_module, "_TELL_S", 0.0)
     with serving(Hub()) as running:
         monkeypatch.setenv("HF_ENDPOINT", running.url)
         yield running

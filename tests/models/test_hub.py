@@ -10,8 +10,7 @@ import pytest
 
 from localspec.demo import bundled_pair
 from localspec.errors import Cancelled, UserError
-from localspec.models.hub.download import DownloadProgress, OnProgress
-from localspec.models.hub.repository import RemoteModel, pull, remote_shape, resolve
+from localspec.models.hub import DownloadProgress, OnProgress, RemoteModel, pull, remote_shape, resolve
 from localspec.models.names import parse
 from localspec.models.shape import read_shape
 from tests.models.hub_server import COMMIT, Hub, Repository

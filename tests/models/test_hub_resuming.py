@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from localspec.errors import UserError
-from localspec.models.hub import download
-from localspec.models.hub.repository import pull
+from localspec.models import hub as hub_module
+from localspec.models.hub import pull
 from localspec.models.names import parse
 from tests.models.hub_server import Hub, Repository
 
@@ -36,13 +36,13 @@ def test_a_part_that_is_all_there_needs_no_download(hub: Hub, cache: Path) -> No
 
 
 def test_a_line_may_break_any_number_of_times_while_something_arrives(hub: Hub) -> None:
-    hub.cut_after = [5_000] * 2 * len(download.PAUSES_S)
+    hub.cut_after = [5_000] * 2 * len(hub_module.PAUSES_S)
     assert pull(parse(NAME)).read_bytes() == DATA
-    assert len(hub.downloads) == 2 * len(download.PAUSES_S) + 1
+    assert len(hub.downloads) == 2 * len(hub_module.PAUSES_S) + 1
 
 
 def test_large_files_are_asked_for_in_pieces(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(download, "_LARGEST_REQUEST", 20_000)
+    monkeypatch.setattr(hub_module, "_LARGEST_REQUEST", 20_000)
     assert pull(parse(NAME)).read_bytes() == DATA
     assert [asked.range for asked in hub.downloads] == [
         "bytes=0-19999",

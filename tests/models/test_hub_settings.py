@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from localspec.errors import UserError
-from localspec.models.hub.repository import pull
+from localspec.models.hub import pull
 from localspec.models.names import parse
 from tests.models.hub_server import Hub, Repository
 

@@ -14,8 +14,8 @@ import pytest
 from huggingface_hub import constants
 
 from localspec.errors import UserError
-from localspec.models.hub import download
-from localspec.models.hub.repository import pull, remote_shape
+from localspec.models import hub as hub_module
+from localspec.models.hub import pull, remote_shape
 from localspec.models.names import parse
 from tests.models.hub_server import COMMIT, Hub, Repository
 
@@ -126,7 +126,7 @@ def test_a_line_that_goes_dead_is_dropped_and_tried_again(hub: Hub, monkeypatch:
 
 def test_a_line_that_stays_dead(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(constants, "HF_HUB_DOWNLOAD_TIMEOUT", 0.05)
-    monkeypatch.setattr(download, "PAUSES_S", ())
+    monkeypatch.setattr(hub_module, "PAUSES_S", ())
     hub.stalls = 1
     assert "does not answer in time" in refusal()[0]
 

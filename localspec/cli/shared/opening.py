@@ -19,8 +19,7 @@ from localspec.models.names import Reference
 if TYPE_CHECKING:
     from localspec.inference.runtime import Runtime
     from localspec.llama.backends import BackendDevice
-    from localspec.models.hub.download import DownloadProgress
-    from localspec.models.hub.repository import RemoteModel
+    from localspec.models.hub import DownloadProgress, RemoteModel
 
 _QUIET_S = 0.5  # a load that takes less needs no progress line
 
@@ -56,7 +55,7 @@ def open_runtime(options: PairOptions) -> Runtime:
 
 def fetch(reference: Reference) -> Path:
     """Download a model with progress on standard error, and return its file."""
-    from localspec.models.hub.repository import pull  # huggingface_hub: 0.2 s
+    from localspec.models.hub import pull  # huggingface_hub: 0.2 s
 
     status = StatusLine()
 
