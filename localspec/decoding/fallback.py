@@ -107,7 +107,7 @@ class ModeFallback:
         self._patience = FIRST_PATIENCE
 
     def begin(self) -> None:
-        """Note that decoding starts or starts again: the first rounds say nothing of the pace."""
+        """Note that decoding starts or starts again: the first rounds say nothing of the speed."""
         self._warm = False
 
     def observe(self, stats: RoundStats, tokens: int, depth: int) -> ModeChanged | None:

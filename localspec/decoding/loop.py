@@ -98,7 +98,7 @@ class Decoder:
                 text += tokens
                 emitted += len(tokens)
                 stats = clock.lap(draft, accepted)
-                if emitted > len(tokens):  # the first round read the prompt: it says nothing about the pace
+                if emitted > len(tokens):  # the first round read the prompt: it says nothing about the speed
                     policy.observe(stats, len(tokens))
                 room = min(params.max_tokens - emitted, self._target.context_size - len(text))
                 is_last = tokens[-1] in params.end_tokens or room <= 0

@@ -15,7 +15,8 @@ Rows = NDArray[np.float32]
 class LanguageModel(Protocol):
     """A model with a KV cache that holds several sequences of tokens.
 
-    Sequence 0 is the trunk. Positions are gap-free from 0, so a sequence is known by its length.
+    Sequence 0 is the main one, the others are branches. Positions are gap-free from 0, so a sequence is
+    known by its length.
     One thread at a time; only `cancel` may be called from another.
     """
 
@@ -31,7 +32,7 @@ class LanguageModel(Protocol):
 
     @property
     def max_sequences(self) -> int:
-        """Return how many sequences there are, the trunk included."""
+        """Return how many sequences there are, sequence 0 included."""
         ...
 
     @property
@@ -44,9 +45,9 @@ class LanguageModel(Protocol):
         ...
 
     def evaluate(self, tokens: Sequence[int], logits: int = 1) -> Rows:
-        """Append tokens to the trunk and return the logits after the last `logits` (0 or more) of them.
+        """Append tokens to sequence 0 and return the logits after the last `logits` (0 or more) of them.
 
-        Raises `Cancelled` after `cancel`, with the trunk at the length it had or a little longer;
+        Raises `Cancelled` after `cancel`, with sequence 0 at the length it had or a little longer;
         `ContextFullError` when the tokens do not fit.
         """
         ...

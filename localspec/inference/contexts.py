@@ -11,12 +11,11 @@ from math import ceil
 from localspec.decoding.engine import Engine, Rounds, decode_in_segments
 from localspec.decoding.fallback import PlainCost
 from localspec.decoding.loop import DecodeParams, Round
-from localspec.decoding.measure import PREFIX, measure, time_calls
+from localspec.decoding.measure import PREFIX, Tracer, measure, time_calls
 from localspec.decoding.measurements import CallCosts, CostRequest, TraceSegment
 from localspec.decoding.policy import CostCurve, LatencyModel
 from localspec.decoding.speed_model import PredictedSpeed, explain, shared_cores
 from localspec.decoding.text import DecodeEvents
-from localspec.decoding.tracing import Tracer
 from localspec.errors import LocalSpecError, UserError
 from localspec.hardware.placement.constraints import context_size, draft_options
 from localspec.inference.call_costs import CostFiles

@@ -76,7 +76,7 @@ class FakeModel:
         return np.asarray(self._last[text[-1]] + before, dtype=np.float32)
 
     def evaluate(self, tokens: Sequence[int], logits: int = 1) -> Rows:
-        """Append tokens to the trunk and return the logits after the last `logits` of them."""
+        """Append tokens to sequence 0 and return the logits after the last `logits` of them."""
         assert tokens
         assert 0 <= logits <= len(tokens)
         return self._append([(token, 0) for token in tokens])[len(tokens) - logits :]

@@ -77,7 +77,7 @@ class PacedModel:
         return self._model.length(sequence)
 
     def evaluate(self, tokens: Sequence[int], logits: int = 1) -> Rows:
-        """Append tokens to the trunk and return the logits after the last `logits` of them."""
+        """Append tokens to sequence 0 and return the logits after the last `logits` of them."""
         started = time.perf_counter()
         rows = self._model.evaluate(tokens, logits)
         self._hold.rest(len(tokens), time.perf_counter() - started)

@@ -6,14 +6,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from localspec.decoding import tracing
+from localspec.decoding import measure
 from localspec.decoding.engine import Engine
 from localspec.decoding.loop import DecodeParams, Round
+from localspec.decoding.measure import Tracer
 from localspec.decoding.measurements import TraceSegment
 from localspec.decoding.model import LanguageModel
 from localspec.decoding.policy import CostCurve, LatencyModel
 from localspec.decoding.sampling import distribution, probability
-from localspec.decoding.tracing import Tracer
 from localspec.errors import Cancelled
 from localspec.testing.fake import FakeModel
 from localspec.types import EngineSettings, Sampling
@@ -105,7 +105,7 @@ def test_a_draft_token_is_accepted_as_often_as_the_distributions_overlap(samplin
 
 def test_the_draft_model_may_follow_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     whole, draft = traced(PLAIN, 200), FakeModel(noise=1.0)
-    monkeypatch.setattr(tracing, "MOST_WAITING", 400)
+    monkeypatch.setattr(measure, "MOST_WAITING", 400)
     parts = traced(PLAIN, 200, draft=draft)
     assert len(draft.calls) > 5
     assert np.array_equal(parts.draft_ids, whole.draft_ids)

@@ -1,1 +1,1 @@
-"""Who writes drafts: the draft model, repetitions in the text, both, or ahead of time."""
+"""Who writes drafts: the draft model, prompt lookup, both, or ahead of time."""

@@ -189,19 +189,19 @@ class ConfidenceCorrection:
 
 
 class PromptLookupStats:
-    """What was learned about repetitions and the model's drafts beside them; it outlives answers."""
+    """What was learned about copied tokens and the model's drafts beside them; it outlives answers."""
 
     def __init__(self) -> None:
-        self.repeated = AcceptanceCalibration()  # repetitions, by length of the match
+        self.repeated = AcceptanceCalibration()  # copied tokens, by length of the match
         self.behind = ConfidenceCorrection()  # those behind what a model wrote
-        self.chosen = ConfidenceCorrection()  # the model where there is a repetition, taking the best token
+        self.chosen = ConfidenceCorrection()  # the model beside a copy, taking the best token
         self.drawn = ConfidenceCorrection()  # the same, drawing from q
 
 
 class PromptLookup:
-    """The repetitions in a text as drafts, and what they are worth beside those of a model.
+    """What can be copied from a text as drafts, and what they are worth beside those of a model.
 
-    A repetition is there whether it is sent or not, so every text that follows one tells how good it was.
+    Such a draft is there whether it is sent or not, so every text that follows one tells how good it was.
     """
 
     def __init__(
@@ -271,7 +271,7 @@ class PromptLookup:
         return [(self._chance(found), self._policy.step(1))] * length
 
     def _chance(self, found: LookupDraft) -> float:
-        """Return the chance that a token of the model is accepted where there is such a repetition."""
+        """Return the chance that a token of the model is accepted where there is such a copy."""
         return self._beside.chance(found.confidences[0], self._policy.calibration.mean)
 
     def continuation(self, written: Sequence[Proposal], sent: int, limit: int) -> tuple[int, ...]:
@@ -338,7 +338,7 @@ def chances_of(policy: SpeculationPolicy, proposals: Iterable[Proposal]) -> list
 
 
 def draft_with(proposals: Sequence[Proposal], copied: Sequence[int], origin: DraftOrigin) -> Draft:
-    """Return the model's draft with a repetition behind it."""
+    """Return the model's draft with copied tokens behind it."""
     if not proposals or proposals[0].q is None:
         return Draft((*(proposal.token for proposal in proposals), *copied), None, origin, len(copied))
     added = [Proposal(token, 1.0, (), one_point(token)) for token in copied]
@@ -356,7 +356,7 @@ class CombinedDrafter(ModelDrafter):
         lookup: PromptLookup,
         length: int,
     ) -> None:
-        """Take the most tokens that the model may write; a draft with a repetition may be longer."""
+        """Take the most tokens that the model may write; a draft that ends in copied ones may be longer."""
         super().__init__(draft_state, policy, proposer)
         self._lookup = lookup
         self._length = length
@@ -387,7 +387,7 @@ class CombinedDrafter(ModelDrafter):
         return draft
 
     def _continued(self, sent: list[Proposal]) -> Draft:
-        """Return what the model wrote, with a repetition behind it if there is one that pays."""
+        """Return what the model wrote, with copied tokens behind it if they pay."""
         written = self._draft_state.proposals
         copied = self._lookup.continuation(written, len(sent), self._limit)
         if copied:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 
 from localspec.decoding.drafters.drafter import DraftState
 from localspec.decoding.drafters.proposer import Proposal, Proposer
@@ -214,8 +215,8 @@ class SpeculationCache:
         if self._own is None:
             work.append((self._exactly[self._sent], None))
         free = self._budget - self._opened
-        work += [(fork.chance, fork) for fork in reversed(self._forks[-free:])] if free else []
-        work.sort(key=lambda item: item[0], reverse=True)
+        work += [(fork.chance, fork) for fork in self._forks[: -free - 1 : -1]]
+        work.sort(key=itemgetter(0), reverse=True)
         work = work[: self._budget + 1]
         values = [value for value, _ in work]
         if self._settings.fan_out_shape == "best-first":

@@ -78,7 +78,7 @@ class Script:
 
 
 class Replay:
-    """A traced answer with one coin for each place, the same for all settings."""
+    """A traced answer with random numbers for each place, the same for all settings."""
 
     def __init__(self, segment: TraceSegment, sampling: Sampling, vocabulary: int, seed: int) -> None:
         self.segment = segment
@@ -191,7 +191,7 @@ class Replay:
 
 
 def replays(trace: Trace, seed: int = 0) -> tuple[Replay, ...]:
-    """Return every traced answer with coins of its own."""
+    """Return every traced answer with random numbers of its own."""
     known = [int(array.max(initial=0)) for s in trace.segments for array in (s.draft_ids, s.tokens)]
     vocabulary = -(-(max(known, default=0) + 1) // USUAL_MULTIPLE) * USUAL_MULTIPLE
     return tuple(

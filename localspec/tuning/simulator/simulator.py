@@ -115,7 +115,7 @@ class ReplayedModel:
     def step(self, tokens: Sequence[int], sequences: Sequence[int]) -> Rows:
         """Append each token to its sequence and return what is proposed after them."""
         self._spend(self.times.step(len(tokens)), self.times.around_step(len(tokens)))
-        return cast("Rows", [self.script.at(place) for place in map(self.follow, tokens, sequences)])
+        return cast("Rows", list(map(self.script.at, map(self.follow, tokens, sequences))))
 
     def _spend(self, native_s: float, python_s: float) -> None:
         self.clock.spend(native_s + python_s)
