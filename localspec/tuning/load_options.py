@@ -18,7 +18,7 @@ from localspec.errors import Cancelled, EngineError, LocalSpecError
 from localspec.inference.interface import OpenModels
 from localspec.storage.tuned_settings import LoadOptions
 from localspec.tuning.events import Attempt
-from localspec.tuning.search.study_file import ENDED, FAILURE, UNFINISHED, StudyFile, StudyKey, explained
+from localspec.tuning.study_file import ENDED, FAILURE, UNFINISHED, StudyFile, StudyKey, explained
 from localspec.types import EngineSettings, Finished, KvType, Mode, Request, Summary
 
 if TYPE_CHECKING:

@@ -35,7 +35,7 @@ from localspec.tuning.load_options import Room, Runs, choose, possible, try_work
 from localspec.tuning.opened import Opened
 from localspec.tuning.plan import TunePlan, left_s, nothing_fits, requests, seconds_of
 from localspec.tuning.run_folder import Folder, RunState, TaskState, digest, keep, recall
-from localspec.tuning.search.study_file import StudyKey
+from localspec.tuning.study_file import StudyKey
 from localspec.tuning.task import Scene, TaskRun
 from localspec.types import Mode, ModelOptions, Request
 

@@ -37,10 +37,10 @@ from localspec.tuning.plan import (
     seconds_of,
 )
 from localspec.tuning.run_folder import Folder, TaskState, digest
-from localspec.tuning.search.results import best, predicted
-from localspec.tuning.search.space import Space, space_of
-from localspec.tuning.search.study import Search, Tried, search
-from localspec.tuning.search.study_file import StudyKey
+from localspec.tuning.study import best, predicted
+from localspec.tuning.space import Space, space_of
+from localspec.tuning.study import Search, Tried, search
+from localspec.tuning.study_file import StudyKey
 from localspec.tuning.simulator.simulator import Simulator
 from localspec.tuning.traces import append, load, record, with_tokens
 from localspec.types import EngineSettings, TaskType

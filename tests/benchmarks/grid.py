@@ -21,10 +21,10 @@ from localspec.inference.runtime import Runtime
 from localspec.storage.profiles import Profile, profiles
 from localspec.tuning.costs import fit_overheads, measure
 from localspec.tuning.plan import requests
-from localspec.tuning.search.results import best
-from localspec.tuning.search.space import space_of
-from localspec.tuning.search.study import Search, search
-from localspec.tuning.search.study_file import StudyKey
+from localspec.tuning.study import best
+from localspec.tuning.space import space_of
+from localspec.tuning.study import Search, search
+from localspec.tuning.study_file import StudyKey
 from localspec.tuning.simulator.simulator import Simulator
 from localspec.types import EngineSettings, Finished, Request
 from tests.benchmarks.simulation import MAX_FAN_OUT, opened, pair_parser

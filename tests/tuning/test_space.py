@@ -8,7 +8,7 @@ import optuna
 import pytest
 from optuna.trial import FixedTrial, Trial
 
-from localspec.tuning.search.space import (
+from localspec.tuning.space import (
     Space,
     canonical,
     neighbours,

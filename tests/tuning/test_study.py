@@ -16,10 +16,10 @@ import pytest
 from optuna.trial import TrialState, create_trial
 
 from localspec.errors import Cancelled, EngineError, StoreError
-from localspec.tuning.search import study as study_module
-from localspec.tuning.search.space import Space, starting_points, suggest
-from localspec.tuning.search.study import Search, Tried, search
-from localspec.tuning.search.study_file import StudyFile, StudyKey
+from localspec.tuning import study as study_module
+from localspec.tuning.space import Space, starting_points, suggest
+from localspec.tuning.study import Search, Tried, search
+from localspec.tuning.study_file import StudyFile, StudyKey
 from localspec.types import EngineSettings
 from tests.tuning.fake_study import BEST, BEST_RATE, PLAIN_RATE, rate, ready, simulate
 
@@ -123,7 +123,7 @@ def test_a_killed_study_goes_on_as_if_it_had_not_been(tmp_path: Path, whole: tup
     code = """
         import os, signal, sys
         from pathlib import Path
-        from localspec.tuning.search.study import search
+        from localspec.tuning.study import search
         from tests.tuning.test_study import KEY, WISH, rate
 
         calls = 0
@@ -219,7 +219,7 @@ def test_it_stops_when_its_time_is_spent_also_by_an_earlier_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = iter(range(10_000))
-    monkeypatch.setattr("localspec.tuning.search.study.time.perf_counter", lambda: float(next(clock)))
+    monkeypatch.setattr("localspec.tuning.study.time.perf_counter", lambda: float(next(clock)))
     path, wish = ready(tmp_path / "s.db"), replace(WISH, budget_s=5.5)
     assert len(tuple(search(simulate, wish, path, KEY))) == 6  # each takes a second
     assert all(each.kept for each in search(simulate, wish, path, KEY))

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from localspec.tuning.search.results import best, history, importance, landscape, predicted
-from localspec.tuning.search.space import Space
-from localspec.tuning.search.study import Search, Tried, search
-from localspec.tuning.search.study_file import StudyKey
+from localspec.tuning.study import best, history, importance, landscape, predicted
+from localspec.tuning.space import Space
+from localspec.tuning.study import Search, Tried, search
+from localspec.tuning.study_file import StudyKey
 from localspec.types import EngineSettings, Mode
 from tests.tuning.fake_study import ready, simulate
 

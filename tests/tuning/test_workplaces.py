@@ -19,7 +19,7 @@ from localspec.inference.interface import OpenModels
 from localspec.storage.tuned_settings import LoadOptions
 from localspec.tuning.events import Attempt
 from localspec.tuning.load_options import Room, Runs, choose, is_sensible, possible, try_workplaces
-from localspec.tuning.search.study_file import StudyFile, StudyKey
+from localspec.tuning.study_file import StudyFile, StudyKey
 from localspec.types import Finished, FinishReason, GenerationEvent, Request, Summary
 from tests.scripted import ScriptedModels
 from tests.tuning.fake_study import ready

@@ -15,9 +15,8 @@ from localspec.tuning.events import TaskResult
 from localspec.tuning.plan import TunePlan
 from localspec.tuning.report.data import ReportInput, ReportModel, TaskReport
 from localspec.tuning.run_folder import Folder, RunState, TaskState, recall
-from localspec.tuning.search.results import history, importance, landscape
-from localspec.tuning.search.study import Search, search
 from localspec.tuning.simulator.simulator import Simulator
+from localspec.tuning.study import Search, importance, landscape, search
 from localspec.tuning.task import shares, space, study_key
 from localspec.tuning.traces import load, with_tokens
 from localspec.types import EngineSettings, ModelOptions
@@ -78,7 +77,7 @@ def _task(scene: _Scene, profile: Profile, result: TaskResult, costs: Costs | No
     return TaskReport(
         result,
         hit_rates=tuple(_hit_rates(simulator, result.settings)) if "ssd" in where.modes else (),
-        history=history(tried),
+        history=tuple(each.tokens_per_s for each in tried),
         landscape=landscape(tried),
         importance=importance(tried, where),
     )

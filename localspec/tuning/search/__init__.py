@@ -1,1 +1,0 @@
-"""The study of a task's settings: Optuna over the simulator."""

@@ -1,0 +1,360 @@
+"""The study of a task's settings: Optuna over the simulator, kept in SQLite, the same after a kill.
+
+Finished trials alone are written, each in one step, and every choice follows from them and the seed: a study
+that was killed goes on as if it had not been. A trial costs about 30 ms beside its simulation.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING
+
+from localspec.errors import Cancelled, LocalSpecError
+from localspec.tuning.events import SettingsCandidate
+from localspec.tuning.report.data import LandscapeCell
+from localspec.tuning.space import (
+    Space,
+    canonical,
+    fitting,
+    neighbours,
+    parameters,
+    starting_points,
+    suggest,
+)
+from localspec.tuning.study_file import FAILURE, StudyFile, StudyKey, explained, quiet
+from localspec.types import EngineSettings, Mode
+
+if TYPE_CHECKING:
+    from optuna.distributions import BaseDistribution
+    from optuna.trial import FrozenTrial
+
+NOTICEABLE = 1.001  # times the best: less is no reason to go on searching
+PATIENCE = 60  # trials without a noticeable gain: the last tenth of a percent is below what a run can tell
+ATTEMPTS = 8  # to get settings that were not tried from the sampler, before something else is tried
+MAY_LAG = 0.2  # behind the best after the first share; a half, a third ... of it after the next ones
+CLOSE = 0.1  # behind the best: the simulator may err by nearly that between modes, and less within one
+FEWEST = 12  # trials of a mode, before it is said which parameters matter
+
+Simulate = Callable[[EngineSettings, int], float]
+"""Returns tokens per second over the trace's shares 0 to the given one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """One trial of the study: settings, and the simulated tokens per second of the whole trace.
+
+    `tokens_per_s` is None where `failure` says why, or where the trial was left early because it was clearly
+    behind; `so_far` then holds the tokens per second of each share of the trace that was simulated.
+    """
+
+    number: int
+    settings: EngineSettings
+    tokens_per_s: float | None
+    failure: str = ""
+    is_best: bool = False  # of all until then
+    so_far: tuple[float, ...] = ()
+    kept: bool = False  # from an earlier run of the same study
+    seconds: float = 0.0
+
+    @property
+    def left_early(self) -> bool:
+        """Tell whether the trial was given up for being behind."""
+        return self.tokens_per_s is None and not self.failure
+
+    @property
+    def estimate(self) -> float:
+        """Return the best guess of its tokens per second: at least those of a share; 0 after a failure."""
+        return self.tokens_per_s or (self.so_far[-1] if self.so_far else 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """What to search, and when to stop; `starts` are tried first.
+
+    `shares` is in how many steps a trial sees the trace. Both limits count what earlier runs of the same
+    study did.
+    """
+
+    space: Space
+    starts: tuple[EngineSettings, ...] = ()
+    shares: int = 3
+    trials: int = 150
+    budget_s: float = math.inf
+    seed: int = 0
+
+
+class _Trials:
+    """All trials of a study in their order, and the settings that come next."""
+
+    def __init__(self, request: Search) -> None:
+        import optuna
+
+        self._space, self._seed = request.space, request.seed
+        self._starts = dict.fromkeys((*starting_points(self._space), *fitting(request.starts, self._space)))
+        self._sampled = optuna.create_study(direction="maximize")  # in memory: it is read for every trial
+        self._seen: set[EngineSettings] = set()
+        self.count = 0
+        self.best: Tried | None = None
+        self.quiet_trials = 0  # since the last noticeable gain
+        self.seconds = 0.0
+
+    def is_gain(self, value: float | None) -> bool:
+        """Tell whether a value is better than all before it."""
+        return value is not None and (self.best is None or value > self.best.estimate)
+
+    def bar(self, settings: EngineSettings) -> Tried | None:
+        """Return what settings have to keep up with; nothing for those that somebody will ask about."""
+        return None if settings in self._starts else self.best
+
+    def add(self, tried: Tried, trial: FrozenTrial) -> None:
+        """Take a finished trial."""
+        known = self.best.estimate if self.best is not None else 0.0
+        gains = tried.is_best and tried.estimate > NOTICEABLE * known
+        self.quiet_trials = 0 if gains else self.quiet_trials + 1
+        if tried.is_best:
+            self.best = tried
+        self.count += 1
+        self.seconds += tried.seconds
+        self._seen.add(tried.settings)
+        self._sampled.add_trial(trial)
+
+    def next(self) -> EngineSettings | None:
+        """Return settings that were not tried, None if nothing new can be found."""
+        for start in self._starts:
+            if start not in self._seen:
+                return start
+        random = Random(f"{self._seed} {self.count}")
+        if self.count % 2 and (near := self._near(random)) is not None:
+            return near
+        return self._from_sampler() or self._near(random)
+
+    def _near(self, random: Random) -> EngineSettings | None:
+        if self.best is None:
+            return None
+        around = neighbours(self.best.settings, self._space)
+        untried = [settings for settings in around if settings not in self._seen]
+        return random.choice(untried) if untried else None
+
+    def _from_sampler(self) -> EngineSettings | None:
+        """Return new settings from Optuna's sampler; all chance comes from the seed and the trial's number."""
+        from optuna.samplers import TPESampler
+        from optuna.trial import TrialState
+
+        for attempt in range(ATTEMPTS):
+            self._sampled.sampler = TPESampler(
+                seed=(self._seed * 1_000_003 + self.count * ATTEMPTS + attempt) % 2**32
+            )
+            trial = self._sampled.ask()
+            settings = suggest(trial, self._space)
+            self._sampled.tell(trial, state=TrialState.FAIL)  # what really happens is told by `add`
+            if settings not in self._seen:
+                return settings
+        return None
+
+
+def search(simulate: Simulate, request: Search, path: Path, key: StudyKey) -> Iterator[Tried]:
+    """Yield the trials of a study, those on file first, until a limit is reached or nothing improves.
+
+    A simulation that raises is a failed trial. Raises `StoreError`, and passes on `Cancelled`.
+    """
+    space = request.space
+    with StudyFile(path) as file:
+        study = file.study(key.name(space, request.shares), *_about(request))
+        trials = _Trials(request)
+        for trial in study.get_trials(deepcopy=False):
+            if (tried := _recalled(trial, trials, space)) is not None:
+                trials.add(tried, trial)
+                yield tried
+        while trials.count < request.trials and trials.seconds < request.budget_s:
+            started = time.perf_counter()
+            settings = trials.next() if trials.quiet_trials < PATIENCE else None
+            if settings is None:
+                return
+            tried = _try(simulate, settings, trials, request.shares)
+            tried = replace(tried, seconds=time.perf_counter() - started)
+            trial = _frozen(tried, space)
+            with explained(path):
+                study.add_trial(trial)
+            trials.add(tried, trial)
+            yield tried
+
+
+def _about(request: Search) -> tuple[tuple[str, str], ...]:
+    """Return what somebody who opens the file should know about the study."""
+    return (
+        ("value", "tokens per second of decoding, simulated on traced answers with measured costs"),
+        ("steps", f"shares of the trace: {request.shares} of {request.shares} are all of it"),
+        ("pruned", "clearly behind the best on the first shares"),
+        ("failed", f"the simulation gave no number; the attribute `{FAILURE}` says why"),
+    )
+
+
+def _try(simulate: Simulate, settings: EngineSettings, trials: _Trials, shares: int) -> Tried:
+    """Simulate share after share; leave early if clearly behind the best."""
+    number, so_far, bar = trials.count, list[float](), trials.bar(settings)
+    try:
+        for share in range(shares):
+            value = float(simulate(settings, share))
+            if not (math.isfinite(value) and value > 0):
+                raise ValueError(f"the simulation gave {value} tokens per second")  # noqa: TRY301
+            so_far.append(value)
+            # All trials see the same text, so that little is chance.
+            is_behind = bar is not None and value < bar.so_far[share] * (1.0 - MAY_LAG / (share + 1))
+            if is_behind and share < shares - 1:
+                return Tried(number, settings, None, so_far=tuple(so_far))
+    except Cancelled:
+        raise
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is this trial's failure and the study goes on
+        return Tried(number, settings, None, _reason(error), so_far=tuple(so_far))
+    return Tried(number, settings, so_far[-1], is_best=trials.is_gain(so_far[-1]), so_far=tuple(so_far))
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, MemoryError):
+        return "out of memory"
+    line = next(iter(str(error).splitlines()), "")
+    return line if line and isinstance(error, LocalSpecError) else f"{type(error).__name__}: {line}"
+
+
+def _frozen(tried: Tried, space: Space) -> FrozenTrial:
+    """Return a trial as Optuna keeps it."""
+    from optuna.trial import TrialState, create_trial
+
+    whole = TrialState.PRUNED if tried.left_early else TrialState.COMPLETE
+    trial = create_trial(
+        state=TrialState.FAIL if tried.failure else whole,
+        value=None if tried.failure else tried.estimate,
+        params=parameters(tried.settings, space),
+        distributions=distributions(tried.settings, space),
+        intermediate_values=dict(enumerate(tried.so_far)),
+        user_attrs={FAILURE: tried.failure} if tried.failure else {},
+    )
+    trial.datetime_start = datetime.now() - timedelta(seconds=tried.seconds)  # noqa: DTZ005 - Optuna's are without a zone
+    return trial
+
+
+def distributions(settings: EngineSettings, space: Space) -> dict[str, BaseDistribution]:
+    """Return where the parameters of settings come from."""
+    from optuna.trial import FixedTrial
+
+    trial = FixedTrial(parameters(settings, space))
+    suggest(trial, space)
+    return trial.distributions
+
+
+def _recalled(trial: FrozenTrial, trials: _Trials, space: Space) -> Tried | None:
+    """Return a trial that is on file, None for one that somebody else left unfinished."""
+    from optuna.trial import FixedTrial, TrialState
+
+    failure = str(trial.user_attrs.get(FAILURE, ""))
+    if not trial.state.is_finished() or (trial.state == TrialState.FAIL and not failure):
+        return None
+    value = trial.value if trial.state == TrialState.COMPLETE else None
+    return Tried(
+        number=trials.count,
+        settings=suggest(FixedTrial(trial.params), space),
+        tokens_per_s=value,
+        failure=failure,
+        is_best=trials.is_gain(value),
+        so_far=tuple(trial.intermediate_values[step] for step in sorted(trial.intermediate_values)),
+        kept=True,
+        seconds=trial.duration.total_seconds() if trial.duration is not None else 0.0,
+    )
+
+
+def best(tried: Iterable[Tried], count: int = 3) -> tuple[SettingsCandidate, ...]:
+    """Return the best settings that differ in behaviour, without plain decoding.
+
+    The very best comes first, then the best of every other mode that is close to it, since errors of the
+    simulator are shared within a mode and differ between modes; then the next best ones.
+    """
+    ranked = sorted(
+        (each for each in tried if each.tokens_per_s is not None and each.settings.mode != "off"),
+        key=lambda each: (-each.estimate, each.number),
+    )
+    firsts: dict[Mode, Tried] = {}
+    for each in ranked:
+        if each.estimate >= (1.0 - CLOSE) * ranked[0].estimate:
+            firsts.setdefault(each.settings.mode, each)
+    chosen: list[Tried] = []
+    for each in [*firsts.values(), *ranked]:
+        if len(chosen) < count and not any(_alike(each, other) for other in chosen):
+            chosen.append(each)
+    chosen.sort(key=lambda each: (-each.estimate, each.number))
+    return tuple(SettingsCandidate(each.settings, each.estimate) for each in chosen)
+
+
+def _alike(one: Tried, other: Tried) -> bool:
+    """Tell whether two trials did the same, or nearly: a real run could not tell them apart."""
+    a, b = one.settings, other.settings
+    if a.mode != b.mode or a.acceptance != b.acceptance:
+        return False
+    if math.isclose(one.estimate, other.estimate, rel_tol=1e-9):
+        return True  # they differ in limits that are never reached
+    if (a.min_confidence is None) != (b.min_confidence is None) or a.fan_out_shape != b.fan_out_shape:
+        return False
+    return (
+        a.fallback == b.fallback
+        and abs(a.draft_length - b.draft_length) <= 1
+        and abs(math.log(a.fan_out_budget / b.fan_out_budget)) < math.log(1.5)
+        and abs(math.log(a.draft_temperature / b.draft_temperature)) < math.log(1.2)
+        and abs(a.saguaro_c - b.saguaro_c) < 0.15
+        and abs((a.min_confidence or 0.0) - (b.min_confidence or 0.0)) < 0.1
+    )
+
+
+def predicted(tried: Iterable[Tried], settings: EngineSettings, space: Space) -> float | None:
+    """Return the simulated tokens per second of settings, None if they were not tried to the end."""
+    if settings.mode not in space.modes:
+        return None
+    wanted = canonical(settings, space)
+    return next((each.tokens_per_s for each in tried if each.settings == wanted), None)
+
+
+def landscape(tried: Iterable[Tried]) -> tuple[LandscapeCell, ...]:
+    """Return the best value for each draft length and fan-out budget, 0 for speculating without one.
+
+    Where all trials were left early it is the value on the share of the trace that they saw.
+    """
+    cells: dict[tuple[int, int], tuple[bool, float]] = {}
+    for each in tried:
+        settings = each.settings
+        if each.failure or settings.mode not in ("sd", "ssd"):
+            continue
+        place = settings.draft_length, settings.fan_out_budget if settings.mode == "ssd" else 0
+        value = each.tokens_per_s is not None, each.estimate
+        cells[place] = max(value, cells.get(place, value))
+    return tuple(LandscapeCell(*place, estimate) for place, (_, estimate) in sorted(cells.items()))
+
+
+def importance(tried: Sequence[Tried], space: Space) -> tuple[tuple[str, float], ...]:
+    """Return how much each parameter mattered in the best mode, the most important first, by PED-ANOVA.
+
+    A parameter that a trial did not need counts with its default. Empty after too few trials.
+    """
+    found = best(tried, 1)
+    mode = found[0].settings.mode if found else "off"
+    usable = [each for each in tried if each.tokens_per_s is not None and each.settings.mode == mode]
+    if len(usable) < FEWEST:
+        return ()
+    import optuna
+    from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
+
+    full = EngineSettings(mode=mode, acceptance="rejection", min_confidence=0.0)  # has every parameter
+    everywhere = distributions(full, space)
+    names = [name for name, values in everywhere.items() if name != "mode" and not values.single()]
+    with quiet():
+        study = optuna.create_study(direction="maximize")
+        for each in usable:
+            answers = parameters(full, space) | parameters(each.settings, space)
+            study.add_trial(
+                optuna.trial.create_trial(value=each.estimate, params=answers, distributions=everywhere)
+            )
+        shares = get_param_importances(study, evaluator=PedAnovaImportanceEvaluator(), params=names)
+    return tuple(shares.items())
