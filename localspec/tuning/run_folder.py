@@ -13,6 +13,11 @@ from localspec.tuning.events import LoadOptionsChosen, TaskResult
 from localspec.types import Sampling, TaskType
 
 
+SCHEMA = 1
+# Keys on disk depend on what classes were called when the first of them were written.
+_FIRST_NAMES = {"LoadOptions": "TunedWorkplace", "MachineLimits": "Room"}
+
+
 @dataclass(frozen=True, slots=True)
 class TaskState:
     """How far a task is; `segments` is how many answers its trace has, 0 until it is recorded.
@@ -64,18 +69,22 @@ class RunState:
 
 
 @dataclass(frozen=True, slots=True)
-class Folder:
-    """The files of one pair, beside its results."""
+class _KeptResult:
+    result: TaskResult
+
+
+@dataclass(frozen=True, slots=True)
+class RunFolder:
+    """The files of one pair; `pair` is a name for those of its models."""
 
     pair: str
 
     @property
     def path(self) -> Path:
         """Return the folder, made where it was missing."""
-        path = folder_of(self.pair)
-        make_private_folder(path.parent)
-        make_private_folder(path)
-        return path
+        make_private_folder(self._path.parent)
+        make_private_folder(self._path)
+        return self._path
 
     @property
     def costs(self) -> Path:
@@ -95,75 +104,50 @@ class Folder:
         """Return where the timed answers of a task's confirmation are kept."""
         return self.path / f"{task}.runs.jsonl"
 
-    def workplace(self) -> LoadOptionsChosen | None:
-        """Return how the models were opened in the last run that tried other ways."""
-        return self._workplace.read()
-
-    def keep_workplace(self, chosen: LoadOptionsChosen) -> None:
-        """Write down how the models are opened, and what else was tried; raises `StoreError`."""
-        self._workplace.write(chosen)
-
-    def last_run(self) -> RunState | None:
-        """Return the last run's state, None if there was none or it is damaged."""
-        return self._state.read()
-
-    def keep(self, state: RunState) -> None:
-        """Write down how far a run is; raises `StoreError`."""
-        self._state.write(state)
-
     @property
-    def _workplace(self) -> JsonFile[LoadOptionsChosen]:
+    def load_options(self) -> JsonFile[LoadOptionsChosen]:
+        """Return how the models were opened in the last run that tried other ways."""
         return JsonFile(self.path / "workplace.json", LoadOptionsChosen)
 
     @property
-    def _state(self) -> JsonFile[RunState]:
+    def state(self) -> JsonFile[RunState]:
+        """Return how far the last run is."""
         return JsonFile(self.path / "run.json", RunState)
 
+    def keep(self, result: TaskResult) -> None:
+        """Write a result in the place of the task's last one; raises StoreError, UserError or OSError."""
+        make_private_folder(self._path.parent)
+        self._result(result.task).write(_KeptResult(result))
 
-def digest(*of: object) -> str:
+    def result(self, task: TaskType) -> TaskResult | None:
+        """Return the result for a task, None if there is none or its file is damaged."""
+        kept = self._result(task).read()
+        return None if kept is None else kept.result
+
+    def results(self) -> tuple[TaskResult, ...]:
+        """Return the results for all tasks that were tuned."""
+        found = map(self.result, get_args(TaskType))
+        return tuple(result for result in found if result is not None)
+
+    def forget(self, task: TaskType) -> None:
+        """Remove the result for a task, if there is one; raises OSError."""
+        self._result(task).path.unlink(missing_ok=True)
+
+    @property
+    def _path(self) -> Path:
+        return data_dir() / "tuning" / self.pair
+
+    def _result(self, task: TaskType) -> JsonFile[_KeptResult]:
+        def is_sound(kept: _KeptResult) -> bool:
+            result = kept.result
+            return result.task == task and any(each.settings == result.settings for each in result.contenders)
+
+        return JsonFile(self._path / f"result-{task}.json", _KeptResult, SCHEMA, is_sound=is_sound)
+
+
+def digest(*of: object, length: int = 16) -> str:
     """Return a short name for values that have a `repr` of their content."""
-    return sha256(repr(of).encode()).hexdigest()[:16]
-
-
-SCHEMA = 1
-
-
-@dataclass(frozen=True, slots=True)
-class _File:
-    result: TaskResult
-
-
-def folder_of(pair: str) -> Path:
-    """Return where everything about a pair is kept; `pair` is a name for its files."""
-    return data_dir() / "tuning" / pair
-
-
-def keep(pair: str, result: TaskResult) -> None:
-    """Write a result in the place of the task's last one; raises StoreError, UserError or OSError."""
-    make_private_folder(folder_of(pair).parent)
-    _file(pair, result.task).write(_File(result))
-
-
-def recall(pair: str, task: TaskType) -> TaskResult | None:
-    """Return the result for a task, None if there is none or its file is damaged."""
-    kept = _file(pair, task).read()
-    return None if kept is None else kept.result
-
-
-def everything(pair: str) -> tuple[TaskResult, ...]:
-    """Return the results for all tasks that were tuned."""
-    found = (recall(pair, task) for task in get_args(TaskType))
-    return tuple(result for result in found if result is not None)
-
-
-def forget(pair: str, task: TaskType) -> None:
-    """Remove the result for a task, if there is one; raises OSError."""
-    _file(pair, task).path.unlink(missing_ok=True)
-
-
-def _file(pair: str, task: TaskType) -> JsonFile[_File]:
-    def is_sound(file: _File) -> bool:
-        result = file.result
-        return result.task == task and any(each.settings == result.settings for each in result.contenders)
-
-    return JsonFile(folder_of(pair) / f"result-{task}.json", _File, SCHEMA, is_sound=is_sound)
+    text = repr(of)
+    for now, first in _FIRST_NAMES.items():
+        text = text.replace(f"{now}(", f"{first}(")
+    return sha256(text.encode()).hexdigest()[:length]

@@ -11,13 +11,13 @@ import warnings
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from hashlib import sha256
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self
 
 from localspec.errors import StoreError
 from localspec.storage.paths import PRIVATE_FILE, make_private_folder
+from localspec.tuning.run_folder import digest
 
 if TYPE_CHECKING:
     from optuna import Study
@@ -38,7 +38,7 @@ class StudyKey:
 
     def name(self, *details: object) -> str:
         """Return the study's name, which depends on further details too."""
-        return f"{self.title} [{sha256(repr((self.digest, details)).encode()).hexdigest()[:10]}]"
+        return f"{self.title} [{digest(self.digest, details, length=10)}]"
 
 
 @contextmanager
