@@ -219,9 +219,9 @@ def profiles_of(found: Profiles, tasks: Sequence[TaskType], names: Sequence[str]
 
 def stopped_profiles(found: Profiles, pair: PairOptions) -> tuple[Profile, ...]:
     """Return what the last run of these models was to tune, nothing if it was not stopped."""
-    from localspec.tuning.run_folder import Folder
+    from localspec.tuning.run_folder import RunFolder
 
-    last = Folder(identity_of(pair).pair).last_run()
+    last = RunFolder(identity_of(pair).pair).state.read()
     if last is None or last.complete:
         return ()
     by_name = {profile.name: profile for profile in found}

@@ -1,42 +1,124 @@
-"""What the calls of a pair cost on this machine: measured, and kept until something changes."""
+"""What a pair costs on this machine: calls are timed, rounds fitted, and both kept until something changes.
+
+Rounds take more than their calls: short real answers in every mode tell how much.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from math import log
 from pathlib import Path
-from typing import get_args
+from statistics import fmean
+from typing import TypeVar, get_args
 
 from localspec.decoding.measurements import CallCosts, CostRequest, Costs, Overhead
-from localspec.errors import EngineError, UserError
-from localspec.inference.interface import TunableModels
+from localspec.errors import Cancelled, EngineError, UserError
+from localspec.inference.interface import OpenModels, TunableModels
 from localspec.storage.json_file import JsonFile
-from localspec.tuning.opened import Opened
-from localspec.tuning.overheads import fit_overheads
-from localspec.types import Mode, Request
-
-__all__ = ["fit_overheads", "keep_costs", "measure", "recall_costs"]
+from localspec.tuning.plan import ReopenedModels
+from localspec.tuning.simulator.call_times import Timing
+from localspec.types import DraftOrigin, EngineSettings, Finished, Mode, Request, RoundDone, RoundStats
 
 DEPTHS = (64, 1536)
-BUDGET_S = 16.0
-READING_SHARE = 0.25  # of the budget, for a long text to measure behind
+CALLS_S = 16.0
+ROUNDS_S = 12.0
+READING_SHARE = 0.25  # of the time, for a long text to measure behind
 MOST_DRIFT = 1.1  # beyond it something else was at work on the machine
+HOLDS = 1.1  # a target token that takes this many times as long, or as short, was measured on another day
+CHECK_S = 0.5
+CALLS_SHARE = 0.6  # of the time; the rest is for whole rounds
+TOKENS = 48  # of an answer
+TRIMMED = 0.1  # of the values at either end, which disturbances make
+UNDISTURBED = 0.25  # the share of waits in which the drafter was free at once
+FEWEST_WAITS = 4
 SCHEMA = 1
+_T = TypeVar("_T")
+
+# Different lengths tell what a token costs, few branches leave something to ask for. Without a confidence
+# that stops them, drafts are as long as they may be, and say what a step costs.
+_WAYS = (
+    EngineSettings(draft_length=2, fan_out_budget=2, min_confidence=0.0),
+    EngineSettings(draft_length=8, fan_out_budget=12),
+    EngineSettings(draft_length=5, fan_out_budget=2, min_confidence=0.0),
+    EngineSettings(draft_length=4, fan_out_budget=8),
+)
+
+
+def steps_of(models: TunableModels) -> int:
+    """Return how many steps there are at most: calls alone and together at every depth, and rounds."""
+    return len(DEPTHS) * (1 if models.draft is None else 2) + 1
+
+
+def can_rewind(models: TunableModels) -> bool:
+    """Tell whether tokens can be taken back, which everything but plain decoding needs."""
+    try:
+        _time_tokens(models, 1, together=False, budget_s=0.0)
+    except UserError:
+        return False
+    return True
+
+
+def costs_of(
+    models: ReopenedModels, path: Path, key: str, requests: Sequence[Request], budget_s: float
+) -> Iterator[tuple[str, int] | Costs]:
+    """Yield what was just done and how many steps there are; the last value is the costs of a pair.
+
+    They are measured where none are kept that still hold. Modes that crash are left out, and all where tokens
+    cannot be taken back.
+    """
+    kept, steps = recall_costs(path, key), steps_of(models.now)
+    if kept is not None and not kept.left_out and _still_holds(models.now, kept.calls[0]):
+        yield "measured before, and still true", steps
+        yield kept
+        return
+    calls: list[CallCosts] = []
+    try:
+        for each in measure(models.now, budget_s=CALLS_SHARE * budget_s, reopened=models):
+            calls.append(each)
+            words = "both at work" if each.together else "one at a time"
+            yield f"{words}, {each.depth} tokens in the cache", steps
+    except UserError as error:
+        yield error.message, steps
+        drafting: tuple[Mode, ...] = get_args(Mode)[1:]
+        yield Costs((), left_out=tuple((mode, error.message) for mode in drafting))
+        return
+    overheads = fit_overheads(models.now, calls, requests, (1.0 - CALLS_SHARE) * budget_s, models)
+    costs = Costs(tuple(calls), overheads, tuple(models.left_out.items()))
+    keep_costs(path, key, costs)
+    missing = [f"{mode} left out: {reason}" for mode, reason in costs.left_out]
+    yield "; ".join(missing) or "whole rounds in every mode", len(calls) + 1 + len(missing)
+    yield costs
+
+
+def _still_holds(models: TunableModels, calls: CallCosts) -> bool:
+    found = _time_tokens(models, calls.depth, together=calls.together, budget_s=CHECK_S)
+    now, before = dict(found.verify), dict(calls.verify)
+    return 1 / HOLDS <= now[1] / before[1] <= HOLDS
+
+
+def _time_tokens(models: TunableModels, depth: int, *, together: bool, budget_s: float) -> CallCosts:
+    """Time the target's calls of one token."""
+    return models.measure_costs(
+        CostRequest(depth, together, verify_sizes=(1,), step_widths=(), budget_s=budget_s)
+    )
 
 
 def measure(
     models: TunableModels,
     *,
     depths: Sequence[int] = DEPTHS,
-    budget_s: float = BUDGET_S,
-    opened: Opened | None = None,
+    budget_s: float = CALLS_S,
+    reopened: ReopenedModels | None = None,
 ) -> Iterator[CallCosts]:
     """Yield the costs of calls, alone and with both models at work, with little and with much in the caches.
 
     Where the speed of the machine drifts, a measurement is repeated once, and the steadier one counts.
     A slow model is spared the reading of long texts. Raises `UserError` if tokens cannot be taken back.
-    With `opened` models, those that crash while both are at work go on alone.
+    Models that can be `reopened` and crash while both are at work go on alone.
     """
     ways = (False,) if models.draft is None else (False, True)
     share_s = budget_s / len(ways) / len(depths)
@@ -49,20 +131,20 @@ def measure(
             try:
                 found = _steady(models, CostRequest(depth, together, budget_s=share_s))
             except EngineError as error:
-                if opened is None or not together:
+                if reopened is None or not together:
                     raise
-                models, ways = opened.without("ssd", error), (False,)
+                models, ways = reopened.without("ssd", error), (False,)
                 break
             yield found
         before = depth
         most = min(most, int(READING_SHARE * budget_s / _seconds_per_token(found)))
 
 
-def _steady(models: TunableModels, wish: CostRequest) -> CallCosts:
-    found = models.measure_costs(wish)
+def _steady(models: TunableModels, request: CostRequest) -> CallCosts:
+    found = models.measure_costs(request)
     if _unsteadiness(found) <= log(MOST_DRIFT):
         return found
-    return min(found, models.measure_costs(wish), key=_unsteadiness)
+    return min(found, models.measure_costs(request), key=_unsteadiness)
 
 
 def _seconds_per_token(calls: CallCosts) -> float:
@@ -113,65 +195,163 @@ def _unsteadiness(calls: CallCosts) -> float:
     return abs(log(calls.drift))
 
 
-HOLDS = 1.1  # a target token that takes this many times as long, or as short, was measured on another day
-CHECK_S = 0.5
-CALLS_SHARE = 0.6  # of the time; the rest is for whole rounds
+@dataclass(frozen=True, slots=True)
+class RealRound:
+    """A round of an answer, with so many tokens in the caches.
 
-Step = tuple[str, int]
-"""What was just done, and how many steps there are."""
-
-
-def steps_of(models: TunableModels) -> int:
-    """Return how many steps there are at most: calls alone and together at every depth, and rounds."""
-    return len(DEPTHS) * (1 if models.draft is None else 2) + 1
-
-
-def can_rewind(models: TunableModels) -> bool:
-    """Tell whether tokens can be taken back, which everything but plain decoding needs."""
-    try:
-        _time_tokens(models, 1, together=False, budget_s=0.0)
-    except UserError:
-        return False
-    return True
-
-
-def costs_of(
-    opened: Opened, path: Path, key: str, requests: Sequence[Request], budget_s: float
-) -> Generator[Step, None, Costs]:
-    """Return the costs of a pair, measured where none are kept that still hold; yield what was just done.
-
-    Modes that crash are left out, and all where tokens cannot be taken back.
+    `python_s` includes the round's share of making text of tokens. `first_call` is how many tokens the draft
+    model's first call held: the bonus token, after a draft that was accepted in full its last token too;
+    0 where it read more.
     """
-    kept, steps = recall_costs(path, key), steps_of(opened.models)
-    if kept is not None and not kept.left_out and _still_holds(opened.models, kept.calls[0]):
-        yield "measured before, and still true", steps
-        return kept
-    calls: list[CallCosts] = []
-    try:
-        for each in measure(opened.models, budget_s=CALLS_SHARE * budget_s, opened=opened):
-            calls.append(each)
-            words = "both at work" if each.together else "one at a time"
-            yield f"{words}, {each.depth} tokens in the cache", steps
-    except UserError as error:
-        yield error.message, steps
-        drafting: tuple[Mode, ...] = get_args(Mode)[1:]
-        return Costs((), left_out=tuple((mode, error.message) for mode in drafting))
-    overheads = fit_overheads(opened.models, calls, requests, (1.0 - CALLS_SHARE) * budget_s, opened)
-    costs = Costs(tuple(calls), overheads, tuple(opened.left_out.items()))
-    keep_costs(path, key, costs)
-    missing = [f"{mode} left out: {reason}" for mode, reason in costs.left_out]
-    yield "; ".join(missing) or "whole rounds in every mode", len(calls) + 1 + len(missing)
-    return costs
+
+    settings: EngineSettings
+    depth: int
+    stats: RoundStats
+    python_s: float
+    first_call: int = 1
 
 
-def _still_holds(models: TunableModels, calls: CallCosts) -> bool:
-    found = _time_tokens(models, calls.depth, together=calls.together, budget_s=CHECK_S)
-    now, before = dict(found.verify), dict(calls.verify)
-    return 1 / HOLDS <= now[1] / before[1] <= HOLDS
+def fit_overheads(
+    models: OpenModels,
+    calls: Sequence[CallCosts],
+    requests: Sequence[Request],
+    budget_s: float = ROUNDS_S,
+    reopened: ReopenedModels | None = None,
+) -> tuple[Overhead, ...]:
+    """Return what rounds of each possible mode take beside the calls, from a few real answers."""
+    return fit(calls, real_rounds(models, requests, budget_s, reopened))
 
 
-def _time_tokens(models: TunableModels, depth: int, *, together: bool, budget_s: float) -> CallCosts:
-    """Time the target's calls of one token."""
-    return models.measure_costs(
-        CostRequest(depth, together, verify_sizes=(1,), step_widths=(), budget_s=budget_s)
+def real_rounds(
+    models: OpenModels,
+    requests: Sequence[Request],
+    budget_s: float = ROUNDS_S,
+    reopened: ReopenedModels | None = None,
+) -> tuple[RealRound, ...]:
+    """Decode the beginnings of answers, in turn in every mode, and return the rounds after each's first.
+
+    Every mode gets at least one answer; where models can be `reopened`, a mode that crashes is left out, and
+    so are those that did before. Raises `Cancelled` after `cancel`.
+    """
+    modes: tuple[Mode, ...] = ("off", "ngram") if models.draft is None else ("off", "ngram", "sd", "ssd")
+    left_out = {} if reopened is None else reopened.left_out
+    rounds: list[RealRound] = []
+    began = time.perf_counter()
+    for number, request in enumerate(requests):
+        if number and time.perf_counter() - began > budget_s:
+            break
+        for mode in modes:
+            if mode in left_out:
+                continue
+            settings = replace(_WAYS[number % len(_WAYS)], mode=mode)
+            tokens = min(request.max_tokens or TOKENS, TOKENS)
+            asked = replace(request, settings=settings, max_tokens=tokens, steps_down=False)
+            try:
+                rounds += _rounds_of(models, asked)
+            except EngineError as error:
+                if reopened is None or mode == "off":
+                    raise
+                models = reopened.without(mode, error)
+    return tuple(rounds)
+
+
+def _rounds_of(models: OpenModels, request: Request) -> Iterator[RealRound]:
+    """Decode an answer; nothing comes of a mode that these models cannot work in."""
+    stats: list[tuple[int, RoundStats]] = []
+    emitted = 0
+    for event in models.generate(request):
+        match event:
+            case RoundDone(each, tokens):
+                stats.append((emitted, each))
+                emitted += tokens
+            case Finished(reason, summary):
+                if reason == "cancelled":
+                    raise Cancelled("measuring was stopped")
+                if request.settings.mode == "ssd" and not summary.hits + summary.misses:
+                    return
+                rounds = stats[1:]
+                text_s = summary.python_s - sum(each.python_s for _, each in rounds)
+                for (_, last), (before, each) in pairwise(stats):
+                    yield RealRound(
+                        request.settings,
+                        summary.prompt_tokens + before,
+                        each,
+                        each.python_s + max(text_s, 0.0) / len(rounds),
+                        first_call=1 + (last.accepted == last.drafted) if last.drafted else 0,
+                    )
+
+
+def fit(calls: Sequence[CallCosts], rounds: Iterable[RealRound]) -> tuple[Overhead, ...]:
+    """Return the overhead of each mode that there are rounds of."""
+    by_mode: defaultdict[Mode, list[RealRound]] = defaultdict(list)
+    for each in rounds:
+        by_mode[each.settings.mode].append(each)
+    found = {mode: _overhead(calls, mode, of_mode) for mode, of_mode in by_mode.items()}
+    if "sd" in found and "ssd" in found:
+        handoff_s = _handoff(by_mode["ssd"], found["sd"].token_s)
+        found["ssd"] = replace(found["ssd"], handoff_s=handoff_s)
+    return tuple(found.values())
+
+
+def _overhead(calls: Sequence[CallCosts], mode: Mode, rounds: Sequence[RealRound]) -> Overhead:
+    timing = Timing(Costs(tuple(calls)), mode)
+    round_s, token_s = _line([(each.stats.drafted, each.python_s) for each in rounds])
+    verify = [(each.stats.verify_s, timing.at(each.depth).verify(each.stats.drafted + 1)) for each in rounds]
+    step = [
+        (each.stats.draft_s, _steps_s(timing.at(each.depth).waited_step, each))
+        for each in rounds
+        if mode in {"sd", "ssd"} and each.stats.origin is DraftOrigin.FRESH and _is_forced(each)
+    ]
+    return Overhead(mode, round_s, token_s, _factor(verify), _factor(step))
+
+
+def _is_forced(each: RealRound) -> bool:
+    """Tell whether every token that was drafted was sent, so that it is known which steps there were."""
+    return each.settings.min_confidence is not None and each.stats.drafted > 0 and each.first_call > 0
+
+
+def _steps_s(step: Callable[[int], float], each: RealRound) -> float:
+    """Return what the calls of the draft model should take that wrote a round's draft."""
+    return step(each.first_call) + step(1) * (each.stats.drafted - 1)
+
+
+def _handoff(rounds: Iterable[RealRound], token_s: float) -> float:
+    """Return the time of one of the two messages around a draft that was asked for.
+
+    Most waits also contain the rest of a call that was running; the shortest ones hardly do.
+    """
+    waits = sorted(
+        each.stats.wait_s - token_s * each.stats.drafted
+        for each in rounds
+        if each.stats.origin is DraftOrigin.FRESH and _is_forced(each)
     )
+    return max(waits[int(UNDISTURBED * len(waits))], 0.0) / 2 if len(waits) >= FEWEST_WAITS else 0.0
+
+
+def _factor(pairs: Sequence[tuple[float, float]]) -> float:
+    """Return what real calls took in the times that were expected, without the strangest of them."""
+    usable = sorted((pair for pair in pairs if pair[1] > 0), key=lambda pair: pair[0] / pair[1])
+    kept = _trimmed(usable)
+    return sum(real for real, _ in kept) / sum(expected for _, expected in kept) if kept else 1.0
+
+
+def _line(points: Sequence[tuple[int, float]]) -> tuple[float, float]:
+    """Return start and slope, neither negative, of the best line through all but the strangest points."""
+    height, slope = _least_squares(points)
+    return _least_squares(_trimmed(sorted(points, key=lambda point: point[1] - height - slope * point[0])))
+
+
+def _least_squares(points: Sequence[tuple[int, float]]) -> tuple[float, float]:
+    centre, middle = fmean(place for place, _ in points), fmean(value for _, value in points)
+    width = sum((place - centre) ** 2 for place, _ in points)
+    rise = sum((place - centre) * (value - middle) for place, value in points)
+    if rise <= 0:
+        return max(middle, 0.0), 0.0
+    slope = min(rise / width, middle / centre)
+    return middle - slope * centre, slope
+
+
+def _trimmed(ordered: Sequence[_T]) -> Sequence[_T]:
+    """Return sorted values without the outermost at either end."""
+    cut = int(TRIMMED * len(ordered))
+    return ordered[cut : len(ordered) - cut]

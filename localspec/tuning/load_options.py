@@ -10,9 +10,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, cast, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from localspec.errors import Cancelled, EngineError, LocalSpecError
 from localspec.inference.interface import OpenModels
@@ -27,17 +27,17 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
 
-ANCHOR_EVERY = 3  # attempts after which the usual workplace is measured again, against drift
+ANCHOR_EVERY = 3  # attempts after which the usual load options are measured again, against drift
 STEP = 0.03  # faster than the best so far: enough to try the next change on top of it
-CLEAR = 0.05  # faster than the usual workplace, twice: less is not worth leaving it for
+CLEAR = 0.05  # faster than the usual load options, twice: less is not worth leaving it for
 MICRO_BATCHES = (256, 1024)
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class MachineLimits:
     """What a machine offers and where the runtime puts the models by itself; `cores` are physical ones.
 
-    `fixed` names what of a workplace a person has settled.
+    `fixed` names which load options a person has settled.
     """
 
     cores: int
@@ -52,31 +52,31 @@ class Room:
         return self.has_draft and not self.target_on_card and not self.draft_on_card
 
 
-def possible(room: Room) -> tuple[LoadOptions, ...]:
-    """Return the usual workplace and others that each change one thing, the most promising first."""
+def possible(limits: MachineLimits) -> tuple[LoadOptions, ...]:
+    """Return the usual load options and others that each change one thing, the most promising first."""
     usual = LoadOptions()
     others = [
-        workplace
-        for workplace in _changes(room)
-        if is_sensible(workplace, room)
-        and all(getattr(workplace, name) == getattr(usual, name) for name in room.fixed)
+        options
+        for options in _changes(limits)
+        if is_sensible(options, limits)
+        and all(getattr(options, name) == getattr(usual, name) for name in limits.fixed)
     ]
     return tuple(dict.fromkeys([usual, *others]))
 
 
-def _changes(room: Room) -> Iterator[LoadOptions]:
-    cores = room.cores
-    if room.shares_cores:
+def _changes(limits: MachineLimits) -> Iterator[LoadOptions]:
+    cores = limits.cores
+    if limits.shares_cores:
         for threads in (1, 2, cores // 2):
             if threads != max(1, cores // 4):  # what the runtime takes by itself
                 yield LoadOptions(draft_threads=threads)
-    elif room.has_draft and not room.draft_on_card:
+    elif limits.has_draft and not limits.draft_on_card:
         yield LoadOptions(draft_threads=cores // 2)
-    if not room.target_on_card and cores >= 4:
+    if not limits.target_on_card and cores >= 4:
         yield LoadOptions(threads=cores // 2)
         yield LoadOptions(threads=cores - 1)
-    if room.has_draft:
-        if room.draft_on_card:
+    if limits.has_draft:
+        if limits.draft_on_card:
             yield LoadOptions(draft_on_cpu=True)
         else:
             yield LoadOptions(draft_flash_attention=True)  # off by itself: dearer on small heads
@@ -85,28 +85,30 @@ def _changes(room: Room) -> Iterator[LoadOptions]:
         yield LoadOptions(micro_batch=size)
 
 
-def is_sensible(workplace: LoadOptions, room: Room) -> bool:
+def is_sensible(options: LoadOptions, limits: MachineLimits) -> bool:
     """Tell whether both models get threads, and together no more than there are cores."""
-    threads = workplace.threads or room.cores
-    if threads > room.cores:
+    threads = options.threads or limits.cores
+    if threads > limits.cores:
         return False
-    wanted = workplace.draft_threads
-    return wanted is None or 1 <= wanted < threads + (not room.shares_cores)
+    wanted = options.draft_threads
+    return wanted is None or 1 <= wanted < threads + (not limits.shares_cores)
 
 
-def course(room: Room, is_late: Callable[[], bool] = lambda: False) -> Generator[LoadOptions, Attempt, None]:
+def course(
+    limits: MachineLimits, is_late: Callable[[], bool] = lambda: False
+) -> Generator[LoadOptions, Attempt, None]:
     """Ask for attempts one after another: each change on top of the best so far, the winner once more.
 
     It depends on the attempts that it is sent alone, so that it can be gone through again from a file.
     """
-    usual, *changes = possible(room)
+    usual, *changes = possible(limits)
     anchor = yield usual
     best, gain, since = usual, 1.0, 0
     for change in changes:
         candidate = _on_top(best, change)
         if anchor.tokens_per_s is None or is_late():
             break
-        if not is_sensible(candidate, room):
+        if not is_sensible(candidate, limits):
             continue
         if since == ANCHOR_EVERY:
             again, since = (yield usual), 0
@@ -122,19 +124,19 @@ def course(room: Room, is_late: Callable[[], bool] = lambda: False) -> Generator
         yield best
 
 
-def _on_top(workplace: LoadOptions, change: LoadOptions) -> LoadOptions:
-    """Return a workplace with what another one changes."""
+def _on_top(options: LoadOptions, change: LoadOptions) -> LoadOptions:
+    """Return load options with what others change."""
     usual = LoadOptions()
     changed = {each.name: getattr(change, each.name) for each in fields(LoadOptions)}
     return replace(
-        workplace, **{name: value for name, value in changed.items() if value != getattr(usual, name)}
+        options, **{name: value for name, value in changed.items() if value != getattr(usual, name)}
     )
 
 
 def choose(attempts: Sequence[Attempt]) -> tuple[LoadOptions, str]:
-    """Return the workplace to open the models with, and why: the usual one unless another is clearly faster.
+    """Return the load options to use, and why: the usual ones unless others are clearly faster.
 
-    Clearly is twice, and by more than the usual one's own runs differ.
+    Clearly is twice, and by more than the usual ones' own runs differ.
     """
     usual = LoadOptions()
     anchors = [each.tokens_per_s for each in attempts if each.workplace == usual and each.tokens_per_s]
@@ -145,7 +147,7 @@ def choose(attempts: Sequence[Attempt]) -> tuple[LoadOptions, str]:
     gains = _gains(attempts)
     if not gains:
         return usual, "nothing else was tried to the end"
-    winner = max(gains, key=lambda workplace: (len(gains[workplace]) > 1, min(gains[workplace])))
+    winner = max(gains, key=lambda options: (len(gains[options]) > 1, min(gains[options])))
     least = min(gains[winner])
     if len(gains[winner]) > 1 and least > 1.0 + max(CLEAR, spread):
         return winner, f"at least {least:.2f} times as fast as the usual way, measured twice"
@@ -153,7 +155,7 @@ def choose(attempts: Sequence[Attempt]) -> tuple[LoadOptions, str]:
 
 
 def _gains(attempts: Sequence[Attempt]) -> dict[LoadOptions, list[float]]:
-    """Return how fast other workplaces were, in the usual one measured just before."""
+    """Return how fast other load options were, in the usual ones measured just before."""
     found: dict[LoadOptions, list[float]] = {}
     anchor: float | None = None
     for each in attempts:
@@ -168,17 +170,17 @@ def _gains(attempts: Sequence[Attempt]) -> dict[LoadOptions, list[float]]:
 
 OpenWith = Callable[[LoadOptions], AbstractContextManager[OpenModels]]
 
-BEHIND = 0.15  # the usual workplace after some of the requests: then the rest is spared
+BEHIND = 0.15  # the usual load options after some of the requests: then the rest is spared
 _MODE = "mode"
 _TWICE = "the program ended twice while this was tried"
-_FLASH = ("automatic", "on", "off")
+_FLASH = {None: "automatic", True: "on", False: "off"}
 
 
 @dataclass(frozen=True, slots=True)
-class Runs:
-    """What is run in each workplace: every request in every mode, by the automatic rules."""
+class AttemptPlan:
+    """What is run with all load options: every request in every mode, by the automatic rules."""
 
-    room: Room
+    limits: MachineLimits
     modes: tuple[Mode, ...]
     requests: tuple[Request, ...]
     budget_s: float
@@ -193,28 +195,30 @@ class _Measured:
     seconds: float = 0.0
 
 
-def try_workplaces(open_models: OpenWith, runs: Runs, path: Path, key: StudyKey) -> Iterator[Attempt]:
+def try_load_options(
+    open_models: OpenWith, plan: AttemptPlan, path: Path, key: StudyKey
+) -> Iterator[Attempt]:
     """Yield the attempts, those on file first; the time left of the budget is kept for the winner.
 
     Raises `StoreError`, and passes on `Cancelled`.
     """
     with StudyFile(path) as file:
-        study = file.study(key.name(runs.room, runs.modes, runs.requests), *_ABOUT)
+        study = file.study(key.name(plan.limits, plan.modes, plan.requests), *_ABOUT)
         kept = list(_kept(study.get_trials(deepcopy=False)))
         done: list[_Measured] = []
-        steps = course(runs.room, lambda: _is_late(done, runs.budget_s))
-        workplace = next(steps)
+        steps = course(plan.limits, lambda: _is_late(done, plan.budget_s))
+        options = next(steps)
         while True:
-            measured = next((each for each in kept if each.attempt.workplace == workplace), None)
+            measured = next((each for each in kept if each.attempt.workplace == options), None)
             if measured is not None:  # of another one, where the budget is not what it was
                 kept.remove(measured)
             else:
                 with explained(path):  # a file that the attempt itself misses is the attempt's failure
-                    measured = _attempt(study, open_models, workplace, runs, _bar(done, workplace))
+                    measured = _attempt(study, open_models, options, plan, _bar(done, options))
             done.append(measured)
             yield measured.attempt
             try:
-                workplace = steps.send(measured.attempt)
+                options = steps.send(measured.attempt)
             except StopIteration:
                 return
 
@@ -228,31 +232,31 @@ _ABOUT = (
 
 
 def _is_late(done: Sequence[_Measured], budget_s: float) -> bool:
-    """Tell whether the rest of the time is needed to measure the winner and the usual workplace again."""
+    """Tell whether the rest of the time is needed to measure the winner and the usual load options again."""
     spent = sum(measured.seconds for measured in done)
     return spent + 3 * spent / max(1, len(done)) > budget_s
 
 
-def _bar(done: Sequence[_Measured], workplace: LoadOptions) -> tuple[float, ...]:
-    """Return what the usual workplace reached last; nothing for one whose figure is wanted in any case."""
-    if any(measured.attempt.workplace == workplace for measured in done):
+def _bar(done: Sequence[_Measured], options: LoadOptions) -> tuple[float, ...]:
+    """Return what the usual load options reached last; nothing for those that are wanted anyway."""
+    if any(measured.attempt.workplace == options for measured in done):
         return ()
     return next((each.so_far for each in reversed(done) if each.attempt.workplace == LoadOptions()), ())
 
 
 def _attempt(
-    study: Study, open_models: OpenWith, workplace: LoadOptions, runs: Runs, bar: Sequence[float]
+    study: Study, open_models: OpenWith, options: LoadOptions, plan: AttemptPlan, bar: Sequence[float]
 ) -> _Measured:
     """Make an attempt that is on file from its beginning."""
     from optuna.trial import TrialState
 
     started = time.perf_counter()
-    study.enqueue_trial(_parameters(workplace))
+    study.enqueue_trial(_parameters(options))
     trial = study.ask(_distributions())
     race, failure, pruned = _Race(), "", False
     try:
-        with open_models(workplace) as models:
-            pruned = not race.run(models, runs, bar, trial)
+        with open_models(options) as models:
+            pruned = not race.run(models, plan, bar, trial)
     except Cancelled:
         _leave(study, trial, "stopped")
         raise
@@ -267,14 +271,14 @@ def _attempt(
     if failure:
         trial.set_user_attr(FAILURE, failure)
         study.tell(trial, state=TrialState.FAIL)
-        return _Measured(Attempt(workplace, None, failure=failure), (), seconds)
+        return _Measured(Attempt(options, None, failure=failure), (), seconds)
     trial.set_user_attr(_MODE, race.mode)
     if pruned:
         study.tell(trial, state=TrialState.PRUNED)
     else:
         study.tell(trial, race.so_far[-1])
     value = None if pruned else race.so_far[-1]
-    return _Measured(Attempt(workplace, value, race.mode, pruned=pruned), tuple(race.so_far), seconds)
+    return _Measured(Attempt(options, value, race.mode, pruned=pruned), tuple(race.so_far), seconds)
 
 
 def _leave(study: Study, trial: Trial, why: str) -> None:
@@ -295,7 +299,7 @@ class _Tally:
 
 @dataclass(slots=True)
 class _Race:
-    """The modes of one workplace, request by request."""
+    """The modes under some load options, request by request."""
 
     so_far: list[float] = field(default_factory=list)
     mode: Mode = "off"
@@ -303,16 +307,16 @@ class _Race:
     _read_s: float = 0.0
     _tallies: dict[Mode, _Tally] = field(default_factory=dict)
 
-    def run(self, models: OpenModels, runs: Runs, bar: Sequence[float], trial: Trial) -> bool:
+    def run(self, models: OpenModels, plan: AttemptPlan, bar: Sequence[float], trial: Trial) -> bool:
         """Answer the requests; return False when left early for being behind `bar`."""
-        for number, request in enumerate(runs.requests):
-            for mode in runs.modes:
+        for number, request in enumerate(plan.requests):
+            for mode in plan.modes:
                 self._add(mode, _answer(models, request, mode))
             rates = {mode: self._rate(tally) for mode, tally in self._tallies.items()}
             self.mode = max(rates, key=lambda mode: rates[mode])
             self.so_far.append(rates[self.mode])
             trial.report(self.so_far[-1], number)
-            is_last = number == len(runs.requests) - 1
+            is_last = number == len(plan.requests) - 1
             if not is_last and number < len(bar) and self.so_far[-1] < (1.0 - BEHIND) * bar[number]:
                 return False
         return True
@@ -360,7 +364,7 @@ def _kept(trials: Sequence[FrozenTrial]) -> Iterator[_Measured]:
         whole = trial.state == TrialState.COMPLETE
         steps = tuple(trial.intermediate_values[step] for step in sorted(trial.intermediate_values))
         attempt = Attempt(
-            _workplace(trial.params),
+            _options(trial.params),
             trial.value if whole else None,
             str(trial.user_attrs.get(_MODE, "")),
             failure,
@@ -376,31 +380,18 @@ def _distributions() -> dict[str, BaseDistribution]:
         "threads": IntDistribution(0, 4096),
         "draft_threads": IntDistribution(0, 4096),
         "micro_batch": IntDistribution(1, 65536),
-        "draft_flash_attention": CategoricalDistribution(_FLASH),
+        "draft_flash_attention": CategoricalDistribution(tuple(_FLASH.values())),
         "draft_kv_type": CategoricalDistribution(get_args(KvType)),
         "draft_on_cpu": CategoricalDistribution((False, True)),
     }
 
 
-def _parameters(workplace: LoadOptions) -> dict[str, int | str | bool]:
-    flash = workplace.draft_flash_attention
-    return {
-        "threads": workplace.threads,
-        "draft_threads": workplace.draft_threads or 0,
-        "micro_batch": workplace.micro_batch,
-        "draft_flash_attention": _FLASH[0] if flash is None else _FLASH[1] if flash else _FLASH[2],
-        "draft_kv_type": workplace.draft_kv_type,
-        "draft_on_cpu": workplace.draft_on_cpu,
-    }
+def _parameters(options: LoadOptions) -> dict[str, int | str | bool]:
+    flash = _FLASH[options.draft_flash_attention]
+    return asdict(options) | {"draft_threads": options.draft_threads or 0, "draft_flash_attention": flash}
 
 
-def _workplace(parameters: dict[str, object]) -> LoadOptions:
-    flash = parameters["draft_flash_attention"]
-    return LoadOptions(
-        threads=cast(int, parameters["threads"]),
-        draft_threads=cast(int, parameters["draft_threads"]) or None,
-        micro_batch=cast(int, parameters["micro_batch"]),
-        draft_flash_attention=None if flash == _FLASH[0] else flash == _FLASH[1],
-        draft_kv_type=cast(KvType, parameters["draft_kv_type"]),
-        draft_on_cpu=cast(bool, parameters["draft_on_cpu"]),
-    )
+def _options(parameters: dict[str, Any]) -> LoadOptions:
+    flash = {word: value for value, word in _FLASH.items()}[parameters["draft_flash_attention"]]
+    threads = parameters["draft_threads"] or None
+    return LoadOptions(**parameters | {"draft_threads": threads, "draft_flash_attention": flash})

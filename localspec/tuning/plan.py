@@ -1,15 +1,18 @@
-"""What is to be tuned, from which prompts, and how the time is shared out."""
+"""What is to be tuned, with which models, from which prompts, and how the time is shared out."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
 
-from localspec.errors import UserError
-from localspec.inference.interface import OpenModels
+from localspec.errors import EngineError, UserError
+from localspec.inference.interface import OpenModels, TunableModels
 from localspec.storage.profiles import Profile
 from localspec.tuning.events import Stage
-from localspec.types import EngineSettings, Message, ModelOptions, Request
+from localspec.types import EngineSettings, Message, Mode, ModelOptions, Request
 
 FIRST_S = 45.0  # for what serves all tasks
 TASK_S = 85.0  # for each task
@@ -32,7 +35,7 @@ class TunePlan:
     profiles: tuple[Profile, ...]
     max_fan_out: int = 24
     draft_threads: int | None = None
-    fixed: tuple[str, ...] = ()  # fields of a workplace that a person has settled
+    fixed: tuple[str, ...] = ()  # fields of `LoadOptions` that a person has settled
     budget_s: float | None = None  # of the whole run
     trials: int = TRIALS  # simulated, of each task
     quick: bool = False  # without trying other ways to open the models, and with less of everything
@@ -68,7 +71,8 @@ def requests(
     """Yield a request for each prompt that fits the context with its answer, under the profile."""
     room = models.target.context - ANSWER_TOKENS
     for number, prompt in enumerate(prompts):
-        messages = (*_system(profile), Message("user", prompt))
+        system = (Message("system", profile.system_prompt),) if profile.system_prompt else ()
+        messages = (*system, Message("user", prompt))
         if models.count_tokens(messages) <= room:
             yield Request(
                 messages,
@@ -86,5 +90,32 @@ def nothing_fits(profile: Profile) -> UserError:
     )
 
 
-def _system(profile: Profile) -> tuple[Message, ...]:
-    return (Message("system", profile.system_prompt),) if profile.system_prompt else ()
+class ReopenedModels:
+    """Models, opened again where a call ended their process, and the modes that did; a context manager."""
+
+    now: TunableModels
+
+    def __init__(self, open_models: Callable[[], AbstractContextManager[TunableModels]]) -> None:
+        self._open = open_models
+        self._stack = ExitStack()
+        self.left_out: dict[Mode, str] = {}
+
+    def __enter__(self) -> Self:
+        self.again()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def again(self) -> TunableModels:
+        """Open the models anew; raises what opening raises."""
+        self._stack.close()
+        self.now = self._stack.enter_context(self._open())
+        return self.now
+
+    def without(self, mode: Mode, error: EngineError) -> TunableModels:
+        """Leave out a mode that made an error, and return models to go on with."""
+        self.left_out[mode] = str(error)
+        return self.again()

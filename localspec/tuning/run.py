@@ -6,44 +6,69 @@ killed goes on where it was.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import UTC, datetime
-from itertools import count, islice
-from typing import cast
+from itertools import islice
+from math import ceil
 
-from localspec.decoding.measurements import Costs
+from localspec.decoding.measurements import Costs, Trace, TraceSegment
 from localspec.errors import UserError
 from localspec.hardware.machine import facts_of, known_machine
 from localspec.inference.interface import TunableModels
 from localspec.storage import tuned_settings
 from localspec.storage.pair_identity import Identity, MachineFacts, identify
 from localspec.storage.paths import PRIVATE_FILE, data_dir
+from localspec.storage.profiles import Profile
 from localspec.storage.tuned_settings import LoadOptions
-from localspec.tuning.costs import Step, can_rewind, costs_of, recall_costs, steps_of
+from localspec.storage.usage_stats import file_of, learned, starting_points
+from localspec.tuning.calibration import calibrate
+from localspec.tuning.confirm import Terms, confirm, entrants
+from localspec.tuning.costs import can_rewind, costs_of, recall_costs, steps_of
 from localspec.tuning.events import (
     Attempt,
+    BestSoFar,
+    ConfirmedContender,
+    DraftCalibration,
+    Dropped,
     LoadOptionsChosen,
+    SettingsCandidate,
+    Stage,
     StageBegan,
     StageProgress,
     TaskDone,
     TaskResult,
     TuneEvent,
 )
-from localspec.tuning.load_options import Room, Runs, choose, possible, try_workplaces
-from localspec.tuning.opened import Opened
-from localspec.tuning.plan import TunePlan, left_s, nothing_fits, requests, seconds_of
-from localspec.tuning.run_folder import Folder, RunState, TaskState, digest, keep, recall
+from localspec.tuning.load_options import AttemptPlan, MachineLimits, choose, possible, try_load_options
+from localspec.tuning.plan import (
+    ANSWER_TOKENS,
+    FEWEST_TRACE_TOKENS,
+    TRACE_TOKENS,
+    ReopenedModels,
+    TunePlan,
+    left_s,
+    nothing_fits,
+    requests,
+    seconds_of,
+)
+from localspec.tuning.run_folder import RunFolder, RunState, TaskState, digest
+from localspec.tuning.simulator.simulator import Simulator
+from localspec.tuning.space import LLAMA_CPP, space_of
+from localspec.tuning.study import Search, Tried, best, predicted, search
 from localspec.tuning.study_file import StudyKey
-from localspec.tuning.task import Scene, TaskRun
-from localspec.types import Mode, ModelOptions, Request
+from localspec.tuning.traces import append, load, record, with_tokens
+from localspec.tuning.verdict import Entrant, Verdict
+from localspec.types import EngineSettings, Mode, ModelOptions, Request, TaskType
 
 Opener = Callable[[LoadOptions], AbstractContextManager[TunableModels]]
 
 ATTEMPT_PROMPTS = 2  # of the first profile, for each way to open the models
 ATTEMPT_TOKENS = 64
 COST_PROMPTS = 6
+SHARES = 3  # of the trace: a trial that is behind on the first is spared the others
 
 
 def tune(plan: TunePlan, open_models: Opener) -> Iterator[TuneEvent]:
@@ -53,14 +78,14 @@ def tune(plan: TunePlan, open_models: Opener) -> Iterator[TuneEvent]:
     """
     facts = facts_of(known_machine())
     identity = identify(plan.target, plan.draft, plan.draft_threads, facts)
-    room = Room(
+    limits = MachineLimits(
         cores=(plan.target.threads if "threads" in plan.fixed else 0) or facts.cores,
         has_draft=plan.draft is not None,
         target_on_card=_on_card(plan.target, facts),
         draft_on_card=plan.draft is not None and _on_card(plan.draft, facts),
         fixed=plan.fixed,
     )
-    return TuningRun(plan, open_models, identity, room).events()
+    return TuningRun(plan, open_models, identity, limits).events()
 
 
 def _on_card(options: ModelOptions, facts: MachineFacts) -> bool:
@@ -70,13 +95,15 @@ def _on_card(options: ModelOptions, facts: MachineFacts) -> bool:
 class TuningRun:
     """One run over all tasks of a plan."""
 
-    def __init__(self, plan: TunePlan, open_models: Opener, identity: Identity, room: Room) -> None:
+    def __init__(
+        self, plan: TunePlan, open_models: Opener, identity: Identity, limits: MachineLimits
+    ) -> None:
         """Take what the results will hold for, and what other ways to open the models there are."""
-        self._open, self._identity, self._room = open_models, identity, room
-        self._folder = Folder(identity.pair)
+        self._open, self._identity, self._limits = open_models, identity, limits
         self._place = digest(identity)
-        self._state = _begun(plan, self._folder.last_run(), self._place)
-        self._plan = replace(plan, quick=self._state.quick)
+        self.folder = RunFolder(identity.pair)
+        self.state = _begun(plan, self.folder.state.read(), self._place)
+        self.plan = replace(plan, quick=self.state.quick)
 
     def events(self) -> Iterator[TuneEvent]:
         """Do what is not done yet; raises `UserError` while another program tunes."""
@@ -91,105 +118,88 @@ class TuningRun:
                 "wait for its end, or stop it",
             ) from None
 
-    def _stages(self) -> Generator[TuneEvent, None, None]:
-        self._keep(self._state)
-        workplace = yield from self._choose_workplace()
-        with Opened(lambda: self._open(workplace)) as opened:
-            costs = yield from self._measure(opened, workplace)
-            scene = Scene(self._plan, self._folder, costs, self._state.number)
-            for place, profile in enumerate(self._plan.profiles):
-                state = self._state.of(profile.task)
-                result = recall(self._identity.pair, profile.task) if state.done else None
-                if result is None:
-                    later = self._to_do(place + 1)
-                    task = TaskRun(scene, opened, profile, later, self._keep_task)
-                    result = yield from task.run(state)
-                    self._done(result)
-                yield TaskDone(result)
-        self._keep(replace(self._state, complete=all(state.done for state in self._state.tasks)))
+    def keep(self, state: RunState) -> None:
+        """Write down how far the run is."""
+        self.folder.state.write(state)
+        self.state = state
 
-    def _choose_workplace(self) -> Generator[TuneEvent, None, LoadOptions]:
+    def progress(
+        self, stage: Stage, done: int, steps: int, note: str = "", task: TaskType | None = None
+    ) -> StageProgress:
+        """Return how far a stage is, with the time that it and everything behind it should take."""
+        tasks = [profile.task for profile in self.plan.profiles]
+        later = tasks if task is None else tasks[tasks.index(task) + 1 :]
+        to_do = sum(not self.state.of(each).done for each in later)
+        return StageProgress(stage, task, done, steps, left_s(self.plan, stage, done / steps, to_do), note)
+
+    def _stages(self) -> Generator[TuneEvent, None, None]:
+        self.keep(self.state)
+        load_options = yield from self._choose_load_options()
+        with ReopenedModels(lambda: self._open(load_options)) as models:
+            costs = yield from self._measure(models, load_options)
+            for profile in self.plan.profiles:
+                result = self.folder.result(profile.task) if self.state.of(profile.task).done else None
+                if result is None:
+                    result = yield from _TaskRun(self, models, costs, profile).events()
+                    self.folder.keep(result)
+                    tuned_settings.keep(self._identity, _summary(result))
+                    self.keep(self.state.having(replace(self.state.of(profile.task), done=True)))
+                yield TaskDone(result)
+        self.keep(replace(self.state, complete=all(state.done for state in self.state.tasks)))
+
+    def _choose_load_options(self) -> Generator[TuneEvent, None, LoadOptions]:
         """Try other ways to open the models, and return the fastest."""
-        plan, room = self._plan, self._room
+        plan, usual = self.plan, LoadOptions()
         if plan.quick:
-            known, usual = tuned_settings.recall_workplace(self._identity) or LoadOptions(), LoadOptions()
+            known = tuned_settings.recall_workplace(self._identity) or usual
             return replace(known, **{name: getattr(usual, name) for name in plan.fixed})
-        attempts: list[Attempt] = []
-        steps = len(possible(room)) + 2
-        modes: tuple[Mode, ...] = ("off", "sd", "ssd") if room.has_draft else ("off", "ngram")
-        with self._open(LoadOptions()) as models:
+        with self._open(usual) as models:
             asked = self._prompts(models, ATTEMPT_PROMPTS, ATTEMPT_TOKENS)
             if not can_rewind(models):
-                return LoadOptions()
+                return usual
+        steps, attempts = len(possible(self._limits)) + 2, list[Attempt]()
         yield StageBegan("machine", None, steps)
-        runs = Runs(room, modes, asked, seconds_of("machine", plan))
-        key = StudyKey("ways to open the models", digest(self._place, self._state.number))
-        for attempt in try_workplaces(self._open, runs, self._folder.studies, key):
+        modes: tuple[Mode, ...] = ("off", "sd", "ssd") if self._limits.has_draft else ("off", "ngram")
+        attempt_plan = AttemptPlan(self._limits, modes, asked, seconds_of("machine", plan))
+        key = StudyKey("ways to open the models", digest(self._place, self.state.number))
+        for attempt in try_load_options(self._open, attempt_plan, self.folder.studies, key):
             attempts.append(attempt)
-            done = min(len(attempts), steps)
-            rest_s = left_s(plan, "machine", done / steps, self._to_do())
-            yield StageProgress("machine", None, done, steps, rest_s, attempt.failure)
-        workplace, reason = choose(attempts)
-        tuned_settings.keep_workplace(self._identity, workplace)
-        chosen = LoadOptionsChosen(workplace, tuple(attempts), reason)
-        self._folder.keep_workplace(chosen)
-        yield chosen
-        return workplace
+            yield self.progress("machine", min(len(attempts), steps), steps, attempt.failure)
+        chosen, reason = choose(attempts)
+        tuned_settings.keep_workplace(self._identity, chosen)
+        told = LoadOptionsChosen(chosen, tuple(attempts), reason)
+        self.folder.load_options.write(told)
+        yield told
+        return chosen
 
-    def _measure(self, opened: Opened, workplace: LoadOptions) -> Generator[TuneEvent, None, Costs]:
-        key, steps = digest(self._place, workplace), steps_of(opened.models)
-        begun = recall_costs(self._folder.costs, key) if self._state.costs_key == key else None
-        if (
-            begun is not None
-        ):  # a run goes on by the costs that it began with: its trials are simulated by them
-            yield StageBegan("costs", None, steps, steps)
-            return begun
-        yield StageBegan("costs", None, steps)
-        asked = self._prompts(opened.models, COST_PROMPTS)
-        work = costs_of(opened, self._folder.costs, key, asked, seconds_of("costs", self._plan))
-        costs = yield from self._told(work)
-        self._keep(replace(self._state, costs_key=key))
-        return costs
+    def _measure(
+        self, models: ReopenedModels, load_options: LoadOptions
+    ) -> Generator[TuneEvent, None, Costs]:
+        key, steps = digest(self._place, load_options), steps_of(models.now)
+        # A run goes on by the costs that it began with: its trials are simulated by them.
+        costs = recall_costs(self.folder.costs, key) if self.state.costs_key == key else None
+        yield StageBegan("costs", None, steps, 0 if costs is None else steps)
+        if costs is not None:
+            return costs
+        asked = self._prompts(models.now, COST_PROMPTS)
+        work = costs_of(models, self.folder.costs, key, asked, seconds_of("costs", self.plan))
+        for done, each in enumerate(work, 1):
+            if isinstance(each, Costs):
+                self.keep(replace(self.state, costs_key=key))
+                return each
+            note, steps = each
+            yield self.progress("costs", done, steps, note)
+        raise AssertionError("measuring ends with costs")
 
-    def _told(self, work: Generator[Step, None, Costs]) -> Generator[TuneEvent, None, Costs]:
-        """Turn notes on what was done into progress."""
-        for done in count(1):
-            try:
-                note, steps = next(work)
-            except StopIteration as end:
-                return cast(Costs, end.value)
-            rest_s = left_s(self._plan, "costs", done / steps, self._to_do())
-            yield StageProgress("costs", None, done, steps, rest_s, note)
-        raise AssertionError("counting does not end")
-
-    def _prompts(self, models: TunableModels, count: int, tokens: int | None = None) -> tuple[Request, ...]:
+    def _prompts(self, models: TunableModels, count: int, tokens: int = ANSWER_TOKENS) -> tuple[Request, ...]:
         """Return the first requests of all profiles, in turn."""
-        each = -(-count // len(self._plan.profiles))
+        each = -(-count // len(self.plan.profiles))
         found: list[Request] = []
-        for profile in self._plan.profiles:
+        for profile in self.plan.profiles:
             found += islice(requests(models, profile, profile.tuning_prompts().prompts), each)
-        if tokens is not None:
-            found = [replace(request, max_tokens=tokens) for request in found]
         if not found:
-            raise nothing_fits(self._plan.profiles[0])
-        return tuple(found[:count])
-
-    def _done(self, result: TaskResult) -> None:
-        keep(self._identity.pair, result)
-        tuned_settings.keep(self._identity, _summary(result))
-        state = self._state.of(result.task)
-        self._keep(self._state.having(replace(state, done=True)))
-
-    def _to_do(self, begin: int = 0) -> int:
-        """Return how many tasks are not done, from a place of the plan on."""
-        return sum(not self._state.of(profile.task).done for profile in self._plan.profiles[begin:])
-
-    def _keep_task(self, state: TaskState) -> None:
-        self._keep(self._state.having(state))
-
-    def _keep(self, state: RunState) -> None:
-        self._folder.keep(state)
-        self._state = state
+            raise nothing_fits(self.plan.profiles[0])
+        return tuple(replace(request, max_tokens=tokens) for request in found[:count])
 
 
 def _begun(plan: TunePlan, last: RunState | None, place: str) -> RunState:
@@ -215,15 +225,173 @@ def _begun(plan: TunePlan, last: RunState | None, place: str) -> RunState:
 
 def _summary(result: TaskResult) -> tuned_settings.TunedTask:
     """Return what of a result is needed to decode by it."""
-    winner = next(each for each in result.contenders if each.settings == result.settings)
+    gain = result.winner.gain
     return tuned_settings.TunedTask(
         task=result.task,
         settings=result.settings,
-        gain=winner.gain.value,
-        gain_low=winner.gain.low,
-        gain_high=winner.gain.high,
-        rate=winner.rate.value,
+        gain=gain.value,
+        gain_low=gain.low,
+        gain_high=gain.high,
+        rate=result.winner.rate.value,
         plain_rate=result.contenders[0].rate.value,
         measured_at=datetime.now(UTC).isoformat(timespec="seconds"),
         reason=result.reason,
     )
+
+
+class _TaskRun:
+    """The work on one task, stage by stage; every stage leaves what the next one needs."""
+
+    def __init__(self, run: TuningRun, models: ReopenedModels, costs: Costs, profile: Profile) -> None:
+        self._run, self._models, self._costs = run, models, costs
+        self._profile, self._task, self._plan = profile, profile.task, run.plan
+        has_draft, fan_out = run.plan.draft is not None, run.plan.max_fan_out
+        self._space = space_of(profile.sampling, costs, has_draft=has_draft, max_fan_out=fan_out)
+        self._state = run.state.of(profile.task)
+        self._began_s = time.monotonic() - self._state.seconds
+
+    def events(self) -> Generator[TuneEvent, None, TaskResult]:
+        """Go through the stages that are not done yet, and return what came of them."""
+        try:
+            result = yield from (self._plain() if self._only_plain else self._stages())
+        finally:
+            self._note(self._state)
+        return replace(result, seconds=self._state.seconds, quick=self._plan.quick)
+
+    def _note(self, state: TaskState) -> None:
+        self._state = replace(state, seconds=time.monotonic() - self._began_s)
+        self._run.keep(self._run.state.having(self._state))
+
+    @property
+    def _only_plain(self) -> bool:
+        return self._space.modes == ("off",)
+
+    def _plain(self) -> Generator[TuneEvent, None, TaskResult]:
+        """Time plain decoding shortly, where nothing else is possible."""
+        reasons = dict.fromkeys(reason for _, reason in self._costs.left_out)
+        verdict = yield from self._confirm((), digest(self._costs, self._run.state.number), 0.0)
+        return replace(self._result(verdict, 0, None), reason="; ".join(reasons), dropped=())
+
+    def _stages(self) -> Generator[TuneEvent, None, TaskResult]:
+        segments = yield from self._trace()
+        trace = Trace(self._profile.sampling, segments)
+        key = digest(self._costs, self._run.state.number, self._state.trace_key, len(segments))
+        if self._state.study_key != key:
+            self._note(replace(self._state, study_key=key))
+        tried = yield from self._search(Simulator(trace, self._costs), len(segments), key)
+        candidates = best(tried)
+        field = entrants(candidates, predicted(tried, LLAMA_CPP, self._space))
+        verdict = yield from self._confirm(field, key, seconds_of("confirm", self._plan))
+        return self._result(verdict, len(tried), calibrate(trace, _judged_by(verdict, candidates)))
+
+    def _result(self, verdict: Verdict, trials: int, calibration: DraftCalibration | None) -> TaskResult:
+        left_out = (Dropped(mode, reason) for mode, reason in self._costs.left_out)
+        return TaskResult(
+            task=self._task,
+            settings=verdict.settings,
+            reason=verdict.reason,
+            contenders=verdict.contenders,
+            calibration=calibration,
+            trials=trials,
+            seconds=0.0,
+            drift=verdict.drift,
+            dropped=(*left_out, *verdict.dropped),
+        )
+
+    def _trace(self) -> Generator[TuneEvent, None, tuple[TraceSegment, ...]]:
+        """Return the answers of a trace; those on disk are not decoded again."""
+        path, profile, state = self._run.folder.traces(self._task), self._profile, self._state
+        wanted = list(requests(self._models.now, profile, profile.tuning_prompts().prompts))
+        key = digest(self._run.folder.pair, wanted)
+        segments = list(load(path, key))
+        if state.trace_key == key and 0 < state.segments <= len(segments):
+            tokens = _tokens(segments[: state.segments])
+            yield StageBegan("traces", self._task, tokens, tokens)
+            return with_tokens(segments[: state.segments])
+        yield StageBegan("traces", self._task, TRACE_TOKENS, min(_tokens(segments), TRACE_TOKENS))
+        ends_s = time.monotonic() + seconds_of("traces", self._plan)
+        rest = record(self._models, islice(wanted, len(segments), None))
+        while not _is_enough(_tokens(segments), time.monotonic() > ends_s):
+            segment = next(rest, None)
+            if segment is None:
+                break
+            append(path, key, segment)
+            segments.append(segment)
+            done = min(_tokens(segments), TRACE_TOKENS)
+            yield self._progress("traces", done, TRACE_TOKENS, f"{len(with_tokens(segments))} answers")
+        if not _tokens(segments):
+            raise nothing_fits(profile)
+        traced = replace(state, trace_key=key, segments=len(segments), study_key="")
+        self._note(replace(traced, profile=profile.name, sampling=profile.sampling))
+        return with_tokens(segments)
+
+    def _search(self, simulator: Simulator, count: int, key: str) -> Generator[TuneEvent, None, list[Tried]]:
+        plan, tried = self._plan, list[Tried]()
+
+        def simulate(settings: EngineSettings, share: int) -> float:
+            return simulator.rate(settings, range(ceil(count * (share + 1) / shares(count))))
+
+        known = learned(file_of(self._run.folder.pair), self._task)
+        request = Search(
+            self._space,
+            () if known is None else starting_points(known),
+            shares=shares(count),
+            trials=plan.trials,
+            budget_s=seconds_of("study", plan),
+        )
+        yield StageBegan("study", self._task, plan.trials)
+        for each in search(simulate, request, self._run.folder.studies, study_key(self._task, key)):
+            tried.append(each)
+            if each.is_best:
+                yield BestSoFar(self._task, each.settings, each.tokens_per_s)
+            steps = max(plan.trials, len(tried))  # an earlier run may have wanted more
+            yield self._progress("study", len(tried), steps, each.failure)
+        return tried
+
+    def _confirm(
+        self, field: tuple[Entrant, ...], key: str, budget_s: float
+    ) -> Generator[TuneEvent, None, Verdict]:
+        models, prompts = self._models, self._profile.tuning_prompts().held_out
+        held_out = tuple(requests(models.now, self._profile, prompts, seed=ANSWER_TOKENS))
+        field = tuple(each for each in field if each.settings.mode in self._space.modes)
+        yield StageBegan("confirm", self._task, 1)
+        terms = Terms(budget_s, key, self._run.folder.runs(self._task))
+        leader: ConfirmedContender | None = None
+        for each in confirm(models.now, held_out, field, terms, models.again):
+            if isinstance(each, Verdict):
+                return each
+            if each.leader is not None and each.leader != leader:
+                leader = each.leader
+                yield BestSoFar(self._task, leader.settings, leader.predicted, leader.rate)
+            yield self._progress("confirm", each.done, each.steps)
+        raise AssertionError("a confirmation ends with a verdict")
+
+    def _progress(self, stage: Stage, done: int, steps: int, note: str = "") -> StageProgress:
+        progress = self._run.progress(stage, done, steps, note, self._task)
+        return replace(progress, left_s=None) if self._only_plain else progress
+
+
+def shares(answers: int) -> int:
+    """Return in how many steps a trial sees a trace."""
+    return min(SHARES, answers)
+
+
+def study_key(task: TaskType, key: str) -> StudyKey:
+    """Return what the study of a task's settings is called."""
+    return StudyKey(f"settings for {task}", key)
+
+
+def _judged_by(verdict: Verdict, candidates: tuple[SettingsCandidate, ...]) -> EngineSettings:
+    """Return the settings that a calibration is told of: what was chosen, or what came closest."""
+    if verdict.settings.mode in ("sd", "ssd"):
+        return verdict.settings
+    drafting = (each.settings for each in candidates if each.settings.mode in ("sd", "ssd"))
+    return next(drafting, EngineSettings(mode="sd"))
+
+
+def _tokens(segments: list[TraceSegment]) -> int:
+    return sum(len(segment.tokens) for segment in segments)
+
+
+def _is_enough(tokens: int, is_late: bool) -> bool:
+    return tokens >= TRACE_TOKENS or (is_late and tokens >= FEWEST_TRACE_TOKENS)

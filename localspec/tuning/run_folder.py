@@ -12,7 +12,6 @@ from localspec.storage.paths import data_dir, make_private_folder
 from localspec.tuning.events import LoadOptionsChosen, TaskResult
 from localspec.types import Sampling, TaskType
 
-
 SCHEMA = 1
 # Keys on disk depend on what classes were called when the first of them were written.
 _FIRST_NAMES = {"LoadOptions": "TunedWorkplace", "MachineLimits": "Room"}

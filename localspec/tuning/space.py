@@ -50,7 +50,7 @@ def space_of(sampling: Sampling, costs: Costs, *, has_draft: bool, max_fan_out: 
 
 
 def starting_points(space: Space) -> tuple[EngineSettings, ...]:
-    """Return what should be tried first: plain decoding, llama.cpp's default, and usual values of each mode."""
+    """Return what should be tried first: plain decoding, llama.cpp's default, and usual values."""
     usual = [
         replace(base, mode=mode, acceptance=rule)
         for base in (

@@ -135,21 +135,22 @@ class _Trials:
         return self._from_sampler() or self._near(random)
 
     def _near(self, random: Random) -> EngineSettings | None:
-        if self.best is None:
-            return None
-        around = neighbours(self.best.settings, self._space)
+        """Return settings next to the best, which Optuna's sampler alone often stops short of."""
+        around = () if self.best is None else neighbours(self.best.settings, self._space)
         untried = [settings for settings in around if settings not in self._seen]
         return random.choice(untried) if untried else None
 
     def _from_sampler(self) -> EngineSettings | None:
-        """Return new settings from Optuna's sampler; all chance comes from the seed and the trial's number."""
-        from optuna.samplers import TPESampler
+        """Return new settings from Optuna's sampler; chance comes from seed and number alone."""
+        from optuna.samplers import RandomSampler, TPESampler
         from optuna.trial import TrialState
 
         for attempt in range(ATTEMPTS):
-            self._sampled.sampler = TPESampler(
-                seed=(self._seed * 1_000_003 + self.count * ATTEMPTS + attempt) % 2**32
-            )
+            sampler = (
+                TPESampler if 2 * attempt < ATTEMPTS else RandomSampler
+            )  # TPE may insist on what it knows
+            seed = self._seed * 1_000_003 + self.count * ATTEMPTS + attempt
+            self._sampled.sampler = sampler(seed=seed % 2**32)
             trial = self._sampled.ask()
             settings = suggest(trial, self._space)
             self._sampled.tell(trial, state=TrialState.FAIL)  # what really happens is told by `add`
@@ -202,7 +203,7 @@ def _try(simulate: Simulate, settings: EngineSettings, trials: _Trials, shares: 
         for share in range(shares):
             value = float(simulate(settings, share))
             if not (math.isfinite(value) and value > 0):
-                raise ValueError(f"the simulation gave {value} tokens per second")  # noqa: TRY301
+                raise ValueError(f"the simulation gave {value} tokens per second")
             so_far.append(value)
             # All trials see the same text, so that little is chance.
             is_behind = bar is not None and value < bar.so_far[share] * (1.0 - MAY_LAG / (share + 1))

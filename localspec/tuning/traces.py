@@ -13,14 +13,16 @@ import struct
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from dataclasses import fields
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 from zipfile import BadZipFile
 
 from localspec.decoding.measurements import TraceRequest, TraceSegment
 from localspec.errors import ContextFullError, EngineError, StoreError
 from localspec.storage.paths import write_atomically
-from localspec.tuning.opened import Opened
+from localspec.tuning.plan import ReopenedModels
 from localspec.types import Request
 
 SCHEMA = 1
@@ -28,7 +30,7 @@ _MARK = b"\x89LST"
 _HEAD = struct.Struct("<4sII")  # the mark, and the length and checksum of what follows
 
 
-def record(opened: Opened, requests: Iterable[Request]) -> Iterator[TraceSegment]:
+def record(models: ReopenedModels, requests: Iterable[Request]) -> Iterator[TraceSegment]:
     """Yield a trace of each answer, without tokens where there is none: kept, it says that it was tried.
 
     That happens to a prompt that the context cannot hold, and to one at which the models failed; they are
@@ -37,7 +39,7 @@ def record(opened: Opened, requests: Iterable[Request]) -> Iterator[TraceSegment
     has_failed = False
     for request in requests:
         try:
-            segment = opened.models.trace(TraceRequest(request))
+            segment = models.now.trace(TraceRequest(request))
             has_failed = False
         except ContextFullError:
             segment = _untraced()
@@ -45,7 +47,7 @@ def record(opened: Opened, requests: Iterable[Request]) -> Iterator[TraceSegment
             if has_failed:
                 raise
             has_failed, segment = True, _untraced()
-            opened.again()
+            models.again()
         yield segment
 
 
@@ -127,19 +129,8 @@ def _packed(segment: TraceSegment) -> bytes:
     import numpy as np  # 0.1 s that `--help` should not cost
 
     file = BytesIO()
-    np.savez_compressed(
-        file,
-        prompt=np.array(segment.prompt, np.int32),
-        tokens=segment.tokens,
-        target_ids=segment.target_ids,
-        target_probs=segment.target_probs,
-        target_of_token=segment.target_of_token,
-        draft_ids=segment.draft_ids,
-        draft_logits=segment.draft_logits,
-        target_of_draft=segment.target_of_draft,
-        decode_s=np.array(segment.decode_s),
-        ended=np.array(segment.ended),
-    )
+    arrays = {each.name: getattr(segment, each.name) for each in fields(segment)}
+    np.savez_compressed(file, **arrays | {"prompt": np.array(segment.prompt, np.int32)})
     return file.getvalue()
 
 
@@ -147,15 +138,6 @@ def _unpacked(payload: bytes) -> TraceSegment:
     import numpy as np
 
     with np.load(BytesIO(payload)) as found:
-        return TraceSegment(
-            prompt=tuple(found["prompt"].tolist()),
-            tokens=found["tokens"],
-            target_ids=found["target_ids"],
-            target_probs=found["target_probs"],
-            target_of_token=found["target_of_token"],
-            draft_ids=found["draft_ids"],
-            draft_logits=found["draft_logits"],
-            target_of_draft=found["target_of_draft"],
-            decode_s=float(found["decode_s"]),
-            ended=bool(found["ended"]),
-        )
+        values: dict[str, Any] = {each.name: found[each.name] for each in fields(TraceSegment)}
+    plain = {name: values[name].tolist() for name in ("prompt", "decode_s", "ended")}
+    return TraceSegment(**values | plain | {"prompt": tuple(plain["prompt"])})

@@ -13,9 +13,9 @@ from localspec.tuning.events import (
     ConfirmedContender,
     Dropped,
     LoadOptionsChosen,
+    StageStatus,
     TaskResult,
 )
-from localspec.tuning.progress import StageState
 from localspec.types import EngineSettings, Interval
 from localspec.units import columns
 
@@ -234,7 +234,7 @@ def best_words(best: BestSoFar) -> str:
     return "not measured yet"
 
 
-def counts(state: StageState) -> str:
+def counts(state: StageStatus) -> str:
     """Return how much of a stage is done."""
     return f"{state.done} of {state.steps} {UNITS[state.stage]}"
 

@@ -21,11 +21,10 @@ from localspec.inference.runtime import Runtime
 from localspec.storage.profiles import Profile, profiles
 from localspec.tuning.costs import fit_overheads, measure
 from localspec.tuning.plan import requests
-from localspec.tuning.study import best
-from localspec.tuning.space import space_of
-from localspec.tuning.study import Search, search
-from localspec.tuning.study_file import StudyKey
 from localspec.tuning.simulator.simulator import Simulator
+from localspec.tuning.space import space_of
+from localspec.tuning.study import Search, best, search
+from localspec.tuning.study_file import StudyKey
 from localspec.types import EngineSettings, Finished, Request
 from tests.benchmarks.simulation import MAX_FAN_OUT, opened, pair_parser
 
@@ -85,7 +84,7 @@ def tune(runtime: Runtime, profile: Profile, prompts: Sequence[str], trials: int
     def simulate(settings: EngineSettings, share: int) -> float:
         return simulator.rate(settings, range(count * (share + 1) // SHAPES))
 
-    space = space_of(profile.sampling, has_draft=True, can_branch=True, max_fan_out=MAX_FAN_OUT)
+    space = space_of(profile.sampling, costs, has_draft=True, max_fan_out=MAX_FAN_OUT)
     with TemporaryDirectory() as folder:
         wish = Search(space, shares=SHAPES, trials=trials)
         tried = list(search(simulate, wish, Path(folder) / "grid.db", StudyKey("grid", "")))

@@ -17,7 +17,7 @@ from localspec.errors import EngineError, UserError
 from localspec.storage.profiles import profiles
 from localspec.tuning.events import TuneEvent
 from localspec.tuning.plan import QUICK_TRIALS, TRIALS, TunePlan
-from localspec.tuning.run_folder import Folder, RunState, TaskState
+from localspec.tuning.run_folder import RunFolder, RunState, TaskState
 from tests.cli.conftest import Invoke
 from tests.cli.tuning_script import machine, task, whole
 
@@ -126,14 +126,14 @@ def test_ctrl_c_keeps_what_was_found_and_says_how_to_go_on(tuner: Tuner, invoke:
 
 
 def test_what_goes_on_is_what_was_stopped(tuner: Tuner, invoke: Invoke) -> None:
-    folder = Folder(identity_of(seated_pair(verb.parser().parse_args(["--no-fit"]))).pair)
+    folder = RunFolder(identity_of(seated_pair(verb.parser().parse_args(["--no-fit"]))).pair)
     tasks = TaskState("math", profile="math", done=True), TaskState("translate", profile="deleted since")
-    folder.keep(RunState(1, tasks=tasks))
+    folder.state.write(RunState(1, tasks=tasks))
     invoke("tune", "--no-fit", "--resume")
     assert [profile.name for profile in tuner.plan.profiles] == ["math", "translate"]
     invoke("tune", "--no-fit", "--resume", "--task", "coding")
     assert [profile.name for profile in tuner.plan.profiles] == ["coding"]
-    folder.keep(RunState(1, tasks=tasks, complete=True))
+    folder.state.write(RunState(1, tasks=tasks, complete=True))
     invoke("tune", "--no-fit", "--resume")
     assert [profile.task for profile in tuner.plan.profiles] == ["coding", "writing", "dialogue"]
 

@@ -18,9 +18,9 @@ from localspec.hardware import machine as machine_module
 from localspec.storage import paths, tuned_settings
 from localspec.storage.pair_identity import Identity, MachineFacts, ModelFacts
 from localspec.storage.tuned_settings import Kept, LoadOptions, TunedTask
-from localspec.tuning import run_folder
 from localspec.tuning.plan import TunePlan
 from localspec.tuning.report import gather
+from localspec.tuning.run_folder import RunFolder
 from localspec.types import EngineSettings, TaskType
 from tests.cli.conftest import Invoke
 from tests.cli.tuning_script import PLAIN, SSD, result
@@ -138,7 +138,7 @@ def two(identity: Identity) -> Identity:
     tasks: tuple[TaskType, ...] = ("coding", "writing")
     for task in tasks:
         tuned_settings.keep(identity, found(task))
-        run_folder.keep(identity.pair, result(task))
+        RunFolder(identity.pair).keep(result(task))
     tuned_settings.keep(LONG_AGO, found("math"))
     return identity
 
@@ -152,7 +152,7 @@ def test_reset_asks_and_forgets_these_models_alone(invoke: Invoke, two: Identity
     assert agreed.code == 0
     assert "forgot 2 tasks" in agreed.err
     assert kept_tasks() == {"math"}
-    assert run_folder.everything(two.pair) == ()
+    assert RunFolder(two.pair).results() == ()
     assert "were not kept anyway" in invoke("tune", "--reset", "--yes", "--no-fit").err
 
 
@@ -160,7 +160,7 @@ def test_one_task_is_forgotten_without_a_question_if_that_is_answered(invoke: In
     outcome = invoke("tune", "--reset", "--task", "writing", "-y", "--no-fit", "--json")
     assert json.loads(outcome.out) == {"schema": 1, "forgotten": 1}
     assert kept_tasks() == {"coding", "math"}
-    assert [each.task for each in run_folder.everything(two.pair)] == ["coding"]
+    assert [each.task for each in RunFolder(two.pair).results()] == ["coding"]
 
 
 @pytest.mark.usefixtures("two")

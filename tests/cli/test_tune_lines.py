@@ -16,8 +16,8 @@ from localspec.tuning.events import (
     StageBegan,
     StageProgress,
     TuneEvent,
+    TuneProgress,
 )
-from localspec.tuning.progress import TuneProgress
 from localspec.tuning.words import (
     ASCII,
     UNICODE,

@@ -13,8 +13,7 @@ from textual.widgets import SelectionList
 from localspec.app.tuning import Stop, TuneChoice
 from localspec.chat.loading import Closed
 from localspec.errors import UserError
-from localspec.tuning.events import StageBegan, StageProgress, TuneEvent
-from localspec.tuning.progress import TuneProgress
+from localspec.tuning.events import StageBegan, StageProgress, TuneEvent, TuneProgress
 from localspec_tui.screens.tune import TuneScreen, drawn
 from tests.cli.tuning_script import machine, task, whole
 from tests.scripted import Gate, says

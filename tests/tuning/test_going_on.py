@@ -17,11 +17,11 @@ from localspec.storage import tuned_settings
 from localspec.storage.profiles import TuningPrompts
 from localspec.storage.tuned_settings import LoadOptions
 from localspec.tuning.events import StageBegan, StageProgress, TaskDone, TaskResult, TuneEvent
-from localspec.tuning.load_options import Room
+from localspec.tuning.load_options import MachineLimits
 from localspec.tuning.plan import TASK_S, TunePlan
 from localspec.tuning.report.gather import gather
 from localspec.tuning.run import TuningRun
-from localspec.tuning.run_folder import Folder
+from localspec.tuning.run_folder import RunFolder
 from localspec.types import GenerationEvent, ModelOptions, Request
 from tests.tuning.fake_models import FakeModels
 from tests.tuning.test_tune import identity, planned, results, run_of, stopped_at
@@ -54,13 +54,13 @@ def test_going_on_with_some_tasks_leaves_the_others_to_be_gone_on_with(tmp_path:
     plan = planned(tmp_path, "coding", "writing", "math")
     closed_after_the_first_task(plan)
     results(run_of(planned(tmp_path, "writing", resume=True)).events())
-    last = Folder(identity(plan).pair).last_run()
+    last = RunFolder(identity(plan).pair).state.read()
     assert last is not None
     assert not last.complete
     events = list(run_of(replace(plan, resume=True)).events())
     began = {event.task for event in events if isinstance(event, StageBegan) and event.task}
     assert began == {"math"}
-    last = Folder(identity(plan).pair).last_run()
+    last = RunFolder(identity(plan).pair).state.read()
     assert last is not None
     assert ([task.task for task in last.tasks], last.complete) == (["coding", "writing", "math"], True)
 
@@ -91,7 +91,7 @@ def test_a_quick_run_opens_the_models_as_was_best_but_for_what_is_settled(tmp_pa
         return FakeModels()
 
     plan = replace(plan, fixed=("micro_batch",))
-    next(TuningRun(plan, open_models, identity(plan), Room(cores=4)).events())
+    next(TuningRun(plan, open_models, identity(plan), MachineLimits(cores=4)).events())
     assert opened == [LoadOptions(threads=3)]
 
 
@@ -161,12 +161,12 @@ def test_a_report_goes_by_the_sampling_that_was_traced(tmp_path: Path) -> None:
 def test_the_time_of_a_task_is_the_sum_over_restarts(tmp_path: Path) -> None:
     plan = planned(tmp_path)
     stopped_at("study", run_of(plan).events())
-    folder = Folder(identity(plan).pair)
-    state = folder.last_run()
+    folder = RunFolder(identity(plan).pair)
+    state = folder.state.read()
     assert state is not None
     (task,) = state.tasks
     assert task.seconds > 0
-    folder.keep(state.having(replace(task, seconds=1000.0)))
+    folder.state.write(state.having(replace(task, seconds=1000.0)))
     (result,) = results(run_of(replace(plan, resume=True)).events())
     assert 1000.0 < result.seconds < 2000.0
 

@@ -16,10 +16,10 @@ from localspec.storage import tuned_settings
 from localspec.storage.tuned_settings import LoadOptions
 from localspec.tuning.confirm import LLAMA_CPP
 from localspec.tuning.events import Dropped, StageBegan, StageProgress, TaskResult
-from localspec.tuning.load_options import Room
+from localspec.tuning.load_options import MachineLimits
 from localspec.tuning.report.page import render
 from localspec.tuning.run import TuningRun
-from localspec.tuning.run_folder import recall
+from localspec.tuning.run_folder import RunFolder
 from localspec.tuning.simulator.simulator import Simulator
 from localspec.types import GenerationEvent, ModelOptions, Request
 from tests.llama import tiny
@@ -98,7 +98,7 @@ def test_a_contender_that_ends_the_process_is_dropped_and_the_others_go_on(
     assert "llama.cpp" not in [each.name for each in result.contenders]
     assert result.winner.gain.low > 1
     assert models.opened == 2
-    assert recall(identity(plan).pair, "coding") == result
+    assert RunFolder(identity(plan).pair).result("coding") == result
 
 
 def test_a_contender_that_crashed_is_not_run_again_when_the_run_goes_on(tmp_path: Path) -> None:
@@ -187,7 +187,7 @@ def test_the_simulator_sees_nothing_of_a_prompt_that_crashed(
         lengths.append([len(segment.tokens) for segment in trace.segments])
         return Simulator(trace, costs)
 
-    monkeypatch.setattr("localspec.tuning.task.Simulator", watched)
+    monkeypatch.setattr("localspec.tuning.run.Simulator", watched)
     plan = planned(tmp_path)
     stopped_at("study", run_of(plan, OnceTracing()).events())
     results(run_of(replace(plan, resume=True), Crashing()).events())
@@ -245,7 +245,7 @@ def test_a_real_recurrent_model_is_tuned_to_plain_decoding(tmp_path: Path, quick
     def open_models(_workplace: LoadOptions) -> Runtime:
         return Runtime.open(options)
 
-    room = Room(cores=2, has_draft=False)
+    room = MachineLimits(cores=2, has_draft=False)
     (result,) = results(TuningRun(plan, open_models, identity(plan), room).events())
     assert result.settings.mode == "off"
     assert "cannot take tokens back" in result.reason

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import cast
@@ -14,8 +14,8 @@ from localspec.decoding.measurements import CallCosts, Costs, Overhead
 from localspec.errors import Cancelled
 from localspec.inference.interface import OpenModels
 from localspec.testing.paced import Pacing
-from localspec.tuning.costs import fit_overheads, measure
-from localspec.tuning.overheads import RealRound, fit, misfit, real_rounds
+from localspec.tuning.costs import RealRound, fit, fit_overheads, measure, real_rounds
+from localspec.tuning.simulator.call_times import Timing
 from localspec.types import (
     DraftOrigin,
     EngineSettings,
@@ -84,6 +84,20 @@ def rounds_of(mode: Mode, count: int = 200, noise: float = 0.05) -> list[RealRou
         )
         found.append(RealRound(settings, depth, stats, stats.python_s + TEXT_S, first_call))
     return found
+
+
+def misfit(costs: Costs, rounds: Sequence[RealRound]) -> float:
+    """Return the predicted time of rounds of one mode in the real one, less 1; the drafter is left out."""
+    mode = rounds[0].settings.mode
+    predicted = real = 0.0
+    for each in rounds:
+        times, stats = Timing(costs, mode).at(each.depth), each.stats
+        predicted += times.verify(stats.drafted + 1) + times.round_s + times.token_s * stats.drafted
+        real += stats.verify_s + each.python_s
+        if mode == "sd" and stats.drafted:
+            predicted += times.waited_step(each.first_call) + times.waited_step(1) * (stats.drafted - 1)
+            real += stats.draft_s
+    return predicted / real - 1.0
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.05])

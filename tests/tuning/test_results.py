@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from localspec.errors import StoreError
-from localspec.tuning import run_folder
 from localspec.tuning.events import (
     ConfirmedContender,
     DraftCalibration,
@@ -17,6 +16,7 @@ from localspec.tuning.events import (
     RankCurve,
     TaskResult,
 )
+from localspec.tuning.run_folder import RunFolder
 from localspec.types import EngineSettings, Interval
 
 PLAIN = ConfirmedContender(
@@ -41,32 +41,32 @@ RESULT = TaskResult(
 
 
 def path() -> Path:
-    return run_folder.folder_of("pair") / "result-coding.json"
+    return RunFolder("pair").path / "result-coding.json"
 
 
 def test_a_result_comes_back_as_it_was() -> None:
-    assert run_folder.recall("pair", "coding") is None
-    run_folder.keep("pair", RESULT)
-    assert run_folder.recall("pair", "coding") == RESULT
+    assert RunFolder("pair").result("coding") is None
+    RunFolder("pair").keep(RESULT)
+    assert RunFolder("pair").result("coding") == RESULT
     assert path().stat().st_mode & 0o777 == 0o600
     assert path().parent.stat().st_mode & 0o777 == 0o700
     dropped = replace(RESULT, dropped=(Dropped("second", "it crashed"),), quick=True)
-    run_folder.keep("pair", dropped)
-    assert run_folder.recall("pair", "coding") == dropped
+    RunFolder("pair").keep(dropped)
+    assert RunFolder("pair").result("coding") == dropped
     off = replace(RESULT, settings=PLAIN.settings, calibration=None)
-    run_folder.keep("pair", off)
-    assert run_folder.recall("pair", "coding") == off
-    assert run_folder.recall("other", "coding") is None
+    RunFolder("pair").keep(off)
+    assert RunFolder("pair").result("coding") == off
+    assert RunFolder("other").result("coding") is None
 
 
 def test_all_results_of_a_pair_are_found_and_one_is_forgotten() -> None:
     writing = replace(RESULT, task="writing")
     for result in (writing, RESULT):
-        run_folder.keep("pair", result)
-    assert run_folder.everything("pair") == (RESULT, writing)
-    run_folder.forget("pair", "coding")
-    run_folder.forget("pair", "coding")
-    assert run_folder.everything("pair") == (writing,)
+        RunFolder("pair").keep(result)
+    assert RunFolder("pair").results() == (RESULT, writing)
+    RunFolder("pair").forget("coding")
+    RunFolder("pair").forget("coding")
+    assert RunFolder("pair").results() == (writing,)
 
 
 def damaged(*keys: str | int, value: object) -> str:
@@ -92,28 +92,28 @@ def damaged(*keys: str | int, value: object) -> str:
     ],
 )
 def test_a_damaged_file_is_as_good_as_none(keys: tuple[str | int, ...], value: object) -> None:
-    run_folder.keep("pair", RESULT)
+    RunFolder("pair").keep(RESULT)
     path().write_text(damaged(*keys, value=value))
-    assert run_folder.recall("pair", "coding") is None
-    assert run_folder.everything("pair") == ()
-    run_folder.keep("pair", RESULT)
-    assert run_folder.recall("pair", "coding") == RESULT
+    assert RunFolder("pair").result("coding") is None
+    assert RunFolder("pair").results() == ()
+    RunFolder("pair").keep(RESULT)
+    assert RunFolder("pair").result("coding") == RESULT
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", "\x00"])
 def test_a_file_that_is_no_result_is_as_good_as_none(text: str) -> None:
-    run_folder.keep("pair", RESULT)
+    RunFolder("pair").keep(RESULT)
     path().write_text(text)
-    assert run_folder.recall("pair", "coding") is None
+    assert RunFolder("pair").result("coding") is None
 
 
 def test_a_result_that_cannot_be_written_leaves_the_old_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    run_folder.keep("pair", RESULT)
+    RunFolder("pair").keep(RESULT)
 
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("os.fsync", full)
     with pytest.raises(StoreError, match="No space left"):
-        run_folder.keep("pair", replace(RESULT, trials=1))
-    assert run_folder.recall("pair", "coding") == RESULT
+        RunFolder("pair").keep(replace(RESULT, trials=1))
+    assert RunFolder("pair").result("coding") == RESULT

@@ -8,6 +8,7 @@ import optuna
 import pytest
 from optuna.trial import FixedTrial, Trial
 
+from localspec.decoding.measurements import Costs, Overhead
 from localspec.tuning.space import (
     Space,
     canonical,
@@ -16,7 +17,6 @@ from localspec.tuning.space import (
     space_of,
     starting_points,
     suggest,
-    ways,
 )
 from localspec.types import EngineSettings, Mode, Sampling
 
@@ -118,14 +118,23 @@ def test_a_mode_that_is_not_allowed_is_refused() -> None:
         canonical(EngineSettings("ssd"), Space(("off", "sd")))
 
 
+def costs(*modes: Mode, left_out: tuple[Mode, ...] = ()) -> Costs:
+    """Return costs of modes that ran rounds, and of others that failed."""
+    overheads = tuple(Overhead(mode, 1e-4) for mode in modes)
+    return Costs((), overheads, tuple((mode, "it crashed") for mode in left_out))
+
+
 def test_modes_follow_from_what_the_models_can_do() -> None:
-    plain = Sampling()
-    assert space_of(plain, has_draft=True, can_branch=True).modes == ("off", "ngram", "sd", "ssd")
-    assert space_of(plain, has_draft=True, can_branch=False).modes == ("off", "ngram", "sd")
-    assert space_of(plain, has_draft=False, can_branch=True).modes == ("off", "ngram")
-    assert space_of(plain, has_draft=True, can_branch=True, can_rewind=False).modes == ("off",)
-    assert space_of(plain, has_draft=True, can_branch=True).draws
-    assert not space_of(Sampling(temperature=0), has_draft=True, can_branch=True).draws
+    plain, every = Sampling(), costs("off", "ngram", "sd", "ssd")
+    assert space_of(plain, every, has_draft=True).modes == ("off", "ngram", "sd", "ssd")
+    assert space_of(plain, costs("off", "ngram", "sd"), has_draft=True).modes == ("off", "ngram", "sd")
+    assert space_of(plain, every, has_draft=False).modes == ("off", "ngram")
+    failed = costs("off", "sd", left_out=("ngram", "ssd"))
+    assert space_of(plain, failed, has_draft=True).modes == ("off", "sd")
+    nothing = costs(left_out=("ngram", "sd", "ssd"))
+    assert space_of(plain, nothing, has_draft=True).modes == ("off",)
+    assert space_of(plain, every, has_draft=True).draws
+    assert not space_of(Sampling(temperature=0), every, has_draft=True).draws
 
 
 def test_the_first_points_are_plain_decoding_llama_cpp_and_every_way() -> None:
@@ -137,9 +146,7 @@ def test_the_first_points_are_plain_decoding_llama_cpp_and_every_way() -> None:
     assert EngineSettings("ssd") in starts
     assert {s.mode for s in starts if s.fallback == "ngram"} == {"sd", "ssd"}
     assert len(set(starts)) == len(starts)
-    assert len(ways(DRAWS)) == 10
-    assert len(ways(GREEDY)) == 6
-    assert ways(Space(("off",))) == ()
+    assert starting_points(Space(("off",))) == (EngineSettings("off"),)
 
 
 def test_neighbours_are_near_distinct_and_possible() -> None:

@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from localspec.tuning.study import best, history, importance, landscape, predicted
 from localspec.tuning.space import Space
-from localspec.tuning.study import Search, Tried, search
+from localspec.tuning.study import Search, Tried, best, importance, landscape, predicted, search
 from localspec.tuning.study_file import StudyKey
 from localspec.types import EngineSettings, Mode
 from tests.tuning.fake_study import ready, simulate
@@ -83,10 +82,6 @@ def test_the_landscape_holds_the_best_of_each_cell() -> None:
         (4, 0, 80.0),
         (4, 8, 95.0),
     ]
-
-
-def test_history_tells_what_has_no_figure() -> None:
-    assert history(tried((SSD, 90.0), (EngineSettings("sd"), None))) == (90.0, None)
 
 
 @pytest.mark.parametrize("mode", ["sd", "ssd"])

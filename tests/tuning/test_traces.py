@@ -16,7 +16,7 @@ import pytest
 
 from localspec.decoding.measurements import TraceRequest, TraceSegment
 from localspec.errors import ContextFullError, EngineDied, StoreError
-from localspec.tuning.opened import Opened
+from localspec.tuning.plan import ReopenedModels
 from localspec.tuning.traces import append, load, record, with_tokens
 from localspec.types import Request
 from tests.tuning.fake_models import FakeModels
@@ -174,7 +174,7 @@ def recorded(*prompts: str) -> Iterator[int]:
         opened.append(Failing())
         return opened[-1]
 
-    with Opened(open_models) as models:
+    with ReopenedModels(open_models) as models:
         for segment in record(models, map(Request, prompts)):
             yield len(segment.tokens)
     yield len(opened)
@@ -197,7 +197,7 @@ def test_two_failures_in_a_row_are_an_error() -> None:
 
 def test_an_answer_that_failed_keeps_its_place_among_the_others(tmp_path: Path) -> None:
     path = tmp_path / "t"
-    with Opened(Failing) as models:
+    with ReopenedModels(Failing) as models:
         for segment in record(models, map(Request, ("1", "bad", "2"))):
             append(path, "k", segment)
     assert [len(segment.tokens) for segment in load(path, "k")] == [1, 0, 2]

@@ -29,12 +29,12 @@ from localspec.tuning.events import (
     TaskResult,
     TuneEvent,
 )
-from localspec.tuning.load_options import Room
+from localspec.tuning.load_options import MachineLimits
 from localspec.tuning.plan import TunePlan
 from localspec.tuning.report.gather import gather
 from localspec.tuning.report.page import render
 from localspec.tuning.run import TuningRun
-from localspec.tuning.run_folder import Folder, recall
+from localspec.tuning.run_folder import RunFolder
 from localspec.types import ModelOptions
 from tests.tuning.fake_models import FakeModels
 
@@ -78,7 +78,7 @@ def run_of(plan: TunePlan, models: FakeModels | None = None) -> TuningRun:
     def open_models(_workplace: LoadOptions) -> FakeModels:
         return found
 
-    return TuningRun(plan, open_models, identity(plan), Room(cores=4))
+    return TuningRun(plan, open_models, identity(plan), MachineLimits(cores=4))
 
 
 def identity(plan: TunePlan) -> Identity:
@@ -111,7 +111,7 @@ def test_what_pays_is_kept_with_its_evidence(tmp_path: Path) -> None:
     assert result.calibration is not None
     kept = tuned_settings.recall(identity(plan), "coding")
     assert kept.settings == result.settings
-    assert recall(identity(plan).pair, "coding") == result
+    assert RunFolder(identity(plan).pair).result("coding") == result
 
 
 def test_a_draft_as_slow_as_the_target_is_switched_off_with_the_reason(tmp_path: Path) -> None:
@@ -184,7 +184,7 @@ def test_a_run_without_resume_begins_anew_but_keeps_costs_and_traces(tmp_path: P
     events = list(run_of(plan, models).events())
     assert (models.traced, models.measured) == (0, 1)  # the one looks whether the costs still hold
     assert any(isinstance(event, BestSoFar) for event in events)
-    last = Folder(identity(plan).pair).last_run()
+    last = RunFolder(identity(plan).pair).state.read()
     assert last is not None
     assert (last.number, last.complete) == (2, True)
 

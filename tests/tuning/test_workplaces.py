@@ -18,16 +18,23 @@ from localspec.errors import Cancelled, EngineDied, EngineError, UserError
 from localspec.inference.interface import OpenModels
 from localspec.storage.tuned_settings import LoadOptions
 from localspec.tuning.events import Attempt
-from localspec.tuning.load_options import Room, Runs, choose, is_sensible, possible, try_workplaces
+from localspec.tuning.load_options import (
+    AttemptPlan,
+    MachineLimits,
+    choose,
+    is_sensible,
+    possible,
+    try_load_options,
+)
 from localspec.tuning.study_file import StudyFile, StudyKey
 from localspec.types import Finished, FinishReason, GenerationEvent, Request, Summary
 from tests.scripted import ScriptedModels
 from tests.tuning.fake_study import ready
 
 KEY = StudyKey("how the models are opened", "machine")
-ROOM = Room(cores=8)
+ROOM = MachineLimits(cores=8)
 REQUESTS = (Request("one", seed=1), Request("two", seed=2), Request("three", seed=3))
-RUNS = Runs(ROOM, ("off", "sd", "ssd"), REQUESTS, budget_s=1e9)
+RUNS = AttemptPlan(ROOM, ("off", "sd", "ssd"), REQUESTS, budget_s=1e9)
 USUAL = LoadOptions()
 Speed = Callable[[LoadOptions, str], float]
 
@@ -80,20 +87,20 @@ class Bench:
             self.closed += 1
 
 
-def run(path: Path, bench: Bench, runs: Runs = RUNS) -> tuple[Attempt, ...]:
-    return tuple(try_workplaces(bench, runs, ready(path / "s.db"), KEY))
+def run(path: Path, bench: Bench, runs: AttemptPlan = RUNS) -> tuple[Attempt, ...]:
+    return tuple(try_load_options(bench, runs, ready(path / "s.db"), KEY))
 
 
 @pytest.mark.parametrize(
     "room",
     [
-        *(Room(cores) for cores in (1, 2, 3, 4, 6, 16, 64)),
-        Room(8, has_draft=False),
-        Room(8, target_on_card=True),
-        Room(8, target_on_card=True, draft_on_card=True),
+        *(MachineLimits(cores) for cores in (1, 2, 3, 4, 6, 16, 64)),
+        MachineLimits(8, has_draft=False),
+        MachineLimits(8, target_on_card=True),
+        MachineLimits(8, target_on_card=True, draft_on_card=True),
     ],
 )
-def test_possible_workplaces_are_few_distinct_and_sensible(room: Room) -> None:
+def test_possible_workplaces_are_few_distinct_and_sensible(room: MachineLimits) -> None:
     found = possible(room)
     assert found[0] == USUAL
     assert len(set(found)) == len(found) <= 12
@@ -109,10 +116,10 @@ def test_possible_workplaces_are_few_distinct_and_sensible(room: Room) -> None:
 
 
 def test_two_cores_leave_one_for_each_model() -> None:
-    assert {each.draft_threads for each in possible(Room(2))} == {None}  # one each is the usual split
-    assert all(each.threads == 0 for each in possible(Room(2)))
-    assert {1, 4} <= {each.draft_threads for each in possible(Room(8))}
-    assert not is_sensible(LoadOptions(threads=4, draft_threads=4), Room(8))
+    assert {each.draft_threads for each in possible(MachineLimits(2))} == {None}  # the usual split
+    assert all(each.threads == 0 for each in possible(MachineLimits(2)))
+    assert {1, 4} <= {each.draft_threads for each in possible(MachineLimits(8))}
+    assert not is_sensible(LoadOptions(threads=4, draft_threads=4), MachineLimits(8))
 
 
 def test_changes_that_help_are_combined_and_the_winner_is_measured_twice(tmp_path: Path) -> None:
@@ -188,7 +195,7 @@ def test_models_that_do_not_open_at_all_end_it(tmp_path: Path) -> None:
     def broken(_: LoadOptions) -> AbstractContextManager[OpenModels]:
         raise UserError("the file is gone")
 
-    attempts = tuple(try_workplaces(broken, RUNS, ready(tmp_path / "s.db"), KEY))
+    attempts = tuple(try_load_options(broken, RUNS, ready(tmp_path / "s.db"), KEY))
     assert attempts == (Attempt(USUAL, None, failure="the file is gone"),)
     assert choose(attempts) == (USUAL, "nothing could be compared: the file is gone")
     assert choose(()) == (USUAL, "nothing was tried")
@@ -197,7 +204,7 @@ def test_models_that_do_not_open_at_all_end_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize("stopped_after", [1, 3, 7])
 def test_an_abandoned_study_goes_on_where_it_was(tmp_path: Path, stopped_after: int) -> None:
     whole = run(tmp_path / "whole", Bench())
-    first = try_workplaces(Bench(), RUNS, ready(tmp_path / "s.db"), KEY)
+    first = try_load_options(Bench(), RUNS, ready(tmp_path / "s.db"), KEY)
     assert tuple(islice(first, stopped_after)) == whole[:stopped_after]
     del first
     bench = Bench()
@@ -261,7 +268,7 @@ def test_a_kill_makes_the_attempt_again_and_two_make_it_a_failure(tmp_path: Path
 def test_a_trial_that_never_began_is_not_taken_for_another(tmp_path: Path) -> None:
     whole = run(tmp_path / "whole", Bench())
     path = ready(tmp_path / "s.db")
-    list(islice(try_workplaces(Bench(), RUNS, path, KEY), 2))
+    list(islice(try_load_options(Bench(), RUNS, path, KEY), 2))
     with StudyFile(path) as file:
         study = file.study(KEY.name(ROOM, RUNS.modes, REQUESTS))
         study.enqueue_trial({"threads": 3, "draft_threads": 3})

@@ -46,8 +46,7 @@ from localspec.types import TaskType
 if TYPE_CHECKING:
     from localspec.app.options import PairOptions
     from localspec.hardware.device_info import Placement
-    from localspec.tuning.events import TaskResult
-    from localspec.tuning.progress import TuneProgress
+    from localspec.tuning.events import TaskResult, TuneProgress
 
 SCHEMA = 1
 _WIDE = 200  # columns of what is no terminal: each result on a line

@@ -12,8 +12,16 @@ from types import TracebackType
 from typing import Self, TextIO
 
 from localspec.cli.shared.console import colours_unwanted, is_terminal, say
-from localspec.tuning.events import LoadOptionsChosen, StageBegan, TaskDone, TaskResult, TuneEvent
-from localspec.tuning.progress import StageState, TaskState, TuneProgress
+from localspec.tuning.events import (
+    LoadOptionsChosen,
+    StageBegan,
+    StageStatus,
+    TaskDone,
+    TaskResult,
+    TaskStatus,
+    TuneEvent,
+    TuneProgress,
+)
 from localspec.tuning.words import (
     STAGE_WORDS,
     UNITS,
@@ -40,7 +48,7 @@ _FEWEST = 8  # columns worth drawing a bar in
 
 
 def lasting(
-    event: TuneEvent, ended: StageState | None, progress: TuneProgress, with_: Glyphs
+    event: TuneEvent, ended: StageStatus | None, progress: TuneProgress, with_: Glyphs
 ) -> Iterator[str]:
     """Yield what stays readable after an event."""
     if ended is not None:
@@ -61,7 +69,7 @@ def stage_began(event: StageBegan) -> str:
     return f"{line}, up to {event.steps} {UNITS[event.stage]}" if event.steps > 1 else line
 
 
-def stage_ended(state: StageState, progress: TuneProgress, with_: Glyphs) -> Iterator[str]:
+def stage_ended(state: StageStatus, progress: TuneProgress, with_: Glyphs) -> Iterator[str]:
     """Yield what came of a stage."""
     title = f"{with_.done} {_title(state.stage, state.task)}"
     if state.kept >= state.steps > 0:
@@ -100,7 +108,7 @@ def block(progress: TuneProgress, now_s: float, width: int, with_: Glyphs) -> li
     return [shortened(line, width) for line in lines]
 
 
-def stage_line(state: StageState, width: int, with_: Glyphs) -> str:
+def stage_line(state: StageStatus, width: int, with_: Glyphs) -> str:
     """Return the running stage with a bar as wide as there is room for."""
     title = f"{with_.running} {_title(state.stage, state.task)}: {STAGE_WORDS[state.stage]}"
     done = counts(state)
@@ -111,7 +119,7 @@ def stage_line(state: StageState, width: int, with_: Glyphs) -> str:
     return f"{line}  {state.note}" if state.note else line
 
 
-def best_lines(task: TaskState, width: int, with_: Glyphs) -> list[str]:
+def best_lines(task: TaskStatus, width: int, with_: Glyphs) -> list[str]:
     """Return the best settings so far, and how it came to them."""
     if task.best is None:
         return []

@@ -146,7 +146,7 @@ def _present(args: argparse.Namespace) -> Identity | None:
 def reset(args: argparse.Namespace) -> int:
     """Forget the settings of the models that the arguments name; ask before."""
     from localspec.storage.tuned_settings import forget
-    from localspec.tuning import run_folder
+    from localspec.tuning.run_folder import RunFolder
 
     identity = identity_of(seated_pair(args))
     chosen = tasks_of(args)
@@ -155,9 +155,9 @@ def reset(args: argparse.Namespace) -> int:
         say("nothing was forgotten")
         return FAILURE
     count = sum(forget(identity, task) for task in chosen or (None,))
-    for task in chosen or [each.task for each in run_folder.everything(identity.pair)]:
+    for task in chosen or [each.task for each in RunFolder(identity.pair).results()]:
         with suppress(OSError):
-            run_folder.forget(identity.pair, task)
+            RunFolder(identity.pair).forget(task)
     if args.json:
         print(json.dumps({"schema": SCHEMA, "forgotten": count}))
     else:

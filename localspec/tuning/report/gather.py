@@ -14,10 +14,11 @@ from localspec.tuning.costs import recall_costs
 from localspec.tuning.events import TaskResult
 from localspec.tuning.plan import TunePlan
 from localspec.tuning.report.data import ReportInput, ReportModel, TaskReport
-from localspec.tuning.run_folder import Folder, RunState, TaskState, recall
+from localspec.tuning.run import shares, study_key
+from localspec.tuning.run_folder import RunFolder, RunState, TaskState
 from localspec.tuning.simulator.simulator import Simulator
+from localspec.tuning.space import space_of
 from localspec.tuning.study import Search, importance, landscape, search
-from localspec.tuning.task import shares, space, study_key
 from localspec.tuning.traces import load, with_tokens
 from localspec.types import EngineSettings, ModelOptions
 
@@ -27,7 +28,7 @@ class _Scene:
     """What all tasks share."""
 
     plan: TunePlan
-    folder: Folder
+    folder: RunFolder
     state: RunState
 
 
@@ -39,10 +40,10 @@ def gather(plan: TunePlan, identity: Identity) -> ReportInput | None:
 
     Of the plan the models and profiles count.
     """
-    folder = Folder(identity.pair)
-    state = folder.last_run() or RunState(0)
+    folder = RunFolder(identity.pair)
+    state = folder.state.read() or RunState(0)
     costs = recall_costs(folder.costs, state.costs_key) or recall_costs(folder.costs, state.earlier_costs)
-    found = [(profile, recall(identity.pair, profile.task)) for profile in plan.profiles]
+    found = [(profile, folder.result(profile.task)) for profile in plan.profiles]
     tasks = [
         _task(_Scene(plan, folder, state), profile, result, costs)
         for profile, result in found
@@ -57,7 +58,7 @@ def gather(plan: TunePlan, identity: Identity) -> ReportInput | None:
         draft=None if plan.draft is None or identity.draft is None else _model(plan.draft, identity.draft),
         costs=costs,
         tasks=tuple(tasks),
-        load_options=folder.workplace(),
+        load_options=folder.load_options.read(),
         quick=any(task.result.quick for task in tasks),
     )
 
@@ -71,7 +72,8 @@ def _task(scene: _Scene, profile: Profile, result: TaskResult, costs: Costs | No
         return TaskReport(result)
     profile = replace(profile, sampling=task.sampling or profile.sampling)
     simulator = Simulator(Trace(profile.sampling, segments), costs)
-    where = space(costs, profile, scene.plan)
+    has_draft, fan_out = scene.plan.draft is not None, scene.plan.max_fan_out
+    where = space_of(profile.sampling, costs, has_draft=has_draft, max_fan_out=fan_out)
     request = Search(where, shares=shares(len(segments)), trials=0)
     tried = tuple(search(_never, request, scene.folder.studies, study_key(result.task, task.study_key)))
     return TaskReport(

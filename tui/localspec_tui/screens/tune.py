@@ -22,8 +22,7 @@ from textual.widgets.selection_list import Selection
 from localspec.app.tuning import USUAL_TASKS, Stop, TuneChoice
 from localspec.chat.loading import ModelLoader
 from localspec.errors import Cancelled
-from localspec.tuning.events import TuneEvent
-from localspec.tuning.progress import StageState, TaskState, TuneProgress
+from localspec.tuning.events import StageStatus, TaskStatus, TuneEvent, TuneProgress
 from localspec.tuning.words import (
     STAGE_WORDS,
     UNICODE,
@@ -81,7 +80,7 @@ def _shared(progress: TuneProgress, width: int) -> Iterator[Content]:
             yield from _detail(f"{place}; {attempts_words(progress.workplace)}", width)
 
 
-def _task(task: TaskState, stages: list[StageState], width: int) -> Iterator[Content]:
+def _task(task: TaskStatus, stages: list[StageStatus], width: int) -> Iterator[Content]:
     if task.result is not None:
         row = Content.assemble(
             (f"{task.task:<{_NAMES}} ", "bold"),
@@ -102,7 +101,7 @@ def _task(task: TaskState, stages: list[StageState], width: int) -> Iterator[Con
     yield from [*first, last + Content.styled(f"  {curve}", "$accent")]
 
 
-def _stage(name: str, state: StageState, width: int) -> Content:
+def _stage(name: str, state: StageStatus, width: int) -> Content:
     """Return a stage in a row: its name, a mark, a bar, how much is done."""
     is_done = state.took_s is not None
     mark = (f"{UNICODE.done} ", "$text-success") if is_done else (f"{UNICODE.running} ", "$text-primary")
@@ -131,7 +130,7 @@ def _detail(text: str, width: int) -> Iterator[Content]:
         yield Content.styled(f"{_INDENT}{line}", "dim")
 
 
-def _took(stages: list[StageState]) -> float:
+def _took(stages: list[StageStatus]) -> float:
     return sum(state.took_s or 0.0 for state in stages)
 
 
