@@ -145,12 +145,11 @@ class _Trials:
         from optuna.samplers import RandomSampler, TPESampler
         from optuna.trial import TrialState
 
+        random = Random(f"{self._seed} {self.count} of the sampler")
         for attempt in range(ATTEMPTS):
-            sampler = (
-                TPESampler if 2 * attempt < ATTEMPTS else RandomSampler
-            )  # TPE may insist on what it knows
-            seed = self._seed * 1_000_003 + self.count * ATTEMPTS + attempt
-            self._sampled.sampler = sampler(seed=seed % 2**32)
+            # TPE may insist on what is known.
+            sampler = TPESampler if 2 * attempt < ATTEMPTS else RandomSampler
+            self._sampled.sampler = sampler(seed=random.getrandbits(32))
             trial = self._sampled.ask()
             settings = suggest(trial, self._space)
             self._sampled.tell(trial, state=TrialState.FAIL)  # what really happens is told by `add`
