@@ -31,12 +31,9 @@ from localspec.benchmark.statistics import Paces, rate, speedup
 from localspec.errors import EngineError, UserError
 from localspec.inference.interface import OpenModels
 from localspec.tuning.events import ConfirmedContender, Dropped, SettingsCandidate
+from localspec.tuning.space import LLAMA_CPP
 from localspec.types import EngineSettings, Interval, Mode, Request
 
-LLAMA_CPP = EngineSettings(
-    mode="sd", draft_length=3, acceptance="match", min_confidence=0.0, draft_temperature=1.0
-)
-"""What llama.cpp does with a draft model when nobody tells it otherwise."""
 NAMES = ("best", "second", "third")
 PLAIN = "plain"
 ANCHOR = "anchor"  # plain decoding of one answer, again and again: does the machine stay as fast?

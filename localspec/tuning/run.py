@@ -25,7 +25,7 @@ from localspec.storage.profiles import Profile
 from localspec.storage.tuned_settings import LoadOptions
 from localspec.storage.usage_stats import file_of, learned, starting_points
 from localspec.tuning.calibration import calibrate
-from localspec.tuning.confirm import Terms, confirm, entrants
+from localspec.tuning.confirm import Confirmation, Entrant, Terms, confirm, entrants
 from localspec.tuning.costs import can_rewind, costs_of, recall_costs, steps_of
 from localspec.tuning.events import (
     Attempt,
@@ -60,7 +60,6 @@ from localspec.tuning.space import LLAMA_CPP, space_of
 from localspec.tuning.study import Search, Tried, best, predicted, search
 from localspec.tuning.study_file import StudyKey
 from localspec.tuning.traces import append, load, record, with_tokens
-from localspec.tuning.verdict import Entrant, Verdict
 from localspec.types import EngineSettings, Mode, ModelOptions, Request, TaskType
 
 Opener = Callable[[LoadOptions], AbstractContextManager[TunableModels]]
@@ -284,7 +283,7 @@ class _TaskRun:
         verdict = yield from self._confirm(field, key, seconds_of("confirm", self._plan))
         return self._result(verdict, len(tried), calibrate(trace, _judged_by(verdict, candidates)))
 
-    def _result(self, verdict: Verdict, trials: int, calibration: DraftCalibration | None) -> TaskResult:
+    def _result(self, verdict: Confirmation, trials: int, calibration: DraftCalibration | None) -> TaskResult:
         left_out = (Dropped(mode, reason) for mode, reason in self._costs.left_out)
         return TaskResult(
             task=self._task,
@@ -350,7 +349,7 @@ class _TaskRun:
 
     def _confirm(
         self, field: tuple[Entrant, ...], key: str, budget_s: float
-    ) -> Generator[TuneEvent, None, Verdict]:
+    ) -> Generator[TuneEvent, None, Confirmation]:
         models, prompts = self._models, self._profile.tuning_prompts().held_out
         held_out = tuple(requests(models.now, self._profile, prompts, seed=ANSWER_TOKENS))
         field = tuple(each for each in field if each.settings.mode in self._space.modes)
@@ -358,7 +357,7 @@ class _TaskRun:
         terms = Terms(budget_s, key, self._run.folder.runs(self._task))
         leader: ConfirmedContender | None = None
         for each in confirm(models.now, held_out, field, terms, models.again):
-            if isinstance(each, Verdict):
+            if isinstance(each, Confirmation):
                 return each
             if each.leader is not None and each.leader != leader:
                 leader = each.leader
@@ -381,7 +380,7 @@ def study_key(task: TaskType, key: str) -> StudyKey:
     return StudyKey(f"settings for {task}", key)
 
 
-def _judged_by(verdict: Verdict, candidates: tuple[SettingsCandidate, ...]) -> EngineSettings:
+def _judged_by(verdict: Confirmation, candidates: tuple[SettingsCandidate, ...]) -> EngineSettings:
     """Return the settings that a calibration is told of: what was chosen, or what came closest."""
     if verdict.settings.mode in ("sd", "ssd"):
         return verdict.settings

@@ -14,13 +14,13 @@ from localspec.errors import EngineDied, EngineError, UserError
 from localspec.inference.runtime import Runtime
 from localspec.storage import tuned_settings
 from localspec.storage.tuned_settings import LoadOptions
-from localspec.tuning.confirm import LLAMA_CPP
 from localspec.tuning.events import Dropped, StageBegan, StageProgress, TaskResult
 from localspec.tuning.load_options import MachineLimits
 from localspec.tuning.report.page import render
 from localspec.tuning.run import TuningRun
 from localspec.tuning.run_folder import RunFolder
 from localspec.tuning.simulator.simulator import Simulator
+from localspec.tuning.space import LLAMA_CPP
 from localspec.types import GenerationEvent, ModelOptions, Request
 from tests.llama import tiny
 from tests.tuning.fake_models import TRACED, FakeModels

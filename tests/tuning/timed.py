@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from localspec.benchmark.harness import WARM_UP_TOKENS
-from localspec.tuning.confirm import LLAMA_CPP, Confirmation, ConfirmProgress, Entrant, Terms, confirm
+from localspec.tuning.confirm import Confirmation, ConfirmProgress, Entrant, Terms, confirm
+from localspec.tuning.space import LLAMA_CPP
 from localspec.types import EngineSettings, Finished, GenerationEvent, Request, Summary
 from tests.scripted import ScriptedModels
 
