@@ -1,0 +1,91 @@
+"""How good the best settings are after so many trials: the tuner's search beside Optuna's own samplers.
+
+python -m tests.benchmarks.search --task coding                the bundled pair on all cores
+python -m tests.benchmarks.search --task writing --paced 0.1   two cards, a draft step in target passes
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from math import ceil
+from pathlib import Path
+from statistics import fmean
+from tempfile import TemporaryDirectory
+
+import optuna
+from optuna.samplers import BaseSampler, RandomSampler, TPESampler
+
+from localspec.decoding.measurements import Trace, TraceRequest
+from localspec.storage.profiles import profiles
+from localspec.tuning.plan import requests
+from localspec.tuning.simulator.simulator import Simulator
+from localspec.tuning.space import Space, parameters, space_of, starting_points, suggest
+from localspec.tuning.study import Search, search
+from localspec.tuning.study_file import StudyKey, quiet
+from localspec.types import EngineSettings
+from tests.benchmarks.simulation import MAX_FAN_OUT, known, measured, opened, pair_parser
+
+TRIALS = (30, 60, 100, 150)
+SHARES = 3
+SAMPLERS: dict[str, Callable[[int], BaseSampler]] = {
+    "TPE": lambda seed: TPESampler(seed=seed),
+    "TPE, multivariate, in groups": lambda seed: TPESampler(seed=seed, multivariate=True, group=True),
+    "chance": lambda seed: RandomSampler(seed=seed),
+}
+Simulate = Callable[[EngineSettings, int], float]
+
+
+def main() -> None:
+    """Parse the arguments, trace, search in every way, and print the best in the best of all."""
+    parser = pair_parser(__doc__)
+    parser.add_argument("--task", default="coding", help="a profile's name")
+    parser.add_argument("--tokens", type=int, default=600, help="of the trace")
+    parser.add_argument("--seeds", type=int, default=3)
+    args = parser.parse_args()
+    profile = profiles(Path("nowhere")).named(args.task)
+    with opened(args) as runtime:
+        asked = list(requests(runtime, profile, profile.tuning_prompts().prompts))
+        costs = measured(runtime, asked[:6]) if args.paced is None else known(args)
+        segments, left = [], args.tokens
+        for request in asked:
+            if left > 0:
+                segments.append(runtime.trace(TraceRequest(request)))
+                left -= len(segments[-1].tokens)
+    simulator, count = Simulator(Trace(profile.sampling, tuple(segments)), costs), len(segments)
+
+    @cache
+    def simulate(settings: EngineSettings, share: int) -> float:
+        return simulator.rate(settings, range(ceil(count * (share + 1) / SHARES)))
+
+    space = space_of(profile.sampling, costs, has_draft=True, max_fan_out=MAX_FAN_OUT)
+    found = {"the tuner": [tuners(simulate, space, seed) for seed in range(args.seeds)]}
+    for name, sampler in SAMPLERS.items():
+        found[name] = [optunas(simulate, space, sampler(seed)) for seed in range(args.seeds)]
+    best = max(max(rates) for runs in found.values() for rates in runs)
+    print(f"\n{'mean and worst after':30}" + "".join(f"{trials:>15}" for trials in TRIALS))
+    for name, runs in found.items():
+        after = [[max(rates[:trials]) / best for rates in runs] for trials in TRIALS]
+        print(f"{name:30}" + "".join(f"{fmean(each):9.3f} {min(each):.3f}" for each in after))
+
+
+def tuners(simulate: Simulate, space: Space, seed: int) -> list[float]:
+    """Return the rates of the tuner's trials."""
+    request = Search(space, shares=SHARES, trials=TRIALS[-1], seed=seed)
+    with TemporaryDirectory() as folder:
+        tried = list(search(simulate, request, Path(folder) / "search.db", StudyKey("search", "")))
+    return [each.tokens_per_s or 0.0 for each in tried]
+
+
+def optunas(simulate: Simulate, space: Space, sampler: BaseSampler) -> list[float]:
+    """Return the rates of a sampler's trials, from the same starting points."""
+    with quiet():
+        study = optuna.create_study(direction="maximize", sampler=sampler)
+        for start in starting_points(space):
+            study.enqueue_trial(parameters(start, space))
+        study.optimize(lambda trial: simulate(suggest(trial, space), SHARES - 1), TRIALS[-1])
+    return [trial.value or 0.0 for trial in study.trials]
+
+
+if __name__ == "__main__":
+    main()
