@@ -1,9 +1,23 @@
-"""Sizes, times and columns as people read them."""
+"""Sizes, times, columns and modes as people read them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
+
+SHORT_MODES = {"off": "plain", "ngram": "n-gram", "sd": "SD", "ssd": "SSD"}
+MODE_NAMES = {"off": "plain decoding", "ngram": "n-gram drafting", "sd": "SD", "ssd": "SSD"}
+LONG_MODES = {"off": "plain decoding", "sd": "speculative decoding", "ssd": "drafting ahead"}
+
+
+def long_mode(mode: str) -> str:
+    """Return a mode in words, with its short name where that says more."""
+    return LONG_MODES[mode] if mode == "off" else f"{LONG_MODES[mode]} ({SHORT_MODES[mode]})"
+
+
+def memory(count: float) -> str:
+    """Return a number of bytes in a device's memory: 512 MiB, 7.8 GiB."""
+    return f"{count / 2**30:.1f} GiB" if abs(count) >= 2**30 else f"{count / 2**20:.0f} MiB"
 
 
 def size(count: float) -> str:

@@ -12,7 +12,6 @@ from localspec.types import EngineSettings, ModeChanged, ModelInfo, Summary
 if TYPE_CHECKING:
     from localspec.inference.runtime import Runtime
 
-SCHEMA = 1
 Json = dict[str, object]
 
 

@@ -8,6 +8,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from localspec import units
 from localspec.app.options import MODES, PairOptions
 from localspec.errors import ModelFileError, UserError
 from localspec.types import ModelOptions
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from localspec.models.shape import ModelShape
 
 _FEW = 3  # alternatives, where nobody asks for all
-_MODES = {"off": "plain decoding", "sd": "speculative decoding (SD)", "ssd": "drafting ahead (SSD)"}
 
 
 def placed(
@@ -145,7 +145,7 @@ def _seated(options: ModelOptions, seat: DeviceAssignment) -> ModelOptions:
 
 def lines(placement: Placement, *, explain: bool) -> list[str]:
     """Return a plan in words, with the best of what was not taken, or all of it to `explain`."""
-    found = [f"plan: {_MODES[placement.mode]}{_about(placement.tokens_per_s)}"]
+    found = [f"plan: {units.long_mode(placement.mode)}{_about(placement.tokens_per_s)}"]
     found += [f"  {_sentence(reason)}" for reason in placement.reasons]
     shown = placement.rejected if explain else placement.rejected[:_FEW]
     if shown:

@@ -8,11 +8,11 @@ import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeVar, cast, get_args
+from functools import partial
+from typing import TYPE_CHECKING, ParamSpec, TypeVar, cast, get_args
 
 from localspec.app import placing
 from localspec.app.options import PairOptions, pair_options
-from localspec.decoding.measurements import CallCosts, CostRequest, TraceRequest, TraceSegment
 from localspec.errors import Cancelled, EngineError, UserError
 from localspec.inference.interface import TunableModels
 from localspec.models.default_pair import suited
@@ -21,13 +21,8 @@ from localspec.storage.tuned_settings import LoadOptions
 from localspec.tuning.events import TuneEvent
 from localspec.tuning.plan import QUICK_TRIALS, TRIALS, TunePlan
 from localspec.types import (
-    DeviceMemory,
-    EngineSettings,
     GenerationEvent,
-    Message,
-    ModelInfo,
     ModelOptions,
-    PlainRate,
     Request,
     TaskType,
 )
@@ -39,7 +34,9 @@ if TYPE_CHECKING:
 
 
 OpenModelsAt = Callable[[LoadOptions], AbstractContextManager[TunableModels]]
+P = ParamSpec("P")
 T = TypeVar("T")
+_LONG_CALLS = ("choose_settings", "measure_plain", "measure_costs", "trace")
 PATIENCE_S = 5.0  # with models that are to stop by themselves
 _AGAIN_S = 0.1  # a cancel that came between two calls is repeated
 
@@ -83,7 +80,7 @@ class Stop:
                 self._models = models
                 try:
                     self.check()
-                    yield Stoppable(models, self)
+                    yield stoppable(models, self)
                 finally:
                     self._models = None
 
@@ -99,30 +96,24 @@ class Stop:
             models.close()
 
 
-class Stoppable:
-    """Open models of which every call raises `Cancelled` once somebody asked to stop.
+def stoppable(models: TunableModels, stop: Stop) -> TunableModels:
+    """Return open models of which every long call raises `Cancelled` once somebody asked to stop.
 
     What a cancelled call brought would look like a short answer or a fast one.
     """
+    return cast("TunableModels", _Stoppable(models, stop))
+
+
+class _Stoppable:
+    """Passes everything on to open models."""
 
     def __init__(self, models: TunableModels, stop: Stop) -> None:
         self._models = models
         self._stop = stop
 
-    @property
-    def target(self) -> ModelInfo:
-        """Return what the target is."""
-        return self._models.target
-
-    @property
-    def draft(self) -> ModelInfo | None:
-        """Return what the draft model is, None without one."""
-        return self._models.draft
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """Return what a person should know about these models on this machine."""
-        return self._models.notes
+    def __getattr__(self, name: str) -> object:
+        value = getattr(self._models, name)
+        return partial(self._checked, value) if name in _LONG_CALLS else value
 
     def generate(self, request: Request) -> Iterator[GenerationEvent]:
         """Yield the answer as it is written."""
@@ -139,42 +130,10 @@ class Stoppable:
             if isinstance(events, Generator):
                 events.close()
 
-    def cancel(self) -> None:
-        """End the running answer within a moment."""
-        self._models.cancel()
-
-    def choose_settings(self, settings: EngineSettings | None = None) -> tuple[EngineSettings, str]:
-        """Return the settings whose mode should be fastest here, and the reason in a plain sentence."""
-        return self._checked(lambda: self._models.choose_settings(settings))
-
-    def count_tokens(self, messages: Sequence[Message]) -> int:
-        """Return how many tokens a conversation takes."""
-        return self._models.count_tokens(messages)
-
-    def measure_plain(self) -> PlainRate | None:
-        """Measure plain decoding after the text of the last answer."""
-        return self._checked(self._models.measure_plain)
-
-    def memory(self) -> tuple[DeviceMemory, ...]:
-        """Return the memory of every device that holds a part of these models."""
-        return self._models.memory()
-
-    def measure_costs(self, wish: CostRequest) -> CallCosts:
-        """Time native calls."""
-        return self._checked(lambda: self._models.measure_costs(wish))
-
-    def trace(self, wish: TraceRequest) -> TraceSegment:
-        """Decode one answer plainly and tell what both models thought before each token."""
-        return self._checked(lambda: self._models.trace(wish))
-
-    def close(self) -> None:
-        """Free the models."""
-        self._models.close()
-
-    def _checked(self, call: Callable[[], T]) -> T:
+    def _checked(self, call: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
         self._stop.check()
         try:
-            result = call()
+            result = call(*args, **options)
         except EngineError:  # perhaps the models were closed to end the call
             self._stop.check()
             raise

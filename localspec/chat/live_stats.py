@@ -10,14 +10,13 @@ from dataclasses import dataclass
 from localspec.chat.messages import AnswerRecord, RoundMark
 from localspec.decoding.tally import HitCounter
 from localspec.types import Mode, ModeChanged, PlainRate, Summary
+from localspec.units import SHORT_MODES
 
 WINDOW_S = 2.0  # of work that the live figure looks back on
 NEAR_TOKENS = 256  # a single measurement speaks for depths this near,
 NEAR_SHARE = 0.25  # or within this share of its own depth
 SAME_DEPTH = 32  # tokens within which a new measurement replaces an old one
 ENOUGH_TOKENS = 16  # a plain answer at least this long is itself a measurement
-
-_NAMES: dict[str, str] = {"off": "Plain", "ngram": "N-gram", "sd": "SD", "ssd": "SSD"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +161,8 @@ def label(record: AnswerRecord) -> str:
 
 def mode_name(mode: str) -> str:
     """Return a mode as a person reads it."""
-    return _NAMES.get(mode, mode)
+    name = SHORT_MODES.get(mode, mode)
+    return name[:1].upper() + name[1:]
 
 
 def depth(s: Summary) -> int:

@@ -59,8 +59,6 @@ def parser() -> Parser:
 def main(argv: Sequence[str]) -> int:
     """Run the verb and return its exit code."""
     args = parser().parse_args(argv)
-    if args.list_devices:
-        return opening.list_devices()
     if args.json:
         raise UserError("--json does not go with a chat", "use `localspec run --json` for one answer")
     request, profiles, pair = session_request(args), profiles_named(args.profile), pair_options(args)

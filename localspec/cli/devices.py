@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from localspec.cli.shared.arguments import Parser, set_up_logging, verb_parser
-from localspec.cli.shared.console import SUCCESS, StatusLine, say
+from localspec.cli.shared.console import SUCCESS, StatusLine, print_json, say
 
 if TYPE_CHECKING:
     from localspec.hardware.device_info import DeviceInfo, DeviceUser, LinkRate, Machine, MemoryRate
-
-SCHEMA = 1
 
 
 def parser() -> Parser:
@@ -44,7 +41,7 @@ def main(argv: Sequence[str]) -> int:
     set_up_logging(verbose=args.verbose)
     machine = _machine(args.measure)
     if args.json:
-        print(json.dumps({"schema": SCHEMA, **asdict(machine)}, ensure_ascii=False))
+        print_json(asdict(machine))
         return SUCCESS
     for line in table(machine):
         sys.stdout.write(f"{line}\n")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import sqlite3
@@ -17,7 +16,7 @@ from shutil import disk_usage
 from typing import TYPE_CHECKING, Literal
 
 from localspec.cli.shared.arguments import Parser, set_up_logging, verb_parser
-from localspec.cli.shared.console import FAILURE, SUCCESS, colours_unwanted, is_terminal
+from localspec.cli.shared.console import FAILURE, SUCCESS, colours_unwanted, is_terminal, print_json
 from localspec.errors import UserError
 from localspec.llama.library import VERSION
 from localspec.storage import paths
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
     from localspec.hardware.device_info import Machine
     from localspec.hardware.devices import Sight
 
-SCHEMA = 1
 _WORDS = {"pass": "ok  ", "warn": "warn", "fail": "FAIL"}
 _STYLES = {"pass": "\x1b[32m", "warn": "\x1b[33m", "fail": "\x1b[31m"}
 _RESET = "\x1b[0m"
@@ -53,8 +51,8 @@ def main(argv: Sequence[str]) -> int:
     checks = tuple(examine())
     wrong = any(check.verdict == "fail" for check in checks)
     if args.json:
-        value = {"schema": SCHEMA, "ok": not wrong, "checks": [asdict(check) for check in checks]}
-        print(json.dumps(value, ensure_ascii=False))
+        value = {"ok": not wrong, "checks": [asdict(check) for check in checks]}
+        print_json(value)
     else:
         for line in page(checks, colours=is_terminal(sys.stdout) and not colours_unwanted()):
             print(line)

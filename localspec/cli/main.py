@@ -86,7 +86,8 @@ def _dispatch(argv: Sequence[str], open_screen: Verb) -> int:
     if first == "--list-devices":
         from localspec.cli.shared.opening import list_devices
 
-        return list_devices()
+        list_devices()
+        return 0
     first = ALIASES.get(first, first)
     if first in VERBS:
         return _verb(first)(argv[1:])

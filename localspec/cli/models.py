@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 
 from localspec import units
 from localspec.cli.shared.arguments import Parser, verb_parser
-from localspec.cli.shared.console import SUCCESS, say
+from localspec.cli.shared.console import SUCCESS, print_json, say
 from localspec.models.default_pair import on_this_computer
 from localspec.models.local import LocalModel
 from localspec.storage.paths import expanded
 
-SCHEMA = 1
 _HEADINGS = ("NAME", "ARCHITECTURE", "PARAMETERS", "QUANT", "SIZE", "CONTEXT", "VOCABULARY", "FOUND IN")
 _CONTROL = dict.fromkeys((*range(0x20), *range(0x7F, 0xA0)), "?")  # a file may call itself anything
 _NUMERIC = frozenset({2, 4, 5})
@@ -46,7 +44,7 @@ def main(argv: Sequence[str]) -> int:
     args = parser().parse_args(argv)
     models = on_this_computer(args.folder)
     if args.json:
-        print(json.dumps({"schema": SCHEMA, "models": [as_json(model) for model in models]}))
+        print_json({"models": [as_json(model) for model in models]})
         return SUCCESS
     for line in table(models):
         print(line)

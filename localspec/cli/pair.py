@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
@@ -10,9 +9,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from localspec import units
 from localspec.app.options import PairOptions
 from localspec.cli.shared.arguments import Parser, set_up_logging, verb_parser
-from localspec.cli.shared.console import FAILURE, SUCCESS, StatusLine, say, tell
+from localspec.cli.shared.console import FAILURE, SUCCESS, StatusLine, print_json, say, tell
 from localspec.demo import prompts
 from localspec.errors import EngineError, LocalSpecError, UserError
 from localspec.inference.interface import OpenModels
@@ -25,10 +25,8 @@ if TYPE_CHECKING:
     from localspec.models.catalogue import Catalogue
     from localspec.models.local import LocalModel
 
-SCHEMA = 1
 _MEASURED = 3
 _QUIET = 0.3  # cores that other programs take without harm to a measurement
-_MODES = {"off": "plain decoding", "sd": "taking turns (SD)", "ssd": "drafting ahead (SSD)"}
 
 
 def parser() -> Parser:
@@ -67,7 +65,7 @@ def main(argv: Sequence[str]) -> int:
     found = partners(target, this_machine(), local, known)
     gains = _measure_best(target, found) if args.measure else {}
     if args.json:
-        print(json.dumps(_as_json(target, found, gains), ensure_ascii=False))
+        print_json(_as_json(target, found, gains))
     else:
         for line in lines(target, found, gains):
             print(line)
@@ -131,7 +129,7 @@ def _about(partner: Partner, gain: Gain | str | None) -> Iterator[str]:
     else:
         where = ", ".join(placement.draft.devices) if placement.draft and placement.draft.devices else "CPU"
         speed = "" if placement.tokens_per_s is None else f", about {rate(placement.tokens_per_s)} tokens/s"
-        yield f"here: on {where}, {_MODES[placement.mode]}{speed} expected"
+        yield f"here: on {where}, {units.long_mode(placement.mode)}{speed} expected"
     if gain is not None:
         yield f"measured: {gain}"
     if partner.path is None:
@@ -199,7 +197,6 @@ def _message(error: LocalSpecError) -> str:
 
 def _as_json(target: Target, found: Sequence[Partner], gains: dict[str, Gain | str]) -> dict[str, object]:
     return {
-        "schema": SCHEMA,
         "target": {"name": target.name, "path": None if target.path is None else str(target.path)},
         "drafts": [_partner_json(partner, gains.get(partner.name)) for partner in found],
     }

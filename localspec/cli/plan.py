@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 
@@ -17,9 +16,7 @@ from localspec.cli.shared.arguments import (
     set_up_logging,
     verb_parser,
 )
-from localspec.cli.shared.console import SUCCESS
-
-SCHEMA = 1
+from localspec.cli.shared.console import SUCCESS, print_json
 
 
 def parser() -> Parser:
@@ -42,15 +39,11 @@ def parser() -> Parser:
 def main(argv: Sequence[str]) -> int:
     """Run the verb and return its exit code."""
     args = parser().parse_args(argv)
-    if args.list_devices:
-        from localspec.cli.shared.opening import list_devices
-
-        return list_devices()
     pair = pair_options(args)
     set_up_logging(verbose=args.verbose)
     placement = placing.plan(args, pair)
     if args.json:
-        print(json.dumps({"schema": SCHEMA, **placing.as_json(placement)}, ensure_ascii=False))
+        print_json(placing.as_json(placement))
     else:
         for line in placing.lines(placement, explain=args.explain):
             sys.stdout.write(f"{line}\n")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import re
 import shlex
@@ -18,7 +17,7 @@ from pathlib import Path
 
 from localspec import units
 from localspec.cli.shared.arguments import Parser, verb_parser
-from localspec.cli.shared.console import FAILURE, SUCCESS, is_terminal, on_interrupt, say, tell
+from localspec.cli.shared.console import FAILURE, SUCCESS, is_terminal, on_interrupt, print_json, say, tell
 from localspec.errors import UserError
 from localspec.models.default_pair import default_pair, suited
 from localspec.storage.paths import PRIVATE_FILE, config_dir, make_private_folder, write_atomically
@@ -99,7 +98,6 @@ def _values(values: dict[str, object]) -> str:
     return ", ".join(f"{name} {value}" for name, value in values.items())
 
 
-SCHEMA = 1
 RESERVED = ("auto",)  # is no profile but the choice among them
 _NAME = re.compile(r"\w[\w-]{0,39}")
 
@@ -176,7 +174,7 @@ def _list(args: argparse.Namespace, folder: Path) -> int:
             for known in found
         ]
         told = [{"message": problem.message, "hint": problem.hint} for problem in problems]
-        print(json.dumps({"schema": SCHEMA, "folder": str(folder), "profiles": listed, "problems": told}))
+        print_json({"folder": str(folder), "profiles": listed, "problems": told})
         return SUCCESS
     print("\n".join(table(found)))
     for problem in problems:
@@ -188,7 +186,7 @@ def _list(args: argparse.Namespace, folder: Path) -> int:
 def _show(args: argparse.Namespace, folder: Path) -> int:
     shown = profile(args.name, folder)
     if args.json:
-        print(json.dumps({"schema": SCHEMA, **as_json(shown)}))
+        print_json(as_json(shown))
     else:
         print("\n".join(described(shown)))
     return SUCCESS
@@ -204,7 +202,7 @@ def _copy(args: argparse.Namespace, folder: Path) -> int:
     path = folder / f"{args.new}.toml"
     write(path, data)
     if args.json:
-        print(json.dumps({"schema": SCHEMA, "name": args.new, "path": str(path)}))
+        print_json({"name": args.new, "path": str(path)})
         return SUCCESS
     if args.new in shipped_files():
         say(f"from now on it takes the place of the shipped profile `{args.new}`")
@@ -343,7 +341,7 @@ def _save(work: _Work, data: bytes, *, as_json: bool) -> int:
     work.aside.unlink(missing_ok=True)
     if as_json:
         value = {"name": work.target.stem, "path": str(work.target), "changed": changed}
-        print(json.dumps({"schema": SCHEMA, **value}))
+        print_json(value)
     else:
         say(f"saved {work.target}" if changed else "nothing was changed")
     return SUCCESS

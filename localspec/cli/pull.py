@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 
 from localspec.cli.shared.arguments import Parser, verb_parser
-from localspec.cli.shared.console import SUCCESS
+from localspec.cli.shared.console import SUCCESS, print_json
 from localspec.cli.shared.opening import fetch
 from localspec.models.names import parse
-
-SCHEMA = 1
 
 
 def parser() -> Parser:
@@ -41,5 +38,5 @@ def main(argv: Sequence[str]) -> int:
         if not args.json:
             print(path, flush=True)
     if args.json:
-        print(json.dumps({"schema": SCHEMA, "models": pulled}))
+        print_json({"models": pulled})
     return SUCCESS

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import argparse
-import json
 import re
 import textwrap
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, get_args
 
 from localspec.cli.shared.arguments import Parser, verb_parser
-from localspec.cli.shared.console import SUCCESS, say
+from localspec.cli.shared.console import SUCCESS, print_json, say
 from localspec.types import TaskType
 
 if TYPE_CHECKING:
     from localspec.app.recommendation import Ranked
     from localspec.hardware.device_info import Machine
 
-SCHEMA = 1
 _SHOWN = 5
 _WIDTH = 100
 _MEMORY = re.compile(r"(\d{1,12}(?:\.\d+)?) ?([gm])(i?)b?", re.IGNORECASE)
@@ -49,7 +47,7 @@ def main(argv: Sequence[str]) -> int:
 
     options = ranking(this_machine(args.memory), args.task)
     if args.json:
-        print(json.dumps(_as_json(options, args), ensure_ascii=False))
+        print_json(_as_json(options, args))
         return SUCCESS
     for line in lines(options, len(options) if args.all else _SHOWN):
         print(line)
@@ -137,7 +135,6 @@ def _as_json(options: Sequence[Ranked], args: argparse.Namespace) -> dict[str, o
     from localspec.models.catalogue import shipped
 
     return {
-        "schema": SCHEMA,
         "date": shipped().date,
         "task": args.task,
         "memory": args.memory,

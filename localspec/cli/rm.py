@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from localspec import units
 from localspec.cli.shared.arguments import Parser, verb_parser
-from localspec.cli.shared.console import FAILURE, SUCCESS, is_terminal, say
+from localspec.cli.shared.console import FAILURE, SUCCESS, is_terminal, print_json, say
 from localspec.errors import UserError
 from localspec.models.default_pair import on_this_computer
 from localspec.models.local import LocalModel, named, no_such_model
 from localspec.models.removal import Removal, plan_removal, remove
 from localspec.storage.config import read_config
 from localspec.storage.paths import config_dir
-
-SCHEMA = 1
 
 
 def parser() -> Parser:
@@ -105,4 +102,4 @@ def _tell(removals: Sequence[Removal], *, as_json: bool) -> None:
         }
         for removal in removals
     ]
-    print(json.dumps({"schema": SCHEMA, "freed": freed, "models": models}))
+    print_json({"freed": freed, "models": models})

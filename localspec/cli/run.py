@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -22,7 +21,15 @@ from localspec.cli.shared.arguments import (
     set_up_logging,
     verb_parser,
 )
-from localspec.cli.shared.console import FAILURE, INTERRUPTED, SUCCESS, is_terminal, read_utf8, say
+from localspec.cli.shared.console import (
+    FAILURE,
+    INTERRUPTED,
+    SUCCESS,
+    is_terminal,
+    print_json,
+    read_utf8,
+    say,
+)
 from localspec.errors import UserError
 from localspec.types import Finished, Message
 
@@ -47,8 +54,6 @@ def parser() -> Parser:
 def main(argv: Sequence[str]) -> int:
     """Run the verb and return its exit code."""
     args = parser().parse_intermixed_args(argv)
-    if args.list_devices:
-        return opening.list_devices()
     asked, profiles, pair = session_request(args), profiles_named(args.profile), pair_options(args)
     system = asked.system
     if system is None:
@@ -113,7 +118,6 @@ def _conclude(
 def _print_json(runtime: Runtime, options: AnswerOptions, answer: StreamedAnswer, finished: Finished) -> None:
     settings = options.request.settings
     value = {
-        "schema": figures.SCHEMA,
         "text": answer.text,
         "finish_reason": finished.reason,
         "mode": settings.mode,
@@ -122,7 +126,7 @@ def _print_json(runtime: Runtime, options: AnswerOptions, answer: StreamedAnswer
         "speculation": figures.speculation(settings, options.reason, finished.summary, answer.changes),
         "notes": list(runtime.notes),
     }
-    print(json.dumps(value))
+    print_json(value)
 
 
 MOST_BYTES = 64 * 2**20  # of standard input: far more than any context holds

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from localspec import units
 from localspec.cli.shared.arguments import Parser, context_size, verb_parser
-from localspec.cli.shared.console import SUCCESS, say
+from localspec.cli.shared.console import SUCCESS, print_json, say
 from localspec.errors import UserError
 from localspec.hardware.device_info import DeviceNeed
 from localspec.hardware.memory.estimate import estimate
@@ -18,7 +17,6 @@ from localspec.hardware.placement.constraints import LayerSplit, MemoryRequest
 from localspec.models.names import file_named, looks_like_reference, parse
 from localspec.models.shape import ModelShape
 
-SCHEMA = 1
 _CONTEXTS = (2048, 8192, 32768, 131072)
 _HEADINGS = ("CONTEXT", "WEIGHTS", "CACHE", "COMPUTING", "TOTAL")
 
@@ -61,7 +59,7 @@ def main(argv: Sequence[str]) -> int:
         for context in _contexts(shape, args.ctx_size)
     )
     if args.json:
-        print(json.dumps(as_json(shape, path, rows)))
+        print_json(as_json(shape, path, rows))
         return SUCCESS
     print("\n".join([*described(shape), "", *_table(rows)]))
     say("one conversation on one device, without a draft model and without what a card's driver takes")
@@ -96,7 +94,6 @@ def described(shape: ModelShape) -> list[str]:
 def as_json(shape: ModelShape, path: Path | None, rows: Sequence[_Row]) -> dict[str, object]:
     """Return what `--json` prints; sizes are in bytes."""
     return {
-        "schema": SCHEMA,
         "name": shape.name,
         "path": str(path) if path else None,
         "architecture": shape.architecture,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from math import isfinite
@@ -22,7 +21,7 @@ from localspec.cli.shared.arguments import (
     verb_parser,
     whole,
 )
-from localspec.cli.shared.console import FAILURE, INTERRUPTED, SUCCESS, ProgressLine, on_interrupt
+from localspec.cli.shared.console import FAILURE, INTERRUPTED, SUCCESS, ProgressLine, on_interrupt, print_json
 from localspec.errors import UserError
 
 if TYPE_CHECKING:
@@ -59,8 +58,6 @@ def parser() -> Parser:
 def main(argv: Sequence[str]) -> int:
     """Run the verb and return its exit code."""
     args = parser().parse_args(argv)
-    if args.list_devices:
-        return opening.list_devices()
     if args.mode == "off":
         raise UserError(
             "--mode off does not speculate, so there is nothing to verify", "leave --mode out to test all"
@@ -81,7 +78,7 @@ def main(argv: Sequence[str]) -> int:
         opening.tell_notes(runtime, pair)
         report = _check(runtime, how, effort)
         if args.json:
-            print(json.dumps(figures.finite(_as_json(runtime, report))))
+            print_json(_as_json(runtime, report))
         else:
             print("\n".join(_lines(runtime, report)))
     if not report.exact:
@@ -169,7 +166,6 @@ def _mark(passed: bool) -> str:
 
 def _as_json(runtime: Runtime, report: Report) -> figures.Json:
     return {
-        "schema": figures.SCHEMA,
         "exact": report.exact if report.complete or not report.exact else None,
         "complete": report.complete,
         **figures.models(runtime),

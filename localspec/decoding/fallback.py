@@ -6,6 +6,7 @@ from collections import Counter, deque
 from dataclasses import dataclass
 
 from localspec.types import DraftOrigin, Mode, ModeChanged, RoundStats
+from localspec.units import MODE_NAMES
 
 WINDOW_TOKENS = 64
 WINDOW_S = 0.4
@@ -21,7 +22,6 @@ _FALLBACKS: dict[Mode, tuple[Mode, ...]] = {
     "ngram": ("ngram", "off"),
     "off": ("off",),
 }
-_NAMES: dict[Mode, str] = {"ssd": "SSD", "sd": "SD", "ngram": "n-gram drafting", "off": "plain decoding"}
 
 
 class PlainCost:
@@ -133,7 +133,7 @@ class ModeFallback:
             self._patience = FIRST_PATIENCE
             return None
         self._patience *= 2
-        reason = f"{self._figure(rate)}, {_NAMES[trial.interrupted]} {trial.rate:.0f}"
+        reason = f"{self._figure(rate)}, {MODE_NAMES[trial.interrupted]} {trial.rate:.0f}"
         return self._change(trial.interrupted, rate, reason)
 
     def _down(self, rate: float, depth: int) -> ModeChanged | None:
@@ -155,17 +155,19 @@ class ModeFallback:
         unproven, self._unproven = self._unproven and self.mode == "off", False
         delivered = self._delivered[best]
         if unproven and rate < (1.0 - MARGIN) * delivered:
-            return self._change(best, rate, f"{self._figure(rate)}, {_NAMES[best]} {delivered:.0f} before")
+            return self._change(
+                best, rate, f"{self._figure(rate)}, {MODE_NAMES[best]} {delivered:.0f} before"
+            )
         if self._waited < self._patience:
             return None
-        reason = f"{_NAMES[best]} is tried again after {self._waited} tokens"
+        reason = f"{MODE_NAMES[best]} is tried again after {self._waited} tokens"
         interrupted = self.mode
         change = self._change(best, rate, reason)
         self._trial = _Trial(interrupted, rate)
         return change
 
     def _figure(self, rate: float) -> str:
-        return f"{_NAMES[self.mode]} {rate:.0f} tok/s over the last {self._window.tokens} tokens"
+        return f"{MODE_NAMES[self.mode]} {rate:.0f} tok/s over the last {self._window.tokens} tokens"
 
     def _change(self, mode: Mode, rate: float, reason: str) -> ModeChanged:
         self._delivered[self.mode] = rate

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from localspec.decoding.policy import LatencyModel
 from localspec.types import Mode
+from localspec.units import LONG_MODES
 
 ACCEPTANCE = 0.7  # of a draft token, before anything is known about this pair
 HIT_RATE = 0.7  # of prepared outcomes, likewise
@@ -16,7 +17,6 @@ LENGTHS = range(1, 9)
 PYTHON_S = 2e-4  # around each native call that the target waits for; it matters with tiny models only
 HANDOFF_S = 3e-4  # per round, for two threads to take turns; likewise
 DRAFT_SHARE = 4  # where both models compute on the processor at once, the draft takes one core in so many
-_NAMES: dict[Mode, str] = {"off": "plain decoding", "sd": "speculative decoding", "ssd": "drafting ahead"}
 
 CallSeconds = Callable[[int], float]
 """The seconds of a call by the number of its tokens or branches."""
@@ -61,7 +61,7 @@ def predict(
 
 def explain(ranked: Sequence[PredictedSpeed]) -> str:
     """Return why the first prediction was chosen, in a plain sentence."""
-    figures = ", ".join(f"{_NAMES[found.mode]} {found.tokens_per_s:.0f}" for found in ranked)
+    figures = ", ".join(f"{LONG_MODES[found.mode]} {found.tokens_per_s:.0f}" for found in ranked)
     return f"expected tokens/s from measured costs: {figures}"
 
 

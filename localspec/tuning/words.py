@@ -17,7 +17,7 @@ from localspec.tuning.events import (
     TaskResult,
 )
 from localspec.types import EngineSettings, Interval
-from localspec.units import columns
+from localspec.units import SHORT_MODES, columns
 
 STAGE_WORDS = {
     "machine": "trying ways to open the models",
@@ -33,7 +33,6 @@ UNITS = {
     "study": "trials",
     "confirm": "answers",
 }
-MODE_NAMES = {"off": "plain", "ngram": "n-gram", "sd": "SD", "ssd": "SSD"}
 _CONTENDERS = {
     "best": "the best settings",
     "second": "the second best",
@@ -159,7 +158,7 @@ def gain_interval(estimate: Interval) -> str:
 
 def mode_name(mode: str) -> str:
     """Return a mode as the screen writes it."""
-    return MODE_NAMES.get(mode, mode.upper())
+    return SHORT_MODES.get(mode, mode.upper())
 
 
 def brief(settings: EngineSettings) -> str:
@@ -196,7 +195,7 @@ def contender_name(contender: ConfirmedContender) -> str:
 def mode_words(settings: EngineSettings) -> str:
     """Return who drafts: a model, repetitions of the text, or both."""
     both = settings.fallback == "ngram" and settings.mode in {"sd", "ssd"}
-    return MODE_NAMES[settings.mode] + "+ngram" * both
+    return SHORT_MODES[settings.mode] + "+ngram" * both
 
 
 def settings_words(settings: EngineSettings) -> str:
@@ -221,7 +220,7 @@ def settings_words(settings: EngineSettings) -> str:
 
 def dropped_words(dropped: Dropped) -> str:
     """Return what could not be measured, and why."""
-    name = (MODE_NAMES | _CONTENDERS).get(dropped.name, dropped.name)
+    name = (SHORT_MODES | _CONTENDERS).get(dropped.name, dropped.name)
     return f"{name} could not be measured: {dropped.reason}"
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from localspec.app import tuning
 from localspec.app.options import PairOptions
-from localspec.app.tuning import Stop, Stoppable, opener
+from localspec.app.tuning import Stop, opener, stoppable
 from localspec.decoding.measurements import CallCosts, CostRequest
 from localspec.errors import Cancelled, EngineError
 from localspec.inference.interface import TunableModels
@@ -140,12 +140,12 @@ def test_nothing_is_opened_after_a_stop() -> None:
 
 def test_models_that_nobody_stops_answer_as_ever() -> None:
     models = ScriptedModels(says("hello ", "world"))
-    stoppable = Stoppable(cast(TunableModels, models), Stop())
-    assert [type(event) for event in stoppable.generate(Request("Hi"))] == [
+    stopping = stoppable(cast(TunableModels, models), Stop())
+    assert [type(event) for event in stopping.generate(Request("Hi"))] == [
         type(event) for event in ScriptedModels(says("hello ", "world")).generate(Request("Hi"))
     ]
-    assert (stoppable.target, stoppable.draft, stoppable.notes) == (models.target, models.draft, ())
-    assert stoppable.choose_settings()[0].mode == "ssd"
+    assert (stopping.target, stopping.draft, stopping.notes) == (models.target, models.draft, ())
+    assert stopping.choose_settings()[0].mode == "ssd"
 
 
 PAIR = PairOptions(

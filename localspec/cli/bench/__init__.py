@@ -112,8 +112,6 @@ def parser() -> Parser:
 def main(argv: Sequence[str]) -> int:
     """Run the verb and return its exit code."""
     args = parser().parse_args(argv)
-    if args.list_devices:
-        return opening.list_devices()
     prompts = prompts_of(args)
     args.draft_length = max(args.lengths, default=None)
     pair = pair_options(args)

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 from localspec.app.figures import Json, finite
 from localspec.benchmark.harness import Run
 from localspec.cli.bench.contenders import BenchRequest
-from localspec.hardware.placement.words import size
 from localspec.tuning.words import figure
 from localspec.types import Interval
+from localspec.units import memory
 
 if TYPE_CHECKING:
     from localspec.benchmark.figures import Row, SpeedTable
@@ -110,7 +110,7 @@ _COLUMNS: tuple[tuple[str, Callable[[Row], str]], ...] = (
     ("wait ms", lambda row: _milliseconds(row.wait_s)),
     ("Python ms", lambda row: _milliseconds(row.python_s)),
     ("of bound", lambda row: _percent(row.of_bound)),
-    ("memory", lambda row: UNKNOWN if row.memory_peak is None else size(row.memory_peak)),
+    ("memory", lambda row: UNKNOWN if row.memory_peak is None else memory(row.memory_peak)),
 )
 
 

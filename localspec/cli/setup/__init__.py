@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from typing import get_args
 
 from localspec.cli.setup.steps import Bundled, OnDisk, Pick, converse
 from localspec.cli.shared.arguments import Parser, set_up_logging, verb_parser
-from localspec.cli.shared.console import SUCCESS, is_terminal, say
+from localspec.cli.shared.console import SUCCESS, is_terminal, print_json, say
 from localspec.errors import UserError
 from localspec.storage import paths
 from localspec.storage.config import read_config
 from localspec.types import TaskType
-
-SCHEMA = 1
 
 
 def parser() -> Parser:
@@ -56,7 +53,7 @@ def main(argv: Sequence[str]) -> int:
     if not written:
         say("Nothing was written.")
     if args.json:
-        print(json.dumps({"schema": SCHEMA, "written": written, **work.as_json()}, ensure_ascii=False))
+        print_json({"written": written, **work.as_json()})
     return SUCCESS
 
 

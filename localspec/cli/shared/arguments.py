@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import NoReturn, get_args
 
 from localspec.app.options import MODES
-from localspec.cli.shared.opening import fetch
+from localspec.cli.shared.opening import fetch, list_devices
 from localspec.errors import UserError
 from localspec.models.names import parse
 from localspec.storage.config import LARGEST_CONTEXT, SMALLEST_CONTEXT
@@ -149,6 +149,14 @@ class Parser(argparse.ArgumentParser):
         raise UserError(message.removeprefix("argument "), f"see `{self.prog} --help`")
 
 
+class _ListDevices(argparse.Action):
+    """Lists the devices and leaves, as `--help` does."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
+        list_devices()
+        parser.exit()
+
+
 def verb_parser(verb: str, description: str) -> Parser:
     """Return an empty parser for one verb."""
     return Parser(
@@ -232,7 +240,7 @@ def add_device_flags(parser: Parser) -> None:
         metavar="NAMES",
         help="devices of the draft model",
     )
-    add("--list-devices", action="store_true", help="list the devices and leave")
+    add("--list-devices", action=_ListDevices, nargs=0, help="list the devices and leave")
 
 
 def add_sampling_flags(parser: Parser) -> None:

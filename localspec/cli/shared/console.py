@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from errno import ENOSPC
 from itertools import count
 from types import FrameType
 from typing import TextIO
 
+from localspec.app.figures import finite
 from localspec.errors import Cancelled, LocalSpecError, UserError
 from localspec.types import Provenance, TextDelta
 
@@ -61,6 +63,11 @@ def say(text: str) -> None:
         if isinstance(error, BrokenPipeError) and _are_one(sys.stdout, sys.stderr):
             raise
         forget(sys.stderr)
+
+
+def print_json(value: Mapping[str, object]) -> None:
+    """Print one JSON object for programs, under the number of its schema."""
+    print(json.dumps(finite({"schema": 1, **value}), default=str))
 
 
 def _are_one(one: TextIO, other: TextIO) -> bool:

@@ -116,12 +116,11 @@ def note(text: str) -> None:
     say(f"note: {text}")
 
 
-def list_devices() -> int:
-    """Print a line for each device that a model can sit on; return the exit code."""
+def list_devices() -> None:
+    """Print a line for each device that a model can sit on."""
     for device in _devices():
         memory = f"{device.memory_total / 2**30:.1f} GiB, {device.memory_free / 2**30:.1f} GiB free"
         print(f"{device.name}: {device.description} ({memory})")
-    return 0
 
 
 def _devices() -> tuple[BackendDevice, ...]:

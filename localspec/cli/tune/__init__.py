@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import shlex
 import shutil
 import sys
@@ -24,7 +23,6 @@ from localspec.app.tuning import (
     seated_pair,
     stopped_profiles,
 )
-from localspec.cli.shared import opening
 from localspec.cli.shared.arguments import (
     Parser,
     add_device_flags,
@@ -34,7 +32,7 @@ from localspec.cli.shared.arguments import (
     verb_parser,
     whole,
 )
-from localspec.cli.shared.console import INTERRUPTED, SUCCESS, is_terminal, on_interrupt, say
+from localspec.cli.shared.console import INTERRUPTED, SUCCESS, is_terminal, on_interrupt, print_json, say
 from localspec.cli.tune.display import view
 from localspec.errors import Cancelled, UserError
 from localspec.storage import paths
@@ -48,7 +46,6 @@ if TYPE_CHECKING:
     from localspec.hardware.device_info import Placement
     from localspec.tuning.events import TaskResult, TuneProgress
 
-SCHEMA = 1
 _WIDE = 200  # columns of what is no terminal: each result on a line
 EXPORTS = ("llama-server", "preset.ini", "llama-swap", "toml")
 REPORT_FILE = "localspec-tune.html"
@@ -99,8 +96,6 @@ def _add_kept_flags(result: Parser) -> None:
 def main(argv: Sequence[str]) -> int:
     """Run the verb and return its exit code."""
     args = parser().parse_args(argv)
-    if args.list_devices:
-        return opening.list_devices()
     _check(args)
     set_up_logging(verbose=args.verbose)
     if args.show or args.reset or args.export or args.report is not None:
@@ -181,14 +176,13 @@ def _print_results(
     if args.json:
         workplace = progress.workplace.workplace if progress.workplace is not None else None
         value = {
-            "schema": SCHEMA,
             "complete": not is_stopped,
             "target": str(pair.target.path),
             "draft": None if pair.draft is None else str(pair.draft.path),
             "workplace": None if workplace is None else asdict(workplace),
             "tasks": [result_json(result) for result in progress.results],
         }
-        print(json.dumps(value, default=str))
+        print_json(value)
     else:
         width = shutil.get_terminal_size().columns if is_terminal(sys.stdout) else _WIDE
         for line in result_lines(progress.results, width, glyphs(sys.stdout.encoding)):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, cast, get_args
 from localspec.app.options import PairOptions
 from localspec.app.tuned_pair import without_given
 from localspec.app.tuning import TuneRequest, at_workplace, identity_of, plan_of, profiles_of, seated_pair
-from localspec.cli.shared.console import FAILURE, SUCCESS, is_terminal, say
+from localspec.cli.shared.console import FAILURE, SUCCESS, is_terminal, print_json, say
 from localspec.errors import LocalSpecError, UserError
 from localspec.storage import paths
 from localspec.storage.profiles import profiles
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
     from localspec.tuning.export import ExportForm
 
 
-SCHEMA = 1
 _WIDE = 200
 _PAGE = b"<!doctype html"
 _HEAD = ("", "task", "settings", "tok/s", "of plain (95%)", "tuned")
@@ -59,7 +57,7 @@ def show(args: argparse.Namespace) -> int:
     listed = [Listed(kept, _stale(kept.identity, now)) for kept in found]
     if args.json:
         values = [asdict(each.kept) | {"stale": each.stale} for each in listed]
-        print(json.dumps({"schema": SCHEMA, "kept": values}))
+        print_json({"kept": values})
         return SUCCESS
     if not listed:
         for_tasks = f" for {', '.join(chosen)}" if chosen else ""
@@ -159,7 +157,7 @@ def reset(args: argparse.Namespace) -> int:
         with suppress(OSError):
             RunFolder(identity.pair).forget(task)
     if args.json:
-        print(json.dumps({"schema": SCHEMA, "forgotten": count}))
+        print_json({"forgotten": count})
     else:
         say(f"forgot {count} task{'s' * (count != 1)}" if count else f"{what[4:]} were not kept anyway")
     return SUCCESS
@@ -181,7 +179,10 @@ def report(args: argparse.Namespace) -> int:
     if given is None:
         raise UserError(f"{pair_name(identity)} is not tuned", "run `localspec tune` first")
     write_report(path, given)
-    print(json.dumps({"schema": SCHEMA, "file": str(path)}) if args.json else path)
+    if args.json:
+        print_json({"file": str(path)})
+    else:
+        print(path)
     return SUCCESS
 
 
@@ -235,7 +236,7 @@ def main(args: argparse.Namespace) -> int:
     found = exported(args.export, opened, identity, tasks_of(args))
     if args.json:
         values = [asdict(each) for each in found]
-        print(json.dumps({"schema": SCHEMA, "format": args.export, "tasks": values}))
+        print_json({"format": args.export, "tasks": values})
     else:
         print(together(args.export, found), end="")
     return SUCCESS

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from localspec import units
 from localspec.errors import UserError
 from localspec.hardware.device_info import Alternative, DeviceAssignment, Machine, Placement
 from localspec.hardware.memory.estimate import estimate
@@ -149,7 +150,7 @@ def _costs_of_overrides(
         yield "the flags cost no speed against the plan without them"
         return
     moved = [
-        f"{words.size(abs(more))} {'more' if more > 0 else 'less'} on {name}"
+        f"{units.memory(abs(more))} {'more' if more > 0 else 'less'} on {name}"
         for name, more in _differences(chosen, best).items()
         if abs(more) >= 2**20
     ]

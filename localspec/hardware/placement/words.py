@@ -7,17 +7,12 @@ from collections.abc import Sequence
 from localspec.decoding.speed_model import ACCEPTANCE, HIT_RATE, PredictedSpeed
 from localspec.hardware.bandwidth import PROCESSOR
 from localspec.hardware.device_info import DeviceNeed
-from localspec.hardware.memory.budget import GIB, Shortage
+from localspec.hardware.memory.budget import Shortage
 from localspec.hardware.placement.candidates import PlacementCandidate, PlacementSearch, is_recurrent
 from localspec.hardware.placement.constraints import LayerSplit
+from localspec.units import MODE_NAMES, memory
 
-_MODES = {"off": "plain decoding", "sd": "SD", "ssd": "SSD"}
 _MIXTURE = 0.8  # a model that reads less than this share of its layers for one token is a mixture of experts
-
-
-def size(amount: float) -> str:
-    """Return bytes as people say them."""
-    return f"{amount / GIB:.1f} GiB" if abs(amount) >= GIB else f"{amount / 2**20:.0f} MiB"
 
 
 def rate(tokens_per_s: float) -> str:
@@ -33,7 +28,7 @@ def describe(found: PlacementCandidate, search: PlacementSearch) -> str:
     if found.draft is None:
         return f"{target}, no draft"
     draft = _assignments(found.draft, len(search.draft.layers))
-    return f"{target}, draft on {draft} ({_MODES[found.best.mode]})"
+    return f"{target}, draft on {draft} ({MODE_NAMES[found.best.mode]})"
 
 
 def _assignments(split: LayerSplit, layers: int) -> str:
@@ -51,7 +46,7 @@ def _assignments(split: LayerSplit, layers: int) -> str:
 def lack(shortages: Sequence[Shortage]) -> str:
     """Return what does not fit, with the numbers."""
     return ", ".join(
-        f"{short.device} has {size(short.available)} to give and {size(short.needed)} are needed"
+        f"{short.device} has {memory(short.available)} to give and {memory(short.needed)} are needed"
         for short in shortages
     )
 
@@ -59,26 +54,26 @@ def lack(shortages: Sequence[Shortage]) -> str:
 def target_reason(found: PlacementCandidate, search: PlacementSearch) -> str:
     """Return why the target sits where it does."""
     needs, split = found.target_needs, found.target
-    total, layers = size(sum(need.total for need in needs)), len(search.target.layers)
+    total, layers = memory(sum(need.total for need in needs)), len(search.target.layers)
     if not split.devices:
         why = "" if search.budget.cards else "; this build of llama.cpp finds no graphics card"
         return f"the target ({total}) computes on the processor{why}"
     rest = layers - split.on_cards
     if rest == 0 and len(split.devices) == 1:
         name = split.devices[0]
-        return f"the target needs {size(_on(needs, name))} and fits on {_roomy(search, name)}"
+        return f"the target needs {memory(_on(needs, name))} and fits on {_roomy(search, name)}"
     parts = [
-        f"{count} of {layers} layers ({size(_on(needs, name))}) on {_roomy(search, name)}"
+        f"{count} of {layers} layers ({memory(_on(needs, name))}) on {_roomy(search, name)}"
         for name, count in zip(split.devices, split.layers, strict=True)
     ]
     if rest:
-        parts.append(f"{rest} with the processor ({size(_on(needs, PROCESSOR))})")
+        parts.append(f"{rest} with the processor ({memory(_on(needs, PROCESSOR))})")
     return f"the target needs {total} and is split: {', '.join(parts)}"
 
 
 def _roomy(search: PlacementSearch, name: str) -> str:
     free, reserve = search.budget.devices[name].memory_free, search.budget.reserve[name]
-    return f"{name} ({size(free)} free, {size(reserve)} of it kept free)"
+    return f"{name} ({memory(free)} free, {memory(reserve)} of it kept free)"
 
 
 def _on(needs: Sequence[DeviceNeed], name: str) -> int:
@@ -108,7 +103,7 @@ def _why_closed(search: PlacementSearch) -> str:
 
 def _draft_place(found: PlacementCandidate, split: LayerSplit, layers: int, search: PlacementSearch) -> str:
     mode = found.best.mode
-    draft = f"the draft ({size(sum(need.total for need in found.draft_needs))})"
+    draft = f"the draft ({memory(sum(need.total for need in found.draft_needs))})"
     where = _assignments(split, layers)
     draft_at, target_at = set(split.devices or (PROCESSOR,)), set(found.target.devices or (PROCESSOR,))
     if mode == "ssd" and draft_at == target_at == {PROCESSOR}:
@@ -129,7 +124,7 @@ def _draft_place(found: PlacementCandidate, split: LayerSplit, layers: int, sear
 
 def speed_reason(found: PlacementCandidate, search: PlacementSearch) -> str:
     """Return the expected speeds and what they assume."""
-    figures = ", ".join(f"{_MODES[speed.mode]} {rate(speed.tokens_per_s)}" for speed in found.speeds)
+    figures = ", ".join(f"{MODE_NAMES[speed.mode]} {rate(speed.tokens_per_s)}" for speed in found.speeds)
     if len(found.speeds) == 1:
         return f"expected tokens/s: {figures}"
     known = search.draft.acceptance if search.draft else None
@@ -151,8 +146,8 @@ def shape_reason(search: PlacementSearch) -> str | None:
     if search.draft is None or read >= _MIXTURE * whole:
         return None
     return (
-        f"the target is a mixture of experts: one token reads {size(read)} of its {size(whole)}, several at "
-        "once read more, so that speculation gains less"
+        f"the target is a mixture of experts: one token reads {memory(read)} of its {memory(whole)}, "
+        "several at once read more, so that speculation gains less"
     )
 
 
@@ -224,6 +219,6 @@ def mode_alternatives(chosen: PlacementCandidate) -> list[tuple[str, str, Predic
     if chosen.best.mode == "off":
         reasons = dict.fromkeys(reasons, "expected to gain less than 5% over plain decoding")
     return [
-        (f"the same seats with {_MODES[speed.mode]}", reasons[speed.mode], speed)
+        (f"the same seats with {MODE_NAMES[speed.mode]}", reasons[speed.mode], speed)
         for speed in chosen.speeds[1:]
     ]

@@ -15,7 +15,6 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from localspec.hardware.placement.words import size
 from localspec.tuning.words import (
     brief,
     contender_name,
@@ -27,6 +26,7 @@ from localspec.tuning.words import (
     parameters,
     percent,
 )
+from localspec.units import memory
 
 Point = tuple[float, float]
 FOLDER = Path(__file__).parent
@@ -110,11 +110,11 @@ _FILTERS: tuple[Callable[..., str], ...] = (
     contender_words,
     fixed,
     low_to_high,
+    memory,
     milliseconds,
     mode_name,
     parameters,
     percent,
-    size,
 )
 
 
