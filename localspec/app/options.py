@@ -9,8 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import get_args
 
-from localspec.chat.answer_settings import SessionRequest
-from localspec.chat.auto import AUTO, with_auto
+from localspec.chat.answer_settings import AUTO, SessionRequest, with_auto
 from localspec.errors import UserError
 from localspec.models.names import Reference, file_named
 from localspec.storage.config import read_config

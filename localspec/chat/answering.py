@@ -1,13 +1,15 @@
-"""One answer from its first event to its last: kept while it comes, whatever happens."""
+"""One answer from its first event to its last: kept while it comes, and handed to whoever looks at it."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import groupby
+from typing import Any
 
-from localspec.chat.messages import AnswerRecord, RoundMark, Span, State, StoredMessage
+from localspec.chat.messages import AnswerRecord, RoundMark, Shown, Span, State, StoredMessage
 from localspec.chat.tree import Branches
 from localspec.decoding.tally import Tally
 from localspec.errors import Cancelled, EngineError, StoreError
@@ -18,6 +20,7 @@ from localspec.types import (
     GenerationEvent,
     Mode,
     ModeChanged,
+    PromptProgress,
     Provenance,
     Request,
     RoundDone,
@@ -220,3 +223,87 @@ def _close(generated: Iterator[GenerationEvent]) -> None:
     if isinstance(generated, Generator):
         with suppress(EngineError):
             generated.close()
+
+
+@dataclass(frozen=True, slots=True)
+class LiveUpdate:
+    """What has come since the last look; of the progress only the latest."""
+
+    started: StoredMessage | None = None
+    text: str = ""
+    pieces: tuple[TextPiece, ...] = ()  # of `text`, neighbours of different provenance
+    rounds: tuple[RoundMark, ...] = ()
+    progress: PromptProgress | None = None
+    changes: tuple[ModeChanged, ...] = ()
+    finished: Finished | None = None
+    saved: Saved | None = None
+    error: BaseException | None = None
+
+
+class LiveAnswer:
+    """One answer under way: one thread puts events in, another takes out what they come to; neither waits."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._waiting: list[AnswerEvent | BaseException] = []
+        self._started: StoredMessage | None = None
+        self._drained: list[TextPiece] = []
+
+    def take(self, event: AnswerEvent) -> None:
+        """Add the next event."""
+        with self._lock:
+            self._waiting.append(event)
+
+    def fail(self, error: BaseException) -> None:
+        """Add that the answer ended with an error."""
+        with self._lock:
+            self._waiting.append(error)
+
+    def drain(self) -> LiveUpdate:
+        """Return what has come since the last call."""
+        with self._lock:
+            waiting, self._waiting = self._waiting, []
+        update = _update_of(waiting)
+        self._started = update.started or self._started
+        self._drained += update.pieces
+        return update
+
+    def so_far(self) -> Shown | None:
+        """Return the message with what was drained, for a screen that shows it anew; None before `started`.
+
+        It belongs to the thread that drains. The spans are those of the new text alone.
+        """
+        if self._started is None:
+            return None
+        pieces = joined(self._drained)
+        text = self._started.content + "".join(piece.text for piece in pieces)
+        spans = tuple(Span(len(piece.text), piece.provenance) for piece in pieces)
+        return Shown(replace(self._started, content=text), spans=spans)
+
+
+def _update_of(events: Iterable[AnswerEvent | BaseException]) -> LiveUpdate:
+    pieces: list[TextPiece] = []
+    rounds: list[RoundMark] = []
+    changes: list[ModeChanged] = []
+    latest: dict[str, Any] = {}
+    for event in events:
+        match event:
+            case TextDelta():
+                pieces += event.pieces
+            case RoundDone(stats, tokens):
+                rounds.append(RoundMark(stats, tokens))
+            case ModeChanged():
+                changes.append(event)
+            case Started(message):
+                latest["started"] = message
+            case PromptProgress():
+                latest["progress"] = event
+            case Finished():
+                latest["finished"] = event
+            case Saved():
+                latest["saved"] = event
+            case _:
+                latest["error"] = event
+    whole = joined(pieces)
+    text = "".join(piece.text for piece in whole)
+    return LiveUpdate(text=text, pieces=whole, rounds=tuple(rounds), changes=tuple(changes), **latest)

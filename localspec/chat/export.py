@@ -6,12 +6,12 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from localspec.chat.messages import AnswerRecord, Attachment, ChatInfo, Role, State, StoredMessage
+from localspec.chat.messages import AnswerRecord, Attachment, ChatInfo, State, StoredMessage
 from localspec.chat.store.record_codec import from_plain, to_plain
 from localspec.chat.tree import Tree
 from localspec.errors import UserError
@@ -121,33 +121,6 @@ _YEAR_9999 = 253_370_764_800.0  # begins: all of it no calendar of a zone furthe
 Parsed = tuple[ChatInfo, tuple[StoredMessage, ...], dict[int, AnswerRecord]]
 
 
-@dataclass(frozen=True, slots=True)
-class _Chat:
-    """What a file says of a chat."""
-
-    title: str
-    created: float
-    updated: float
-    pinned: bool = False
-    profile: str = "general"
-    system: str | None = None
-    leaf: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class _Message:
-    """What a file says of a message, but for its record."""
-
-    id: int
-    parent: int | None
-    role: Role
-    content: str
-    created: float
-    state: State = "complete"
-    attachments: tuple[Attachment, ...] = ()
-    dropped: bool = False
-
-
 def parse(text: str) -> Parsed:
     """Return the chat, messages and records of an exported chat, with the numbers that the file uses.
 
@@ -232,30 +205,29 @@ def _parsed(value: object) -> Parsed:
 
 
 def _chat(value: object, messages: Mapping[int, StoredMessage]) -> ChatInfo:
-    chat = checked(_Chat, value, "chat")
+    chat = checked(ChatInfo, _without_own_numbers(value, "id", "messages", draft=""), "chat")
     _check_texts("chat", [chat.title, chat.profile, chat.system or ""])
     _check_time(chat.created, "chat.created")
     _check_time(chat.updated, "chat.updated")
     if chat.leaf is not None and chat.leaf not in messages:
         raise UnexpectedError(f"chat.leaf: there is no message {chat.leaf}")
-    return ChatInfo(
-        0, chat.title, chat.created, chat.updated, chat.pinned, len(messages), chat.profile, chat.system,
-        chat.leaf,
-    )  # fmt: skip
+    return replace(chat, messages=len(messages))
+
+
+def _without_own_numbers(value: object, *names: str, **others: object) -> object:
+    """Return an object with 0 for what the store numbers and counts by itself."""
+    return {**value, **dict.fromkeys(names, 0), **others} if isinstance(value, Mapping) else value
 
 
 def _message(value: object, earlier: Mapping[int, StoredMessage], where: str) -> StoredMessage:
-    found = checked(_Message, value, where)
+    found = checked(StoredMessage, _without_own_numbers(value, "chat"), where)
     if found.id in earlier:
         raise UnexpectedError(f"{where}.id: there are two messages {found.id}")
     if found.parent is not None and found.parent not in earlier:
         raise UnexpectedError(f"{where}.parent: there is no message {found.parent} before this one")
     _check_time(found.created, f"{where}.created")
     _check_texts(where, [found.content, *(part for a in found.attachments for part in (a.name, a.text))])
-    return StoredMessage(
-        found.id, 0, found.parent, found.role, found.content, found.created,
-        "stopped" if found.state == "writing" else found.state, found.attachments, found.dropped,
-    )  # fmt: skip
+    return replace(found, state="stopped") if found.state == "writing" else found
 
 
 def _check_texts(where: str, texts: Sequence[str]) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from localspec.chat.answer_settings import AnswerOptions
 from localspec.chat.answering import AnswerEvent, Answering, Saved, Started
 from localspec.chat.live_stats import label
-from localspec.chat.messages import AnswerRecord, Attachment, ChatInfo, Shown, StoredMessage
+from localspec.chat.messages import AnswerRecord, Attachment, Shown, StoredMessage
 from localspec.chat.prompting import exchanges_of, to_prompt
 from localspec.chat.tree import Branches, Tree
 from localspec.errors import UserError
@@ -23,49 +23,36 @@ if TYPE_CHECKING:
 __all__ = ["AnswerEvent", "OpenChat", "Saved", "Started"]
 
 
-class OpenChat:
+class OpenChat(Branches):
     """A chat of the store; one thread may write an answer while others read it and walk its branches."""
 
     def __init__(
         self, store: Store, chat_id: int, system: str = "", *, clock: Callable[[], float] = time.monotonic
     ) -> None:
         """Open a chat; `system` is used where the chat has no system prompt of its own."""
+        super().__init__(store, chat_id)
         self.system = system
-        self._branches = Branches(store, chat_id)
         self._clock = clock
-
-    @property
-    def info(self) -> ChatInfo:
-        """Return the chat as it was when it was last read or added to."""
-        return self._branches.info
 
     @property
     def path(self) -> tuple[StoredMessage, ...]:
         """Return the shown branch."""
-        return self._branches.tree.path
+        return self.tree.path
 
     def shown(self) -> tuple[Shown, ...]:
         """Return the shown branch as a screen shows it."""
-        tree = self._branches.tree
+        tree = self.tree
         return tuple(self._shown(tree, message) for message in tree.path)
 
     def shown_one(self, message_id: int) -> Shown:
         """Return one message as a screen shows it, also of a branch that is not shown."""
-        return self._shown(self._branches.tree, self._branches.message(message_id))
+        return self._shown(self.tree, self.message(message_id))
 
     def _shown(self, tree: Tree, message: StoredMessage) -> Shown:
         siblings = tree.siblings(message.id)
         shown = Shown(message, siblings.index(message.id) + 1, len(siblings))
-        record = self._branches.outline(message.id)
+        record = self.outline(message.id)
         return shown if record is None else replace(shown, spans=record.spans, label=label(record))
-
-    def record(self, message_id: int) -> AnswerRecord | None:
-        """Return how an answer came about; None of a person's own text, and while it is first written."""
-        return self._branches.record(message_id)
-
-    def outline(self, message_id: int) -> AnswerRecord | None:
-        """Return the same, maybe without the rounds, and never wait for the store."""
-        return self._branches.outline(message_id)
 
     def prompt(self) -> tuple[Message, ...]:
         """Return what the model reads of the shown branch, as `to_prompt` describes it."""
@@ -76,54 +63,50 @@ class OpenChat:
         own = self.info.system
         return self.system if own is None else own
 
-    def reload(self) -> None:
-        """Read the chat again, after somebody else changed it in the store."""
-        self._branches.reload()
-
     def ask(self, text: str, attachments: Sequence[Attachment] = ()) -> StoredMessage:
         """Add a question at the end of the shown branch; raises `UserError` if it says nothing."""
         _check_question(text, attachments)
-        return self._branches.add(self._branches.tree.leaf, "user", text, attachments=attachments)
+        return self.add(self.tree.leaf, "user", text, attachments=attachments)
 
     def edit(self, message_id: int, text: str) -> StoredMessage:
         """Add another version of a message beside it, and show the branch that ends there."""
-        message = self._branches.message(message_id)
+        message = self.message(message_id)
         if message.role == "user":
             _check_question(text, message.attachments)
-        return self._branches.add(message.parent, message.role, text, attachments=message.attachments)
+        return self.add(message.parent, message.role, text, attachments=message.attachments)
 
     def switch(self, message_id: int, step: int) -> None:
         """Show the branch so many siblings further, backwards if negative, and no further than there are."""
-        tree = self._branches.tree
-        siblings = tree.siblings(self._branches.message(message_id).id)
+        tree = self.tree
+        siblings = tree.siblings(self.message(message_id).id)
         place = min(max(siblings.index(message_id) + step, 0), len(siblings) - 1)
         if siblings[place] != message_id:
-            self._branches.move(tree.leaf_below(siblings[place]))
+            self.move(tree.leaf_below(siblings[place]))
 
     def back_to(self, message_id: int) -> None:
         """End the shown branch at a message; what follows it stays as a branch."""
-        self._branches.move(self._branches.message(message_id).id)
+        self.move(self.message(message_id).id)
 
     def go_to(self, message_id: int) -> None:
         """Show the branch that a message is in, unless it is shown or the message is gone."""
-        tree = self._branches.tree
+        tree = self.tree
         shown = {message.id for message in tree.path}
         if message_id in tree.messages.keys() - shown:
-            self._branches.move(tree.leaf_below(message_id))
+            self.move(tree.leaf_below(message_id))
 
     def settle(self) -> None:
         """Show an answer again where the shown branch ends in a question that has some."""
-        tree = self._branches.tree
+        tree = self.tree
         if (leaf := tree.answered().leaf) != tree.leaf:
-            self._branches.move(leaf)
+            self.move(leaf)
 
     def drop(self, ids: Iterable[int]) -> None:
         """Stop sending messages of the shown branch to the model, in whole exchanges."""
-        self._branches.set_dropped(self._whole_exchanges(ids), dropped=True)
+        self.set_dropped(self._whole_exchanges(ids), dropped=True)
 
     def restore(self, ids: Iterable[int]) -> None:
         """Send messages of the shown branch to the model again, in whole exchanges."""
-        self._branches.set_dropped(self._whole_exchanges(ids), dropped=False)
+        self.set_dropped(self._whole_exchanges(ids), dropped=False)
 
     def _whole_exchanges(self, ids: Iterable[int]) -> tuple[int, ...]:
         wanted = frozenset(ids)
@@ -132,11 +115,11 @@ class OpenChat:
 
     def set_plain(self, message_id: int, plain: PlainRate) -> Saved:
         """Keep with an answer the plain decoding that its ratio refers to."""
-        message, record = self._branches.message(message_id), self.record(message_id)
+        message, record = self.message(message_id), self.record(message_id)
         if record is None:
             raise UserError("this message has no speed to compare", "pick an answer that a model wrote")
         record = replace(record, plain=plain)
-        return Saved(self._branches.write(message_id, message.content, message.state, record), record)
+        return Saved(self.write(message_id, message.content, message.state, record), record)
 
     def answer(
         self, models: OpenModels, options: AnswerOptions, *, continues: int | None = None
@@ -151,17 +134,17 @@ class OpenChat:
         and its `StoreError` is raised at the end.
         """
         place = self._answer_again(continues) if continues is not None else self._question()
-        path = self._branches.tree.path_to(place.id)
+        path = self.tree.path_to(place.id)
         request = replace(
             options.request,
             prompt=to_prompt(self._system, path, continues=continues is not None),
             seed=_drawn_seed() if options.request.seed is None else options.request.seed,
         )
-        answering = Answering(self._branches, place, _record(models, options, request), self._clock)
+        answering = Answering(self, place, _record(models, options, request), self._clock)
         yield from answering.events(models, request)
 
     def _answer_again(self, message_id: int) -> StoredMessage:
-        message = self._branches.message(message_id)
+        message = self.message(message_id)
         if message.role != "assistant":
             raise UserError("only an answer can be continued", "pick an answer, or ask for a new one")
         return message

@@ -8,14 +8,18 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 from localspec.chat.answer_settings import (
+    AUTO,
     NONE,
     Answered,
     AnswerOptions,
     Chooser,
     PairKnowledge,
+    Question,
     SessionRequest,
+    followed,
+    is_auto,
+    with_auto,
 )
-from localspec.chat.auto import AUTO, Question, followed, is_auto, with_auto
 from localspec.chat.live_stats import PlainRates, depth
 from localspec.chat.messages import SearchHit
 from localspec.chat.open_chat import AnswerEvent, OpenChat, Saved

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 from localspec.app import figures
 from localspec.app.options import pair_options, profiles_named, session_request
 from localspec.app.tuned_pair import KnownPair
-from localspec.chat.answer_settings import Answered, AnswerOptions, Chooser
-from localspec.chat.auto import Question, followed
+from localspec.chat.answer_settings import Answered, AnswerOptions, Chooser, Question, followed
 from localspec.cli.shared import opening
 from localspec.cli.shared.answer import StreamedAnswer, write_answer
 from localspec.cli.shared.arguments import (

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from localspec.app import placing
 from localspec.app.options import pair_options, session_request
 from localspec.app.tuned_pair import KnownPair, settled
-from localspec.chat.auto import with_auto
+from localspec.chat.answer_settings import with_auto
 from localspec.cli.shared.arguments import Parser, add_answer_flags, verb_parser
 from localspec.errors import UserError
 from localspec.llama.model import check_model_file

@@ -8,8 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from localspec.chat.answer_settings import NONE, Answered, PairKnowledge, SessionRequest, TunedChoice
-from localspec.chat.auto import with_auto
+from localspec.chat.answer_settings import (
+    NONE,
+    Answered,
+    PairKnowledge,
+    SessionRequest,
+    TunedChoice,
+    with_auto,
+)
 from localspec.chat.open_chat import Saved
 from localspec.chat.session import ChatSession
 from localspec.chat.store import Store

@@ -3,7 +3,7 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
-from localspec.chat.live import LiveAnswer, LiveUpdate
+from localspec.chat.answering import LiveAnswer, LiveUpdate
 from localspec.chat.messages import RoundMark, Shown, Span, StoredMessage
 from localspec.chat.open_chat import OpenChat, Saved, Started
 from localspec.chat.store import Store

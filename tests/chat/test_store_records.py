@@ -25,12 +25,11 @@ def squeezed(value: object) -> bytes:
 
 
 def test_a_record_comes_back_as_it_was() -> None:
-    packed = pack(RECORD)
-    assert unpack(packed.outline, packed.rounds) == RECORD
-    assert unpack(packed.outline) == replace(RECORD, rounds=())
+    outline, rounds = pack(RECORD)
+    assert unpack(outline, rounds) == RECORD
+    assert unpack(outline) == replace(RECORD, rounds=())
     bare = replace(RECORD, draft=None, plain=None, rounds=(), spans=(), changes=())
-    packed = pack(bare)
-    assert unpack(packed.outline, packed.rounds) == bare
+    assert unpack(*pack(bare)) == bare
 
 
 def test_the_sample_uses_every_field() -> None:
@@ -47,9 +46,9 @@ def test_a_long_answer_stays_small() -> None:
         rounds=tuple(RoundMark(each, each.accepted + 1) for each in stats),
         spans=tuple(Span(3 + i % 9, Provenance.PREPARED) for i in range(1400)),
     )
-    packed = pack(long)
-    assert unpack(packed.outline, packed.rounds) == long
-    assert len(packed.outline) + len(packed.rounds) < 16_000
+    outline, rounds = pack(long)
+    assert unpack(outline, rounds) == long
+    assert len(outline) + len(rounds) < 16_000
 
 
 def test_what_a_newer_program_added_is_ignored_and_what_an_older_one_lacked_has_its_default() -> None:
@@ -105,8 +104,8 @@ def test_a_record_that_is_wrong_is_none_and_the_complaint_says_where(
     "data", [b"", b"junk", zlib.compress(b"\xff"), zlib.compress(b"[" * 100_000), squeezed([1])]
 )
 def test_bytes_that_are_no_record(data: bytes) -> None:
-    good = pack(RECORD)
+    outline, rounds = pack(RECORD)
     assert unpack(data) is None
-    assert unpack(data, good.rounds) is None
-    assert unpack(good.outline, data) is None
-    assert unpack(good.outline[:-5], good.rounds) is None
+    assert unpack(data, rounds) is None
+    assert unpack(outline, data) is None
+    assert unpack(outline[:-5], rounds) is None

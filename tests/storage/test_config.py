@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from localspec.chat.auto import with_auto
+from localspec.chat.answer_settings import with_auto
 from localspec.errors import UserError
 from localspec.storage.config import Config, example, read_config
 from localspec.storage.profiles import profiles

@@ -456,9 +456,8 @@ def _insert(connection: sqlite3.Connection, table: str, **values: object) -> int
 
 def _keep_record(connection: sqlite3.Connection, message_id: int, record: AnswerRecord) -> None:
     """Store how an answer came about, in place of what was known before."""
-    packed = record_codec.pack(record)
     connection.execute(
-        "INSERT OR REPLACE INTO records VALUES (?, ?, ?)", (message_id, packed.outline, packed.rounds)
+        "INSERT OR REPLACE INTO records VALUES (?, ?, ?)", (message_id, *record_codec.pack(record))
     )
 
 

@@ -22,6 +22,7 @@ SCHEMA = 1
 MAX_BYTES = 64 * 2**20  # unpacked
 MOST_DRAFTED = 4096  # tokens in one round
 _MICRO = 1_000_000
+_TIMES = ("verify", "draft", "wait", "python", "ahead")
 _LETTERS = {provenance.value[0]: provenance for provenance in Provenance}
 _span = lru_cache(4096)(Span)  # a chat of many answers has many equal ones
 
@@ -49,19 +50,11 @@ class _Spans:
     provenance: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Packed:
-    """A record in the form that the store keeps."""
-
-    outline: bytes
-    rounds: bytes
-
-
-def pack(record: AnswerRecord) -> Packed:
-    """Squeeze a record."""
+def pack(record: AnswerRecord) -> tuple[bytes, bytes]:
+    """Squeeze a record: its outline, and its rounds."""
     plain = to_plain(record)
     rounds = plain.pop("rounds")
-    return Packed(_squeeze(plain), _squeeze(rounds))
+    return _squeeze(plain), _squeeze(rounds)
 
 
 def unpack(outline: bytes, rounds: bytes | None = None) -> AnswerRecord | None:
@@ -122,16 +115,13 @@ def _unsqueeze(data: bytes) -> object:
 
 def _round_columns(rounds: tuple[RoundMark, ...]) -> dict[str, list[int] | list[str]]:
     stats = [mark.stats for mark in rounds]
+    times = {f"{name}_us": [round(getattr(s, f"{name}_s") * _MICRO) for s in stats] for name in _TIMES}
     return {
         "drafted": [s.drafted for s in stats],
         "accepted": [s.accepted for s in stats],
         "origin": [s.origin.value for s in stats],
         "tokens": [mark.tokens for mark in rounds],
-        "verify_us": [round(s.verify_s * _MICRO) for s in stats],
-        "draft_us": [round(s.draft_s * _MICRO) for s in stats],
-        "wait_us": [round(s.wait_s * _MICRO) for s in stats],
-        "python_us": [round(s.python_s * _MICRO) for s in stats],
-        "ahead_us": [round(s.ahead_s * _MICRO) for s in stats],
+        **times,
     }
 
 

@@ -16,9 +16,8 @@ from textual.message import Message
 from textual.screen import ModalScreen
 from textual.widgets import Static, Tab, Tabs
 
-from localspec.chat.comparison import ComparedAnswer, figures, plain_rate, verdict
-from localspec.chat.live import LiveAnswer
-from localspec.chat.live_stats import mode_name
+from localspec.chat.answering import LiveAnswer
+from localspec.chat.live_stats import ComparedAnswer, figures, mode_name, plain_rate, verdict
 from localspec.chat.open_chat import AnswerEvent
 from localspec.types import Mode
 from localspec_tui.widgets.markdown.blocks import clean

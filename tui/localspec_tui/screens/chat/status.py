@@ -7,7 +7,7 @@ from collections.abc import Awaitable
 from contextlib import suppress
 
 from localspec.chat import live_stats
-from localspec.chat.live import LiveUpdate
+from localspec.chat.answering import LiveUpdate
 from localspec.chat.live_stats import Figures, LiveStats
 from localspec.chat.loading import Failed, Loading, LoadState, ModelLoader, Ready
 from localspec.chat.messages import AnswerRecord
