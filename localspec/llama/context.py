@@ -29,7 +29,7 @@ _RECURRENT = "it keeps a running state, not tokens"
 
 
 class Context:
-    """The state of one model: sequence 0 is the trunk, the others are branches.
+    """The state of one model: sequence 0 is the main sequence, the others are branches.
 
     One thread at a time; only `cancel` may be called from another.
     On the CPU it stops native code within one graph node, elsewhere between micro-batches.
@@ -84,7 +84,7 @@ class Context:
 
     @property
     def max_sequences(self) -> int:
-        """Return how many sequences there are, the trunk included."""
+        """Return how many sequences there are, the main sequence included."""
         return self._sizes.sequences
 
     @property
@@ -108,7 +108,7 @@ class Context:
         return self._lengths[self._checked(sequence)]
 
     def evaluate(self, tokens: Sequence[int], logits: int = 1) -> Rows:
-        """Append tokens to the trunk and return the logits after the last `logits` of them.
+        """Append tokens to the main sequence and return the logits after the last `logits` of them.
 
         Raises `Cancelled` with the whole micro-batches so far in place, `ContextFullError` before anything
         is read.
@@ -294,7 +294,7 @@ class Batch:
         self._ids = np.arange(sequences, dtype=np.int32)
         self._id_addresses = self._ids.ctypes.data + np.arange(sequences, dtype=np.uintp) * self._ids.itemsize
         self._pointers = np.full(capacity, self._id_addresses[0], np.uintp)
-        self._fanned = 0  # so many tokens at the front may be of other sequences than the trunk
+        self._fanned = 0  # so many tokens at the front may be of other sequences than the main sequence
         self._counting = np.arange(positions, dtype=np.int32)
         self.native: Native = api.llama_batch(
             n_tokens=0,
@@ -307,7 +307,7 @@ class Batch:
         )
 
     def fill_run(self, tokens: Sequence[int] | NDArray[np.int32], start: int, rows: int) -> None:
-        """Put a run of the trunk's tokens from position `start`; the last `rows` get logits."""
+        """Put a run of the main sequence's tokens from position `start`; the last `rows` get logits."""
         count = len(tokens)
         if count == 1:  # most calls: single numbers are stored ten times as fast as slices
             token, position, wanted = self._first
@@ -383,7 +383,7 @@ _KV_TYPES: dict[KvType, tuple[int, int]] = {
 _FLOATS = ("f32", "f16", "bf16")
 _FLASH = {None: -1, False: 0, True: 1}
 _FEWEST_ROWS = 64  # of one call: drafts are judged, calls timed and texts scored in runs of up to this
-_CELLS_PER_BRANCH = 32  # beside the trunk's: a branch holds what is drafted after the shared text
+_CELLS_PER_BRANCH = 32  # beside the main sequence's: a branch holds what is drafted after the shared text
 
 
 @dataclass(frozen=True, slots=True)

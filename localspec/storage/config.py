@@ -17,7 +17,7 @@ LARGEST_CONTEXT = 2**24
 SMALLEST_CONTEXT = 64
 _KEY = re.compile(r"(?:(?:ctrl|shift|alt|super|hyper|meta)\+)*(?:[^\s+,]+|\+)")
 
-_EXAMPLE = """\
+EXAMPLE = """\
 # Settings of LocalSpec. Every line is optional; the values here are the ones used without it.
 
 theme = ""  # colours of the screen: a name that /theme lists; empty takes the usual ones
@@ -44,6 +44,7 @@ max_kib = 256  # the largest text file that @ attaches, in KiB
 # message.copy = "c"
 # chat.search = ["ctrl+k", "f3"]
 """
+"""A config.toml that shows and explains every field."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,11 +101,6 @@ def read_config(
         learn=tuning.switch("learn", default=usual.learn),
         attachment_bytes=attachments.whole("max_kib", (1, 65536), usual.attachment_bytes // 1024) * 1024,
     )
-
-
-def example() -> str:
-    """Return a config.toml that shows and explains every field."""
-    return _EXAMPLE
 
 
 def _model(table: TomlTable, key: str, folder: Path) -> Path | None:

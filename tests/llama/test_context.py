@@ -54,9 +54,7 @@ def test_rows_of_one_call_do_not_linger_in_the_next(q8: Model, open_context: Ope
 
 
 @pytest.mark.parametrize("run", [1, 2, 6])
-def test_the_trunk_is_read_into_the_trunk_after_branches(
-    run: int, q8: Model, open_context: OpenContext
-) -> None:
+def test_the_main_sequence_is_read_on_after_branches(run: int, q8: Model, open_context: OpenContext) -> None:
     context = open_context(q8, sequences=4)
     context.evaluate(TOKENS[:4])
     context.step([1, 2, 3], [1, 2, 3])
@@ -108,12 +106,12 @@ def test_branches_equal_sequential_evaluation_bit_by_bit(q8: Model, open_context
         context.share(0, sequence, len(prefix))
     found = [context.step(list(tokens), range(1, 7)).copy() for tokens in zip(*branches, strict=True)]
     assert [context.length(sequence) for sequence in range(7)] == [40, *[44] * 6]
-    trunk = open_context(q8)
-    trunk.evaluate(prefix)
+    main = open_context(q8)
+    main.evaluate(prefix)
     for number, branch in enumerate(branches):
         for depth, token in enumerate(branch):
-            assert np.array_equal(trunk.evaluate([token])[0], found[depth][number])
-        trunk.truncate(len(prefix))
+            assert np.array_equal(main.evaluate([token])[0], found[depth][number])
+        main.truncate(len(prefix))
 
 
 def test_a_sequence_named_twice_continues_itself(q8: Model, open_context: OpenContext) -> None:
@@ -126,7 +124,7 @@ def test_a_sequence_named_twice_continues_itself(q8: Model, open_context: OpenCo
     assert np.array_equal(context.evaluate([11, 13, 14], logits=3), rows[[0, 2, 3]])
 
 
-def test_a_branch_becomes_the_trunk(q8: Model, open_context: OpenContext) -> None:
+def test_a_branch_becomes_the_main_sequence(q8: Model, open_context: OpenContext) -> None:
     context = open_context(q8, sequences=3)
     context.evaluate(TOKENS[:20])
     context.share(0, 1, 20)

@@ -30,7 +30,7 @@ def test_a_sliding_window_is_kept_whole_for_branches(tiny_window: Path, open_con
     assert model.window == 16
     context = open_context(model, sequences=2)
     context.evaluate(TOKENS * 8)
-    context.share(0, 1, 20)  # far outside the window of the trunk's last token
+    context.share(0, 1, 20)  # far outside the window of the main sequence's last token
     branch = context.step([9], [1]).copy()
     fresh = open_context(model)
     fresh.evaluate(TOKENS[:20])
