@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Protocol, get_args
+from typing import TYPE_CHECKING, get_args
 
 from localspec.app import figures
 from localspec.app.options import DRAFT_MODES, MODES, pair_options, profiles_named, session_request
@@ -328,19 +328,6 @@ def _number(text: str) -> float:
         raise UserError(f"/temp: {error}") from None
 
 
-class LineReader(Protocol):
-    """A source of lines."""
-
-    @property
-    def interactive(self) -> bool:
-        """Tell whether somebody types the lines."""
-        ...
-
-    def line(self, prompt: str) -> str:
-        """Return the next line without its end; raises EOFError after the last."""
-        ...
-
-
 class TerminalLines:
     """Lines that somebody types, with history and editing where the system offers them."""
 
@@ -376,6 +363,9 @@ class PipedLines:
         text = decode_utf8(data, self._offset)
         self._offset += len(data)
         return text.rstrip("\r\n")
+
+
+LineReader = TerminalLines | PipedLines
 
 
 def line_reader() -> LineReader:

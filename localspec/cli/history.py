@@ -146,28 +146,6 @@ def print_text(text: str) -> None:
     sys.stdout.write((text.translate(_CONTROL) if is_terminal(sys.stdout) else text) + ending)
 
 
-def print_files(files: Sequence[Path], *, as_json: bool) -> None:
-    """Print which files were written."""
-    if as_json:
-        _print_json("files", [str(file) for file in files])
-    else:
-        sys.stdout.writelines(f"{file}\n" for file in files)
-
-
-def print_changed(what: str, ids: Sequence[int], *, as_json: bool) -> None:
-    """Print for programs which chats were changed."""
-    if as_json:
-        _print_json(what, list(ids))
-
-
-def print_path(path: Path, *, as_json: bool) -> None:
-    """Print which file holds the chats."""
-    if as_json:
-        _print_json("path", str(path))
-    else:
-        print(path)
-
-
 def count(number: int, what: str) -> str:
     """Return a number with its noun."""
     return f"{number} {what}{'' if number == 1 else 's'}"
@@ -254,7 +232,11 @@ def main(argv: Sequence[str]) -> int:
     arguments = _with_command(argv)
     args = parser().parse_args(arguments)
     if args.command == "path":
-        print_path(paths.chats_file(), as_json=args.json)
+        path = str(paths.chats_file())
+        if args.json:
+            _print_json("path", path)
+        else:
+            print(path)
         return SUCCESS
     from localspec.chat.store import (
         Store,  # SQLite: 10 ms that a mistake in the arguments should not cost
@@ -320,7 +302,11 @@ def _export(store: Store, args: argparse.Namespace) -> None:
         return
     files = targets(chats, args.output, args.format, is_set=args.all or len(chats) > 1)
     write(store, files, force=args.force)
-    print_files([file.path for file in files], as_json=args.json)
+    written = [str(file.path) for file in files]
+    if args.json:
+        _print_json("files", written)
+    else:
+        sys.stdout.writelines(f"{path}\n" for path in written)
 
 
 def _import(store: Store, args: argparse.Namespace) -> None:
@@ -334,7 +320,8 @@ def _delete(store: Store, args: argparse.Namespace) -> None:
     chats = [store.chat(number) for number in args.ids]
     for chat in chats:
         store.delete(chat.id)
-    print_changed("deleted", args.ids, as_json=args.json)
+    if args.json:
+        _print_json("deleted", args.ids)
     undo = " ".join(["localspec history restore", *(str(chat.id) for chat in chats)])
     say(f"deleted {names(chats)}; for 30 days, `{undo}` undoes that")
 
@@ -342,7 +329,8 @@ def _delete(store: Store, args: argparse.Namespace) -> None:
 def _restore(store: Store, args: argparse.Namespace) -> None:
     for number in args.ids:
         store.restore(number)
-    print_changed("restored", args.ids, as_json=args.json)
+    if args.json:
+        _print_json("restored", args.ids)
     say(f"restored {names([store.chat(number) for number in args.ids])}")
 
 

@@ -32,10 +32,10 @@ def rates(*points: tuple[int, float]) -> PlainRates:
 def started(
     mode: Mode = "ssd", plain: PlainRates | None = None, prompt_tokens: int | None = None
 ) -> LiveStats:
-    gauge = LiveStats(plain or PlainRates())
-    gauge.start(mode, prompt_tokens)
-    gauge.add([READ])
-    return gauge
+    live = LiveStats(plain or PlainRates())
+    live.start(mode, prompt_tokens)
+    live.add([READ])
+    return live
 
 
 @pytest.mark.parametrize(
@@ -80,9 +80,9 @@ def test_before_anything_came_there_is_nothing_to_tell() -> None:
 
 
 def test_the_figures_add_up_over_the_answer() -> None:
-    gauge = started()
-    gauge.add([mark(3, 4), mark(0, 4, DraftOrigin.FRESH), mark(3, 4)])
-    figures = gauge.figures()
+    live = started()
+    live.add([mark(3, 4), mark(0, 4, DraftOrigin.FRESH), mark(3, 4)])
+    figures = live.figures()
     assert figures.acceptance == pytest.approx(6 / 12)
     assert figures.accepted_length == pytest.approx(9 / 3)
     assert figures.hit_rate == pytest.approx(2 / 3)
@@ -90,74 +90,74 @@ def test_the_figures_add_up_over_the_answer() -> None:
 
 
 def test_the_live_speed_is_that_of_the_last_two_seconds_of_work() -> None:
-    gauge = started()
-    gauge.add([mark(0, 4)] * 100)
-    assert gauge.figures().tokens_per_s == pytest.approx(10.0)
-    gauge.add([mark(3, 4)] * 20)
-    assert gauge.figures().tokens_per_s == pytest.approx(40.0)
+    live = started()
+    live.add([mark(0, 4)] * 100)
+    assert live.figures().tokens_per_s == pytest.approx(10.0)
+    live.add([mark(3, 4)] * 20)
+    assert live.figures().tokens_per_s == pytest.approx(40.0)
 
 
 def test_a_round_longer_than_the_window_still_counts() -> None:
-    gauge = started()
-    gauge.add([mark(0, 4), mark(3, 4, work_s=8.0)])
-    assert gauge.figures().tokens_per_s == pytest.approx(0.5)
+    live = started()
+    live.add([mark(0, 4), mark(3, 4, work_s=8.0)])
+    assert live.figures().tokens_per_s == pytest.approx(0.5)
 
 
 def test_plain_decoding_has_no_acceptance_and_no_ratio() -> None:
-    gauge = started("off", rates((100, 5.0)), prompt_tokens=100)
-    gauge.add([mark(0, 0, DraftOrigin.NONE)] * 3)
-    figures = gauge.figures()
+    live = started("off", rates((100, 5.0)), prompt_tokens=100)
+    live.add([mark(0, 0, DraftOrigin.NONE)] * 3)
+    figures = live.figures()
     assert figures.tokens_per_s == pytest.approx(10.0)
     assert replace(figures, tokens_per_s=None) == Figures("Plain")
 
 
 def test_misses_count_only_where_drafts_could_be_prepared() -> None:
-    gauge = started("sd")
-    gauge.add([mark(3, 4, DraftOrigin.FRESH)])
-    assert gauge.figures().hit_rate is None
+    live = started("sd")
+    live.add([mark(3, 4, DraftOrigin.FRESH)])
+    assert live.figures().hit_rate is None
 
 
 def test_a_round_that_repeats_the_text_is_neither_hit_nor_miss() -> None:
-    gauge = started("ssd")
-    gauge.add([mark(3, 4), mark(3, 4, DraftOrigin.NGRAM), mark(0, 4, DraftOrigin.FRESH)])
-    assert gauge.figures().hit_rate == pytest.approx(1 / 2)
+    live = started("ssd")
+    live.add([mark(3, 4), mark(3, 4, DraftOrigin.NGRAM), mark(0, 4, DraftOrigin.FRESH)])
+    assert live.figures().hit_rate == pytest.approx(1 / 2)
 
 
 def test_the_ratio_follows_the_depth_of_the_answer() -> None:
-    gauge = started("sd", rates((100, 20.0), (1000, 10.0)), prompt_tokens=99)
-    gauge.add([mark(0, 1)])
-    assert gauge.figures().ratio == pytest.approx(10 / 20, rel=0.01)
-    gauge.add([mark(19, 19)] * 44)
-    assert gauge.figures().ratio == pytest.approx(200 / 10, rel=0.1)
-    gauge.add([mark(19, 19)] * 44)
-    assert gauge.figures().ratio is None
+    live = started("sd", rates((100, 20.0), (1000, 10.0)), prompt_tokens=99)
+    live.add([mark(0, 1)])
+    assert live.figures().ratio == pytest.approx(10 / 20, rel=0.01)
+    live.add([mark(19, 19)] * 44)
+    assert live.figures().ratio == pytest.approx(200 / 10, rel=0.1)
+    live.add([mark(19, 19)] * 44)
+    assert live.figures().ratio is None
     assert started("sd", rates((100, 20.0))).figures().ratio is None
 
 
 def test_a_step_down_is_shown_with_its_reason_and_its_own_speed() -> None:
-    gauge = started("ssd")
-    gauge.add([mark(3, 4)] * 5)
-    gauge.changed(ModeChanged("sd", "drafting ahead lost"))
-    gauge.add([mark(1, 4, DraftOrigin.FRESH)] * 2)
-    figures = gauge.figures()
+    live = started("ssd")
+    live.add([mark(3, 4)] * 5)
+    live.changed(ModeChanged("sd", "drafting ahead lost"))
+    live.add([mark(1, 4, DraftOrigin.FRESH)] * 2)
+    figures = live.figures()
     assert (figures.mode, figures.note) == ("SD", "drafting ahead lost")
     assert figures.tokens_per_s == pytest.approx(20.0)
     assert figures.hit_rate == pytest.approx(1.0)
 
 
 def test_the_first_round_after_a_step_up_is_no_miss() -> None:
-    gauge = started("sd")
-    gauge.changed(ModeChanged("ssd", "it may pay again"))
-    gauge.add([mark(3, 4, DraftOrigin.FRESH), mark(3, 4), mark(3, 4, DraftOrigin.FRESH)])
-    assert gauge.figures().hit_rate == pytest.approx(1 / 2)
+    live = started("sd")
+    live.changed(ModeChanged("ssd", "it may pay again"))
+    live.add([mark(3, 4, DraftOrigin.FRESH), mark(3, 4), mark(3, 4, DraftOrigin.FRESH)])
+    assert live.figures().hit_rate == pytest.approx(1 / 2)
 
 
 def test_a_new_answer_starts_from_nothing() -> None:
-    gauge = started("ssd")
-    gauge.add([mark(3, 4)] * 5)
-    gauge.changed(ModeChanged("sd", "drafting ahead lost"))
-    gauge.start("ngram")
-    assert gauge.figures() == Figures("N-gram")
+    live = started("ssd")
+    live.add([mark(3, 4)] * 5)
+    live.changed(ModeChanged("sd", "drafting ahead lost"))
+    live.start("ngram")
+    assert live.figures() == Figures("N-gram")
 
 
 def test_the_figures_of_a_kept_answer() -> None:
@@ -186,6 +186,6 @@ def test_labels_say_what_is_known() -> None:
 
 
 def test_the_live_speed_looks_back_on_two_seconds_of_work_at_least() -> None:
-    gauge = started()
-    gauge.add([mark(accepted=7, work_s=1.5), mark(accepted=3, work_s=1.5), mark(accepted=1, work_s=1.5)])
-    assert gauge.figures().tokens_per_s == pytest.approx(6 / 3.0)
+    live = started()
+    live.add([mark(accepted=7, work_s=1.5), mark(accepted=3, work_s=1.5), mark(accepted=1, work_s=1.5)])
+    assert live.figures().tokens_per_s == pytest.approx(6 / 3.0)

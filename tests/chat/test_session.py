@@ -32,19 +32,21 @@ def store(tmp_path: Path) -> Iterator[Store]:
         yield store
 
 
-def desk(store: Store, wishes: SessionRequest | None = None, experience: PairKnowledge = NONE) -> ChatSession:
+def session(
+    store: Store, request: SessionRequest | None = None, experience: PairKnowledge = NONE
+) -> ChatSession:
     return ChatSession(
-        store, profiles(Path("nowhere")).good, wishes or SessionRequest(), experience=experience
+        store, profiles(Path("nowhere")).good, request or SessionRequest(), experience=experience
     )
 
 
-def ask(desk: ChatSession, models: ScriptedModels, text: str = "hello") -> list[Saved]:
-    desk.chat.ask(text)
-    return [event for event in desk.answer(models) if isinstance(event, Saved)]
+def ask(session: ChatSession, models: ScriptedModels, text: str = "hello") -> list[Saved]:
+    session.chat.ask(text)
+    return [event for event in session.answer(models) if isinstance(event, Saved)]
 
 
 def test_auto_measures_once_and_may_step_down(store: Store) -> None:
-    models, at = ScriptedModels(), desk(store)
+    models, at = ScriptedModels(), session(store)
     ask(at, models)
     models.preferred = "sd"  # nobody asks again
     ask(at, models)
@@ -53,7 +55,7 @@ def test_auto_measures_once_and_may_step_down(store: Store) -> None:
 
 
 def test_auto_measures_anew_when_the_models_were_opened_again(store: Store) -> None:
-    at, first, second = desk(store), ScriptedModels(), ScriptedModels()
+    at, first, second = session(store), ScriptedModels(), ScriptedModels()
     second.preferred = "sd"
     ask(at, first)
     ask(at, second)
@@ -61,13 +63,15 @@ def test_auto_measures_anew_when_the_models_were_opened_again(store: Store) -> N
 
 
 def test_named_mode_is_kept_whatever_happens(store: Store) -> None:
-    models, at = ScriptedModels(), desk(store, SessionRequest(Speculation(mode="sd")))
+    models, at = ScriptedModels(), session(store, SessionRequest(Speculation(mode="sd")))
     ask(at, models)
     assert (models.requests[0].settings.mode, models.requests[0].steps_down) == ("sd", False)
 
 
 def test_flags_go_before_the_profile_and_the_temperature_before_both(store: Store) -> None:
-    at = desk(store, SessionRequest(sampling=lambda sampling: replace(sampling, top_k=7), system="Be brief."))
+    at = session(
+        store, SessionRequest(sampling=lambda sampling: replace(sampling, top_k=7), system="Be brief.")
+    )
     at.choose_profile("writing")
     assert (at.sampling(None).top_k, at.sampling(None).temperature) == (7, 0.9)
     at.temperature = 0.1
@@ -82,8 +86,8 @@ def test_smollm2_is_sampled_as_its_card_says_unless_somebody_settled_it(
 ) -> None:
     text = 'title = "Poems"\ntask = "writing"\nsampling.temperature = 1.5'
     (tmp_path / "poems.toml").write_text(text, encoding="utf-8")
-    wishes = SessionRequest(sampling=lambda sampling: replace(sampling, top_k=7))
-    at, models = ChatSession(store, profiles(tmp_path).good, wishes), ScriptedModels()
+    request = SessionRequest(sampling=lambda sampling: replace(sampling, top_k=7))
+    at, models = ChatSession(store, profiles(tmp_path).good, request), ScriptedModels()
     ask(at, models)
     assert models.requests[-1].sampling.temperature == 0.7
     models.target = replace(models.target, path=seeming_smollm2)  # others were opened
@@ -94,7 +98,7 @@ def test_smollm2_is_sampled_as_its_card_says_unless_somebody_settled_it(
 
 
 def test_profile_belongs_to_the_chat_and_its_prompt_to_the_next_message(store: Store) -> None:
-    at, models = desk(store), ScriptedModels()
+    at, models = session(store), ScriptedModels()
     at.choose_profile("coding")
     ask(at, models)
     first = at.chat.info.id
@@ -108,13 +112,13 @@ def test_profile_belongs_to_the_chat_and_its_prompt_to_the_next_message(store: S
 
 def test_unknown_profile_is_refused(store: Store) -> None:
     with pytest.raises(UserError, match="no profile `cooking`"):
-        desk(store).choose_profile("cooking")
+        session(store).choose_profile("cooking")
 
 
 def test_given_seed_gives_another_answer_each_time_and_the_same_ones_again(store: Store) -> None:
     seeds = []
     for _ in range(2):
-        models, at = ScriptedModels(), desk(store, SessionRequest(seed=2**32 - 1))
+        models, at = ScriptedModels(), session(store, SessionRequest(seed=2**32 - 1))
         ask(at, models)
         ask(at, models)
         seeds.append([request.seed for request in models.requests])
@@ -122,7 +126,7 @@ def test_given_seed_gives_another_answer_each_time_and_the_same_ones_again(store
 
 
 def test_speculated_answer_is_compared_with_plain_decoding_measured_at_its_depth(store: Store) -> None:
-    at, models = desk(store), ScriptedModels(says("word " * 40))
+    at, models = session(store), ScriptedModels(says("word " * 40))
     models.plain = 20.0
     first, second = ask(at, models)
     assert first.record is not None
@@ -136,7 +140,7 @@ def test_speculated_answer_is_compared_with_plain_decoding_measured_at_its_depth
 
 
 def test_plain_answer_is_itself_a_measurement(store: Store) -> None:
-    at, models = desk(store, SessionRequest(Speculation(mode="off"))), ScriptedModels(says("word " * 100))
+    at, models = session(store, SessionRequest(Speculation(mode="off"))), ScriptedModels(says("word " * 100))
     models.plain = None  # measuring would give nothing
     assert len(ask(at, models)) == 1
     at.choose_mode("sd")
@@ -146,7 +150,7 @@ def test_plain_answer_is_itself_a_measurement(store: Store) -> None:
 
 
 def test_left_out_exchanges_can_come_back(store: Store) -> None:
-    at, models = desk(store), ScriptedModels()
+    at, models = session(store), ScriptedModels()
     ask(at, models, "first")
     ask(at, models, "second")
     ids = [message.id for message in at.chat.path[:2]]
@@ -157,20 +161,20 @@ def test_left_out_exchanges_can_come_back(store: Store) -> None:
 
 
 def test_last_chat_is_open_again(store: Store) -> None:
-    at = desk(store)
+    at = session(store)
     ask(at, ScriptedModels(), "remember me")
-    assert desk(store).chat.path[0].content == "remember me"
+    assert session(store).chat.path[0].content == "remember me"
 
 
 def test_profile_of_the_command_line_begins_a_chat_of_its_own(store: Store) -> None:
-    ask(desk(store), ScriptedModels(), "remember me")
+    ask(session(store), ScriptedModels(), "remember me")
     fresh = ChatSession(store, profiles(Path("nowhere")).good, SessionRequest(), "coding", start="new")
     assert fresh.chat.path == ()
     assert fresh.profile.name == "coding"
 
 
 def test_search_without_words_shows_the_latest_chats(store: Store) -> None:
-    at = desk(store)
+    at = session(store)
     ask(at, ScriptedModels(), "about boats")
     at.new()
     ask(at, ScriptedModels(), "about trains")
@@ -186,7 +190,7 @@ FOUND: dict[TaskType, TunedChoice] = {
 
 
 def test_next_message_under_another_profile_has_its_tuned_settings(store: Store) -> None:
-    models, at = ScriptedModels(), desk(store, experience=PairKnowledge(FOUND.get))
+    models, at = ScriptedModels(), session(store, experience=PairKnowledge(FOUND.get))
     ask(at, models)
     at.choose_profile("coding")
     ask(at, models)
@@ -198,15 +202,15 @@ def test_next_message_under_another_profile_has_its_tuned_settings(store: Store)
 
 
 def test_flags_go_before_what_was_tuned(store: Store) -> None:
-    wishes = SessionRequest(speculation=Speculation(draft_length=2))
-    models, at = ScriptedModels(), desk(store, wishes, PairKnowledge(FOUND.get))
+    request = SessionRequest(speculation=Speculation(draft_length=2))
+    models, at = ScriptedModels(), session(store, request, PairKnowledge(FOUND.get))
     at.choose_profile("coding")
     ask(at, models)
     assert (models.requests[0].settings.mode, models.requests[0].settings.draft_length) == ("sd", 2)
 
 
 def test_auto_follows_each_message_under_one_system_prompt(store: Store) -> None:
-    models, at = ScriptedModels(), desk(store, experience=PairKnowledge(FOUND.get))
+    models, at = ScriptedModels(), session(store, experience=PairKnowledge(FOUND.get))
     at.choose_profile("auto")
     followed, shown = [], []
     for text in (TALK, CODE, "Make it shorter.", TALK):
@@ -225,10 +229,10 @@ def test_auto_follows_each_message_under_one_system_prompt(store: Store) -> None
 
 
 def test_auto_is_kept_with_the_chat_and_pinned_by_a_profile(store: Store) -> None:
-    at = desk(store)
+    at = session(store)
     at.choose_profile("auto")
     ask(at, ScriptedModels(), CODE)
-    at = desk(store)
+    at = session(store)
     assert (at.profile.title, at.followed.name) == ("Auto", "coding")
     at.choose_profile("writing")
     assert at.followed.name == "writing"
@@ -246,7 +250,7 @@ def test_file_of_ones_own_named_auto_is_a_profile_like_others() -> None:
 def test_answers_are_learned_from_once_each_under_the_task_that_was_followed(store: Store) -> None:
     learned: list[Answered] = []
     models = ScriptedModels(says("word " * 40))
-    at = desk(store, experience=PairKnowledge(learn=learned.append))
+    at = session(store, experience=PairKnowledge(learn=learned.append))
     at.choose_profile("auto")
     for text in (CODE, TALK):
         ask(at, models, text)
@@ -256,7 +260,7 @@ def test_answers_are_learned_from_once_each_under_the_task_that_was_followed(sto
 
 def test_what_is_stale_is_said_once_also_after_the_models_were_opened_again(store: Store) -> None:
     stale = TunedChoice(None, "", "tuned settings are from other files")
-    at = desk(store, experience=PairKnowledge(lambda _task: stale))
+    at = session(store, experience=PairKnowledge(lambda _task: stale))
     assert at.take_notices() == ()
     ask(at, ScriptedModels())
     assert at.take_notices() == ("tuned settings are from other files",)
