@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import cycle
 from pathlib import Path
-from statistics import median
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self, TextIO
 
@@ -235,6 +234,7 @@ def plain_anchor(models: OpenModels, least_s: float = ANCHOR_S) -> Callable[[], 
 
     It takes `least_s` seconds or more: what disturbs a tiny model for a moment is no drift.
     """
+    from statistics import median  # 10 ms
 
     def measure() -> float:
         seconds: list[float] = []
