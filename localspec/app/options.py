@@ -21,7 +21,7 @@ from localspec.storage.profiles import (
     files_in,
     profile,
 )
-from localspec.types import EngineSettings, Mode, ModelOptions, Sampling
+from localspec.types import Mode, ModelOptions, Sampling
 
 MODES = ("auto", *get_args(Mode))  # that one can ask for
 DRAFT_MODES = ("sd", "ssd")
@@ -47,23 +47,6 @@ class PairOptions:
     draft_threads: int | None
     max_fan_out: int
     asked_for_gpu: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Decoding:
-    """What was asked for; a mode of None means the one that pays here."""
-
-    asked: Speculation
-
-    @property
-    def mode(self) -> Mode | None:
-        """Return the mode that was asked for."""
-        return self.asked.mode
-
-    @property
-    def settings(self) -> EngineSettings:
-        """Return the settings that were asked for, the usual ones where none were."""
-        return self.asked.apply(EngineSettings())
 
 
 def pair_options(args: argparse.Namespace) -> PairOptions:
@@ -191,20 +174,18 @@ def _draft_options(args: argparse.Namespace, path: Path, micro_batch: int) -> Mo
     )
 
 
-def decoding(args: argparse.Namespace) -> Decoding:
-    """Return how the arguments want the answer to be decoded."""
-    return Decoding(
-        Speculation(
-            mode=None if args.mode == MODES[0] else args.mode,
-            draft_length=args.draft_length,
-            fan_out_budget=args.fan_out,
-            fan_out_shape=args.fan_out_shape,
-            draft_temperature=args.draft_temperature,
-            saguaro_c=args.saguaro_c,
-            acceptance=args.acceptance,
-            min_confidence=args.min_confidence,
-            fallback=args.fallback,
-        )
+def speculation_given(args: argparse.Namespace) -> Speculation:
+    """Return how the arguments want the answer to be decoded; a mode of None means the one that pays here."""
+    return Speculation(
+        mode=None if args.mode == MODES[0] else args.mode,
+        draft_length=args.draft_length,
+        fan_out_budget=args.fan_out,
+        fan_out_shape=args.fan_out_shape,
+        draft_temperature=args.draft_temperature,
+        saguaro_c=args.saguaro_c,
+        acceptance=args.acceptance,
+        min_confidence=args.min_confidence,
+        fallback=args.fallback,
     )
 
 
@@ -213,7 +194,7 @@ def session_request(args: argparse.Namespace) -> SessionRequest:
     if "" in args.stop:
         raise UserError("--stop got an empty text", "leave it out, or name the text that ends the answer")
     return SessionRequest(
-        speculation=decoding(args).asked,
+        speculation=speculation_given(args),
         sampling=partial(sampled, args),
         system=system_prompt(args),
         max_tokens=args.predict,

@@ -55,7 +55,7 @@ def plan(
     target = _shape(pair.target.path, args)
     draft = None if pair.draft is None else _shape(pair.draft.path, args)
     machine = known_machine(may_measure=may_measure, here=here)
-    asked = wishes(args, pair, machine)
+    asked = constraints(args, pair, machine)
     placement = place(machine, target, draft, asked)
     seated = apply(placement, pair)
     shapes = (target,) if draft is None or seated.draft is None else (target, draft)
@@ -76,7 +76,7 @@ def _shape(path: Path, args: argparse.Namespace) -> ModelShape:
         raise ModelFileError(error.message, hint) from None
 
 
-def wishes(args: argparse.Namespace, pair: PairOptions, machine: Machine) -> PlacementConstraints:
+def constraints(args: argparse.Namespace, pair: PairOptions, machine: Machine) -> PlacementConstraints:
     """Return what the arguments ask of a plan."""
     from localspec.hardware.memory.budget import parse_reserve
     from localspec.hardware.placement.constraints import CacheTypes, PlacementConstraints

@@ -64,11 +64,11 @@ def recommend(
     local: Sequence[LocalModel],
     *,
     task: str | None = None,
-    wishes: PlacementConstraints = PlacementConstraints(),  # noqa: B008 - frozen
+    constraints: PlacementConstraints = PlacementConstraints(),  # noqa: B008 - frozen
     compare: Compare = may_serve,
 ) -> tuple[Ranked, ...]:
     """Return all pairs, the best for this machine first; those that cannot be used come last."""
-    found = [_ranked(machine, pair, local, task, wishes, compare) for pair in catalogue]
+    found = [_ranked(machine, pair, local, task, constraints, compare) for pair in catalogue]
     usable = [option for option in found if option.placement is not None]
     others = [option for option in found if option.placement is None]
     usable.sort(key=lambda option: -option.points)
@@ -106,7 +106,7 @@ def _ranked(
     pair: CataloguePair,
     local: Sequence[LocalModel],
     task: str | None,
-    wishes: PlacementConstraints,
+    constraints: PlacementConstraints,
     compare: Compare,
 ) -> Ranked:
     have = [on_disk(model, local) for model in pair.models]
@@ -117,7 +117,7 @@ def _ranked(
     ]
     placement, problem = None, _absent_package(pair, files) or _mismatch(files, compare)
     if not problem:
-        placement, problem = _placed(machine, shapes, wishes)
+        placement, problem = _placed(machine, shapes, constraints)
     points, reasons = _judged(pair, placement, task)
     return Ranked(pair, files, placement, problem, points, tuple(reasons))
 
@@ -143,11 +143,11 @@ def _mismatch(files: Sequence[Path | None], compare: Compare) -> str:
 
 
 def _placed(
-    machine: Machine, shapes: Sequence[ModelShape], wishes: PlacementConstraints
+    machine: Machine, shapes: Sequence[ModelShape], constraints: PlacementConstraints
 ) -> tuple[Placement | None, str]:
     draft = shapes[1] if len(shapes) > 1 else None
     try:
-        return place(machine, shapes[0], draft, wishes), ""
+        return place(machine, shapes[0], draft, constraints), ""
     except UserError as error:
         return None, error.message.removeprefix(f"{shapes[0].name} ")
 

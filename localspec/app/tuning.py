@@ -42,7 +42,7 @@ _AGAIN_S = 0.1  # a cancel that came between two calls is repeated
 
 
 class Stop:
-    """Somebody's wish to stop, which may come at any time and from any thread."""
+    """Somebody's request to stop, which may come at any time and from any thread."""
 
     def __init__(self, patience_s: float = PATIENCE_S) -> None:
         self._patience_s = patience_s
@@ -249,19 +249,19 @@ class TuneChoice:
     resume: bool = False
 
 
-def plan_of(pair: PairOptions, wish: TuneRequest) -> TunePlan:
+def plan_of(pair: PairOptions, request: TuneRequest) -> TunePlan:
     """Return the plan of a run on these models."""
     return TunePlan(
         pair.target,
         pair.draft,
-        tuple(suited(profile, pair.target.path) for profile in wish.profiles),
+        tuple(suited(profile, pair.target.path) for profile in request.profiles),
         max_fan_out=pair.max_fan_out,
         draft_threads=pair.draft_threads,
-        fixed=wish.fixed,
-        budget_s=wish.budget_s,
-        trials=wish.trials or (QUICK_TRIALS if wish.quick else TRIALS),
-        quick=wish.quick,
-        resume=wish.resume,
+        fixed=request.fixed,
+        budget_s=request.budget_s,
+        trials=request.trials or (QUICK_TRIALS if request.quick else TRIALS),
+        quick=request.quick,
+        resume=request.resume,
     )
 
 

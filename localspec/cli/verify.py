@@ -8,7 +8,7 @@ from math import isfinite
 from typing import TYPE_CHECKING
 
 from localspec.app import figures
-from localspec.app.options import Decoding, decoding, pair_options
+from localspec.app.options import pair_options, speculation_given
 from localspec.cli.shared import opening
 from localspec.cli.shared.arguments import (
     Parser,
@@ -23,6 +23,8 @@ from localspec.cli.shared.arguments import (
 )
 from localspec.cli.shared.console import FAILURE, INTERRUPTED, SUCCESS, ProgressLine, on_interrupt, print_json
 from localspec.errors import UserError
+from localspec.storage.profiles import Speculation
+from localspec.types import EngineSettings
 
 if TYPE_CHECKING:
     from localspec.benchmark.exactness import Difference, DistributionResult, Effort, GreedyResult, Report
@@ -62,7 +64,7 @@ def main(argv: Sequence[str]) -> int:
         raise UserError(
             "--mode off does not speculate, so there is nothing to verify", "leave --mode out to test all"
         )
-    pair, how = pair_options(args), decoding(args)
+    pair, how = pair_options(args), speculation_given(args)
     set_up_logging(verbose=args.verbose)
     if pair.draft is not None and how.mode is None:
         args.mode = "ssd"  # a plan for the mode that needs most has room for the others
@@ -90,10 +92,10 @@ def _wait() -> None:
     """Let what was found be printed although Ctrl+C is pressed again."""
 
 
-def _check(runtime: Runtime, how: Decoding, effort: Effort) -> Report:
+def _check(runtime: Runtime, how: Speculation, effort: Effort) -> Report:
     from localspec.benchmark.exactness import check, variants
 
-    tested = variants(how.settings, how.mode, runtime.modes)
+    tested = variants(how.apply(EngineSettings()), how.mode, runtime.modes)
     if not tested:
         reason = "; ".join(runtime.notes) or "these models cannot speculate so"
         raise UserError(f"there is nothing to verify: {reason}", "choose another --mode or other models")

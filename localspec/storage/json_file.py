@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import MISSING, asdict, dataclass, fields
@@ -17,8 +16,6 @@ from typing import Any, Generic, Literal, TypeVar, cast, get_args, get_origin, g
 from localspec.errors import StoreError
 from localspec.storage.paths import PRIVATE_FILE, make_private_folder, write_atomically
 
-logger = logging.getLogger("localspec.storage")
-
 T = TypeVar("T")
 Reader = Callable[[object, str], object]
 LARGEST = 2**53  # whole numbers beyond it are not exact in other programs' JSON, and too large for any size
@@ -31,6 +28,13 @@ class UnexpectedError(ValueError):
 
 def _anything(_: object) -> bool:
     return True
+
+
+def warn(message: str, *values: object) -> None:
+    """Tell the log of a file that is of no use."""
+    import logging  # 5 ms that a mistake in the arguments does without
+
+    logging.getLogger("localspec.storage").warning(message, *values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +70,7 @@ class JsonFile(Generic[T]):
         except FileNotFoundError:
             return None
         except (OSError, ValueError, RecursionError) as error:
-            logger.warning("%s cannot be used: %s", self.path, error)
+            warn("%s cannot be used: %s", self.path, error)
             return None
 
     def write(self, value: T) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from localspec.errors import StoreError
 from localspec.storage.call_costs import forget_costs
-from localspec.storage.json_file import JsonFile, logger
+from localspec.storage.json_file import JsonFile, warn
 from localspec.storage.pair_identity import Identity, ModelFacts, changes
 from localspec.storage.paths import data_dir
 from localspec.types import EngineSettings, KvType, TaskType
@@ -195,7 +195,7 @@ def _read() -> tuple[_Contents, str]:
         return _Contents(), ""
     except (OSError, ValueError, RecursionError) as error:
         note = f"the tuned settings in {file.path} cannot be used: {error}"
-        logger.warning("%s", note)
+        warn("%s", note)
         return _Contents(), note
 
 

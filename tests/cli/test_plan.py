@@ -131,14 +131,14 @@ def options(*, draft: bool = False) -> PairOptions:
 )  # fmt: skip
 def test_flags_become_wishes(flags: list[str], wish: PlacementConstraints) -> None:
     args = plan.parser().parse_args([*PAIR, *flags])
-    assert placing.wishes(args, pair_options(args), BIG_AND_SMALL) == wish
+    assert placing.constraints(args, pair_options(args), BIG_AND_SMALL) == wish
 
 
 @pytest.mark.parametrize("number", ["2", "5"])
 def test_a_main_device_that_is_not_there_is_refused(number: str) -> None:
     args = plan.parser().parse_args([*PAIR, "-sm", "none", "-mg", number])
     with pytest.raises(UserError, match=f"-mg {number} names no device"):
-        placing.wishes(args, pair_options(args), BIG_AND_SMALL)
+        placing.constraints(args, pair_options(args), BIG_AND_SMALL)
 
 
 @pytest.mark.usefixtures("invented")

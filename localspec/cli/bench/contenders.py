@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast, get_args
 
-from localspec.app.options import DRAFT_MODES, PairOptions, decoding, sampled
+from localspec.app.options import DRAFT_MODES, PairOptions, sampled, speculation_given
 from localspec.app.tuned_pair import KnownPair
 from localspec.benchmark.harness import Contender, OwnContender, Prompt, Question
 from localspec.benchmark.prompts import profile_prompts, read_prompts, spread
@@ -127,7 +127,7 @@ def request_of(args: argparse.Namespace, prompts: Sequence[Prompt], pair: PairOp
         sampling=sampled(args, USUAL_SAMPLING),
         max_tokens=args.predict,
         repetitions=args.runs,
-        speculation=replace(decoding(args).asked, mode=None, draft_length=None),
+        speculation=replace(speculation_given(args), mode=None, draft_length=None),
         server=args.against,
         plot=args.plot,
     )

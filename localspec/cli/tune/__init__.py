@@ -107,8 +107,8 @@ def main(argv: Sequence[str]) -> int:
     pair = seated_pair(args, _explain if args.explain else None)
     if args.resume and not args.task and not args.profile:
         chosen = stopped_profiles(found, pair) or chosen
-    wish = TuneRequest(chosen, args.budget, args.trials, args.quick, args.resume, settled(args))
-    return _tune(plan_of(pair, wish), pair, args, _again(argv))
+    request = TuneRequest(chosen, args.budget, args.trials, args.quick, args.resume, settled(args))
+    return _tune(plan_of(pair, request), pair, args, _again(argv))
 
 
 def _again(argv: Sequence[str]) -> str:

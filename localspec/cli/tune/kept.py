@@ -174,8 +174,8 @@ def report(args: argparse.Namespace) -> int:
     identity = identity_of(pair)
     found = profiles(paths.config_dir() / "profiles")
     tasks = args.task or (() if args.profile else get_args(TaskType))
-    wish = TuneRequest(profiles_of(found, tasks, args.profile))
-    given = gather(plan_of(pair, wish), identity)
+    request = TuneRequest(profiles_of(found, tasks, args.profile))
+    given = gather(plan_of(pair, request), identity)
     if given is None:
         raise UserError(f"{pair_name(identity)} is not tuned", "run `localspec tune` first")
     write_report(path, given)
