@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 
 NOTICEABLE = 1.001  # times the best: less is no reason to go on searching
 PATIENCE = 60  # trials without a noticeable gain: the last tenth of a percent is below what a run can tell
-ATTEMPTS = 8  # to get settings that were not tried from the sampler, before something else is tried
+ATTEMPTS = 40  # to get settings that were not tried from a sampler
+ATTEMPTS_BY_TPE = 4  # of these: it may insist on what is known
 MAY_LAG = 0.2  # behind the best after the first share; a half, a third ... of it after the next ones
 CLOSE = 0.1  # behind the best: the simulator may err by nearly that between modes, and less within one
 FEWEST = 12  # trials of a mode, before it is said which parameters matter
@@ -147,8 +148,7 @@ class _Trials:
 
         random = Random(f"{self._seed} {self.count} of the sampler")
         for attempt in range(ATTEMPTS):
-            # TPE may insist on what is known.
-            sampler = TPESampler if 2 * attempt < ATTEMPTS else RandomSampler
+            sampler = TPESampler if attempt < ATTEMPTS_BY_TPE else RandomSampler
             self._sampled.sampler = sampler(seed=random.getrandbits(32))
             trial = self._sampled.ask()
             settings = suggest(trial, self._space)
