@@ -67,9 +67,7 @@ def described(profile: Profile) -> list[str]:
     return [*lines, "", *(profile.system_prompt.splitlines() or ["(no system prompt)"])]
 
 
-def as_json(profile: Profile) -> dict[str, object]:
-    """Return everything that a profile settles as `--json` prints it."""
-    prompts = profile.tuning_prompts()
+def _heading(profile: Profile) -> dict[str, str]:
     return {
         "name": profile.name,
         "title": profile.title,
@@ -77,6 +75,14 @@ def as_json(profile: Profile) -> dict[str, object]:
         "task": profile.task,
         "from": origin(profile),
         "path": str(profile.path),
+    }
+
+
+def as_json(profile: Profile) -> dict[str, object]:
+    """Return everything that a profile settles as `--json` prints it."""
+    prompts = profile.tuning_prompts()
+    return {
+        **_heading(profile),
         "system_prompt": profile.system_prompt,
         "sampling": asdict(profile.sampling),
         "speculation": profile.speculation.settled,
@@ -162,17 +168,7 @@ def _list(args: argparse.Namespace, folder: Path) -> int:
     found = profiles(folder)
     problems = list(found.problems)
     if args.json:
-        listed = [
-            {
-                "name": known.name,
-                "title": known.title,
-                "description": known.description,
-                "task": known.task,
-                "from": origin(known),
-                "path": str(known.path),
-            }
-            for known in found
-        ]
+        listed = [_heading(known) for known in found]
         told = [{"message": problem.message, "hint": problem.hint} for problem in problems]
         print_json({"folder": str(folder), "profiles": listed, "problems": told})
         return SUCCESS

@@ -1,4 +1,4 @@
-"""Terminals, streams and Ctrl+C."""
+"""Terminals, streams, Ctrl+C, and what a verb ends with: one clear line and an exit code."""
 
 from __future__ import annotations
 
