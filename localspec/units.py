@@ -15,9 +15,9 @@ def long_mode(mode: str) -> str:
     return LONG_MODES[mode] if mode == "off" else f"{LONG_MODES[mode]} ({SHORT_MODES[mode]})"
 
 
-def memory(count: float) -> str:
-    """Return a number of bytes in a device's memory: 512 MiB, 7.8 GiB."""
-    return f"{count / 2**30:.1f} GiB" if abs(count) >= 2**30 else f"{count / 2**20:.0f} MiB"
+def memory(count: float, gib_from: float = 1.0) -> str:
+    """Return a number of bytes in a device's memory, in MiB below so many GiB: 512 MiB, 7.8 GiB."""
+    return f"{count / 2**30:.1f} GiB" if abs(count) >= gib_from * 2**30 else f"{count / 2**20:.0f} MiB"
 
 
 def size(count: float) -> str:

@@ -14,8 +14,8 @@ from localspec.errors import ModelFileError, UserError
 from localspec.types import ModelOptions
 
 if TYPE_CHECKING:
-    from localspec.hardware.device_info import DeviceAssignment, Machine, Placement
-    from localspec.hardware.placement.constraints import PlacementConstraints
+    from localspec.hardware.device_info import Machine
+    from localspec.hardware.placement.constraints import DeviceAssignment, Placement, PlacementConstraints
     from localspec.models.shape import ModelShape
 
 _FEW = 3  # alternatives, where nobody asks for all
@@ -49,8 +49,7 @@ def plan(
 ) -> Placement:
     """Return who should sit where on this machine; raises UserError if the models fit nowhere."""
     from localspec.hardware.machine import known_machine  # looks at the devices: 0.3 s
-    from localspec.hardware.memory.fit import confirm
-    from localspec.hardware.placement.place import place
+    from localspec.hardware.placement.place import confirm, place
 
     target = _shape(pair.target.path, args)
     draft = None if pair.draft is None else _shape(pair.draft.path, args)
@@ -79,7 +78,8 @@ def _shape(path: Path, args: argparse.Namespace) -> ModelShape:
 def constraints(args: argparse.Namespace, pair: PairOptions, machine: Machine) -> PlacementConstraints:
     """Return what the arguments ask of a plan."""
     from localspec.hardware.memory.budget import parse_reserve
-    from localspec.hardware.placement.constraints import CacheTypes, PlacementConstraints
+    from localspec.hardware.memory.needs import CacheTypes
+    from localspec.hardware.placement.constraints import PlacementConstraints
 
     target, draft = pair.target, pair.draft
     return PlacementConstraints(

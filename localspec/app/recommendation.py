@@ -8,9 +8,10 @@ from pathlib import Path
 
 from localspec import units
 from localspec.errors import UserError
-from localspec.hardware.device_info import Machine, Placement
-from localspec.hardware.placement.constraints import PlacementConstraints
-from localspec.hardware.placement.place import COMFORTABLE_CONTEXT, place
+from localspec.hardware.device_info import Machine
+from localspec.hardware.placement.candidates import COMFORTABLE_CONTEXT
+from localspec.hardware.placement.constraints import Placement, PlacementConstraints
+from localspec.hardware.placement.place import place
 from localspec.hardware.placement.words import rate
 from localspec.models.catalogue import Catalogue, CatalogueModel, CataloguePair, approximate_shape
 from localspec.models.local import LocalModel, of_reference

@@ -28,7 +28,7 @@ from localspec.types import (
 )
 
 if TYPE_CHECKING:
-    from localspec.hardware.device_info import Placement
+    from localspec.hardware.placement.constraints import Placement
     from localspec.inference.worker import LogLine, Worker
     from localspec.storage.pair_identity import Identity
 

@@ -10,10 +10,7 @@ from localspec import units
 from localspec.cli.shared.arguments import Parser, context_size, verb_parser
 from localspec.cli.shared.console import SUCCESS, print_json, say
 from localspec.errors import UserError
-from localspec.hardware.device_info import DeviceNeed
-from localspec.hardware.memory.estimate import estimate
-from localspec.hardware.memory.fit import size
-from localspec.hardware.placement.constraints import LayerSplit, MemoryRequest
+from localspec.hardware.memory.needs import DeviceNeed, LayerSplit, MemoryRequest, estimate
 from localspec.models.names import file_named, looks_like_reference, parse
 from localspec.models.shape import ModelShape
 
@@ -75,7 +72,7 @@ def described(shape: ModelShape) -> list[str]:
         shape.name,
         f"  {kind}, {units.size(shape.file_bytes)} on disk",
         f"  {layers} layers, {shape.width:,} wide, {shape.heads} attention heads",
-        f"  a token reads {size(shape.read_bytes)} of weights",
+        f"  a token reads {units.memory(shape.read_bytes, 0.1)} of weights",
     ]
     if shape.experts_used:
         lines[-1] += f": {shape.experts_used} experts of each layer and what they share"
@@ -159,7 +156,7 @@ def _guess(shape: ModelShape, context: int) -> DeviceNeed:
 
 
 def _exact(path: Path, context: int) -> DeviceNeed:
-    from localspec.hardware.memory.exact import exact
+    from localspec.hardware.memory.needs import exact
     from localspec.types import ModelOptions
 
     [[need]] = exact(ModelOptions(path=path, context=context, devices=()))
@@ -173,10 +170,10 @@ def _table(rows: Sequence[_Row]) -> list[str]:
         (
             f"{row.context:,}",
             *(
-                size(each)
+                units.memory(each, 0.1)
                 for each in (row.guess.weights, row.guess.cache, row.guess.compute, row.guess.total)
             ),
-            *([size(row.exact.total)] if row.exact else []),
+            *([units.memory(row.exact.total, 0.1)] if row.exact else []),
         )
         for row in rows
     ]

@@ -1,4 +1,4 @@
-"""Values of this machine: what was seen and measured, what is needed, and what was decided.
+"""Values of this machine: what was seen of its devices, and what was measured.
 
 Sizes are in bytes, rates in bytes per second. None says that nobody knows.
 """
@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
-
-from localspec.types import Mode
 
 DeviceKind = Literal["cpu", "gpu", "integrated"]
 """`integrated` shares the processor's memory."""
@@ -77,53 +75,3 @@ class Machine:
     rates: tuple[MemoryRate, ...] = ()
     links: tuple[LinkRate, ...] = ()
     notes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceNeed:
-    """What one model takes of one device."""
-
-    device: str
-    weights: int
-    cache: int
-    compute: int
-
-    @property
-    def total(self) -> int:
-        """Return all of it."""
-        return self.weights + self.cache + self.compute
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceAssignment:
-    """Where one model sits: `layers` on each of `devices` in order, the rest with the processor.
-
-    No devices are the processor alone. The field names below `needs` are those of `ModelOptions`.
-    """
-
-    devices: tuple[str, ...]
-    layers: tuple[int, ...]
-    threads: int
-    context: int
-    needs: tuple[DeviceNeed, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Alternative:
-    """A placement that was looked at: what it would be, why it was not taken, what it would have given."""
-
-    description: str
-    reason: str
-    tokens_per_s: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Placement:
-    """Who sits where, and why; `reasons` are shown to the person word for word."""
-
-    target: DeviceAssignment
-    draft: DeviceAssignment | None
-    mode: Mode
-    tokens_per_s: float | None  # expected from rates and sizes
-    reasons: tuple[str, ...]
-    rejected: tuple[Alternative, ...] = ()

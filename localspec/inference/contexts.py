@@ -17,7 +17,7 @@ from localspec.decoding.policy import CostCurve, LatencyModel
 from localspec.decoding.speed_model import PredictedSpeed, explain, shared_cores
 from localspec.decoding.text import DecodeEvents
 from localspec.errors import LocalSpecError, UserError
-from localspec.hardware.placement.constraints import context_size, draft_options
+from localspec.hardware.memory.needs import context_size, draft_options
 from localspec.inference.call_costs import CostFiles
 from localspec.llama.backends import devices
 from localspec.llama.context import Context, probe
@@ -245,7 +245,7 @@ class CostedEngine(Engine):
 def _log_memory(context: Context, options: ModelOptions) -> None:
     """Log what an open model takes of each device, beside what was expected."""
     if logger.isEnabledFor(logging.INFO):
-        from localspec.hardware.memory.exact import compare, expected_of, needs_of
+        from localspec.hardware.memory.needs import compare, expected_of, needs_of
 
         with suppress(LocalSpecError):  # where nobody can tell there is nothing to log
             logger.info("%s", compare(options.path.stem, needs_of(context), expected_of(context, options)))

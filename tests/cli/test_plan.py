@@ -15,10 +15,11 @@ from localspec.cli.shared import opening
 from localspec.cli.shared.arguments import add_answer_flags, verb_parser
 from localspec.errors import UserError
 from localspec.hardware import machine as machine_module
-from localspec.hardware.device_info import Machine, Placement
-from localspec.hardware.memory import fit as confirm_module
+from localspec.hardware.device_info import Machine
 from localspec.hardware.memory.budget import by_shares
-from localspec.hardware.placement.constraints import CacheTypes, LayerSplit, PlacementConstraints
+from localspec.hardware.memory.needs import CacheTypes, LayerSplit
+from localspec.hardware.placement import place as place_module
+from localspec.hardware.placement.constraints import Placement, PlacementConstraints
 from localspec.hardware.placement.place import place
 from localspec.models import shape
 from localspec.models.shape import ModelShape
@@ -37,7 +38,7 @@ def invented(monkeypatch: pytest.MonkeyPatch) -> Machine:
 
     monkeypatch.setattr(machine_module, "known_machine", lambda **_: BIG_AND_SMALL)
     monkeypatch.setattr(shape, "read_shape", read_shape)
-    monkeypatch.setattr(confirm_module, "confirm", lambda *_args: None)  # there is no file to ask about
+    monkeypatch.setattr(place_module, "confirm", lambda *_args: None)  # there is no file to ask about
     return BIG_AND_SMALL
 
 

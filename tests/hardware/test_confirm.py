@@ -1,19 +1,18 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from localspec.errors import EngineError, UserError
-from localspec.hardware.device_info import DeviceNeed
 from localspec.hardware.memory.budget import MemoryBudget
-from localspec.hardware.memory.estimate import estimate
-from localspec.hardware.memory.exact import Needs
-from localspec.hardware.memory.fit import confirm
-from localspec.hardware.placement.constraints import LayerSplit, MemoryRequest, PlacementConstraints
-from localspec.hardware.placement.place import place
+from localspec.hardware.memory.needs import DeviceNeed, LayerSplit, MemoryRequest, Needs, estimate
+from localspec.hardware.placement import place as place_module
+from localspec.hardware.placement.constraints import PlacementConstraints
+from localspec.hardware.placement.place import confirm, place
 from localspec.models.shape import ModelShape
 from localspec.types import ModelOptions
 from tests.hardware.machines import SMALL, card, cpu, machine, model
@@ -37,45 +36,49 @@ class Llama:
         return ((DeviceNeed("CUDA0", int(self.gib * GIB), 0, 0),),)
 
 
-def check(model_gib: float, card_gib: float, llama: Llama) -> None:
-    shape, on = model(model_gib, layers=32), machine((card(0, card_gib), 600))
-    confirm(
-        place(on, shape, None, PlacementConstraints()),
-        (shape,),
-        OPTIONS,
-        on,
-        PlacementConstraints(),
-        ask=llama,
-    )
+Check = Callable[[float, float, Llama], None]
 
 
-def test_models_with_room_around_them_are_not_asked_about() -> None:
+@pytest.fixture
+def check(monkeypatch: pytest.MonkeyPatch) -> Check:
+    def check(model_gib: float, card_gib: float, llama: Llama) -> None:
+        monkeypatch.setattr(place_module, "exact", llama)
+        shape, on = model(model_gib, layers=32), machine((card(0, card_gib), 600))
+        placement = place(on, shape, None, PlacementConstraints())
+        confirm(placement, (shape,), OPTIONS, on, PlacementConstraints())
+
+    return check
+
+
+def test_models_with_room_around_them_are_not_asked_about(check: Check) -> None:
     llama = Llama(99)
     check(4, 24, llama)
     assert llama.asked == 0
 
 
-def test_tight_fit_that_holds_is_let_through() -> None:
+def test_tight_fit_that_holds_is_let_through(check: Check) -> None:
     llama = Llama(9.5)
     check(9, 12, llama)
     assert llama.asked == 1
 
 
-def test_tight_fit_that_does_not_hold_is_refused_with_numbers_and_ways_out() -> None:
+def test_tight_fit_that_does_not_hold_is_refused_with_numbers_and_ways_out(check: Check) -> None:
     with pytest.raises(UserError, match=r"CUDA0 has .* GiB free") as refused:
         check(9, 12, Llama(13))
     assert "GiB are needed" in refused.value.message
     assert refused.value.hint
 
 
-def test_plan_stands_where_llama_cannot_tell() -> None:
+def test_plan_stands_where_llama_cannot_tell(check: Check) -> None:
     llama = Llama(None)
     check(9, 12, llama)
     assert llama.asked == 1
 
 
 @pytest.mark.parametrize("draft", [None, SMALL])
-def test_the_context_that_is_named_would_fit_by_llama_cpps_own_figures(draft: ModelShape | None) -> None:
+def test_the_context_that_is_named_would_fit_by_llama_cpps_own_figures(
+    draft: ModelShape | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     shape, on = model(9, layers=32), machine((card(0, 14 if draft else 12), 600), processor=cpu(60))
     constraints = PlacementConstraints(
         context=12288, gpu_layers=99, draft_devices=("CUDA0",), max_fan_out=48, mode="sd"
@@ -88,8 +91,9 @@ def test_the_context_that_is_named_would_fit_by_llama_cpps_own_figures(draft: Mo
         more = tuple(replace(need, compute=need.compute + above) for need in found.target.needs)
         return (more, found.draft.needs) if found.draft else (more,)
 
+    monkeypatch.setattr(place_module, "exact", llama)
     with pytest.raises(UserError, match="CUDA0 has") as refused:
-        confirm(found, (shape, draft) if draft else (shape,), OPTIONS, on, constraints, ask=llama)
+        confirm(found, (shape, draft) if draft else (shape,), OPTIONS, on, constraints)
     context = int(re.findall(r"\(-c (\d+)\)", refused.value.hint)[0])
     free = MemoryBudget(on).free["CUDA0"] - above
 

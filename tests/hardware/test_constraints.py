@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from localspec.errors import UserError
-from localspec.hardware.device_info import Placement
 from localspec.hardware.memory.budget import by_shares
-from localspec.hardware.placement.constraints import CacheTypes, LayerSplit, PlacementConstraints
+from localspec.hardware.memory.needs import CacheTypes, LayerSplit
+from localspec.hardware.placement.constraints import Placement, PlacementConstraints
 from localspec.hardware.placement.place import place
 from tests.hardware.machines import GIB, LARGE, MIDDLE, SMALL, card, cpu, machine, model, recurrent
 

@@ -10,7 +10,7 @@ from localspec.decoding.policy import CostCurve, LatencyModel
 from localspec.decoding.speed_model import PredictedSpeed, plain_speed, predict, ranked, sd_speed
 from localspec.hardware.bandwidth import Rates
 from localspec.hardware.device_info import LinkRate, Machine
-from localspec.hardware.placement.constraints import LayerSplit
+from localspec.hardware.memory.needs import LayerSplit
 from localspec.hardware.placement.speed import Pass, Passes, ahead_speed
 from localspec.models.shape import ModelShape
 from tests.hardware.machines import GB, LARGE, MIDDLE, SMALL, TINY, apple, card, machine, mixture, model

@@ -10,10 +10,16 @@ from pathlib import Path
 import pytest
 
 from localspec.errors import EngineError, UserError
-from localspec.hardware.device_info import DeviceNeed
-from localspec.hardware.memory.estimate import estimate
-from localspec.hardware.memory.exact import compare, exact, needs_of
-from localspec.hardware.placement.constraints import CacheTypes, LayerSplit, MemoryRequest
+from localspec.hardware.memory.needs import (
+    CacheTypes,
+    DeviceNeed,
+    LayerSplit,
+    MemoryRequest,
+    compare,
+    estimate,
+    exact,
+    needs_of,
+)
 from localspec.inference.contexts import Contexts
 from localspec.llama.context import Context, Sizes, context_parameters
 from localspec.llama.library import Native

@@ -6,11 +6,10 @@ from dataclasses import replace
 import pytest
 
 from localspec.errors import UserError
-from localspec.hardware.device_info import DeviceInfo, DeviceNeed, Machine
+from localspec.hardware.device_info import DeviceInfo, Machine
 from localspec.hardware.memory.budget import parse_reserve, reserve_on
-from localspec.hardware.memory.estimate import estimate
 from localspec.hardware.memory.fit import Models, check_fit
-from localspec.hardware.placement.constraints import LayerSplit, MemoryRequest
+from localspec.hardware.memory.needs import DeviceNeed, LayerSplit, MemoryRequest, estimate
 from localspec.models.shape import LayerShape, ModelShape
 
 GIB = 1 << 30

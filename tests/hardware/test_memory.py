@@ -5,9 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from localspec.hardware.device_info import DeviceNeed
-from localspec.hardware.memory.estimate import cells, estimate, logits_bytes
-from localspec.hardware.placement.constraints import CacheTypes, LayerSplit, MemoryRequest
+from localspec.hardware.memory.needs import (
+    CacheTypes,
+    DeviceNeed,
+    LayerSplit,
+    MemoryRequest,
+    cells,
+    estimate,
+    logits_bytes,
+)
 from localspec.models.shape import ModelShape, read_shape
 from tests.hardware.shapes import SHAPES, make
 

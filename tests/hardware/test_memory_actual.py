@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from localspec.hardware.memory.exact import expected_of
+from localspec.hardware.memory.needs import expected_of
 from localspec.inference.runtime import Runtime
 from localspec.types import ModelOptions
 

@@ -7,9 +7,11 @@ from dataclasses import replace
 import pytest
 
 from localspec.errors import UserError
-from localspec.hardware.device_info import DeviceNeed, Machine, Placement
-from localspec.hardware.memory.estimate import estimate
-from localspec.hardware.placement.constraints import MemoryRequest, PlacementConstraints
+from localspec.hardware.device_info import Machine
+from localspec.hardware.memory import budget
+from localspec.hardware.memory.needs import DeviceNeed, MemoryRequest, estimate
+from localspec.hardware.placement import candidates
+from localspec.hardware.placement.constraints import Placement, PlacementConstraints
 from localspec.hardware.placement.place import place
 from localspec.models.shape import ModelShape
 from tests.hardware.machines import (
@@ -229,7 +231,9 @@ def test_a_rate_that_nobody_measured_is_told() -> None:
     assert not told(assignments(where, LARGE, SMALL), "not measured")
 
 
-def test_layers_are_taken_back_where_the_exact_need_is_more_than_a_sum() -> None:
+def test_layers_are_taken_back_where_the_exact_need_is_more_than_a_sum(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def need(shape: ModelShape, request: MemoryRequest) -> tuple[DeviceNeed, ...]:
         count = request.split.on_cards
         return tuple(
@@ -240,8 +244,11 @@ def test_layers_are_taken_back_where_the_exact_need_is_more_than_a_sum() -> None
         )
 
     where = machine((card(0, 12), 360))
-    found = place(where, LARGE, None, PlacementConstraints(), need=need)
-    assert 20 < sum(found.target.layers) < sum(assignments(where, LARGE, None).target.layers)
+    usual = assignments(where, LARGE, None)
+    monkeypatch.setattr(candidates, "estimate", need)
+    monkeypatch.setattr(budget, "estimate", need)
+    found = place(where, LARGE, None, PlacementConstraints())
+    assert 20 < sum(found.target.layers) < sum(usual.target.layers)
 
 
 def test_a_machine_is_placed_the_same_way_every_time() -> None:

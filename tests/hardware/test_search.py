@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from localspec.hardware.device_info import Machine
-from localspec.hardware.memory.estimate import estimate
+from localspec.hardware.memory.needs import CacheTypes, LayerSplit
 from localspec.hardware.placement.candidates import PlacementSearch
-from localspec.hardware.placement.constraints import CacheTypes, LayerSplit, PlacementConstraints
+from localspec.hardware.placement.constraints import PlacementConstraints
 from tests.hardware.machines import MIDDLE, SMALL, card, cpu, machine
 
 ON_CARD, HERE = LayerSplit(("CUDA0",), (28,)), LayerSplit()
@@ -13,7 +13,7 @@ ON_CARD, HERE = LayerSplit(("CUDA0",), (28,)), LayerSplit()
 
 def search(where: Machine | None = None, **wished: object) -> PlacementSearch:
     constraints = PlacementConstraints(**wished)  # type: ignore[arg-type]
-    return PlacementSearch(where or machine((card(0, 24), 900)), (MIDDLE, SMALL), constraints, estimate)
+    return PlacementSearch(where or machine((card(0, 24), 900)), (MIDDLE, SMALL), constraints)
 
 
 def test_the_draft_has_room_for_its_branches() -> None:

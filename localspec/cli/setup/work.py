@@ -19,9 +19,10 @@ from localspec.cli.setup.steps import Bundled, OnDisk, Pick, Recommended, Reply,
 from localspec.cli.shared.console import StatusLine, say
 from localspec.cli.shared.opening import fetch
 from localspec.errors import PairingError, UserError
-from localspec.hardware.device_info import Machine, Placement
+from localspec.hardware.device_info import Machine
 from localspec.hardware.machine import known_machine
-from localspec.hardware.placement.constraints import PlacementConstraints, context_size
+from localspec.hardware.memory.needs import context_size
+from localspec.hardware.placement.constraints import Placement, PlacementConstraints
 from localspec.hardware.placement.place import place
 from localspec.models.catalogue import shipped
 from localspec.models.default_pair import default_pair, on_this_computer

@@ -43,7 +43,7 @@ from localspec.types import TaskType
 
 if TYPE_CHECKING:
     from localspec.app.options import PairOptions
-    from localspec.hardware.device_info import Placement
+    from localspec.hardware.placement.constraints import Placement
     from localspec.tuning.events import TaskResult, TuneProgress
 
 _WIDE = 200  # columns of what is no terminal: each result on a line

@@ -9,8 +9,8 @@ from itertools import accumulate
 
 from localspec.errors import UserError
 from localspec.hardware.bandwidth import PROCESSOR
-from localspec.hardware.device_info import DeviceInfo, DeviceNeed, Machine
-from localspec.hardware.placement.constraints import LayerSplit, MemoryRequest, Need
+from localspec.hardware.device_info import DeviceInfo, Machine
+from localspec.hardware.memory.needs import DeviceNeed, LayerSplit, MemoryRequest, estimate
 from localspec.models.shape import ModelShape
 
 GIB = 2**30
@@ -81,9 +81,9 @@ def usual_reserve(device: DeviceInfo) -> int:
 class LayerSizes:
     """What layers take of a card, so that as many as fit can be counted without asking again."""
 
-    def __init__(self, shape: ModelShape, whole: MemoryRequest, need: Need, card: str) -> None:
+    def __init__(self, shape: ModelShape, whole: MemoryRequest, card: str) -> None:
         layers = shape.layers
-        on_card = next(found for found in need(shape, whole) if found.device == card)
+        on_card = next(found for found in estimate(shape, whole) if found.device == card)
         self.compute = on_card.compute
         self.output = max(0, on_card.weights - sum(layer.weight_bytes for layer in layers))
         kept = [

@@ -4,31 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from itertools import chain
-from typing import TYPE_CHECKING
 
-from localspec.errors import EngineError, UserError
-from localspec.hardware.device_info import DeviceAssignment, DeviceNeed, Machine, Placement
+from localspec.errors import UserError
+from localspec.hardware.device_info import Machine
 from localspec.hardware.memory.budget import MemoryBudget, Shortage, reserve_on
-from localspec.hardware.memory.estimate import estimate
-from localspec.hardware.placement.constraints import (
-    CacheTypes,
-    LayerSplit,
-    MemoryRequest,
-    PlacementConstraints,
-)
+from localspec.hardware.memory.needs import DeviceNeed, LayerSplit, MemoryRequest, estimate
 from localspec.models.shape import ModelShape
-from localspec.types import ModelOptions
-
-if TYPE_CHECKING:
-    from localspec.hardware.memory.exact import Needs
-
+from localspec.units import memory
 
 Models = tuple[tuple[ModelShape, MemoryRequest], ...]
 """The target and how it is to sit, then the draft model."""
 
 _STEP, _SMALLEST = 256, 512  # tokens of context
-_GIB = 2**30
 
 # bits per weight, as usual mixtures of it come out
 _QUANT_BITS = {
@@ -78,16 +65,11 @@ def ways_out(models: Models, budget: MemoryBudget) -> tuple[str, ...]:
     return tuple(way for way in ways if way)
 
 
-def size(count: int) -> str:
-    """Return a number of bytes as people read it."""
-    return f"{count / _GIB:.1f} GiB" if count >= _GIB // 10 else f"{count / 2**20:.0f} MiB"
-
-
 def _words(shortage: Shortage, budget: MemoryBudget) -> str:
     device, reserve = budget.devices[shortage.device], budget.reserve[shortage.device]
     return (
-        f"{shortage.device} has {size(device.memory_free)} free, {size(reserve)} of it in reserve, "
-        f"and {size(shortage.needed)} are needed"
+        f"{shortage.device} has {memory(device.memory_free, 0.1)} free, {memory(reserve, 0.1)} of it in "
+        f"reserve, and {memory(shortage.needed, 0.1)} are needed"
     )
 
 
@@ -110,7 +92,7 @@ def _smaller_quant(models: Models, budget: MemoryBudget) -> str:
     for name, bits in _QUANT_BITS.items():
         smaller = _scaled(shape, bits / held)
         if bits < 0.97 * held and _fits(((smaller, request), *rest), budget):
-            return f"choose {shape.name} as {name} (about {size(smaller.weight_bytes)})"
+            return f"choose {shape.name} as {name} (about {memory(smaller.weight_bytes, 0.1)})"
     return ""
 
 
@@ -157,56 +139,3 @@ def _most(fits: Callable[[int], bool], low: int, high: int) -> int:
         middle = (low + high + 1) // 2
         low, high = (middle, high) if fits(middle) else (low, middle - 1)
     return low
-
-
-CLOSE = 0.15  # of what a device has to give: the formula may be wrong by less than that
-
-
-def _exact(*options: ModelOptions, max_fan_out: int) -> tuple[Needs, ...]:
-    from localspec.hardware.memory.exact import exact  # few plans are that close
-
-    return exact(*options, max_fan_out=max_fan_out)
-
-
-def confirm(
-    placement: Placement,
-    shapes: tuple[ModelShape, ...],
-    options: tuple[ModelOptions, ...],
-    machine: Machine,
-    constraints: PlacementConstraints,
-    *,
-    ask: Callable[..., tuple[Needs, ...]] = _exact,
-) -> None:
-    """Raise `UserError` if models that the plan holds for fitting do not; `options` open them as planned.
-
-    Where the plan leaves room enough, or llama.cpp cannot tell, the plan's own figures stand.
-    """
-    assignments = [assignment for assignment in (placement.target, placement.draft) if assignment is not None]
-    if not is_close(assignments, machine, constraints):
-        return
-    try:
-        needs = ask(*options, max_fan_out=constraints.max_fan_out)
-    except EngineError:
-        return
-    requests = zip(shapes, assignments, (constraints.cache, constraints.draft_cache), strict=False)
-    models = tuple((shape, _request(assignment, cache, constraints)) for shape, assignment, cache in requests)
-    check_fit(chain(*needs), machine, constraints.reserve, models)
-
-
-def is_close(
-    assignments: list[DeviceAssignment], machine: Machine, constraints: PlacementConstraints
-) -> bool:
-    """Tell whether a plan fills a device nearly."""
-    budget = MemoryBudget(machine, reserve_on(machine, constraints.reserve))
-    left = budget.left(chain(*(assignment.needs for assignment in assignments)))
-    used = {need.device for assignment in assignments for need in assignment.needs}
-    return any(left[device] < CLOSE * budget.free[device] for device in used)
-
-
-def _request(
-    assignment: DeviceAssignment, cache: CacheTypes, constraints: PlacementConstraints
-) -> MemoryRequest:
-    split = LayerSplit(assignment.devices, assignment.layers)
-    return MemoryRequest(
-        split, assignment.context, cache, constraints.flash_attention, constraints.micro_batch
-    )

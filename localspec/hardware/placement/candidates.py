@@ -9,14 +9,25 @@ from functools import cache
 from localspec.decoding.speed_model import PredictedSpeed, plain_speed, ranked, sd_speed, shared_cores
 from localspec.errors import UserError
 from localspec.hardware.bandwidth import PROCESSOR, Rates
-from localspec.hardware.device_info import DeviceNeed, Machine
+from localspec.hardware.device_info import Machine
 from localspec.hardware.memory.budget import LayerSizes, MemoryBudget, Shortage, by_shares, reserve_on
-from localspec.hardware.placement.constraints import LayerSplit, MemoryRequest, Need, PlacementConstraints
+from localspec.hardware.memory.needs import (
+    DEFAULT_CONTEXT,
+    DeviceNeed,
+    LayerSplit,
+    MemoryRequest,
+    context_size,
+    draft_flash_attention,
+    estimate,
+)
+from localspec.hardware.placement.constraints import PlacementConstraints
 from localspec.hardware.placement.speed import Pass, Passes, ahead_speed
 from localspec.models.shape import ModelShape
 
+COMFORTABLE_CONTEXT = 4096  # less is not taken for speed alone
+SMALLEST_CONTEXT = 512
+WORTH_A_SMALLER_CONTEXT = 1.2
 _CORRECTIONS = 4
-_FLOATS = ("f32", "f16", "bf16")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +48,17 @@ class PlacementCandidate:
         """Return the way of decoding that this placement would use."""
         return self.speeds[0]
 
+    @property
+    def preference(self) -> tuple[float, float, int, float]:
+        """Return what orders candidates: speed, then chances, then what they leave free."""
+        speculative = max((speed.tokens_per_s for speed in self.speeds if speed.mode != "off"), default=0.0)
+        return (
+            float(f"{self.best.tokens_per_s:.4g}"),
+            float(f"{speculative:.4g}"),
+            -len(self.target.devices),
+            self.slack,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Threads:
@@ -55,13 +77,13 @@ class PlacementSearch:
         machine: Machine,
         models: tuple[ModelShape, ModelShape | None],
         constraints: PlacementConstraints,
-        need: Need,
     ) -> None:
         self.target, self.draft = models
+        self.contexts = _contexts(self.target, constraints.context)
+        self._at: dict[int, tuple[PlacementCandidate, ...]] = {}
         self.constraints = constraints
         self.rates = Rates(machine)
         self.budget = MemoryBudget(machine, reserve_on(machine, constraints.reserve))
-        self._need = need
         self.cannot_rewind = any(shape is not None and is_recurrent(shape) for shape in models)
         self.cores = max(1, self.budget.devices[PROCESSOR].cores)
         self._passes = Passes(self.target, self.rates, self.cores)
@@ -78,8 +100,34 @@ class PlacementSearch:
         if len(set(names)) != len(names):
             raise UserError(f"a device is named twice: {', '.join(names)}", "name each device once")
 
-    def candidates(self, context: int) -> Iterator[PlacementCandidate]:
-        """Yield every placement worth a look with a context, also those that do not fit."""
+    def at(self, context: int) -> tuple[PlacementCandidate, ...]:
+        """Return every placement worth a look with a context, also those that do not fit."""
+        if context not in self._at:
+            self._at[context] = tuple(self._candidates(context))
+        return self._at[context]
+
+    def fitting(self, context: int) -> PlacementCandidate | None:
+        """Return the best candidate that fits with a context."""
+        fits = [found for found in self.at(context) if not found.shortages]
+        return max(fits, key=lambda found: found.preference, default=None)
+
+    def chosen(self) -> PlacementCandidate | None:
+        """Return the best candidate, with a smaller context only where that is worth it."""
+        fits = (self.fitting(context) for context in self.contexts)
+        first = next((found for found in fits if found is not None), None)
+        if first is not None and first.context > COMFORTABLE_CONTEXT in self.contexts:
+            smaller = self.fitting(COMFORTABLE_CONTEXT)
+            gain = WORTH_A_SMALLER_CONTEXT * first.best.tokens_per_s
+            if smaller is not None and smaller.best.tokens_per_s >= gain:
+                return smaller
+        return first
+
+    def nearest(self) -> PlacementCandidate:
+        """Return the candidate that lacks least, with the smallest context."""
+        candidates = self.at(self.contexts[-1])
+        return min(candidates, key=lambda found: sum(short.missing for short in found.shortages))
+
+    def _candidates(self, context: int) -> Iterator[PlacementCandidate]:
         sizes = self._sizes(self.target, context)
         for draft in self._draft_splits(context):
             taken = () if draft is None or self.draft is None else self._needs(self.draft, draft, context)
@@ -107,29 +155,24 @@ class PlacementSearch:
         )
 
     def request(self, shape: ModelShape, split: LayerSplit, context: int) -> MemoryRequest:
-        """Return how one of the two models sits with the wished cache."""
+        """Return what one of the two models asks of memory with the wanted cache."""
         constraints = self.constraints
+        flash, batch = constraints.flash_attention, constraints.micro_batch
         if shape is not self.draft:
-            return MemoryRequest(
-                split, context, constraints.cache, constraints.flash_attention, constraints.micro_batch
-            )
-        flash = constraints.flash_attention
-        if flash is None and constraints.draft_cache.values in _FLOATS and self.uses_processor(shape, split):
-            flash = False  # as the draft is opened there
-        sequences = constraints.max_fan_out + 1
-        return MemoryRequest(
-            split, context, constraints.draft_cache, flash, constraints.micro_batch, sequences
-        )
+            return MemoryRequest(split, context, constraints.cache, flash, batch)
+        held, here = constraints.draft_cache, self.uses_processor(shape, split)
+        flash = draft_flash_attention(flash, held.values, on_processor=here)
+        return MemoryRequest(split, context, held, flash, batch, constraints.max_fan_out + 1)
 
     def _needs(self, shape: ModelShape, split: LayerSplit, context: int) -> tuple[DeviceNeed, ...]:
-        return self._need(shape, self.request(shape, split, context))
+        return estimate(shape, self.request(shape, split, context))
 
     def _sizes(self, shape: ModelShape, context: int) -> LayerSizes | None:
         if not self.budget.cards:
             return None
         card = self.budget.cards[0]
         whole = LayerSplit((card,), (len(shape.layers),))
-        return LayerSizes(shape, self.request(shape, whole, context), self._need, card)
+        return LayerSizes(shape, self.request(shape, whole, context), card)
 
     # --- where models could sit
 
@@ -255,6 +298,15 @@ class PlacementSearch:
         together = shared_cores(wanted, constraints.draft_threads)
         alone = (wanted, constraints.draft_threads or wanted)
         return Threads(alone, together, take_turns=sum(together) > self.cores)
+
+
+def _contexts(target: ModelShape, asked: int) -> tuple[int, ...]:
+    """Return the sizes to try, the wanted one first."""
+    if asked:
+        return (asked,)
+    most = context_size(0, target.training_context or DEFAULT_CONTEXT)
+    halves = (DEFAULT_CONTEXT >> number for number in range(1, DEFAULT_CONTEXT.bit_length()))
+    return (most, *(size for size in halves if SMALLEST_CONTEXT <= size < most))
 
 
 def is_recurrent(shape: ModelShape) -> bool:

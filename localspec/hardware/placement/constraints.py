@@ -1,52 +1,11 @@
-"""What is asked of a placement, and how a model may be spread over devices."""
+"""What is asked of a placement, and what was decided."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
-from localspec.hardware.device_info import DeviceNeed
-from localspec.models.shape import ModelShape
-from localspec.types import KvType, Mode, ModelOptions
-
-
-@dataclass(frozen=True, slots=True)
-class CacheTypes:
-    """The number types of a model's cache."""
-
-    keys: KvType = "f16"
-    values: KvType = "f16"
-
-
-@dataclass(frozen=True, slots=True)
-class LayerSplit:
-    """The last layers of a model on devices in order, the layers before them with the processor.
-
-    The weights after the last layer sit on the last device; no device is the processor alone.
-    """
-
-    devices: tuple[str, ...] = ()
-    layers: tuple[int, ...] = ()
-
-    @property
-    def on_cards(self) -> int:
-        """Return how many layers are not with the processor."""
-        return sum(self.layers)
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryRequest:
-    """One model on its devices with its context: what its need of memory follows from."""
-
-    split: LayerSplit
-    context: int
-    cache: CacheTypes = CacheTypes()
-    flash_attention: bool | None = None
-    micro_batch: int = 512
-    sequences: int = 1
-
-
-Need = Callable[[ModelShape, MemoryRequest], tuple[DeviceNeed, ...]]
+from localspec.hardware.memory.needs import CacheTypes, DeviceNeed
+from localspec.types import Mode
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +17,8 @@ class PlacementConstraints:
     """
 
     context: int = 0
-    cache: CacheTypes = CacheTypes()
-    draft_cache: CacheTypes = CacheTypes()
+    cache: CacheTypes = field(default_factory=CacheTypes)
+    draft_cache: CacheTypes = field(default_factory=CacheTypes)
     flash_attention: bool | None = None
     micro_batch: int = 512
     max_fan_out: int = 16
@@ -88,17 +47,36 @@ class PlacementConstraints:
         )
 
 
-DEFAULT_CONTEXT = 8192  # models trained on 128k tokens would ask for many GiB of cache
-_FLOATS = ("f32", "f16", "bf16")
+@dataclass(frozen=True, slots=True)
+class DeviceAssignment:
+    """Where one model sits: `layers` on each of `devices` in order, the rest with the processor.
+
+    No devices are the processor alone. The field names below `needs` are those of `ModelOptions`.
+    """
+
+    devices: tuple[str, ...]
+    layers: tuple[int, ...]
+    threads: int
+    context: int
+    needs: tuple[DeviceNeed, ...]
 
 
-def context_size(asked: int, trained: int) -> int:
-    """Return the tokens of a conversation; 0 asks for the usual number."""
-    return asked or min(trained, DEFAULT_CONTEXT)
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """A placement that was looked at: what it would be, why it was not taken, what it would have given."""
+
+    description: str
+    reason: str
+    tokens_per_s: float | None = None
 
 
-def draft_options(options: ModelOptions, size: int, *, on_processor: bool) -> ModelOptions:
-    """Return how a draft model's context is opened beside a target's of `size` tokens."""
-    if options.flash_attention is None and options.kv_type_v in _FLOATS and on_processor:
-        options = replace(options, flash_attention=False)  # half the price of a branch on small heads
-    return replace(options, context=size)
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Who sits where, and why; `reasons` are shown to the person word for word."""
+
+    target: DeviceAssignment
+    draft: DeviceAssignment | None
+    mode: Mode
+    tokens_per_s: float | None  # expected from rates and sizes
+    reasons: tuple[str, ...]
+    rejected: tuple[Alternative, ...] = ()

@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
+from itertools import chain
 
 from localspec import units
-from localspec.errors import UserError
-from localspec.hardware.device_info import Alternative, DeviceAssignment, Machine, Placement
-from localspec.hardware.memory.estimate import estimate
-from localspec.hardware.memory.fit import ways_out
+from localspec.errors import EngineError, UserError
+from localspec.hardware.device_info import Machine
+from localspec.hardware.memory.budget import MemoryBudget, reserve_on
+from localspec.hardware.memory.fit import check_fit, ways_out
+from localspec.hardware.memory.needs import CacheTypes, LayerSplit, MemoryRequest, Needs, exact
 from localspec.hardware.placement import words
 from localspec.hardware.placement.candidates import PlacementCandidate, PlacementSearch
-from localspec.hardware.placement.constraints import DEFAULT_CONTEXT, Need, PlacementConstraints, context_size
+from localspec.hardware.placement.constraints import (
+    Alternative,
+    DeviceAssignment,
+    Placement,
+    PlacementConstraints,
+)
 from localspec.models.shape import ModelShape
+from localspec.types import ModelOptions
 
-COMFORTABLE_CONTEXT = 4096  # less is not taken for speed alone
-SMALLEST_CONTEXT = 512
-WORTH_A_SMALLER_CONTEXT = 1.2
+CLOSE = 0.15  # of what a device has to give: the formula may be wrong by less than that
 
 
 def place(
@@ -24,106 +31,38 @@ def place(
     target: ModelShape,
     draft: ModelShape | None,
     constraints: PlacementConstraints,
-    *,
-    need: Need = estimate,
 ) -> Placement:
     """Return the fastest placement that fits and fulfils the wishes, with reasons.
 
     Raises `UserError`, with the numbers and three ways out, if there is none.
     """
-    search = PlacementSearch(machine, (target, draft), constraints, need)
-    found = _Found(search, _contexts(target, constraints.context))
-    chosen = found.chosen()
+    search = PlacementSearch(machine, (target, draft), constraints)
+    chosen = search.chosen()
     if chosen is None:
-        raise _refusal(found, search)
-    reasons = [*_reasons(chosen, search, found), *_costs_of_overrides(chosen, machine, search, need)]
-    threads = search.threads(chosen.target, chosen.draft)
-    for_target, for_draft = threads.alone
-    split = chosen.draft
+        raise _refusal(search)
+    for_target, for_draft = search.threads(chosen.target, chosen.draft).alone
+
+    def assigned(split: LayerSplit, threads: int, needs: Needs) -> DeviceAssignment:
+        return DeviceAssignment(split.devices, split.layers, threads, chosen.context, needs)
+
     return Placement(
-        target=DeviceAssignment(
-            chosen.target.devices, chosen.target.layers, for_target, chosen.context, chosen.target_needs
-        ),
-        draft=None
-        if split is None
-        else DeviceAssignment(split.devices, split.layers, for_draft, chosen.context, chosen.draft_needs),
+        target=assigned(chosen.target, for_target, chosen.target_needs),
+        draft=None if chosen.draft is None else assigned(chosen.draft, for_draft, chosen.draft_needs),
         mode=chosen.best.mode,
         tokens_per_s=chosen.best.tokens_per_s,
-        reasons=tuple(reasons),
-        rejected=tuple(_rejected(found, chosen, search)),
+        reasons=(*_reasons(chosen, search), *_costs_of_overrides(chosen, machine, search)),
+        rejected=tuple(_rejected(chosen, search)),
     )
 
 
-class _Found:
-    """The candidates by context, looked for when they are asked for."""
-
-    def __init__(self, search: PlacementSearch, contexts: tuple[int, ...]) -> None:
-        self.contexts = contexts
-        self._search = search
-        self._at: dict[int, tuple[PlacementCandidate, ...]] = {}
-
-    def at(self, context: int) -> tuple[PlacementCandidate, ...]:
-        """Return all candidates with a context."""
-        if context not in self._at:
-            self._at[context] = tuple(self._search.candidates(context))
-        return self._at[context]
-
-    def fitting(self, context: int) -> PlacementCandidate | None:
-        """Return the best candidate that fits with a context."""
-        fits = [found for found in self.at(context) if not found.shortages]
-        return max(fits, key=_preference, default=None)
-
-    def chosen(self) -> PlacementCandidate | None:
-        """Return the best candidate, with a smaller context only where that is worth it."""
-        fits = (self.fitting(context) for context in self.contexts)
-        first = next((found for found in fits if found is not None), None)
-        if first is None:
-            return None
-        if first.context > COMFORTABLE_CONTEXT in self.contexts:
-            smaller = self.fitting(COMFORTABLE_CONTEXT)
-            gain = WORTH_A_SMALLER_CONTEXT * first.best.tokens_per_s
-            if smaller is not None and smaller.best.tokens_per_s >= gain:
-                return smaller
-        return first
-
-    def nearest(self) -> PlacementCandidate:
-        """Return the candidate that lacks least, with the smallest context."""
-        candidates = self.at(self.contexts[-1])
-        return min(candidates, key=lambda found: sum(short.missing for short in found.shortages))
-
-
-def _contexts(target: ModelShape, wished: int) -> tuple[int, ...]:
-    if wished:
-        return (wished,)
-    most = context_size(0, target.training_context or DEFAULT_CONTEXT)
-    found = [most]
-    size = DEFAULT_CONTEXT
-    while size > SMALLEST_CONTEXT:
-        size //= 2
-        if size < most:
-            found.append(size)
-    return tuple(found)
-
-
-def _preference(found: PlacementCandidate) -> tuple[float, float, int, float]:
-    """Order candidates by speed, then by chances, then by what they leave free."""
-    speculative = max((speed.tokens_per_s for speed in found.speeds if speed.mode != "off"), default=0.0)
-    return (
-        float(f"{found.best.tokens_per_s:.4g}"),
-        float(f"{speculative:.4g}"),
-        -len(found.target.devices),
-        found.slack,
-    )
-
-
-def _reasons(chosen: PlacementCandidate, search: PlacementSearch, found: _Found) -> Iterable[str]:
+def _reasons(chosen: PlacementCandidate, search: PlacementSearch) -> Iterable[str]:
     yield words.target_reason(chosen, search)
-    if chosen.context < found.contexts[0]:
-        usual = found.fitting(found.contexts[0])
+    if chosen.context < search.contexts[0]:
+        usual = search.fitting(search.contexts[0])
         gain = (
             "more does not fit"
             if usual is None
-            else f"with {found.contexts[0]:,} it would write {words.rate(usual.best.tokens_per_s)} tokens/s "
+            else f"with {search.contexts[0]:,} it would write {words.rate(usual.best.tokens_per_s)} tokens/s "
             f"instead of {words.rate(chosen.best.tokens_per_s)}"
         )
         yield f"the context is {chosen.context:,} tokens: {gain}"
@@ -135,14 +74,14 @@ def _reasons(chosen: PlacementCandidate, search: PlacementSearch, found: _Found)
 
 
 def _costs_of_overrides(
-    chosen: PlacementCandidate, machine: Machine, search: PlacementSearch, need: Need
+    chosen: PlacementCandidate, machine: Machine, search: PlacementSearch
 ) -> Iterable[str]:
     """Say what the flags that override parts of the plan cost against the plan without them."""
     free = search.constraints.without_overrides()
     if free == search.constraints:
         return
-    other = PlacementSearch(machine, (search.target, search.draft), free, need)
-    best = _Found(other, (chosen.context,)).chosen()
+    other = PlacementSearch(machine, (search.target, search.draft), replace(free, context=chosen.context))
+    best = other.chosen()
     if best is None:
         return
     got, could = chosen.best.tokens_per_s, best.best.tokens_per_s
@@ -169,17 +108,17 @@ def _differences(chosen: PlacementCandidate, other: PlacementCandidate) -> dict[
     return more
 
 
-def _rejected(found: _Found, chosen: PlacementCandidate, search: PlacementSearch) -> Iterable[Alternative]:
+def _rejected(chosen: PlacementCandidate, search: PlacementSearch) -> Iterable[Alternative]:
     """Yield every other placement once, the fastest first and those that do not fit last."""
     for text, reason, speed in words.mode_alternatives(chosen):
         yield Alternative(text, reason, speed.tokens_per_s)
-    if chosen.context < found.contexts[0]:
-        usual = found.fitting(found.contexts[0])
+    if chosen.context < search.contexts[0]:
+        usual = search.fitting(search.contexts[0])
         if usual is not None:
             text = f"{usual.context:,} tokens of context: {words.describe(usual, search)}"
             yield Alternative(text, "slower", usual.best.tokens_per_s)
     seen = {words.describe(chosen, search)}
-    others = sorted(found.at(chosen.context), key=_preference, reverse=True)
+    others = sorted(search.at(chosen.context), key=lambda other: other.preference, reverse=True)
     for other in sorted(others, key=lambda other: bool(other.shortages)):
         text = words.describe(other, search)
         if text in seen:
@@ -189,9 +128,9 @@ def _rejected(found: _Found, chosen: PlacementCandidate, search: PlacementSearch
         yield Alternative(text, lack or words.slower_reason(other, chosen, search), other.best.tokens_per_s)
 
 
-def _refusal(found: _Found, search: PlacementSearch) -> UserError:
+def _refusal(search: PlacementSearch) -> UserError:
     """Return the error for models that fit nowhere: the numbers and three ways out."""
-    nearest = found.nearest()
+    nearest = search.nearest()
     models = [(search.target, search.request(search.target, nearest.target, nearest.context))]
     ways = []
     if search.draft is not None and nearest.draft is not None:
@@ -203,4 +142,39 @@ def _refusal(found: _Found, search: PlacementSearch) -> UserError:
         f"{search.target.name} does not fit with {nearest.context:,} tokens of context: "
         f"{words.lack(nearest.shortages)}",
         f"three ways out: {'; '.join((*worked_out, *ways)[:3])}",
+    )
+
+
+def confirm(
+    placement: Placement,
+    shapes: tuple[ModelShape, ...],
+    options: tuple[ModelOptions, ...],
+    machine: Machine,
+    constraints: PlacementConstraints,
+) -> None:
+    """Raise `UserError` if models that the plan holds for fitting do not; `options` open them as planned.
+
+    Where the plan leaves room enough, or llama.cpp cannot tell, the plan's own figures stand.
+    """
+    assignments = [assignment for assignment in (placement.target, placement.draft) if assignment is not None]
+    budget = MemoryBudget(machine, reserve_on(machine, constraints.reserve))
+    planned = [need for assignment in assignments for need in assignment.needs]
+    left = budget.left(planned)
+    if all(left[need.device] >= CLOSE * budget.free[need.device] for need in planned):
+        return
+    try:
+        needs = exact(*options, max_fan_out=constraints.max_fan_out)
+    except EngineError:
+        return
+    requests = zip(shapes, assignments, (constraints.cache, constraints.draft_cache), strict=False)
+    models = tuple((shape, _request(assignment, cache, constraints)) for shape, assignment, cache in requests)
+    check_fit(chain(*needs), machine, constraints.reserve, models)
+
+
+def _request(
+    assignment: DeviceAssignment, cache: CacheTypes, constraints: PlacementConstraints
+) -> MemoryRequest:
+    split = LayerSplit(assignment.devices, assignment.layers)
+    return MemoryRequest(
+        split, assignment.context, cache, constraints.flash_attention, constraints.micro_batch
     )

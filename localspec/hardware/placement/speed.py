@@ -12,7 +12,7 @@ from itertools import accumulate, pairwise
 
 from localspec.decoding.speed_model import BRANCHES, PredictedSpeed, ssd_speed
 from localspec.hardware.bandwidth import PROCESSOR, Rates
-from localspec.hardware.placement.constraints import LayerSplit
+from localspec.hardware.memory.needs import LayerSplit
 from localspec.models.shape import ModelShape
 
 CARD_LAYER_S = 4e-5  # to start a layer's kernels

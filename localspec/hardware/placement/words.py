@@ -6,10 +6,9 @@ from collections.abc import Sequence
 
 from localspec.decoding.speed_model import ACCEPTANCE, HIT_RATE, PredictedSpeed
 from localspec.hardware.bandwidth import PROCESSOR
-from localspec.hardware.device_info import DeviceNeed
 from localspec.hardware.memory.budget import Shortage
+from localspec.hardware.memory.needs import DeviceNeed, LayerSplit
 from localspec.hardware.placement.candidates import PlacementCandidate, PlacementSearch, is_recurrent
-from localspec.hardware.placement.constraints import LayerSplit
 from localspec.units import MODE_NAMES, memory
 
 _MIXTURE = 0.8  # a model that reads less than this share of its layers for one token is a mixture of experts

@@ -1,0 +1,312 @@
+"""What a model takes of each device: by a formula, and as llama.cpp itself plans it.
+
+Bytes of weights and caches follow from the shape. What intermediate results take is derived from the
+tensors that live at the same time in the widest places of a graph, and calibrated against llama.cpp's plans.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from localspec.errors import EngineDied, EngineError
+from localspec.hardware.bandwidth import PROCESSOR
+from localspec.models.shape import LayerShape, ModelShape, read_shape
+from localspec.types import KvType, ModelOptions
+from localspec.units import memory
+
+if TYPE_CHECKING:
+    from localspec.llama.context import Context
+    from localspec.llama.model import Model
+
+ROWS = 128  # rows of logits that one call may give
+CELLS_PER_BRANCH = 32  # of the cache, for what a branch holds beside the trunk
+_CELLS_MULTIPLE = 256
+_FLOAT, _HALF = 4, 2
+_PER_TOKEN = 32  # positions, ids and the like
+
+# bytes of 32 numbers
+_KV_BYTES: dict[KvType, int] = {
+    "f32": 128, "f16": 64, "bf16": 64, "q8_0": 34, "q5_1": 24, "q5_0": 22, "q4_1": 20, "q4_0": 18,
+}  # fmt: skip
+DEFAULT_CONTEXT = 8192  # models trained on 128k tokens would ask for many GiB of cache
+_FLOATS = ("f32", "f16", "bf16")
+_MAX_FAN_OUT = 16
+_TIMEOUT_S = 120.0  # a header on a slow disk, a driver that starts
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceNeed:
+    """What one model takes of one device."""
+
+    device: str
+    weights: int
+    cache: int
+    compute: int
+
+    @property
+    def total(self) -> int:
+        """Return all of it."""
+        return self.weights + self.cache + self.compute
+
+
+Needs = tuple[DeviceNeed, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CacheTypes:
+    """The number types of a model's cache."""
+
+    keys: KvType = "f16"
+    values: KvType = "f16"
+
+
+@dataclass(frozen=True, slots=True)
+class LayerSplit:
+    """The last layers of a model on devices in order, the layers before them with the processor.
+
+    The weights after the last layer sit on the last device; no device is the processor alone.
+    """
+
+    devices: tuple[str, ...] = ()
+    layers: tuple[int, ...] = ()
+
+    @property
+    def on_cards(self) -> int:
+        """Return how many layers are not with the processor."""
+        return sum(self.layers)
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryRequest:
+    """One model on its devices with its context: what its need of memory follows from."""
+
+    split: LayerSplit
+    context: int
+    cache: CacheTypes = CacheTypes()
+    flash_attention: bool | None = None
+    micro_batch: int = 512
+    sequences: int = 1
+
+
+def estimate(
+    shape: ModelShape, request: MemoryRequest, *, whole_windows: bool = True
+) -> tuple[DeviceNeed, ...]:
+    """Return what a model takes of each device that it sits on, the processor last.
+
+    `whole_windows` keeps all tokens also for layers that look back only so far, which a rewind needs.
+    """
+    assignments = _assignments(shape, request)
+    last = request.split.devices[-1] if request.split.devices else PROCESSOR
+    graph = _Graph(shape, request)
+    needs = []
+    for device, layers in assignments.items():
+        has_output, on_processor = device == last, device == PROCESSOR
+        weights = sum(layer.weight_bytes for layer in layers)
+        if has_output:
+            weights += shape.output_bytes
+        if on_processor:
+            weights += 0 if has_output and shape.tied else shape.input_bytes
+        cache = sum(_cache_bytes(layer, shape, request, whole_windows=whole_windows) for layer in layers)
+        compute = graph.bytes(has_layers=bool(layers), has_output=has_output, on_processor=on_processor)
+        needs.append(DeviceNeed(device, weights, cache, compute))
+    return tuple(needs)
+
+
+def cells(request: MemoryRequest) -> int:
+    """Return how many tokens the cache has room for, the branches' included."""
+    wanted = request.context + (request.sequences - 1) * CELLS_PER_BRANCH
+    return -(-wanted // _CELLS_MULTIPLE) * _CELLS_MULTIPLE
+
+
+def logits_bytes(vocabulary: int, sequences: int) -> int:
+    """Return the bytes of the rows of logits that llama.cpp hands out, which the processor holds."""
+    return max(ROWS, sequences) * vocabulary * _FLOAT
+
+
+def _assignments(shape: ModelShape, request: MemoryRequest) -> dict[str, tuple[LayerShape, ...]]:
+    """Return the layers on each device: the last ones on the cards, in order."""
+    split = request.split
+    at = max(0, len(shape.layers) - split.on_cards)
+    first = shape.layers[:at]
+    assignments: dict[str, tuple[LayerShape, ...]] = {}
+    for device, count in zip(split.devices, split.layers, strict=True):
+        assignments[device] = shape.layers[at : at + count]
+        at += count
+    assignments[PROCESSOR] = first
+    return assignments
+
+
+def _cache_bytes(layer: LayerShape, shape: ModelShape, request: MemoryRequest, *, whole_windows: bool) -> int:
+    held, values = cells(request), layer.value_values
+    if values and request.flash_attention is False:  # values lie transposed then, as wide as the widest
+        values = max(other.value_values for other in shape.layers)
+    if layer.window is not None and not whole_windows:
+        wanted = layer.window * request.sequences + request.micro_batch
+        held = min(held, -(-wanted // _CELLS_MULTIPLE) * _CELLS_MULTIPLE)
+    per_cell = (
+        layer.key_values * _KV_BYTES[request.cache.keys] // 32
+        + values * _KV_BYTES[request.cache.values] // 32
+    )
+    return held * per_cell + request.sequences * layer.state_bytes
+
+
+class _Graph:
+    """The widest places of a graph that reads one micro-batch; widths are floats per token."""
+
+    def __init__(self, shape: ModelShape, request: MemoryRequest) -> None:
+        self._shape = shape
+        self._flash = request.flash_attention is not False
+        self._outputs = max(ROWS, request.sequences)
+        self._cells = cells(request)
+        sequences = request.sequences
+        # llama.cpp plans with as many tokens for one sequence as for another
+        self._tokens = -(-min(request.micro_batch, self._cells) // sequences) * sequences
+        kinds = {layer.window is not None for layer in shape.layers if layer.key_values}
+        self._mask = len(kinds) * self._cells * (_HALF if self._flash else _FLOAT)  # per token
+
+    def bytes(self, *, has_layers: bool, has_output: bool, on_processor: bool) -> int:
+        """Return what a device sets aside; the processor also for the inputs and logits of all others."""
+        shape, tokens = self._shape, self._tokens
+        inputs = tokens * (self._mask + _FLOAT * shape.width + _PER_TOKEN)
+        size = inputs if on_processor else 0
+        if has_layers:
+            size = max(size, self._attention(), self._feed_forward())
+        if has_output:
+            size = max(size, self._output())
+        return size + (logits_bytes(shape.vocabulary, self._outputs) if on_processor else 0)
+
+    def _attention(self) -> int:
+        shape = self._shape
+        cached = max((layer.key_values + layer.value_values for layer in shape.layers), default=0)
+        queries = shape.attention_width or shape.width
+        if self._flash:
+            return self._layer(2 * queries + cached + 2.5 * shape.width)
+        scores = shape.heads * self._cells if cached else 0
+        return self._layer(scores + 3 * queries + cached + 2 * shape.width)
+
+    def _feed_forward(self) -> int:
+        shape = self._shape
+        dense = 0 if shape.experts_used else shape.feed_forward
+        inner = max(dense, shape.experts_used * shape.expert_feed_forward)
+        queries = shape.attention_width or shape.width
+        return self._layer(3 * inner + 3 * shape.width + queries)
+
+    def _layer(self, width: float) -> int:
+        return self._tokens * int(self._mask + _FLOAT * width + _PER_TOKEN)
+
+    def _output(self) -> int:
+        shape, rows = self._shape, min(self._tokens, self._outputs)
+        size = rows * _FLOAT * (shape.vocabulary + shape.width) + self._tokens * _FLOAT * shape.width
+        if shape.experts_used:  # what the last layer's experts leave is too scattered to hold the logits
+            size += self._tokens * self._mask + rows * _FLOAT * shape.experts_used * shape.width
+        return size
+
+
+def context_size(asked: int, trained: int) -> int:
+    """Return the tokens of a conversation; 0 asks for the usual number."""
+    return asked or min(trained, DEFAULT_CONTEXT)
+
+
+def draft_flash_attention(asked: bool | None, cached: KvType, *, on_processor: bool) -> bool | None:
+    """Return whether a draft model uses flash attention: without it, a branch on small heads costs half."""
+    return False if asked is None and cached in _FLOATS and on_processor else asked
+
+
+def draft_options(options: ModelOptions, size: int, *, on_processor: bool) -> ModelOptions:
+    """Return how a draft model's context is opened beside a target's of `size` tokens."""
+    flash = draft_flash_attention(options.flash_attention, options.kv_type_v, on_processor=on_processor)
+    return replace(options, context=size, flash_attention=flash)
+
+
+def exact(
+    target: ModelOptions,
+    draft: ModelOptions | None = None,
+    *,
+    max_fan_out: int = _MAX_FAN_OUT,
+    timeout_s: float = _TIMEOUT_S,
+) -> tuple[Needs, ...]:
+    """Return what the target takes of each device, and what the draft model takes.
+
+    Contexts are those that LocalSpec opens, the draft model's with its branches.
+    Raises `UserError` for what cannot be opened, `EngineError` where llama.cpp fails or cannot tell.
+    """
+    from localspec.child_process import values_of  # 10 ms
+
+    options = [each for each in (target, draft) if each is not None]
+    try:
+        return tuple(values_of(_needs_of_all, timeout_s, options, max_fan_out))
+    except EngineDied as died:
+        raise EngineError(f"llama.cpp ended while it worked out its memory needs: {died}") from None
+
+
+def _needs_of_all(models: Sequence[ModelOptions], max_fan_out: int) -> Iterator[Needs]:
+    """Yield what the target takes, then the draft model; for a child process."""
+    from localspec.llama.context import Context
+    from localspec.llama.model import Model
+
+    size = 0
+    for number, options in enumerate(models):
+        with closing(Model.open(options, allocate=False)) as model:
+            if number:
+                opened = draft_options(options, size, on_processor=_on_processor(model))
+            else:
+                size = context_size(options.context, model.training_context)
+                opened = replace(options, context=size)
+            yield needs_of(Context(model, opened, sequences=max_fan_out + 1 if number else 1))
+
+
+def _on_processor(model: Model) -> bool:
+    """Tell whether the processor computes at least a part of a model."""
+    layers = model.options.gpu_layers
+    return not model.cards or (layers is not None and layers < model.layers)
+
+
+def needs_of(context: Context) -> tuple[DeviceNeed, ...]:
+    """Return what an open context and its model hold on each device; `EngineError` where nobody can tell."""
+    from localspec.llama.backends import breakdown
+
+    rows = logits_bytes(context.vocabulary_size, context.max_sequences)
+    return tuple(
+        DeviceNeed(row.device, row.weights, row.cache, row.compute + (rows if row.device == PROCESSOR else 0))
+        for row in breakdown(context.pointer)
+    )
+
+
+def expected_of(context: Context, options: ModelOptions) -> tuple[DeviceNeed, ...]:
+    """Return what the formula expects of a context opened so; raises UserError for a file without shape."""
+    shape = read_shape(options.path)
+    request = MemoryRequest(
+        _split(options, len(shape.layers)),
+        context.context_size,
+        CacheTypes(options.kv_type_k, options.kv_type_v),
+        options.flash_attention,
+        options.micro_batch,
+        context.max_sequences,
+    )
+    return estimate(shape, request)
+
+
+def _split(options: ModelOptions, layers: int) -> LayerSplit:
+    """Return the seats that options give; where they leave it to llama.cpp, the processor."""
+    if not options.devices or not options.gpu_layers:
+        return LayerSplit()
+    shares = options.tensor_split or (options.gpu_layers,)
+    counts = [int(share) for share in shares]
+    counts[-1] -= 1  # what follows the layers counts as one
+    return LayerSplit(options.devices, tuple(min(count, layers) for count in counts))
+
+
+def compare(model: str, actual: Iterable[DeviceNeed], expected: Iterable[DeviceNeed]) -> str:
+    """Return a line for the log: what a model took of each device, and what was expected."""
+    foreseen = {need.device: need.total for need in expected}
+    words = []
+    for need in actual:
+        guess = foreseen.pop(need.device, 0)
+        if need.total or guess:
+            error = f" ({100 * (guess - need.total) / need.total:+.1f} %)" if need.total else ""
+            words.append(f"{need.device} {memory(need.total, 0.1)}, expected {memory(guess, 0.1)}{error}")
+    words += [f"{name} nothing, expected {memory(guess, 0.1)}" for name, guess in foreseen.items() if guess]
+    return f"memory of {model}: {'; '.join(words)}"
