@@ -64,7 +64,7 @@ def test_wheel_holds_every_module_and_profile(contents: dict[str, int]) -> None:
     expected = {path.relative_to(ROOT).as_posix() for path in modules}
     expected |= {p.relative_to(ROOT / "tui").as_posix() for p in (ROOT / "tui").rglob("*.py")}
     expected |= {f"localspec/_profiles/{path.name}" for path in (ROOT / "profiles").glob("*.toml")}
-    expected |= {"localspec/py.typed", "localspec_tui/py.typed"}
+    expected |= {"localspec/py.typed", "localspec_tui/py.typed", "localspec_tui/app.tcss"}
     templates = [path for kind in ("*.j2", "*.css") for path in (ROOT / "localspec").rglob(kind)]
     expected |= {path.relative_to(ROOT).as_posix() for path in templates}
     assert expected - set(contents) == set()

@@ -19,6 +19,7 @@ from localspec.chat.messages import Role, Shown, State, StoredMessage
 from localspec.types import Provenance, TextPiece
 from localspec_tui.app import collect_rarely
 from localspec_tui.widgets.transcript.transcript import Transcript
+from tests.tui.styled import STYLES
 
 TOKENS_PER_S = 200
 UPDATE_S = 0.08
@@ -82,6 +83,8 @@ def deltas() -> Iterator[str]:
 
 class Screen(App[None]):
     """A transcript and nothing else."""
+
+    CSS_PATH = STYLES
 
     def compose(self) -> ComposeResult:
         """Lay it out."""

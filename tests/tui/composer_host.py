@@ -20,6 +20,7 @@ from localspec_tui.widgets.composer.composer import (
     QueuedPromptTaken,
 )
 from localspec_tui.widgets.composer.prompt_area import PromptArea
+from tests.tui.styled import STYLES
 
 
 def commands(text: str) -> Sequence[Completion]:
@@ -27,6 +28,7 @@ def commands(text: str) -> Sequence[Completion]:
 
 
 class ComposerHost(App[None]):
+    CSS_PATH = STYLES
     CSS = "Static { height: 1fr; }"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+k", "search", "Search", priority=True),

@@ -5,9 +5,12 @@ from textual.app import App
 from textual.widgets import Button, Static
 
 from localspec_tui.screens.dialogs import AskScreen
+from tests.tui.styled import STYLES
 
 
 class Host(App[None]):
+    CSS_PATH = STYLES
+
     def __init__(self) -> None:
         super().__init__()
         self.results: list[bool | None] = []

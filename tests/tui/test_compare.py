@@ -15,6 +15,7 @@ from localspec.errors import EngineError
 from localspec.types import Finished, Mode, Provenance, TextDelta, TextPiece
 from localspec_tui.screens.compare import AnswerColumn, CompareScreen
 from tests.tui.answers import plain, record_of, sd, ssd
+from tests.tui.styled import STYLES
 
 ROUNDS = {"off": plain(30), "sd": sd(20), "ssd": ssd(20)}
 IDS: dict[Mode, int] = {"off": 11, "sd": 12, "ssd": 13}
@@ -22,6 +23,8 @@ IDS: dict[Mode, int] = {"off": 11, "sd": 12, "ssd": 13}
 
 class Host(App[None]):
     """Answers each mode from its table; those in `held` wait in the middle until cancelled or released."""
+
+    CSS_PATH = STYLES
 
     def __init__(self, *modes: Mode, held: tuple[Mode, ...] = (), temperature: float = 0.0) -> None:
         super().__init__()

@@ -12,6 +12,7 @@ from localspec.errors import UserError
 from localspec_tui.widgets.composer.composer import Completions, Composer, PromptEntered
 from localspec_tui.widgets.composer.prompt_area import PromptArea
 from tests.tui.settled import settled
+from tests.tui.styled import STYLES
 
 
 def commands_and_files(text: str) -> Sequence[Completion]:
@@ -24,6 +25,7 @@ def commands_and_files(text: str) -> Sequence[Completion]:
 
 
 class Host(App[None]):
+    CSS_PATH = STYLES
     CSS = "Static { height: 1fr; }"
 
     def __init__(self, function: Callable[[str], Sequence[Completion]] = commands_and_files) -> None:

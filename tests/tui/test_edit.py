@@ -6,9 +6,12 @@ from textual.app import App
 from textual.widgets import Static
 
 from localspec_tui.screens.dialogs import EditScreen
+from tests.tui.styled import STYLES
 
 
 class Host(App[None]):
+    CSS_PATH = STYLES
+
     def __init__(self, screen: EditScreen) -> None:
         super().__init__()
         self.shown = screen

@@ -25,6 +25,7 @@ from localspec_tui.screens.help import HelpScreen
 from localspec_tui.screens.search import SearchScreen
 from localspec_tui.widgets.composer.composer import Composer, QueueStrip
 from localspec_tui.widgets.sidebar import ChatList, TitleInput
+from tests.tui.styled import STYLES
 
 
 class Reader(Static, can_focus=True):
@@ -45,6 +46,7 @@ class Main(Screen[None]):
 
 
 class Host(App[None]):
+    CSS_PATH = STYLES
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("f1", "help", "Keys and commands", id="app.help"),
         Binding("f12", "unnamed", "Something without an id"),

@@ -13,9 +13,12 @@ from textual.widgets import Log
 
 from localspec.inference.worker import LogLine
 from localspec_tui.widgets.log_panel import KEPT, LogPanel, written
+from tests.tui.styled import STYLES
 
 
 class Host(App[None]):
+    CSS_PATH = STYLES
+
     def compose(self) -> ComposeResult:
         yield LogPanel()
 

@@ -6,6 +6,7 @@ from textual.widgets import SelectionList, Static
 
 from localspec.chat.prompting import Exchange
 from localspec_tui.screens.dialogs import MakeRoomScreen, proposed
+from tests.tui.styled import STYLES
 
 EXCHANGES = (
     Exchange((1, 2), "an old one\nwith more lines", 1000, True),
@@ -16,6 +17,8 @@ EXCHANGES = (
 
 
 class Host(App[None]):
+    CSS_PATH = STYLES
+
     def __init__(self) -> None:
         super().__init__()
         self.results: list[tuple[int, ...] | None] = []

@@ -14,6 +14,7 @@ from localspec.errors import StoreError
 from localspec_tui.screens.search import Hits, Search, SearchScreen
 from localspec_tui.widgets.sidebar import ChatPicked
 from tests.tui.settled import settled
+from tests.tui.styled import STYLES
 
 NOON = datetime(2026, 11, 20, 12).astimezone().timestamp()
 LONG = "The draft model guesses a few tokens ahead, and the\ntarget verifies them all at once."
@@ -39,6 +40,8 @@ def found(words: str) -> tuple[SearchHit, ...]:
 
 
 class Host(App[None]):
+    CSS_PATH = STYLES
+
     def __init__(self, search: Search = found, words: str = "") -> None:
         super().__init__()
         self.search = search

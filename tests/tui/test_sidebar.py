@@ -21,6 +21,7 @@ from localspec_tui.widgets.sidebar import (
     rows,
     written_day,
 )
+from tests.tui.styled import STYLES
 
 TODAY = date(2026, 11, 20)
 NOON = datetime(2026, 11, 20, 12).astimezone().timestamp()
@@ -38,6 +39,8 @@ THREE = (chat(1), chat(2, days=1), chat(3, days=5, pinned=False))
 
 
 class Host(App[None]):
+    CSS_PATH = STYLES
+
     def __init__(self) -> None:
         super().__init__()
         self.heard: list[Message] = []

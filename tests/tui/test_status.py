@@ -7,6 +7,7 @@ from textual.content import Content
 from localspec.chat.live_stats import Figures
 from localspec.types import DeviceMemory
 from localspec_tui.widgets.status import Part, StatusLine, context_part, lay_out, shortened, thousands
+from tests.tui.styled import STYLES
 
 SSD = Figures("SSD", 58.3, 1.9, 0.71, 3.4, 0.82)
 CPU = DeviceMemory("CPU", int(1.2 * 2**30), 24 * 2**30)
@@ -14,6 +15,8 @@ ERROR = "The engine stopped: out of memory. It is started again; the text so far
 
 
 class Host(App[None]):
+    CSS_PATH = STYLES
+
     def compose(self) -> ComposeResult:
         yield StatusLine()
 

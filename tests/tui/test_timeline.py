@@ -6,9 +6,12 @@ from textual.app import App, ComposeResult
 
 from localspec_tui.widgets.timeline import LABELS, Timeline, curve
 from tests.tui.answers import PROMPT, plain, sd, ssd
+from tests.tui.styled import STYLES
 
 
 class Host(App[None]):
+    CSS_PATH = STYLES
+
     def __init__(self, height: int = 14) -> None:
         super().__init__()
         self._rows = height

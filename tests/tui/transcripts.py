@@ -14,6 +14,7 @@ from textual.pilot import Pilot
 from localspec.chat.messages import Attachment, Role, Shown, Span, State, StoredMessage
 from localspec_tui.widgets.transcript.message import ActionAsked
 from localspec_tui.widgets.transcript.transcript import Transcript
+from tests.tui.styled import STYLES
 
 
 def shown(
@@ -46,6 +47,7 @@ def said(item: Shown, content: str, state: State = "complete") -> Shown:
 class Host(App[None]):
     """A transcript and nothing else; keeps the actions that it asks for."""
 
+    CSS_PATH = STYLES
     ENABLE_COMMAND_PALETTE: ClassVar[bool] = False
 
     def __init__(self) -> None:

@@ -68,6 +68,7 @@ class LocalSpecApp(App[int]):
     """LocalSpec on a terminal; its result is the exit code."""
 
     TITLE = "LocalSpec"
+    CSS_PATH = "app.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+q", "quit", "Quit", id="app.quit", priority=True),
     ]

@@ -32,20 +32,6 @@ class AnswerColumn(Vertical, can_focus=True):
 
         message_id: int
 
-    DEFAULT_CSS = """
-    AnswerColumn {
-        width: 1fr; height: 1fr;
-        border: round $panel; border-title-color: $text; border-title-style: bold;
-        padding: 0 1; background: $surface;
-        &:focus { border: round $accent; }
-        &:focus .answer-column--keep { color: $text; text-style: bold; }
-        VerticalScroll { height: 1fr; scrollbar-size: 1 1; }
-        .answer-column--figures { height: auto; margin-top: 1; }
-        .answer-column--keep { height: 1; color: $text-muted; }
-        .answer-column--keep:hover { text-style: underline; }
-    }
-    """
-
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "keep", "Keep this answer", id="compare.keep"),
         Binding("up", "scroll_text(-1)", "Up", show=False, id="compare.up"),
@@ -135,21 +121,6 @@ class CompareScreen(ModalScreen[int | None]):
     @dataclass
     class Ended(Message):
         """The thread is done."""
-
-    DEFAULT_CSS = """
-    CompareScreen {
-        background: $background;
-        #compare-progress { height: 1; padding: 0 1; background: $panel; }
-        #compare-verdict { height: auto; max-height: 6; padding: 0 1; color: $text; }
-        Tabs { display: none; }
-        Horizontal { height: 1fr; }
-        &.-narrow {
-            Tabs { display: block; }
-            AnswerColumn { display: none; }
-            AnswerColumn.-shown { display: block; }
-        }
-    }
-    """
 
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide")]  # noqa: RUF012 - an instance attribute in Textual
 

@@ -22,23 +22,6 @@ from localspec_tui.widgets.markdown.blocks import clean
 class AskScreen(ModalScreen[bool]):
     """Ask, and return whether the answer was yes; Escape means no."""
 
-    DEFAULT_CSS = """
-    AskScreen {
-        align: center middle;
-        & > Vertical {
-            width: 60;
-            max-width: 92%;
-            height: auto;
-            max-height: 90%;
-            padding: 1 2;
-            border: round $primary;
-            background: $surface;
-        }
-        & #question { width: 100%; height: auto; margin-bottom: 1; }
-        & Horizontal { height: auto; align-horizontal: right; }
-        & Button { margin-left: 2; }
-    }
-    """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("y", "answer(True)", "Yes", id="ask.yes"),
         Binding("n,escape", "answer(False)", "No", id="ask.no"),
@@ -68,23 +51,6 @@ class AskScreen(ModalScreen[bool]):
 class NoteScreen(ModalScreen[None]):
     """Show a title and some lines."""
 
-    DEFAULT_CSS = """
-    NoteScreen {
-        align: center middle;
-        & > VerticalScroll {
-            width: auto;
-            max-width: 96%;
-            height: auto;
-            max-height: 90%;
-            padding: 1 2;
-            border: round $primary;
-            border-title-style: bold;
-            border-subtitle-color: $text-muted;
-            background: $surface;
-        }
-        & Static { width: auto; max-width: 100%; }
-    }
-    """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,enter,q", "dismiss(None)", "Put the note away", id="note.close"),
     ]
@@ -116,30 +82,6 @@ class EditScreen(ModalScreen[str | None]):
     A changed text is given up only at the second Escape.
     """
 
-    DEFAULT_CSS = """
-    EditScreen {
-        align: center middle;
-        & > Vertical {
-            width: 92%;
-            max-width: 120;
-            height: 85%;
-            border: round $primary;
-            border-title-style: bold;
-            background: $surface;
-            padding: 0 1;
-        }
-        & TextArea {
-            border: none;
-            padding: 0;
-            background: transparent;
-            scrollbar-size-vertical: 1;
-            &:focus { border: none; }
-            & .text-area--cursor-line { background: transparent; }
-        }
-        & #hint { height: auto; margin-top: 1; color: $text-muted; }
-        & #hint.-warning { color: $text-warning; text-style: bold; }
-    }
-    """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+s,ctrl+enter", "save", "Save", id="edit.save"),
         Binding("escape", "leave", "Leave as it was", id="edit.leave"),
@@ -222,23 +164,6 @@ def staying(exchanges: Sequence[Exchange], out: set[int]) -> int:
 
 class MakeRoomScreen(ModalScreen[tuple[int, ...] | None]):
     """A list of exchanges; the checked ones are left out. Returns the ids of all their messages."""
-
-    DEFAULT_CSS = """
-    MakeRoomScreen {
-        align: center middle;
-        #make-room {
-            width: 90%; max-width: 100; height: auto; max-height: 90%;
-            border: round $accent; border-title-color: $text; border-title-style: bold;
-            padding: 0 2; background: $surface;
-        }
-        SelectionList { height: auto; max-height: 14; margin: 1 0; border: none; padding: 0; }
-        SelectionList:focus { border: none; }
-        #make-room-sum { text-style: bold; }
-        .make-room--note { color: $text-muted; }
-        Horizontal { height: auto; align-horizontal: right; margin-top: 1; }
-        Button { margin-left: 2; }
-    }
-    """
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "apply", "Apply", priority=True, id="make-room.apply"),

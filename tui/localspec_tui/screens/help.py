@@ -59,26 +59,6 @@ _Line = tuple[str, str] | tuple[str, str, str]
 class HelpScreen(ModalScreen[None]):
     """Show help; `entries` come from `collect`, asked before this screen is pushed."""
 
-    DEFAULT_CSS = """
-    HelpScreen {
-        align: center middle;
-        & > VerticalScroll {
-            width: 92%;
-            max-width: 110;
-            height: 90%;
-            padding: 1 2;
-            border: round $primary;
-            border-title-style: bold;
-            border-subtitle-color: $text-muted;
-            background: $surface;
-            scrollbar-size-vertical: 1;
-            scrollbar-color: $foreground 30%;
-            scrollbar-background: $foreground 5%;
-        }
-        & .title { width: 100%; color: $text-primary; text-style: bold underline; }
-        & .group { width: 100%; height: auto; margin-bottom: 1; }
-    }
-    """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,f1,q", "dismiss(None)", "Close the help", id="help.close"),
         Binding("down,j", "scroll(1)", "Down", id="help.down"),

@@ -43,45 +43,6 @@ class SearchScreen(ModalScreen[ChatPicked | None]):
     `search` is called in a thread; for an empty text it may return recent chats.
     """
 
-    DEFAULT_CSS = """
-    SearchScreen {
-        align-horizontal: center;
-        & > Vertical {
-            width: 92%;
-            max-width: 100;
-            height: auto;
-            max-height: 85%;
-            margin-top: 2;
-            padding: 0 1;
-            border: round $primary;
-            border-title-style: bold;
-            border-subtitle-color: $text-muted;
-            background: $surface;
-        }
-        & Input { background: transparent; }
-        & Hits {
-            display: none;
-            height: auto;
-            max-height: 100%;
-            border: none;
-            padding: 0;
-            background: transparent;
-            scrollbar-size-vertical: 1;
-            scrollbar-color: $foreground 30%;
-            scrollbar-background: $foreground 5%;
-            text-wrap: nowrap;
-            text-overflow: ellipsis;
-            & > .option-list--option { padding: 0 1; }
-            & > .option-list--option-highlighted {
-                color: $foreground;
-                background: $primary 30%;
-            }
-        }
-        & #note { height: auto; padding: 0 1; color: $text-muted; }
-        &.-found Hits { display: block; }
-        &.-found #note { display: none; }
-    }
-    """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up", "move(-1)", "Hit above", id="search.up"),
         Binding("down", "move(1)", "Hit below", id="search.down"),

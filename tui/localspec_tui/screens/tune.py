@@ -51,10 +51,6 @@ _CURVE = 60
 class TuneBoard(Static):
     """Drawn anew from the state of a run; as wide as there is room for."""
 
-    DEFAULT_CSS = """
-    TuneBoard { width: 100%; height: auto; }
-    """
-
     def show(self, progress: TuneProgress) -> None:
         """Show where a run stands."""
         self.update(drawn(progress, self.size.width))
@@ -158,32 +154,6 @@ class TuneScreen(ModalScreen[None]):
         """The thread is done."""
 
         error: BaseException | None
-
-    DEFAULT_CSS = """
-    TuneScreen {
-        align: center middle;
-        #tune {
-            width: 96%; max-width: 130; height: auto; max-height: 96%;
-            border: round $primary; border-title-style: bold; border-subtitle-color: $text-muted;
-            padding: 0 2; background: $surface;
-        }
-        SelectionList { height: auto; margin: 1 0; border: none; padding: 0; background: $surface; }
-        SelectionList:focus { border: none; }
-        Horizontal { height: auto; align-horizontal: right; margin-top: 1; }
-        Button { margin-left: 2; }
-        &.-narrow Horizontal { layout: vertical; }
-        #tune-choice { height: auto; }
-        #tune-run, &.-running #tune-choice { display: none; }
-        &.-running #tune { height: 96%; max-height: 34; }
-        &.-running #tune-run { display: block; height: 1fr; }
-        #tune-head { height: auto; margin-bottom: 1; text-style: bold; }
-        #tune-scroll {
-            height: 1fr; scrollbar-size-vertical: 1;
-            scrollbar-color: $foreground 30%; scrollbar-background: $foreground 5%;
-        }
-        #tune-note { color: $text-muted; }
-    }
-    """
 
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (72, "-wide")]  # noqa: RUF012 - an instance attribute in Textual
 

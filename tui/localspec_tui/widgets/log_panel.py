@@ -43,22 +43,6 @@ class LogPanel(Vertical):
     `add` may be called from any thread: lines wait in a queue until the panel next looks.
     """
 
-    DEFAULT_CSS = """
-    LogPanel {
-        height: 12;
-        border-top: solid $panel;
-        border-title-color: $text;
-        border-title-style: bold;
-        background: $surface;
-        &:focus-within { border-top: solid $accent; }
-        .log-panel--hint { height: 1; padding: 0 1; color: $text-muted; text-wrap: nowrap; }
-        Log { background: $surface; padding: 0 1; scrollbar-size: 1 1; }
-    }
-    LogPanel > .log-panel--quiet { color: $foreground-muted; }
-    LogPanel > .log-panel--warning { color: $text-warning; text-style: bold; }
-    LogPanel > .log-panel--error { color: $text-error; text-style: bold reverse; }
-    """
-
     COMPONENT_CLASSES: ClassVar[set[str]] = {"log-panel--quiet", "log-panel--warning", "log-panel--error"}
 
     BINDINGS: ClassVar[list[BindingType]] = [

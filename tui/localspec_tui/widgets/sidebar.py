@@ -113,26 +113,6 @@ class ChatList(ScrollView, can_focus=True):
 
     ALLOW_SELECT = False
     COMPONENT_CLASSES: ClassVar[set[str]] = {"heading", "chat", "current", "hover", "cursor", "muted"}
-    DEFAULT_CSS = """
-    ChatList {
-        background: transparent;
-        overflow-x: hidden;
-        scrollbar-size-vertical: 1;
-        scrollbar-color: $foreground 30%;
-        scrollbar-background: transparent;
-        & .heading { color: $text-muted; text-style: bold; }
-        & .chat { color: $foreground; }
-        & .current { color: $text-primary; text-style: bold; }
-        & .hover { background: $block-hover-background; }
-        & .cursor { background: transparent; }
-        & .muted { color: $text-muted; }
-        &:focus .cursor {
-            color: $block-cursor-foreground;
-            background: $block-cursor-background;
-            text-style: bold;
-        }
-    }
-    """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up,k", "step(-1)", "Chat above", id="sidebar.up"),
         Binding("down,j", "step(1)", "Chat below", id="sidebar.down"),
@@ -305,18 +285,6 @@ Today = Callable[[], date]
 class Sidebar(Widget):
     """All chats; `today` is asked whenever they are shown."""
 
-    DEFAULT_CSS = """
-    Sidebar {
-        width: 30;
-        height: 1fr;
-        layers: rows title;
-        background: $panel;
-        & > #no-chats { display: none; padding: 1 2; color: $text-muted; }
-        &.-empty > #no-chats { display: block; }
-        &.-empty > ChatList { display: none; }
-    }
-    """
-
     def __init__(self, *, today: Today = date.today, id: str | None = None) -> None:  # noqa: A002 - as in Textual
         super().__init__(id=id)
         self._today = today
@@ -358,18 +326,6 @@ class Sidebar(Widget):
 class TitleInput(Input):
     """The title of one chat over its row; leaving it keeps the change, Escape does not."""
 
-    DEFAULT_CSS = """
-    TitleInput {
-        layer: title;
-        position: absolute;
-        display: none;
-        height: 1;
-        border: none;
-        background: $surface;
-        &:focus { border: none; }
-        &.-editing { display: block; }
-    }
-    """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "cancel", "Keep the old title", id="sidebar.cancel_rename"),
     ]

@@ -224,18 +224,6 @@ class StatusLine(Widget):
     A sentence takes their place; one that is longer than the row stands in rows of its own above them.
     """
 
-    DEFAULT_CSS = """
-    StatusLine {
-        height: auto;
-        max-height: 4;
-        padding: 0 1;
-        background: $panel;
-        color: $text;
-        text-wrap: nowrap;
-        text-overflow: clip;
-    }
-    """
-
     def __init__(self) -> None:
         super().__init__()
         self._speed: tuple[Part, ...] = ()
@@ -339,16 +327,6 @@ def _covers(placed: Placed, column: int) -> bool:
 
 class TitleBar(Widget):
     """One row: the chat's title on the left, profile, mode and models on the right."""
-
-    DEFAULT_CSS = """
-    TitleBar {
-        dock: top;
-        height: 1;
-        padding: 0 1;
-        background: $panel;
-        color: $text;
-    }
-    """
 
     chat_title = reactive("")
     profile = reactive("")

@@ -230,22 +230,6 @@ class Timeline(Widget, can_focus=True):
     Follows an answer that is being written until a reader goes back in time.
     """
 
-    DEFAULT_CSS = """
-    Timeline {
-        height: 13;
-        min-height: 8;
-        border-top: solid $panel;
-        border-title-color: $text;
-        border-title-style: bold;
-        padding: 0 1;
-        background: $surface;
-        color: $text;
-        text-wrap: nowrap;
-        text-overflow: clip;
-        &:focus { border-top: solid $accent; }
-    }
-    """
-
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("left", "pick(-1)", "Earlier round", id="timeline.earlier"),
         Binding("right", "pick(1)", "Later round", id="timeline.later"),

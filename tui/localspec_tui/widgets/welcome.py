@@ -24,18 +24,6 @@ TRIES = (
 class SetupOffer(Vertical):
     """What a first start offers: larger models than those that came along."""
 
-    DEFAULT_CSS = """
-    SetupOffer {
-        width: auto;
-        height: auto;
-        padding: 0 2;
-        margin-bottom: 1;
-        & > Static { width: auto; }
-        & > Horizontal { width: auto; height: auto; }
-        & Button { margin-right: 2; }
-    }
-    """
-
     class Taken(Message):
         """Somebody wants to set up."""
 
@@ -56,15 +44,6 @@ class SetupOffer(Vertical):
 
 class Welcome(VerticalScroll, can_focus=False):
     """A short greeting in place of an empty transcript."""
-
-    DEFAULT_CSS = """
-    Welcome {
-        align: center middle;
-        & > Static { width: auto; max-width: 72; padding: 0 2; }
-        & > .title { text-style: bold; color: $primary; margin-bottom: 1; }
-        & > .models { color: $text-muted; margin-bottom: 1; }
-    }
-    """
 
     def compose(self) -> ComposeResult:
         """Return the greeting, the models and what to try."""

@@ -62,16 +62,6 @@ class ChatsChanged(ScreenMessage):
 class ChatPane(Vertical):
     """The open chat, with a new answer at its end now and then."""
 
-    DEFAULT_CSS = """
-    ChatPane {
-        width: 1fr;
-        & Transcript, & Welcome { height: 1fr; }
-        & Timeline { height: 14; }
-        & LogPanel { height: 12; }
-        & Composer { dock: bottom; }
-    }
-    """
-
     def __init__(
         self,
         session: ChatSession,

@@ -77,12 +77,6 @@ class ChatScreen(Screen[int]):
         Binding("pagedown", "page(1)", "Scroll down", id="chat.page_down", show=False),
         Binding("end,ctrl+end", "follow", "Follow the end", id="chat.follow", priority=True),
     ]  # fmt: skip
-    DEFAULT_CSS = """
-    ChatScreen {
-        & Sidebar { width: 30; }
-        & .hidden { display: none; }
-    }
-    """
 
     def __init__(
         self, session: ChatSession, loader: ModelLoader, config: Config, folder: Path, log: Log

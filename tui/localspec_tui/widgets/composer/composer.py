@@ -98,36 +98,6 @@ REMOVE = " × "
 class QueueStrip(OptionList):
     """The queue above the prompt; hidden while it is empty."""
 
-    DEFAULT_CSS = """
-    QueueStrip {
-        display: none;
-        height: auto;
-        max-height: 5;
-        margin: 0 1;
-        padding: 0;
-        border: none;
-        background: transparent;
-        scrollbar-size-vertical: 1;
-        scrollbar-color: $foreground 30%;
-        scrollbar-background: $foreground 5%;
-        text-wrap: nowrap;
-        text-overflow: ellipsis;
-        &.-waiting { display: block; }
-        &:focus { border: none; background-tint: transparent; }
-        & > .option-list--option-highlighted {
-            color: $foreground;
-            background: transparent;
-            text-style: none;
-        }
-        &:focus > .option-list--option-highlighted {
-            color: $block-cursor-foreground;
-            background: $block-cursor-background;
-            text-style: bold;
-        }
-        & > .option-list--option-hover { background: $block-hover-background; }
-    }
-    """
-
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("e,enter", "select", "Edit the queued prompt", id="queue.edit"),
         Binding("x,delete,backspace", "remove", "Remove the queued prompt", id="queue.remove"),
@@ -175,31 +145,6 @@ MOST_ROWS = 8
 
 class Completions(OptionList, can_focus=False):
     """A short list to choose from while typing; hidden while it is empty."""
-
-    DEFAULT_CSS = """
-    Completions {
-        overlay: screen;
-        display: none;
-        width: auto;
-        min-width: 24;
-        max-width: 100%;
-        height: auto;
-        padding: 0 1;
-        border: round $primary;
-        background: $surface;
-        scrollbar-size-vertical: 1;
-        scrollbar-color: $foreground 30%;
-        scrollbar-background: $foreground 5%;
-        text-wrap: nowrap;
-        text-overflow: ellipsis;
-        &.-open { display: block; }
-        & > .option-list--option-highlighted {
-            color: $block-cursor-foreground;
-            background: $block-cursor-background;
-            text-style: bold;
-        }
-    }
-    """
 
     def __init__(self, *, id: str) -> None:  # noqa: A002 - Textual's own name
         super().__init__(id=id, markup=False)
@@ -249,18 +194,6 @@ class Composer(Widget):
 
     `complete` gets the text up to the cursor and is called in a thread. The bindings come before those of the
     text area, and step aside through `check_action` where its own are meant.
-    """
-
-    DEFAULT_CSS = """
-    Composer {
-        height: auto;
-        & > #frame {
-            height: auto;
-            padding: 0 1;
-            border: round $foreground 30%;
-            &:focus-within { border: round $primary; }
-        }
-    }
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [

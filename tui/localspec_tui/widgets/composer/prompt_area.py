@@ -74,22 +74,6 @@ class PromptArea(TextArea):
     The keys that `bindings_of` binds come before its own.
     """
 
-    DEFAULT_CSS = """
-    PromptArea {
-        height: auto;
-        min-height: 1;
-        border: none;
-        padding: 0;
-        background: transparent;
-        scrollbar-size-vertical: 1;
-        scrollbar-color: $foreground 30%;
-        scrollbar-background: $foreground 5%;
-        &:focus { border: none; }
-        & .text-area--cursor-line { background: transparent; }
-        & .text-area--placeholder { color: $text-muted; }
-    }
-    """
-
     def __init__(self, bindings_of: DOMNode, *, id: str) -> None:  # noqa: A002 - Textual's own name
         super().__init__(id=id, highlight_cursor_line=False)
         self.match_cursor_bracket = False

@@ -86,18 +86,6 @@ class Prose(Widget):
         "prose--link",
         "prose--mark",
     }
-    DEFAULT_CSS = """
-    Prose {
-        width: 1fr;
-        height: auto;
-        & > .prose--code { color: $text-warning; background: $warning 10%; }
-        & > .prose--fence { color: $foreground; background: $foreground 6%; }
-        & > .prose--fence-head { color: $text-muted; background: $foreground 10%; }
-        & > .prose--heading { color: $text-primary; text-style: bold; }
-        & > .prose--link { color: $text-accent; text-style: underline; }
-        & > .prose--mark { color: $foreground-muted; }
-    }
-    """
 
     # Textual makes a second layout whenever this changes; nothing here depends on it.
     virtual_size: Reactive[Size] = Reactive(Size(0, 0))

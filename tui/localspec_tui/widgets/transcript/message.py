@@ -87,25 +87,6 @@ class MessageView(Vertical, can_focus=True):
         Binding("t", "act('timeline')", "Timeline", id="message.timeline"),
         Binding("m", "act('compare')", "Compare modes", id="message.compare"),
     ]
-    DEFAULT_CSS = """
-    MessageView {
-        height: auto;
-        padding: 0 1;
-        border-left: blank;
-        &:hover { border-left: outer $foreground 20%; }
-        &.-user { border-left: outer $secondary; }
-        &.-dropped { opacity: 60%; }
-        &.-found { border-left: double $warning; }
-        &:focus { border-left: thick $primary; }
-        & > .name { text-style: bold; }
-        &:focus > .name { text-style: bold reverse; }
-        & > .chips { color: $text-muted; }
-        & > .state { color: $text-warning; }
-        & > .label { color: $text-muted; }
-        & > .actions { color: $text-muted; visibility: hidden; }
-        &:hover > .actions, &:focus > .actions, &:focus-within > .actions { visibility: visible; }
-    }
-    """
 
     # Textual makes a second layout whenever this changes; nothing here depends on it.
     virtual_size: Reactive[Size] = Reactive(Size(0, 0))

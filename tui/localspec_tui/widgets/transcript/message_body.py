@@ -38,17 +38,6 @@ class ThinkingView(Vertical, can_focus=True):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter,space", "unfold", "Unfold thinking", id="thinking.toggle", show=False)
     ]
-    DEFAULT_CSS = """
-    ThinkingView {
-        height: auto;
-        margin-bottom: 1;
-        color: $text-muted;
-        & > ThinkingHead { text-style: italic; }
-        & > AnswerText { display: none; padding-left: 2; }
-        &.-unfolded > AnswerText { display: block; }
-        &:focus > ThinkingHead { text-style: italic reverse; }
-    }
-    """
 
     unfolded: reactive[bool] = reactive(False, init=False)
 
@@ -142,9 +131,6 @@ def prepare(item: Shown) -> Prepared:
 class MessageBody(Vertical):
     """The text of one message, which may be growing."""
 
-    DEFAULT_CSS = """
-    MessageBody { height: auto; }
-    """
     ALLOW_MAXIMIZE: ClassVar[bool | None] = False
 
     # Textual makes a second layout whenever this changes; nothing here depends on it.

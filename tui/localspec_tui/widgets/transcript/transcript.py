@@ -111,31 +111,6 @@ class Transcript(SteadyScroll):
     They are made into widgets, and taken away, as the reader moves through them.
     """
 
-    DEFAULT_CSS = """
-    Transcript {
-        height: 1fr;
-        layers: base above;
-        scrollbar-gutter: stable;
-        & > MoreLine {
-            width: 1fr;
-            text-align: center;
-            color: $text-muted;
-            display: none;
-            &:hover { text-style: underline; }
-        }
-        & > MoreHint {
-            layer: above;
-            dock: bottom;
-            width: 100%;
-            height: 1;
-            text-align: center;
-            background: $panel;
-            color: $text;
-            display: none;
-        }
-    }
-    """
-
     origins: reactive[bool] = reactive(False, init=False)
     thinking: reactive[bool] = reactive(False, init=False)
 
