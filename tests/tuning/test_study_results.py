@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -91,11 +92,15 @@ def test_the_parameter_that_decides_is_the_most_important(tmp_path: Path, mode: 
     def only_length(settings: EngineSettings, _share: int) -> float:
         return 100.0 - 3.0 * abs(settings.draft_length - 5) if settings.mode == mode else 40.0
 
-    wish = Search(Space(modes), trials=70, shares=1)
-    tried = tuple(search(only_length, wish, ready(tmp_path / "s.db"), StudyKey("t", "e")))
-    found = importance(tried, wish.space)
-    assert found[0][0] == "draft_length"
-    assert sum(share for _, share in found) == pytest.approx(1.0)
+    total = Counter[str]()
+    for seed in range(3):  # of one search alone, chance may say otherwise
+        wish = Search(Space(modes), trials=70, shares=1, seed=seed)
+        key = StudyKey("t", f"seed {seed}")
+        tried = tuple(search(only_length, wish, ready(tmp_path / "s.db"), key))
+        found = dict(importance(tried, wish.space))
+        assert sum(found.values()) == pytest.approx(1.0)
+        total.update(found)
+    assert total.most_common()[0][0] == "draft_length"
 
 
 def test_too_few_trials_say_nothing_about_importance(tmp_path: Path) -> None:
