@@ -68,21 +68,6 @@ def calibrate(trace: Trace, settings: EngineSettings) -> DraftCalibration | None
     return DraftCalibration(temperature, curve, _acceptance(judged), _ranks(judged, settings.draft_length))
 
 
-def rank_weights(trace: Trace, settings: EngineSettings) -> tuple[float, ...]:
-    """Return the chances that after a rejection the bonus token is the draft model's r-th other choice.
-
-    The rejected token is no choice any more. What is missing to 1 are bonus tokens further down.
-    """
-    judged = [_judged(answer, trace.sampling, settings) for answer in _answers(trace)]
-    hits, total = np.zeros(GUESSES), 0.0
-    for each in judged:
-        for reach in _reaches(each, min(settings.draft_length, LONGEST)):
-            weight = reach * (1.0 - each.stands)
-            hits += weight @ each.other
-            total += float(weight.sum())
-    return tuple((hits / total).tolist()) if total > 0 else ()
-
-
 def _answers(trace: Trace) -> list[_Answer]:
     segments = [segment for segment in trace.segments if len(segment.tokens) and segment.draft_ids.shape[1]]
     return [_answer(segment, trace.sampling) for segment in segments]
