@@ -73,9 +73,10 @@ class Header:
         value = self.values.get(key.replace("{arch}", self.architecture), default)
         return _whole(value) if isinstance(value, int | float) else default
 
-    def fraction(self, key: str) -> float | None:
-        """Return a value between 0 and 1; None where there is none."""
-        value = self.values.get(key)
+    @property
+    def acceptance(self) -> float | None:
+        """Return the share of a draft's guesses that the target it was made for accepts, where it is told."""
+        value = self.values.get("localspec.acceptance")
         return float(value) if isinstance(value, int | float) and 0 <= value <= 1 else None
 
     def per_layer(self, key: str, layers: int, default: int = 0) -> tuple[int, ...]:
@@ -97,10 +98,6 @@ _ARRAY_HEAD = 12  # the kind of its members and their number
 _NUMBERS_KEPT = 1024  # short arrays of numbers are per-layer settings; longer ones belong to the vocabulary
 
 
-class BrokenHeaderError(Exception):
-    """The bytes say something impossible."""
-
-
 class _Reader:
     """A cursor over the first bytes of a file of `size` bytes; running over them raises struct.error."""
 
@@ -117,7 +114,7 @@ class _Reader:
     def count(self) -> int:
         value = int(self.number("Q"))
         if value > self.size:  # nothing in a file can be more numerous than its bytes
-            raise BrokenHeaderError
+            raise ValueError
         return value
 
     def string(self) -> str:
@@ -143,7 +140,7 @@ class _Reader:
             self.skip_strings(count)
             return count, None
         if kind not in _FORMATS:
-            raise BrokenHeaderError
+            raise ValueError
         layout = struct.Struct(f"<{count}{_FORMATS[kind]}")
         kept = layout.unpack_from(self.data, self.at) if count <= _NUMBERS_KEPT else None
         self.at += layout.size
@@ -173,12 +170,12 @@ def parse(path: Path, data: mmap.mmap | bytes, file_bytes: int) -> Header:
                 digest = hashlib.blake2b(data[start : reader.at], digest_size=8).hexdigest()
         else:
             if kind not in _FORMATS:
-                raise BrokenHeaderError
+                raise ValueError
             values[key] = reader.number(_FORMATS[kind])
     listed, last = _tensors(reader, tensors)
     alignment = values.get("general.alignment", 32)
     if not isinstance(alignment, int) or alignment <= 0:
-        raise BrokenHeaderError
+        raise ValueError
     return Header(
         path=path,
         architecture=str(values.get("general.architecture", "")),
@@ -196,25 +193,13 @@ def parse(path: Path, data: mmap.mmap | bytes, file_bytes: int) -> Header:
     )
 
 
-def texts(data: bytes, count: int) -> tuple[bytes, ...]:
-    """Return the first `count` texts that are stored in data."""
-    found, at, size_of = [], 0, struct.Struct("<Q").unpack_from
-    for _ in range(count):
-        end = at + 8 + size_of(data, at)[0]
-        found.append(data[at + 8 : end])
-        at = end
-    if at > len(data):
-        raise struct.error("text beyond the end")
-    return tuple(found)
-
-
 def _tensors(reader: _Reader, count: int) -> tuple[tuple[Tensor, ...], int]:
     """Return the tensors, and where the last one ends, counted from the first."""
     listed, last = [], 0
     for _ in range(count):
         name, dimensions = reader.string(), int(reader.number("I"))
         if dimensions > _DIMENSIONS:
-            raise BrokenHeaderError
+            raise ValueError
         sizes = tuple(int(reader.number("Q")) for _ in range(dimensions))
         kind, offset = int(reader.number("I")), int(reader.number("Q"))
         per_block, block_bytes = BLOCKS.get(kind, (1, 0))  # a type from the future: only its start is checked
@@ -309,19 +294,19 @@ def header_of(read: Ranges, file_bytes: int, path: Path) -> Header:
 
 def read_tokens(header: Header) -> tuple[bytes, ...]:
     """Return the texts of the vocabulary from the file of a header, as they are stored there."""
-    with _plain_errors(header.path), header.path.open("rb") as file:
-        file.seek(header.tokens_at)
-        # texts of a vocabulary are short: where a file's are not, the rest is read as well
-        count = header.counts.get(TOKENS, 0)
-        data = file.read(32 * count)
-        while True:
-            try:
-                return texts(data, count)
-            except struct.error:
-                more = file.read(len(data) + _FIRST_READ)
-                if not more:
-                    raise
-                data += more
+    found, at, size_of = [], header.tokens_at, struct.Struct("<Q").unpack_from
+    with (
+        _plain_errors(header.path),
+        header.path.open("rb") as file,
+        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data,
+    ):
+        for _ in range(header.counts.get(TOKENS, 0)):
+            end = at + 8 + size_of(data, at)[0]
+            found.append(data[at + 8 : end])
+            at = end
+        if at > len(data):
+            raise struct.error("text beyond the end")
+    return tuple(found)
 
 
 @contextmanager
@@ -340,7 +325,7 @@ def _plain_errors(path: Path) -> Iterator[None]:
         raise ModelFileError(
             f"{path} ends inside its header", "the file is incomplete: download it again"
         ) from None
-    except (BrokenHeaderError, KeyError, MemoryError, OverflowError, ValueError):
+    except (KeyError, MemoryError, OverflowError, ValueError):  # the bytes say something impossible
         raise ModelFileError(f"{path} has a broken GGUF header", "download the file again") from None
 
 

@@ -41,24 +41,25 @@ class _PacedContext(Context):
         self._hold = Hold(pacing)
         super().__init__(model, options, sequences=sequences)
 
-    @property
-    def busy_s(self) -> float:
-        """Return the seconds that calls have taken, the holding included."""
-        return super().busy_s + self._hold.seconds
-
     def evaluate(self, tokens: Sequence[int], logits: int = 1) -> Rows:
         """Append tokens to the trunk and return the logits after the last `logits` of them."""
-        before = super().busy_s
+        before = self.busy_s
         rows = super().evaluate(tokens, logits)
-        self._hold.rest(len(tokens), super().busy_s - before)
+        self._rest(len(tokens), before)
         return rows
 
     def step(self, tokens: Sequence[int], sequences: Sequence[int]) -> Rows:
         """Append `tokens[i]` to `sequences[i]` in one pass and return one row of logits for each."""
-        before = super().busy_s
+        before = self.busy_s
         rows = super().step(tokens, sequences)
-        self._hold.rest(len(tokens), super().busy_s - before)
+        self._rest(len(tokens), before)
         return rows
+
+    def _rest(self, tokens: int, before: float) -> None:
+        """Hold a call, and count that as time that it took."""
+        held = self._hold.seconds
+        self._hold.rest(tokens, self.busy_s - before)
+        self.busy_s += self._hold.seconds - held
 
 
 class _PacedContexts(Contexts):

@@ -70,10 +70,10 @@ def this_machine(memory: int | None = None) -> Machine:
 def ranking(machine: Machine, task: str | None) -> tuple[Ranked, ...]:
     """Return the catalogue as ranked for a machine."""
     from localspec.app.recommendation import recommend
-    from localspec.models.catalogue import catalogue
+    from localspec.models.catalogue import shipped
     from localspec.models.default_pair import on_this_computer
 
-    return recommend(machine, catalogue(), on_this_computer(), task=task)
+    return recommend(machine, shipped().pairs, on_this_computer(), task=task)
 
 
 def lines(options: Sequence[Ranked], most: int) -> Iterator[str]:

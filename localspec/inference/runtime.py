@@ -121,7 +121,7 @@ class Runtime:
         with self._contexts.at_work():
             alone = self._engine.costs(together=False)
             together = partial(self._engine.costs, together=True) if self._contexts.can_branch else None
-            ranked = rank(alone, together, self._draft_model.acceptance)
+            ranked = rank(alone, together, self._draft_model.header.acceptance)
         return replace(settings, mode=ranked[0].mode), self._engine.explain(ranked)
 
     def count_tokens(self, messages: Sequence[Message]) -> int:

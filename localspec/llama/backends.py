@@ -51,9 +51,10 @@ class _Props(ctypes.Structure):
 def devices() -> tuple[BackendDevice, ...]:
     """Return every device, in ggml's order, with its memory as of now."""
     read = function("ggml_backend_dev_get_props", None, ctypes.c_void_p, ctypes.c_void_p)
+    registry = function("ggml_backend_dev_backend_reg", ctypes.c_void_p, ctypes.c_void_p)
     available = psutil.virtual_memory().available  # ggml calls all of the CPU's memory free
     found = []
-    for handle in device_handles():
+    for handle in device_handles().values():
         props = _Props()
         read(handle, ctypes.byref(props))
         if props.type < len(_KINDS):
@@ -65,7 +66,7 @@ def devices() -> tuple[BackendDevice, ...]:
                     memory_total=props.memory_total,
                     memory_free=available if props.type == 0 else props.memory_free,
                     bus_id=text(props.device_id),
-                    backend=device_backend(handle),
+                    backend=backend_name(registry(handle)),
                 )
             )
     return tuple(found)
@@ -90,7 +91,7 @@ def memory_of(names: Collection[str]) -> tuple[DeviceMemory, ...]:
 def device_array(names: tuple[str, ...]) -> Native:
     """Return ggml's handles of the named devices, NULL-terminated; no name is the CPU alone."""
     offloadable = {device.name: device for device in devices() if device.kind != "cpu"}
-    by_name = {device_name(handle): handle for handle in device_handles()}
+    by_name = device_handles()
     chosen = [name for name in names if name.upper() != "CPU"]
     for name in chosen:
         if name not in offloadable:
@@ -141,21 +142,15 @@ def function(name: str, result: Native, *arguments: Native) -> Native:
     raise UserError(f"this build of llama.cpp lacks {name}", "install llama-cpp-python as LocalSpec pins it")
 
 
-def device_handles() -> list[int]:
-    """Return ggml's handle of every device, in its order."""
+def device_handles() -> dict[str, int]:
+    """Return ggml's handle of every device by the name that flags take, in its order."""
     count = function("ggml_backend_dev_count", ctypes.c_size_t)()
     get = function("ggml_backend_dev_get", ctypes.c_void_p, ctypes.c_size_t)
-    return [get(index) for index in range(count)]
+    return {_device_name(handle): handle for handle in map(get, range(count))}
 
 
-def device_name(handle: int) -> str:
-    """Return the name that flags take."""
+def _device_name(handle: int) -> str:
     return text(function("ggml_backend_dev_name", ctypes.c_char_p, ctypes.c_void_p)(handle))
-
-
-def device_backend(handle: int) -> str:
-    """Return the name of the backend that a device belongs to."""
-    return backend_name(function("ggml_backend_dev_backend_reg", ctypes.c_void_p, ctypes.c_void_p)(handle))
 
 
 def backend_name(registry: int) -> str:
@@ -232,5 +227,5 @@ def _device(buffer_type: int) -> str:
     if function("ggml_backend_buft_is_host", ctypes.c_bool, ctypes.c_void_p)(buffer_type):
         return "CPU"
     device = function("ggml_backend_buft_get_device", ctypes.c_void_p, ctypes.c_void_p)(buffer_type)
-    name = device_name(device) if device else "CPU"
+    name = _device_name(device) if device else "CPU"
     return "CPU" if name.startswith("CPU") else name

@@ -10,7 +10,7 @@ import time
 from types import TracebackType
 
 from localspec.errors import EngineError, UserError
-from localspec.llama.backends import device_handles, device_name, function
+from localspec.llama.backends import device_handles, function
 from localspec.llama.library import Native, physical_cores
 
 _F32 = 0  # ggml.h, enum ggml_type
@@ -35,7 +35,10 @@ class Buffers:
         """Take the memory; raises EngineError where the device refuses, UserError where there is none."""
         self.device = device
         self.bytes = max(1, size // (4 * _ROW)) * 4 * _ROW
-        self._handle = _handle(device)
+        handles = device_handles()
+        if device not in handles:
+            raise UserError(f"no device is called {device!r}", f"devices: {', '.join(handles)}")
+        self._handle = handles[device]
         self._backend: Native = None
         self._context: Native = None
         self._buffer: Native = None
@@ -148,13 +151,6 @@ class Buffers:
             function("ggml_backend_buffer_clear", None, _P, ctypes.c_uint8)(self._host, _FILLING)
         base: int = function("ggml_backend_buffer_get_base", _P, _P)(self._host)
         return base
-
-
-def _handle(device: str) -> int:
-    by_name = {device_name(handle): handle for handle in device_handles()}
-    if device not in by_name:
-        raise UserError(f"no device is called {device!r}", f"devices: {', '.join(by_name)}")
-    return by_name[device]
 
 
 def _use_all_cores(backend: int, device: int) -> None:

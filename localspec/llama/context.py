@@ -63,45 +63,23 @@ class Context:
         self._decode, self._synchronize = api.llama_decode, api.llama_synchronize
         self._remove, self._copy = api.llama_memory_seq_rm, api.llama_memory_seq_cp
         self._logits = function("llama_get_logits", ctypes.c_void_p, ctypes.c_void_p)  # its address alone
-        self._sizes = sizes
-        self._vocabulary_size = model.vocabulary.size
+        self.vocabulary_size = model.vocabulary.size
+        self.context_size = sizes.context  # tokens that one sequence can hold
+        self.max_sequences = sequences  # the main sequence included
+        self.max_rows = sizes.rows  # of logits that one call can give
+        self.busy_s = 0.0  # in native code since the context was opened
+        self._micro_batch = sizes.micro_batch
         self._batch = Batch(sizes.batch, sequences, sizes.context)
         self._lengths = [0] * sequences
-        self._busy_s = 0.0
-        self._no_rows: Rows = np.empty((0, self._vocabulary_size), np.float32)
+        self._no_rows: Rows = np.empty((0, self.vocabulary_size), np.float32)
         self._address: int | None = None  # of the last call's logits
         self._seen, self._view = 0, self._no_rows
-
-    @property
-    def vocabulary_size(self) -> int:
-        """Return the number of token ids."""
-        return self._vocabulary_size
-
-    @property
-    def context_size(self) -> int:
-        """Return how many tokens one sequence can hold."""
-        return self._sizes.context
-
-    @property
-    def max_sequences(self) -> int:
-        """Return how many sequences there are, the main sequence included."""
-        return self._sizes.sequences
-
-    @property
-    def max_rows(self) -> int:
-        """Return how many rows of logits one call can give."""
-        return self._sizes.rows
 
     @property
     def pointer(self) -> int:
         """Return the native context; raise `EngineError` once it is closed."""
         self._check_open()
         return self._pointer or 0
-
-    @property
-    def busy_s(self) -> float:
-        """Return the seconds spent in native code since the context was opened."""
-        return self._busy_s
 
     def length(self, sequence: int = 0) -> int:
         """Return how many tokens a sequence holds."""
@@ -212,7 +190,7 @@ class Context:
         return sequence
 
     def _check_room(self, length: int, sequence: int) -> None:
-        if length > self._sizes.context:
+        if length > self.context_size:
             place = "the conversation" if sequence == 0 else f"branch {sequence}"
             raise ContextFullError(
                 f"{place} would be {length:,} tokens long; {self.model.name} holds {self.context_size:,}",
@@ -221,9 +199,9 @@ class Context:
 
     def _chunk(self, left: int, rows: int) -> int:
         """Return how many tokens to read next: a micro-batch, but all rows come from one last call."""
-        if left <= max(self._sizes.micro_batch, rows):
+        if left <= max(self._micro_batch, rows):
             return left
-        return min(self._sizes.micro_batch, left - max(rows, 1))
+        return min(self._micro_batch, left - max(rows, 1))
 
     def _run(self, touched: Iterable[int], rows: int) -> None:
         self._check_open()
@@ -235,7 +213,7 @@ class Context:
             self._address = self._logits(self._pointer)  # which waits until all is computed
         elif code == _OK:
             self._synchronize(self._pointer)
-        self._busy_s += perf_counter() - start
+        self.busy_s += perf_counter() - start
         if code != _OK:
             self._recover(code, touched)
 
@@ -270,9 +248,9 @@ class Context:
         if address != self._seen:  # llama.cpp moves its buffer when it needs a larger one
             if not address:
                 raise EngineError("llama.cpp gave no logits")
-            width = self._vocabulary_size
-            floats = (ctypes.c_float * (self.max_rows * width)).from_address(address)
-            self._seen, self._view = address, np.ctypeslib.as_array(floats).reshape(-1, width)
+            floats = (ctypes.c_float * (self.max_rows * self.vocabulary_size)).from_address(address)
+            self._seen = address
+            self._view = np.ctypeslib.as_array(floats).reshape(-1, self.vocabulary_size)
         return self._view[:count]
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import weakref
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import psutil
 from localspec.errors import Cancelled, EngineError, ModelFileError, UserError
 from localspec.gguf import Header, read_header, read_parts, total
 from localspec.llama import backends, library
+from localspec.llama.backends import BackendDevice
 from localspec.llama.library import native
 from localspec.llama.template import ChatTemplate
 from localspec.llama.vocabulary import Vocabulary
@@ -25,22 +25,22 @@ Progress = Callable[[float], bool]
 
 _SPLIT_MODES = {"none": 0, "layer": 1, "row": 2}
 _LOAD_PLAIN, _LOAD_MMAP = 0, 1
-_ACCEPTANCE = "localspec.acceptance"  # in the files of drafts that were made for one target
-
-
-@dataclass(frozen=True, slots=True)
-class _Places:
-    """Where the weights sit: in words, and ggml's names of the devices beside the processor."""
-
-    words: tuple[str, ...] = ("CPU",)
-    cards: tuple[str, ...] = ()
 
 
 class Model:
-    """A model's weights in memory; open one with `Model.open`, and close it."""
+    """A model's weights in memory; open one with `Model.open`, and close it.
+
+    `cards` are ggml's names of the devices beside the processor that hold a part of it.
+    """
 
     def __init__(
-        self, pointer: int, options: ModelOptions, header: Header, places: _Places, *, allocated: bool = True
+        self,
+        pointer: int,
+        options: ModelOptions,
+        header: Header,
+        cards: Sequence[BackendDevice],
+        *,
+        allocated: bool = True,
     ) -> None:
         api = native()
         self.allocated = allocated
@@ -57,7 +57,8 @@ class Model:
         self.training_context: int = api.llama_model_n_ctx_train(pointer)
         self.recurrent: bool = api.llama_model_is_recurrent(pointer) or api.llama_model_is_hybrid(pointer)
         self.window: int = api.llama_model_n_swa(pointer)
-        self._places = places
+        self.cards = tuple(card.name for card in cards)
+        self._devices = _in_words(cards, options, header)
         self._pointer: int | None = pointer
         self._dependents: list[weakref.WeakMethod[Callable[[], None]]] = []
 
@@ -73,11 +74,13 @@ class Model:
         """
         header = check_model_file(options.path)
         native()
-        places = _places(options, header)
+        cards = _cards(options)
+        _check_devices(options, len(cards))
         if allocate:
-            _check_room(options, header)
+            _check_room(options, header, cards)
         pointer = _load(options, on_progress, allocate=allocate)
-        return cls(pointer, options, header, places, allocated=allocate)
+        used = [cards[options.main_gpu]] if cards and options.split_mode == "none" else cards
+        return cls(pointer, options, header, used, allocated=allocate)
 
     @cached_property
     def template(self) -> ChatTemplate:
@@ -98,11 +101,6 @@ class Model:
         return self.header.text("general.name") or self.options.path.stem
 
     @property
-    def acceptance(self) -> float | None:
-        """Return the share of its guesses that a draft's own target accepts; None unless its file tells."""
-        return self.header.fraction(_ACCEPTANCE)
-
-    @property
     def end_tokens(self) -> frozenset[int]:
         """Return every token that ends the model's turn."""
         return self.vocabulary.end_tokens
@@ -118,13 +116,8 @@ class Model:
             context=context or self.training_context,
             training_context=self.training_context,
             vocabulary=self.vocabulary.size,
-            devices=self._places.words,
+            devices=self._devices,
         )
-
-    @property
-    def cards(self) -> tuple[str, ...]:
-        """Return ggml's names of the devices beside the processor that hold a part of the model."""
-        return self._places.cards
 
     def close_before(self, close: Callable[[], None]) -> None:
         """Take note of the method that closes what must be gone before the weights are freed."""
@@ -146,37 +139,29 @@ def _load(options: ModelOptions, on_progress: Progress | None, *, allocate: bool
     parameters, keep = _parameters(options)
     if not allocate:
         parameters.no_alloc, parameters.load_mode = True, _LOAD_PLAIN
-    relay = _Relay(on_progress)
-    keep.append(callback := api.llama_progress_callback(relay.report))
+    failures: list[BaseException] = []  # an exception cannot cross C, so it waits here
+
+    def report(fraction: float, _user_data: object) -> bool:
+        if on_progress is None:
+            return True
+        try:
+            if not failures and not on_progress(min(1.0, max(0.0, fraction))):
+                failures.append(Cancelled("loading was stopped"))
+        except BaseException as error:  # noqa: BLE001 - also Ctrl-C, which is raised again after the call
+            failures.append(error)
+        return not failures
+
+    keep.append(callback := api.llama_progress_callback(report))
     parameters.progress_callback = callback
     with library.problems_of_this_thread() as problems:
         pointer: int | None = api.llama_model_load_from_file(os.fsencode(options.path), parameters)
-    if relay.failure is not None:
+    if failures:
         if pointer:
             api.llama_model_free(pointer)
-        raise relay.failure
+        raise failures[0]
     if not pointer:
         raise _load_error(options, problems)
     return pointer
-
-
-class _Relay:
-    """Passes native progress on; an exception cannot cross C, so it waits here."""
-
-    def __init__(self, on_progress: Progress | None) -> None:
-        self._on_progress = on_progress
-        self.failure: BaseException | None = None
-
-    def report(self, fraction: float, _user_data: object) -> bool:
-        """Return whether loading goes on."""
-        if self._on_progress is None:
-            return True
-        try:
-            if self.failure is None and not self._on_progress(min(1.0, max(0.0, fraction))):
-                self.failure = Cancelled("loading was stopped")
-        except BaseException as error:  # noqa: BLE001 - also Ctrl-C, which is raised again after the call
-            self.failure = error
-        return self.failure is None
 
 
 def _parameters(options: ModelOptions) -> tuple[Any, list[object]]:
@@ -199,7 +184,7 @@ def _parameters(options: ModelOptions) -> tuple[Any, list[object]]:
     return parameters, keep
 
 
-def _cards(options: ModelOptions) -> list[backends.BackendDevice]:
+def _cards(options: ModelOptions) -> list[BackendDevice]:
     """Return the devices beside the CPU that the options put the model on."""
     if options.gpu_layers == 0:
         return []
@@ -211,44 +196,38 @@ def _cards(options: ModelOptions) -> list[backends.BackendDevice]:
     ]
 
 
-def _places(options: ModelOptions, header: Header) -> _Places:
-    """Check the options about devices, and say where the weights will sit."""
+def _check_devices(options: ModelOptions, cards: int) -> None:
     if options.gpu_layers is not None and options.gpu_layers < 0:
         raise UserError(f"{options.gpu_layers} layers cannot be offloaded", "give 0 or more")
-    cards = _cards(options)
     limit = native().llama_max_devices()
     shares = options.tensor_split
     if len(shares) > limit or any(not 0 <= share < float("inf") for share in shares):
         raise UserError(
             f"the tensor split {shares} is not up to {limit} shares of 0 or more", "for instance 3,1"
         )
-    if cards and len(shares) > len(cards):
-        raise UserError(
-            f"the tensor split has {len(shares)} shares for {len(cards)} devices", "give one for each"
-        )
-    if cards and not 0 <= options.main_gpu < len(cards):
-        raise UserError(
-            f"there is no device number {options.main_gpu} among {len(cards)}", "counting starts at 0"
-        )
-    if not cards:
-        return _Places()
-    if options.split_mode == "none":
-        cards = [cards[options.main_gpu]]
-    words = tuple(f"{card.description} ({card.name})" for card in cards)
+    if cards and len(shares) > cards:
+        raise UserError(f"the tensor split has {len(shares)} shares for {cards} devices", "give one for each")
+    if cards and not 0 <= options.main_gpu < cards:
+        raise UserError(f"there is no device number {options.main_gpu} among {cards}", "counting starts at 0")
+
+
+def _in_words(cards: Sequence[BackendDevice], options: ModelOptions, header: Header) -> tuple[str, ...]:
+    """Return where the weights sit."""
     layers = header.integer("{arch}.block_count")
-    partly = options.gpu_layers is not None and options.gpu_layers <= layers
-    return _Places((*words, "CPU") if partly else words, tuple(card.name for card in cards))
+    partly = not cards or (options.gpu_layers is not None and options.gpu_layers <= layers)
+    words = tuple(f"{card.description} ({card.name})" for card in cards)
+    return (*words, "CPU") if partly else words
 
 
-def _check_room(options: ModelOptions, header: Header) -> None:
+def _check_room(options: ModelOptions, header: Header, cards: Sequence[BackendDevice]) -> None:
     """Refuse weights that plainly fit nowhere; the system would rather kill the process than say no."""
     free = psutil.virtual_memory().available
-    cards = sum(card.memory_free for card in _cards(options))
+    on_cards = sum(card.memory_free for card in cards)
     needed = header.weight_bytes
-    if needed > free + cards:
-        there = f"{free / 1e9:.1f} GB of memory" + (
-            f" and {cards / 1e9:.1f} GB on the cards" if cards else ""
-        )
+    if needed > free + on_cards:
+        there = f"{free / 1e9:.1f} GB of memory"
+        if on_cards:
+            there += f" and {on_cards / 1e9:.1f} GB on the cards"
         raise UserError(
             f"{options.path} needs {needed / 1e9:.1f} GB; {there} are free",
             "choose a smaller model or a smaller quantization, or close other programs",

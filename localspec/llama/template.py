@@ -47,8 +47,8 @@ class ChatTemplate:
         self._segments = Segments(vocabulary)
         texts = {vocabulary.decode([token], special=True) for token in vocabulary.control_tokens} - {""}
         self._single = frozenset(text for text in texts if len(text) == 1)
-        longest_first = sorted(texts - self._single, key=lambda text: (-len(text), text))
-        self._control = re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
+        starts = (f"{re.escape(text[0])}(?={re.escape(text[1:])})" for text in texts - self._single)
+        self._control = re.compile("|".join(starts) or "(?!)")
 
     def encode_chat(self, messages: Sequence[Message], variables: Variables | None = None) -> list[int]:
         """Return the tokens of a conversation, up to where the assistant writes.
@@ -57,9 +57,10 @@ class ChatTemplate:
         Texts of control tokens inside messages stay text.
         Raises `UserError` with the template's own words where it refuses the conversation.
         """
-        mark = _unused_character([self.source, *(message.content for message in messages)])
+        used = {*self.source, *(character for message in messages for character in message.content)}
+        mark = next(mark for mark in map(chr, _PRIVATE_USE) if mark not in used)
         guarded = [Message(message.role, self._guard(message.content, mark)) for message in messages]
-        rendered = self._render(guarded, variables or {})
+        rendered = self.render(guarded, variables)
         vocabulary = self._vocabulary
         bos = vocabulary.decode([vocabulary.bos], special=True) if vocabulary.bos is not None else ""
         if vocabulary.adds_bos and bos:
@@ -72,26 +73,17 @@ class ChatTemplate:
 
     def render(self, messages: Sequence[Message], variables: Variables | None = None) -> str:
         """Return the text of a conversation, up to where the assistant writes."""
-        return self._render(messages, variables or {})
+        if messages and messages[-1].role == "assistant":
+            partial = messages[-1].content[: -trailing_spaces(messages) or None]
+            return self._up_to_the_answer(messages[:-1], variables or {}) + partial
+        return self._up_to_the_answer(messages, variables or {})
 
     def _guard(self, content: str, mark: str) -> str:
         """Break every control token's text with the mark, at which the rendering is cut before tokenising."""
-        parts: list[str] = []
-        done = 0
-        while self._control is not None and (found := self._control.search(content, done)):
-            inside = found.start() + 1
-            parts += content[done:inside], mark
-            done = inside
-        content = "".join(parts) + content[done:]
+        content = self._control.sub(lambda start: start[0] + mark, content)
         for text in self._single:  # one character cannot be broken: it becomes a part of its own
             content = content.replace(text, mark + text + mark)
         return content
-
-    def _render(self, messages: Sequence[Message], variables: Variables) -> str:
-        if messages and messages[-1].role == "assistant":
-            partial = messages[-1].content[: -trailing_spaces(messages) or None]
-            return self._up_to_the_answer(messages[:-1], variables) + partial
-        return self._up_to_the_answer(messages, variables)
 
     def _up_to_the_answer(self, messages: Sequence[Message], variables: Variables) -> str:
         try:
@@ -143,11 +135,6 @@ def _stand_in(vocabulary: Vocabulary) -> tuple[str, str]:
     if all(len(tokens) == 1 for tokens in marks):
         return _CHATML, "the model brings no chat template; ChatML stands in, whose tokens it knows"
     return _PLAIN, "the model brings no chat template and may not know conversation; plain text stands in"
-
-
-def _unused_character(texts: Sequence[str]) -> str:
-    used = set("".join(texts))
-    return next(mark for mark in map(chr, _PRIVATE_USE) if mark not in used)
 
 
 def _environment() -> Environment:
@@ -220,21 +207,13 @@ def _marks(vocabulary: Vocabulary, text: str) -> re.Pattern[str] | None:
     if vocabulary.type not in (SPM, BPE):
         return None
     specials = {token: vocabulary.text(token) for token in vocabulary.special_tokens}
-    raw, safe = text.encode("utf-8", "replace"), []
+    safe = []
     for token in vocabulary.control_tokens - vocabulary.stripping_tokens:
-        mark = specials[token]
+        mark = specials[token].decode("utf-8", "surrogateescape")  # what is no text stands in none
         others = (other for each, other in specials.items() if each != token)
-        if _is_text(mark) and mark in raw and _is_apart(mark, others):
-            safe.append(re.escape(mark.decode("utf-8")))
+        if mark in text and _is_apart(specials[token], others):
+            safe.append(re.escape(mark))
     return re.compile("|".join(safe)) if safe else None
-
-
-def _is_text(mark: bytes) -> bool:
-    try:
-        mark.decode("utf-8")
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def _is_apart(text: bytes, others: Iterable[bytes]) -> bool:

@@ -76,9 +76,8 @@ class Vocabulary:
     @cached_property
     def _attributes(self) -> NDArray[np.int32]:
         """Return what kind of token each is, in llama.cpp's bits; nobody asks a draft model's."""
-        kind = backends.function(
-            "llama_vocab_get_attr", ctypes.c_int
-        )  # undeclared arguments pass twice as fast
+        # undeclared arguments pass twice as fast
+        kind = backends.function("llama_vocab_get_attr", ctypes.c_int)
         pointer = repeat(ctypes.c_void_p(self._open))
         return np.fromiter(map(kind, pointer, range(self.size)), np.int32, self.size)
 
@@ -117,13 +116,9 @@ class Vocabulary:
             piece = self._pieces[token, special] = self._read_piece(token, special)
         return piece
 
-    def pieces(self, tokens: Sequence[int], *, special: bool = False) -> list[bytes]:
-        """Return the bytes of each token."""
-        return [self.piece(token, special=special) for token in tokens]
-
     def decode(self, tokens: Sequence[int], *, special: bool = False) -> str:
         """Return the text of a complete run of tokens."""
-        return b"".join(self.pieces(tokens, special=special)).decode("utf-8", "replace")
+        return b"".join(self.piece(token, special=special) for token in tokens).decode("utf-8", "replace")
 
     def texts(self) -> tuple[bytes, ...]:
         """Return every token's text as the vocabulary spells it, read once."""

@@ -116,11 +116,6 @@ class Catalogue:
     pairs: tuple[CataloguePair, ...]
 
 
-def catalogue() -> tuple[CataloguePair, ...]:
-    """Return the pairs of the catalogue that comes with the program."""
-    return shipped().pairs
-
-
 @cache
 def shipped() -> Catalogue:
     """Return the catalogue that comes with the program."""

@@ -7,9 +7,10 @@ import stat
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import astuple, dataclass, fields, replace
+from dataclasses import asdict, astuple, dataclass, fields, replace
 from itertools import groupby, pairwise
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from localspec.errors import ModelFileError, StoreError, UserError
 from localspec.models import shape
@@ -18,7 +19,6 @@ from localspec.models.names import (
     Reference,
     all_parts,
     close_names,
-    is_model_file,
     looks_like_reference,
     models_among,
     of_quant,
@@ -36,7 +36,7 @@ from localspec.version import __version__
 class LocalModel:
     """A model on disk; without a shape, `problem` says what is wrong with it.
 
-    `name` is what `-m` takes. `also` are other names for the same files, which are on the disk once.
+    `name` is what `-m` takes. `others` are the same files, which are on the disk once, under other names.
     """
 
     name: str
@@ -46,15 +46,16 @@ class LocalModel:
     source: PlaceKind
     shape: ModelShape | None
     problem: str = ""
-    also: tuple[str, ...] = ()
-    also_files: tuple[tuple[Path, ...], ...] = ()  # what each of them leads to
+    others: tuple[LocalModel, ...] = ()
+
+    @property
+    def also(self) -> tuple[str, ...]:
+        """Return its other names."""
+        return tuple(other.name for other in self.others)
 
     def called(self, name: str) -> LocalModel:
         """Return the model with the files that one of its names leads to."""
-        for other, files in zip(self.also, self.also_files, strict=True):
-            if other.lower() == name.lower():
-                return replace(self, name=other, path=files[0], files=files)
-        return self
+        return next((other for other in self.others if other.name.lower() == name.lower()), self)
 
 
 def find_models(
@@ -172,11 +173,8 @@ def _add(found: dict[Path, LocalModel], candidate: FoundModel, headers: Headers)
     first = found.get(real)
     if first is not None:
         if candidate.plain_name not in (first.name, *first.also):
-            found[real] = replace(
-                first,
-                also=(*first.also, candidate.plain_name),
-                also_files=(*first.also_files, candidate.files),
-            )
+            other = replace(first, name=candidate.plain_name, path=path, files=candidate.files, others=())
+            found[real] = replace(first, others=(*first.others, other))
         return
     shape, problem = None, candidate.problem
     if not problem:
@@ -195,10 +193,8 @@ def _add(found: dict[Path, LocalModel], candidate: FoundModel, headers: Headers)
 def _bytes_on_disk(files: Iterable[Path]) -> int:
     total = 0
     for file in files:
-        try:
+        with suppress(OSError):
             total += file.stat().st_size if file.is_file() else 0
-        except OSError:
-            continue
     return total
 
 
@@ -235,7 +231,7 @@ def candidates(place: Place) -> Iterator[FoundModel]:
     """Yield the models of a place; those of a repository's newest commit before older ones."""
     mode = _mode(place.path)
     if stat.S_ISDIR(mode):
-        yield from _Walk(place).folder(place.path, 0)
+        yield from _Walk(place).models()
     elif stat.S_ISREG(mode):
         yield FoundModel(place.path.stem, place.path.stem, (place.path,), place.kind)
 
@@ -253,48 +249,42 @@ class _Walk:
 
     def __init__(self, place: Place) -> None:
         self._place = place
-        self._seen: set[tuple[int, int]] = set()
+        self._seen: set[str] = set()
         self._left = MOST_ENTRIES
 
-    def folder(self, folder: Path, depth: int) -> Iterator[FoundModel]:
-        files, folders = self._entries(folder)
-        yield from self._loose(folder, files)
-        for name in folders:
-            path = folder / name
-            if (repository := repository_of(name)) and stat.S_ISDIR(_mode(path / "blobs")):
-                yield from self._repository(path, repository)
-            elif self._goes_into(name, depth):
-                yield from self.folder(path, depth + 1)
-        if depth == 0 and self._left <= 0:
+    def models(self) -> Iterator[FoundModel]:
+        place, kind = self._place.path, self._place.kind
+        for folder, folders, files in self._folders(place):
+            yield from self._loose(folder, files)
+            repositories = {
+                name: repository
+                for name in folders
+                if (repository := repository_of(name)) and stat.S_ISDIR(_mode(folder / name / "blobs"))
+            }
+            for name, repository in repositories.items():
+                yield from self._repository(folder / name, repository)
+            is_end = kind in ("hub", "llama.cpp") or len(folder.relative_to(place).parts) >= _DEEPEST
+            left = (name for name in folders if name not in repositories and not name.startswith("."))
+            folders[:] = () if is_end else left
+        if self._left <= 1:
             text = f"has more than {MOST_ENTRIES:,} files; only some were looked at"
-            yield FoundModel(str(folder), str(folder), (folder,), self._place.kind, text)
+            yield FoundModel(str(place), str(place), (place,), kind, text)
 
-    def _goes_into(self, name: str, depth: int) -> bool:
-        if self._place.kind in ("hub", "llama.cpp") or depth >= _DEEPEST:
-            return False
-        return not name.startswith(".")
+    def _folders(self, root: Path) -> Iterator[tuple[Path, list[str], list[str]]]:
+        """Yield a folder and those below it, none twice, with the names of their folders and files.
 
-    def _entries(self, folder: Path) -> tuple[list[str], list[str]]:
-        """Return the names of the files and folders in a folder; none of one that was seen or is closed."""
-        files: list[str] = []
-        folders: list[str] = []
-        try:
-            status = folder.stat()
-            if (status.st_dev, status.st_ino) in self._seen:  # links may lead in circles
-                return files, folders
-            self._seen.add((status.st_dev, status.st_ino))
-            with os.scandir(folder) as entries:
-                for entry in entries:
-                    self._left -= 1
-                    if self._left <= 0:
-                        break
-                    is_folder = False
-                    with suppress(OSError):  # a link in a circle, or into a closed folder
-                        is_folder = entry.is_dir()
-                    (folders if is_folder else files).append(entry.name)
-        except OSError:
-            pass  # what cannot be looked into holds no model for us
-        return sorted(files), sorted(folders)
+        Whoever walks may take names out of the folders. What cannot be looked into holds no model for us.
+        """
+        for folder, folders, files in os.walk(root, followlinks=True):
+            real = os.path.realpath(folder)  # links may lead in circles
+            if real not in self._seen and self._left > 1:
+                self._seen.add(real)
+                names = sorted(files)[: self._left - 1]
+                folders.sort()
+                self._left -= len(folders) + len(names)
+                yield Path(folder), folders, names
+            else:
+                folders.clear()
 
     def _loose(self, folder: Path, files: list[str]) -> Iterator[FoundModel]:
         if self._place.kind == "hub":  # whose root holds repositories alone
@@ -306,52 +296,31 @@ class _Walk:
         yield from _named(folder, files, repository, "", self._place.kind)
 
     def _repository(self, folder: Path, repository: str) -> Iterator[FoundModel]:
-        newest = current_commit(folder)
-        commits = self._entries(folder / "snapshots")[1]
-        for commit in sorted(commits, key=lambda commit: commit != newest):
-            root = folder / "snapshots" / commit
-            revision = "" if newest in (None, commit) else f"@{commit[:SHORT_COMMIT]}"
-            yield from _named(root, self._below(root, ""), repository, revision, self._place.kind)
-        for name in self._entries(folder / "blobs")[0]:
-            if name.endswith(PARTIAL_ENDINGS):
-                path = folder / "blobs" / name
+        newest, kind = current_commit(folder), self._place.kind
+        commits = sorted((folder / "snapshots").glob("*"))
+        for root in sorted(commits, key=lambda commit: commit.name != newest):
+            paths = (folder / name for folder, _, names in self._folders(root) for name in names)
+            names = [path.relative_to(root).as_posix() for path in paths]
+            revision = "" if newest in (None, root.name) else f"@{root.name[:SHORT_COMMIT]}"
+            yield from _named(root, names, repository, revision, kind)
+        for path in sorted((folder / "blobs").glob("*")):
+            if path.name.endswith(PARTIAL_ENDINGS):
                 text = f"its download is not finished; `localspec pull {repository}:QUANT` goes on with it"
-                yield FoundModel(f"{repository}{UNFINISHED}", repository, (path,), self._place.kind, text)
-
-    def _below(self, folder: Path, prefix: str) -> list[str]:
-        files, folders = self._entries(folder)
-        names = [prefix + name for name in files]
-        for name in folders:
-            names += self._below(folder / name, f"{prefix}{name}/")
-        return names
+                yield FoundModel(f"{repository}{UNFINISHED}", repository, (path,), kind, text)
 
 
 def _named(
-    root: Path, names: Iterable[str], repository: str | None, revision: str, source: PlaceKind
+    root: Path, names: Sequence[str], repository: str | None, revision: str, source: PlaceKind
 ) -> Iterator[FoundModel]:
-    names = [name for name in names if is_model_file(name)]
-    firsts = (*models_among(names), *_headless(names))
+    firsts = models_among(names, headless=True)
     quants = Counter(quant_of(name) for name in firsts)
     for name in firsts:
         try:
             parts, problem = all_parts(name, names), ""
         except UserError as error:
             parts, problem = (name,), str(error)
-        plain = _name(name, repository, "", quants)
-        shown = _name(name, repository, revision, quants)
+        shown, plain = (_name(name, repository, at, quants) for at in (revision, ""))
         yield FoundModel(shown, plain, tuple(root / part for part in parts), source, problem)
-
-
-def _headless(names: Iterable[str]) -> tuple[str, ...]:
-    """Return a file of each split model whose first part is missing."""
-    lowest: dict[tuple[str, int], str] = {}
-    for name in sorted(names):
-        part = split_name(name)
-        if part is not None:
-            lowest.setdefault((part.prefix, part.count), name)
-    return tuple(
-        name for name in lowest.values() if (part := split_name(name)) is not None and part.number != 1
-    )
 
 
 def _name(file: str, repository: str | None, revision: str, quants: Counter[str]) -> str:
@@ -386,7 +355,7 @@ class Headers:
         self._file = JsonFile(file, _Remembered)
         self._read = read
         held = self._file.read()
-        self._known: dict[str, object] = {}
+        self._known: dict[str, Any] = {}
         if held is not None and held.layout == _LAYOUT and isinstance(held.models, dict):
             self._known = held.models
         self._changed = False
@@ -400,19 +369,18 @@ class Headers:
         except OSError as error:
             return None, f"it cannot be read: {error.strerror or error}"
         stamp = [[stat.st_size, stat.st_mtime_ns] for stat in stats]
-        known = self._known.get(str(path))
-        if isinstance(known, dict) and known.get("stamp") == stamp:
-            with suppress(KeyError, TypeError, ValueError):
-                return _decode(known["shape"]), str(known["problem"])
-        shape: ModelShape | None = None
-        problem = ""
+        with suppress(KeyError, TypeError, ValueError):
+            known = self._known[str(path)]
+            if known["stamp"] == stamp:
+                return known["shape"] and _decode(known["shape"]), str(known["problem"])
+        shape, problem = None, ""
         try:
             shape = self._read(path)
         except ModelFileError as error:
             problem = error.message.removeprefix(f"{path} ") + (f"; {error.hint}" if error.hint else "")
             if isinstance(error.__cause__, OSError):  # which may pass while the file stays as it is
                 return None, problem
-        self._known[str(path)] = {"stamp": stamp, "shape": _encode(shape), "problem": problem}
+        self._known[str(path)] = {"stamp": stamp, "shape": shape and _encode(shape), "problem": problem}
         self._changed = True
         return shape, problem
 
@@ -432,19 +400,12 @@ def _is_there(path: str) -> bool:
         return True
 
 
-def _encode(shape: ModelShape | None) -> dict[str, object] | None:
-    if shape is None:
-        return None
-    values = {field.name: getattr(shape, field.name) for field in fields(ModelShape)}
+def _encode(shape: ModelShape) -> dict[str, object]:
     # most layers of a model are alike: say how many of each
     runs = [[len(list(run)), astuple(layer)] for layer, run in groupby(shape.layers)]
-    return values | {"layers": runs}
+    return asdict(replace(shape, layers=())) | {"layers": runs}
 
 
-def _decode(held: object) -> ModelShape | None:
-    if held is None:
-        return None
-    if not isinstance(held, dict):
-        raise TypeError
+def _decode(held: Any) -> ModelShape:  # noqa: ANN401 - whatever stands in the file
     layers = tuple(layer for count, values in held["layers"] for layer in [LayerShape(*values)] * count)
     return ModelShape(**held | {"layers": layers})

@@ -119,14 +119,17 @@ def all_parts(name: str, names: Iterable[str]) -> tuple[str, ...]:
     return tuple(parts[number] for number in sorted(parts))
 
 
-def models_among(names: Iterable[str]) -> tuple[str, ...]:
-    """Return the models among the files of a repository: the first file of each, folders last."""
-    firsts = (
-        name
-        for name in names
-        if is_model_file(name) and ((part := split_name(name)) is None or part.number == 1)
-    )
-    return tuple(sorted(firsts, key=lambda name: (name.count("/"), name.lower())))
+def models_among(names: Iterable[str], *, headless: bool = False) -> tuple[str, ...]:
+    """Return the models among the files of a repository: the first file of each, folders last.
+
+    `headless` also returns a file of those whose first is missing.
+    """
+    firsts: dict[object, str] = {}
+    for name in sorted(filter(is_model_file, names)):
+        part = split_name(name)
+        if part is None or part.number == 1 or headless:
+            firsts.setdefault((part.prefix, part.count) if part else name, name)
+    return tuple(sorted(firsts.values(), key=lambda name: (name.count("/"), name.lower())))
 
 
 def choose(reference: Reference, names: Sequence[str]) -> tuple[str, ...]:
@@ -212,13 +215,10 @@ def _checked(repository: str, text: str) -> str:
 
 
 def _named(reference: Reference, file: str, names: Sequence[str]) -> str:
-    wanted = file.lower()
-    for name in names:
-        if name.lower() == wanted:
-            return name
-    for name in names:
-        if name.rpartition("/")[2].lower() == wanted:
-            return name
+    by_name = {name.rpartition("/")[2].lower(): name for name in reversed(names)}
+    by_name |= {name.lower(): name for name in reversed(names)}
+    if found := by_name.get(file.lower()):
+        return found
     models = models_among(names)
     hint = close_names(file, models) or f"there are: {_listed(models)}"
     raise UserError(f"{reference.repository} has no file {file}", hint)

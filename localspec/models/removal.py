@@ -37,7 +37,7 @@ def plan_removal(model: LocalModel, places: Sequence[Place] | None = None) -> Re
     if repository is None:
         return _plan_loose(model, caches)
     if model.path.parent.name == "blobs":  # an unfinished download
-        return Removal(model, model.files, model.bytes)
+        return _removal(model, model.files)
     return _plan_links(model, repository, caches)
 
 
@@ -54,18 +54,12 @@ def remove(removal: Removal) -> None:
 
 
 def _plan_loose(model: LocalModel, caches: Sequence[Place]) -> Removal:
-    targets = {_real(file) for file in model.files if file.is_symlink()}
     linked = _linked_elsewhere([place.path for place in caches], model.files)
-    paths, freed, kept = [], 0, []
-    for file in model.files:
-        if not file.is_symlink() and _real(file) in linked:
-            kept.append(f"{file} stays: another model's link leads to it")
-            continue
-        paths.append(file)
-        freed += _own_bytes(file)
-    if targets:
+    staying = [file for file in model.files if not file.is_symlink() and _real(file) in linked]
+    kept = [f"{file} stays: another model's link leads to it" for file in staying]
+    if any(file.is_symlink() for file in model.files):
         kept.append("what it links to stays")
-    return Removal(model, tuple(paths), freed, tuple(kept))
+    return _removal(model, [file for file in model.files if file not in staying], kept)
 
 
 def _plan_links(model: LocalModel, repository: Path, caches: Sequence[Place]) -> Removal:
@@ -75,18 +69,19 @@ def _plan_links(model: LocalModel, repository: Path, caches: Sequence[Place]) ->
     snapshots = (path for path in (repository / "snapshots").rglob("*") if not path.is_dir())
     links = [path for path in snapshots if _inside_commit(path, repository) in names and _real(path) in blobs]
     others = _linked_elsewhere([repository, *(place.path for place in caches)], links)
-    paths, freed, kept = list(links), 0, []
-    for blob in sorted(blobs):
-        if blob in links:  # where links are not allowed, the file itself stands in the snapshot
-            freed += _own_bytes(blob)
-        elif blob in others:
+    paths, kept = list(links), []
+    for blob in sorted(blobs.difference(links)):  # without links the file itself stands in the snapshot
+        if blob in others:
             kept.append(f"{blob} stays: another model uses it")
         elif not blob.is_relative_to(_real(repository)):
             kept.append(f"{blob} stays: it lies outside the cache")
         else:
             paths.append(blob)
-            freed += _own_bytes(blob)
-    return Removal(model, tuple(paths), freed, tuple(kept))
+    return _removal(model, paths, kept)
+
+
+def _removal(model: LocalModel, paths: Sequence[Path], kept: Sequence[str] = ()) -> Removal:
+    return Removal(model, tuple(paths), sum(map(_own_bytes, paths)), tuple(kept))
 
 
 def _linked_elsewhere(roots: Sequence[Path], own: Sequence[Path]) -> set[Path]:

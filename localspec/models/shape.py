@@ -261,7 +261,6 @@ def _state_bytes(header: Header) -> int:
     return _FLOAT * (max(0, kernel - 1) * (inner + 2 * groups * state) + state * inner)
 
 
-_ACCEPTANCE = "localspec.acceptance"  # in the files of drafts that were made for one target
 _TABLE, _OUTPUT = "token_embd.weight", "output.weight"
 
 
@@ -325,7 +324,7 @@ def _shape(header: Header) -> ModelShape:
         experts_used=header.integer("{arch}.expert_used_count"),
         expert_feed_forward=_most(header, "{arch}.expert_feed_forward_length"),
         attention_width=heads * header.integer("{arch}.attention.key_length", width // max(1, heads)),
-        acceptance=header.fraction(_ACCEPTANCE),
+        acceptance=header.acceptance,
     )
 
 

@@ -13,7 +13,7 @@ from localspec.cli import recommend as verb
 from localspec.errors import ModelFileError
 from localspec.hardware import machine as machine_module
 from localspec.hardware.device_info import Machine
-from localspec.models.catalogue import CataloguePair, approximate_shape, catalogue
+from localspec.models.catalogue import CataloguePair, approximate_shape, shipped
 from localspec.models.local import LocalModel
 from localspec.models.pairing import PairingVerdict
 from tests.cli.choosing import entry, on_disk, pair
@@ -139,7 +139,7 @@ def test_another_memory_is_that_of_the_largest_card_alone() -> None:
     assert [(found.id, found.memory_free) for found in alone.devices] == [("CPU", 6 * GIB)]
 
 
-@pytest.mark.parametrize("option", [p for p in catalogue() if p.memory_gb], ids=lambda option: option.name)
+@pytest.mark.parametrize("option", [p for p in shipped().pairs if p.memory_gb], ids=lambda pair: pair.name)
 def test_pairs_of_the_catalogue_fit_the_card_they_were_picked_for(option: CataloguePair) -> None:
     graphics = machine((card(0, option.memory_gb), 500), processor=cpu(30))
     (found,) = recommend(graphics, (option,), ())
@@ -152,7 +152,7 @@ def test_pairs_of_the_catalogue_fit_the_card_they_were_picked_for(option: Catalo
 @pytest.mark.parametrize("memory", [4, 8, 12, 16, 24, 32, 48])
 def test_every_size_of_card_has_a_pair_that_gains_from_its_draft(memory: int) -> None:
     graphics = machine((card(0, memory), 500), processor=cpu(30))
-    own = [pair for pair in catalogue() if pair.memory_gb == memory]
+    own = [pair for pair in shipped().pairs if pair.memory_gb == memory]
     modes = {found.placement.mode for found in recommend(graphics, own, ()) if found.placement}
     assert modes - {"off"}
 

@@ -124,7 +124,7 @@ def test_a_file_is_written_again_with_another_acceptance(folder: Path, tmp_path:
     export_distilled.main([*given, "--acceptance", "0.25"])
     files = (folder / "draft.gguf", again, TARGET)
     models = [Model.open(ModelOptions(path, devices=())) for path in files]
-    assert [model.acceptance for model in models] == [pytest.approx(0.4), 0.25, None]
+    assert [model.header.acceptance for model in models] == [pytest.approx(0.4), 0.25, None]
     assert models[0].header.tensor_list == models[1].header.tensor_list
     for model in models:
         model.close()

@@ -6,18 +6,23 @@ import inspect
 
 from localspec.decoding.model import LanguageModel
 from localspec.llama.context import Context
+from localspec.llama.model import Model
+from tests.llama.conftest import OpenContext
 
 
 def as_language_model(context: Context) -> LanguageModel:
     return context
 
 
-def test_the_context_has_every_verb_of_the_protocol() -> None:
-    verbs = [name for name in vars(LanguageModel) if not name.startswith("_")]
-    assert "evaluate" in verbs
-    for name in verbs:
-        asked, given = getattr(LanguageModel, name), getattr(Context, name)
-        assert isinstance(asked, property) == isinstance(given, property), name
+def test_the_context_has_every_verb_of_the_protocol(llama_model: Model, open_context: OpenContext) -> None:
+    names = [name for name in vars(LanguageModel) if not name.startswith("_")]
+    assert "evaluate" in names
+    context = open_context(llama_model)
+    for name in names:
+        asked, given = getattr(LanguageModel, name), getattr(context, name)
+        assert isinstance(asked, property) != callable(given), name
         if not isinstance(asked, property):
-            parameters = (list(inspect.signature(verb).parameters) for verb in (asked, given))
-            assert len({tuple(names) for names in parameters}) == 1, name
+            parameters = (
+                list(inspect.signature(verb).parameters) for verb in (asked, getattr(Context, name))
+            )
+            assert len(set(map(tuple, parameters))) == 1, name

