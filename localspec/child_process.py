@@ -20,7 +20,7 @@ from localspec.errors import EngineDied, EngineError, LocalSpecError
 _Arguments = ParamSpec("_Arguments")
 _Value = TypeVar("_Value")
 
-_GREETING = b"localspec: values follow\n"
+_GREETING = b"localspec: values follow\n"  # of a child, after whatever else Python prints at its start
 _CODE = "from localspec.child_process import main; main()"
 _DEATH_S = 2.0  # from the end of a pipe to the end of its process
 
@@ -91,19 +91,23 @@ def _received(process: subprocess.Popen[bytes], work: bytes) -> Iterator[_Value]
     with suppress(OSError):  # a child that has died already is noticed below
         process.stdin.write(work)
         process.stdin.flush()
-    while (line := process.stdout.readline()) != _GREETING:
+    try:
+        for _ in printed_before(process.stdout):
+            continue
+        while not isinstance(value := pickle.load(process.stdout), _End):
+            yield value
+    except Exception:  # noqa: BLE001 - a value cut off in the middle fails in many ways, all of them the end
+        raise EngineDied("the probing process ended") from None
+    if value.error is not None:
+        raise value.error
+
+
+def printed_before(stream: IO[bytes]) -> Iterator[bytes]:
+    """Yield the lines that a child prints before its values; raises EOFError where none come."""
+    while not (line := stream.readline()).endswith(_GREETING):  # after what did not end its line
         if not line:
-            raise EngineDied("the probing process ended")
-    while True:
-        try:
-            value = pickle.load(process.stdout)
-        except Exception:  # noqa: BLE001 - a value cut off in the middle fails in many ways, all of them the end
-            raise EngineDied("the probing process ended") from None
-        if isinstance(value, _End):
-            if value.error is not None:
-                raise value.error
-            return
-        yield value
+            raise EOFError
+        yield line
 
 
 def _reason(process: subprocess.Popen[bytes], printed: IO[bytes]) -> str:
@@ -121,15 +125,23 @@ def exit_words(code: int) -> str:
     return f"exit code {code}" if code >= 0 else names.get(-code, f"signal {-code}")
 
 
-def main() -> None:
-    """Do the work that standard input describes; what native code prints does not get between the values."""
-    values = os.fdopen(os.dup(1), "wb")
+def take_pipes() -> tuple[IO[bytes], IO[bytes]]:
+    """Put a child's pipes out of the libraries' reach: they read nothing, and print to standard error."""
+    requests, replies = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    with open(os.devnull, "rb") as nothing:  # noqa: PTH123 - a device, not a file
+        os.dup2(nothing.fileno(), 0)
     os.dup2(2, 1)
-    values.write(_GREETING)
-    values.flush()
+    replies.write(_GREETING)
+    replies.flush()
+    return requests, replies
+
+
+def main() -> None:
+    """Do the work that standard input describes."""
+    requests, values = take_pipes()
     end = _End()
     try:
-        task, arguments, options = pickle.load(sys.stdin.buffer)
+        task, arguments, options = pickle.load(requests)
         for value in task(*arguments, **options):
             pickle.dump(value, values, pickle.HIGHEST_PROTOCOL)
             values.flush()

@@ -13,7 +13,7 @@ from localspec.errors import EngineError
 from localspec.inference.interface import TunableModels
 from localspec.inference.runtime import Runtime
 from localspec.testing.fake import FakeModel
-from localspec.testing.paced import PacedModel, Pacing
+from localspec.testing.paced import Hold, Pacing
 from localspec.types import EngineSettings, ModelOptions
 from tests.decoding.toys import broken
 from tests.inference.runtimes import OFF, answer, greedy
@@ -42,16 +42,16 @@ def test_a_call_is_held_until_its_cost_has_passed(
     monkeypatch: pytest.MonkeyPatch, tokens: int, computing_s: float, took_s: float
 ) -> None:
     clock = Clock(monkeypatch)
-    fake = FakeModel(delay=lambda: clock.pass_by(computing_s))
-    model = PacedModel(fake, Pacing(1.0, 0.5), chunk=4)
+    hold = Hold(Pacing(1.0, 0.5), chunk=4)
+    model = FakeModel(delay=lambda: clock.pass_by(computing_s), hold=hold)
     model.evaluate([1] * tokens)
     assert clock.now == took_s
-    assert model.busy_s - fake.busy_s == pytest.approx(took_s - computing_s)
+    assert hold.seconds == model.busy_s - 1e-3 == pytest.approx(took_s - computing_s)
 
 
 def test_a_call_that_fails_is_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock(monkeypatch)
-    model = PacedModel(FakeModel(delay=broken), Pacing(1.0, 0.0))
+    model = FakeModel(delay=broken, hold=Hold(Pacing(1.0, 0.0)))
     with pytest.raises(EngineError):
         model.evaluate([1])
     assert clock.now == 0.0

@@ -6,6 +6,7 @@ import itertools
 import random
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from localspec.decoding.policy import CostCurve, LatencyModel
 from localspec.decoding.sampling import distribution
 from localspec.errors import Cancelled
 from localspec.testing.fake import FakeModel
-from localspec.testing.paced import PacedModel, Pacing
+from localspec.testing.paced import Hold, Pacing
 from localspec.types import Distribution, DraftOrigin, EngineSettings, Mode, Sampling
 
 GREEDY = Sampling(temperature=0.0)
@@ -47,11 +48,10 @@ class Toy:
 
     def __post_init__(self) -> None:
         """Make the models."""
-        size, sharpness, context = self.vocabulary, self.sharpness, self.context
-        self.target = FakeModel(size, sharpness=sharpness, context=context)
-        self.draft = FakeModel(size, sharpness=sharpness, context=context, noise=self.noise, sequences=18)
-        slow, fast = Pacing(4e-4, 0.0), Pacing(2e-5, 0.0)
-        self.engine = Engine(PacedModel(self.target, slow), PacedModel(self.draft, fast))
+        model = partial(FakeModel, self.vocabulary, sharpness=self.sharpness, context=self.context)
+        slow, fast = Hold(Pacing(4e-4, 0.0)), Hold(Pacing(2e-5, 0.0))
+        self.target, self.draft = model(hold=slow), model(noise=self.noise, sequences=18, hold=fast)
+        self.engine = Engine(self.target, self.draft)
 
     def rounds(
         self,

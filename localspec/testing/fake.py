@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 
 from localspec.decoding.model import Rows
 from localspec.errors import Cancelled, ContextFullError
+from localspec.testing.paced import Hold
 
 
 class FakeModel:
@@ -28,6 +30,7 @@ class FakeModel:
         context: int = 4096,
         sequences: int = 1,
         delay: Callable[[], None] | None = None,
+        hold: Hold | None = None,
     ) -> None:
         shared, own = np.random.default_rng(seed), np.random.default_rng(seed + 1)
         last = shared.normal(size=(vocabulary, vocabulary)) * sharpness
@@ -38,6 +41,7 @@ class FakeModel:
         self._sequences: list[list[int]] = [[] for _ in range(sequences)]
         self._context = context
         self._delay = delay
+        self.hold = hold
         self._cancelled = threading.Event()
         self._in_use = threading.Lock()
         self.calls: list[int] = []
@@ -59,8 +63,8 @@ class FakeModel:
 
     @property
     def busy_s(self) -> float:
-        """Return a time that grows by one millisecond with every call."""
-        return len(self.calls) * 1e-3
+        """Return a time that grows by one millisecond with every call, and by what calls were held."""
+        return len(self.calls) * 1e-3 + (0.0 if self.hold is None else self.hold.seconds)
 
     def length(self, sequence: int = 0) -> int:
         """Return how many tokens a sequence holds."""
@@ -94,12 +98,15 @@ class FakeModel:
             if max(self.length(sequence) for _, sequence in entries) + 1 > self._context:
                 raise ContextFullError("the context is full")
             self.calls.append(len(entries))
+            started = time.perf_counter()
             if self._delay is not None:
                 self._delay()
             rows = []
             for token, sequence in entries:
                 self._sequences[sequence].append(token)
                 rows.append(self.logits_after(self._sequences[sequence]))
+            if self.hold is not None:
+                self.hold.rest(len(entries), time.perf_counter() - started)
             return np.stack(rows)
         finally:
             self._in_use.release()

@@ -19,9 +19,9 @@ from localspec.decoding.engine import Engine
 from localspec.decoding.loop import Round
 from localspec.demo import prompts
 from localspec.errors import Cancelled
-from localspec.testing.paced import PacedModel
 from localspec.types import DraftOrigin, EngineSettings, Sampling
 from tests.benchmarks.pair import GREEDY, MAX_FAN_OUT, Pair, costs
+from tests.paced_pair import PacedModel
 
 PENALISED = replace(GREEDY, repetition_penalty=1.3, presence_penalty=0.5, penalty_window=32)
 STUCK_S = 120.0

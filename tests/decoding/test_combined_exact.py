@@ -19,11 +19,10 @@ from localspec.benchmark.statistics import chi_square_p_value
 from localspec.decoding.drafters import prompt_lookup
 from localspec.decoding.drafters.prompt_lookup import CombinedDrafter, LookupDraft, PromptLookup
 from localspec.decoding.drafters.proposer import Proposal
-from localspec.decoding.engine import Engine
 from localspec.decoding.policy import CostCurve, LatencyModel, SpeculationPolicy
 from localspec.testing import contract
 from localspec.testing.contract import PLAIN, SIGNIFICANT
-from localspec.testing.paced import PacedModel, Pacing
+from localspec.testing.paced import Hold, Pacing
 from localspec.types import Distribution, Draft, DraftOrigin, EngineSettings
 
 SD = EngineSettings(mode="sd", draft_length=1, min_confidence=0.0, fallback="ngram")
@@ -41,7 +40,7 @@ def p_value(settings: EngineSettings, origin: DraftOrigin) -> float:
     """
     toy = contract.Toy(vocabulary=VOCABULARY, noise=2.0)
     target_s = 2e-3 if settings.mode == "ssd" else 0.0  # time to prepare something for most outcomes
-    toy.engine = Engine(PacedModel(toy.target, Pacing(target_s, 0.0)), toy.draft)
+    toy.target.hold, toy.draft.hold = Hold(Pacing(target_s, 0.0)), None
     answers, origins = [], []
     for seed in range(ANSWERS):
         rounds = list(toy.rounds(TEXT, settings, PLAIN, LENGTH + 1, seed))

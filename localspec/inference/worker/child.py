@@ -1,6 +1,7 @@
 """The process that holds the models: takes requests from one pipe and answers on another.
 
-The end of the requests ends it, whether the parent closed them or died.
+Calls are worked on one at a time on one thread, and short ones beside it. The end of the requests ends the
+process, whether the parent closed them or died.
 """
 
 from __future__ import annotations
@@ -12,14 +13,37 @@ import pickle
 import signal
 import sys
 import threading
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import IO
+from queue import Empty, SimpleQueue
+from typing import IO, TYPE_CHECKING
 
-from localspec.inference.worker.service import Outbox, Service
-from localspec.inference.worker.wire import GREETING
+from localspec.child_process import take_pipes
+from localspec.errors import EngineError, LocalSpecError
+from localspec.inference.worker.wire import (
+    ASIDES,
+    Call,
+    Cancel,
+    Event,
+    Failure,
+    LogLine,
+    Opened,
+    Opening,
+    Reply,
+    Request,
+    Result,
+)
+
+if TYPE_CHECKING:
+    from localspec.inference.runtime import Runtime
+
+logger = logging.getLogger(__name__)
 
 _PATIENCE_S = 0.5
+_AGAIN_S = 0.05  # the runtime ignores a cancel before its first step, so it is repeated
+_STEP = 0.005  # of the progress: finer is not worth a message
+_URGENT_S = 0.1
 
 
 def main() -> None:
@@ -28,7 +52,7 @@ def main() -> None:
     faulthandler.enable(all_threads=False)  # the others run on: reading their stacks can crash or never end
     threading.excepthook = _end_with_a_thread
     _die_first_and_fast()
-    requests, replies = _take_pipes()
+    requests, replies = take_pipes()
     logging.captureWarnings(capture=True)
     outbox = Outbox(replies)
     service = Service(outbox)
@@ -58,12 +82,173 @@ def _die_first_and_fast() -> None:
         resource.setrlimit(resource.RLIMIT_CORE, (1 if most else 0, most))
 
 
-def _take_pipes() -> tuple[IO[bytes], IO[bytes]]:
-    """Put the pipes out of the libraries' reach: they read nothing, and print to standard error."""
-    requests, replies = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
-    with open(os.devnull, "rb") as nothing:  # noqa: PTH123 - a device, not a file
-        os.dup2(nothing.fileno(), 0)
-    os.dup2(2, 1)
-    replies.write(GREETING)
-    replies.flush()
-    return requests, replies
+class Outbox:
+    """Writes what it is given in a thread of its own; what piles up meanwhile goes as one."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._stream = stream
+        self._queue: SimpleQueue[Reply | LogLine | threading.Event] = SimpleQueue()
+        threading.Thread(target=self._send, name="localspec-outbox", daemon=True).start()
+
+    def put(self, item: Reply | LogLine) -> None:
+        """Send something soon."""
+        self._queue.put(item)
+
+    def flush(self, timeout_s: float) -> None:
+        """Wait until everything so far is written, or the time is over."""
+        written = threading.Event()
+        self._queue.put(written)
+        written.wait(timeout_s)
+
+    def _send(self) -> None:
+        while True:
+            batch = [self._queue.get()]
+            try:
+                while True:
+                    batch.append(self._queue.get_nowait())
+            except Empty:
+                self._write(batch)
+
+    def _write(self, batch: list[Reply | LogLine | threading.Event]) -> None:
+        items = [item for item in batch if not isinstance(item, threading.Event)]
+        if items:
+            with suppress(OSError):  # the parent is gone, and this process ends soon
+                self._stream.write(pickle.dumps(items, pickle.HIGHEST_PROTOCOL))
+                self._stream.flush()
+        for item in batch:
+            if isinstance(item, threading.Event):
+                item.set()
+
+
+class LogSender(logging.Handler):
+    """Sends log records to the parent, line by line."""
+
+    def __init__(self, outbox: Outbox) -> None:
+        super().__init__()
+        self._outbox = outbox
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Send a record; an error is waited for, because native code may end the process after it."""
+        for text in self.format(record).splitlines():
+            self._outbox.put(LogLine(record.levelno, record.name, text))
+        if record.levelno >= logging.ERROR:
+            self._outbox.flush(_URGENT_S)
+
+
+class _Job:
+    """A call that is waiting or being worked on."""
+
+    def __init__(self, call: Call) -> None:
+        self.call = call
+        self.cancelled = False
+        self.ended = threading.Event()
+
+
+class Service:
+    """Does what is asked: `take` returns at once."""
+
+    def __init__(self, outbox: Outbox) -> None:
+        self._outbox = outbox
+        self._runtime: Runtime | None = None
+        self._lock = threading.Lock()
+        self._jobs: dict[int, _Job] = {}  # in the order of their calls: the first is being worked on
+        self._work: SimpleQueue[_Job] = SimpleQueue()
+        self._asides: SimpleQueue[_Job] = SimpleQueue()
+        for queue, name in ((self._work, "localspec-work"), (self._asides, "localspec-asides")):
+            threading.Thread(target=self._serve, args=(queue,), name=name, daemon=True).start()
+
+    def take(self, request: Request) -> None:
+        """Take a request without waiting for it to be met."""
+        if isinstance(request, Cancel):
+            self._cancel(request.number)
+            return
+        job = _Job(request)
+        if request.method in ASIDES:
+            self._asides.put(job)
+            return
+        with self._lock:
+            self._jobs[request.number] = job
+        self._work.put(job)
+
+    def stop(self, patience_s: float) -> None:
+        """Cancel everything, and wait for the end of it, but not for ever."""
+        with self._lock:
+            jobs = list(self._jobs.values())
+        for job in jobs:
+            self._cancel(job.call.number)
+        if jobs:
+            jobs[-1].ended.wait(patience_s)
+
+    def _cancel(self, number: int) -> None:
+        with self._lock:
+            job = self._jobs.get(number)
+        if job is not None and not job.cancelled:
+            job.cancelled = True
+            threading.Thread(target=self._insist, args=(job,), name="localspec-cancel", daemon=True).start()
+
+    def _insist(self, job: _Job) -> None:
+        while True:
+            with self._lock:
+                if self._runtime is not None and next(iter(self._jobs.values()), None) is job:
+                    self._runtime.cancel()
+            if job.ended.wait(_AGAIN_S):
+                return
+
+    def _serve(self, queue: SimpleQueue[_Job]) -> None:
+        while True:
+            job = queue.get()
+            reply = self._reply(job)
+            with self._lock:  # from here on a late cancel finds nothing, and cannot hit the next call
+                self._jobs.pop(job.call.number, None)
+            self._outbox.put(reply)
+            job.ended.set()
+
+    def _reply(self, job: _Job) -> Reply:
+        number = job.call.number
+        try:
+            return Result(number, self._perform(job))
+        except LocalSpecError as error:
+            return Failure(number, error)
+        except MemoryError:
+            return Failure(number, EngineError("there is not enough memory left to go on"))
+        except BaseException as error:
+            logger.exception("%s failed", job.call.method)
+            first_line = next(iter(str(error).splitlines()), "")
+            return Failure(number, EngineError(f"the engine failed: {type(error).__name__}: {first_line}"))
+
+    def _perform(self, job: _Job) -> object:
+        call = job.call
+        if isinstance(opening := next(iter(call.arguments), None), Opening):
+            return self._open(job, opening)
+        if self._runtime is None:
+            raise EngineError("no models are open")
+        answer: object = getattr(self._runtime, call.method)(*call.arguments, **call.options)
+        if not isinstance(answer, Iterator):
+            return answer
+        for event in answer:
+            self._outbox.put(Event(call.number, event))
+        return None
+
+    def _open(self, job: _Job, opening: Opening) -> Opened:
+        tells_log = opening.tells_log  # ours down to the details, or kept from being printed
+        logging.getLogger().addHandler(LogSender(self._outbox) if tells_log else logging.NullHandler())
+        logging.getLogger("localspec").setLevel(logging.DEBUG if tells_log else logging.WARNING)
+        from localspec.inference.runtime import Runtime  # numpy, llama.cpp: 0.3 s, and requests are heard
+
+        told = -1.0
+
+        def on_progress(fraction: float) -> bool:
+            nonlocal told
+            if not told <= fraction < min(1.0, told + _STEP):
+                told = fraction
+                self._outbox.put(Event(job.call.number, fraction))
+            return not job.cancelled
+
+        self._runtime = runtime = Runtime.open(
+            opening.target,
+            opening.draft,
+            max_fan_out=opening.max_fan_out,
+            draft_threads=opening.draft_threads,
+            on_progress=on_progress,
+        )
+        return runtime.target, runtime.draft, runtime.notes

@@ -1,28 +1,67 @@
-"""Open models in another process, behind the interface of those in this one."""
+"""Open models in another process, behind the interface of those in this one.
+
+The process has two pipes for requests and replies; what it prints and logs, and how it ends, is told.
+"""
 
 from __future__ import annotations
 
+import itertools
+import logging
+import pickle
+import re
+import subprocess
+import threading
 import weakref
-from collections.abc import Callable, Generator, Sequence
-from contextlib import closing
-from typing import Self, cast
+from collections import deque
+from collections.abc import Callable, Generator, Iterable
+from contextlib import closing, suppress
+from functools import wraps
+from itertools import takewhile
+from queue import Empty, SimpleQueue
+from typing import IO, Concatenate, ParamSpec, Self, TypeVar, cast
 
-from localspec.decoding.measurements import CallCosts, CostRequest, TraceRequest, TraceSegment
-from localspec.errors import Cancelled
-from localspec.inference.worker.process import EngineProcess, Pending
-from localspec.inference.worker.wire import Event, LogLine, Method, Opened, Opening, Result
-from localspec.types import (
-    DeviceMemory,
-    EngineSettings,
-    GenerationEvent,
-    Message,
-    ModelInfo,
-    ModelOptions,
-    PlainRate,
+from localspec.child_process import exit_words, printed_before, start_python
+from localspec.errors import Cancelled, EngineDied, EngineError, LocalSpecError
+from localspec.inference.interface import TunableModels
+from localspec.inference.worker.wire import (
+    Call,
+    Cancel,
+    Event,
+    Failure,
+    LogLine,
+    Opened,
+    Opening,
+    Reply,
     Request,
+    Result,
 )
+from localspec.types import GenerationEvent, ModelOptions
+from localspec.types import Request as GenerationRequest
+
+LogListener = Callable[[LogLine], None]
+_Arguments = ParamSpec("_Arguments")
+_Value = TypeVar("_Value")
 
 _ASK_S = 0.05  # how often `on_progress` is asked whether to go on
+_POLITE_S = 1.0
+_FIRM_S = 0.5
+_DEATH_S = 1.0  # from the end of a pipe to the end of its process
+_CODE = "from localspec.inference.worker.child import main; main()"
+_LINES_KEPT = 100
+_LONGEST_LINE = 2**16  # bytes: something that prints without line breaks must not fill the memory
+
+
+def _remote(
+    method: Callable[Concatenate[TunableModels, _Arguments], _Value],
+) -> Callable[Concatenate[Worker, _Arguments], _Value]:
+    """Return a method of open models that is called in the other process."""
+
+    @wraps(method)
+    def call(self: Worker, /, *arguments: _Arguments.args, **options: _Arguments.kwargs) -> _Value:
+        with closing(self._process.call(method.__name__, *arguments, **options)) as pending:
+            return cast(_Value, _watched(pending, None))
+
+    return call
 
 
 class Worker:
@@ -35,9 +74,7 @@ class Worker:
     def __init__(self, process: EngineProcess, opened: Opened) -> None:
         self._process = process
         self._close = weakref.finalize(self, process.close)  # also when the program ends
-        self.target: ModelInfo = opened.target
-        self.draft: ModelInfo | None = opened.draft
-        self.notes: tuple[str, ...] = opened.notes
+        self.target, self.draft, self.notes = opened
 
     @classmethod
     def open(
@@ -69,7 +106,7 @@ class Worker:
         """Return the number that the system knows the process by."""
         return self._process.pid
 
-    def generate(self, request: Request) -> Generator[GenerationEvent]:
+    def generate(self, request: GenerationRequest) -> Generator[GenerationEvent]:
         """Yield the answer as it is written; closing the iterator stops it and waits for the end."""
         with closing(self._process.call("generate", request)) as pending:
             while isinstance(reply := pending.next(), Event):
@@ -79,29 +116,12 @@ class Worker:
         """End the running answer within a moment; callable from any thread."""
         self._process.cancel()
 
-    def choose_settings(self, settings: EngineSettings | None = None) -> tuple[EngineSettings, str]:
-        """Return the settings whose mode should be fastest here, and the reason in a plain sentence."""
-        return cast(tuple[EngineSettings, str], self._ask("choose_settings", settings))
-
-    def count_tokens(self, messages: Sequence[Message]) -> int:
-        """Return how many tokens a conversation takes, the start of the next answer included."""
-        return cast(int, self._ask("count_tokens", tuple(messages)))
-
-    def measure_plain(self) -> PlainRate | None:
-        """Measure plain decoding after the text of the last answer, in a fraction of a second."""
-        return cast("PlainRate | None", self._ask("measure_plain"))
-
-    def measure_costs(self, wish: CostRequest) -> CallCosts:
-        """Time native calls, without a trace in the caches; raises `Cancelled` after `cancel`."""
-        return cast(CallCosts, self._ask("measure_costs", wish))
-
-    def trace(self, wish: TraceRequest) -> TraceSegment:
-        """Decode one answer plainly and tell what both models thought before each token."""
-        return cast(TraceSegment, self._ask("trace", wish))
-
-    def memory(self) -> tuple[DeviceMemory, ...]:
-        """Return the memory of every device that holds a part of these models."""
-        return cast(tuple[DeviceMemory, ...], self._ask("memory"))
+    choose_settings = _remote(TunableModels.choose_settings)
+    count_tokens = _remote(TunableModels.count_tokens)
+    measure_plain = _remote(TunableModels.measure_plain)
+    measure_costs = _remote(TunableModels.measure_costs)
+    trace = _remote(TunableModels.trace)
+    memory = _remote(TunableModels.memory)
 
     def close(self) -> None:
         """End the process, in about a second at most; a second call does nothing."""
@@ -113,10 +133,6 @@ class Worker:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _ask(self, method: Method, *arguments: object) -> object:
-        with closing(self._process.call(method, *arguments)) as pending:
-            return _watched(pending, None)
-
 
 def _watched(pending: Pending, on_progress: Callable[[float], bool] | None) -> object:
     """Return the result of a call whose progress somebody may watch, and stop."""
@@ -127,3 +143,239 @@ def _watched(pending: Pending, on_progress: Callable[[float], bool] | None) -> o
         if on_progress is not None and not on_progress(fraction):
             raise Cancelled("loading was stopped")
     return reply.value
+
+
+class Pending:
+    """A call under way; close it."""
+
+    def __init__(self, process: EngineProcess, number: int) -> None:
+        self.number = number
+        self._process = process
+        self._ended = False
+        self.replies: SimpleQueue[Reply] = SimpleQueue()
+
+    def next(self, timeout_s: float | None = None) -> Event | Result | None:
+        """Wait for an event, at last the result or the error it raises; return None after the timeout."""
+        try:
+            reply = self.replies.get(timeout=timeout_s)
+        except Empty:
+            return None
+        self._ended = not isinstance(reply, Event)
+        if isinstance(reply, Failure):
+            raise reply.error
+        return reply
+
+    def close(self) -> None:
+        """Stop the call if it goes on, and wait until it has stopped."""
+        try:
+            if not self._ended:
+                self._process.send(Cancel(self.number))
+            # a lost iterator may be collected in the very thread that would bring the end of its call
+            while not self._ended and not self._process.is_reading():
+                with suppress(LocalSpecError):
+                    self.next()
+        finally:
+            self._process.forget(self.number)
+
+
+class EngineProcess:
+    """A process that holds models. Its threads end with it; `close` ends it."""
+
+    def __init__(self, on_log: LogListener | None) -> None:
+        self._process = process = start_python(_CODE, subprocess.PIPE, "the engine's process")
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        self.pid = process.pid
+        self._requests, self._replies = process.stdin, process.stdout
+        self._output = Output(process.stderr, on_log)
+        self._numbers = itertools.count(1)
+        # reentrant, because the collection of a lost iterator may close its call at any point, also in here
+        self._writing = threading.RLock()
+        self._pending: dict[int, Pending] = {}
+        self._end: EngineError | None = None
+        self._reader = threading.Thread(target=self._read, name="localspec-replies", daemon=True)
+        self._reader.start()
+
+    def call(self, method: str, *arguments: object, **options: object) -> Pending:
+        """Begin a call; raise `EngineDied` if there is nobody to answer it."""
+        number = next(self._numbers)
+        pending = Pending(self, number)
+        # in this order, and in `_settle` in the other: a call too late to be told of the end sees it here
+        self._pending[number] = pending
+        if self._end is not None:
+            self.forget(number)
+            raise type(self._end)(*self._end.args)
+        self.send(Call(number, method, arguments, options))
+        return pending
+
+    def send(self, request: Request) -> None:
+        """Tell the child something; that it hears no more is found out by the reader."""
+        if self._requests.closed:  # an iterator may outlive the interpreter's ability to pickle
+            return
+        frame = pickle.dumps(request, pickle.HIGHEST_PROTOCOL)
+        with self._writing, suppress(OSError, ValueError):
+            self._requests.write(frame)
+            self._requests.flush()
+
+    def cancel(self) -> None:
+        """Stop every call that takes time."""
+        for number in list(self._pending):
+            self.send(Cancel(number))
+
+    def is_reading(self) -> bool:
+        """Tell whether this is the thread that reads the replies."""
+        return threading.current_thread() is self._reader
+
+    def forget(self, number: int) -> None:
+        """Drop what still comes for a call."""
+        self._pending.pop(number, None)
+
+    def close(self) -> None:
+        """End the process: by the end of its requests, then by request of the system, then by force."""
+        if self._end is None:
+            self._end = EngineError("the models are closed")
+        self._hang_up()
+        for insist, patience_s in ((self._process.terminate, _POLITE_S), (self._process.kill, _FIRM_S)):
+            if self._ends_within(patience_s):
+                break
+            insist()
+        self._ends_within(_DEATH_S)
+        self._release()
+
+    def kill(self) -> None:
+        """End the process at once."""
+        self._process.kill()
+        self.close()
+
+    def _hang_up(self) -> None:
+        """Close the pipe of requests, unless the child does not even read the last of them."""
+        if self._writing.acquire(timeout=_FIRM_S):
+            try:
+                with suppress(OSError):
+                    self._requests.close()
+            finally:
+                self._writing.release()
+
+    def _ends_within(self, seconds: float) -> bool:
+        try:
+            self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    def _release(self) -> None:
+        """Join the threads and close their pipes; what somebody else keeps open is left alone."""
+        for thread, stream in ((self._reader, self._replies), (self._output.reader, self._output.stream)):
+            if _joined(thread):
+                stream.close()
+        _joined(self._output.relay)
+
+    def _read(self) -> None:
+        try:
+            for line in printed_before(self._replies):  # by something that runs at the start of every Python
+                self._output.add(line)
+            while True:
+                for reply in pickle.load(self._replies):
+                    self._deliver(reply)
+        except Exception:  # noqa: BLE001 - a value cut off in the middle fails in many ways, all of them the end
+            self._settle()
+
+    def _deliver(self, reply: Reply | LogLine) -> None:
+        if isinstance(reply, LogLine):
+            self._output.tell(reply)
+        elif (pending := self._pending.get(reply.number)) is not None:
+            pending.replies.put(reply)
+
+    def _settle(self) -> None:
+        """Tell everybody who waits that the process has ended, and why."""
+        if not self._ends_within(_DEATH_S):
+            self._process.kill()  # it cannot answer any more
+            self._ends_within(_DEATH_S)
+        self._output.reader.join(_FIRM_S)
+        if self._end is None:
+            self._end = EngineDied(explain(self._process.returncode or 0, self._output.last_lines()))
+        for pending in list(self._pending.values()):
+            pending.replies.put(Failure(pending.number, type(self._end)(*self._end.args)))
+        self._output.end()
+
+
+def _joined(thread: threading.Thread) -> bool:
+    """Wait a moment for a thread to end, unless it is this one; tell whether it has."""
+    if thread is not threading.current_thread():
+        thread.join(_FIRM_S)
+    return not thread.is_alive()
+
+
+_MEANINGS = {
+    "SIGBUS": "crashed: a file that it reads became shorter, or memory is faulty",
+    "SIGFPE": "crashed: it divided by zero",
+    "SIGILL": "crashed: llama.cpp was built for another processor than this",
+    "SIGKILL": "was ended by the system, probably for lack of memory",
+    "SIGSEGV": "crashed: it reached for memory that is not its own",
+    "SIGTERM": "was ended by another program",
+}
+_WINDOWS_NAMES = {0xC0000005: "SIGSEGV", 0xC000001D: "SIGILL", 0xC0000094: "SIGFPE"}
+_DUMP = "Fatal Python error: "  # how faulthandler begins, after what the library itself has said
+_FOLDER = re.compile(r"^\S*[/\\](?=[^/\\\s]+:\d+: )")  # in which somebody built the library
+_TELLING = re.compile(r"assert|error|exception|failed|what\(\):|abort", re.IGNORECASE)
+
+
+def explain(code: int, output: Iterable[str]) -> str:
+    """Return one line that says what an exit code means; `output` is what the process printed last."""
+    name = _WINDOWS_NAMES.get(code % 2**32, "") if code >= 0 else exit_words(code)
+    line = _telling_line(output)
+    if name == "SIGABRT":
+        return f"the engine stopped itself: {line or 'it gave no reason'} (SIGABRT)"
+    if name:
+        return f"the engine {_MEANINGS.get(name, 'was ended')} ({name})"
+    return f"the engine ended with exit code {code}" + (f": {line}" if line else "")
+
+
+def _telling_line(output: Iterable[str]) -> str:
+    """Return the last line that speaks of a failure, else the last of all."""
+    lines = [line.strip() for line in takewhile(lambda line: not line.startswith(_DUMP), output)]
+    telling = [line for line in lines if _TELLING.search(line)] or lines
+    return _FOLDER.sub("", telling[-1]) if telling else ""
+
+
+class Output:
+    """What a process prints and logs, told to a listener in its own thread: a slow one holds nothing up."""
+
+    def __init__(self, stream: IO[bytes], listener: LogListener | None) -> None:
+        self.stream = stream
+        self._listener = listener
+        self._last: deque[str] = deque(maxlen=_LINES_KEPT)
+        self._lines: SimpleQueue[LogLine | None] = SimpleQueue()
+        self.reader = threading.Thread(target=self._read, name="localspec-output", daemon=True)
+        self.relay = threading.Thread(target=self._relay, name="localspec-log", daemon=True)
+        self.reader.start()
+        self.relay.start()
+
+    def last_lines(self) -> tuple[str, ...]:
+        """Return the last lines that were printed."""
+        return tuple(self._last)
+
+    def add(self, raw: bytes) -> None:
+        """Take a printed line."""
+        if text := raw.decode("utf-8", "replace").rstrip():
+            self._last.append(text)
+            self.tell(LogLine(logging.WARNING, "output", text))
+
+    def tell(self, line: LogLine) -> None:
+        """Tell the listener a line, without waiting for it."""
+        if self._listener is not None:
+            self._lines.put(line)
+
+    def end(self) -> None:
+        """Let the listener's thread end after the lines so far."""
+        self._lines.put(None)
+
+    def _read(self) -> None:
+        while raw := self.stream.readline(_LONGEST_LINE):
+            self.add(raw)
+
+    def _relay(self) -> None:
+        while self._listener is not None and (line := self._lines.get()) is not None:
+            with suppress(Exception):  # nobody above could hear of it; the next line may fare better
+                self._listener(line)

@@ -5,26 +5,13 @@ The child greets before its first value. Replies travel in lists: what piles up 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
 
 from localspec.errors import LocalSpecError
 from localspec.types import GenerationEvent, ModelInfo, ModelOptions
 
-GREETING = b"localspec engine\n"
-
-Method = Literal[
-    "open",
-    "generate",
-    "choose_settings",
-    "measure_plain",
-    "measure_costs",
-    "trace",
-    "count_tokens",
-    "memory",
-]
-ASIDES: frozenset[Method] = frozenset({"count_tokens", "memory"})
-"""What is answered at once, while another call is being worked on."""
+ASIDES = frozenset({"count_tokens", "memory"})
+"""The methods that are answered at once, while another call is being worked on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +34,8 @@ class Opening:
     tells_log: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Opened:
-    """What is open, the result of `open`."""
-
-    target: ModelInfo
-    draft: ModelInfo | None
-    notes: tuple[str, ...]
+Opened = tuple[ModelInfo, ModelInfo | None, tuple[str, ...]]
+"""The target, the draft model and notes about them: the result of `open`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +43,9 @@ class Call:
     """Something to do; the replies bear the same number."""
 
     number: int
-    method: Method
+    method: str  # of open models
     arguments: tuple[object, ...]
+    options: dict[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

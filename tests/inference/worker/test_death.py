@@ -11,7 +11,7 @@ import pytest
 
 from localspec.errors import EngineDied
 from localspec.inference.worker import LogLine, Worker
-from localspec.inference.worker.process import explain
+from localspec.inference.worker.client import explain
 from localspec.types import ModelOptions, TextDelta
 from tests.inference.runtimes import QUESTION, end_of, greedy
 from tests.inference.worker.conftest import Open

@@ -11,8 +11,8 @@ import pytest
 
 from localspec.errors import EngineError
 from localspec.inference.worker import LogLine, Worker
-from localspec.inference.worker.process import Output
-from localspec.inference.worker.service import LogSender, Outbox
+from localspec.inference.worker.child import LogSender, Outbox
+from localspec.inference.worker.client import Output
 from localspec.inference.worker.wire import Reply
 from localspec.types import Message, ModelOptions
 from tests.inference.runtimes import end_of, greedy
@@ -90,7 +90,9 @@ def test_of_much_that_is_printed_the_last_is_kept_in_pieces_of_a_sensible_size()
     told = list[LogLine]()
     printed = b"x" * 2**18 + b"\n" + b"".join(b"line %d\n" % number for number in range(1000))
     output = Output(io.BytesIO(printed), told.append)
-    output.thread.join()
+    output.reader.join()
+    output.end()
+    output.relay.join()
     assert max(len(line.text) for line in told) <= 2**16
     assert [line.text for line in told][-1000:] == [f"line {number}" for number in range(1000)]
     assert output.last_lines() == tuple(f"line {number}" for number in range(900, 1000))

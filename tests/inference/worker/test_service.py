@@ -13,7 +13,7 @@ import pytest
 
 from localspec.errors import EngineError
 from localspec.inference.runtime import Runtime
-from localspec.inference.worker.service import Outbox, Service
+from localspec.inference.worker.child import Outbox, Service
 from localspec.inference.worker.wire import Call, Cancel, Event, Failure, LogLine, Reply, Result
 from localspec.types import Finished, GenerationEvent, Summary
 
