@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from localspec.chat.routing import NAMES, PROSE, READ, WORDS, Route, either, route
+from localspec.chat.routing import ENTRIES, READ, Route, route
 from tests.chat.routing_examples import CODE, FOLLOW_UPS
 from tests.chat.routing_others import OTHER
 
@@ -67,4 +67,4 @@ def test_no_text_takes_long(piece: str) -> None:
 
 
 def test_lists_of_words_have_no_holes() -> None:
-    assert [words for words in (NAMES, WORDS, PROSE) if "" in either(words).split("|")] == []
+    assert [kind for kind, entries in ENTRIES.items() if "" in entries] == []

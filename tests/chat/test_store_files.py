@@ -110,34 +110,24 @@ def test_every_earlier_schema_is_brought_up_to_date(file: Path, version: int) ->
         assert len(store.search("question")) == 2  # the title, and the prompt
 
 
-def test_steps_are_taken_once_each_and_in_order() -> None:
-    taken: list[str] = []
-
-    def first(connection: sqlite3.Connection) -> None:
-        connection.execute("CREATE TABLE numbers (value INTEGER)")
-        taken.append("first")
-
-    def second(connection: sqlite3.Connection) -> None:
-        connection.execute("INSERT INTO numbers VALUES (7)")
-        taken.append("second")
-
+def test_steps_are_taken_once_each_and_in_order(tmp_path: Path) -> None:
+    first, second = tmp_path / "1.sql", tmp_path / "2.sql"
+    first.write_text("CREATE TABLE numbers (value INTEGER);\n\nINSERT INTO numbers VALUES (6);\n")
+    second.write_text("INSERT INTO numbers VALUES (7);\n")
     connection = sqlite3.connect(":memory:", isolation_level=None)
     database.migrate(connection, (first,))
     database.migrate(connection, (first, second))
     database.migrate(connection, (first, second))
-    assert taken == ["first", "second"]
     assert database.version_of(connection) == 2
-    assert connection.execute("SELECT value FROM numbers").fetchall() == [(7,)]
+    assert connection.execute("SELECT value FROM numbers").fetchall() == [(6,), (7,)]
     connection.close()
 
 
-def test_a_step_that_fails_changes_nothing() -> None:
-    def fails(connection: sqlite3.Connection) -> None:
-        connection.execute("CREATE TABLE half (value INTEGER)")
-        raise sqlite3.OperationalError("no such luck")
-
+def test_a_step_that_fails_changes_nothing(tmp_path: Path) -> None:
+    fails = tmp_path / "1.sql"
+    fails.write_text("CREATE TABLE half (value INTEGER);\n\nINSERT INTO nowhere VALUES (1);\n")
     connection = sqlite3.connect(":memory:", isolation_level=None)
-    with pytest.raises(sqlite3.OperationalError, match="no such luck"):
+    with pytest.raises(sqlite3.OperationalError, match="no such table: nowhere"):
         database.migrate(connection, (fails,))
     assert database.version_of(connection) == 0
     assert connection.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -17,105 +17,8 @@ from localspec.chat.store.search import search_text
 from localspec.errors import StoreError
 from localspec.storage.paths import PRIVATE_FILE, make_private_folder
 
-Migration = Callable[[sqlite3.Connection], None]
-
-# `search_text` is a function that the connection brings along; see `search.py`.
-# The indexes of the text are "external content": they hold no second copy of it.
-_M001 = (
-    """CREATE TABLE chats (
-        id INTEGER PRIMARY KEY AUTOINCREMENT,
-        title TEXT NOT NULL,
-        created REAL NOT NULL,
-        updated REAL NOT NULL,
-        pinned INTEGER NOT NULL DEFAULT 0,
-        profile TEXT NOT NULL,
-        system TEXT,
-        leaf INTEGER,
-        deleted REAL
-    )""",
-    """CREATE TABLE messages (
-        id INTEGER PRIMARY KEY AUTOINCREMENT,
-        chat INTEGER NOT NULL REFERENCES chats (id) ON DELETE CASCADE,
-        parent INTEGER,
-        role TEXT NOT NULL CHECK (role IN ('user', 'assistant')),
-        state TEXT NOT NULL,
-        dropped INTEGER NOT NULL DEFAULT 0,
-        created REAL NOT NULL,
-        written REAL NOT NULL,
-        content TEXT NOT NULL,
-        UNIQUE (chat, id),
-        FOREIGN KEY (chat, parent) REFERENCES messages (chat, id)
-    )""",
-    "CREATE INDEX messages_by_parent ON messages (chat, parent)",
-    "CREATE INDEX messages_under_way ON messages (written) WHERE state = 'writing'",
-    """CREATE TABLE attachments (
-        message INTEGER NOT NULL REFERENCES messages (id) ON DELETE CASCADE,
-        position INTEGER NOT NULL,
-        name TEXT NOT NULL,
-        text TEXT NOT NULL,
-        PRIMARY KEY (message, position)
-    )""",
-    """CREATE TABLE records (
-        message INTEGER PRIMARY KEY REFERENCES messages (id) ON DELETE CASCADE,
-        outline BLOB NOT NULL,
-        rounds BLOB NOT NULL
-    )""",
-    """CREATE TABLE remembered (
-        only INTEGER PRIMARY KEY CHECK (only = 1),
-        chat INTEGER REFERENCES chats (id) ON DELETE SET NULL
-    )""",
-    "CREATE VIEW titles_to_index AS SELECT id, search_text(title) AS text FROM chats",
-    """CREATE VIEW messages_to_index AS
-        SELECT id, search_text(content) AS text FROM messages WHERE state <> 'writing'""",
-    """CREATE VIRTUAL TABLE title_index USING fts5 (
-        text, content='titles_to_index', content_rowid='id', prefix='1 2 3',
-        tokenize='unicode61 remove_diacritics 2'
-    )""",
-    """CREATE VIRTUAL TABLE message_index USING fts5 (
-        text, content='messages_to_index', content_rowid='id', prefix='1 2 3',
-        tokenize='unicode61 remove_diacritics 2'
-    )""",
-    """CREATE TRIGGER chat_added AFTER INSERT ON chats BEGIN
-        INSERT INTO title_index (rowid, text) VALUES (new.id, search_text(new.title));
-    END""",
-    """CREATE TRIGGER chat_renamed AFTER UPDATE OF title ON chats WHEN old.title <> new.title BEGIN
-        INSERT INTO title_index (title_index, rowid, text) VALUES ('delete', old.id, search_text(old.title));
-        INSERT INTO title_index (rowid, text) VALUES (new.id, search_text(new.title));
-    END""",
-    """CREATE TRIGGER chat_purged AFTER DELETE ON chats BEGIN
-        INSERT INTO title_index (title_index, rowid, text) VALUES ('delete', old.id, search_text(old.title));
-    END""",
-    """CREATE TRIGGER message_added AFTER INSERT ON messages WHEN new.state <> 'writing' BEGIN
-        INSERT INTO message_index (rowid, text) VALUES (new.id, search_text(new.content));
-    END""",
-    """CREATE TRIGGER message_written AFTER UPDATE OF content, state ON messages
-    WHEN (old.state <> 'writing' OR new.state <> 'writing')
-        AND (old.content <> new.content OR (old.state = 'writing') <> (new.state = 'writing'))
-    BEGIN
-        INSERT INTO message_index (message_index, rowid, text)
-            SELECT 'delete', old.id, search_text(old.content) WHERE old.state <> 'writing';
-        INSERT INTO message_index (rowid, text)
-            SELECT new.id, search_text(new.content) WHERE new.state <> 'writing';
-    END""",
-    """CREATE TRIGGER message_purged AFTER DELETE ON messages WHEN old.state <> 'writing' BEGIN
-        INSERT INTO message_index (message_index, rowid, text)
-            VALUES ('delete', old.id, search_text(old.content));
-    END""",
-)
-
-
-def m001_chats_and_messages(connection: sqlite3.Connection) -> None:
-    """Create chats, messages, records and the indexes of their text."""
-    for statement in _M001:
-        connection.execute(statement)
-
-
-def m002_unsent_text(connection: sqlite3.Connection) -> None:
-    """Keep with each chat what was being written."""
-    connection.execute("ALTER TABLE chats ADD COLUMN draft TEXT NOT NULL DEFAULT ''")
-
-
-MIGRATIONS: tuple[Migration, ...] = (m001_chats_and_messages, m002_unsent_text)
+MIGRATIONS = tuple(sorted(Path(__file__).parent.glob("*.sql")))
+"""Each brings a database one version further, in statements that a blank line ends."""
 
 
 def version_of(connection: sqlite3.Connection) -> int:
@@ -124,7 +27,7 @@ def version_of(connection: sqlite3.Connection) -> int:
     return int(version)
 
 
-def migrate(connection: sqlite3.Connection, migrations: tuple[Migration, ...] = MIGRATIONS) -> None:
+def migrate(connection: sqlite3.Connection, migrations: Sequence[Path] = MIGRATIONS) -> None:
     """Apply the steps that a database lacks, each in a transaction of its own.
 
     Foreign keys must be off: a step may have to build a table anew.
@@ -134,7 +37,8 @@ def migrate(connection: sqlite3.Connection, migrations: tuple[Migration, ...] = 
         try:
             version = version_of(connection)  # another program may have been quicker
             if version < len(migrations):
-                migrations[version](connection)
+                for statement in migrations[version].read_text(encoding="utf-8").split("\n\n"):
+                    connection.execute(statement)
                 connection.execute(f"PRAGMA user_version = {version + 1}")
             connection.execute("COMMIT")
         except BaseException:
