@@ -13,7 +13,6 @@ from localspec.storage.profiles import DEFAULT_PROFILE, Profile, Speculation
 from localspec.types import EngineSettings, Mode, Request, Sampling, Summary, TaskType, TemplateVariables
 
 if TYPE_CHECKING:
-    from localspec.chat.messages import AnswerRecord
     from localspec.chat.routing import Route
 
 UNTUNED = EngineSettings(fallback="ngram")
@@ -90,11 +89,6 @@ class Answered:
     settings: EngineSettings
     summary: Summary
     steady: bool
-
-    @classmethod
-    def of(cls, task: TaskType, record: AnswerRecord) -> Answered:
-        """Return what an answer that was kept tells."""
-        return cls(task, record.settings, record.summary, not record.changes)
 
 
 @dataclass(frozen=True, slots=True)

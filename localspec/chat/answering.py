@@ -7,9 +7,9 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import Any
+from typing import TypeVar
 
-from localspec.chat.messages import AnswerRecord, RoundMark, Shown, Span, State, StoredMessage
+from localspec.chat.messages import AnswerRecord, Shown, Span, State, StoredMessage
 from localspec.chat.tree import Branches
 from localspec.decoding.tally import Tally
 from localspec.errors import Cancelled, EngineError, StoreError
@@ -18,7 +18,6 @@ from localspec.types import (
     Finished,
     FinishReason,
     GenerationEvent,
-    Mode,
     ModeChanged,
     PromptProgress,
     Provenance,
@@ -27,63 +26,6 @@ from localspec.types import (
     TextDelta,
     TextPiece,
 )
-
-
-class Writing:
-    """Collects the events of one answer; it may go on from text that is already there."""
-
-    def __init__(self, mode: Mode, text: str = "", spans: Sequence[Span] = ()) -> None:
-        """Begin, or go on from a text; what its spans do not cover counts as the target's own."""
-        self._texts = [text]
-        self._spans = list(spans)
-        uncovered = text[sum(span.length for span in spans) :]
-        _lengthen(self._spans, TextPiece(uncovered, Provenance.TARGET))
-        self._rounds: list[RoundMark] = []
-        self._changes: list[ModeChanged] = []
-        self._tally = Tally(0, mode)
-        self._work_s = 0.0
-        self.finished: Finished | None = None
-
-    def take(self, event: GenerationEvent) -> None:
-        """Add the next event."""
-        match event:
-            case TextDelta(pieces):
-                for piece in pieces:
-                    self._texts.append(piece.text)
-                    _lengthen(self._spans, piece)
-            case RoundDone(stats, tokens):
-                self._rounds.append(RoundMark(stats, tokens))
-                self._work_s += stats.seconds
-                self._tally.add(stats, tokens, self._work_s)
-            case ModeChanged():
-                self._changes.append(event)
-                self._tally.change(event.mode)
-            case Finished():
-                self.finished = event
-            case _:
-                pass  # reading the prompt leaves no trace
-
-    @property
-    def text(self) -> str:
-        """Return the whole text so far."""
-        self._texts = ["".join(self._texts)]
-        return self._texts[0]
-
-    def completed(self, record: AnswerRecord) -> AnswerRecord:
-        """Return a record with what has come of the answer filled in.
-
-        Of an answer that was continued the spans cover the whole text; all else is of the continuation,
-        so that speeds, rounds and seed belong together. The summary of an answer that ended without one is
-        added up from its rounds; the size of the prompt is then not known.
-        """
-        summary = self.finished.summary if self.finished else self._tally.summary()
-        return replace(
-            record,
-            summary=summary,
-            rounds=tuple(self._rounds),
-            spans=tuple(self._spans),
-            changes=tuple(self._changes),
-        )
 
 
 def joined(pieces: Iterable[TextPiece]) -> tuple[TextPiece, ...]:
@@ -101,6 +43,7 @@ def _lengthen(spans: list[Span], piece: TextPiece) -> None:
         spans.append(Span(length, piece.provenance))
 
 
+T = TypeVar("T")
 SAVE_EVERY_S = 0.4  # a kill loses no more of the text
 
 _STATES: dict[FinishReason, State] = {
@@ -145,15 +88,23 @@ class Answering:
         self._record = record
         self._clock = clock
         self._trouble: StoreError | None = None
+        self._rounds: list[RoundDone] = []
+        self._changes: list[ModeChanged] = []
+        self._tally = Tally(0, record.settings.mode)
+        self._work_s = 0.0
+        self._finished: Finished | None = None
+        self._spans: list[Span] = []
+        self._texts: list[str] = []
         self._earlier = place if place.role == "assistant" else None
         if self._earlier is None:
             self._id = branches.add(place.id, "assistant", "", state="writing").id
-            self._writing = Writing(record.settings.mode)
         else:
-            earlier = branches.record(place.id)
-            self._id = place.id
-            self._writing = Writing(record.settings.mode, place.content, earlier.spans if earlier else ())
-            self._keep(place.content, "writing")
+            self._id, self._texts = place.id, [place.content]
+            if (earlier := branches.record(place.id)) is not None:
+                self._spans = list(earlier.spans)
+            covered = sum(span.length for span in self._spans)
+            _lengthen(self._spans, TextPiece(place.content[covered:], Provenance.TARGET))
+            self._keep("writing")
         self._saved_s = clock()
 
     def events(self, models: OpenModels, request: Request) -> Generator[AnswerEvent]:
@@ -166,8 +117,7 @@ class Answering:
             for event in generated:
                 self._take(event)
                 yield event
-            finished = self._writing.finished
-            state: State = _STATES[finished.reason] if finished else "failed"
+            state: State = _STATES[self._finished.reason] if self._finished else "failed"
         except GeneratorExit:
             self._end("stopped")
             if self._trouble is not None:
@@ -186,34 +136,66 @@ class Answering:
             raise failure
 
     def _take(self, event: GenerationEvent) -> None:
-        self._writing.take(event)
-        if isinstance(event, TextDelta) and self._clock() - self._saved_s >= SAVE_EVERY_S:
-            self._keep(self._writing.text, "writing")
-            self._saved_s = self._clock()
+        match event:
+            case TextDelta(pieces):
+                for piece in pieces:
+                    self._texts.append(piece.text)
+                    _lengthen(self._spans, piece)
+                if self._clock() - self._saved_s >= SAVE_EVERY_S:
+                    self._keep("writing")
+                    self._saved_s = self._clock()
+            case RoundDone(stats, tokens):
+                self._rounds.append(event)
+                self._work_s += stats.seconds
+                self._tally.add(stats, tokens, self._work_s)
+            case ModeChanged():
+                self._changes.append(event)
+                self._tally.change(event.mode)
+            case Finished():
+                self._finished = event
+            case _:
+                pass  # reading the prompt leaves no trace
+
+    @property
+    def _text(self) -> str:
+        self._texts = ["".join(self._texts)]
+        return self._texts[0]
 
     def _end(self, state: State) -> Saved | None:
         """Keep the answer as it stands at its end; None if nothing came of it."""
-        text, earlier = self._writing.text, self._earlier
+        text, earlier = self._text, self._earlier
         if earlier is not None and text == earlier.content:
-            self._keep(text, "complete" if state == "complete" else earlier.state)
+            self._keep("complete" if state == "complete" else earlier.state)
         elif text or state == "complete":
-            self._keep(text, state, self._writing.completed(self._record))
+            self._keep(state, self._completed())
         else:
-            self._give_up()
+            try:
+                self._branches.give_up(self._id)
+            except StoreError as error:
+                self._trouble = error
             return None
         return Saved(self._branches.message(self._id), self._branches.record(self._id))
 
-    def _keep(self, text: str, state: State, record: AnswerRecord | None = None) -> None:
+    def _completed(self) -> AnswerRecord:
+        """Return the record with what has come of the answer filled in.
+
+        Of an answer that was continued the spans cover the whole text; all else is of the continuation,
+        so that speeds, rounds and seed belong together. The summary of an answer that ended without one is
+        added up from its rounds; the size of the prompt is then not known.
+        """
+        return replace(
+            self._record,
+            summary=self._finished.summary if self._finished else self._tally.summary(),
+            rounds=tuple(self._rounds),
+            spans=tuple(self._spans),
+            changes=tuple(self._changes),
+        )
+
+    def _keep(self, state: State, record: AnswerRecord | None = None) -> None:
         """Write to tree and store; trouble with the store is over when a later write succeeds."""
         try:
-            self._branches.write(self._id, text, state, record)
+            self._branches.write(self._id, self._text, state, record)
             self._trouble = None
-        except StoreError as error:
-            self._trouble = error
-
-    def _give_up(self) -> None:
-        try:
-            self._branches.give_up(self._id)
         except StoreError as error:
             self._trouble = error
 
@@ -230,14 +212,18 @@ class LiveUpdate:
     """What has come since the last look; of the progress only the latest."""
 
     started: StoredMessage | None = None
-    text: str = ""
-    pieces: tuple[TextPiece, ...] = ()  # of `text`, neighbours of different provenance
-    rounds: tuple[RoundMark, ...] = ()
+    pieces: tuple[TextPiece, ...] = ()  # neighbours of different provenance
+    rounds: tuple[RoundDone, ...] = ()
     progress: PromptProgress | None = None
     changes: tuple[ModeChanged, ...] = ()
     finished: Finished | None = None
     saved: Saved | None = None
     error: BaseException | None = None
+
+    @property
+    def text(self) -> str:
+        """Return the new text."""
+        return "".join(piece.text for piece in self.pieces)
 
 
 class LiveAnswer:
@@ -249,15 +235,10 @@ class LiveAnswer:
         self._started: StoredMessage | None = None
         self._drained: list[TextPiece] = []
 
-    def take(self, event: AnswerEvent) -> None:
-        """Add the next event."""
+    def take(self, event: AnswerEvent | BaseException) -> None:
+        """Add the next event, or the error that the answer ended with."""
         with self._lock:
             self._waiting.append(event)
-
-    def fail(self, error: BaseException) -> None:
-        """Add that the answer ended with an error."""
-        with self._lock:
-            self._waiting.append(error)
 
     def drain(self) -> LiveUpdate:
         """Return what has come since the last call."""
@@ -281,29 +262,19 @@ class LiveAnswer:
         return Shown(replace(self._started, content=text), spans=spans)
 
 
-def _update_of(events: Iterable[AnswerEvent | BaseException]) -> LiveUpdate:
-    pieces: list[TextPiece] = []
-    rounds: list[RoundMark] = []
-    changes: list[ModeChanged] = []
-    latest: dict[str, Any] = {}
-    for event in events:
-        match event:
-            case TextDelta():
-                pieces += event.pieces
-            case RoundDone(stats, tokens):
-                rounds.append(RoundMark(stats, tokens))
-            case ModeChanged():
-                changes.append(event)
-            case Started(message):
-                latest["started"] = message
-            case PromptProgress():
-                latest["progress"] = event
-            case Finished():
-                latest["finished"] = event
-            case Saved():
-                latest["saved"] = event
-            case _:
-                latest["error"] = event
-    whole = joined(pieces)
-    text = "".join(piece.text for piece in whole)
-    return LiveUpdate(text=text, pieces=whole, rounds=tuple(rounds), changes=tuple(changes), **latest)
+def _update_of(events: Sequence[AnswerEvent | BaseException]) -> LiveUpdate:
+    started = _latest(Started, events)
+    return LiveUpdate(
+        started.message if started else None,
+        joined(piece for event in events if isinstance(event, TextDelta) for piece in event.pieces),
+        tuple(event for event in events if isinstance(event, RoundDone)),
+        _latest(PromptProgress, events),
+        tuple(event for event in events if isinstance(event, ModeChanged)),
+        _latest(Finished, events),
+        _latest(Saved, events),
+        _latest(BaseException, events),
+    )
+
+
+def _latest(kind: type[T], events: Sequence[object]) -> T | None:
+    return next((event for event in reversed(events) if isinstance(event, kind)), None)

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
-from localspec.chat.messages import AnswerRecord, RoundMark
+from localspec.chat.messages import AnswerRecord
 from localspec.decoding.tally import HitCounter
-from localspec.types import Mode, ModeChanged, PlainRate, Summary
+from localspec.types import Mode, ModeChanged, PlainRate, RoundDone, Summary
 from localspec.units import SHORT_MODES
 
 WINDOW_S = 2.0  # of work that the live figure looks back on
@@ -93,7 +93,7 @@ class LiveStats:
         self._tokens = self._rounds = self._drafted = self._accepted = 0
         self._read, self._hits = False, HitCounter(mode)
 
-    def add(self, rounds: Iterable[RoundMark]) -> None:
+    def add(self, rounds: Iterable[RoundDone]) -> None:
         """Take in rounds in the order in which they ended."""
         for mark in rounds:
             self._tokens += mark.tokens

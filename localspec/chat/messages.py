@@ -5,7 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from localspec.types import EngineSettings, ModeChanged, PlainRate, Provenance, RoundStats, Sampling, Summary
+from localspec.types import (
+    EngineSettings,
+    ModeChanged,
+    PlainRate,
+    Provenance,
+    RoundDone,
+    Sampling,
+    Summary,
+)
 
 Role = Literal["user", "assistant"]
 State = Literal["writing", "complete", "stopped", "length", "context", "circles", "failed"]
@@ -49,14 +57,6 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
-class RoundMark:
-    """One round of an answer, for the timeline."""
-
-    stats: RoundStats
-    tokens: int
-
-
-@dataclass(frozen=True, slots=True)
 class AnswerRecord:
     """How an answer came about and what it cost.
 
@@ -74,7 +74,7 @@ class AnswerRecord:
     target: str
     draft: str | None
     summary: Summary
-    rounds: tuple[RoundMark, ...] = ()
+    rounds: tuple[RoundDone, ...] = ()
     spans: tuple[Span, ...] = ()
     changes: tuple[ModeChanged, ...] = ()
     plain: PlainRate | None = None

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from localspec.chat.answer_settings import AnswerOptions
-from localspec.chat.answering import AnswerEvent, Answering, Saved, Started
+from localspec.chat.answering import AnswerEvent, Answering, Saved
 from localspec.chat.live_stats import label
 from localspec.chat.messages import AnswerRecord, Attachment, Shown, StoredMessage
 from localspec.chat.prompting import exchanges_of, to_prompt
@@ -20,18 +20,21 @@ from localspec.types import Message, PlainRate, Request, Summary
 if TYPE_CHECKING:
     from localspec.chat.store import Store
 
-__all__ = ["AnswerEvent", "OpenChat", "Saved", "Started"]
-
 
 class OpenChat(Branches):
     """A chat of the store; one thread may write an answer while others read it and walk its branches."""
 
     def __init__(
-        self, store: Store, chat_id: int, system: str = "", *, clock: Callable[[], float] = time.monotonic
+        self,
+        store: Store,
+        chat_id: int,
+        usual_system: str = "",
+        *,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Open a chat; `system` is used where the chat has no system prompt of its own."""
+        """Open a chat; `usual_system` is used where the chat has no system prompt of its own."""
         super().__init__(store, chat_id)
-        self.system = system
+        self.usual_system = usual_system
         self._clock = clock
 
     @property
@@ -56,12 +59,13 @@ class OpenChat(Branches):
 
     def prompt(self) -> tuple[Message, ...]:
         """Return what the model reads of the shown branch, as `to_prompt` describes it."""
-        return to_prompt(self._system, self.path)
+        return to_prompt(self.system, self.path)
 
     @property
-    def _system(self) -> str:
+    def system(self) -> str:
+        """Return the system prompt in force."""
         own = self.info.system
-        return self.system if own is None else own
+        return self.usual_system if own is None else own
 
     def ask(self, text: str, attachments: Sequence[Attachment] = ()) -> StoredMessage:
         """Add a question at the end of the shown branch; raises `UserError` if it says nothing."""
@@ -100,18 +104,13 @@ class OpenChat(Branches):
         if (leaf := tree.answered().leaf) != tree.leaf:
             self.move(leaf)
 
-    def drop(self, ids: Iterable[int]) -> None:
-        """Stop sending messages of the shown branch to the model, in whole exchanges."""
-        self.set_dropped(self._whole_exchanges(ids), dropped=True)
-
-    def restore(self, ids: Iterable[int]) -> None:
-        """Send messages of the shown branch to the model again, in whole exchanges."""
-        self.set_dropped(self._whole_exchanges(ids), dropped=False)
-
-    def _whole_exchanges(self, ids: Iterable[int]) -> tuple[int, ...]:
-        wanted = frozenset(ids)
-        groups = ([message.id for message in exchange] for exchange in exchanges_of(self.path))
-        return tuple(id_ for group in groups if not wanted.isdisjoint(group) for id_ in group)
+    def leave_out(self, ids: Iterable[int]) -> None:
+        """Send the exchanges of the shown branch to the model, but for those with one of these messages."""
+        unwanted = frozenset(ids)
+        groups = [[message.id for message in exchange] for exchange in exchanges_of(self.path)]
+        for dropped in (False, True):
+            of_this_kind = (group for group in groups if unwanted.isdisjoint(group) is not dropped)
+            self.set_dropped([id_ for group in of_this_kind for id_ in group], dropped=dropped)
 
     def set_plain(self, message_id: int, plain: PlainRate) -> Saved:
         """Keep with an answer the plain decoding that its ratio refers to."""
@@ -137,7 +136,7 @@ class OpenChat(Branches):
         path = self.tree.path_to(place.id)
         request = replace(
             options.request,
-            prompt=to_prompt(self._system, path, continues=continues is not None),
+            prompt=to_prompt(self.system, path, continues=continues is not None),
             seed=_drawn_seed() if options.request.seed is None else options.request.seed,
         )
         answering = Answering(self, place, _record(models, options, request), self._clock)

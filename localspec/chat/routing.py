@@ -28,20 +28,16 @@ _SOURCES = frozenset(_DATA["sources"])
 _ANY = {kind: f"(?:{'|'.join(entries)})" for kind, entries in ENTRIES.items()}
 
 _CERTAIN = re.compile(
-    _PATTERNS["certain"].replace(
-        "ENDINGS", "|".join(ending for ending in _DATA["sources"] if len(ending) > 1)
-    ),
+    _PATTERNS["certain"].replace("ENDINGS", "|".join(end for end in _DATA["sources"] if len(end) > 1)),
     re.VERBOSE | re.MULTILINE,
 )
 _QUOTED = re.compile(r"^(```+|~~~+) *(?:text|txt|markdown|md)\n.*?^\1", re.MULTILINE | re.DOTALL)
 _SIGNS = re.compile("|".join(f"({sign})" for sign in _PATTERNS["signs"]), re.MULTILINE)
 _NAMED = (
+    re.compile(rf"(?<![a-z0-9_.-]){_ANY['names']}(?![a-z0-9_])|{_ANY['unspaced_names']}", re.IGNORECASE),
     re.compile(
-        rf"(?<![A-Za-z0-9_.-]){_ANY['names']}(?![A-Za-z0-9_])|{_ANY['unspaced_names']}", re.IGNORECASE
-    ),
-    re.compile(
-        rf"\b(?:in|en|em|na|на|w|в) {_ANY['languages']}\b|\b{_ANY['languages']}(?:で| (?:project|code|program|"
-        r"module|package|app|component|class)\b)"
+        rf"\b(?:in|en|em|na|на|w|в) {_ANY['languages']}\b"
+        rf"|\b{_ANY['languages']}(?:で| (?:project|code|program|module|package|app|component|class)\b)"
     ),
     re.compile(_PATTERNS["asked_for"], re.IGNORECASE),
 )

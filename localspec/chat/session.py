@@ -20,9 +20,10 @@ from localspec.chat.answer_settings import (
     is_auto,
     with_auto,
 )
+from localspec.chat.answering import AnswerEvent, Saved
 from localspec.chat.live_stats import PlainRates, depth
 from localspec.chat.messages import SearchHit
-from localspec.chat.open_chat import AnswerEvent, OpenChat, Saved
+from localspec.chat.open_chat import OpenChat
 from localspec.errors import UserError
 from localspec.inference.interface import OpenModels
 from localspec.storage.profiles import Profile
@@ -30,41 +31,6 @@ from localspec.types import Mode, PlainRate, Sampling
 
 if TYPE_CHECKING:
     from localspec.chat.store import Store
-
-
-class PromptQueue:
-    """Prompts that wait; a place that is gone, because its turn came meanwhile, gives None."""
-
-    def __init__(self) -> None:
-        self._items: list[str] = []
-
-    @property
-    def items(self) -> tuple[str, ...]:
-        """Return what waits, the next one first."""
-        return tuple(self._items)
-
-    def __len__(self) -> int:
-        return len(self._items)
-
-    def add(self, prompt: str) -> None:
-        """Let a prompt wait behind the others."""
-        self._items.append(prompt)
-
-    def take_first(self) -> str | None:
-        """Remove and return the next prompt, None if nothing waits."""
-        return self.take(0)
-
-    def take(self, index: int) -> str | None:
-        """Remove and return the prompt at a place, for instance to edit it."""
-        return self._items.pop(index) if 0 <= index < len(self._items) else None
-
-    def remove(self, index: int) -> None:
-        """Remove the prompt at a place."""
-        self.take(index)
-
-    def clear(self) -> None:
-        """Remove all prompts."""
-        self._items.clear()
 
 
 Start = Literal["last", "new", "aside"]
@@ -89,7 +55,7 @@ class ChatSession:
 
         Raises `UserError` for a profile that does not exist.
         """
-        self._store = store
+        self.store = store
         self._profiles = {known.name: known for known in with_auto(profiles)}
         self._request = request
         self._is_aside = start == "aside"
@@ -98,19 +64,14 @@ class ChatSession:
         self._chooser: Chooser | None = None
         self._notices: dict[str, bool] = {}  # and whether they were read
         self._answers = 0
-        self.mode = request.speculation.mode
+        self.mode = request.speculation.mode  # of the next answers; None is the one that pays
         self.in_use: AnswerOptions | None = None  # of the latest answer
         self.temperature: float | None = None
-        self.queue = PromptQueue()
+        self.queue: list[str] = []  # prompts that wait, the next one first
         self.rates = PlainRates()
         self._newest: int | None = None  # chat that was begun here
         last = store.last_chat() if start == "last" else None
         self.chat = self._opened(last) if last is not None else self._fresh()
-
-    @property
-    def store(self) -> Store:
-        """Return where chats are kept."""
-        return self._store
 
     @property
     def profiles(self) -> tuple[Profile, ...]:
@@ -120,8 +81,10 @@ class ChatSession:
     @property
     def profile(self) -> Profile:
         """Return the profile of the open chat; one that is gone gives way to the usual one."""
-        name = self.chat.info.profile
-        return self._profiles.get(name, self._profiles[self._usual_profile])
+        return self._profile_of(self.chat)
+
+    def _profile_of(self, chat: OpenChat) -> Profile:
+        return self._profiles.get(chat.info.profile, self._profiles[self._usual_profile])
 
     @property
     def followed(self) -> Profile:
@@ -136,12 +99,6 @@ class ChatSession:
     def route_shown(self, name: str) -> str:
         """Return how `auto` came to follow the profile of an answer; nothing where one was chosen."""
         return f"{AUTO}: {name}" if is_auto(self.profile) and name != AUTO else ""
-
-    @property
-    def system(self) -> str:
-        """Return the system prompt in force."""
-        own = self.chat.info.system
-        return self.chat.system if own is None else own
 
     def sampling(self, models: OpenModels | None) -> Sampling:
         """Return how the next answer of these models picks its tokens."""
@@ -167,31 +124,21 @@ class ChatSession:
     def choose_profile(self, name: str) -> Profile:
         """Let the next messages of this chat, and new chats, follow a profile."""
         profile = self._known(name)
-        self._store.set_profile(self.chat.info.id, profile.name)
+        self.store.set_profile(self.chat.info.id, profile.name)
         self.chat.reload()
-        self.chat.system = self._prompt_of(profile)
+        self.chat.usual_system = self._prompt_of(profile)
         return profile
 
     def set_system(self, text: str | None) -> None:
         """Give this chat a system prompt of its own; None goes back to the profile's."""
-        self._store.set_system(self.chat.info.id, text)
+        self.store.set_system(self.chat.info.id, text)
         self.chat.reload()
-
-    def leave_out(self, ids: Sequence[int]) -> None:
-        """Leave just these messages of the shown branch out of what the model reads."""
-        kept = {message.id for message in self.chat.path} - set(ids)
-        self.chat.restore(kept)
-        self.chat.drop(ids)
 
     def search(self, query: str) -> tuple[SearchHit, ...]:
         """Find chats and messages; without a query the latest chats."""
         if query.strip():
-            return self._store.search(query)
-        return tuple(SearchHit(chat, None, chat.title) for chat in self._store.chats()[:RECENT])
-
-    def choose_mode(self, mode: Mode | None) -> None:
-        """Decode the next answers in a mode, or in the one that pays."""
-        self.mode = mode
+            return self.store.search(query)
+        return tuple(SearchHit(chat, None, chat.title) for chat in self.store.chats()[:RECENT])
 
     def answer(
         self,
@@ -209,7 +156,10 @@ class ChatSession:
             if isinstance(event, Saved):
                 if event.record is not None:
                     task = self._profiles[options.profile].task
-                    self._experience.learn(Answered.of(task, event.record))
+                    steady = not event.record.changes
+                    self._experience.learn(
+                        Answered(task, event.record.settings, event.record.summary, steady)
+                    )
                 if not self._is_aside and (rated := self._rated(models, chat, event)) is not None:
                     yield rated
 
@@ -251,23 +201,22 @@ class ChatSession:
         return None if rate is None else chat.set_plain(saved.message.id, PlainRate(at, rate))
 
     def _fresh(self, profile: str | None = None) -> OpenChat:
-        self._newest = self._store.new_chat(profile=profile or self._usual_profile).id
+        self._newest = self.store.new_chat(profile=profile or self._usual_profile).id
         return self._opened(self._newest)
 
     def _begun(self) -> int | None:
         """Return the newest chat if its text, which no list leads to, was never sent."""
         with suppress(UserError):
             if self._newest is not None:
-                chat = self._store.chat(self._newest)
+                chat = self.store.chat(self._newest)
                 return chat.id if chat.draft and not chat.messages else None
         return None
 
     def _opened(self, chat_id: int) -> OpenChat:
-        chat = OpenChat(self._store, chat_id)
-        profile = self._profiles.get(chat.info.profile, self._profiles[self._usual_profile])
-        chat.system = self._prompt_of(profile)
+        chat = OpenChat(self.store, chat_id)
+        chat.usual_system = self._prompt_of(self._profile_of(chat))
         if not self._is_aside:
-            self._store.remember_chat(chat_id)
+            self.store.remember_chat(chat_id)
         return chat
 
     def _prompt_of(self, profile: Profile) -> str:

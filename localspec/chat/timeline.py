@@ -13,8 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from localspec.chat.messages import RoundMark
-from localspec.types import DraftOrigin, RoundStats
+from localspec.types import DraftOrigin, RoundDone, RoundStats
 
 SMOOTHING = 8  # rounds that a point of a curve looks at, at least
 SCALES_S = tuple(unit * 10.0**power for power in range(-5, 2) for unit in (1, 2, 5))
@@ -101,9 +100,9 @@ def mark_of(stats: RoundStats) -> Mark:
 class History:
     """The rounds of an answer, written or still being written."""
 
-    def __init__(self, rounds: Sequence[RoundMark] = ()) -> None:
-        self._prompt: RoundMark | None = None
-        self._rounds: list[RoundMark] = []
+    def __init__(self, rounds: Sequence[RoundDone] = ()) -> None:
+        self._prompt: RoundDone | None = None
+        self._rounds: list[RoundDone] = []
         self._tokens = [0]  # before round i
         self._seconds = [0.0]  # before round i
         self._positions: list[list[int]] = []
@@ -115,7 +114,7 @@ class History:
         return len(self._rounds)
 
     @property
-    def prompt(self) -> RoundMark | None:
+    def prompt(self) -> RoundDone | None:
         """Return the round that read the prompt."""
         return self._prompt
 
@@ -124,7 +123,7 @@ class History:
         """Return the sums."""
         return self._totals
 
-    def add(self, rounds: Sequence[RoundMark]) -> None:
+    def add(self, rounds: Sequence[RoundDone]) -> None:
         """Append rounds."""
         for round_ in rounds:
             if self._prompt is None:
@@ -132,7 +131,7 @@ class History:
             else:
                 self._add(round_)
 
-    def _add(self, round_: RoundMark) -> None:
+    def _add(self, round_: RoundDone) -> None:
         stats, totals = round_.stats, self._totals
         before = self._rounds[-1] if self._rounds else self._prompt
         hit = stats.origin is DraftOrigin.AHEAD
@@ -160,7 +159,7 @@ class History:
             counts[0] += 1
             counts[1] += position < stats.accepted
 
-    def round(self, index: int) -> RoundMark:
+    def round(self, index: int) -> RoundDone:
         """Return a round, counted from 0."""
         return self._rounds[index]
 

@@ -273,7 +273,7 @@ class Dialogue:
                 f"mode {argument} needs a draft model", "start again with -md FILE, or use /mode ngram"
             )
         if argument:
-            self._session.choose_mode(next((mode for mode in _MODES if mode == argument), None))
+            self._session.mode = next((mode for mode in _MODES if mode == argument), None)
         say(self.mode_line())
 
     def _stats(self, _argument: str) -> None:
@@ -302,7 +302,7 @@ class Dialogue:
     def _system(self, argument: str) -> None:
         if argument:
             self._session.set_system("" if argument == "-" else argument)
-        say(f"system prompt: {self._session.system or 'none'}")
+        say(f"system prompt: {self._session.chat.system or 'none'}")
 
     def _temperature(self, argument: str) -> None:
         if argument:

@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import median
 
-from localspec.chat.messages import AnswerRecord, ChatInfo, RoundMark, Span, StoredMessage
+from localspec.chat.messages import AnswerRecord, ChatInfo, Span, StoredMessage
 from localspec.chat.store import Store
 from localspec.demo import prompts
-from localspec.types import DraftOrigin, EngineSettings, Provenance, RoundStats, Sampling, Summary
+from localspec.types import DraftOrigin, EngineSettings, Provenance, RoundDone, RoundStats, Sampling, Summary
 
 LONG_CHAT = 2_000
 PER_CHAT = 20
@@ -114,7 +114,7 @@ def record(chance: random.Random, characters: int) -> AnswerRecord:
     spans = [Span(8, Provenance.PREPARED), Span(4, Provenance.TARGET)] * rounds
     return AnswerRecord(
         "ssd", "measured", EngineSettings(), Sampling(), 1, "general", "target", "draft",
-        Summary(tokens=3 * rounds, rounds=rounds), (RoundMark(stats, 3),) * rounds, tuple(spans),
+        Summary(tokens=3 * rounds, rounds=rounds), (RoundDone(stats, 3),) * rounds, tuple(spans),
     )  # fmt: skip
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from localspec.chat.messages import AnswerRecord, RoundMark, Span
+from localspec.chat.messages import AnswerRecord, Span
 from localspec.types import (
     DraftOrigin,
     EngineSettings,
     ModeChanged,
     PlainRate,
     Provenance,
+    RoundDone,
     RoundStats,
     Sampling,
     Summary,
@@ -25,8 +26,8 @@ RECORD = AnswerRecord(
     draft="Small",
     summary=Summary(12, tokens=9, rounds=2, accepted_at=(2, 1), drafted_at=(2, 2), decode_s=0.1 / 3),
     rounds=(
-        RoundMark(RoundStats(4, 2, DraftOrigin.AHEAD, 0.025, 0.0, 0.000001, 0.0004, 0.02), 3),
-        RoundMark(RoundStats(0, 0, DraftOrigin.NONE, 0.025, 0.01, 0.0, 0.0004), 1),
+        RoundDone(RoundStats(4, 2, DraftOrigin.AHEAD, 0.025, 0.0, 0.000001, 0.0004, 0.02), 3),
+        RoundDone(RoundStats(0, 0, DraftOrigin.NONE, 0.025, 0.01, 0.0, 0.0004), 1),
     ),
     spans=tuple(Span(length, provenance) for length, provenance in enumerate(Provenance, 1)),
     changes=(ModeChanged("sd", "preparing did not pay"),),

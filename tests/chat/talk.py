@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from localspec.chat.answer_settings import AnswerOptions
+from localspec.chat.answering import AnswerEvent, Saved
 from localspec.chat.messages import AnswerRecord, State, StoredMessage
-from localspec.chat.open_chat import AnswerEvent, OpenChat, Saved
+from localspec.chat.open_chat import OpenChat
 from localspec.chat.store import Store
 from localspec.types import EngineSettings, Mode, Request, Sampling, Summary, TextDelta
 from tests.scripted import ScriptedModels, Step, says

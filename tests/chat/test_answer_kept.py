@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from localspec.chat.answering import Saved, Started
 from localspec.chat.messages import AnswerRecord, State
-from localspec.chat.open_chat import OpenChat, Saved, Started
+from localspec.chat.open_chat import OpenChat
 from localspec.chat.store import Store
 from localspec.errors import StoreError
 from localspec.types import TextDelta

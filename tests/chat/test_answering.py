@@ -9,9 +9,10 @@ from typing import ClassVar
 
 import pytest
 
+from localspec.chat.answering import AnswerEvent, Saved, Started
 from localspec.chat.live_stats import of_record
-from localspec.chat.messages import RoundMark, State
-from localspec.chat.open_chat import AnswerEvent, OpenChat, Saved, Started
+from localspec.chat.messages import State
+from localspec.chat.open_chat import OpenChat
 from localspec.chat.store import Store
 from localspec.errors import Cancelled, ContextFullError, EngineDied, EngineError, UserError
 from localspec.types import (
@@ -63,7 +64,7 @@ def test_the_record_tells_how_the_answer_came_about(chat: OpenChat, store: Store
     assert (record.mode, record.reason, record.profile) == ("ssd", "it pays", "coding")
     assert (record.target, record.draft, record.seed) == ("large", "small", 7)
     assert record.changes == (ModeChanged("sd", "ssd lost"),)
-    rounds = [RoundMark(event.stats, event.tokens) for event in events if isinstance(event, RoundDone)]
+    rounds = [RoundDone(event.stats, event.tokens) for event in events if isinstance(event, RoundDone)]
     assert list(saved.record.rounds) == rounds
     assert [mark.tokens for mark in record.rounds] == [mark.tokens for mark in rounds]
     assert record.summary == next(event.summary for event in events if isinstance(event, Finished))

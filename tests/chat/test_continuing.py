@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from localspec.chat.open_chat import OpenChat, Saved
+from localspec.chat.answering import Saved
+from localspec.chat.open_chat import OpenChat
 from localspec.chat.store import Store
 from localspec.errors import Cancelled, ContextFullError, EngineDied, UserError
 from localspec.types import Message

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from localspec.chat.answer_settings import Answered, Chooser, PairKnowledge, TunedChoice
+from localspec.chat.answer_settings import Chooser, PairKnowledge, TunedChoice
 from localspec.storage.profiles import Profile, Speculation, profiles
-from localspec.types import EngineSettings, Mode, Sampling, TaskType
+from localspec.types import EngineSettings, Mode, TaskType
 from tests.scripted import ScriptedModels
-from tests.tui.answers import record_of, ssd
 
 CODING = profiles(Path("nowhere")).named("coding")
 TUNED = EngineSettings(mode="sd", draft_length=5, draft_temperature=0.6, acceptance="match")
@@ -118,10 +117,3 @@ def test_each_task_is_looked_up_once() -> None:
     for profile in (CODING, CODING, replace(CODING, task="writing"), CODING):
         chooser.choose(profile)
     assert notes.asked == ["coding", "writing"]
-
-
-def test_answer_in_one_mode_is_steady() -> None:
-    record = replace(record_of(ssd(9), "ssd"), sampling=Sampling())
-    answered = Answered.of("coding", record)
-    assert (answered.task, answered.settings, answered.summary) == ("coding", record.settings, record.summary)
-    assert answered.steady

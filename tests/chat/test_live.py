@@ -3,9 +3,9 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
-from localspec.chat.answering import LiveAnswer, LiveUpdate
-from localspec.chat.messages import RoundMark, Shown, Span, StoredMessage
-from localspec.chat.open_chat import OpenChat, Saved, Started
+from localspec.chat.answering import LiveAnswer, LiveUpdate, Saved, Started
+from localspec.chat.messages import Shown, Span, StoredMessage
+from localspec.chat.open_chat import OpenChat
 from localspec.chat.store import Store
 from localspec.errors import EngineDied
 from localspec.types import (
@@ -52,11 +52,12 @@ def test_an_update_holds_all_that_came_and_only_once() -> None:
         saved,
     ):
         live.take(event)
-    assert live.drain() == LiveUpdate(
+    update = live.drain()
+    assert update.text == "abc"
+    assert update == LiveUpdate(
         started=MESSAGE,
-        text="abc",
         pieces=(TextPiece("ab", TARGET), TextPiece("c", BONUS)),
-        rounds=(RoundMark(STATS, 2), RoundMark(STATS, 1)),
+        rounds=(RoundDone(STATS, 2), RoundDone(STATS, 1)),
         progress=PromptProgress(2, 3),
         changes=(change,),
         finished=finished,
@@ -68,7 +69,7 @@ def test_an_update_holds_all_that_came_and_only_once() -> None:
 def test_a_failure_reaches_the_screen_beside_what_came() -> None:
     live, error = LiveAnswer(), EngineDied("gone")
     live.take(delta(("a", TARGET)))
-    live.fail(error)
+    live.take(error)
     update = live.drain()
     assert (update.text, update.error) == ("a", error)
 

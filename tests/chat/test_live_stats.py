@@ -5,21 +5,20 @@ from dataclasses import replace
 import pytest
 
 from localspec.chat.live_stats import Figures, LiveStats, PlainRates, label, of_record
-from localspec.chat.messages import RoundMark
-from localspec.types import DraftOrigin, Mode, ModeChanged, PlainRate, RoundStats, Summary
+from localspec.types import DraftOrigin, Mode, ModeChanged, PlainRate, RoundDone, RoundStats, Summary
 from tests.chat.talk import record
 
 SUMMARY = Summary(
     prompt_tokens=1000, tokens=101, rounds=40, drafted=120, accepted=60, hits=30, misses=10, decode_s=2.0
 )
-READ = RoundMark(RoundStats(0, 0, DraftOrigin.NONE, 5.0, 0.0, 0.0, 0.0), 1)
+READ = RoundDone(RoundStats(0, 0, DraftOrigin.NONE, 5.0, 0.0, 0.0, 0.0), 1)
 
 
 def mark(
     accepted: int = 3, drafted: int = 4, origin: DraftOrigin = DraftOrigin.AHEAD, work_s: float = 0.1
-) -> RoundMark:
+) -> RoundDone:
     half = work_s / 2
-    return RoundMark(RoundStats(drafted, accepted, origin, half, half, 0.0, 0.0, ahead_s=9.0), accepted + 1)
+    return RoundDone(RoundStats(drafted, accepted, origin, half, half, 0.0, 0.0, ahead_s=9.0), accepted + 1)
 
 
 def rates(*points: tuple[int, float]) -> PlainRates:

@@ -119,7 +119,7 @@ def test_going_back_keeps_what_followed_as_a_branch(chat: OpenChat) -> None:
 
 def test_the_system_prompt_is_the_chat_s_own_or_else_the_profile_s(chat: OpenChat, store: Store) -> None:
     chat.ask("one?")
-    chat.system = "Be brief."
+    chat.usual_system = "Be brief."
     assert chat.prompt()[0] == Message("system", "Be brief.")
     for own, expected in (("Rhyme.", [Message("system", "Rhyme.")]), ("", [])):
         store.set_system(chat.info.id, own)
@@ -130,12 +130,12 @@ def test_the_system_prompt_is_the_chat_s_own_or_else_the_profile_s(chat: OpenCha
 def test_what_is_left_out_is_shown_and_not_sent(chat: OpenChat, store: Store) -> None:
     answer = ask(chat, "one?", "1")
     ask(chat, "two?", "2")
-    chat.drop([answer.id])
+    chat.leave_out([answer.id])
     for seen in (chat, reopened(chat, store)):
         assert texts(seen.path) == ["one?", "1", "two?", "2"]
         assert [message.dropped for message in seen.path] == [True, True, False, False]
         assert [message.content for message in seen.prompt()] == ["two?", "2"]
-    chat.restore([chat.path[0].id])
+    chat.leave_out([])
     assert len(chat.prompt()) == 4
 
 

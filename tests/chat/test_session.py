@@ -16,7 +16,7 @@ from localspec.chat.answer_settings import (
     TunedChoice,
     with_auto,
 )
-from localspec.chat.open_chat import Saved
+from localspec.chat.answering import Saved
 from localspec.chat.session import ChatSession
 from localspec.chat.store import Store
 from localspec.errors import UserError
@@ -107,7 +107,7 @@ def test_profile_belongs_to_the_chat_and_its_prompt_to_the_next_message(store: S
     at.choose_profile("writing")
     at.open(first)
     assert at.profile.name == "coding"
-    assert at.system == at.profile.system_prompt
+    assert at.chat.system == at.profile.system_prompt
 
 
 def test_unknown_profile_is_refused(store: Store) -> None:
@@ -143,7 +143,7 @@ def test_plain_answer_is_itself_a_measurement(store: Store) -> None:
     at, models = session(store, SessionRequest(Speculation(mode="off"))), ScriptedModels(says("word " * 100))
     models.plain = None  # measuring would give nothing
     assert len(ask(at, models)) == 1
-    at.choose_mode("sd")
+    at.mode = "sd"
     _, rated = ask(at, models, "again")
     assert rated.record is not None
     assert rated.record.plain is not None
@@ -154,9 +154,9 @@ def test_left_out_exchanges_can_come_back(store: Store) -> None:
     ask(at, models, "first")
     ask(at, models, "second")
     ids = [message.id for message in at.chat.path[:2]]
-    at.leave_out(ids)
+    at.chat.leave_out(ids)
     assert [message.dropped for message in at.chat.path] == [True, True, False, False]
-    at.leave_out([])
+    at.chat.leave_out([])
     assert not any(message.dropped for message in at.chat.path)
 
 
@@ -256,6 +256,7 @@ def test_answers_are_learned_from_once_each_under_the_task_that_was_followed(sto
         ask(at, models, text)
     assert [(one.task, one.settings.mode) for one in learned] == [("coding", "ssd"), ("dialogue", "ssd")]
     assert learned[0].summary.tokens >= 40
+    assert all(one.steady for one in learned)
 
 
 def test_what_is_stale_is_said_once_also_after_the_models_were_opened_again(store: Store) -> None:

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from localspec.chat.messages import AnswerRecord, RoundMark, Span
+from localspec.chat.messages import AnswerRecord, Span
 from localspec.chat.store.record_codec import from_plain, pack, to_plain, unpack
 from localspec.storage.json_file import UnexpectedError
-from localspec.types import DraftOrigin, Provenance, RoundStats
+from localspec.types import DraftOrigin, Provenance, RoundDone, RoundStats
 from tests.chat.sample_record import RECORD
 
 
@@ -43,7 +43,7 @@ def test_a_long_answer_stays_small() -> None:
     ]
     long = replace(
         RECORD,
-        rounds=tuple(RoundMark(each, each.accepted + 1) for each in stats),
+        rounds=tuple(RoundDone(each, each.accepted + 1) for each in stats),
         spans=tuple(Span(3 + i % 9, Provenance.PREPARED) for i in range(1400)),
     )
     outline, rounds = pack(long)

@@ -5,7 +5,6 @@ from itertools import pairwise
 
 import pytest
 
-from localspec.chat.messages import RoundMark
 from localspec.chat.timeline import (
     SCALES_S,
     History,
@@ -16,14 +15,14 @@ from localspec.chat.timeline import (
     duration,
     mark_of,
 )
-from localspec.types import DraftOrigin, RoundStats
+from localspec.types import DraftOrigin, RoundDone, RoundStats
 from tests.tui.answers import PROMPT, plain, sd, ssd, summary_of
 
 ROUND = RoundStats(4, 2, DraftOrigin.FRESH, 0.020, 0.010, 0.0, 0.0)
 
 
 def history(*rounds: RoundStats, tokens: int = 1) -> History:
-    return History([PROMPT, *(RoundMark(stats, tokens) for stats in rounds)])
+    return History([PROMPT, *(RoundDone(stats, tokens) for stats in rounds)])
 
 
 def picture(lane: tuple[Work, ...]) -> str:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from localspec.chat.messages import AnswerRecord, RoundMark
+from localspec.chat.messages import AnswerRecord
 from localspec.decoding.tally import Tally
-from localspec.types import DraftOrigin, EngineSettings, Mode, RoundStats, Sampling, Summary
+from localspec.types import DraftOrigin, EngineSettings, Mode, RoundDone, RoundStats, Sampling, Summary
 
-PROMPT = RoundMark(RoundStats(0, 0, DraftOrigin.NONE, 0.412, 0.0, 0.0, 0.001), 1)
+PROMPT = RoundDone(RoundStats(0, 0, DraftOrigin.NONE, 0.412, 0.0, 0.0, 0.001), 1)
 VERIFY_S = 0.018
 DRAFT_S = 0.0024  # for each token
 
@@ -22,19 +22,19 @@ def accepted_of(drafted: int, chance: float, source: random.Random) -> int:
     return accepted
 
 
-def plain(rounds: int) -> tuple[RoundMark, ...]:
+def plain(rounds: int) -> tuple[RoundDone, ...]:
     """Return an answer without speculation."""
     source = random.Random(1)
     return (
         PROMPT,
         *(
-            RoundMark(RoundStats(0, 0, DraftOrigin.NONE, source.gauss(VERIFY_S, 0.0004), 0.0, 0.0, 0.0002), 1)
+            RoundDone(RoundStats(0, 0, DraftOrigin.NONE, source.gauss(VERIFY_S, 0.0004), 0.0, 0.0, 0.0002), 1)
             for _ in range(rounds)
         ),
     )
 
 
-def sd(rounds: int, chance: float = 0.8) -> tuple[RoundMark, ...]:
+def sd(rounds: int, chance: float = 0.8) -> tuple[RoundDone, ...]:
     """Return an answer whose drafts the target waited for."""
     source = random.Random(2)
     marks = [PROMPT]
@@ -50,11 +50,11 @@ def sd(rounds: int, chance: float = 0.8) -> tuple[RoundMark, ...]:
             0.0001,
             0.0003,
         )
-        marks.append(RoundMark(stats, accepted + 1))
+        marks.append(RoundDone(stats, accepted + 1))
     return tuple(marks)
 
 
-def ssd(rounds: int, hits: float = 0.82, chance: float = 0.8) -> tuple[RoundMark, ...]:
+def ssd(rounds: int, hits: float = 0.82, chance: float = 0.8) -> tuple[RoundDone, ...]:
     """Return an answer whose drafts were mostly prepared; now and then the text repeats itself."""
     source = random.Random(3)
     marks = [PROMPT]
@@ -75,11 +75,11 @@ def ssd(rounds: int, hits: float = 0.82, chance: float = 0.8) -> tuple[RoundMark
             0.0003,
             verify_s * source.uniform(0.55, 0.98),
         )
-        marks.append(RoundMark(stats, accepted + 1))
+        marks.append(RoundDone(stats, accepted + 1))
     return tuple(marks)
 
 
-def summary_of(rounds: Sequence[RoundMark], mode: Mode) -> Summary:
+def summary_of(rounds: Sequence[RoundDone], mode: Mode) -> Summary:
     """Add up an answer as the engine does."""
     tally = Tally(40, mode)
     now_s = 0.0
@@ -90,7 +90,7 @@ def summary_of(rounds: Sequence[RoundMark], mode: Mode) -> Summary:
     return tally.summary()
 
 
-def record_of(rounds: Sequence[RoundMark], mode: Mode, temperature: float = 0.0) -> AnswerRecord:
+def record_of(rounds: Sequence[RoundDone], mode: Mode, temperature: float = 0.0) -> AnswerRecord:
     """Return what is kept of an answer."""
     return AnswerRecord(
         mode,

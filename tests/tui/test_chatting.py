@@ -90,10 +90,10 @@ async def test_queued_prompt_can_be_taken_back_for_editing(tmp_path: Path) -> No
         await desk.enter("first")
         await desk.until(gate.reached.is_set)
         await desk.enter("second")
-        await desk.until(lambda: desk.chat.session.queue.items)
+        await desk.until(lambda: desk.chat.session.queue)
         await desk.press("alt+up")
         await desk.until(lambda: desk.composer.text == "second")
-        assert desk.chat.session.queue.items == ()
+        assert desk.chat.session.queue == []
         gate.open()
         await desk.until(lambda: not desk.chat.pane.working)
         assert len(desk.path) == 2
@@ -105,11 +105,11 @@ async def test_what_is_being_written_waits_while_a_queued_prompt_is_edited(tmp_p
         await desk.enter("first")
         await desk.until(gate.reached.is_set)
         await desk.enter("second")
-        await desk.until(lambda: desk.chat.session.queue.items)
+        await desk.until(lambda: desk.chat.session.queue)
         desk.composer.text = "not yet sent"
         await desk.press("alt+up")
         await desk.until(lambda: desk.composer.text == "second")
-        assert desk.chat.session.queue.items == ("not yet sent",)
+        assert desk.chat.session.queue == ["not yet sent"]
         gate.open()
         await desk.until(lambda: len(desk.path) == 4 and not desk.chat.pane.working)
 

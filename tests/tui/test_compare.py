@@ -9,8 +9,8 @@ from textual.app import App
 from textual.pilot import Pilot
 from textual.widgets import Static
 
+from localspec.chat.answering import AnswerEvent, Saved, Started
 from localspec.chat.messages import StoredMessage
-from localspec.chat.open_chat import AnswerEvent, Saved, Started
 from localspec.errors import EngineError
 from localspec.types import Finished, Mode, Provenance, TextDelta, TextPiece
 from localspec_tui.screens.compare import AnswerColumn, CompareScreen

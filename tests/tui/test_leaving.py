@@ -39,7 +39,7 @@ async def test_prompts_that_wait_stay_with_their_chat_as_unsent_text(tmp_path: P
     async with desktop(tmp_path, says("the beginning ", gate), says("fine")) as desk:
         story = await _midway(desk, gate)
         await desk.enter("go on")
-        await desk.until(lambda: desk.chat.session.queue.items)
+        await desk.until(lambda: desk.chat.session.queue)
         desk.composer.text = "and th"
         await desk.press("ctrl+n")
         await desk.until(lambda: not desk.chat.pane.working and desk.texts == [])
@@ -81,7 +81,7 @@ async def test_text_typed_and_prompts_that_wait_when_quitting_are_there_at_the_n
     async with desktop(tmp_path, says("the beginning ", gate)) as desk:
         await _midway(desk, gate)
         await desk.enter("go on")
-        await desk.until(lambda: desk.chat.session.queue.items)
+        await desk.until(lambda: desk.chat.session.queue)
         desk.composer.text = "and th"
         await desk.pilot.pause()
         desk.app.exit(0)

@@ -127,12 +127,12 @@ async def test_prompt_that_waited_and_is_refused_makes_way_for_what_is_being_wri
         await desk.enter("first")
         await desk.until(gate.reached.is_set)
         await desk.enter("see @./missing.txt")
-        await desk.until(lambda: desk.chat.session.queue.items)
+        await desk.until(lambda: desk.chat.session.queue)
         desk.composer.text = "half a thou"
         gate.open()
         await desk.shows("there is no file")
         assert desk.composer.text == "half a thou"
-        assert desk.chat.session.queue.items == ("see @./missing.txt",)
+        assert desk.chat.session.queue == ["see @./missing.txt"]
 
 
 async def test_prompts_that_wait_are_kept_with_the_chat_before_a_kill(tmp_path: Path) -> None:
@@ -223,7 +223,7 @@ async def test_no_control_character_of_a_prompt_reaches_the_terminal(tmp_path: P
     async with desktop(tmp_path, says("one ", gate)) as desk:
         await desk.enter("first")
         await desk.until(gate.reached.is_set)
-        desk.chat.session.queue.add(odd)
+        desk.chat.session.queue.append(odd)
         await desk.enter("second")
         await desk.shows("red cold end")
         assert "\x1b" not in desk.screen_text()

@@ -14,9 +14,9 @@ from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from typing import get_args
 
-from localspec.chat.messages import AnswerRecord, RoundMark, Span
+from localspec.chat.messages import AnswerRecord, Span
 from localspec.storage.json_file import UnexpectedError, checked
-from localspec.types import DraftOrigin, Mode, Provenance, RoundStats
+from localspec.types import DraftOrigin, Mode, Provenance, RoundDone, RoundStats
 
 SCHEMA = 1
 MAX_BYTES = 64 * 2**20  # unpacked
@@ -113,7 +113,7 @@ def _unsqueeze(data: bytes) -> object:
     return value
 
 
-def _round_columns(rounds: tuple[RoundMark, ...]) -> dict[str, list[int] | list[str]]:
+def _round_columns(rounds: tuple[RoundDone, ...]) -> dict[str, list[int] | list[str]]:
     stats = [mark.stats for mark in rounds]
     times = {f"{name}_us": [round(getattr(s, f"{name}_s") * _MICRO) for s in stats] for name in _TIMES}
     return {
@@ -125,14 +125,14 @@ def _round_columns(rounds: tuple[RoundMark, ...]) -> dict[str, list[int] | list[
     }
 
 
-def _rounds(columns: _Rounds, where: str) -> tuple[RoundMark, ...]:
+def _rounds(columns: _Rounds, where: str) -> tuple[RoundDone, ...]:
     drafts = zip(columns.accepted, columns.drafted, strict=False)
     if not all(0 <= accepted <= drafted <= MOST_DRAFTED for accepted, drafted in drafts):
         raise UnexpectedError(f"{where}: no round drafts or accepts so many tokens")
     ahead = columns.ahead_us or (0,) * len(columns.tokens)
     try:
         return tuple(
-            RoundMark(RoundStats(drafted, accepted, origin, *(us / _MICRO for us in times)), tokens)
+            RoundDone(RoundStats(drafted, accepted, origin, *(us / _MICRO for us in times)), tokens)
             for drafted, accepted, origin, tokens, *times in zip(
                 columns.drafted, columns.accepted, columns.origin, columns.tokens,
                 columns.verify_us, columns.draft_us, columns.wait_us, columns.python_us, ahead,

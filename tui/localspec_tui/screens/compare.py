@@ -16,9 +16,8 @@ from textual.message import Message
 from textual.screen import ModalScreen
 from textual.widgets import Static, Tab, Tabs
 
-from localspec.chat.answering import LiveAnswer
+from localspec.chat.answering import AnswerEvent, LiveAnswer
 from localspec.chat.live_stats import ComparedAnswer, figures, mode_name, plain_rate, verdict
-from localspec.chat.open_chat import AnswerEvent
 from localspec.types import Mode
 from localspec_tui.widgets.markdown.blocks import clean
 
@@ -178,7 +177,7 @@ class CompareScreen(ModalScreen[int | None]):
                     if self._stopping.is_set():  # asked before this answer was under way
                         self._cancel_answer()
             except Exception as error:  # noqa: BLE001 - the column tells it
-                column.live.fail(error)
+                column.live.take(error)
         self.post_message(self.Ended())
 
     # The screen.

@@ -13,7 +13,6 @@ from textual.binding import Binding, BindingType
 from textual.content import Content
 from textual.widget import Widget
 
-from localspec.chat.messages import RoundMark
 from localspec.chat.timeline import (
     SMOOTHING,
     History,
@@ -26,6 +25,7 @@ from localspec.chat.timeline import (
     duration,
     percent,
 )
+from localspec.types import RoundDone
 
 LABELS = 9  # columns of the row names
 VALUES = 24  # columns of the figures behind a curve
@@ -253,7 +253,7 @@ class Timeline(Widget, can_focus=True):
         self._title = ""
         self._kinds: list[str] = []  # of the rows on the screen
 
-    def show(self, rounds: Sequence[RoundMark], title: str) -> None:
+    def show(self, rounds: Sequence[RoundDone], title: str) -> None:
         """Show an answer that is complete."""
         self.clear(title)
         self.add(rounds)
@@ -267,7 +267,7 @@ class Timeline(Widget, can_focus=True):
         self._entitle()
         self.refresh()
 
-    def add(self, rounds: Sequence[RoundMark]) -> None:
+    def add(self, rounds: Sequence[RoundDone]) -> None:
         """Append rounds of the answer under way."""
         if not rounds:
             return

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 
 from textual.message import Message
 
-from localspec.chat.answering import LiveAnswer
+from localspec.chat.answering import AnswerEvent, LiveAnswer
 from localspec.chat.loading import ModelLoader
-from localspec.chat.open_chat import AnswerEvent
 from localspec.inference.interface import OpenModels
 
 Job = Callable[[OpenModels], Iterator[AnswerEvent]]

@@ -20,12 +20,12 @@ from textual.timer import Timer
 from textual.worker import Worker
 
 from localspec.app import figures
+from localspec.chat.answering import AnswerEvent
 from localspec.chat.attachments import attach, complete_input, describe
 from localspec.chat.commands import Command, Completion, as_message, parse
 from localspec.chat.live_stats import mode_name
 from localspec.chat.loading import ModelLoader
 from localspec.chat.messages import AnswerRecord, Role, StoredMessage
-from localspec.chat.open_chat import AnswerEvent
 from localspec.chat.prompting import exchanges
 from localspec.chat.session import ChatSession
 from localspec.errors import Cancelled, ContextFullError, EngineDied, LocalSpecError, StoreError, UserError
@@ -107,7 +107,7 @@ class ChatPane(Vertical):
         """End an answer under way; what was written so far is kept, and what was not sent."""
         if self._answering.busy:
             self._answering.stop()
-        if self._session.queue.items or not self._is_kept:
+        if self._session.queue or not self._is_kept:
             with suppress(StoreError):
                 self._session.store.set_draft(*self._unsent())
 
@@ -274,16 +274,17 @@ class ChatPane(Vertical):
     def _unsent(self) -> tuple[int, str]:
         """Return the open chat and what is to be kept with it: the prompts that wait, and the one below."""
         self._is_kept = True
-        prompts = (*self._session.queue.items, self.composer.text)
+        prompts = (*self._session.queue, self.composer.text)
         return self._session.chat.info.id, "\n\n".join(each for each in prompts if each.strip())
 
     async def _ask_queued(self) -> None:
-        if (text := self._session.queue.take_first()) is not None:
+        if self._session.queue:
+            text = self._session.queue.pop(0)
             self._queue_changed()
             await self._take_prompt(PromptEntered(text))
 
     def _wait(self, text: str) -> None:
-        self._session.queue.add(text)
+        self._session.queue.append(text)
         self._queue_changed()
 
     def _queue_changed(self) -> None:
@@ -291,14 +292,15 @@ class ChatPane(Vertical):
         self._keep_soon()
 
     def _show_queue(self) -> None:
-        self.composer.set_queue(self._session.queue.items)
+        self.composer.set_queue(self._session.queue)
 
     @on(QueuedPromptTaken)
     def _edit_queued(self, event: QueuedPromptTaken) -> None:
         event.stop()
-        if (text := self._session.queue.take(event.index)) is not None:
+        if event.index < len(self._session.queue):  # its turn may have come meanwhile
+            text = self._session.queue.pop(event.index)
             if self.composer.text.strip():  # what is being written waits instead
-                self._session.queue.add(self.composer.text)
+                self._session.queue.append(self.composer.text)
             self.composer.text = text
             self._show_queue()
             self.composer.focus()
@@ -306,7 +308,7 @@ class ChatPane(Vertical):
     @on(QueuedPromptRemoved)
     def _drop_queued(self, event: QueuedPromptRemoved) -> None:
         event.stop()
-        self._session.queue.remove(event.index)
+        del self._session.queue[event.index : event.index + 1]  # nothing if its turn has come meanwhile
         self._queue_changed()
 
     # --- answering ---
@@ -551,7 +553,7 @@ class ChatPane(Vertical):
 
         async def take(dropped: tuple[int, ...] | None) -> None:
             if dropped is not None:
-                await asyncio.to_thread(self._session.leave_out, dropped)
+                await asyncio.to_thread(self._session.chat.leave_out, dropped)
                 await self.show()
 
         self.ask(MakeRoomScreen(found, models.target.context), take)

@@ -262,7 +262,7 @@ class ChatScreen(Screen[int]):
                 raise UserError(
                     f"mode {mode} needs a draft model", "start again with -md FILE, or use /mode ngram"
                 )
-            self.session.choose_mode(mode)
+            self.session.mode = mode
             self.pane.show_figures()
         self.say(f"mode {self.session.mode or 'auto'}, from the next answer on")
 
@@ -281,7 +281,7 @@ class ChatScreen(Screen[int]):
         if argument:
             await take("" if argument == "-" else argument)
         else:
-            self.pane.ask(EditScreen("System prompt of this chat", self.session.system), take)
+            self.pane.ask(EditScreen("System prompt of this chat", self.session.chat.system), take)
 
     def _run_temperature(self, argument: str) -> None:
         if argument:
