@@ -26,7 +26,7 @@ PATIENCE_S = 60.0
 """The first start of a driver may take long: it may have to compile for the card."""
 _KINDS: dict[str, DeviceKind] = {"cpu": "cpu", "gpu": "gpu", "igpu": "integrated"}
 _GENERATIONS = {"2.5": 1, "5.0": 2, "8.0": 3, "16.0": 4, "32.0": 5, "64.0": 6}  # PCIe, by GT/s per lane
-_NOT_NVIDIA = "who uses it, its power limit, temperature and possible rate: known of NVIDIA cards alone"
+_TOLD_BY_NVML = "who uses it, its power limit, temperature and possible rate"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +86,7 @@ def describe(
     """Put together what was found; `trouble` is what kept something from being found."""
     every: list[DeviceInfo] = []
     notes = list(cpu.limits)
+    processor = replace(cpu.device, features=found.features.get("CPU", ()))
     places: set[str] = set()
     cuda = 0
     for device in found.devices:
@@ -93,7 +94,7 @@ def describe(
             continue  # no memory of its own, or one card by two names: llama.cpp takes the first
         places.add(device.bus_id)
         if device.kind == "cpu":
-            every.append(_processor(device.name, device.description, found, cpu))
+            every.append(replace(processor, id=device.name, name=device.description))
             continue
         card = nvml.match(device.bus_id, cuda, cards.cards, _visible(device, environment))
         cuda += device.backend == "CUDA"
@@ -102,7 +103,7 @@ def describe(
             notes.append(_renumbered(device.name, card.number, environment))
     if cards.cards and found.devices and all(device.kind == "cpu" for device in every):
         notes.append(
-            f"this build of llama.cpp does not use the {cards.cards[0].name or 'NVIDIA card'}: "
+            f"this build of llama.cpp does not use the {cards.cards[0].device.name or 'NVIDIA card'}: "
             "`localspec doctor` says how to change that"
         )
     if trouble and not found.devices:
@@ -110,7 +111,7 @@ def describe(
     elif trouble:
         notes.append(f"NVIDIA's driver could not be asked about the cards: {trouble}")
     if all(device.kind != "cpu" for device in every):
-        every.append(_processor("CPU", platform.processor() or platform.machine(), found, cpu))
+        every.append(replace(processor, name=platform.processor() or platform.machine()))
     return Machine(devices=tuple(every), notes=tuple(notes))
 
 
@@ -122,46 +123,20 @@ def _visible(device: BackendDevice, environment: Mapping[str, str]) -> str | Non
     return environment.get("CUDA_VISIBLE_DEVICES")
 
 
-def _processor(name: str, description: str, found: Found, cpu: Processor) -> DeviceInfo:
-    return DeviceInfo(
-        id=name,
-        kind="cpu",
-        backend="CPU",
-        name=description,
-        memory_total=cpu.memory_total,
-        memory_free=cpu.memory_free,
-        cores=cpu.cores,
-        sockets=cpu.sockets,
-        features=found.features.get("CPU", ()),
-    )
-
-
 def _graphics(device: BackendDevice, found: Found, card: nvml.Card | None, trouble: str) -> DeviceInfo:
-    seen = DeviceInfo(
+    why = trouble or "NVIDIA’s driver does not list it"
+    if device.backend != "CUDA":
+        why = "known of NVIDIA cards alone"
+    seen = card.device if card else replace(nvml.UNKNOWN, missing=(f"{_TOLD_BY_NVML}: {why}",))
+    return replace(
+        seen,
         id=device.name,
         kind=_kind(device),
         backend=device.backend,
-        name=device.description,
+        name=seen.name or device.description,
         memory_total=device.memory_total,
         memory_free=device.memory_free,
         features=found.features.get(device.backend, ()),
-    )
-    if card is None:
-        unknown = "who uses it, its power limit, temperature and possible rate"
-        why = f"{unknown}: {trouble or 'NVIDIA’s driver does not list it'}"
-        return replace(seen, missing=(why if device.backend == "CUDA" else _NOT_NVIDIA,))
-    return replace(
-        seen,
-        name=card.name or seen.name,
-        drives_display=card.drives_display,
-        pcie_generation=card.pcie_generation,
-        pcie_width=card.pcie_width,
-        pcie_width_max=card.pcie_width_max,
-        power_limit_w=card.power_limit_w,
-        temperature_c=card.temperature_c,
-        theoretical_rate=card.theoretical_rate,
-        users=card.users,
-        missing=card.missing,
     )
 
 
@@ -175,7 +150,7 @@ def _with_bus(device: DeviceInfo, bus_id: str, root: Path = Path("/")) -> Device
     if not bus_id:
         return device
     place = root / "sys/bus/pci/devices" / bus_id
-    speed = _line(place / "current_link_speed").partition(" ")[0]
+    speed = _text(place / "current_link_speed").partition(" ")[0]
     most = max(device.pcie_width_max or 0, _lanes(place / "max_link_width"))
     return replace(
         device,
@@ -186,15 +161,8 @@ def _with_bus(device: DeviceInfo, bus_id: str, root: Path = Path("/")) -> Device
 
 
 def _lanes(path: Path) -> int:
-    text = _line(path)
-    lanes = int(text) if text.isdigit() else 0
-    return lanes if lanes <= 32 else 0  # 255 is written where nobody knows
-
-
-def _line(path: Path) -> str:
-    with suppress(OSError):
-        return path.read_text(encoding="ascii", errors="replace").strip()
-    return ""
+    lanes = _number(path) or 0
+    return lanes if 0 < lanes <= 32 else 0  # 255 is written where nobody knows
 
 
 def _renumbered(name: str, number: int, environment: Mapping[str, str]) -> str:
@@ -209,12 +177,9 @@ _LIMITLESS = 2**60  # the first kind of control groups writes a huge number for 
 
 @dataclass(frozen=True, slots=True)
 class Processor:
-    """What this program may use; `limits` says in words what a container takes away."""
+    """What this program may use of it; `limits` says in words what a container takes away."""
 
-    cores: int
-    sockets: int
-    memory_total: int
-    memory_free: int
+    device: DeviceInfo
     limits: tuple[str, ...] = ()
 
 
@@ -234,7 +199,8 @@ def processor(cores: int, root: Path = Path("/")) -> Processor:
     if share < cores:
         limits.append(f"this program may use {share:g} of {cores} cores: the limit of its container")
         cores = max(1, ceil(share))
-    return Processor(cores, _sockets(root), total, free, tuple(limits))
+    device = DeviceInfo("CPU", "cpu", "CPU", "", total, free, cores, _sockets(root))
+    return Processor(device, tuple(limits))
 
 
 def _sockets(root: Path) -> int:
@@ -258,7 +224,7 @@ def _core_limits(root: Path) -> Iterator[float]:
     """Yield how many cores' worth of time every control group around this process may use."""
     for folder in _groups(root, ""):
         quota, _, period = _text(folder / "cpu.max").partition(" ")
-        if quota.isdigit() and period.strip().isdigit():
+        if quota.isdigit() and period.isdigit():
             yield int(quota) / max(1, int(period))
     for folder in _groups(root, "cpu"):
         quota_us, period_us = _number(folder / "cpu.cfs_quota_us"), _number(folder / "cpu.cfs_period_us")
@@ -286,11 +252,11 @@ def _reclaimable(folder: Path, name: str) -> int:
 
 
 def _number(path: Path) -> int | None:
-    text = _text(path).strip()
+    text = _text(path)
     return int(text) if text.lstrip("-").isdigit() else None
 
 
 def _text(path: Path) -> str:
     with suppress(OSError):
-        return path.read_text(encoding="utf-8", errors="replace")
+        return path.read_text(encoding="utf-8", errors="replace").strip()
     return ""

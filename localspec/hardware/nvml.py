@@ -6,35 +6,26 @@ import ctypes
 import os
 import sys
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from localspec.hardware.device_info import DeviceUser
+from localspec.hardware.device_info import DeviceInfo, DeviceUser
 
 Library: TypeAlias = Any
 """The module `pynvml`, which has no types."""
 Answer: TypeAlias = Any
 _LIBRARY = "libnvidia-ml.so.1"
+UNKNOWN = DeviceInfo(id="", kind="gpu", backend="CUDA", name="", memory_total=0, memory_free=0)
 
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """A card as NVML sees it; `number` is that of nvidia-smi, None is what it would not say."""
+    """A card; `number` is that of nvidia-smi, `device` what NVML says of it, for ggml to name and measure."""
 
     number: int
     uuid: str = ""
     bus_id: str = ""
-    name: str = ""
-    memory_total: int | None = None
-    drives_display: bool | None = None
-    pcie_generation: int | None = None
-    pcie_width: int | None = None
-    pcie_width_max: int | None = None
-    power_limit_w: float | None = None
-    temperature_c: float | None = None
-    theoretical_rate: float | None = None
-    users: tuple[DeviceUser, ...] = ()
-    missing: tuple[str, ...] = ()
+    device: DeviceInfo = UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,22 +124,19 @@ def _card(library: Library, number: int) -> Card:
     asked = _Asked(library)
     handle = asked.answer(library.nvmlDeviceGetHandleByIndex, number, what="everything but its memory")
     if handle is None:
-        return Card(number, missing=tuple(asked.missing))
+        return Card(number, device=replace(UNKNOWN, missing=tuple(asked.missing)))
 
     def ask(function: str, what: str = "", *more: object) -> Answer:
         return asked.answer(lambda: getattr(library, function)(handle, *more), what=what)
 
-    pci, memory = ask("nvmlDeviceGetPciInfo", "its place on the bus"), ask("nvmlDeviceGetMemoryInfo")
+    pci = ask("nvmlDeviceGetPciInfo", "its place on the bus")
     power = ask("nvmlDeviceGetEnforcedPowerLimit", "its power limit")
     sensor = getattr(library, "NVML_TEMPERATURE_GPU", 0)
     temperature = ask("nvmlDeviceGetTemperature", "its temperature", sensor)
     display = ask("nvmlDeviceGetDisplayActive", "whether it drives a display")
-    return Card(
-        number=number,
-        uuid=_text(ask("nvmlDeviceGetUUID") or ""),
-        bus_id=_plain_bus_id(_text(pci.busId)) if pci is not None else "",
+    device = replace(
+        UNKNOWN,
         name=_text(ask("nvmlDeviceGetName", "its name") or ""),
-        memory_total=int(memory.total) if memory is not None else None,
         drives_display=bool(display) if display is not None else None,
         pcie_generation=ask("nvmlDeviceGetCurrPcieLinkGeneration", "the generation of its PCIe link") or None,
         pcie_width=ask("nvmlDeviceGetCurrPcieLinkWidth", "the lanes of its PCIe link") or None,
@@ -157,7 +145,12 @@ def _card(library: Library, number: int) -> Card:
         temperature_c=float(temperature) if temperature is not None else None,
         theoretical_rate=_theoretical_rate(ask, getattr(library, "NVML_CLOCK_MEM", 2)),
         users=_users(library, ask),
-        missing=tuple(asked.missing),
+    )
+    return Card(
+        number,
+        _text(ask("nvmlDeviceGetUUID") or ""),
+        _plain_bus_id(_text(pci.busId)) if pci is not None else "",
+        replace(device, missing=tuple(asked.missing)),
     )
 
 

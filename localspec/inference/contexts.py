@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from math import ceil
+from pathlib import Path
 
 from localspec.decoding.engine import Engine, Rounds, decode_in_segments
 from localspec.decoding.fallback import PlainCost
@@ -18,12 +20,13 @@ from localspec.decoding.speed_model import PredictedSpeed, explain, shared_cores
 from localspec.decoding.text import DecodeEvents
 from localspec.errors import LocalSpecError, UserError
 from localspec.hardware.memory.needs import context_size, draft_options
-from localspec.inference.call_costs import CostFiles
-from localspec.llama.backends import devices
+from localspec.llama.backends import devices, version
 from localspec.llama.context import Context, probe
 from localspec.llama.library import physical_cores
 from localspec.llama.model import Model
+from localspec.storage.call_costs import costs_file, keep_costs, recall_costs
 from localspec.storage.config import SMALLEST_CONTEXT
+from localspec.storage.pair_identity import MachineFacts, identify
 from localspec.types import EngineSettings, Mode, ModelOptions, Sampling
 
 logger = logging.getLogger("localspec.memory")
@@ -72,7 +75,7 @@ class Contexts:
         self.notes = tuple(notes)
         self._at_work = False
         beside = None if draft is None else draft.options
-        self.cost_files = CostFiles(target.options, beside, max_fan_out, draft_threads)
+        self._opened = (target.options, beside, max_fan_out, draft_threads)
         self._plan_threads(target.options, draft, draft_threads)
 
     def _open_target(self, model: Model, options: ModelOptions) -> Context:
@@ -96,6 +99,16 @@ class Contexts:
         can: dict[Mode, bool] = {"off": True, "ngram": self.can_rewind, "sd": self.can_rewind and has_draft}
         can["ssd"] = can["sd"] and self.can_branch
         return tuple(mode for mode, possible in can.items() if possible)
+
+    def costs_file(self, *, together: bool) -> Path | None:
+        """Return where call costs are kept, of one model at work at a time or of both; None if nowhere."""
+        target, draft, max_fan_out, draft_threads = self._opened
+        with suppress(UserError):
+            if target.keeps_costs:
+                identity = identify(target, draft, draft_threads, facts_here())
+                ways = [each and replace(each, path=Path(), context=0) for each in (target, draft)]
+                return costs_file(identity, (ways, max_fan_out, together))
+        return None
 
     def share_threads(self, *, together: bool) -> None:
         """Give each model all threads, or divide them for both to work at once."""
@@ -140,19 +153,20 @@ class CostedEngine(Engine):
         super().__init__(contexts.target, contexts.draft)
         self.plain = PlainCost()
         self._contexts = contexts
-        self._experience: dict[bool, LatencyModel] = {}
+        self._latency: dict[bool, LatencyModel] = {}
         self._earlier: dict[bool, CostCurve] = {}  # of verification, as measured by an earlier program
         self._speeds: list[float] = []  # of calls, against what they took then
 
     def costs(self, *, together: bool) -> LatencyModel:
         """Return what calls cost in a way of working, measured once, perhaps by an earlier program."""
-        if together not in self._experience:
+        if together not in self._latency:
             found = self._recalled(together=together) or self._measured(together=together)
-            self._experience[together] = found
-        return self._experience[together]
+            self._latency[together] = found
+        return self._latency[together]
 
     def _recalled(self, *, together: bool) -> LatencyModel | None:
-        kept = self._contexts.cost_files.recall(together=together)
+        file = self._contexts.costs_file(together=together)
+        kept = None if file is None else recall_costs(file, time.time())
         if kept is None:
             return None
         verify, step = kept
@@ -166,7 +180,8 @@ class CostedEngine(Engine):
         found = measure(contexts.target, contexts.draft, MEASURE_S, together=together)
         if not together:
             self.plain.observe(PREFIX, found.verify(1))
-        contexts.cost_files.keep(found.verify.points(), found.step.points(), together=together)
+        if (file := contexts.costs_file(together=together)) is not None:
+            keep_costs(file, time.time(), found.verify.points(), found.step.points())
         return found
 
     def _compare(self, event: Round, *, together: bool) -> None:
@@ -175,13 +190,15 @@ class CostedEngine(Engine):
         Calls that are slower now may be so for the depth of their text, of which nothing follows.
         """
         if False in self._earlier and len(self._speeds) < COMPARED:
-            verify = self._earlier.get(together, self._experience[together].verify)
+            verify = self._earlier.get(together, self._latency[together].verify)
             self._speeds.append(event.stats.verify_s / verify(event.stats.drafted + 1))
             if len(self._speeds) == COMPARED:
                 speed = sorted(self._speeds)[COMPARED // 2]
                 self.plain.observe(PREFIX, self._earlier[False](1) * min(1.0, speed))
-                if speed < BUSY_THEN:
-                    self._contexts.cost_files.drop(together=together)
+                file = self._contexts.costs_file(together=together) if speed < BUSY_THEN else None
+                if file is not None:
+                    with suppress(OSError):
+                        file.unlink(missing_ok=True)
 
     def explain(self, ranked: Sequence[PredictedSpeed]) -> str:
         """Return why the first prediction was chosen, in a plain sentence."""
@@ -196,41 +213,49 @@ class CostedEngine(Engine):
     def on_top(self, text: Sequence[int], sampling: Sampling, tokens: int) -> DecodeEvents:
         """Go on plainly after a text, whatever its end."""
         text, settings = list(text), EngineSettings(mode="off")
-        task = DecodeParams(sampling, settings.acceptance, 0, tokens, frozenset())
+        params = DecodeParams(sampling, settings.acceptance, 0, tokens, frozenset())
         return decode_in_segments(
-            lambda _mode, part: self.part(text, settings, task, None, part), "off", text, self.plain
+            lambda _mode, segment: self.segment(text, settings, params, None, segment),
+            "off",
+            text,
+            self.plain,
         )
 
-    def time_calls(self, wish: CostRequest) -> CallCosts:
+    def time_calls(self, request: CostRequest) -> CallCosts:
         """Time the calls that are wished for and possible."""
         contexts = self._contexts
         if not contexts.can_branch:
-            wish = replace(wish, step_widths=(1,))
+            request = replace(request, step_widths=(1,))
         self.forget()
-        contexts.share_threads(together=wish.together)
-        return time_calls(contexts.target, contexts.draft, wish)
+        contexts.share_threads(together=request.together)
+        return time_calls(contexts.target, contexts.draft, request)
 
     def trace(
-        self, prompt: Sequence[int], task: DecodeParams, seed: int | None, candidates: int
+        self, prompt: Sequence[int], params: DecodeParams, seed: int | None, candidates: int
     ) -> TraceSegment:
         """Decode an answer plainly and tell what both models thought; it reads the whole prompt anew."""
         contexts = self._contexts
         self.forget()
         contexts.share_threads(together=False)
         try:
-            return Tracer(contexts.target, contexts.draft, candidates).trace(prompt, task, seed)
+            return Tracer(contexts.target, contexts.draft, candidates).trace(prompt, params, seed)
         finally:
             self.forget()
 
-    def part(
-        self, text: Sequence[int], settings: EngineSettings, task: DecodeParams, seed: int | None, part: int
+    def segment(
+        self,
+        text: Sequence[int],
+        settings: EngineSettings,
+        params: DecodeParams,
+        seed: int | None,
+        segment: int,
     ) -> Rounds:
-        """Decode one part of an answer, with the processor's threads where they are needed."""
+        """Decode one segment of an answer, with the processor's threads where they are needed."""
         together, contexts = settings.mode == "ssd", self._contexts
-        experience = self.costs_in(settings.mode)
+        latency = self.costs_in(settings.mode)
         contexts.share_threads(together=together)
         contexts.give_target(together=False)  # the prompt is read with all threads
-        with closing(self.rounds(text, settings, task, experience, seed, part)) as rounds:
+        with closing(self.rounds(text, settings, params, latency, seed, segment)) as rounds:
             for event in rounds:
                 yield event
                 if isinstance(event, Round):
@@ -264,3 +289,14 @@ def _on_cpu(model: Model) -> bool:
     return (
         options.gpu_layers is not None and options.gpu_layers <= model.layers
     )  # what follows the layers counts as one
+
+
+def facts_here() -> MachineFacts:
+    """Return the facts that llama.cpp tells where it is open anyway: all but the driver of cards."""
+    every = devices()
+    return MachineFacts(
+        processor=next((device.description for device in every if device.kind == "cpu"), ""),
+        cores=physical_cores(),
+        devices=tuple(f"{device.name}: {device.description}" for device in every if device.kind != "cpu"),
+        llama_cpp=version(),
+    )

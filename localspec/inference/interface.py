@@ -64,10 +64,10 @@ class OpenModels(Protocol):
 class TunableModels(OpenModels, Protocol):
     """Open models that also tell what the tuner needs to know."""
 
-    def measure_costs(self, wish: CostRequest) -> CallCosts:
+    def measure_costs(self, request: CostRequest) -> CallCosts:
         """Time native calls, without a trace in the caches; raises `Cancelled` after `cancel`."""
 
-    def trace(self, wish: TraceRequest) -> TraceSegment:
+    def trace(self, request: TraceRequest) -> TraceSegment:
         """Decode one answer plainly and tell what both models thought before each token.
 
         Raises `ContextFullError`, and `Cancelled` after `cancel`.

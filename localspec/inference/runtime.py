@@ -55,7 +55,7 @@ class Runtime:
         self._draft_model = draft
         self._contexts = contexts
         self._engine = CostedEngine(contexts)
-        self._ladders: dict[EngineSettings, ModeFallback] = {}
+        self._fallbacks: dict[EngineSettings, ModeFallback] = {}
         self._text: list[int] = []  # of the last prompt and its answer
         self._sampling = Sampling()
         self.notes, self.modes = contexts.notes, contexts.modes
@@ -210,7 +210,7 @@ class Runtime:
         finally:
             self._engine.forget_after(end)
 
-    def measure_costs(self, wish: CostRequest) -> CallCosts:
+    def measure_costs(self, request: CostRequest) -> CallCosts:
         """Time native calls, in empty caches; raises `Cancelled` after `cancel`.
 
         What is impossible here is left out: branches that there are none of, tokens beyond the context.
@@ -218,20 +218,20 @@ class Runtime:
         if not self._contexts.can_rewind:
             raise UserError(f"{self.target.name} cannot take tokens back", "it writes without speculation")
         with self._contexts.at_work():
-            return self._engine.time_calls(wish)
+            return self._engine.time_calls(request)
 
-    def trace(self, wish: TraceRequest) -> TraceSegment:
+    def trace(self, asked: TraceRequest) -> TraceSegment:
         """Decode one answer plainly and tell what both models thought before each token.
 
         Raises `ContextFullError`, and `Cancelled` after `cancel`.
         """
-        request = wish.request
+        request = asked.request
         with self._contexts.at_work():
             prompt = self._prompt(request)
-            task = DecodeParams(
+            params = DecodeParams(
                 request.sampling, "rejection", 0, self._limit(request), self._target_model.end_tokens
             )
-            return self._engine.trace(prompt, task, request.seed, wish.candidates)
+            return self._engine.trace(prompt, params, request.seed, asked.candidates)
 
     def memory(self) -> tuple[DeviceMemory, ...]:
         """Return the memory of every device that holds a part of these models; the processor is the last."""
@@ -258,22 +258,22 @@ class Runtime:
             self._engine.forget()
         self._sampling = request.sampling
         text = self._text = list(prompt)
-        ladder = None
+        fallback = None
         if request.steps_down and settings.mode != "off":
-            ladder = self._ladders.setdefault(settings, ModeFallback(settings.mode, self._engine.plain))
+            fallback = self._fallbacks.setdefault(settings, ModeFallback(settings.mode, self._engine.plain))
             self._engine.costs(together=False)  # before the prompt is in the cache, and of plain decoding
             self._engine.costs_in(settings.mode)
         limit = self._limit(request)
         longest = min(longest_draft(settings), self._contexts.target.max_rows - 1)  # and the bonus token
 
-        def decode(mode: Mode, part: int) -> Rounds:
+        def decode(mode: Mode, segment: int) -> Rounds:
             left = limit - (len(text) - len(prompt))
-            task = DecodeParams(
+            params = DecodeParams(
                 request.sampling, settings.acceptance, longest, left, self._target_model.end_tokens
             )
-            return self._engine.part(text, replace(settings, mode=mode), task, request.seed, part)
+            return self._engine.segment(text, replace(settings, mode=mode), params, request.seed, segment)
 
-        yield from decode_in_segments(decode, settings.mode, text, self._engine.plain, ladder)
+        yield from decode_in_segments(decode, settings.mode, text, self._engine.plain, fallback)
 
     def _limit(self, request: Request) -> int:
         return self.target.context if request.max_tokens is None else request.max_tokens

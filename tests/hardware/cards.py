@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
+from localspec.hardware.device_info import DeviceInfo
 from localspec.hardware.devices import Found, Processor
 from localspec.llama.backends import BackendDevice
 
@@ -14,7 +15,6 @@ RTX_3090 = {
     "UUID": "GPU-aaaa1111-0000",
     "Name": "NVIDIA GeForce RTX 3090",
     "PciInfo": SimpleNamespace(busId="00000000:C1:00.0"),
-    "MemoryInfo": SimpleNamespace(total=24 * GIB, free=20 * GIB),
     "CurrPcieLinkGeneration": 4,
     "CurrPcieLinkWidth": 16,
     "MaxPcieLinkWidth": 16,
@@ -92,7 +92,7 @@ def cuda(number: int, bus_id: str = "", name: str = "a card") -> BackendDevice:
     return BackendDevice(f"CUDA{number}", name, "gpu", 24 * GIB, 20 * GIB, bus_id, "CUDA")
 
 
-PROCESSOR = Processor(cores=8, sockets=1, memory_total=64 * GIB, memory_free=48 * GIB)
+PROCESSOR = Processor(DeviceInfo("CPU", "cpu", "CPU", "", 64 * GIB, 48 * GIB, cores=8, sockets=1))
 CPU = BackendDevice("CPU", "a processor", "cpu", 64 * GIB, 60 * GIB, "", "CPU")
 
 

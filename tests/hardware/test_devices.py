@@ -80,7 +80,7 @@ def test_without_the_driver_a_card_says_what_is_missing() -> None:
 def test_a_card_of_another_maker_says_what_is_missing() -> None:
     radeon = BackendDevice("Vulkan0", "Radeon", "gpu", 8 * GIB, 8 * GIB, "0000:03:00.0", "Vulkan")
     card = describe(found(radeon, CPU), Cards(), PROCESSOR, {}).devices[0]
-    assert card.missing == (devices._NOT_NVIDIA,)
+    assert card.missing == (f"{devices._TOLD_BY_NVML}: known of NVIDIA cards alone",)
 
 
 def test_one_card_by_two_names_counts_once_and_an_accelerator_not_at_all() -> None:
@@ -197,7 +197,8 @@ def test_a_container_limits_memory_and_cores(tmp_path: Path, kind: str) -> None:
             },
         )
     seen = processor(16, tmp_path)
-    assert (seen.cores, seen.memory_total, seen.memory_free) == (2, 512 * mib, 312 * mib)
+    device = seen.device
+    assert (device.cores, device.memory_total, device.memory_free) == (2, 512 * mib, 312 * mib)
     assert "may use 0.5 of" in seen.limits[0]
     assert seen.limits[1] == "this program may use 1.5 of 16 cores: the limit of its container"
 
@@ -207,8 +208,8 @@ def test_without_limits_everything_may_be_used(tmp_path: Path) -> None:
     write(tmp_path, {"proc/self/cgroup": "0::/\n", "proc/cpuinfo": cpuinfo})
     write(tmp_path, {"sys/fs/cgroup/memory.max": "max\n", "sys/fs/cgroup/cpu.max": "max 100000\n"})
     seen = processor(16, tmp_path)
-    assert (seen.cores, seen.sockets, seen.limits) == (16, 2, ())
-    assert seen.memory_total == psutil.virtual_memory().total
+    assert (seen.device.cores, seen.device.sockets, seen.limits) == (16, 2, ())
+    assert seen.device.memory_total == psutil.virtual_memory().total
 
 
 def test_nothing_found_is_a_processor_still() -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import astuple
 from types import SimpleNamespace
 
 import pytest
@@ -20,20 +21,24 @@ def test_a_card_is_described() -> None:
     cards = look_through(library)
     (card,) = cards.cards
     assert (cards.driver, cards.trouble, library.shut_down) == ("580.95.05", "", True)
-    assert (card.number, card.name, card.bus_id) == (0, "NVIDIA GeForce RTX 3090", "0000:c1:00.0")
-    assert (card.pcie_generation, card.pcie_width, card.pcie_width_max) == (4, 16, 16)
-    assert (card.power_limit_w, card.temperature_c, card.drives_display) == (350.0, 41.0, True)
-    assert card.missing == ()
+    assert (card.number, card.device.name, card.bus_id) == (0, "NVIDIA GeForce RTX 3090", "0000:c1:00.0")
+    assert (card.device.pcie_generation, card.device.pcie_width, card.device.pcie_width_max) == (4, 16, 16)
+    assert (card.device.power_limit_w, card.device.temperature_c, card.device.drives_display) == (
+        350.0,
+        41.0,
+        True,
+    )
+    assert card.device.missing == ()
 
 
 def test_the_possible_rate_is_that_of_the_data_sheet() -> None:
     (card,) = look_through(FakeLibrary(RTX_3090)).cards
-    assert card.theoretical_rate == pytest.approx(936e9, rel=0.001)
+    assert card.device.theoretical_rate == pytest.approx(936e9, rel=0.001)
 
 
 def test_programs_on_the_card_are_named_and_the_hungriest_comes_first() -> None:
     (card,) = look_through(FakeLibrary(RTX_3090)).cards
-    assert card.users == (
+    assert card.device.users == (
         DeviceUser(4_000_001, "ollama", 300 * 2**20),
         DeviceUser(4_000_002, "unknown program", None),
     )
@@ -42,34 +47,34 @@ def test_programs_on_the_card_are_named_and_the_hungriest_comes_first() -> None:
 def test_the_probe_itself_is_no_user() -> None:
     me = [SimpleNamespace(pid=os.getpid(), usedGpuMemory=1)]
     (card,) = look_through(FakeLibrary(GTX_1060 | {"ComputeRunningProcesses": me})).cards
-    assert card.users == ()
+    assert card.device.users == ()
 
 
 def test_text_may_come_as_bytes() -> None:
     (card,) = look_through(FakeLibrary(GTX_1060)).cards
-    assert (card.name, card.bus_id) == ("NVIDIA GeForce GTX 1060", "0000:01:00.0")
+    assert (card.device.name, card.bus_id) == ("NVIDIA GeForce GTX 1060", "0000:01:00.0")
 
 
 @pytest.mark.parametrize("what", sorted(RTX_3090))
 def test_one_answer_that_is_missing_leaves_the_others(what: str) -> None:
     (whole,) = look_through(FakeLibrary(RTX_3090)).cards
     (card,) = look_through(FakeLibrary({key: RTX_3090[key] for key in RTX_3090 if key != what})).cards
-    fields = [name for name in Card.__dataclass_fields__ if name != "missing"]
-    assert sum(getattr(card, name) != getattr(whole, name) for name in fields) == 1
-    assert all("Not Supported" in words for words in card.missing)
+    found, known = ((each.uuid, each.bus_id, *astuple(each.device)[:-1]) for each in (card, whole))
+    assert sum(one != other for one, other in zip(found, known, strict=True)) == 1
+    assert all("Not Supported" in words for words in card.device.missing)
 
 
 def test_a_driver_that_answers_nothing_leaves_a_list_of_what_is_missing() -> None:
     (card,) = look_through(FakeLibrary({})).cards
-    assert (card.name, card.users, card.theoretical_rate) == ("", (), None)
-    assert "its temperature (Not Supported)" in card.missing
-    assert len(card.missing) >= 8
+    assert (card.device.name, card.device.users, card.device.theoretical_rate) == ("", (), None)
+    assert "its temperature (Not Supported)" in card.device.missing
+    assert len(card.device.missing) >= 8
 
 
 def test_a_lost_card_does_not_hide_the_others() -> None:
     lost, fine = look_through(FakeLibrary(GTX_1060, RTX_3090, broken=("card 0",))).cards
-    assert lost.missing == ("everything but its memory (GPU is lost)",)
-    assert fine.name == "NVIDIA GeForce RTX 3090"
+    assert lost.device.missing == ("everything but its memory (GPU is lost)",)
+    assert fine.device.name == "NVIDIA GeForce RTX 3090"
 
 
 def test_a_broken_driver_is_told_in_its_own_words() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from localspec.inference.call_costs import facts_here
+from localspec.inference.contexts import facts_here
 from localspec.storage.call_costs import HOLDS_S, LARGEST_FILE, costs_file, keep_costs, recall_costs
 from localspec.storage.pair_identity import Identity, MachineFacts, ModelFacts
 from localspec.storage.paths import data_dir
