@@ -69,9 +69,10 @@ def pair_options(args: argparse.Namespace) -> PairOptions:
         )
     _check_draft_flags(args, has_draft=bool(args.model_draft or not args.model))
     target_path, draft_path = _paths(args)
+    target = _target_options(args, target_path, micro_batch)
     return PairOptions(
-        target=_target_options(args, target_path, micro_batch),
-        draft=_draft_options(args, draft_path, micro_batch) if draft_path else None,
+        target=target,
+        draft=_draft_options(args, draft_path, target) if draft_path else None,
         draft_threads=args.threads_draft,
         max_fan_out=max(USUAL_FAN_OUT, args.fan_out or 0),
         asked_for_gpu=bool(getattr(args, "gpu_layers", 0) or getattr(args, "gpu_layers_draft", 0)),
@@ -110,17 +111,21 @@ def _model_path(named: str | Reference, fetch: Fetch) -> Path:
         from localspec.models.hub import resolve
 
         return resolve(named, fetch)
-    path = file_named(named)
+    return local_file(named)
+
+
+def local_file(text: str) -> Path:
+    """Return the file that a text means: its path, or its name in `localspec models`; raises UserError."""
+    path = file_named(text)
     if path is not None:
         return path
     from localspec.models.default_pair import on_this_computer
-    from localspec.models.local import named as model_named
-    from localspec.models.local import no_such_model
+    from localspec.models.local import named, no_such_model
 
     models = on_this_computer()
-    model = model_named(named, models)
+    model = named(text, models)
     if model is None:
-        raise no_such_model(named, models)
+        raise no_such_model(text, models)
     return model.path
 
 
@@ -158,35 +163,27 @@ def _target_options(args: argparse.Namespace, path: Path, micro_batch: int) -> M
     )
 
 
-def _draft_options(args: argparse.Namespace, path: Path, micro_batch: int) -> ModelOptions:
+def _draft_options(args: argparse.Namespace, path: Path, target: ModelOptions) -> ModelOptions:
     return ModelOptions(
         path=path,
-        context=args.ctx_size,
+        context=target.context,
         gpu_layers=getattr(args, "gpu_layers_draft", None),
         devices=args.device_draft,
         kv_type_k=args.cache_type_k_draft or "f16",
         kv_type_v=args.cache_type_v_draft or "f16",
-        flash_attention=args.flash_attn,
-        batch=args.batch_size,
-        micro_batch=micro_batch,
+        flash_attention=target.flash_attention,
+        batch=target.batch,
+        micro_batch=target.micro_batch,
         threads=args.threads_draft or 0,
-        mmap=not args.no_mmap,
+        mmap=target.mmap,
     )
 
 
 def speculation_given(args: argparse.Namespace) -> Speculation:
     """Return how the arguments want the answer to be decoded; a mode of None means the one that pays here."""
-    return Speculation(
-        mode=None if args.mode == MODES[0] else args.mode,
-        draft_length=args.draft_length,
-        fan_out_budget=args.fan_out,
-        fan_out_shape=args.fan_out_shape,
-        draft_temperature=args.draft_temperature,
-        saguaro_c=args.saguaro_c,
-        acceptance=args.acceptance,
-        min_confidence=args.min_confidence,
-        fallback=args.fallback,
-    )
+    given = {field.name: getattr(args, field.name, None) for field in fields(Speculation)}
+    mode = None if args.mode == MODES[0] else args.mode
+    return Speculation(**given | {"mode": mode, "fan_out_budget": args.fan_out})
 
 
 def session_request(args: argparse.Namespace) -> SessionRequest:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,7 @@ from localspec.types import ModelOptions
 if TYPE_CHECKING:
     from localspec.hardware.device_info import Machine
     from localspec.hardware.placement.constraints import DeviceAssignment, Placement, PlacementConstraints
+    from localspec.inference.worker import LogLine, Worker
     from localspec.models.shape import ModelShape
 
 _FEW = 3  # alternatives, where nobody asks for all
@@ -167,6 +168,19 @@ def _sentence(reason: str) -> str:
     return f"{reason[0].upper()}{reason[1:]}."
 
 
-def as_json(placement: Placement) -> dict[str, object]:
-    """Return a plan as it is written to JSON, sizes in bytes."""
-    return asdict(placement)
+def open_in_worker(
+    pair: PairOptions,
+    on_progress: Callable[[float], bool] | None = None,
+    on_log: Callable[[LogLine], None] | None = None,
+) -> Worker:
+    """Open a pair that has its seats, in a process of its own."""
+    from localspec.inference.worker import Worker
+
+    return Worker.open(
+        pair.target,
+        pair.draft,
+        max_fan_out=pair.max_fan_out,
+        draft_threads=pair.draft_threads,
+        on_progress=on_progress,
+        on_log=on_log,
+    )

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from localspec import units
 from localspec.errors import UserError
 from localspec.hardware.device_info import Machine
 from localspec.hardware.placement.candidates import COMFORTABLE_CONTEXT
@@ -175,14 +174,6 @@ def _judged(pair: CataloguePair, placement: Placement | None, task: str | None) 
     if pair.tip:
         reasons.append(pair.tip)
     return max(0.0, points), reasons
-
-
-def size_line(option: Ranked) -> str:
-    """Return what is left to download, in words."""
-    if not option.missing:
-        return "on disk"
-    about = "about " if not all(model.checked for model in option.missing) else ""
-    return f"{about}{units.size(option.download_bytes)} to download"
 
 
 _BY_CATALOGUE = "the same by the catalogue; compared once both are on disk"

@@ -273,17 +273,8 @@ def opener(
     """Return what opens the models in a process of their own, as a workplace says."""
 
     def open_models(workplace: LoadOptions) -> Worker:
-        from localspec.inference.worker import Worker
-
         at = at_workplace(pair, workplace)
-        return Worker.open(
-            at.target,
-            at.draft,
-            max_fan_out=at.max_fan_out,
-            draft_threads=at.draft_threads,
-            on_progress=lambda _fraction: not stop.wanted,
-            on_log=on_log,
-        )
+        return placing.open_in_worker(at, lambda _fraction: not stop.wanted, on_log)
 
     return open_models
 

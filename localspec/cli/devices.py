@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from localspec.cli.shared.arguments import Parser, set_up_logging, verb_parser
-from localspec.cli.shared.console import SUCCESS, StatusLine, print_json, say
+from localspec.cli.shared.arguments import Parser, verb_parser
+from localspec.cli.shared.console import SUCCESS, StatusLine, print_result, say
 
 if TYPE_CHECKING:
     from localspec.hardware.device_info import DeviceInfo, DeviceUser, LinkRate, Machine, MemoryRate
@@ -28,25 +27,15 @@ def parser() -> Parser:
         default=None,
         help="measure the rates anew, or not at all (default: if they are not known yet)",
     )
-    result.add_argument("--json", action="store_true", help="print one JSON object instead of text")
-    result.add_argument(
-        "-v", "--verbose", action="store_true", help="print log and tracebacks to standard error"
-    )
-    return result
+    return result.with_output()
 
 
 def main(argv: Sequence[str]) -> int:
     """Run the verb and return its exit code."""
-    args = parser().parse_args(argv)
-    set_up_logging(verbose=args.verbose)
+    args = parser().read(argv)
     machine = _machine(args.measure)
-    if args.json:
-        print_json(asdict(machine))
-        return SUCCESS
-    for line in table(machine):
-        sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
-    for note in machine.notes:
+    print_result(asdict(machine), table(machine), as_json=args.json)
+    for note in () if args.json else machine.notes:
         say(f"note: {note}")
     return SUCCESS
 
@@ -55,16 +44,9 @@ def _machine(measure: bool | None) -> Machine:
     """Return the machine, with progress on a terminal while it is measured."""
     from localspec.hardware.machine import known_machine
 
-    status = StatusLine()
-
-    def on_progress(fraction: float) -> bool:
-        status.update(f"measuring the devices: {fraction:.0%}")
-        return True  # Ctrl+C ends the measuring process at once
-
-    try:
+    with StatusLine() as status:
+        on_progress = status.share_of("measuring the devices")  # Ctrl+C ends the measuring process at once
         return known_machine(bool(measure), on_progress, may_measure=measure is not False)
-    finally:
-        status.clear()
 
 
 def table(machine: Machine) -> list[str]:

@@ -15,8 +15,8 @@ from pathlib import Path
 from shutil import disk_usage
 from typing import TYPE_CHECKING, Literal
 
-from localspec.cli.shared.arguments import Parser, set_up_logging, verb_parser
-from localspec.cli.shared.console import FAILURE, SUCCESS, colours_unwanted, is_terminal, print_json
+from localspec.cli.shared.arguments import Parser, verb_parser
+from localspec.cli.shared.console import FAILURE, SUCCESS, colours_unwanted, is_terminal, print_result
 from localspec.errors import UserError
 from localspec.llama.library import VERSION
 from localspec.storage import paths
@@ -32,30 +32,20 @@ _RESET = "\x1b[0m"
 
 def parser() -> Parser:
     """Return the parser of `localspec doctor`."""
-    result = verb_parser(
+    return verb_parser(
         "doctor",
         "Look at everything that commonly goes wrong, and say what mends it. The exit code is 1 if something "
         "fails; a warning alone leaves it at 0.",
-    )
-    result.add_argument("--json", action="store_true", help="print one JSON object instead of text")
-    result.add_argument(
-        "-v", "--verbose", action="store_true", help="print log and tracebacks to standard error"
-    )
-    return result
+    ).with_output()
 
 
 def main(argv: Sequence[str]) -> int:
     """Run the verb and return its exit code."""
-    args = parser().parse_args(argv)
-    set_up_logging(verbose=args.verbose)
+    args = parser().read(argv)
     checks = tuple(examine())
     wrong = any(check.verdict == "fail" for check in checks)
-    if args.json:
-        value = {"ok": not wrong, "checks": [asdict(check) for check in checks]}
-        print_json(value)
-    else:
-        for line in page(checks, colours=is_terminal(sys.stdout) and not colours_unwanted()):
-            print(line)
+    lines = page(checks, colours=is_terminal(sys.stdout) and not colours_unwanted())
+    print_result({"ok": not wrong, "checks": list(map(asdict, checks))}, lines, as_json=args.json)
     return FAILURE if wrong else SUCCESS
 
 

@@ -6,12 +6,16 @@ from collections.abc import Iterable, Sequence
 
 from localspec import units
 from localspec.cli.shared.arguments import Parser, verb_parser
-from localspec.cli.shared.console import SUCCESS, print_json, say
+from localspec.cli.shared.console import SUCCESS, print_result, say
 from localspec.models.default_pair import on_this_computer
 from localspec.models.local import LocalModel
 from localspec.storage.paths import expanded
 
 _HEADINGS = ("NAME", "ARCHITECTURE", "PARAMETERS", "QUANT", "SIZE", "CONTEXT", "VOCABULARY", "FOUND IN")
+_OF_HEADER = {
+    "architecture": "architecture", "title": "name", "parameters": "parameters", "quant": "quant",
+    "context": "training_context", "vocabulary": "vocabulary", "vocabulary_family": "vocabulary_family",
+}  # fmt: skip
 _CONTROL = dict.fromkeys((*range(0x20), *range(0x7F, 0xA0)), "?")  # a file may call itself anything
 _NUMERIC = frozenset({2, 4, 5})
 _SOURCES = {
@@ -34,22 +38,17 @@ def parser() -> Parser:
     result.add_argument(
         "folder", nargs="*", type=expanded, metavar="FOLDER", help="another folder to look into"
     )
-    result.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
-    result.add_argument("-v", "--verbose", action="store_true", help="print tracebacks to standard error")
-    return result
+    return result.with_output("instead of a table", "tracebacks")
 
 
 def main(argv: Sequence[str]) -> int:
     """Run the verb and return its exit code."""
     args = parser().parse_args(argv)
     models = on_this_computer(args.folder)
-    if args.json:
-        print_json({"models": [as_json(model) for model in models]})
-        return SUCCESS
-    for line in table(models):
-        print(line)
-    total = units.size(sum(model.bytes for model in models))
-    say(f"{len(models)} model{'' if len(models) == 1 else 's'}, {total} on disk")
+    print_result({"models": list(map(as_json, models))}, table(models), as_json=args.json, escaped=True)
+    if not args.json:
+        total = units.size(sum(model.bytes for model in models))
+        say(f"{len(models)} model{'' if len(models) == 1 else 's'}, {total} on disk")
     return SUCCESS
 
 
@@ -70,22 +69,15 @@ def table(models: Iterable[LocalModel]) -> list[str]:
 
 def as_json(model: LocalModel) -> dict[str, object]:
     """Return a model as `--json` prints it."""
-    shape = model.shape
     return {
         "name": model.name,
-        "also": list(model.also),
+        "also": model.also,
         "path": str(model.path),
         "files": [str(file) for file in model.files],
         "bytes": model.bytes,
         "source": model.source,
         "problem": model.problem or None,
-        "architecture": shape.architecture if shape else None,
-        "title": shape.name if shape else None,
-        "parameters": shape.parameters if shape else None,
-        "quant": shape.quant if shape else None,
-        "context": shape.training_context if shape else None,
-        "vocabulary": shape.vocabulary if shape else None,
-        "vocabulary_family": shape.vocabulary_family if shape else None,
+        **{key: getattr(model.shape, name, None) for key, name in _OF_HEADER.items()},
     }
 
 

@@ -5,26 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from localspec import units
 from localspec.app.options import PairOptions
-from localspec.cli.shared.arguments import Parser, set_up_logging, verb_parser
-from localspec.cli.shared.console import FAILURE, SUCCESS, StatusLine, print_json, say, tell
+from localspec.cli.shared.arguments import Parser, verb_parser
+from localspec.cli.shared.console import FAILURE, SUCCESS, StatusLine, print_result, say, tell
 from localspec.demo import prompts
-from localspec.errors import EngineError, LocalSpecError, UserError
-from localspec.inference.interface import OpenModels
+from localspec.errors import EngineError, UserError
 from localspec.models.default_pair import recommended_sampling
-from localspec.types import EngineSettings, Finished, Message, Mode, ModelOptions, Request, Sampling, Summary
+from localspec.types import EngineSettings, Message, Mode, ModelOptions, Request, Sampling
 
 if TYPE_CHECKING:
     from localspec.app.recommendation import Partner, Target
+    from localspec.benchmark.harness import Run
     from localspec.inference.interface import OpenModels
     from localspec.models.catalogue import Catalogue
     from localspec.models.local import LocalModel
 
+_MODES = {"off": "plain decoding", "sd": "taking turns (SD)", "ssd": "drafting ahead (SSD)"}
 _MEASURED = 3
 _QUIET = 0.3  # cores that other programs take without harm to a measurement
 
@@ -41,15 +40,12 @@ def parser() -> Parser:
         "--measure", action="store_true",
         help=f"really run the {_MEASURED} most promising drafts on disk: a minute or more for each",
     )  # fmt: skip
-    result.add_argument("--json", action="store_true", help="print one JSON object instead of text")
-    result.add_argument("-v", "--verbose", action="store_true", help="print log to standard error")
-    return result
+    return result.with_output(told="log")
 
 
 def main(argv: Sequence[str]) -> int:
     """Run the verb and return its exit code."""
-    args = parser().parse_args(argv)
-    set_up_logging(verbose=args.verbose)
+    args = parser().read(argv)
     from localspec.app.recommendation import partners
     from localspec.cli.recommend import this_machine
     from localspec.models.catalogue import shipped
@@ -64,11 +60,11 @@ def main(argv: Sequence[str]) -> int:
         )
     found = partners(target, this_machine(), local, known)
     gains = _measure_best(target, found) if args.measure else {}
-    if args.json:
-        print_json(_as_json(target, found, gains))
-    else:
-        for line in lines(target, found, gains):
-            print(line)
+    value = {
+        "target": {"name": target.name, "path": target.path},
+        "drafts": [_partner_json(partner, gains.get(partner.name)) for partner in found],
+    }
+    print_result(value, lines(target, found, gains), as_json=args.json)
     return SUCCESS if any(partner.verdict.fits for partner in found) else FAILURE
 
 
@@ -129,7 +125,7 @@ def _about(partner: Partner, gain: Gain | str | None) -> Iterator[str]:
     else:
         where = ", ".join(placement.draft.devices) if placement.draft and placement.draft.devices else "CPU"
         speed = "" if placement.tokens_per_s is None else f", about {rate(placement.tokens_per_s)} tokens/s"
-        yield f"here: on {where}, {units.long_mode(placement.mode)}{speed} expected"
+        yield f"here: on {where}, {_MODES[placement.mode]}{speed} expected"
     if gain is not None:
         yield f"measured: {gain}"
     if partner.path is None:
@@ -138,16 +134,12 @@ def _about(partner: Partner, gain: Gain | str | None) -> Iterator[str]:
 
 def open_pair(target: Path, partner: Partner) -> OpenModels:
     """Open a target with a draft model in a process of its own, on their planned seats."""
-    from localspec.app.placing import apply
-    from localspec.inference.worker import Worker
+    from localspec.app.placing import apply, open_in_worker
 
     assert partner.path is not None
     assert partner.placement is not None
     options = PairOptions(ModelOptions(target), ModelOptions(partner.path), None, 16, asked_for_gpu=False)
-    seated = apply(partner.placement, options)
-    return Worker.open(
-        seated.target, seated.draft, max_fan_out=seated.max_fan_out, draft_threads=seated.draft_threads
-    )
+    return open_in_worker(apply(partner.placement, options))
 
 
 def _measure_best(target: Target, found: Sequence[Partner]) -> dict[str, Gain | str]:
@@ -159,19 +151,16 @@ def _measure_best(target: Target, found: Sequence[Partner]) -> dict[str, Gain | 
         _tell_if_busy()
     else:
         say("note: no draft that could be measured is on disk")
-    status = StatusLine()
     for partner in best[:_MEASURED]:
-        status.update(f"measuring {partner.name}")
-        on_progress = partial(_tell_progress, status, partner.name)
         try:
-            with closing(open_pair(target.path, partner)) as models:
-                gains[partner.name] = measure(models, on_progress)
+            with StatusLine() as status:
+                status.update(f"measuring {partner.name}")
+                with closing(open_pair(target.path, partner)) as models:
+                    gains[partner.name] = measure(models, status.share_of(f"measuring {partner.name}"))
         except (EngineError, UserError) as error:
-            status.clear()
             tell(error)
-            gains[partner.name] = f"failed: {_message(error)}"
-        finally:
-            status.clear()
+            message = error.message if isinstance(error, UserError) else str(error)
+            gains[partner.name] = f"failed: {message}"
     return gains
 
 
@@ -187,32 +176,15 @@ def _tell_if_busy() -> None:
         )
 
 
-def _tell_progress(status: StatusLine, name: str, done: float) -> None:
-    status.update(f"measuring {name}: {done:.0%}")
-
-
-def _message(error: LocalSpecError) -> str:
-    return error.message if isinstance(error, UserError) else str(error)
-
-
-def _as_json(target: Target, found: Sequence[Partner], gains: dict[str, Gain | str]) -> dict[str, object]:
-    return {
-        "target": {"name": target.name, "path": None if target.path is None else str(target.path)},
-        "drafts": [_partner_json(partner, gains.get(partner.name)) for partner in found],
-    }
-
-
 def _partner_json(partner: Partner, gain: Gain | str | None) -> dict[str, object]:
-    from localspec.app.placing import as_json
-
-    measured = gain if isinstance(gain, str) or gain is None else asdict(gain) | {"is_gain": gain.is_gain}
+    measured = asdict(gain) | {"is_gain": gain.is_gain} if isinstance(gain, Gain) else gain
     return {
         "name": partner.name,
-        "path": None if partner.path is None else str(partner.path),
+        "path": partner.path,
         "verdict": asdict(partner.verdict),
         "problem": partner.problem or None,
         "tokens_per_s": partner.tokens_per_s or None,
-        "placement": as_json(partner.placement) if partner.placement else None,
+        "placement": asdict(partner.placement) if partner.placement else None,
         "measured": measured,
     }
 
@@ -222,8 +194,6 @@ TOKENS = 96
 FEWEST = 8
 """An answer of fewer tokens says nothing about speed."""
 SEEDS = 4000  # far from those that a person gives
-
-OnProgress = Callable[[float], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,69 +225,49 @@ class Gain:
         return f"no gain that could be told from chance: {figures} ({interval})"
 
 
-def measure(models: OpenModels, on_progress: OnProgress) -> Gain:
+def measure(models: OpenModels, on_progress: Callable[[float], object]) -> Gain:
     """Answer some bundled prompts plainly and with the draft in turn, and compare; raises EngineError."""
+    from localspec.benchmark.harness import OwnContender, Question, Run, in_turn
+
     chosen, _ = models.choose_settings(EngineSettings())
     if chosen.mode in ("off", "ngram"):  # expected to lose: then it has to show that
         chosen = replace(chosen, mode="sd")
-    ways = (replace(chosen, mode="off"), chosen)
-    pairs: list[tuple[Summary, Summary]] = []
-    questions = _questions()
-    for number, question in enumerate(questions):
-        order = ways if number % 2 == 0 else ways[::-1]  # drift of the machine hits both alike
-        answers = {settings.mode: _answer(models, question, settings, number) for settings in order}
-        plain, together = answers["off"], answers[chosen.mode]
-        if min(plain.tokens, together.tokens) >= FEWEST:
+    ways = [OwnContender(each.mode, models, each) for each in (replace(chosen, mode="off"), chosen)]
+    sampling = recommended_sampling(models.target.path, "dialogue") or Sampling()
+    pairs: list[tuple[Run, Run]] = []
+    texts = _texts()
+    for number, text in enumerate(texts):
+        request = Request((Message("user", text),), sampling, chosen, max_tokens=TOKENS, seed=SEEDS + number)
+        question = Question("dialogue", request)
+        runs = {
+            way.name: Run(way.name, question.task, number, 0, way.answer(question))
+            for way, _ in in_turn(ways, [number], number)  # drift of the machine hits both alike
+        }
+        plain, together = runs["off"], runs[chosen.mode]
+        if min(plain.summary.tokens, together.summary.tokens) >= FEWEST:
             pairs.append((plain, together))
-        on_progress((number + 1) / len(questions))
+        on_progress((number + 1) / len(texts))
     if len(pairs) < 2:
         raise EngineError("the answers were too short to measure anything")
-    return _gain(chosen.mode, pairs)
+    return _gain(chosen.mode, *zip(*pairs, strict=True))
 
 
-def _questions() -> Sequence[str]:
+def _texts() -> Sequence[str]:
     """Return prompts of all tasks, spread evenly."""
     all_prompts = prompts()
     step = max(1, len(all_prompts) // PROMPTS)
     return [found.prompt for found in all_prompts[::step][:PROMPTS]]
 
 
-def _answer(models: OpenModels, question: str, settings: EngineSettings, number: int) -> Summary:
-    request = Request(
-        prompt=(Message("user", question),),
-        sampling=recommended_sampling(models.target.path, "dialogue") or Sampling(),
-        settings=settings,
-        max_tokens=TOKENS,
-        seed=SEEDS + number,
-    )
-    for event in models.generate(request):
-        if isinstance(event, Finished):
-            return event.summary
-    raise EngineError("an answer broke off")
-
-
-def _gain(mode: Mode, pairs: Sequence[tuple[Summary, Summary]]) -> Gain:
+def _gain(mode: Mode, plain: Sequence[Run], together: Sequence[Run]) -> Gain:
     from localspec.benchmark.statistics import ratio_of_sums  # numpy: 0.1 s
 
-    plain, together = [summary for summary, _ in pairs], [summary for _, summary in pairs]
-    ratio, low, high = ratio_of_sums(_paces(plain), _paces(together))
-    drafted = sum(summary.drafted for summary in together)
-    accepted = sum(summary.accepted for summary in together)
-    return Gain(
-        mode=mode,
-        plain=_rate(plain),
-        together=_rate(together),
-        ratio=ratio,
-        low=low,
-        high=high,
-        acceptance=accepted / drafted if drafted else None,
-        answers=len(pairs),
-    )
+    def rate(runs: Sequence[Run]) -> float:
+        return sum(run.summary.tokens - 1 for run in runs) / sum(run.summary.decode_s for run in runs)
 
-
-def _paces(summaries: Sequence[Summary]) -> list[float]:
-    return [summary.decode_s / (summary.tokens - 1) for summary in summaries]
-
-
-def _rate(summaries: Sequence[Summary]) -> float:
-    return sum(summary.tokens - 1 for summary in summaries) / sum(summary.decode_s for summary in summaries)
+    paces = [[run.seconds_per_token for run in runs] for runs in (plain, together)]
+    ratio, low, high = ratio_of_sums(paces[0], paces[1])
+    drafted = sum(run.summary.drafted for run in together)
+    accepted = sum(run.summary.accepted for run in together)
+    acceptance = accepted / drafted if drafted else None
+    return Gain(mode, rate(plain), rate(together), ratio, low, high, acceptance, len(plain))

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 
 from localspec.app import placing
 from localspec.app.options import pair_options
 from localspec.cli.shared.arguments import (
     Parser,
     add_device_flags,
+    add_json_flag,
     add_model_flags,
     add_placing_flags,
     add_speculation_flags,
-    set_up_logging,
+    add_verbose_flag,
     verb_parser,
 )
-from localspec.cli.shared.console import SUCCESS, print_json
+from localspec.cli.shared.console import SUCCESS, print_result
 
 
 def parser() -> Parser:
@@ -30,21 +31,15 @@ def parser() -> Parser:
     add_device_flags(result)
     add_speculation_flags(result)
     add_placing_flags(result, may_skip=False)
-    group = result.add_argument_group("output")
-    group.add_argument("--json", action="store_true", help="print one JSON object instead of text")
-    group.add_argument("-v", "--verbose", action="store_true", help="print log to standard error")
+    add = result.add_argument_group("output").add_argument
+    add_json_flag(add)
+    add_verbose_flag(add, "log")
     return result
 
 
 def main(argv: Sequence[str]) -> int:
     """Run the verb and return its exit code."""
-    args = parser().parse_args(argv)
-    pair = pair_options(args)
-    set_up_logging(verbose=args.verbose)
-    placement = placing.plan(args, pair)
-    if args.json:
-        print_json(placing.as_json(placement))
-    else:
-        for line in placing.lines(placement, explain=args.explain):
-            sys.stdout.write(f"{line}\n")
+    args = parser().read(argv)
+    placement = placing.plan(args, pair_options(args))
+    print_result(asdict(placement), placing.lines(placement, explain=args.explain), as_json=args.json)
     return SUCCESS

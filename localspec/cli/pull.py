@@ -22,9 +22,7 @@ def parser() -> Parser:
         "model", nargs="+", metavar="USER/REPO[:QUANT]",
         help="which model; without a quant Q4_K_M, else Q8_0, else the first. USER/REPO/FILE.gguf is a file",
     )  # fmt: skip
-    result.add_argument("--json", action="store_true", help="print one JSON object instead of paths")
-    result.add_argument("-v", "--verbose", action="store_true", help="print tracebacks to standard error")
-    return result
+    return result.with_output("instead of paths", "tracebacks")
 
 
 def main(argv: Sequence[str]) -> int:

@@ -6,18 +6,21 @@ import argparse
 import re
 import textwrap
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, get_args
 
+from localspec import units
 from localspec.cli.shared.arguments import Parser, verb_parser
-from localspec.cli.shared.console import SUCCESS, print_json, say
+from localspec.cli.shared.console import SUCCESS, print_result, say
 from localspec.types import TaskType
 
 if TYPE_CHECKING:
     from localspec.app.recommendation import Ranked
     from localspec.hardware.device_info import Machine
 
-_SHOWN = 5
-_WIDTH = 100
+SHOWN = 5
+WIDTH = 100
+_OF_MODEL = ("quant", "bytes", "parameters", "licence", "checked")
 _MEMORY = re.compile(r"(\d{1,12}(?:\.\d+)?) ?([gm])(i?)b?", re.IGNORECASE)
 
 
@@ -34,10 +37,8 @@ def parser() -> Parser:
         "--memory", type=_memory_size, metavar="SIZE",
         help="as if the largest card (without one: the computer) had so much memory, such as 12GiB",
     )  # fmt: skip
-    add("--all", action="store_true", help=f"show every pair that fits, not only the best {_SHOWN}")
-    add("--json", action="store_true", help="print one JSON object instead of text")
-    add("-v", "--verbose", action="store_true", help="print tracebacks to standard error")
-    return result
+    add("--all", action="store_true", help=f"show every pair that fits, not only the best {SHOWN}")
+    return result.with_output(told="tracebacks")
 
 
 def main(argv: Sequence[str]) -> int:
@@ -46,15 +47,15 @@ def main(argv: Sequence[str]) -> int:
     from localspec.models.catalogue import shipped
 
     options = ranking(this_machine(args.memory), args.task)
-    if args.json:
-        print_json(_as_json(options, args))
-        return SUCCESS
-    for line in lines(options, len(options) if args.all else _SHOWN):
-        print(line)
-    say(
-        f"The catalogue is of {shipped().date}; its sizes are rounded and most of its files were not looked "
-        "up. Speeds are expected, not measured: `localspec pair TARGET --measure` measures them."
-    )
+    date = shipped().date
+    pairs = map(_pair_json, options)
+    value = {"date": date, "task": args.task, "memory": args.memory, "pairs": list(pairs)}
+    print_result(value, lines(options, len(options) if args.all else SHOWN), as_json=args.json)
+    if not args.json:
+        say(
+            f"The catalogue is of {date}; its sizes are rounded and most of its files were not looked up. "
+            "Speeds are expected, not measured: `localspec pair TARGET --measure` measures them."
+        )
     return SUCCESS
 
 
@@ -84,7 +85,7 @@ def lines(options: Sequence[Ranked], most: int) -> Iterator[str]:
     for number, option in enumerate(usable[:most], 1):
         yield f"{number}. {title(option)}"
         for reason in why(option):
-            yield textwrap.fill(reason, _WIDTH, initial_indent="   ", subsequent_indent="     ")
+            yield textwrap.fill(reason, WIDTH, initial_indent="   ", subsequent_indent="     ")
         if option.missing:
             wanted = " ".join(model.reference for model in option.missing)
             yield f"   localspec pull {wanted}"
@@ -96,9 +97,8 @@ def lines(options: Sequence[Ranked], most: int) -> Iterator[str]:
     if unusable:
         yield "These do not:"
     for option in unusable[:most]:
-        yield textwrap.fill(
-            f"{names(option)}: {option.problem}", _WIDTH, initial_indent="   ", subsequent_indent="     "
-        )
+        text = f"{names(option)}: {option.problem}"
+        yield textwrap.fill(text, WIDTH, initial_indent="   ", subsequent_indent="     ")
     if (more := len(unusable) - most) > 0:
         yield f"   and {more} larger ones"
 
@@ -114,12 +114,13 @@ def names(option: Ranked) -> str:
 
 def title(option: Ranked) -> str:
     """Return a pair in one line: names, expected speed, what is to download."""
-    from localspec.app.recommendation import size_line
     from localspec.hardware.placement.words import rate
 
     speed = option.placement.tokens_per_s if option.placement else None
-    about = f"about {rate(speed)} tokens/s" if speed is not None else "speed unknown"
-    return f"{names(option)}: {about}, {size_line(option)}"
+    expected = f"about {rate(speed)} tokens/s" if speed is not None else "speed unknown"
+    about = "about " if not all(model.checked for model in option.missing) else ""
+    to_come = f"{about}{units.size(option.download_bytes)} to download" if option.missing else "on disk"
+    return f"{names(option)}: {expected}, {to_come}"
 
 
 def why(option: Ranked) -> Iterator[str]:
@@ -131,20 +132,7 @@ def why(option: Ranked) -> Iterator[str]:
     yield f"licence: {' and '.join(licences)}"
 
 
-def _as_json(options: Sequence[Ranked], args: argparse.Namespace) -> dict[str, object]:
-    from localspec.models.catalogue import shipped
-
-    return {
-        "date": shipped().date,
-        "task": args.task,
-        "memory": args.memory,
-        "pairs": [_pair_json(option) for option in options],
-    }
-
-
 def _pair_json(option: Ranked) -> dict[str, object]:
-    from localspec.app.placing import as_json
-
     placement = option.placement
     return {
         "name": option.pair.name,
@@ -153,22 +141,18 @@ def _pair_json(option: Ranked) -> dict[str, object]:
         "tokens_per_s": placement.tokens_per_s if placement else None,
         "mode": placement.mode if placement else None,
         "download_bytes": option.download_bytes,
-        "reasons": list(option.reasons),
+        "reasons": option.reasons,
         "models": [
             {
                 "role": role,
                 "title": model.title,
                 "reference": model.reference or None,
-                "path": None if path is None else str(path),
-                "quant": model.quant,
-                "bytes": model.bytes,
-                "parameters": model.parameters,
-                "licence": model.licence,
-                "checked": model.checked,
+                "path": path,
+                **{name: getattr(model, name) for name in _OF_MODEL},
             }
             for role, model, path in zip(("target", "draft"), option.pair.models, option.files, strict=False)
         ],
-        "placement": as_json(placement) if placement else None,
+        "placement": asdict(placement) if placement else None,
     }
 
 

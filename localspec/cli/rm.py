@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from localspec import units
-from localspec.cli.shared.arguments import Parser, verb_parser
+from localspec.cli.shared.arguments import Parser, add_verbose_flag, verb_parser
 from localspec.cli.shared.console import FAILURE, SUCCESS, is_terminal, print_json, say
 from localspec.errors import UserError
 from localspec.models.default_pair import on_this_computer
@@ -29,7 +29,7 @@ def parser() -> Parser:
     )
     result.add_argument("--yes", "-y", action="store_true", help="do not ask")
     result.add_argument("--json", action="store_true", help="print one JSON object; needs --yes")
-    result.add_argument("-v", "--verbose", action="store_true", help="print tracebacks to standard error")
+    add_verbose_flag(result.add_argument, "tracebacks")
     return result
 
 

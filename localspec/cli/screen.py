@@ -68,21 +68,14 @@ def _opener(
     args: argparse.Namespace, known: KnownPair
 ) -> Callable[[Callable[[float], bool], OnLog], OpenModels]:
     """Return what opens the models that the arguments name, or config.toml does at that moment."""
-    from localspec.inference.worker import LogLine, Worker
+    from localspec.inference.worker import LogLine
 
     def open_models(on_progress: Callable[[float], bool], on_log: OnLog) -> OpenModels:
         def tell(line: str) -> None:
             on_log(LogLine(logging.INFO, "plan", line))
 
         seated = known.seat(pair_options(args), partial(placing.placed, tell=tell, always=True))
-        return Worker.open(
-            seated.target,
-            seated.draft,
-            max_fan_out=seated.max_fan_out,
-            draft_threads=seated.draft_threads,
-            on_progress=on_progress,
-            on_log=on_log,
-        )
+        return placing.open_in_worker(seated, on_progress, on_log)
 
     return open_models
 

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from localspec import units
+from localspec.app.options import local_file
 from localspec.cli.shared.arguments import Parser, context_size, verb_parser
-from localspec.cli.shared.console import SUCCESS, print_json, say
+from localspec.cli.shared.console import SUCCESS, print_result, say
 from localspec.errors import UserError
 from localspec.hardware.memory.needs import DeviceNeed, LayerSplit, MemoryRequest, estimate
-from localspec.models.names import file_named, looks_like_reference, parse
+from localspec.models.names import looks_like_reference, parse
 from localspec.models.shape import ModelShape
 
 _CONTEXTS = (2048, 8192, 32768, 131072)
@@ -38,9 +39,7 @@ def parser() -> Parser:
     add("model", metavar="MODEL", help="a GGUF file, a name in `models`, or USER/REPO:QUANT on the hub")
     add("-c", "--ctx-size", type=context_size, default=0, metavar="N", help="for this context alone")
     add("--exact", action="store_true", help="let llama.cpp plan it too, which takes a second and no memory")
-    add("--json", action="store_true", help="print one JSON object instead of text")
-    add("-v", "--verbose", action="store_true", help="print tracebacks to standard error")
-    return result
+    return result.with_output(told="tracebacks")
 
 
 def main(argv: Sequence[str]) -> int:
@@ -55,11 +54,10 @@ def main(argv: Sequence[str]) -> int:
         _Row(context, _guess(shape, context), _exact(path, context) if args.exact and path else None)
         for context in _contexts(shape, args.ctx_size)
     )
-    if args.json:
-        print_json(as_json(shape, path, rows))
-        return SUCCESS
-    print("\n".join([*described(shape), "", *_table(rows)]))
-    say("one conversation on one device, without a draft model and without what a card's driver takes")
+    lines = [*described(shape), "", *_table(rows)]
+    print_result(as_json(shape, path, rows), lines, as_json=args.json, escaped=True)
+    if not args.json:
+        say("one conversation on one device, without a draft model and without what a card's driver takes")
     return SUCCESS
 
 
@@ -93,28 +91,14 @@ def as_json(shape: ModelShape, path: Path | None, rows: Sequence[_Row]) -> dict[
     return {
         "name": shape.name,
         "path": str(path) if path else None,
-        "architecture": shape.architecture,
-        "quant": shape.quant,
-        "parameters": shape.parameters,
-        "file_bytes": shape.file_bytes,
-        "weight_bytes": shape.weight_bytes,
-        "read_bytes": shape.read_bytes,
+        **_picked(shape, "architecture quant parameters file_bytes weight_bytes read_bytes"),
         "layers": len(shape.layers),
         "window_layers": sum(layer.window is not None for layer in shape.layers),
-        "width": shape.width,
-        "heads": shape.heads,
-        "experts_used": shape.experts_used,
-        "tied": shape.tied,
-        "vocabulary": shape.vocabulary,
-        "vocabulary_family": shape.vocabulary_family,
-        "training_context": shape.training_context,
+        **_picked(shape, "width heads experts_used tied vocabulary vocabulary_family training_context"),
         "needs": [
             {
                 "context": row.context,
-                "weights": row.guess.weights,
-                "cache": row.guess.cache,
-                "compute": row.guess.compute,
-                "total": row.guess.total,
+                **_picked(row.guess, "weights cache compute total"),
                 "exact": row.exact.total if row.exact else None,
             }
             for row in rows
@@ -122,26 +106,23 @@ def as_json(shape: ModelShape, path: Path | None, rows: Sequence[_Row]) -> dict[
     }
 
 
+def _picked(value: object, names: str) -> dict[str, object]:
+    return {name: getattr(value, name) for name in names.split()}
+
+
 def _find(named: str) -> tuple[Path | None, ModelShape]:
     """Return a model on this computer with its file, or one on the hub without."""
     from localspec.models.shape import read_shape
 
-    path = file_named(named)
-    if path is not None:
-        return path, read_shape(path)
-    from localspec.models.default_pair import on_this_computer
-    from localspec.models.local import named as model_named
-    from localspec.models.local import no_such_model
+    try:
+        path = local_file(named)
+    except UserError:
+        if not looks_like_reference(named):
+            raise
+        from localspec.models.hub import remote_shape
 
-    models = on_this_computer()
-    model = model_named(named, models)
-    if model is not None:
-        return model.path, model.shape or read_shape(model.path)
-    if not looks_like_reference(named):
-        raise no_such_model(named, models)
-    from localspec.models.hub import remote_shape
-
-    return None, remote_shape(parse(named))
+        return None, remote_shape(parse(named))
+    return path, read_shape(path)
 
 
 def _contexts(shape: ModelShape, asked: int) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import get_args
 
 from localspec.cli.setup.steps import Bundled, OnDisk, Pick, converse
-from localspec.cli.shared.arguments import Parser, set_up_logging, verb_parser
+from localspec.cli.shared.arguments import Parser, verb_parser
 from localspec.cli.shared.console import SUCCESS, is_terminal, print_json, say
 from localspec.errors import UserError
 from localspec.storage import paths
@@ -28,21 +28,18 @@ def parser() -> Parser:
     add("-m", "--model", metavar="FILE", help="take this target: a GGUF file, or its name in `models`")
     add("-md", "--model-draft", metavar="FILE", help="the draft model to it")
     add("--bundled", action="store_true", help="take the models that came with LocalSpec")
-    add("--json", action="store_true", help="print one JSON object about what was set up")
-    add("-v", "--verbose", action="store_true", help="print log and tracebacks to standard error")
-    return result
+    return result.with_output("about what was set up")
 
 
 def main(argv: Sequence[str]) -> int:
     """Run the verb and return its exit code."""
-    args = parser().parse_args(argv)
+    args = parser().read(argv)
     given = _given(args.model, args.model_draft, bundled=args.bundled)
     if not args.yes and not is_terminal(sys.stdin):
         raise UserError(
             "setup asks questions, but nobody sits at the standard input",
             "--yes takes the recommended answers; see `localspec setup --help` for the others",
         )
-    set_up_logging(verbose=args.verbose)
     config = paths.config_dir() / "config.toml"
     read_config(config)  # a broken one is told before the first question
     from localspec.cli.setup.work import Work  # the devices and models: 0.3 s
@@ -53,7 +50,7 @@ def main(argv: Sequence[str]) -> int:
     if not written:
         say("Nothing was written.")
     if args.json:
-        print_json({"written": written, **work.as_json()})
+        print_json({"written": written, **work.as_json()}, escaped=False)
     return SUCCESS
 
 

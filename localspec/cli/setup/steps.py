@@ -99,10 +99,10 @@ def question(step: Step, options: int) -> str:
 def read(step: Step, text: str, options: int) -> Reply | Pick:
     """Return what was replied at a step with so many options; raises UserError if nobody could know."""
     word = text.strip().lower()
+    if not word:
+        return usual(step, options)
     if step == "choose" and (pick := _pick(text.strip(), options)) is not None:
         return pick
-    if not word:
-        return Reply.YES
     for reply, words in _WORDS.items():
         if word in words and not (step == "choose" and reply is Reply.YES):
             return reply
@@ -135,38 +135,30 @@ def _picked(state: State, reply: Reply | Pick) -> Pick | None:
 
 def usual(step: Step, options: int) -> Reply | Pick:
     """Return the reply that is taken where nobody is asked."""
-    return _best(options) if step == "choose" else Reply.YES
-
-
-def _best(options: int) -> Pick:
+    if step != "choose":
+        return Reply.YES
     return Recommended(1) if options else Bundled()
 
 
 def _pick(text: str, options: int) -> Pick | None:
-    if not text:
-        return _best(options)
     if text.isdecimal():
         if not 1 <= int(text) <= options:
             raise UserError(f"there is no number {text}", question("choose", options))
         return Recommended(int(text))
     if text.lower() in ("t", "tiny", "bundled"):
         return Bundled()
-    first, *rest = _split(text)
+    # a backslash is part of a path on Windows, not a sign for the shell
+    lexer = shlex.shlex(text, posix=True, punctuation_chars=False)
+    lexer.whitespace_split, lexer.escape, lexer.commenters = True, "", ""
+    try:
+        first, *rest = lexer
+    except ValueError:
+        raise UserError("a quotation mark is not closed", 'write for instance: f "my model.gguf"') from None
     if first.lower() not in ("f", "file"):
         return None
     if not 1 <= len(rest) <= 2:
         raise UserError("f wants one or two models", "write for instance: f large.gguf small.gguf")
     return OnDisk(*rest)
-
-
-def _split(text: str) -> list[str]:
-    try:
-        # a backslash is part of a path on Windows, not a sign for the shell
-        lexer = shlex.shlex(text, posix=True, punctuation_chars=False)
-        lexer.whitespace_split, lexer.escape, lexer.commenters = True, "", ""
-        return list(lexer)
-    except ValueError:
-        raise UserError("a quotation mark is not closed", 'write for instance: f "my model.gguf"') from None
 
 
 Ask = Callable[[str], str | None]

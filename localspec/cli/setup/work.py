@@ -5,8 +5,8 @@ from __future__ import annotations
 import difflib
 import textwrap
 import tomllib
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import cast
 
@@ -31,9 +31,6 @@ from localspec.models.pairing import may_serve
 from localspec.models.shape import read_shape
 from localspec.storage.config import EXAMPLE, read_config
 from localspec.storage.paths import PRIVATE_FILE, write_atomically
-
-_SHOWN = 5
-_WIDTH = 100
 
 
 class Work(Working):
@@ -64,17 +61,21 @@ class Work(Working):
 
     def do(self, state: State, reply: Reply | Pick) -> bool:
         """Do what a reply asks for; return whether models have to be downloaded. Raises UserError."""
-        if state.step == "measure" and reply in (Reply.YES, Reply.AGAIN):
-            self._measure(fresh=reply is Reply.AGAIN or self._measured)
-        elif state.step == "choose" and not isinstance(reply, Reply):
-            return self._choose(reply)
-        elif state.step == "choose" and reply is Reply.SKIP:
-            self._option, self._models, self._is_bundled = None, None, False
-        elif state.step == "download" and reply is Reply.YES:
-            self._download()
-        elif state.step == "download" and reply is Reply.SKIP:
-            self._option, self._models = None, None
-            say("Nothing is downloaded; the models of the configuration stay.")
+        match state.step, reply:
+            case "measure", Reply.YES | Reply.AGAIN:
+                with StatusLine() as status:
+                    fresh = reply is Reply.AGAIN or self._measured
+                    self._machine = known_machine(fresh, status.share_of("measuring"))
+                self._measured = True
+            case "choose", Recommended() | Bundled() | OnDisk() as pick:
+                return self._choose(pick)
+            case "choose", Reply.SKIP:
+                self._option, self._models, self._is_bundled = None, None, False
+            case "download", Reply.YES:
+                self._download()
+            case "download", Reply.SKIP:
+                self._option, self._models = None, None
+                say("Nothing is downloaded; the models of the configuration stay.")
         return False
 
     def write(self) -> bool:
@@ -91,25 +92,12 @@ class Work(Working):
         """Return what was set up, for programs."""
         target, draft = self._paths()
         return {
-            "config": str(self._config),
-            "target": str(target),
-            "draft": None if draft is None else str(draft),
+            "config": self._config,
+            "target": target,
+            "draft": draft,
             "bundled": self._is_bundled,
-            "plan": None if self._placement is None else placing.as_json(self._placement),
+            "plan": None if self._placement is None else asdict(self._placement),
         }
-
-    def _measure(self, *, fresh: bool) -> None:
-        status = StatusLine()
-
-        def on_progress(done: float) -> bool:
-            status.update(f"measuring: {done:.0%}")
-            return True
-
-        try:
-            self._machine = known_machine(fresh, on_progress)
-        finally:
-            status.clear()
-        self._measured = True
 
     def _seen(self) -> Machine:
         if self._machine is None:
@@ -119,7 +107,7 @@ class Work(Working):
     def _show_choices(self) -> None:
         ranked = recommend.ranking(self._seen(), self._task)
         usable = [option for option in ranked if option.placement and option.pair.target.kind != "bundled"]
-        self._ranked = tuple(usable[:_SHOWN])
+        self._ranked = tuple(usable[: recommend.SHOWN])
         self.options = len(self._ranked)
         for device in self._seen().devices:
             free, total = units.size(device.memory_free), units.size(device.memory_total)
@@ -138,43 +126,23 @@ class Work(Working):
                 self._option = self._ranked[number - 1]
                 if self._option.missing:
                     return True
-                self._take_files()
+                self._take(self._option, self._option.files)
             case Bundled():
                 self._models, self._is_bundled = default_pair(), True
             case OnDisk(target, draft):
-                self._models = self._on_disk(target, draft)
+                self._models = _on_disk(target, draft)
         return False
-
-    def _on_disk(self, target: str, draft: str | None) -> tuple[Path, Path | None]:
-        local = on_this_computer()
-        found = [find_target(name, local, shipped()) for name in (target, draft) if name]
-        paths = []
-        for model in found:
-            if model.path is None:
-                raise UserError(
-                    f"{model.name} is not on this computer", f"`localspec pull {model.name}` downloads it"
-                )
-            paths.append(model.path.absolute())
-        if len(paths) == 2:
-            verdict = may_serve(*paths)
-            if not verdict.fits:
-                raise PairingError(
-                    f"{draft} cannot serve {target}: {verdict.reason}", f"see `localspec pair {target}`"
-                )
-        return paths[0], paths[1] if len(paths) == 2 else None
 
     def _download(self) -> None:
         assert self._option is not None
         got = {model.key: fetch(parse(model.reference)) for model in self._option.missing}
         entries = zip(self._option.pair.models, self._option.files, strict=True)
-        files = tuple(path or got.get(model.key) for model, path in entries)
-        self._option = replace(self._option, files=files)
-        self._take_files()
+        self._take(self._option, tuple(path or got.get(model.key) for model, path in entries))
 
-    def _take_files(self) -> None:
-        """Take the files of the chosen pair; a draft that turns out not to fit stays out, with a word."""
-        assert self._option is not None
-        target, draft = (*self._option.files, None)[:2]
+    def _take(self, option: Ranked, files: Sequence[Path | None]) -> None:
+        """Take the files of a pair; a draft that turns out not to fit stays out, with a word."""
+        self._option = replace(option, files=tuple(files))
+        target, draft = (*files, None)[:2]
         assert target is not None
         if draft is not None and not self._option.opens_draft:
             draft = None
@@ -193,24 +161,19 @@ class Work(Working):
 
     def _show_plan(self) -> None:
         target, draft = self._paths()
-        self._placement = place(
-            self._seen(),
-            read_shape(target),
-            None if draft is None else read_shape(draft),
-            PlacementConstraints(),
-        )
+        draft_shape = None if draft is None else read_shape(draft)
+        self._placement = place(self._seen(), read_shape(target), draft_shape, PlacementConstraints())
         for line in placing.lines(self._placement, explain=False):
-            say(textwrap.fill(line, _WIDTH, subsequent_indent="    "))
+            say(textwrap.fill(line, recommend.WIDTH, subsequent_indent="    "))
 
     def _show_edit(self, state: State) -> None:
-        target, draft = self._paths()
+        target, draft = self._models or (None, None)
         if self._models is None:
             config = read_config(self._config)
-            table = ModelsTable(config.target, config.draft, self._context(state, target))
+            target, draft = config.target, config.draft
         elif self._is_bundled:
-            table = ModelsTable(None, None, self._context(state, target))
-        else:
-            table = ModelsTable(target, draft, self._context(state, target))
+            target, draft = None, None
+        table = ModelsTable(target, draft, self._context(state, self._paths()[0]))
         self._edit = prepare(self._config, table)
         for line in self._edit.diff():
             say(line)
@@ -223,6 +186,26 @@ class Work(Working):
             return None
         planned = self._placement.target.context
         return 0 if planned == context_size(0, read_shape(target).training_context) else planned
+
+
+def _on_disk(target: str, draft: str | None) -> tuple[Path, Path | None]:
+    """Return the files of named models; raises UserError where they are not here, or no pair."""
+    local = on_this_computer()
+    paths = []
+    for name in (target, draft) if draft else (target,):
+        model = find_target(name, local, shipped())
+        if model.path is None:
+            hint = f"`localspec pull {model.name}` downloads it"
+            raise UserError(f"{model.name} is not on this computer", hint)
+        paths.append(model.path.absolute())
+    if len(paths) == 1:
+        return paths[0], None
+    verdict = may_serve(*paths)
+    if not verdict.fits:
+        raise PairingError(
+            f"{draft} cannot serve {target}: {verdict.reason}", f"see `localspec pair {target}`"
+        )
+    return paths[0], paths[1]
 
 
 _MARK = "\ufeff"
@@ -305,21 +288,15 @@ def edited(text: str, wanted: ModelsTable) -> str:
 
 
 def _values(wanted: ModelsTable) -> dict[str, str | int | None]:
-    values: dict[str, str | int | None] = {
-        "target": _text(wanted.target),
-        "draft": _text(wanted.draft),
-    }
+    values: dict[str, str | int | None] = {}
+    for key, path in (("target", wanted.target), ("draft", wanted.draft)):
+        values[key] = text = None if path is None else str(path)
+        if text is not None and not text.isprintable():
+            raise UserError(
+                f"config.toml cannot name {text!r}: it holds a character that does not print",
+                "give the file or its folder another name",
+            )
     return values if wanted.context is None else values | {"context": wanted.context}
-
-
-def _text(path: Path | None) -> str | None:
-    text = None if path is None else str(path)
-    if text is not None and not text.isprintable():
-        raise UserError(
-            f"config.toml cannot name {text!r}: it holds a character that does not print",
-            "give the file or its folder another name",
-        )
-    return text
 
 
 def _check(old: str, new: str, wanted: ModelsTable) -> None:

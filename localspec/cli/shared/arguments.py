@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable
-from typing import NoReturn, get_args
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import NoReturn, Self, TypeVar, get_args
 
 from localspec.app.options import MODES
 from localspec.cli.shared.opening import fetch, list_devices
@@ -24,47 +25,33 @@ from localspec.types import (
     TemplateVariables,
 )
 
-LARGEST_SEED = 2**32 - 1
+N = TypeVar("N", int, float)
+
+
+def _ranged(convert: Callable[[str], N], low: float, high: float, what: str) -> Callable[[str], N]:
+    def read(text: str) -> N:
+        with suppress(ValueError):
+            value = convert(text)
+            if low <= value <= high:
+                return value
+        raise argparse.ArgumentTypeError(f"`{text}` is not {what}")
+
+    return read
 
 
 def whole(low: int, high: int) -> Callable[[str], int]:
     """Return a reader of whole numbers from `low` to `high`."""
-
-    def read(text: str) -> int:
-        try:
-            value = int(text)
-        except ValueError:
-            value = low - 1
-        if not low <= value <= high:
-            raise argparse.ArgumentTypeError(f"`{text}` is not a whole number from {low} to {high}")
-        return value
-
-    return read
+    return _ranged(int, low, high, f"a whole number from {low} to {high}")
 
 
 def decimal(low: float, high: float) -> Callable[[str], float]:
     """Return a reader of numbers from `low` to `high`."""
-
-    def read(text: str) -> float:
-        try:
-            value = float(text)
-        except ValueError:
-            value = float("nan")
-        if not low <= value <= high:
-            raise argparse.ArgumentTypeError(f"`{text}` is not a number from {low:g} to {high:g}")
-        return value
-
-    return read
+    return _ranged(float, low, high, f"a number from {low:g} to {high:g}")
 
 
-def seed(text: str) -> int | None:
-    """Read a seed; -1 stands for a fresh one, as in llama.cpp."""
-    return None if text == "-1" else whole(0, LARGEST_SEED)(text)
-
-
-def token_limit(text: str) -> int | None:
-    """Read a number of tokens; -1 stands for no limit, as in llama.cpp."""
-    return None if text == "-1" else whole(1, 2**31 - 1)(text)
+def _or_minus_one(low: int, high: int) -> Callable[[str], int | None]:
+    """Return a reader of whole numbers in which -1 stands for none, as in llama.cpp."""
+    return lambda text: None if text == "-1" else whole(low, high)(text)
 
 
 def context_size(text: str) -> int:
@@ -81,12 +68,7 @@ def gpu_layers(text: str) -> int | None:
     """Read how many layers go to the GPU; `auto` and `all` stand for every layer there is room for."""
     if text in ("auto", "all", "-1"):
         return None
-    try:
-        return whole(0, 10_000)(text)
-    except argparse.ArgumentTypeError:
-        raise argparse.ArgumentTypeError(
-            f"`{text}` is not a whole number from 0 to 10000, `auto` or `all`"
-        ) from None
+    return _ranged(int, 0, 10_000, "a whole number from 0 to 10000, `auto` or `all`")(text)
 
 
 def tensor_split(text: str) -> tuple[float, ...]:
@@ -144,6 +126,18 @@ _SETTINGS = EngineSettings()
 class Parser(argparse.ArgumentParser):
     """An argument parser whose complaints are `UserError`s."""
 
+    def with_output(self, form: str = "instead of text", told: str = "log and tracebacks") -> Self:
+        """Add the flags that verbs have last, --json and -v, and return the parser."""
+        add_json_flag(self.add_argument, form)
+        add_verbose_flag(self.add_argument, told)
+        return self
+
+    def read(self, argv: Sequence[str]) -> argparse.Namespace:
+        """Return the arguments of a verb, and send its log where they say."""
+        args = self.parse_args(argv)
+        set_up_logging(verbose=args.verbose)
+        return args
+
     def error(self, message: str) -> NoReturn:
         """Raise a UserError instead of leaving the process."""
         raise UserError(message.removeprefix("argument "), f"see `{self.prog} --help`")
@@ -180,46 +174,35 @@ def add_model_flags(parser: Parser) -> None:
         help="target model on the Hugging Face hub; downloaded once",
     )  # fmt: skip
     add(
-        "-hff",
-        "--hf-file",
-        metavar="FILE",
+        "-hff", "--hf-file", metavar="FILE",
         help="which file of the -hf repository, where its quant is not enough",
-    )
+    )  # fmt: skip
     add(
         "-hfd", "-hfrd", "--hf-repo-draft", "--spec-draft-hf", dest="model_draft", type=parse,
         default=argparse.SUPPRESS, metavar=hub, help="draft model on the hub",
     )  # fmt: skip
     add("-c", "--ctx-size", type=context_size, default=0, metavar="N", help="context in tokens")
-    add(
-        "-t",
-        "--threads",
-        type=whole(0, 1024),
-        default=0,
-        metavar="N",
-        help="CPU threads (0: all cores)",
-    )
-    add(
-        "-td",
-        "--threads-draft",
-        type=whole(1, 1024),
-        metavar="N",
-        help="CPU threads of the draft model",
-    )
-    add("-b", "--batch-size", type=whole(1, 65536), default=2048, metavar="N", help="tokens per batch")
-    add("-ub", "--ubatch-size", type=whole(1, 65536), metavar="N", help="tokens computed at once")
+    for short, flag, least, most, usual, about in (
+        ("-t", "--threads", 0, 1024, 0, "CPU threads (0: all cores)"),
+        ("-td", "--threads-draft", 1, 1024, None, "CPU threads of the draft model"),
+        ("-b", "--batch-size", 1, 65536, 2048, "tokens per batch"),
+        ("-ub", "--ubatch-size", 1, 65536, None, "tokens computed at once"),
+    ):
+        add(short, flag, type=whole(least, most), default=usual, metavar="N", help=about)
     add("-fa", "--flash-attn", type=on_off_auto, metavar="on|off|auto", help="flash attention")
-    kinds = get_args(KvType)
-    add("-ctk", "--cache-type-k", choices=kinds, default="f16", metavar="TYPE", help="type of the K cache")
-    add("-ctv", "--cache-type-v", choices=kinds, default="f16", metavar="TYPE", help="type of the V cache")
-    add("-ctkd", "--cache-type-k-draft", choices=kinds, metavar="TYPE", help="the same for the draft model")
-    add("-ctvd", "--cache-type-v-draft", choices=kinds, metavar="TYPE", help="the same for the draft model")
+    for short, flag, kind, about in (
+        ("-ctk", "--cache-type-k", "f16", "type of the K cache"),
+        ("-ctv", "--cache-type-v", "f16", "type of the V cache"),
+        ("-ctkd", "--cache-type-k-draft", None, "the same for the draft model"),
+        ("-ctvd", "--cache-type-v-draft", None, "the same for the draft model"),
+    ):
+        add(short, flag, choices=get_args(KvType), default=kind, metavar="TYPE", help=about)
     add("--no-mmap", action="store_true", help="read model files into memory instead of mapping them")
 
 
 def add_device_flags(parser: Parser) -> None:
     """Add what places models on devices."""
-    group = parser.add_argument_group("devices")
-    add = group.add_argument
+    add = parser.add_argument_group("devices").add_argument
     layers = "N|auto|all"
     add(
         "-ngl", "--gpu-layers", "--n-gpu-layers", dest="gpu_layers", type=gpu_layers, metavar=layers,
@@ -233,13 +216,7 @@ def add_device_flags(parser: Parser) -> None:
     add("-sm", "--split-mode", choices=get_args(SplitMode), default="layer", help="how to split the target")
     add("-mg", "--main-gpu", type=whole(0, 63), default=0, metavar="N", help="device when not split")
     add("-dev", "--device", type=device_names, metavar="NAMES", help="devices of the target, or none")
-    add(
-        "-devd",
-        "--device-draft",
-        type=device_names,
-        metavar="NAMES",
-        help="devices of the draft model",
-    )
+    add("-devd", "--device-draft", type=device_names, metavar="NAMES", help="devices of the draft model")
     add("--list-devices", action=_ListDevices, nargs=0, help="list the devices and leave")
 
 
@@ -251,15 +228,17 @@ def add_sampling_flags(parser: Parser) -> None:
         "what is not given: as your own profile says, else as the card of SmolLM2 if that is the model, else "
         "as a shipped profile says, else as in parentheses",
     )
-    add("-s", "--seed", type=seed, metavar="N", help="seed, -1 draws one (-1)")
-    add("-n", "--predict", "--n-predict", type=token_limit, metavar="N", help="most tokens to write")
+    add("-s", "--seed", type=_or_minus_one(0, 2**32 - 1), metavar="N", help="seed, -1 draws one (-1)")
     add(
-        "--stop",
-        action="append",
-        default=[],
-        metavar="TEXT",
-        help="end the answer before this text; repeatable",
+        "-n",
+        "--predict",
+        "--n-predict",
+        type=_or_minus_one(1, 2**31 - 1),
+        metavar="N",
+        help="most tokens to write",
     )
+    about = "end the answer before this text; repeatable"
+    add("--stop", action="append", default=[], metavar="TEXT", help=about)
 
 
 def add_sampler_flags(parser: Parser, s: Sampling, about: str) -> Callable[..., argparse.Action]:
@@ -284,8 +263,7 @@ def add_sampler_flags(parser: Parser, s: Sampling, about: str) -> Callable[..., 
 
 def add_prompt_flags(parser: Parser) -> None:
     """Add what surrounds the question."""
-    group = parser.add_argument_group("prompt")
-    add = group.add_argument
+    add = parser.add_argument_group("prompt").add_argument
     add("-sys", "--system-prompt", metavar="TEXT", help="system prompt")
     add("-sysf", "--system-prompt-file", metavar="FILE", help="file that holds the system prompt")
     add(
@@ -351,15 +329,24 @@ def add_answer_flags(parser: Parser) -> None:
 
 def add_output_flags(parser: Parser) -> None:
     """Add what is printed besides the answer."""
-    group = parser.add_argument_group("output")
-    add = group.add_argument
+    add = parser.add_argument_group("output").add_argument
     add("--stats", action="store_true", help="print figures to standard error at the end")
-    add("--json", action="store_true", help="print one JSON object instead of text")
+    add_json_flag(add)
     add(
         "--color", action=argparse.BooleanOptionalAction, default=None,
         help="mark tokens by origin; NO_COLOR is honoured",
     )  # fmt: skip
-    add("-v", "--verbose", action="store_true", help="print log and tracebacks to standard error")
+    add_verbose_flag(add)
+
+
+def add_json_flag(add: Callable[..., argparse.Action], about: str = "instead of text") -> None:
+    """Add what makes a verb print JSON."""
+    add("--json", action="store_true", help=f"print one JSON object {about}")
+
+
+def add_verbose_flag(add: Callable[..., argparse.Action], about: str = "log and tracebacks") -> None:
+    """Add what makes a verb tell more of what it does."""
+    add("-v", "--verbose", action="store_true", help=f"print {about} to standard error")
 
 
 def add_placing_flags(parser: Parser, *, may_skip: bool = True) -> None:

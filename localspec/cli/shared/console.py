@@ -8,12 +8,12 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from errno import ENOSPC
 from itertools import count
 from types import FrameType
-from typing import TextIO
+from typing import Self, TextIO
 
 from localspec.app.figures import finite
 from localspec.errors import Cancelled, LocalSpecError, UserError
@@ -65,9 +65,21 @@ def say(text: str) -> None:
         forget(sys.stderr)
 
 
-def print_json(value: Mapping[str, object]) -> None:
-    """Print one JSON object for programs, under the number of its schema."""
-    print(json.dumps(finite({"schema": 1, **value}), default=str))
+def print_json(value: Mapping[str, object], *, escaped: bool = True) -> None:
+    """Print one JSON object for programs, under the number of its schema; `escaped` if all in ASCII."""
+    print(json.dumps(finite({"schema": 1, **value}), default=str, ensure_ascii=escaped))
+
+
+def print_result(
+    value: Mapping[str, object], lines: Iterable[str], *, as_json: bool, escaped: bool = False
+) -> None:
+    """Print what a verb found: one JSON object for programs, or lines for people."""
+    if as_json:
+        print_json(value, escaped=escaped)
+    else:
+        for line in lines:
+            print(line)
+    sys.stdout.flush()
 
 
 def _are_one(one: TextIO, other: TextIO) -> bool:
@@ -176,6 +188,21 @@ class StatusLine:
             sys.stderr.write(f"{ERASE_LINE}{text[: _columns()]}")
             sys.stderr.flush()
             self._visible = True
+
+    def share_of(self, what: str) -> Callable[[float], bool]:
+        """Return what shows how much of something is done, and lets it go on."""
+
+        def on_progress(done: float) -> bool:
+            self.update(f"{what}: {done:.0%}")
+            return True
+
+        return on_progress
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.clear()
 
     def clear(self) -> None:
         """Take the line away."""
