@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import cycle
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self, TextIO
 
 from localspec.errors import Cancelled, EngineError, StoreError
@@ -143,7 +142,7 @@ class OwnContender:
         """Answer in this way to the end, whether it pays or not, and return what it took."""
         found = self.settings
         settings = found if isinstance(found, EngineSettings) else found[question.task]
-        return _answered(self.models, replace(question.request, settings=settings, steps_down=False))[0]
+        return answered(self.models, replace(question.request, settings=settings, steps_down=False))[0]
 
     def cancel(self) -> None:
         """End the running answer within a moment."""
@@ -251,14 +250,14 @@ def plain_anchor(models: OpenModels, least_s: float = ANCHOR_S) -> Callable[[], 
                 seed=0,
                 reuses_cache=False,
             )
-            rounds = _answered(models, request)[1][1:]
+            rounds = answered(models, request)[1][1:]
             seconds += [one.seconds for one in rounds]
         raise EngineError(f"{models.target.name} ends every text at once: its speed cannot be told")
 
     return measure
 
 
-def _answered(models: OpenModels, request: Request) -> tuple[Summary, Sequence[RoundStats]]:
+def answered(models: OpenModels, request: Request) -> tuple[Summary, Sequence[RoundStats]]:
     """Return the sums of an answer and its rounds, the first of which read the prompt."""
     rounds: list[RoundStats] = []
     for event in models.generate(request):
@@ -345,9 +344,7 @@ class RunRecord:
             self._file = self.path.open("a", encoding="utf-8")
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._file is not None:
             self._file.close()
 

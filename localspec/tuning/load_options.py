@@ -10,19 +10,20 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
+from localspec.benchmark.harness import answered
 from localspec.errors import Cancelled, EngineError, LocalSpecError
 from localspec.inference.interface import OpenModels
 from localspec.storage.tuned_settings import LoadOptions
 from localspec.tuning.events import Attempt
 from localspec.tuning.study_file import ENDED, FAILURE, UNFINISHED, StudyFile, StudyKey, explained
-from localspec.types import EngineSettings, Finished, KvType, Mode, Request, Summary
+from localspec.types import EngineSettings, KvType, Mode, Request, Summary
 
 if TYPE_CHECKING:
-    from optuna import Study, Trial
+    from optuna import Study
     from optuna.distributions import BaseDistribution
     from optuna.trial import FrozenTrial
 
@@ -127,10 +128,8 @@ def course(
 def _on_top(options: LoadOptions, change: LoadOptions) -> LoadOptions:
     """Return load options with what others change."""
     usual = LoadOptions()
-    changed = {each.name: getattr(change, each.name) for each in fields(LoadOptions)}
-    return replace(
-        options, **{name: value for name, value in changed.items() if value != getattr(usual, name)}
-    )
+    changed = {name: value for name, value in asdict(change).items() if value != getattr(usual, name)}
+    return replace(options, **changed)
 
 
 def choose(attempts: Sequence[Attempt]) -> tuple[LoadOptions, str]:
@@ -253,98 +252,60 @@ def _attempt(
     started = time.perf_counter()
     study.enqueue_trial(_parameters(options))
     trial = study.ask(_distributions())
-    race, failure, pruned = _Race(), "", False
+    outcomes: list[tuple[Mode, float]] = []
     try:
         with open_models(options) as models:
-            pruned = not race.run(models, plan, bar, trial)
-    except Cancelled:
-        _leave(study, trial, "stopped")
-        raise
-    except MemoryError:
-        failure = "out of memory"
-    except (LocalSpecError, OSError) as error:
-        failure = str(error)
-    except BaseException:
-        _leave(study, trial, "stopped")
-        raise
-    seconds = time.perf_counter() - started
-    if failure:
+            for outcome in _race(models, plan, bar):
+                trial.report(outcome[1], len(outcomes))
+                outcomes.append(outcome)
+    except BaseException as error:
+        is_its_own = isinstance(error, MemoryError | LocalSpecError | OSError)
+        if isinstance(error, Cancelled) or not is_its_own:
+            trial.set_user_attr(UNFINISHED, "stopped")
+            study.tell(trial, state=TrialState.FAIL)
+            raise
+        failure = "out of memory" if isinstance(error, MemoryError) else str(error)
         trial.set_user_attr(FAILURE, failure)
         study.tell(trial, state=TrialState.FAIL)
-        return _Measured(Attempt(options, None, failure=failure), (), seconds)
-    trial.set_user_attr(_MODE, race.mode)
+        failed = Attempt(options, None, failure=failure)
+        return _Measured(failed, (), time.perf_counter() - started)
+    seconds, pruned = time.perf_counter() - started, len(outcomes) < len(plan.requests)
+    mode, rate = outcomes[-1]
+    trial.set_user_attr(_MODE, mode)
     if pruned:
         study.tell(trial, state=TrialState.PRUNED)
     else:
-        study.tell(trial, race.so_far[-1])
-    value = None if pruned else race.so_far[-1]
-    return _Measured(Attempt(options, value, race.mode, pruned=pruned), tuple(race.so_far), seconds)
+        study.tell(trial, rate)
+    attempt = Attempt(options, None if pruned else rate, mode, pruned=pruned)
+    return _Measured(attempt, tuple(rate for _, rate in outcomes), seconds)
 
 
-def _leave(study: Study, trial: Trial, why: str) -> None:
-    from optuna.trial import TrialState
-
-    trial.set_user_attr(UNFINISHED, why)
-    study.tell(trial, state=TrialState.FAIL)
-
-
-@dataclass(slots=True)
-class _Tally:
-    """What one mode's answers took."""
-
-    tokens: int = 0
-    decode_s: float = 0.0
-    prompt_tokens: int = 0
+def _race(models: OpenModels, plan: AttemptPlan, bar: Sequence[float]) -> Iterator[tuple[Mode, float]]:
+    """Yield the fastest mode after each request and its tokens per second, until they are behind `bar`."""
+    answers: dict[Mode, list[Summary]] = {mode: [] for mode in plan.modes}
+    for number, request in enumerate(plan.requests):
+        for mode, summaries in answers.items():
+            summary, _ = answered(models, replace(request, settings=EngineSettings(mode=mode)))
+            summaries.append(summary)
+        rates = _rates(answers)
+        fastest = max(rates, key=lambda mode: rates[mode])
+        yield fastest, rates[fastest]
+        if number < len(bar) and rates[fastest] < (1.0 - BEHIND) * bar[number]:
+            return
 
 
-@dataclass(slots=True)
-class _Race:
-    """The modes under some load options, request by request."""
-
-    so_far: list[float] = field(default_factory=list)
-    mode: Mode = "off"
-    _read: int = 0  # tokens of prompts, those from the cache not counted
-    _read_s: float = 0.0
-    _tallies: dict[Mode, _Tally] = field(default_factory=dict)
-
-    def run(self, models: OpenModels, plan: AttemptPlan, bar: Sequence[float], trial: Trial) -> bool:
-        """Answer the requests; return False when left early for being behind `bar`."""
-        for number, request in enumerate(plan.requests):
-            for mode in plan.modes:
-                self._add(mode, _answer(models, request, mode))
-            rates = {mode: self._rate(tally) for mode, tally in self._tallies.items()}
-            self.mode = max(rates, key=lambda mode: rates[mode])
-            self.so_far.append(rates[self.mode])
-            trial.report(self.so_far[-1], number)
-            is_last = number == len(plan.requests) - 1
-            if not is_last and number < len(bar) and self.so_far[-1] < (1.0 - BEHIND) * bar[number]:
-                return False
-        return True
-
-    def _add(self, mode: Mode, summary: Summary) -> None:
-        tally = self._tallies.setdefault(mode, _Tally())
-        tally.tokens += summary.tokens
-        tally.decode_s += summary.decode_s
-        tally.prompt_tokens += summary.prompt_tokens
-        self._read += summary.prompt_tokens - summary.cached_tokens
-        self._read_s += summary.prompt_s
-
-    def _rate(self, tally: _Tally) -> float:
-        """Return tokens per second of whole answers; a prompt costs what reading did, cached or not."""
-        reading_s = tally.prompt_tokens * self._read_s / self._read if self._read else 0.0
-        seconds = tally.decode_s + reading_s
+def _rates(answers: dict[Mode, list[Summary]]) -> dict[Mode, float]:
+    """Return tokens per second of whole answers; a prompt costs what reading did, cached or not."""
+    everything = [each for summaries in answers.values() for each in summaries]
+    read = sum(each.prompt_tokens - each.cached_tokens for each in everything)
+    read_s = sum(each.prompt_s for each in everything) / read if read else 0.0
+    rates: dict[Mode, float] = {}
+    for mode, summaries in answers.items():
+        seconds = sum(each.decode_s + read_s * each.prompt_tokens for each in summaries)
         if not seconds:
             raise EngineError("the answers were too short to measure anything")
-        return tally.tokens / seconds
-
-
-def _answer(models: OpenModels, request: Request, mode: Mode) -> Summary:
-    for event in models.generate(replace(request, settings=EngineSettings(mode=mode))):
-        if isinstance(event, Finished):
-            if event.reason == "cancelled":
-                raise Cancelled("the measurement was stopped")
-            return event.summary
-    raise EngineError("an answer broke off")
+        rates[mode] = sum(each.tokens for each in summaries) / seconds
+    return rates
 
 
 def _kept(trials: Sequence[FrozenTrial]) -> Iterator[_Measured]:
