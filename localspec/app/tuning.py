@@ -6,7 +6,7 @@ import argparse
 import re
 import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, ParamSpec, TypeVar, cast, get_args
@@ -19,13 +19,8 @@ from localspec.models.default_pair import suited
 from localspec.storage.profiles import Profile, Profiles
 from localspec.storage.tuned_settings import LoadOptions
 from localspec.tuning.events import TuneEvent
-from localspec.tuning.plan import QUICK_TRIALS, TRIALS, TunePlan
-from localspec.types import (
-    GenerationEvent,
-    ModelOptions,
-    Request,
-    TaskType,
-)
+from localspec.tuning.plan import QUICK_TRIALS, TRIALS, Opener, TunePlan
+from localspec.types import GenerationEvent, ModelOptions, Request, TaskType
 
 if TYPE_CHECKING:
     from localspec.hardware.placement.constraints import Placement
@@ -33,7 +28,6 @@ if TYPE_CHECKING:
     from localspec.storage.pair_identity import Identity
 
 
-OpenModelsAt = Callable[[LoadOptions], AbstractContextManager[TunableModels]]
 P = ParamSpec("P")
 T = TypeVar("T")
 _LONG_CALLS = ("choose_settings", "measure_plain", "measure_costs", "trace")
@@ -70,7 +64,7 @@ class Stop:
         if self._wanted.is_set():
             raise Cancelled("tuning was stopped")
 
-    def at(self, open_models: OpenModelsAt) -> OpenModelsAt:
+    def at(self, open_models: Opener) -> Opener:
         """Return how to open models that stop when asked."""
 
         @contextmanager
@@ -80,7 +74,7 @@ class Stop:
                 self._models = models
                 try:
                     self.check()
-                    yield stoppable(models, self)
+                    yield cast("TunableModels", _Stoppable(models, self))
                 finally:
                     self._models = None
 
@@ -96,16 +90,11 @@ class Stop:
             models.close()
 
 
-def stoppable(models: TunableModels, stop: Stop) -> TunableModels:
-    """Return open models of which every long call raises `Cancelled` once somebody asked to stop.
+class _Stoppable:
+    """Open models of which every long call raises `Cancelled` once somebody asked to stop.
 
     What a cancelled call brought would look like a short answer or a fast one.
     """
-    return cast("TunableModels", _Stoppable(models, stop))
-
-
-class _Stoppable:
-    """Passes everything on to open models."""
 
     def __init__(self, models: TunableModels, stop: Stop) -> None:
         self._models = models
@@ -201,11 +190,7 @@ def seated_pair(args: argparse.Namespace, on_plan: Callable[[Placement], None] |
 
     The draft model gets a seat even where it is not expected to pay: whether it does is to be measured.
     """
-    open_to_find = {
-        "mode": "auto",
-        "draft_length": None,
-        "fan_out": MAX_FAN_OUT,
-    }
+    open_to_find = {"mode": "auto", "draft_length": None, "fan_out": MAX_FAN_OUT}
     args = argparse.Namespace(**{**vars(args), **open_to_find})
     pair = pair_options(args)
     if args.no_fit:
@@ -266,9 +251,7 @@ def plan_of(pair: PairOptions, request: TuneRequest) -> TunePlan:
 
 
 def opener(
-    pair: PairOptions,
-    stop: Stop,
-    on_log: Callable[[LogLine], None] | None = None,
+    pair: PairOptions, stop: Stop, on_log: Callable[[LogLine], None] | None = None
 ) -> Callable[[LoadOptions], Worker]:
     """Return what opens the models in a process of their own, as a workplace says."""
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ctypes
 import time
-from types import TracebackType
 
 from localspec.errors import EngineError, UserError
 from localspec.llama.backends import device_handles, function
@@ -52,9 +51,7 @@ class Buffers:
     def __enter__(self) -> Buffers:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def read_s(self) -> float:

@@ -86,8 +86,8 @@ def costs_of(
         drafting: tuple[Mode, ...] = get_args(Mode)[1:]
         yield Costs((), left_out=tuple((mode, error.message) for mode in drafting))
         return
-    overheads = fit_overheads(models.now, calls, requests, (1.0 - CALLS_SHARE) * budget_s, models)
-    costs = Costs(tuple(calls), overheads, tuple(models.left_out.items()))
+    rounds = real_rounds(models.now, requests, (1.0 - CALLS_SHARE) * budget_s, models)
+    costs = Costs(tuple(calls), fit(calls, rounds), tuple(models.left_out.items()))
     keep_costs(path, key, costs)
     missing = [f"{mode} left out: {reason}" for mode, reason in costs.left_out]
     yield "; ".join(missing) or "whole rounds in every mode", len(calls) + 1 + len(missing)
@@ -137,7 +137,8 @@ def measure(
                 break
             yield found
         before = depth
-        most = min(most, int(READING_SHARE * budget_s / _seconds_per_token(found)))
+        token_s = min(seconds / size for size, seconds in found.verify)  # of a prompt, at most
+        most = min(most, int(READING_SHARE * budget_s / token_s))
 
 
 def _steady(models: TunableModels, request: CostRequest) -> CallCosts:
@@ -147,24 +148,16 @@ def _steady(models: TunableModels, request: CostRequest) -> CallCosts:
     return min(found, models.measure_costs(request), key=_unsteadiness)
 
 
-def _seconds_per_token(calls: CallCosts) -> float:
-    """Return what a token of a prompt takes at most."""
-    return min(seconds / size for size, seconds in calls.verify)
-
-
 @dataclass(frozen=True, slots=True)
-class _Kept:
+class _Kept(Costs):
     """Costs, and the name of everything that they depend on."""
 
-    key: str
-    calls: tuple[CallCosts, ...]
-    overheads: tuple[Overhead, ...]
-    left_out: tuple[tuple[Mode, str], ...] = ()
+    key: str = ""
 
 
 def keep_costs(path: Path, key: str, costs: Costs) -> None:
     """Write costs down; `key` names everything that they depend on. Raises `StoreError`."""
-    _file(path).write(_Kept(key, costs.calls, costs.overheads, costs.left_out))
+    _file(path).write(_Kept(costs.calls, costs.overheads, costs.left_out, key))
 
 
 def recall_costs(path: Path, key: str) -> Costs | None:
@@ -209,17 +202,6 @@ class RealRound:
     stats: RoundStats
     python_s: float
     first_call: int = 1
-
-
-def fit_overheads(
-    models: OpenModels,
-    calls: Sequence[CallCosts],
-    requests: Sequence[Request],
-    budget_s: float = ROUNDS_S,
-    reopened: ReopenedModels | None = None,
-) -> tuple[Overhead, ...]:
-    """Return what rounds of each possible mode take beside the calls, from a few real answers."""
-    return fit(calls, real_rounds(models, requests, budget_s, reopened))
 
 
 def real_rounds(

@@ -54,7 +54,10 @@ def flags(exported: Exported) -> Flags:
     if drafting and exported.draft is not None:
         found += draft_flags(exported.draft, exported.draft_threads or exported.draft.threads)
     for _, value in found:
-        _check_path(value)
+        if not value.isprintable():
+            raise UserError(
+                f"the path {value!r} cannot be written to a file", "rename the file or its folder"
+            )
     return [*found, *_speculation_flags(exported.settings)]
 
 
@@ -139,8 +142,3 @@ def _speculation(settings: EngineSettings) -> str:
         else:
             lines.append(f"{name} = {json.dumps(value)}")
     return "\n".join(lines) + "\n"
-
-
-def _check_path(value: str) -> None:
-    if not value.isprintable():
-        raise UserError(f"the path {value!r} cannot be written to a file", "rename the file or its folder")

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Self
 
 from localspec.errors import EngineError, UserError
 from localspec.inference.interface import OpenModels, TunableModels
 from localspec.storage.profiles import Profile
+from localspec.storage.tuned_settings import LoadOptions
 from localspec.tuning.events import Stage
 from localspec.types import EngineSettings, Message, Mode, ModelOptions, Request
 
@@ -24,6 +24,8 @@ TRACE_TOKENS = 2400  # of one task: more hardly changes what the simulation says
 FEWEST_TRACE_TOKENS = 400  # before time may end a trace
 
 _SHARES: dict[Stage, float] = {"machine": 0.6, "costs": 0.4, "traces": 0.25, "study": 0.35, "confirm": 0.4}
+
+Opener = Callable[[LoadOptions], AbstractContextManager[TunableModels]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,9 +106,7 @@ class ReopenedModels:
         self.again()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stack.close()
 
     def again(self) -> TunableModels:

@@ -7,8 +7,7 @@ killed goes on where it was.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Generator, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import islice
@@ -47,6 +46,7 @@ from localspec.tuning.plan import (
     ANSWER_TOKENS,
     FEWEST_TRACE_TOKENS,
     TRACE_TOKENS,
+    Opener,
     ReopenedModels,
     TunePlan,
     left_s,
@@ -61,8 +61,6 @@ from localspec.tuning.study import Search, Tried, best, predicted, search
 from localspec.tuning.study_file import StudyKey
 from localspec.tuning.traces import append, load, record, with_tokens
 from localspec.types import EngineSettings, Mode, ModelOptions, Request, TaskType
-
-Opener = Callable[[LoadOptions], AbstractContextManager[TunableModels]]
 
 ATTEMPT_PROMPTS = 2  # of the first profile, for each way to open the models
 ATTEMPT_TOKENS = 64

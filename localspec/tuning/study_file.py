@@ -12,8 +12,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, Self
 
 from localspec.errors import StoreError
 from localspec.storage.paths import PRIVATE_FILE, make_private_folder
@@ -98,9 +97,7 @@ class StudyFile:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
@@ -151,12 +148,7 @@ def _prepare(path: Path) -> None:
             raise _Unusable from error
 
 
-class _Connection(Protocol):
-    def execute(self, statement: str, /) -> object:
-        """Run a statement."""
-
-
-def _relax(connection: _Connection, _: object) -> None:
+def _relax(connection: sqlite3.Connection, _: object) -> None:
     """Do not wait for the disk: a power cut may cost the last trials, never the file."""
     connection.execute("PRAGMA synchronous = NORMAL")
 

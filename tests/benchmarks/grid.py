@@ -19,7 +19,7 @@ import numpy as np
 from localspec.decoding.measurements import Costs, Trace, TraceRequest
 from localspec.inference.runtime import Runtime
 from localspec.storage.profiles import Profile, profiles
-from localspec.tuning.costs import fit_overheads, measure
+from localspec.tuning.costs import fit, measure, real_rounds
 from localspec.tuning.plan import requests
 from localspec.tuning.simulator.simulator import Simulator
 from localspec.tuning.space import space_of
@@ -76,7 +76,7 @@ def tune(runtime: Runtime, profile: Profile, prompts: Sequence[str], trials: int
     began = time.perf_counter()
     asked = list(requests(runtime, profile, prompts))
     calls = tuple(measure(runtime, budget_s=10))
-    costs = Costs(calls, fit_overheads(runtime, calls, asked[:6], 8))
+    costs = Costs(calls, fit(calls, real_rounds(runtime, asked[:6], 8)))
     segments = tuple(runtime.trace(TraceRequest(request)) for request in asked)
     simulator = Simulator(Trace(profile.sampling, segments), costs)
     count = len(segments)

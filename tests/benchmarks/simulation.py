@@ -18,7 +18,7 @@ from localspec.decoding.measurements import CallCosts, Costs, Overhead, Trace, T
 from localspec.demo import bundled_pair, prompts
 from localspec.inference.runtime import Runtime
 from localspec.testing.paced import Pacing
-from localspec.tuning.costs import fit_overheads, measure
+from localspec.tuning.costs import fit, measure, real_rounds
 from localspec.tuning.simulator.simulator import Simulator
 from localspec.types import (
     EngineSettings,
@@ -120,7 +120,7 @@ def measured(runtime: Runtime, requests: Sequence[Request]) -> Costs:
     """Measure calls and overheads."""
     began = time.perf_counter()
     calls = tuple(measure(runtime))
-    costs = Costs(calls, fit_overheads(runtime, calls, requests))
+    costs = Costs(calls, fit(calls, real_rounds(runtime, requests)))
     for each in costs.calls:
         verify = "  ".join(f"{size}: {seconds * 1e3:.2f}" for size, seconds in each.verify[:9])
         step = "  ".join(f"{size}: {seconds * 1e3:.2f}" for size, seconds in each.step)

@@ -12,7 +12,7 @@ import pytest
 
 from localspec.app import tuning
 from localspec.app.options import PairOptions
-from localspec.app.tuning import Stop, opener, stoppable
+from localspec.app.tuning import Stop, opener
 from localspec.decoding.measurements import CallCosts, CostRequest
 from localspec.errors import Cancelled, EngineError
 from localspec.inference.interface import TunableModels
@@ -140,12 +140,12 @@ def test_nothing_is_opened_after_a_stop() -> None:
 
 def test_models_that_nobody_stops_answer_as_ever() -> None:
     models = ScriptedModels(says("hello ", "world"))
-    stopping = stoppable(cast(TunableModels, models), Stop())
-    assert [type(event) for event in stopping.generate(Request("Hi"))] == [
-        type(event) for event in ScriptedModels(says("hello ", "world")).generate(Request("Hi"))
-    ]
-    assert (stopping.target, stopping.draft, stopping.notes) == (models.target, models.draft, ())
-    assert stopping.choose_settings()[0].mode == "ssd"
+    with Stop().at(openers(models))(LoadOptions()) as stopping:
+        assert [type(event) for event in stopping.generate(Request("Hi"))] == [
+            type(event) for event in ScriptedModels(says("hello ", "world")).generate(Request("Hi"))
+        ]
+        assert (stopping.target, stopping.draft, stopping.notes) == (models.target, models.draft, ())
+        assert stopping.choose_settings()[0].mode == "ssd"
 
 
 PAIR = PairOptions(

@@ -14,7 +14,7 @@ from localspec.decoding.measurements import CallCosts, Costs, Overhead
 from localspec.errors import Cancelled
 from localspec.inference.interface import OpenModels
 from localspec.testing.paced import Pacing
-from localspec.tuning.costs import RealRound, fit, fit_overheads, measure, real_rounds
+from localspec.tuning.costs import RealRound, fit, measure, real_rounds
 from localspec.tuning.simulator.call_times import Timing
 from localspec.types import (
     DraftOrigin,
@@ -175,7 +175,7 @@ def test_without_time_every_mode_answers_once() -> None:
 
 
 def test_what_cannot_draft_ahead_has_no_such_overhead() -> None:
-    found = fit_overheads(cast(OpenModels, Answering(prepares=False)), CALLS, REQUESTS)
+    found = fit(CALLS, real_rounds(cast(OpenModels, Answering(prepares=False)), REQUESTS))
     assert [overhead.mode for overhead in found] == ["off", "ngram", "sd"]
 
 
@@ -192,7 +192,7 @@ def test_real_answers_on_pretended_cards_are_explained(demo_target: Path, demo_d
         target, replace(target, path=demo_draft), Pacing(0.02, 0.02), Pacing(0.005, 0.01)
     ) as models:
         calls = tuple(measure(models, depths=(32,), budget_s=0.2))
-        found = fit_overheads(models, calls, requests)
+        found = fit(calls, real_rounds(models, requests))
     assert [overhead.mode for overhead in found] == ["off", "ngram", "sd", "ssd"]
     assert min(overhead.verify for overhead in found) > 0
     assert {overhead.step for overhead in found if overhead.mode != "sd"} == {1.0}

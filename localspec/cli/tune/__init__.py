@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import shlex
-import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -32,8 +31,8 @@ from localspec.cli.shared.arguments import (
     verb_parser,
     whole,
 )
-from localspec.cli.shared.console import INTERRUPTED, SUCCESS, is_terminal, on_interrupt, print_json, say
-from localspec.cli.tune.display import view
+from localspec.cli.shared.console import INTERRUPTED, SUCCESS, on_interrupt, print_json, say
+from localspec.cli.tune.display import results_width, view
 from localspec.errors import Cancelled, UserError
 from localspec.storage import paths
 from localspec.storage.profiles import profiles
@@ -46,7 +45,6 @@ if TYPE_CHECKING:
     from localspec.hardware.placement.constraints import Placement
     from localspec.tuning.events import TaskResult, TuneProgress
 
-_WIDE = 200  # columns of what is no terminal: each result on a line
 EXPORTS = ("llama-server", "preset.ini", "llama-swap", "toml")
 REPORT_FILE = "localspec-tune.html"
 
@@ -184,7 +182,7 @@ def _print_results(
         }
         print_json(value)
     else:
-        width = shutil.get_terminal_size().columns if is_terminal(sys.stdout) else _WIDE
+        width = results_width()
         for line in result_lines(progress.results, width, glyphs(sys.stdout.encoding)):
             print(line)
     if progress.results:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from textwrap import wrap
-from types import TracebackType
 from typing import Self, TextIO
 
 from localspec.cli.shared.console import colours_unwanted, is_terminal, say
@@ -45,6 +45,12 @@ from localspec.units import duration
 _BAR = 24  # columns at most
 _CURVE = 40
 _FEWEST = 8  # columns worth drawing a bar in
+_WIDE = 200
+
+
+def results_width() -> int:
+    """Return the columns for results; what is no terminal has room for each on a line."""
+    return shutil.get_terminal_size().columns if is_terminal(sys.stdout) else _WIDE
 
 
 def lasting(
@@ -148,9 +154,7 @@ class TuneView:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.end()
 
     def take(self, event: TuneEvent) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -17,6 +16,7 @@ from localspec.app.options import PairOptions
 from localspec.app.tuned_pair import without_given
 from localspec.app.tuning import TuneRequest, at_workplace, identity_of, plan_of, profiles_of, seated_pair
 from localspec.cli.shared.console import FAILURE, SUCCESS, is_terminal, print_json, say
+from localspec.cli.tune.display import results_width
 from localspec.errors import LocalSpecError, UserError
 from localspec.storage import paths
 from localspec.storage.profiles import profiles
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from localspec.tuning.export import ExportForm
 
 
-_WIDE = 200
 _PAGE = b"<!doctype html"
 _HEAD = ("", "task", "settings", "tok/s", "of plain (95%)", "tuned")
 _RIGHT = frozenset({3})
@@ -62,7 +61,7 @@ def show(args: argparse.Namespace) -> int:
     if not listed:
         for_tasks = f" for {', '.join(chosen)}" if chosen else ""
         say(f"nothing is tuned yet{for_tasks}; `localspec tune` does it")
-    width = shutil.get_terminal_size().columns if is_terminal(sys.stdout) else _WIDE
+    width = results_width()
     for line in lines(listed, width, datetime.now(UTC)):
         print(line)
     return SUCCESS
@@ -217,14 +216,6 @@ def _agrees(question: str) -> bool:
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
-@dataclass(frozen=True, slots=True)
-class ExportedTask:
-    """A task's settings as text."""
-
-    task: TaskType
-    text: str
-
-
 def main(args: argparse.Namespace) -> int:
     """Print the settings of the models that the arguments name."""
     from localspec.storage.tuned_settings import recall_workplace
@@ -235,7 +226,7 @@ def main(args: argparse.Namespace) -> int:
     opened = pair if workplace is None else at_workplace(pair, without_given(workplace, args))
     found = exported(args.export, opened, identity, tasks_of(args))
     if args.json:
-        values = [asdict(each) for each in found]
+        values = [{"task": task, "text": text} for task, text in found.items()]
         print_json({"format": args.export, "tasks": values})
     else:
         print(together(args.export, found), end="")
@@ -244,12 +235,12 @@ def main(args: argparse.Namespace) -> int:
 
 def exported(
     form: ExportForm, opened: PairOptions, identity: Identity, tasks: tuple[TaskType, ...]
-) -> list[ExportedTask]:
+) -> dict[TaskType, str]:
     """Return the settings of tasks, of all that are tuned without any; raises UserError without settings."""
     from localspec.storage.tuned_settings import recall
     from localspec.tuning.export import Exported, export
 
-    name, found, missing = pair_name(identity), [], []
+    name, found, missing = pair_name(identity), dict[TaskType, str](), []
     for task in tasks or cast("tuple[TaskType, ...]", get_args(TaskType)):
         recalled = recall(identity, task)
         if recalled.tuned is None:
@@ -259,7 +250,7 @@ def exported(
             say(f"note: {task}: out of date: {change}")
         title = f"{name.replace(' ', '')}-{task}"
         given = Exported(title, recalled.tuned.settings, opened.target, opened.draft, opened.draft_threads)
-        found.append(ExportedTask(task, export(form, given)))
+        found[task] = export(form, given)
     if not found or (tasks and missing):
         raise UserError(
             f"{name} is not tuned" + (f" for {', '.join(missing)}" if tasks else ""),
@@ -268,12 +259,11 @@ def exported(
     return found
 
 
-def together(form: ExportForm, found: list[ExportedTask]) -> str:
+def together(form: ExportForm, found: dict[TaskType, str]) -> str:
     """Return all settings as one text, which is one file where the format allows for several."""
     if form == "llama-swap":
-        blocks = [each.text.replace("models:\n", "", 1) for each in found]
-        return "models:\n" + "\n".join(blocks)
+        return "models:\n" + "\n".join(text.replace("models:\n", "", 1) for text in found.values())
     if len(found) == 1:
-        return found[0].text
+        return next(iter(found.values()))
     mark = ";" if form == "preset.ini" else "#"
-    return "\n".join(f"{mark} {each.task}\n{each.text}" for each in found)
+    return "\n".join(f"{mark} {task}\n{text}" for task, text in found.items())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from localspec.decoding.measurements import Costs, Trace
@@ -22,16 +22,6 @@ from localspec.tuning.study import Search, importance, landscape, search
 from localspec.tuning.traces import load, with_tokens
 from localspec.types import EngineSettings, ModelOptions
 
-
-@dataclass(frozen=True, slots=True)
-class _Scene:
-    """What all tasks share."""
-
-    plan: TunePlan
-    folder: RunFolder
-    state: RunState
-
-
 BUDGETS = (1, 2, 3, 4, 6, 8, 12, 16, 24)
 
 
@@ -44,8 +34,9 @@ def gather(plan: TunePlan, identity: Identity) -> ReportInput | None:
     state = folder.state.read() or RunState(0)
     costs = recall_costs(folder.costs, state.costs_key) or recall_costs(folder.costs, state.earlier_costs)
     found = [(profile, folder.result(profile.task)) for profile in plan.profiles]
+    evidence = state.evidence()
     tasks = [
-        _task(_Scene(plan, folder, state), profile, result, costs)
+        _task(plan, folder, evidence.get(result.task, TaskState(result.task)), profile, result, costs)
         for profile, result in found
         if result is not None
     ]
@@ -63,19 +54,25 @@ def gather(plan: TunePlan, identity: Identity) -> ReportInput | None:
     )
 
 
-def _task(scene: _Scene, profile: Profile, result: TaskResult, costs: Costs | None) -> TaskReport:
+def _task(
+    plan: TunePlan,
+    folder: RunFolder,
+    task: TaskState,
+    profile: Profile,
+    result: TaskResult,
+    costs: Costs | None,
+) -> TaskReport:
     """Return a task's report; without the evidence where that is gone."""
-    task = scene.state.evidence().get(result.task, TaskState(result.task))
-    kept = load(scene.folder.traces(result.task), task.trace_key)
+    kept = load(folder.traces(result.task), task.trace_key)
     segments = with_tokens(kept[: task.segments])
     if costs is None or not segments:
         return TaskReport(result)
     profile = replace(profile, sampling=task.sampling or profile.sampling)
     simulator = Simulator(Trace(profile.sampling, segments), costs)
-    has_draft, fan_out = scene.plan.draft is not None, scene.plan.max_fan_out
+    has_draft, fan_out = plan.draft is not None, plan.max_fan_out
     where = space_of(profile.sampling, costs, has_draft=has_draft, max_fan_out=fan_out)
     request = Search(where, shares=shares(len(segments)), trials=0)
-    tried = tuple(search(_never, request, scene.folder.studies, study_key(result.task, task.study_key)))
+    tried = tuple(search(_never, request, folder.studies, study_key(result.task, task.study_key)))
     return TaskReport(
         result,
         hit_rates=tuple(_hit_rates(simulator, result.settings)) if "ssd" in where.modes else (),
