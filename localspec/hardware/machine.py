@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
@@ -63,15 +63,10 @@ def known_machine(
     if kept is not None or not may_measure:
         return _judged(kept or sight.machine)
     measured = measure_rates(sight.machine, on_progress=on_progress)
-    if _is_complete(sight, measured):
+    if {rate.device for rate in measured.rates} == {device.id for device in sight.machine.devices}:
         with suppress(StoreError, UserError):  # a full disk costs the measuring next time, nothing else
             keep(sight, measured)
     return measured
-
-
-def _is_complete(sight: Sight, measured: Machine) -> bool:
-    """Tell whether the rates are worth keeping: every device gave one."""
-    return {rate.device for rate in measured.rates} == {device.id for device in sight.machine.devices}
 
 
 def _answers(work: Sequence[Job], seconds: float) -> Iterator[Measured | Refused]:
@@ -79,7 +74,8 @@ def _answers(work: Sequence[Job], seconds: float) -> Iterator[Measured | Refused
     left = tuple(work)
     while left:
         try:
-            with closing(_begun(left, seconds * len(left) / len(work))) as values:
+            share_s = seconds * len(left) / len(work)
+            with closing(values_of(measure, PATIENCE_S + 3 * share_s, left, share_s)) as values:
                 for value in values:
                     left = left[1:]
                     yield value
@@ -90,10 +86,6 @@ def _answers(work: Sequence[Job], seconds: float) -> Iterator[Measured | Refused
         except EngineError as error:  # no process, no llama.cpp: the next one would fare no better
             yield from (Refused(job, str(error)) for job in left)
             return
-
-
-def _begun(work: Sequence[Job], seconds: float) -> Generator[Measured | Refused, None, None]:
-    return values_of(measure, PATIENCE_S + 3 * seconds, work, seconds)
 
 
 def _judged(machine: Machine) -> Machine:

@@ -134,16 +134,15 @@ class Contexts:
 
     def cancel(self) -> None:
         """Stop what both models do, if they are at work; callable from any thread."""
-        if self._at_work:
-            self.target.cancel()
-            if self.draft is not None:
-                self.draft.cancel()
+        for context in (self.target, self.draft) if self._at_work else ():
+            if context is not None:
+                context.cancel()
 
     def _resume(self) -> None:
         """Take back a cancel that nobody has noticed."""
-        self.target.resume()
-        if self.draft is not None:
-            self.draft.resume()
+        for context in (self.target, self.draft):
+            if context is not None:
+                context.resume()
 
 
 class CostedEngine(Engine):

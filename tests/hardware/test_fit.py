@@ -7,8 +7,7 @@ import pytest
 
 from localspec.errors import UserError
 from localspec.hardware.device_info import DeviceInfo, Machine
-from localspec.hardware.memory.budget import parse_reserve, reserve_on
-from localspec.hardware.memory.fit import Models, check_fit
+from localspec.hardware.memory.budget import Models, check_fit, parse_reserve, reserve_on
 from localspec.hardware.memory.needs import DeviceNeed, LayerSplit, MemoryRequest, estimate
 from localspec.models.shape import LayerShape, ModelShape
 

@@ -9,8 +9,7 @@ from itertools import chain
 from localspec import units
 from localspec.errors import EngineError, UserError
 from localspec.hardware.device_info import Machine
-from localspec.hardware.memory.budget import MemoryBudget, reserve_on
-from localspec.hardware.memory.fit import check_fit, ways_out
+from localspec.hardware.memory.budget import MemoryBudget, check_fit, reserve_on, ways_out
 from localspec.hardware.memory.needs import CacheTypes, LayerSplit, MemoryRequest, Needs, exact
 from localspec.hardware.placement import words
 from localspec.hardware.placement.candidates import PlacementCandidate, PlacementSearch
