@@ -170,10 +170,10 @@ def as_message(text: str) -> str:
 def read_mode(argument: str) -> Mode | None:
     """Return the mode that a word names, None for `auto`; raises UserError."""
     word = argument.lower()
-    for mode in get_args(Mode):
-        if _MODE_ALIASES.get(word, word) == mode:
-            return cast("Mode", mode)
-    if word == _AUTO:
+    mode = _MODE_ALIASES.get(word, word)
+    if mode in get_args(Mode):
+        return cast("Mode", mode)
+    if mode == _AUTO:
         return None
     raise UserError(f"there is no mode `{argument}`", f"modes: {', '.join(_MODE_WORDS)}")
 

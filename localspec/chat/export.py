@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 from localspec.chat.messages import AnswerRecord, Attachment, ChatInfo, State, StoredMessage
 from localspec.chat.store.record_codec import from_plain, to_plain
+from localspec.chat.thinking import fenced
 from localspec.chat.tree import Tree
 from localspec.errors import UserError
 from localspec.storage.json_file import UnexpectedError, checked
@@ -33,7 +34,6 @@ _STATES: dict[State, str] = {
 MAX_BYTES = 512 * 2**20  # of a file that is imported
 Format = Literal["md", "json"]
 _FENCE = re.compile(r"^ {0,3}(`{3,}|~{3,})([^\n]*)$", re.MULTILINE)
-_TICKS = re.compile(r"`+")
 
 
 def when(time_s: float) -> str:
@@ -91,13 +91,9 @@ def _message_parts(message: StoredMessage) -> Iterator[str]:
 
 
 def _attached(attachment: Attachment) -> str:
-    longest = max(map(len, _TICKS.findall(attachment.text)), default=0)
-    fence = "`" * max(3, longest + 1)
     name = " ".join(attachment.name.replace("`", "'").split())
     ending = name.rpartition(".")[2] if "." in name else ""
-    language = ending if ending.isalnum() else ""
-    line_end = "" if attachment.text.endswith("\n") else "\n"
-    return f"`{name}`\n\n{fence}{language}\n{attachment.text}{line_end}{fence}"
+    return f"`{name}`\n\n" + fenced(attachment.text or "\n", ending if ending.isalnum() else "")
 
 
 def _closed(text: str) -> str:
@@ -121,33 +117,19 @@ _YEAR_9999 = 253_370_764_800.0  # begins: all of it no calendar of a zone furthe
 Parsed = tuple[ChatInfo, tuple[StoredMessage, ...], dict[int, AnswerRecord]]
 
 
-def parse(text: str) -> Parsed:
-    """Return the chat, messages and records of an exported chat, with the numbers that the file uses.
+def parse_all(text: str, name: str = "") -> tuple[Parsed, ...]:
+    """Return the chats of exports that follow each other, with the numbers that the file uses.
 
-    Raises UserError with the place of the first thing that is wrong.
+    Raises UserError with `name` and the place of the first thing that is wrong.
     """
-    with _explained(""):
-        return _parsed(json.loads(text))
-
-
-def parse_all(text: str) -> Iterator[Parsed]:
-    """Yield the chats of several exports that follow each other."""
-    decoder, end, number = json.JSONDecoder(), 0, 0
-    while number == 0 or end < len(text):
-        number += 1
-        with _explained(f"chat {number} of the file: " * (number > 1)):
+    decoder, end = json.JSONDecoder(), 0
+    found: list[Parsed] = []
+    while not found or end < len(text):
+        with _explained(f"{name}: " * bool(name) + f"chat {len(found) + 1} of the file: " * bool(found)):
             value, end = decoder.raw_decode(text, _skip_space(text, end))
-            parsed = _parsed(value)
-        yield parsed
+            found.append(_parsed(value))
         end = _skip_space(text, end)
-
-
-def parse_named(text: str, name: str) -> tuple[Parsed, ...]:
-    """Return all chats of a text; what is wrong with it is said with its name."""
-    try:
-        return tuple(parse_all(text))
-    except UserError as error:
-        raise UserError(f"{name}: {error.message}", error.hint) from None
+    return tuple(found)
 
 
 def read_chats(path: Path, name: str = "") -> tuple[Parsed, ...]:
@@ -160,7 +142,7 @@ def read_chats(path: Path, name: str = "") -> tuple[Parsed, ...]:
         raise UserError(f"`{path}` is not UTF-8 text, at offset {error.start}", "save it as UTF-8") from None
     except OSError as error:
         raise UserError(f"cannot read `{path}`: {error.strerror or error}", "check the name") from None
-    return parse_named(text, name or f"`{path}`")
+    return parse_all(text, name or f"`{path}`")
 
 
 def _skip_space(text: str, place: int) -> int:
@@ -173,6 +155,8 @@ def _skip_space(text: str, place: int) -> int:
 def _explained(where: str) -> Iterator[None]:
     try:
         yield
+    except UserError as error:
+        raise UserError(f"{where}{error.message}", error.hint) from None
     except UnexpectedError as error:
         raise UserError(f"{where}not a chat that can be imported: {error}") from None
     except (ValueError, RecursionError) as error:

@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
+from itertools import zip_longest
 
 from localspec.chat.messages import AnswerRecord
 from localspec.decoding.tally import HitCounter
@@ -227,10 +227,8 @@ def figures(answer: ComparedAnswer, plain: float | None) -> tuple[str, ...]:
 
 def first_difference(one: str, other: str) -> int | None:
     """Return where two texts first differ, None if they are equal."""
-    if one == other:
-        return None
-    pairs = takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))
-    return sum(1 for _ in pairs)
+    pairs = enumerate(zip_longest(one, other))
+    return next((at for at, (mine, others) in pairs if mine != others), None)
 
 
 def verdict(answers: Sequence[ComparedAnswer]) -> str:

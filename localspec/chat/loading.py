@@ -51,10 +51,6 @@ class Failed:
 LoadState = Closed | Loading | Ready | Failed
 
 
-def _ignore(_state: LoadState) -> None:
-    """Tell nobody."""
-
-
 class ModelLoader:
     """Holder of the open models; every method may be called from any thread.
 
@@ -65,7 +61,7 @@ class ModelLoader:
     def __init__(
         self,
         open_models: Opener,
-        on_change: Callable[[LoadState], None] = _ignore,
+        on_change: Callable[[LoadState], None] = lambda _state: None,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:

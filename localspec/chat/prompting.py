@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from localspec.chat.messages import AnswerRecord, Attachment, StoredMessage
-from localspec.chat.thinking import without_thinking
+from localspec.chat.messages import AnswerRecord, StoredMessage
+from localspec.chat.thinking import fenced, without_thinking
 from localspec.types import Message
 
 _answer_alone = lru_cache(maxsize=4096)(without_thinking)  # of long chats, again with every question
@@ -67,15 +66,8 @@ def messages_of(exchange: Sequence[StoredMessage], *, continues: bool = False) -
 def _content(message: StoredMessage) -> str:
     if message.role == "assistant":
         return _answer_alone(message.content)
-    return "\n\n".join(part for part in (*_written_out(message.attachments), message.content) if part)
-
-
-def _written_out(attachments: Iterable[Attachment]) -> Iterable[str]:
-    for attachment in attachments:
-        runs = re.findall(r"`+", attachment.text)
-        fence = "`" * max(3, 1 + max(map(len, runs), default=0))
-        end = "" if attachment.text.endswith("\n") or not attachment.text else "\n"
-        yield f"File {attachment.name}:\n{fence}\n{attachment.text}{end}{fence}"
+    files = [f"File {file.name}:\n{fenced(file.text)}" for file in message.attachments]
+    return "\n\n".join(part for part in (*files, message.content) if part)
 
 
 WARN_ABOVE = 0.8

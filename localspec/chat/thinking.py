@@ -46,6 +46,14 @@ def code_blocks(text: str) -> Iterator[CodeBlock]:
             start = line_end(text, start)
 
 
+def fenced(text: str, language: str = "") -> str:
+    """Return a text as a block of code, in a fence that is longer than any inside."""
+    longest = max(map(len, re.findall(r"`+", text)), default=0)
+    fence = "`" * max(3, longest + 1)
+    line_end = "" if text.endswith("\n") or not text else "\n"
+    return f"{fence}{language}\n{text}{line_end}{fence}"
+
+
 def line_end(text: str, start: int) -> int:
     """Return where the next line begins."""
     return text.find("\n", start) + 1 or len(text)

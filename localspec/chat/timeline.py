@@ -101,39 +101,29 @@ class History:
     """The rounds of an answer, written or still being written."""
 
     def __init__(self, rounds: Sequence[RoundDone] = ()) -> None:
-        self._prompt: RoundDone | None = None
+        self.prompt: RoundDone | None = None  # the round that read it
         self._rounds: list[RoundDone] = []
         self._tokens = [0]  # before round i
         self._seconds = [0.0]  # before round i
         self._positions: list[list[int]] = []
-        self._totals = Totals()
+        self.totals = Totals()
         self._wanted = 0  # rounds whose draft the draft model could have prepared
         self.add(rounds)
 
     def __len__(self) -> int:
         return len(self._rounds)
 
-    @property
-    def prompt(self) -> RoundDone | None:
-        """Return the round that read the prompt."""
-        return self._prompt
-
-    @property
-    def totals(self) -> Totals:
-        """Return the sums."""
-        return self._totals
-
     def add(self, rounds: Sequence[RoundDone]) -> None:
         """Append rounds."""
         for round_ in rounds:
-            if self._prompt is None:
-                self._prompt = round_
+            if self.prompt is None:
+                self.prompt = round_
             else:
                 self._add(round_)
 
     def _add(self, round_: RoundDone) -> None:
-        stats, totals = round_.stats, self._totals
-        before = self._rounds[-1] if self._rounds else self._prompt
+        stats, totals = round_.stats, self.totals
+        before = self._rounds[-1] if self._rounds else self.prompt
         hit = stats.origin is DraftOrigin.AHEAD
         self._rounds.append(round_)
         totals.rounds += 1
@@ -175,12 +165,12 @@ class History:
         """Return the seconds per column at which a usual round can be read."""
         if not self._rounds:
             return SCALES_S[6]
-        wanted = self._totals.seconds / len(self._rounds) / COLUMNS_PER_ROUND
+        wanted = self.totals.seconds / len(self._rounds) / COLUMNS_PER_ROUND
         return SCALES_S[min(bisect_left(SCALES_S, wanted), len(SCALES_S) - 1)]
 
     def zoomed(self, scale_s: float, steps: int) -> float:
         """Return a scale some steps coarser (or finer, if negative), with at most a round in a column."""
-        mean_s = self._totals.seconds / max(1, len(self._rounds))
+        mean_s = self.totals.seconds / max(1, len(self._rounds))
         coarsest = max(0, bisect_right(SCALES_S, mean_s) - 1)
         return SCALES_S[max(0, min(bisect_left(SCALES_S, scale_s) + steps, coarsest))]
 
@@ -215,14 +205,6 @@ class History:
             _fill(draft, begin, max(begin + 1, min(half(begin_s + stats.ahead_s), end)), Work.AHEAD)
         return begin
 
-    def speeds(self, width: int) -> tuple[float, ...]:
-        """Return the course of tokens per second over the whole answer, smoothed."""
-        return self._course(width, self.speed)
-
-    def lengths(self, width: int) -> tuple[float, ...]:
-        """Return the course of tokens per round over the whole answer, smoothed."""
-        return self._course(width, self.length)
-
     def speed(self, first: int = 0, last: int | None = None) -> float:
         """Return the tokens per second over some rounds, all by default."""
         last = len(self) if last is None else last
@@ -238,7 +220,8 @@ class History:
         """Return the first of the rounds that count as the present."""
         return max(0, len(self) - SMOOTHING)
 
-    def _course(self, width: int, figure: Callable[[int, int], float]) -> tuple[float, ...]:
+    def course(self, width: int, figure: Callable[[int, int], float]) -> tuple[float, ...]:
+        """Return the course of `speed` or `length` over the whole answer, smoothed."""
         rounds = len(self)
         if not rounds:
             return ()

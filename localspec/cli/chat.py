@@ -7,11 +7,12 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING
 
 from localspec.app import figures
 from localspec.app.options import DRAFT_MODES, MODES, pair_options, profiles_named, session_request
 from localspec.app.tuned_pair import KnownPair
+from localspec.chat.commands import read_mode
 from localspec.chat.session import ChatSession
 from localspec.cli.shared import opening
 from localspec.cli.shared.answer import write_answer
@@ -35,7 +36,7 @@ from localspec.cli.shared.console import (
 from localspec.errors import ContextFullError, EngineError, StoreError, UserError
 from localspec.models.default_pair import name_of
 from localspec.storage.paths import chats_file
-from localspec.types import Finished, Mode, ModeChanged
+from localspec.types import Finished, ModeChanged
 
 if TYPE_CHECKING:
     from localspec.chat.answer_settings import AnswerOptions
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
     from localspec.chat.store import Store
     from localspec.inference.interface import OpenModels
 
-_MODES: tuple[Mode, ...] = get_args(Mode)
 _MAKE_ROOM = "/undo takes back the last turn, /clear starts over"
 _FENCE = '"""'
 
@@ -131,7 +131,8 @@ class Dialogue:
                 if not reader.interactive:
                     raise
                 tell(error)
-            if self._was_cancelled and not reader.interactive:
+            cancelled = self._last is not None and self._last.reason == "cancelled"
+            if cancelled and not reader.interactive:
                 return INTERRUPTED
         return SUCCESS
 
@@ -157,10 +158,6 @@ class Dialogue:
                 if not reader.interactive:
                     raise
                 tell(error)
-
-    @property
-    def _was_cancelled(self) -> bool:
-        return self._last is not None and self._last.reason == "cancelled"
 
     def _enter(self, entry: Entry) -> None:
         if entry.text.startswith("/") and not entry.is_block:
@@ -273,7 +270,7 @@ class Dialogue:
                 f"mode {argument} needs a draft model", "start again with -md FILE, or use /mode ngram"
             )
         if argument:
-            self._session.mode = next((mode for mode in _MODES if mode == argument), None)
+            self._session.mode = read_mode(argument)
         say(self.mode_line())
 
     def _stats(self, _argument: str) -> None:

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import re
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from localspec.cli.shared.arguments import Parser, verb_parser, whole
-from localspec.cli.shared.console import SUCCESS, colours_unwanted, is_terminal, read_utf8, say
+from localspec.cli.shared.console import (
+    SUCCESS,
+    colours_unwanted,
+    is_terminal,
+    print_json,
+    read_utf8,
+    say,
+)
 from localspec.errors import UserError
 from localspec.storage import paths
 from localspec.storage.paths import expanded, make_private_folder, write_atomically
@@ -75,10 +81,10 @@ def write(store: Store, files: Sequence[ExportFile], *, force: bool) -> None:
 
 def read(name: str) -> tuple[Parsed, ...]:
     """Return the chats of an exported file; `-` is standard input."""
-    from localspec.chat.export import MAX_BYTES, parse_named, read_chats
+    from localspec.chat.export import MAX_BYTES, parse_all, read_chats
 
     if name == "-":
-        return parse_named(read_utf8(sys.stdin, MAX_BYTES), "standard input")
+        return parse_all(read_utf8(sys.stdin, MAX_BYTES), "standard input")
     return read_chats(expanded(name), f"`{name}`")
 
 
@@ -98,7 +104,6 @@ def _file_name(chat: ChatInfo, form: Format) -> str:
     return f"{when(chat.created)[:10]}-{words}-{chat.id}.{form}"
 
 
-SCHEMA = 1
 # What a model wrote must not move the cursor or retitle the window.
 _CONTROL = dict.fromkeys({*range(0x20), *range(0x7F, 0xA0)} - {ord("\n"), ord("\t")})
 _BOLD, _PLAIN = "\x1b[1m", "\x1b[0m"
@@ -107,7 +112,7 @@ _BOLD, _PLAIN = "\x1b[1m", "\x1b[0m"
 def print_chats(chats: Sequence[ChatInfo], *, as_json: bool) -> None:
     """Print one line for each chat."""
     if as_json:
-        _print_json("chats", [_chat_json(chat) for chat in chats])
+        print_json({"chats": [_chat_json(chat) for chat in chats]})
         return
     width = max((len(str(chat.id)) for chat in chats), default=0)
     for chat in chats:
@@ -117,18 +122,7 @@ def print_chats(chats: Sequence[ChatInfo], *, as_json: bool) -> None:
 def print_hits(hits: Sequence[SearchHit], *, as_json: bool) -> None:
     """Print where something was found, the chat above the excerpts from it."""
     if as_json:
-        _print_json(
-            "hits",
-            [
-                {
-                    "chat": _chat_json(hit.chat),
-                    "message": hit.message,
-                    "excerpt": hit.excerpt,
-                    "marks": hit.marks,
-                }
-                for hit in hits
-            ],
-        )
+        print_json({"hits": [asdict(hit) | {"chat": _chat_json(hit.chat)} for hit in hits]})
         return
     bold = is_terminal(sys.stdout) and not colours_unwanted()
     above = None
@@ -173,22 +167,11 @@ def _marked(hit: SearchHit) -> str:
 
 
 def _chat_json(chat: ChatInfo) -> dict[str, object]:
-    return {
-        "id": chat.id,
-        "title": chat.title,
-        "created": chat.created,
-        "updated": chat.updated,
-        "pinned": chat.pinned,
-        "messages": chat.messages,
-        "profile": chat.profile,
-    }
+    shown = ("id", "title", "created", "updated", "pinned", "messages", "profile")
+    return {name: getattr(chat, name) for name in shown}
 
 
-def _print_json(name: str, value: object) -> None:
-    print(json.dumps({"schema": SCHEMA, name: value}))
-
-
-Action = Callable[["Store", argparse.Namespace], None]
+_number = whole(1, 2**63 - 1)
 
 
 def parser() -> Parser:
@@ -218,11 +201,9 @@ def parser() -> Parser:
     exporting.add_argument("--force", action="store_true", help="write over files that exist")
     importing = add("import", "add chats from exported JSON; - reads standard input")
     importing.add_argument("files", nargs="+", metavar="FILE")
-    for name, what in (
-        ("delete", "remove chats; they can be restored for 30 days"),
-        ("restore", "undo delete"),
-    ):
-        add(name, what).add_argument("ids", nargs="+", type=_number, metavar="ID")
+    deleting = add("delete", "remove chats; they can be restored for 30 days")
+    deleting.add_argument("ids", nargs="+", type=_number, metavar="ID")
+    add("restore", "undo delete").add_argument("ids", nargs="+", type=_number, metavar="ID")
     add("path", "print which file holds the chats")
     return result
 
@@ -234,13 +215,11 @@ def main(argv: Sequence[str]) -> int:
     if args.command == "path":
         path = str(paths.chats_file())
         if args.json:
-            _print_json("path", path)
+            print_json({"path": path})
         else:
             print(path)
         return SUCCESS
-    from localspec.chat.store import (
-        Store,  # SQLite: 10 ms that a mistake in the arguments should not cost
-    )
+    from localspec.chat.store import Store  # SQLite: 10 ms that a mistake in the arguments spares
 
     with Store(paths.chats_file()) as store:
         _ACTIONS[args.command](store, args)
@@ -262,10 +241,6 @@ def _with_command(argv: Sequence[str]) -> list[str]:
             f'the commands are {", ".join(_COMMANDS)}; to ask the model, write `localspec run "{question}"`',
         )
     return [first, *argv[:place], *argv[place + 1 :]]
-
-
-def _number(text: str) -> int:
-    return whole(1, 2**63 - 1)(text)
 
 
 def _list(store: Store, args: argparse.Namespace) -> None:
@@ -304,7 +279,7 @@ def _export(store: Store, args: argparse.Namespace) -> None:
     write(store, files, force=args.force)
     written = [str(file.path) for file in files]
     if args.json:
-        _print_json("files", written)
+        print_json({"files": written})
     else:
         sys.stdout.writelines(f"{path}\n" for path in written)
 
@@ -321,7 +296,7 @@ def _delete(store: Store, args: argparse.Namespace) -> None:
     for chat in chats:
         store.delete(chat.id)
     if args.json:
-        _print_json("deleted", args.ids)
+        print_json({"deleted": args.ids})
     undo = " ".join(["localspec history restore", *(str(chat.id) for chat in chats)])
     say(f"deleted {names(chats)}; for 30 days, `{undo}` undoes that")
 
@@ -330,11 +305,11 @@ def _restore(store: Store, args: argparse.Namespace) -> None:
     for number in args.ids:
         store.restore(number)
     if args.json:
-        _print_json("restored", args.ids)
+        print_json({"restored": args.ids})
     say(f"restored {names([store.chat(number) for number in args.ids])}")
 
 
-_ACTIONS: dict[str, Action] = {
+_ACTIONS: dict[str, Callable[[Store, argparse.Namespace], None]] = {
     "list": _list,
     "search": _search,
     "show": _show,

@@ -41,7 +41,7 @@ def chat(store: Store) -> ChatInfo:
 
 
 def import_json(store: Store, text: str) -> ChatInfo:
-    return store.add_chat(*importing.parse(text))
+    return store.add_chat(*importing.parse_all(text)[0])
 
 
 def exported(store: Store, chat: ChatInfo) -> str:

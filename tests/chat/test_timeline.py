@@ -106,7 +106,7 @@ def test_rounds_that_arrive_one_by_one_make_the_same_history() -> None:
         live.add([mark])
     whole = History(rounds)
     assert live.totals == whole.totals
-    assert live.speeds(50) == whole.speeds(50)
+    assert live.course(50, live.speed) == whole.course(50, whole.speed)
     assert live.lanes(0.2, 0.005, 80) == whole.lanes(0.2, 0.005, 80)
 
 
@@ -129,14 +129,15 @@ def test_rounds_that_repeat_the_text_missed_nothing() -> None:
 @pytest.mark.parametrize(("rounds", "width"), [(1, 30), (5, 30), (30, 30), (5000, 30)])
 def test_curves_cover_the_answer_in_the_width_given(rounds: int, width: int) -> None:
     shown = History(plain(rounds))
-    assert len(shown.speeds(width)) == width
-    assert shown.speeds(width) == pytest.approx([shown.speed()] * width, rel=0.1)
-    assert shown.lengths(width) == pytest.approx([1.0] * width)
+    assert len(shown.course(width, shown.speed)) == width
+    assert shown.course(width, shown.speed) == pytest.approx([shown.speed()] * width, rel=0.1)
+    assert shown.course(width, shown.length) == pytest.approx([1.0] * width)
 
 
 def test_curves_show_a_change_of_pace() -> None:
     slow, fast = replace(ROUND, verify_s=0.040), replace(ROUND, verify_s=0.010)
-    speeds = history(*[slow] * 40, *[fast] * 40).speeds(20)
+    shown = history(*[slow] * 40, *[fast] * 40)
+    speeds = shown.course(20, shown.speed)
     assert speeds[0] == pytest.approx(20.0)
     assert speeds[-1] == pytest.approx(50.0)
     assert all(one <= other + 1e-9 for one, other in pairwise(speeds))

@@ -83,11 +83,6 @@ class Store:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    @property
-    def path(self) -> Path:
-        """Return the file that holds everything."""
-        return self._database.path
-
     def close(self) -> None:
         """Close the file; a second call does nothing."""
         begun, self._begun = [(number,) for number in self._begun], set()
@@ -121,7 +116,10 @@ class Store:
     def rename(self, chat_id: int, title: str) -> None:
         """Give a chat another title; an empty one takes that of the first prompt."""
         with self._database.writing() as connection:
-            new = title_line(_storable(title)) or _first_title(connection, chat_id)
+            new = title_line(_storable(title))
+            if not new:
+                prompts = (m for m in _read_messages(connection, "chat = ?", chat_id) if m.role == "user")
+                new = next(map(title_of, prompts), "")
             _change_chat(connection, chat_id, "title = ?", new)
 
     def pin(self, chat_id: int, pinned: bool) -> None:
@@ -197,7 +195,7 @@ class Store:
                 (_storable(content), state, now, message_id),
             )
             if not changed.rowcount:
-                raise StoreError(f"message {message_id} is gone from the chats in `{self.path}`")
+                raise StoreError(f"message {message_id} is gone from the chats in `{self._database.path}`")
             if record is not None:
                 _keep_record(connection, message_id, record)
             if state != "writing":
@@ -385,14 +383,7 @@ def _read_chat(connection: sqlite3.Connection, chat_id: int) -> ChatInfo:
     return _chat_of(columns)
 
 
-def _first_title(connection: sqlite3.Connection, chat_id: int) -> str:
-    """Return the title that a chat takes from its first prompt; empty without prompts."""
-    messages = _read_messages(connection, "chat = ?", chat_id)
-    return next((title_of(message) for message in messages if message.role == "user"), "")
-
-
 def _no_chat(chat_id: int) -> UserError:
-    """Return the complaint about a number that no chat has."""
     return UserError(f"there is no chat {chat_id}", "`localspec history` lists the chats with their numbers")
 
 
@@ -411,7 +402,6 @@ def _change_chat(connection: sqlite3.Connection, chat_id: int, what: str, *value
 
 
 def _insert_chat(connection: sqlite3.Connection, chat: ChatInfo) -> int:
-    """Add a chat without messages under a new number, and return that."""
     return _insert(
         connection,
         "chats",
@@ -425,7 +415,6 @@ def _insert_chat(connection: sqlite3.Connection, chat: ChatInfo) -> int:
 
 
 def _insert_message(connection: sqlite3.Connection, message: StoredMessage) -> int:
-    """Add a message under a new number, and return that."""
     number = _insert(
         connection,
         "messages",

@@ -139,11 +139,9 @@ def curve(values: Sequence[float], rows: int) -> list[str]:
 def curve_rows(history: History, name: str, width: int, rows: int) -> list[Content]:
     """Return a curve over the whole answer with its present and mean values."""
     plot = max(1, width - LABELS - VALUES)
-    figure, values = (
-        (history.speed, history.speeds(plot)) if name == "tok/s" else (history.length, history.lengths(plot))
-    )
+    figure = history.speed if name == "tok/s" else history.length
     tail = f"  {_figure(figure(history.recent()))} now  {_figure(figure())} mean" if len(history) else ""
-    lines = [Content.styled(line, "$primary") for line in curve(values, rows)]
+    lines = [Content.styled(line, "$primary") for line in curve(history.course(plot, figure), rows)]
     return [
         label(name if row == rows - 1 else "") + line + (Content(tail) if row == rows - 1 else Content(""))
         for row, line in enumerate(lines)
