@@ -220,13 +220,8 @@ def _size(count: int) -> str:
 def complete_input(text: str, choices: Choices, folder: Path) -> tuple[Completion, ...]:
     """Return how a text can go on at the cursor, where it ends; reads the folders that it names."""
     word = word_at_end(text) if text.startswith("/") else None
-    if word is not None and word.kind == "file":
-        return _files(text, word.start, folder)
-    if commands := complete(text, choices):
+    at = word.start if word is not None and word.kind == "file" else None
+    if at is None and (commands := complete(text, choices)):
         return commands
-    at = reference_at_end(text)
-    return () if at is None else _files(text, at, folder)
-
-
-def _files(text: str, at: int, folder: Path) -> tuple[Completion, ...]:
-    return tuple(replace(offer, start=at) for offer in complete_path(text[at:], folder))
+    at = reference_at_end(text) if at is None else at
+    return () if at is None else tuple(replace(offer, start=at) for offer in complete_path(text[at:], folder))

@@ -35,7 +35,14 @@ class Tree:
         known = {message.id: message for message in messages}
         leaf = max(known, default=None) if leaf is None else leaf
         parents = {message.parent for message in known.values()}
-        empty = {id_ for id_, message in known.items() if came_to_nothing(message) and id_ not in parents}
+        empty = {
+            id_
+            for id_, message in known.items()
+            if message.role == "assistant"
+            and not message.content
+            and id_ not in parents
+            and message.state not in {"complete", "writing"}  # one that is complete may be empty
+        }
         if leaf in empty:
             leaf = known[leaf].parent
         kept = [message for message in known.values() if message.id not in empty]
@@ -97,12 +104,6 @@ class Tree:
         return id_
 
 
-def came_to_nothing(message: StoredMessage) -> bool:
-    """Tell whether a message is an answer that ended early and empty; one that is complete may be empty."""
-    ended_early = message.state not in {"complete", "writing"}
-    return message.role == "assistant" and ended_early and not message.content
-
-
 class Branches:
     """The messages of a chat, which threads may read, move about in and add to at the same time."""
 
@@ -113,32 +114,27 @@ class Branches:
         self._info: ChatInfo
         self._outlines: dict[int, AnswerRecord]
         self._written: dict[int, AnswerRecord] = {}  # here, and maybe not in a store whose disk is full
-        self._tree = Tree({}, {}, None, {})
+        self.tree = Tree({}, {}, None, {})  # as it is at this moment
         self.reload()
-        self._tree = self._tree.answered()
+        self.tree = self.tree.answered()
 
     @property
     def info(self) -> ChatInfo:
         """Return the chat as it was when it was last read or added to."""
-        return replace(self._info, leaf=self._tree.leaf)
-
-    @property
-    def tree(self) -> Tree:
-        """Return the messages as they are at this moment."""
-        return self._tree
+        return replace(self._info, leaf=self.tree.leaf)
 
     def reload(self) -> None:
         """Read the chat again, after somebody else changed it in the store; the shown branch stays."""
         with self._changing:
             info = self._store.chat(self._chat_id)
             messages = self._store.messages(self._chat_id)
-            self._tree = Tree.of(messages, info.leaf if self._tree.leaf is None else self._tree.leaf)
+            self.tree = Tree.of(messages, info.leaf if self.tree.leaf is None else self.tree.leaf)
             self._info = info
             self._outlines = self._store.outlines(self._chat_id)
 
     def message(self, id_: int) -> StoredMessage:
         """Return a message as it is at this moment; raises `UserError` if there is none."""
-        message = self._tree.messages.get(id_)
+        message = self.tree.messages.get(id_)
         if message is None:
             raise UserError(f"this chat has no message {id_}")
         return message
@@ -165,7 +161,7 @@ class Branches:
             message = self._store.add(
                 self._chat_id, parent, role, content, state=state, attachments=attachments
             )
-            self._tree = self._tree.with_messages([message]).with_leaf(message.id)
+            self.tree = self.tree.with_messages([message]).with_leaf(message.id)
             self._info = self._store.chat(self._chat_id)  # its first question names a chat
             return message
 
@@ -175,7 +171,7 @@ class Branches:
         """Give a message other text; it is in the tree even where the store raises `StoreError`."""
         with self._changing:
             message = replace(self.message(id_), content=content, state=state)
-            self._tree = self._tree.with_messages([message])
+            self.tree = self.tree.with_messages([message])
             if record is not None:
                 self._written[id_] = record
             self._store.write(id_, content, state, record)
@@ -185,12 +181,12 @@ class Branches:
         """Show the branch that ends in a message."""
         with self._changing:
             self._store.set_leaf(self._chat_id, leaf)
-            self._tree = self._tree.with_leaf(leaf)
+            self.tree = self.tree.with_leaf(leaf)
 
     def give_up(self, id_: int) -> None:
         """Take an answer of which nothing came out of the tree."""
         with self._changing:
-            self._tree = self._tree.without(id_)
+            self.tree = self.tree.without(id_)
             self._store.write(id_, "", "stopped")  # `Tree.of` leaves it out from then on
 
     def set_dropped(self, ids: Iterable[int], *, dropped: bool) -> None:
@@ -198,4 +194,4 @@ class Branches:
         with self._changing:
             messages = [replace(self.message(id_), dropped=dropped) for id_ in ids]
             self._store.set_dropped([message.id for message in messages], dropped)
-            self._tree = self._tree.with_messages(messages)
+            self.tree = self.tree.with_messages(messages)

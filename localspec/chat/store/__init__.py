@@ -347,7 +347,6 @@ def _shortened(title: str) -> str:
 
 
 def _chat_of(row: Sequence[Any]) -> ChatInfo:
-    """Return the chat of a row of _CHAT_COLUMNS."""
     number, title, created, updated, pinned, *rest = row
     return ChatInfo(number, title, created, updated, bool(pinned), *rest)
 
@@ -388,7 +387,6 @@ def _no_chat(chat_id: int) -> UserError:
 
 
 def _require_message(connection: sqlite3.Connection, chat_id: int, message_id: int) -> None:
-    """Raise StoreError unless a message belongs to a chat."""
     query = "SELECT 1 FROM messages WHERE chat = ? AND id = ?"
     if connection.execute(query, (chat_id, message_id)).fetchone() is None:
         raise StoreError(f"chat {chat_id} has no message {message_id}")
@@ -441,10 +439,8 @@ def _insert(connection: sqlite3.Connection, table: str, **values: object) -> int
 
 
 def _keep_record(connection: sqlite3.Connection, message_id: int, record: AnswerRecord) -> None:
-    """Store how an answer came about, in place of what was known before."""
-    connection.execute(
-        "INSERT OR REPLACE INTO records VALUES (?, ?, ?)", (message_id, *record_codec.pack(record))
-    )
+    packed = record_codec.pack(record)
+    connection.execute("INSERT OR REPLACE INTO records VALUES (?, ?, ?)", (message_id, *packed))
 
 
 def _storable(text: str) -> str:

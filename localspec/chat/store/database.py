@@ -10,7 +10,7 @@ import os
 import sqlite3
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
 from localspec.chat.store.search import search_text
@@ -48,7 +48,6 @@ def migrate(connection: sqlite3.Connection, migrations: Sequence[Path] = MIGRATI
 
 
 BUSY_S = 5.0  # patience with another program that writes
-_IN_MEMORY = ":memory:"
 _PRIMARY = 0xFF  # SQLite keeps the kind of an error in the low byte, the details above
 
 
@@ -60,7 +59,7 @@ class Database:
 
         Without a path everything is in memory, and gone at the end.
         """
-        self.path = path or Path(_IN_MEMORY)
+        self.path = path or Path(":memory:")
         self._lock = threading.RLock()
         self._connection: sqlite3.Connection | None = None
         try:
@@ -77,17 +76,13 @@ class Database:
                 raise
         self._connection = connection
 
-    @contextmanager
-    def reading(self) -> Iterator[sqlite3.Connection]:
+    def reading(self) -> AbstractContextManager[sqlite3.Connection]:
         """Hold one unchanging view of the database."""
-        with self._transaction("BEGIN") as connection:
-            yield connection
+        return self._transaction("BEGIN")
 
-    @contextmanager
-    def writing(self) -> Iterator[sqlite3.Connection]:
+    def writing(self) -> AbstractContextManager[sqlite3.Connection]:
         """Change the database: everything in the block is kept, or, after an error, nothing."""
-        with self._transaction("BEGIN IMMEDIATE") as connection:
-            yield connection
+        return self._transaction("BEGIN IMMEDIATE")
 
     def close(self) -> None:
         """Close the file; a second call does nothing."""

@@ -72,10 +72,7 @@ def parse(query: str) -> Query | None:
     phrases = [f'"{" ".join(tokens)}"' for tokens in found]
     return Query(
         " ".join(phrases) + "*" * unfinished,
-        (
-            *(_pattern(tokens, unfinished=False) for tokens in found[:-1]),
-            _pattern(found[-1], unfinished=unfinished),
-        ),
+        tuple(_pattern(tokens, unfinished=unfinished and tokens is found[-1]) for tokens in found),
     )
 
 
