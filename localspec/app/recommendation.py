@@ -64,11 +64,10 @@ def recommend(
     local: Sequence[LocalModel],
     *,
     task: str | None = None,
-    constraints: PlacementConstraints = PlacementConstraints(),  # noqa: B008 - frozen
     compare: Compare = may_serve,
 ) -> tuple[Ranked, ...]:
     """Return all pairs, the best for this machine first; those that cannot be used come last."""
-    found = [_ranked(machine, pair, local, task, constraints, compare) for pair in catalogue]
+    found = [_ranked(machine, pair, local, task, compare) for pair in catalogue]
     usable = [option for option in found if option.placement is not None]
     others = [option for option in found if option.placement is None]
     usable.sort(key=lambda option: -option.points)
@@ -106,7 +105,6 @@ def _ranked(
     pair: CataloguePair,
     local: Sequence[LocalModel],
     task: str | None,
-    constraints: PlacementConstraints,
     compare: Compare,
 ) -> Ranked:
     have = [on_disk(model, local) for model in pair.models]
@@ -117,7 +115,10 @@ def _ranked(
     ]
     placement, problem = None, _absent_package(pair, files) or _mismatch(files, compare)
     if not problem:
-        placement, problem = _placed(machine, shapes, constraints)
+        try:
+            placement = place(machine, shapes[0], (*shapes, None)[1], PlacementConstraints())
+        except UserError as error:
+            problem = error.message.removeprefix(f"{shapes[0].name} ")
     points, reasons = _judged(pair, placement, task)
     return Ranked(pair, files, placement, problem, points, tuple(reasons))
 
@@ -140,16 +141,6 @@ def _mismatch(files: Sequence[Path | None], compare: Compare) -> str:
     except UserError as error:
         return error.message
     return "" if verdict.fits else f"the catalogue is wrong about this pair: {verdict.reason}"
-
-
-def _placed(
-    machine: Machine, shapes: Sequence[ModelShape], constraints: PlacementConstraints
-) -> tuple[Placement | None, str]:
-    draft = shapes[1] if len(shapes) > 1 else None
-    try:
-        return place(machine, shapes[0], draft, constraints), ""
-    except UserError as error:
-        return None, error.message.removeprefix(f"{shapes[0].name} ")
 
 
 def _judged(pair: CataloguePair, placement: Placement | None, task: str | None) -> tuple[float, list[str]]:

@@ -60,23 +60,16 @@ class KnownPair:
         kept, self._trouble = everything()
         if self._args.mode in _WITHOUT_DRAFT or not _is_tuned(pair, kept):
             return place(self._args, pair)
-        from localspec.app.tuning import MAX_FAN_OUT, at_workplace
+        from localspec.app.tuning import MAX_FAN_OUT, at_workplace, identity_of
 
         pair = replace(pair, max_fan_out=max(pair.max_fan_out, MAX_FAN_OUT))
         seated = place(_with_mode(self._args, MODES[0]), pair)
         if pair.draft is not None and seated.draft is None:
             with suppress(UserError):  # there is no room for both
                 seated = place(_with_mode(self._args, "sd"), pair)
-        self._identity = identity = self._identify(seated)
+        self._identity = identity = identity_of(seated, here=self._here)
         found = recall_workplace(identity)
         return seated if found is None else at_workplace(seated, without_given(found, self._args))
-
-    def _identify(self, seated: PairOptions) -> Identity:
-        from localspec.hardware.machine import facts_of, known_machine
-        from localspec.storage.pair_identity import identify
-
-        machine = facts_of(known_machine(may_measure=False, here=self._here))
-        return identify(seated.target, seated.draft, seated.draft_threads, machine)
 
     def _recall(self, task: TaskType) -> TunedChoice | None:
         """Return what was tuned for a task, and what has changed since."""

@@ -204,12 +204,12 @@ def seated_pair(args: argparse.Namespace, on_plan: Callable[[Placement], None] |
     return placing.apply(placement, pair)
 
 
-def identity_of(pair: PairOptions) -> Identity:
-    """Return what settings hold for that are tuned with these models on this machine."""
+def identity_of(pair: PairOptions, *, here: bool = False) -> Identity:
+    """Return what settings tuned with these models on this machine hold for; `here` as in `known_machine`."""
     from localspec.hardware.machine import facts_of, known_machine
     from localspec.storage.pair_identity import identify
 
-    machine = facts_of(known_machine(may_measure=False))
+    machine = facts_of(known_machine(may_measure=False, here=here))
     return identify(pair.target, pair.draft, pair.draft_threads, machine)
 
 

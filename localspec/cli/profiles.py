@@ -17,7 +17,16 @@ from pathlib import Path
 
 from localspec import units
 from localspec.cli.shared.arguments import Parser, verb_parser
-from localspec.cli.shared.console import FAILURE, SUCCESS, is_terminal, on_interrupt, print_json, say, tell
+from localspec.cli.shared.console import (
+    FAILURE,
+    SUCCESS,
+    is_terminal,
+    on_interrupt,
+    print_json,
+    print_result,
+    say,
+    tell,
+)
 from localspec.errors import UserError
 from localspec.models.default_pair import default_pair, suited
 from localspec.storage.paths import PRIVATE_FILE, config_dir, make_private_folder, write_atomically
@@ -181,15 +190,8 @@ def _list(args: argparse.Namespace, folder: Path) -> int:
 
 def _show(args: argparse.Namespace, folder: Path) -> int:
     shown = profile(args.name, folder)
-    if args.json:
-        print_json(as_json(shown))
-    else:
-        print("\n".join(described(shown)))
+    print_result(as_json(shown), described(shown), as_json=args.json, escaped=True)
     return SUCCESS
-
-
-def _edit(args: argparse.Namespace, folder: Path) -> int:
-    return edit(args.name, folder, as_json=args.json)
 
 
 def _copy(args: argparse.Namespace, folder: Path) -> int:
@@ -214,14 +216,6 @@ def _check_name(name: str, folder: Path) -> None:
     taken = {own.casefold(): path for own, path in files_in(folder).items()}  # some disks ignore case
     if name.casefold() in taken:
         raise UserError(f"there is a profile `{name}` of your own already: {taken[name.casefold()]}")
-
-
-_COMMANDS: dict[str, Callable[[argparse.Namespace, Path], int]] = {
-    "list": _list,
-    "show": _show,
-    "edit": _edit,
-    "copy": _copy,
-}
 
 
 _TUNING = re.compile(r"^\[tuning\][^\n]*\n.*", re.MULTILINE | re.DOTALL)
@@ -276,18 +270,10 @@ class _Work:
         """Tell whether the file is still as it was."""
         return self.target.read_bytes() == self.before if self.target.exists() else not self.existed
 
-    def fault(self, data: bytes) -> UserError | None:
-        """Return what is wrong with a new content."""
-        try:
-            parse_profile(self.target, data)
-        except UserError as error:
-            return error
-        return None
 
-
-def edit(name: str, folder: Path, *, as_json: bool) -> int:
+def edit(args: argparse.Namespace, folder: Path) -> int:
     """Let the user change a profile; return the exit code."""
-    before, target = content(name, folder), folder / f"{name}.toml"
+    before, target = content(args.name, folder), folder / f"{args.name}.toml"
     work = _Work(target, before, target.exists())
     command = _editor(target)
     if work.aside.exists():
@@ -296,7 +282,7 @@ def edit(name: str, folder: Path, *, as_json: bool) -> int:
     draft = scratch / target.name
     draft.write_bytes(work.aside.read_bytes() if work.aside.exists() else before)
     try:
-        code = _edited(work, command, draft, as_json=as_json)
+        code = _edited(work, command, draft, as_json=args.json)
     except BaseException:
         if draft.exists() and draft.read_bytes() != before:
             say(f"your text is still in {draft}")
@@ -314,10 +300,12 @@ def _edited(work: _Work, command: list[str], draft: Path, *, as_json: bool) -> i
         if ended:
             say(f"the editor ended with code {ended}: nothing was changed")
             return FAILURE if data == work.before else _keep(work, data)
-        fault = work.fault(data)
-        if fault is None:
+        try:
+            parse_profile(work.target, data)
+        except UserError as error:
+            tell(error)
+        else:
             return _save(work, data, as_json=as_json)
-        tell(fault)
         answer = _answer()
         if answer == "d":
             work.aside.unlink(missing_ok=True)
@@ -336,8 +324,7 @@ def _save(work: _Work, data: bytes, *, as_json: bool) -> int:
         write(work.target, data)
     work.aside.unlink(missing_ok=True)
     if as_json:
-        value = {"name": work.target.stem, "path": str(work.target), "changed": changed}
-        print_json(value)
+        print_json({"name": work.target.stem, "path": str(work.target), "changed": changed})
     else:
         say(f"saved {work.target}" if changed else "nothing was changed")
     return SUCCESS
@@ -389,3 +376,11 @@ def _run(command: list[str], draft: Path) -> int:
     except OSError as error:
         reason = error.strerror or error
         raise UserError(f"cannot start the editor `{command[0]}`: {reason}", "set VISUAL or EDITOR") from None
+
+
+_COMMANDS: dict[str, Callable[[argparse.Namespace, Path], int]] = {
+    "list": _list,
+    "show": _show,
+    "edit": edit,
+    "copy": _copy,
+}

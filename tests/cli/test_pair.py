@@ -39,6 +39,17 @@ def found(*local: object, target: Target = TARGET, verdict: PairingVerdict = FIT
     return partners(target, ONE_CARD, local, KNOWN, lambda _one, _other: verdict)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("mode", "words"),
+    [("off", "plain decoding"), ("sd", "taking turns (SD)"), ("ssd", "drafting ahead (SSD)")],
+)
+def test_the_mode_is_told_in_words(mode: Mode, words: str) -> None:
+    (partner,) = found()
+    assert partner.placement is not None
+    shown = replace(partner, placement=replace(partner.placement, mode=mode))
+    assert any(f", {words}, about" in line for line in verb.lines(TARGET, (shown,), {}))
+
+
 def test_smaller_models_on_disk_are_judged_and_placed() -> None:
     small = on_disk("mine", approximate_shape(SMALL))
     large = on_disk("large", approximate_shape(entry("x", 30)))
@@ -167,7 +178,8 @@ def test_the_verb_on_the_bundled_pair(invoke: Invoke) -> None:
     assert "3.1 times" in outcome.out
     assert "here: on CPU" in outcome.out
     value = json.loads(invoke("pair", "demo-target", "--json").out)
-    assert (value["schema"], value["drafts"][0]["verdict"]["fits"]) == (1, True)
+    verdict = value["drafts"][0]["verdict"]
+    assert (value["schema"], verdict["fits"], verdict["difference"]) == (1, True, None)
 
 
 @pytest.mark.usefixtures("this_machine")

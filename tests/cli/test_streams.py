@@ -16,7 +16,14 @@ from pathlib import Path
 
 import pytest
 
-from localspec.cli.shared.console import StatusLine, decode_utf8, leaving_in_order, on_interrupt, read_utf8
+from localspec.cli.shared.console import (
+    StatusLine,
+    decode_utf8,
+    leaving_in_order,
+    on_interrupt,
+    print_json,
+    read_utf8,
+)
 from localspec.errors import UserError
 from tests.cli.fake_runtime import FakeInput
 
@@ -205,3 +212,11 @@ def test_a_terminal_that_closes_is_nothing_to_who_ignores_it() -> None:
     with leaving_in_order():
         signal.raise_signal(signal.SIGHUP)
     assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+
+
+@pytest.mark.parametrize(("escaped", "shown"), [(True, "\\u00e4"), (False, "ä")])
+def test_json_escapes_characters_or_writes_them(
+    escaped: bool, shown: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    print_json({"name": "ä"}, escaped=escaped)
+    assert capsys.readouterr().out == f'{{"schema": 1, "name": "{shown}"}}\n'

@@ -29,24 +29,21 @@ def open_runtime(options: PairOptions) -> Runtime:
     from localspec.inference.runtime import Runtime  # numpy and llama.cpp: 0.3 s
 
     threading.Thread(target=_import_the_rest).start()
-    status, started, wanted = StatusLine(), time.monotonic(), [True]
+    started, wanted = time.monotonic(), [True]
 
     def on_progress(fraction: float) -> bool:
         if time.monotonic() - started > _QUIET_S:
             status.update(f"loading {options.target.path.name}: {fraction:.0%}")
         return wanted[0]
 
-    with on_interrupt(lambda: wanted.__setitem__(0, False)):
-        try:
-            runtime = Runtime.open(
-                options.target,
-                options.draft,
-                max_fan_out=options.max_fan_out,
-                draft_threads=options.draft_threads,
-                on_progress=on_progress,
-            )
-        finally:
-            status.clear()
+    with on_interrupt(lambda: wanted.__setitem__(0, False)), StatusLine() as status:
+        runtime = Runtime.open(
+            options.target,
+            options.draft,
+            max_fan_out=options.max_fan_out,
+            draft_threads=options.draft_threads,
+            on_progress=on_progress,
+        )
     if not wanted[0]:  # asked too late for the loader to notice
         runtime.close()
         raise KeyboardInterrupt
@@ -56,8 +53,6 @@ def open_runtime(options: PairOptions) -> Runtime:
 def fetch(reference: Reference) -> Path:
     """Download a model with progress on standard error, and return its file."""
     from localspec.models.hub import pull  # huggingface_hub: 0.2 s
-
-    status = StatusLine()
 
     def found(model: RemoteModel, to_come: int) -> None:
         files = "" if len(model.files) == 1 else f" in {len(model.files)} files"
@@ -70,14 +65,11 @@ def fetch(reference: Reference) -> Path:
         return True
 
     try:
-        path = pull(reference, on_progress=on_progress, on_found=found)
+        with StatusLine() as status:
+            return pull(reference, on_progress=on_progress, on_found=found)
     except KeyboardInterrupt:
-        status.clear()
         say(f"stopped; what has arrived is kept, and `localspec pull {reference}` goes on with it")
         raise
-    finally:
-        status.clear()
-    return path
 
 
 def progress_line(progress: DownloadProgress) -> str:
