@@ -11,8 +11,8 @@ import os
 import shutil
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from json import JSONDecodeError
 from pathlib import Path, PurePosixPath
@@ -24,6 +24,7 @@ from localspec.models.caches import current_commit, hub_cache, known_places, rep
 from localspec.models.local import find_models, of_reference
 from localspec.models.names import Reference, choose
 from localspec.models.shape import ModelShape, shape_of_parts
+from localspec.storage.paths import write_atomically
 from localspec.version import __version__
 
 if TYPE_CHECKING:
@@ -313,8 +314,8 @@ def pull(
     with session.plain_errors(str(reference), folder):
         (folder / "blobs").mkdir(parents=True, exist_ok=True)
         missing = [file for file in model.files if not _is_present(folder, model.commit, file)]
-        _check_space(reference, folder, missing)
         to_come = sum(file.bytes - min(_size(_part(folder, file)), file.bytes) for file in missing)
+        _check_space(reference, folder, to_come)
         if on_found is not None:
             on_found(model, to_come)
         meter = Meter(model.bytes, model.bytes - to_come, on_progress)
@@ -325,7 +326,8 @@ def pull(
         for file in model.files:
             _link(folder, model.commit, file)
         if reference.revision is None and current_commit(folder) != model.commit:
-            _remember_commit(folder, model.commit)
+            (folder / "refs").mkdir(exist_ok=True)
+            write_atomically(folder / "refs" / "main", model.commit, mode=0o644)
     return _pointer(folder, model.commit, model.files[0])
 
 
@@ -387,8 +389,7 @@ def _is_present(folder: Path, commit: str, file: RemoteFile) -> bool:
     return is_whole(_pointer(folder, commit, file), file) or is_whole(folder / "blobs" / file.blob, file)
 
 
-def _check_space(reference: Reference, folder: Path, missing: Sequence[RemoteFile]) -> None:
-    needed = sum(max(0, file.bytes - _size(_part(folder, file))) for file in missing)
+def _check_space(reference: Reference, folder: Path, needed: int) -> None:
     free = shutil.disk_usage(folder).free
     if needed > free:
         raise UserError(
@@ -409,15 +410,3 @@ def _link(folder: Path, commit: str, file: RemoteFile) -> None:
         pointer.symlink_to(os.path.relpath(blob, pointer.parent))
     except (OSError, NotImplementedError):
         blob.replace(pointer)
-
-
-def _remember_commit(folder: Path, commit: str) -> None:
-    refs = folder / "refs"
-    refs.mkdir(exist_ok=True)
-    temporary = refs / f".main.{os.getpid()}"
-    try:
-        temporary.write_text(commit, encoding="ascii")
-        temporary.replace(refs / "main")
-    finally:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)

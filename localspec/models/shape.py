@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 
 from localspec.errors import ModelFileError
@@ -90,10 +91,10 @@ TENSOR_TYPES = {
 _BITS = re.compile(r"\d+")
 
 
-def quant_name(header: Header, tensors: Sequence[Tensor]) -> str:
+def _quant_name(header: Header) -> str:
     """Return the file's own word for its quantization, unless most of its weights say otherwise."""
     weights: Counter[int] = Counter()
-    for tensor in tensors:
+    for tensor in header.tensor_list:
         if len(tensor.sizes) > 1:
             weights[tensor.kind] += tensor.elements
     [(most, _)] = weights.most_common(1) or [(0, 0)]
@@ -125,7 +126,7 @@ _WINDOWS = {
 }  # fmt: skip
 
 
-def layer_shapes(header: Header, tensors: Sequence[Tensor]) -> tuple[LayerShape, ...]:
+def _layers(header: Header, grouped: Mapping[int, Mapping[str, Tensor]]) -> tuple[LayerShape, ...]:
     """Return the layers that llama.cpp runs, in order; prediction layers at the end are not among them."""
     blocks = header.integer("{arch}.block_count")
     count = blocks - header.integer("{arch}.nextn_predict_layers")
@@ -134,26 +135,30 @@ def layer_shapes(header: Header, tensors: Sequence[Tensor]) -> tuple[LayerShape,
             f"{header.path} speaks of {blocks:,} layers: {header.architecture}.block_count is wrong",
             "download the file again",
         )
-    grouped = by_layer(tensors)
-    windows = _windows(header, count)
-    keys, values = _cache_widths(header, count, windows)
+    # the later layers of some models look into the caches of those before
+    caches = blocks - header.integer("{arch}.attention.shared_kv_layers")
+    if header.architecture == "gemma3n":
+        caches = 20
     used, experts = header.integer("{arch}.expert_used_count"), header.integer("{arch}.expert_count")
     layers = []
-    for number in range(count):
+    for number, (key, value, window) in enumerate(_cache_widths(header, _windows(header, count))):
         parts = grouped.get(number, {})
+        is_recurrent = any(name.startswith(("ssm_", "shortconv.", "time_mix_")) for name in parts)
+        # of recurrent layers only some have attention beside
+        has_attention = any(name.startswith("attn_k" if is_recurrent else "attn_") for name in parts)
+        is_cached = has_attention and number < caches
         read = sum(
             tensor.bytes * used // experts if "_exps" in name and 0 < used <= experts else tensor.bytes
             for name, tensor in parts.items()
         )
-        cached = _has_cache(parts) and number < _own_caches(header, blocks)
         layers.append(
             LayerShape(
                 weight_bytes=sum(tensor.bytes for tensor in parts.values()),
                 read_bytes=read,
-                key_values=keys[number] if cached else 0,
-                value_values=values[number] if cached else 0,
-                window=windows[number],
-                state_bytes=_state_bytes(header) if _is_recurrent(parts) else 0,
+                key_values=key if is_cached else 0,
+                value_values=value if is_cached else 0,
+                window=window,
+                state_bytes=_state_bytes(header) if is_recurrent else 0,
             )
         )
     if any(
@@ -167,18 +172,16 @@ def layer_shapes(header: Header, tensors: Sequence[Tensor]) -> tuple[LayerShape,
     return tuple(layers)
 
 
-def by_layer(tensors: Sequence[Tensor]) -> Mapping[int, Mapping[str, Tensor]]:
-    """Return the tensors of every layer under the names that they have within it."""
-    grouped: defaultdict[int, dict[str, Tensor]] = defaultdict(dict)
+def _by_layer(tensors: Sequence[Tensor]) -> tuple[dict[int, dict[str, Tensor]], dict[str, Tensor]]:
+    """Return the tensors of every layer under the names that they have within it, and those of no layer."""
+    layers: defaultdict[int, dict[str, Tensor]] = defaultdict(dict)
+    outside = {}
     for tensor in tensors:
         if found := _BLOCK.fullmatch(tensor.name):
-            grouped[int(found[1][:9])][found[2]] = tensor
-    return grouped
-
-
-def outside_layers(tensors: Sequence[Tensor]) -> dict[str, Tensor]:
-    """Return the tensors of no layer by name."""
-    return {tensor.name: tensor for tensor in tensors if not _BLOCK.fullmatch(tensor.name)}
+            layers[int(found[1][:9])][found[2]] = tensor
+        else:
+            outside[tensor.name] = tensor
+    return layers, outside
 
 
 def _windows(header: Header, count: int) -> tuple[int | None, ...]:
@@ -202,46 +205,20 @@ def _windows(header: Header, count: int) -> tuple[int | None, ...]:
     return tuple(None if number % every == full else size for number in range(count))
 
 
-def _cache_widths(
-    header: Header, count: int, windows: Sequence[int | None]
-) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the numbers of a key and of a value that a token leaves in each layer."""
+def _cache_widths(header: Header, windows: Sequence[int | None]) -> Iterator[tuple[int, int, int | None]]:
+    """Yield for each layer the numbers of a key and of a value that a token leaves there, and its window."""
+    count = len(windows)
     heads = max((1, *header.per_layer("{arch}.attention.head_count", count)[:1]))
     width = header.integer("{arch}.embedding_length") // heads
     per_layer = header.per_layer("{arch}.attention.head_count_kv", count, heads)
-    groups = (*per_layer, *(0,) * (count - len(per_layer)))
     key = header.integer("{arch}.attention.key_length", width)
     value = header.integer("{arch}.attention.value_length", width)
     short_key = header.integer("{arch}.attention.key_length_swa", key)
     short_value = header.integer("{arch}.attention.value_length_swa", value)
     latent = header.integer("{arch}.attention.key_length_mla") > 0  # keys and values are one and the same
-    return (
-        tuple(
-            (key if window is None else short_key) * each
-            for each, window in zip(groups, windows, strict=True)
-        ),
-        tuple(
-            0 if latent else (value if window is None else short_value) * each
-            for each, window in zip(groups, windows, strict=True)
-        ),
-    )
-
-
-def _own_caches(header: Header, blocks: int) -> int:
-    """Return how many of the first layers have a cache; the later ones look into those."""
-    if header.architecture == "gemma3n":
-        return 20
-    return blocks - header.integer("{arch}.attention.shared_kv_layers")
-
-
-def _is_recurrent(parts: Mapping[str, Tensor]) -> bool:
-    return any(name.startswith(("ssm_", "shortconv.", "time_mix_")) for name in parts)
-
-
-def _has_cache(parts: Mapping[str, Tensor]) -> bool:
-    """Tell whether a layer has attention; of recurrent layers only those that have it beside."""
-    telling = "attn_k" if _is_recurrent(parts) else "attn_"
-    return any(name.startswith(telling) for name in parts)
+    for groups, window in zip_longest(per_layer, windows, fillvalue=0):
+        keys, values = (key, value) if window is None else (short_key, short_value)
+        yield groups * keys, 0 if latent else groups * values, window
 
 
 def _state_bytes(header: Header) -> int:
@@ -289,7 +266,7 @@ def shape_of_parts(parts: Sequence[tuple[Ranges, int]], place: str) -> ModelShap
 def _shape(header: Header) -> ModelShape:
     if not header.architecture:
         raise ModelFileError(f"{header.path} does not name its architecture", "download the file again")
-    outside = outside_layers(header.tensor_list)
+    grouped, outside = _by_layer(header.tensor_list)
     if _TABLE not in outside:
         raise ModelFileError(
             f"{header.path} has no {_TABLE}: it is no language model", "choose a model that writes text"
@@ -300,7 +277,7 @@ def _shape(header: Header) -> ModelShape:
                 f"{header.path} has a broken GGUF header: {header.architecture}.{key} is less than 0",
                 "download the file again",
             )
-    layers = layer_shapes(header, header.tensor_list)
+    layers = _layers(header, grouped)
     table = outside.pop(_TABLE).bytes
     tied = _OUTPUT not in outside
     width, heads = header.integer("{arch}.embedding_length"), _most(header, "{arch}.attention.head_count")
@@ -308,7 +285,7 @@ def _shape(header: Header) -> ModelShape:
     return ModelShape(
         name=header.text("general.name") or header.path.stem,
         architecture=header.architecture,
-        quant=quant_name(header, header.tensor_list),
+        quant=_quant_name(header),
         parameters=header.parameters,
         file_bytes=header.file_bytes,
         layers=layers,

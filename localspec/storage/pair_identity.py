@@ -187,17 +187,17 @@ def fingerprint(path: Path) -> str:
         raise ModelFileError(f"{path} cannot be read: {error.strerror or error}") from error
     names = {each.path for each in files}
     others = [known for known in remembered if names.isdisjoint(each.path for each in known.files)]
-    _remember((_Remembered(files, found), *others[: MOST_FILES - 1]))
+    with suppress(StoreError, UserError):  # a full disk costs the reading next time, nothing else
+        _file().write(_Memory((_Remembered(files, found), *others[: MOST_FILES - 1])))
     return found
 
 
 def _parts(path: Path) -> Iterator[Path]:
-    match = _PART.search(path.name)
-    if match is None:
+    if match := _PART.search(path.name):
+        for number in range(1, int(match[1]) + 1):
+            yield path.with_name(f"{path.name[: match.start()]}-{number:05d}-of-{match[1]}.gguf")
+    else:
         yield path
-        return
-    for number in range(1, int(match[1]) + 1):
-        yield path.with_name(f"{path.name[: match.start()]}-{number:05d}-of-{match[1]}.gguf")
 
 
 def _known(path: Path) -> _Known:
@@ -226,8 +226,3 @@ def _recall() -> tuple[_Remembered, ...]:
     with suppress(UserError):
         return (_file().read() or _Memory()).models
     return ()
-
-
-def _remember(models: tuple[_Remembered, ...]) -> None:
-    with suppress(StoreError, UserError):  # a full disk costs the reading next time, nothing else
-        _file().write(_Memory(models))

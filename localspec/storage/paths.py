@@ -54,20 +54,19 @@ def write_atomically(path: Path, text: str, mode: int = PRIVATE_FILE) -> None:
     target = Path(os.path.realpath(path))
     try:
         descriptor, name = tempfile.mkstemp(prefix=f".{target.name[:32]}.", suffix=".tmp", dir=target.parent)
+        temporary = Path(name)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(text.encode("utf-8", "replace"))
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.chmod(mode)
+            temporary.replace(target)
+        finally:
+            temporary.unlink(missing_ok=True)
     except OSError as error:
-        raise _cannot_write(path, error) from error
-    temporary = Path(name)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(text.encode("utf-8", "replace"))
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.chmod(mode)
-        temporary.replace(target)
-    except OSError as error:
-        raise _cannot_write(path, error) from error
-    finally:
-        temporary.unlink(missing_ok=True)
+        what = f"cannot write `{path}`: {error.strerror or error}; what was there is unchanged"
+        raise StoreError(what) from error
     _flush_folder(target.parent)
 
 
@@ -89,16 +88,8 @@ def _usual_folder(kind: str) -> Path:
     import platformdirs  # 10 ms that `--help` should not cost
 
     # Without an author, Windows would otherwise get the name twice.
-    folders = platformdirs.PlatformDirs("localspec", appauthor=False)
-    return {
-        "config": folders.user_config_path,
-        "data": folders.user_data_path,
-        "state": folders.user_state_path,
-    }[kind]
-
-
-def _cannot_write(path: Path, error: OSError) -> StoreError:
-    return StoreError(f"cannot write `{path}`: {error.strerror or error}; what was there is unchanged")
+    path: Path = getattr(platformdirs.PlatformDirs("localspec", appauthor=False), f"user_{kind}_path")
+    return path
 
 
 def _flush_folder(folder: Path) -> None:

@@ -100,7 +100,9 @@ class Profile:
 
     def tuning_prompts(self) -> TuningPrompts:
         """Return the profile's own prompts, else those of the shipped profile for the same kind of work."""
-        return self.own_tuning or _shipped_prompts(self.task)
+        prompts = self.own_tuning or _shipped(self.task).own_tuning
+        assert prompts is not None  # every shipped profile has its own
+        return prompts
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,12 +238,6 @@ def _prompts(table: TomlTable, key: str, least: int, seen: dict[str, str]) -> tu
 
 def _shipped(task: TaskType) -> Profile:
     return next(known for known in map(read_profile, shipped_files().values()) if known.task == task)
-
-
-def _shipped_prompts(task: TaskType) -> TuningPrompts:
-    prompts = _shipped(task).own_tuning
-    assert prompts is not None  # every shipped profile has its own
-    return prompts
 
 
 def _shipped_folder() -> Path:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 
 from localspec.errors import StoreError
 from localspec.storage.call_costs import forget_costs
@@ -79,7 +79,7 @@ class _KeptLoadOptions:
     workplace: LoadOptions
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Contents:
     tasks: tuple[Kept, ...] = ()
     workplaces: tuple[_KeptLoadOptions, ...] = ()
@@ -87,16 +87,13 @@ class _Contents:
 
 def keep(identity: Identity, tuned: TunedTask) -> None:
     """Keep settings in the place of those that held for the same; raises StoreError or UserError."""
-
-    def change(old: _Contents) -> _Contents:
+    with _rewriting() as contents:
         others = [
             kept
-            for kept in old.tasks
+            for kept in contents.tasks
             if kept.tuned.task != tuned.task or not _replaces(identity, kept.identity)
         ]
-        return replace(old, tasks=(*others, Kept(identity, tuned)))
-
-    _rewrite(change)
+        contents.tasks = (*others, Kept(identity, tuned))
 
 
 def recall(identity: Identity, task: TaskType) -> Recalled:
@@ -114,12 +111,9 @@ def recall(identity: Identity, task: TaskType) -> Recalled:
 
 def keep_workplace(identity: Identity, workplace: LoadOptions) -> None:
     """Keep how a pair is best opened; raises StoreError or UserError."""
-
-    def change(old: _Contents) -> _Contents:
-        others = [kept for kept in old.workplaces if not _replaces(identity, kept.identity)]
-        return replace(old, workplaces=(*others, _KeptLoadOptions(identity, workplace)))
-
-    _rewrite(change)
+    with _rewriting() as contents:
+        others = [kept for kept in contents.workplaces if not _replaces(identity, kept.identity)]
+        contents.workplaces = (*others, _KeptLoadOptions(identity, workplace))
 
 
 def recall_workplace(identity: Identity) -> LoadOptions | None:
@@ -133,22 +127,18 @@ def forget(identity: Identity, task: TaskType | None = None) -> int:
 
     What its calls were measured to cost goes as well. Raises StoreError or UserError.
     """
-
-    def change(old: _Contents) -> _Contents:
-        new = replace(
-            old,
-            tasks=tuple(
-                kept
-                for kept in old.tasks
-                if task not in (None, kept.tuned.task) or not _same_pair(kept.identity, identity)
-            ),
+    with _rewriting() as contents:
+        before = contents.tasks
+        contents.tasks = tuple(
+            kept
+            for kept in before
+            if task not in (None, kept.tuned.task) or not _same_pair(kept.identity, identity)
         )
-        others = tuple(kept for kept in old.workplaces if not _same_pair(kept.identity, identity))
-        return new if task is not None else replace(new, workplaces=others)
-
-    before, after = _rewrite(change)
+        if task is None:
+            others = (kept for kept in contents.workplaces if not _same_pair(kept.identity, identity))
+            contents.workplaces = tuple(others)
     forget_costs(identity)
-    return len(before.tasks) - len(after.tasks)
+    return len(before) - len(contents.tasks)
 
 
 def everything() -> tuple[tuple[Kept, ...], str]:
@@ -173,13 +163,12 @@ def _replaces(new: Identity, old: Identity) -> bool:
 
     Other placements of the same pair are kept side by side.
     """
-    here = (new.machine.processor, new.machine.cores, new.machine.devices, new.context, _seats(new))
-    there = (old.machine.processor, old.machine.cores, old.machine.devices, old.context, _seats(old))
-    return here == there and _same_pair(old, new)
+    return _place(new) == _place(old) and _same_pair(old, new)
 
 
-def _seats(identity: Identity) -> tuple[str, str]:
-    return identity.target.seat, "" if identity.draft is None else identity.draft.seat
+def _place(of: Identity) -> tuple[object, ...]:
+    machine, draft_seat = of.machine, of.draft and of.draft.seat
+    return machine.processor, machine.cores, machine.devices, of.context, of.target.seat, draft_seat
 
 
 def _file() -> JsonFile[_Contents]:
@@ -199,20 +188,20 @@ def _read() -> tuple[_Contents, str]:
         return _Contents(), note
 
 
-def _rewrite(change: Callable[[_Contents], _Contents]) -> tuple[_Contents, _Contents]:
-    """Change the contents while no other program does; return them as they were and as they are.
+@contextmanager
+def _rewriting() -> Iterator[_Contents]:
+    """Let the contents be changed while no other program does, and write them.
 
     A file that cannot be read, perhaps a newer program's, is set aside.
     """
     file = _file()
     try:
         with file.locked(PATIENCE_S):
-            before, note = _read()
-            after = change(before)
+            contents, note = _read()
+            yield contents
             if note:
                 with suppress(OSError):
                     file.path.replace(file.path.with_suffix(".unread"))
-            file.write(after)
+            file.write(contents)
     except OSError as error:
         raise StoreError(f"cannot write `{file.path}`: {error.strerror or error}") from error
-    return before, after
