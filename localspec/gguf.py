@@ -336,7 +336,11 @@ def read_parts(header: Header) -> tuple[Header, ...]:
     """Return the headers of all files of a model, complete ones; a split model is opened by its first."""
     parts = (header, *(read_header(path) for path in _paths(header)[1:]))
     for part in parts:
-        _check_complete(part)
+        if part.file_bytes < part.end:
+            raise ModelFileError(
+                f"{part.path} is incomplete: it has {part.file_bytes:,} bytes of {part.end:,}",
+                "resume or repeat the download",
+            )
     return parts
 
 
@@ -374,11 +378,3 @@ def _paths(header: Header) -> list[Path]:
             f"parts of {header.path} are missing: {', '.join(missing)}", "download all parts"
         )
     return paths
-
-
-def _check_complete(header: Header) -> None:
-    if header.file_bytes < header.end:
-        raise ModelFileError(
-            f"{header.path} is incomplete: it has {header.file_bytes:,} bytes of {header.end:,}",
-            "resume or repeat the download",
-        )

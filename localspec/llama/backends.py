@@ -66,7 +66,7 @@ def devices() -> tuple[BackendDevice, ...]:
                     memory_total=props.memory_total,
                     memory_free=available if props.type == 0 else props.memory_free,
                     bus_id=text(props.device_id),
-                    backend=backend_name(registry(handle)),
+                    backend=_backend_name(registry(handle)),
                 )
             )
     return tuple(found)
@@ -117,9 +117,7 @@ def features() -> dict[str, tuple[str, ...]]:
 
 def names() -> tuple[str, ...]:
     """Return every backend of this build, also those that found no device."""
-    count = function("ggml_backend_reg_count", ctypes.c_size_t)()
-    get = function("ggml_backend_reg_get", ctypes.c_void_p, ctypes.c_size_t)
-    return tuple(backend_name(get(index)) for index in range(count))
+    return tuple(map(_backend_name, _handles("reg")))
 
 
 def version() -> str:
@@ -144,17 +142,19 @@ def function(name: str, result: Native, *arguments: Native) -> Native:
 
 def device_handles() -> dict[str, int]:
     """Return ggml's handle of every device by the name that flags take, in its order."""
-    count = function("ggml_backend_dev_count", ctypes.c_size_t)()
-    get = function("ggml_backend_dev_get", ctypes.c_void_p, ctypes.c_size_t)
-    return {_device_name(handle): handle for handle in map(get, range(count))}
+    return {_device_name(handle): handle for handle in _handles("dev")}
+
+
+def _handles(kind: str) -> Iterator[int]:
+    count = function(f"ggml_backend_{kind}_count", ctypes.c_size_t)()
+    return map(function(f"ggml_backend_{kind}_get", ctypes.c_void_p, ctypes.c_size_t), range(count))
 
 
 def _device_name(handle: int) -> str:
     return text(function("ggml_backend_dev_name", ctypes.c_char_p, ctypes.c_void_p)(handle))
 
 
-def backend_name(registry: int) -> str:
-    """Return the name of a backend: "CPU", "CUDA", "Vulkan"."""
+def _backend_name(registry: int) -> str:
     return text(function("ggml_backend_reg_name", ctypes.c_char_p, ctypes.c_void_p)(registry))
 
 

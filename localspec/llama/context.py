@@ -331,26 +331,22 @@ def probe(context: Context) -> Rewind:
     model = context.model
     if not model.recurrent:  # llama.cpp's caches of tokens take back any; trying would read all weights once
         return Rewind(can_rewind=True, can_branch=True)
+    # llama.cpp common/common.cpp, common_context_can_seq_rm: decode two tokens, remove one
+    context.evaluate([0, 0], logits=0)
+    can_rewind = True
+    try:
+        context.truncate(1)
+    except EngineError:
+        can_rewind = False
+    context.truncate(0)
     return Rewind(
-        can_rewind=_takes_back_a_token(context),
+        can_rewind=can_rewind,
         can_branch=False,
         reason=(
             f"{model.name} ({model.header.architecture}) keeps a running state instead of every token, "
             "so tokens that were guessed wrong cannot be taken back: it writes without speculation"
         ),
     )
-
-
-def _takes_back_a_token(context: Context) -> bool:
-    # llama.cpp common/common.cpp, common_context_can_seq_rm: decode two tokens, remove one
-    context.evaluate([0, 0], logits=0)
-    try:
-        context.truncate(1)
-    except EngineError:
-        return False
-    finally:
-        context.truncate(0)
-    return True
 
 
 # ggml.h, enum ggml_type; bytes of 32 elements

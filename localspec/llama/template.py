@@ -29,6 +29,7 @@ _PLAIN = (
     "{% else %}{{ message.role | capitalize }}: {{ message.content }}\n{% endif %}{% endfor %}"
     "{% if add_generation_prompt %}Assistant:{% endif %}"
 )
+_NEVER = re.compile("(?!)")
 _PRIVATE_USE = range(0xF0000, 0xFFFFD)
 
 Variables = Mapping[str, bool | int | float | str]
@@ -48,7 +49,7 @@ class ChatTemplate:
         texts = {vocabulary.decode([token], special=True) for token in vocabulary.control_tokens} - {""}
         self._single = frozenset(text for text in texts if len(text) == 1)
         starts = (f"{re.escape(text[0])}(?={re.escape(text[1:])})" for text in texts - self._single)
-        self._control = re.compile("|".join(starts) or "(?!)")
+        self._control = re.compile("|".join(starts) or _NEVER.pattern)
 
     def encode_chat(self, messages: Sequence[Message], variables: Variables | None = None) -> list[int]:
         """Return the tokens of a conversation, up to where the assistant writes.
@@ -177,18 +178,16 @@ class Segments:
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
-        self._marks: re.Pattern[str] | None = None
-        self._looked = False
+        self._marks: re.Pattern[str] | None = None  # not looked for yet
         self._known: dict[str, list[int]] = {}
 
     def tokenize(self, text: str) -> list[int]:
         """Return the tokens of a text that is read with its special ones, as if it were read in one go."""
         if len(text) < WORTH_IT:
             return self._vocabulary.tokenize(text, special=True)
-        if not self._looked:
-            self._marks, self._looked = _marks(self._vocabulary, text), True
-        found = [] if self._marks is None else self._marks.finditer(text)
-        cuts = [0, *(match.start() for match in found if match.start()), len(text)]
+        if self._marks is None:
+            self._marks = _marks(self._vocabulary, text)
+        cuts = [0, *(match.start() for match in self._marks.finditer(text) if match.start()), len(text)]
         now: dict[str, list[int]] = {}
         tokens: list[int] = []
         for start, end in pairwise(cuts):
@@ -202,10 +201,10 @@ class Segments:
         return tokens
 
 
-def _marks(vocabulary: Vocabulary, text: str) -> re.Pattern[str] | None:
+def _marks(vocabulary: Vocabulary, text: str) -> re.Pattern[str]:
     """Return a pattern of the control tokens in a text before which it and its like may be cut."""
     if vocabulary.type not in (SPM, BPE):
-        return None
+        return _NEVER
     specials = {token: vocabulary.text(token) for token in vocabulary.special_tokens}
     safe = []
     for token in vocabulary.control_tokens - vocabulary.stripping_tokens:
@@ -213,7 +212,7 @@ def _marks(vocabulary: Vocabulary, text: str) -> re.Pattern[str] | None:
         others = (other for each, other in specials.items() if each != token)
         if mark in text and _is_apart(specials[token], others):
             safe.append(re.escape(mark))
-    return re.compile("|".join(safe)) if safe else None
+    return re.compile("|".join(safe)) if safe else _NEVER
 
 
 def _is_apart(text: bytes, others: Iterable[bytes]) -> bool:

@@ -313,16 +313,19 @@ def pull(
     folder = repository_folder(cache or hub_cache(), model.repository)
     with session.plain_errors(str(reference), folder):
         (folder / "blobs").mkdir(parents=True, exist_ok=True)
-        missing = [file for file in model.files if not _is_present(folder, model.commit, file)]
+        missing = [
+            file
+            for file in model.files
+            if not is_whole(_pointer(folder, model.commit, file), file)
+            and not is_whole(folder / "blobs" / file.blob, file)
+        ]
         to_come = sum(file.bytes - min(_size(_part(folder, file)), file.bytes) for file in missing)
         _check_space(reference, folder, to_come)
         if on_found is not None:
             on_found(model, to_come)
         meter = Meter(model.bytes, model.bytes - to_come, on_progress)
         for file in missing:
-            blob = folder / "blobs" / file.blob
-            if not is_whole(blob, file):
-                download(_url(model, file), file, _part(folder, file), blob, meter)
+            download(_url(model, file), file, _part(folder, file), folder / "blobs" / file.blob, meter)
         for file in model.files:
             _link(folder, model.commit, file)
         if reference.revision is None and current_commit(folder) != model.commit:
@@ -383,10 +386,6 @@ def _part(folder: Path, file: RemoteFile) -> Path:
 
 def _pointer(folder: Path, commit: str, file: RemoteFile) -> Path:
     return folder / "snapshots" / commit / file.name
-
-
-def _is_present(folder: Path, commit: str, file: RemoteFile) -> bool:
-    return is_whole(_pointer(folder, commit, file), file) or is_whole(folder / "blobs" / file.blob, file)
 
 
 def _check_space(reference: Reference, folder: Path, needed: int) -> None:

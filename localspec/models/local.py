@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, astuple, dataclass, fields, replace
-from itertools import groupby, pairwise
+from itertools import groupby
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -143,16 +143,12 @@ def _steps(model: LocalModel, count: int) -> tuple[str, ...]:
 
 def _is_of(model: LocalModel, wanted: Reference) -> bool:
     repository, revision = wanted.repository.lower(), (wanted.revision or "").lower()
-    if revision and not (len(revision) >= SHORT_COMMIT and _is_of_commit(model.path, revision)):
+    is_in_commit = f"/snapshots/{revision}" in model.path.as_posix()
+    if revision and not (len(revision) >= SHORT_COMMIT and is_in_commit):
         return False
     beginnings = (f"{repository}:", f"{repository}/", *([f"{repository}@"] if revision else []))
     names = (name.lower() for name in (model.name, *model.also))
     return any(name == repository or name.startswith(beginnings) for name in names)
-
-
-def _is_of_commit(path: Path, beginning: str) -> bool:
-    steps = pairwise(path.parts)
-    return any(folder == "snapshots" and commit.startswith(beginning) for folder, commit in steps)
 
 
 def _check_folder(folder: Path) -> None:

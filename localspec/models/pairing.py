@@ -167,32 +167,25 @@ def _terms_of_open(vocabulary: Vocabulary) -> _Terms:
 
 
 def _terms_of_file(header: Header) -> _Terms:
-    size = header.counts.get(TOKENS, 0)
-    texts = partial(read_tokens, header)
-    return _Terms(_kind(header), _begin(header), _end(header), size, texts, header.tokens_digest)
-
-
-def _kind(header: Header) -> str:
-    model = header.text("tokenizer.ggml.model")
-    return _KINDS[model][0] if model in _KINDS else model or "missing"
-
-
-def _begin(header: Header) -> _Marker:
     model, pre = header.text("tokenizer.ggml.model"), header.text("tokenizer.ggml.pre")
-    _, token, _, added, _ = _KINDS.get(model, ("", None, None, False, False))
-    is_bpe = _kind(header) == "BPE"
-    if is_bpe and pre in _BEGIN_UNKNOWN:
-        token = None
-    added = _switch(header, "tokenizer.ggml.add_bos_token", added or (is_bpe and pre in _BEGIN_ADDED))
-    always = model == "gemma4" or (is_bpe and pre in _BEGIN_ALWAYS)
-    return _Marker(_token(header, "tokenizer.ggml.bos_token_id", token), added or always)
-
-
-def _end(header: Header) -> _Marker:
-    _, _, token, _, added = _KINDS.get(header.text("tokenizer.ggml.model"), ("", None, None, False, False))
-    return _Marker(
-        _token(header, "tokenizer.ggml.eos_token_id", token),
-        _switch(header, "tokenizer.ggml.add_eos_token", added),
+    unknown = (model or "missing", None, None, False, False)
+    kind, bos, eos, adds_bos, adds_eos = _KINDS.get(model, unknown)
+    always = model == "gemma4"
+    if kind == "BPE":
+        bos = None if pre in _BEGIN_UNKNOWN else bos
+        adds_bos = adds_bos or pre in _BEGIN_ADDED
+        always = always or pre in _BEGIN_ALWAYS
+    adds_bos = _switch(header, "tokenizer.ggml.add_bos_token", adds_bos) or always
+    return _Terms(
+        kind,
+        _Marker(_token(header, "tokenizer.ggml.bos_token_id", bos), adds_bos),
+        _Marker(
+            _token(header, "tokenizer.ggml.eos_token_id", eos),
+            _switch(header, "tokenizer.ggml.add_eos_token", adds_eos),
+        ),
+        header.counts.get(TOKENS, 0),
+        partial(read_tokens, header),
+        header.tokens_digest,
     )
 
 

@@ -74,33 +74,28 @@ def identify(
 
 def changes(kept: Identity, now: Identity) -> tuple[str, ...]:
     """Return in plain words what has changed since settings were tuned; nothing if they still hold."""
-    return tuple(_changes(kept, now))
-
-
-def _changes(kept: Identity, now: Identity) -> Iterator[str]:
     before, after = kept.machine, now.machine
+    found = []
     if (before.processor, before.cores) != (after.processor, after.cores):
-        yield f"tuned on another processor: {before.processor}, {before.cores} cores"
+        found.append(f"tuned on another processor: {before.processor}, {before.cores} cores")
     if before.devices != after.devices:
-        yield f"tuned with {_listed(before.devices)}, now {_listed(after.devices)}"
+        found.append(f"tuned with {_listed(before.devices)}, now {_listed(after.devices)}")
     if before.driver and after.driver and before.driver != after.driver:
-        yield f"tuned with driver {before.driver}, now {after.driver}"
+        found.append(f"tuned with driver {before.driver}, now {after.driver}")
     if before.llama_cpp != after.llama_cpp:
-        yield f"tuned with llama-cpp-python {before.llama_cpp}, now {after.llama_cpp}"
-    yield from _model_changes("target", kept.target, now.target)
-    if kept.draft is not None and now.draft is not None:
-        yield from _model_changes("draft model", kept.draft, now.draft)
-    elif kept.draft != now.draft:
-        yield f"tuned with{'out' if kept.draft is None else ''} a draft model"
+        found.append(f"tuned with llama-cpp-python {before.llama_cpp}, now {after.llama_cpp}")
+    for role, old, new in (("target", kept.target, now.target), ("draft model", kept.draft, now.draft)):
+        if old is None or new is None:
+            if old is not new:
+                found.append(f"tuned with{'out' if old is None else ''} a {role}")
+            continue
+        if old.fingerprint != new.fingerprint:
+            found.append(f"the file of the {role} has changed")
+        if old.seat != new.seat:
+            found.append(f"another placement: the {role} was on {old.seat}, now {new.seat}")
     if kept.context != now.context:
-        yield f"tuned for a context of {_size(kept.context)}, now {_size(now.context)}"
-
-
-def _model_changes(role: str, kept: ModelFacts, now: ModelFacts) -> Iterator[str]:
-    if kept.fingerprint != now.fingerprint:
-        yield f"the file of the {role} has changed"
-    if kept.seat != now.seat:
-        yield f"another placement: the {role} was on {kept.seat}, now {now.seat}"
+        found.append(f"tuned for a context of {_size(kept.context)}, now {_size(now.context)}")
+    return tuple(found)
 
 
 def _facts(options: ModelOptions, threads: int) -> ModelFacts:
