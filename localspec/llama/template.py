@@ -40,10 +40,7 @@ class ChatTemplate:
 
     def __init__(self, vocabulary: Vocabulary, source: str | None) -> None:
         self._vocabulary = vocabulary
-        self.note = ""
-        if not source:
-            source, self.note = _stand_in(vocabulary)
-        self.source = source
+        self.source, self.note = (source, "") if source else _stand_in(vocabulary)
         self._compiled: Template | None = None
         self._segments = Segments(vocabulary)
         texts = {vocabulary.decode([token], special=True) for token in vocabulary.control_tokens} - {""}

@@ -49,18 +49,17 @@ class Vocabulary:
     @cached_property
     def control_tokens(self) -> frozenset[int]:
         """Return the tokens that llama.cpp recognises in a text only when asked to parse special ones."""
-        return _where(self._attributes & self._hidden)
+        return self._having("CONTROL", "UNKNOWN")
 
     @cached_property
     def special_tokens(self) -> frozenset[int]:
         """Return the control tokens and those that the model's makers have added."""
-        return _where(self._attributes & (self._hidden | native().LLAMA_TOKEN_ATTR_USER_DEFINED))
+        return self._having("CONTROL", "UNKNOWN", "USER_DEFINED")
 
     @cached_property
     def stripping_tokens(self) -> frozenset[int]:
         """Return the tokens that take spaces around them away."""
-        api = native()
-        return _where(self._attributes & (api.LLAMA_TOKEN_ATTR_LSTRIP | api.LLAMA_TOKEN_ATTR_RSTRIP))
+        return self._having("LSTRIP", "RSTRIP")
 
     @cached_property
     def end_tokens(self) -> frozenset[int]:
@@ -81,10 +80,9 @@ class Vocabulary:
         pointer = repeat(ctypes.c_void_p(self._open))
         return np.fromiter(map(kind, pointer, range(self.size)), np.int32, self.size)
 
-    @property
-    def _hidden(self) -> int:
-        api = native()
-        return int(api.LLAMA_TOKEN_ATTR_CONTROL | api.LLAMA_TOKEN_ATTR_UNKNOWN)
+    def _having(self, *attributes: str) -> frozenset[int]:
+        bits = sum(getattr(native(), f"LLAMA_TOKEN_ATTR_{name}") for name in attributes)
+        return frozenset(np.flatnonzero(self._attributes & bits).tolist())
 
     def close(self) -> None:
         """Forget the native vocabulary, which its model is about to free."""
@@ -163,10 +161,6 @@ class Detokenizer:
     def flush(self) -> str:
         """Return what is left, a cut character as U+FFFD, and start anew."""
         return self._decoder.decode(b"", final=True)
-
-
-def _where(bits: NDArray[np.int32]) -> frozenset[int]:
-    return frozenset(np.flatnonzero(bits).tolist())
 
 
 def _token(token: int) -> int | None:

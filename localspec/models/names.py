@@ -194,10 +194,8 @@ def _address(text: str) -> list[str] | None:
 
 
 def _of_address(text: str, steps: list[str]) -> Reference:
-    if len(steps) < 2:
-        raise UserError(f"`{text}` does not name a model on the hub", f"write it as {_FORM}")
-    repo, _, quant = steps[1].partition(":")
-    repository, rest = _checked(f"{steps[0]}/{repo}", text), steps[2:]
+    repository, _, quant = "/".join(steps[:2]).partition(":")
+    repository, rest = _checked(repository, text), steps[2:]
     if rest and rest[0] in ("tree", "blob", "resolve", "raw"):
         revision, rest = (rest[1] if len(rest) > 1 else None), rest[2:]
     else:

@@ -7,16 +7,13 @@ write at once, one wins.
 from __future__ import annotations
 
 import hashlib
-import logging
 from dataclasses import dataclass
 from pathlib import Path
 
 from localspec.errors import LocalSpecError, StoreError
-from localspec.storage.json_file import JsonFile
+from localspec.storage.json_file import JsonFile, warn
 from localspec.storage.pair_identity import Identity
 from localspec.storage.paths import data_dir
-
-logger = logging.getLogger("localspec.storage")
 
 SCHEMA = 1
 HOLDS_S = 24 * 3600.0  # what was measured on a busy machine should not count for long
@@ -68,7 +65,7 @@ def keep_costs(path: Path, now: float, verify: Points, step: Points) -> None:
                 old.unlink(missing_ok=True)
         _file(path).write(_Costs(now, *calls))
     except (LocalSpecError, OSError) as error:
-        logger.warning("costs are not kept, and measured again next time: %s", error)
+        warn("costs are not kept, and measured again next time: %s", error)
 
 
 def forget_costs(identity: Identity) -> None:

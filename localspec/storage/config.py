@@ -116,9 +116,8 @@ def _model(table: TomlTable, key: str, folder: Path) -> Path | None:
 def _context(table: TomlTable) -> int:
     context = table.whole("context", (0, LARGEST_CONTEXT), 0)
     if 0 < context < SMALLEST_CONTEXT:
-        table.complain(
-            "context", f"`context` of {context} is too small", f"use 0 or {SMALLEST_CONTEXT} and more"
-        )
+        hint = f"use 0 or {SMALLEST_CONTEXT} and more"
+        table.complain("context", f"`context` of {context} is too small", hint)
     return context
 
 

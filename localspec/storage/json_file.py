@@ -121,28 +121,23 @@ def _reader(kind: Any) -> Reader:  # noqa: ANN401 - types, and what stands for t
         return partial(_member, {each.value: each for each in list[Enum](kind)})
     hints = get_type_hints(kind)
     parts = tuple(
-        _Member(field.name, _reader(hints[field.name]), field.default is field.default_factory is MISSING)
+        (field.name, _reader(hints[field.name]), field.default is field.default_factory is MISSING)
         for field in fields(kind)
     )
     return partial(_object, kind, parts)
 
 
-@dataclass(frozen=True, slots=True)
-class _Member:
-    name: str
-    read: Reader
-    required: bool
-
-
-def _object(kind: Callable[..., object], members: tuple[_Member, ...], value: object, where: str) -> object:
+def _object(
+    kind: Callable[..., object], members: tuple[tuple[str, Reader, bool], ...], value: object, where: str
+) -> object:
     if not isinstance(value, Mapping):
         raise UnexpectedError(f"{where} is not an object")
     found = {}
-    for member in members:
-        if member.name in value:
-            found[member.name] = member.read(value[member.name], f"{where}.{member.name}")
-        elif member.required:
-            raise UnexpectedError(f"{where}.{member.name} is missing")
+    for name, read, is_required in members:
+        if name in value:
+            found[name] = read(value[name], f"{where}.{name}")
+        elif is_required:
+            raise UnexpectedError(f"{where}.{name} is missing")
     return kind(**found)
 
 
