@@ -77,11 +77,9 @@ class _PacedContexts(Contexts):
         self._verify, self._step = pacings
         super().__init__(target, draft, max_fan_out, draft_threads)
 
-    def _open_target(self, model: Model, options: ModelOptions) -> Context:
-        return _opened(model, options, self._verify, 1)
-
-    def _open_draft(self, model: Model, options: ModelOptions, sequences: int) -> Context:
-        return _opened(model, options, self._step, sequences)
+    def _open(self, model: Model, options: ModelOptions, sequences: int = 1) -> Context:
+        pacing = self._verify if sequences == 1 else self._step  # the draft model's branches are sequences
+        return _opened(model, options, pacing, sequences)
 
 
 def _opened(model: Model, options: ModelOptions, pacing: Pacing | None, sequences: int) -> Context:

@@ -97,30 +97,22 @@ _SLOW_LINK = 3.0e9  # less than four lanes of PCIe 3
 
 
 @dataclass(frozen=True, slots=True)
-class MemoryJob:
-    """Measure one device by itself, with blocks of `size` bytes."""
-
-    device: str
-    size: int
-    passes: int
-
-    def __str__(self) -> str:
-        return f"the memory of {self.device}"
-
-
-@dataclass(frozen=True, slots=True)
-class LinkJob:
-    """Measure the way from one device to another, with blocks of `size` bytes."""
+class Job:
+    """Measure the way from one device to another, or the memory of one, with blocks of `size` bytes."""
 
     source: str
     target: str
     size: int
+    passes: int = 1
+
+    @property
+    def is_memory(self) -> bool:
+        """Tell whether one device is measured by itself."""
+        return self.source == self.target
 
     def __str__(self) -> str:
-        return f"the way from {self.source} to {self.target}"
-
-
-Job = MemoryJob | LinkJob
+        way = f"the way from {self.source} to {self.target}"
+        return f"the memory of {self.source}" if self.is_memory else way
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,13 +126,13 @@ class Refused:
 def jobs(devices: Sequence[DeviceInfo]) -> tuple[Job, ...]:
     """Return what there is to measure, the processor first, with blocks that fit what is free."""
     memory = [
-        MemoryJob(device.id, min(_CPU_BYTES, device.memory_free // 8), 1)
+        Job(device.id, device.id, min(_CPU_BYTES, device.memory_free // 8))
         if device.kind == "cpu"
-        else MemoryJob(device.id, min(_CARD_BYTES, device.memory_free // 4), _CARD_PASSES)
+        else Job(device.id, device.id, min(_CARD_BYTES, device.memory_free // 4), _CARD_PASSES)
         for device in sorted(devices, key=lambda device: device.kind != "cpu")
     ]
     size = min(_LINK_BYTES, *(device.memory_free // 8 for device in devices)) if devices else 0
-    links = [LinkJob(one.id, other.id, size) for one, other in permutations(devices, 2)]
+    links = [Job(one.id, other.id, size) for one, other in permutations(devices, 2)]
     return (*memory, *links)
 
 
@@ -148,7 +140,7 @@ def measure(work: Sequence[Job], seconds: float) -> Iterator[Measured | Refused]
     """Yield what each job gives, in order; about so many seconds in all. Native: for a child process."""
     from localspec.llama.buffers import Buffers
 
-    timings = sum(2 if isinstance(job, MemoryJob) else 1 for job in work)
+    timings = sum(2 if job.is_memory else 1 for job in work)
     share_s = seconds / max(1, timings)
     with ExitStack() as opened:
         ends: dict[str, Buffers] = {}
@@ -157,7 +149,7 @@ def measure(work: Sequence[Job], seconds: float) -> Iterator[Measured | Refused]
                 yield Refused(job, "too little memory is free")
                 continue
             try:
-                if isinstance(job, MemoryJob):
+                if job.is_memory:
                     yield _memory_rate(job, share_s)
                     continue
                 for end in (job.source, job.target):
@@ -168,15 +160,15 @@ def measure(work: Sequence[Job], seconds: float) -> Iterator[Measured | Refused]
                 yield Refused(job, str(error))
 
 
-def _memory_rate(job: MemoryJob, share_s: float) -> MemoryRate:
+def _memory_rate(job: Job, share_s: float) -> MemoryRate:
     from localspec.llama.buffers import Buffers
 
-    with Buffers(job.device, job.size, job.passes) as block:
+    with Buffers(job.source, job.size, job.passes) as block:
         read_s, copy_s = typical_s(block.read_s, share_s), typical_s(block.copy_s, share_s)
-        return MemoryRate(job.device, read=block.bytes / read_s, copy=2 * block.bytes / copy_s)
+        return MemoryRate(job.source, read=block.bytes / read_s, copy=2 * block.bytes / copy_s)
 
 
-def _link_rate(job: LinkJob, ends: dict[str, Buffers], share_s: float) -> LinkRate:
+def _link_rate(job: Job, ends: dict[str, Buffers], share_s: float) -> LinkRate:
     source, target = ends.get(job.source), ends.get(job.target)
     if source is not None and target is not None:
         seconds, moved = typical_s(lambda: source.send_to_s(target), share_s), source.bytes

@@ -22,11 +22,6 @@ Progress = Callable[[float], bool]
 """Is told how much is done, 0 to 1; its False stops the work."""
 
 
-def see_devices() -> Machine:
-    """Look at this machine without measuring anything."""
-    return _judged(devices.look().machine)
-
-
 def measure_rates(machine: Machine, seconds: float = 8.0, on_progress: Progress | None = None) -> Machine:
     """Return the machine with its rates measured anew; raises Cancelled once `on_progress` gives False.
 

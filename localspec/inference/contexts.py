@@ -58,7 +58,7 @@ class Contexts:
             raise UserError(
                 f"a context of {size} tokens is too small to talk", f"give -c {SMALLEST_CONTEXT} or more"
             )
-        self.target = self._open_target(target, replace(target.options, context=size))
+        self.target = self._open(target, replace(target.options, context=size))
         _log_memory(self.target, target.options)
         rewind = probe(self.target)
         self.can_rewind, self.can_branch = rewind.can_rewind, False
@@ -66,7 +66,7 @@ class Contexts:
         notes = [rewind.reason] if rewind.reason else []
         if draft is not None:
             options = draft_options(draft.options, size, on_processor=_on_cpu(draft))
-            self.draft = self._open_draft(draft, options, max_fan_out + 1)
+            self.draft = self._open(draft, options, max_fan_out + 1)
             _log_memory(self.draft, options)
             branching = probe(self.draft)
             self.can_branch = branching.can_branch
@@ -78,10 +78,7 @@ class Contexts:
         self._opened = (target.options, beside, max_fan_out, draft_threads)
         self._plan_threads(target.options, draft, draft_threads)
 
-    def _open_target(self, model: Model, options: ModelOptions) -> Context:
-        return Context(model, options)
-
-    def _open_draft(self, model: Model, options: ModelOptions, sequences: int) -> Context:
+    def _open(self, model: Model, options: ModelOptions, sequences: int = 1) -> Context:
         return Context(model, options, sequences=sequences)
 
     def _plan_threads(self, target: ModelOptions, draft: Model | None, draft_threads: int | None) -> None:
@@ -159,11 +156,10 @@ class CostedEngine(Engine):
     def costs(self, *, together: bool) -> LatencyModel:
         """Return what calls cost in a way of working, measured once, perhaps by an earlier program."""
         if together not in self._latency:
-            found = self._recalled(together=together) or self._measured(together=together)
-            self._latency[together] = found
+            self._latency[together] = self._recalled(together) or self._measured(together)
         return self._latency[together]
 
-    def _recalled(self, *, together: bool) -> LatencyModel | None:
+    def _recalled(self, together: bool) -> LatencyModel | None:
         file = self._contexts.costs_file(together=together)
         kept = None if file is None else recall_costs(file, time.time())
         if kept is None:
@@ -172,7 +168,7 @@ class CostedEngine(Engine):
         self._earlier[together] = CostCurve(verify)
         return LatencyModel(CostCurve(verify), CostCurve(step))
 
-    def _measured(self, *, together: bool) -> LatencyModel:
+    def _measured(self, together: bool) -> LatencyModel:
         contexts = self._contexts
         self.forget()  # measuring needs a few cells
         contexts.share_threads(together=together)

@@ -6,7 +6,7 @@ from itertools import count
 import pytest
 
 from localspec.errors import EngineError
-from localspec.hardware.bandwidth import LinkJob, MemoryJob, Refused, jobs, judge, measure, typical_s
+from localspec.hardware.bandwidth import Job, Refused, jobs, judge, measure, typical_s
 from localspec.hardware.device_info import DeviceInfo, LinkRate, Machine, MemoryRate
 from localspec.llama import buffers
 
@@ -17,23 +17,23 @@ CARD = DeviceInfo("CUDA0", "gpu", "CUDA", "RTX 3090", 24 * GIB, 20 * GIB, theore
 
 def test_every_device_and_every_way_between_two_is_measured() -> None:
     work = jobs((CARD, replace(CARD, id="CUDA1"), CPU))
-    assert [job.device for job in work if isinstance(job, MemoryJob)] == ["CPU", "CUDA0", "CUDA1"]
-    ways = {(job.source, job.target) for job in work if isinstance(job, LinkJob)}
+    assert [job.source for job in work if job.is_memory] == ["CPU", "CUDA0", "CUDA1"]
+    ways = {(job.source, job.target) for job in work if not job.is_memory}
     assert len(ways) == 6
     assert {("CPU", "CUDA0"), ("CUDA0", "CPU"), ("CUDA1", "CUDA0")} <= ways
-    assert jobs((CPU,)) == (MemoryJob("CPU", 2**29, 1),)
+    assert jobs((CPU,)) == (Job("CPU", "CPU", 2**29, 1),)
     assert jobs(()) == ()
 
 
 def test_blocks_leave_room_on_a_full_card() -> None:
     full = replace(CARD, memory_free=100 * 2**20)
     for job in jobs((full, CPU)):
-        if isinstance(job, LinkJob) or job.device == "CUDA0":
+        if "CUDA0" in {job.source, job.target}:
             assert 2 * job.size <= full.memory_free
 
 
 def test_the_processor_is_really_measured() -> None:
-    (rate,) = measure((MemoryJob("CPU", SIZE, 1),), 0.01)
+    (rate,) = measure((Job("CPU", "CPU", SIZE, 1),), 0.01)
     assert isinstance(rate, MemoryRate)
     assert rate.device == "CPU"
     assert 1e8 < rate.read < 1e13
@@ -41,7 +41,7 @@ def test_the_processor_is_really_measured() -> None:
 
 
 def test_what_a_device_refuses_does_not_stop_the_rest() -> None:
-    work = (MemoryJob("CUDA7", SIZE, 1), LinkJob("CPU", "CUDA7", SIZE), MemoryJob("CPU", SIZE, 1))
+    work = (Job("CUDA7", "CUDA7", SIZE, 1), Job("CPU", "CUDA7", SIZE), Job("CPU", "CPU", SIZE, 1))
     first, second, third = measure(work, 0.01)
     assert isinstance(first, Refused)
     assert isinstance(second, Refused)
@@ -50,8 +50,8 @@ def test_what_a_device_refuses_does_not_stop_the_rest() -> None:
 
 
 def test_a_full_device_is_not_judged_by_its_cache() -> None:
-    (answer,) = measure((MemoryJob("CPU", 2**20, 1),), 0.01)
-    assert answer == Refused(MemoryJob("CPU", 2**20, 1), "too little memory is free")
+    (answer,) = measure((Job("CPU", "CPU", 2**20, 1),), 0.01)
+    assert answer == Refused(Job("CPU", "CPU", 2**20, 1), "too little memory is free")
 
 
 class FakeBuffers:
@@ -91,11 +91,11 @@ class FakeBuffers:
 def test_rates_follow_from_bytes_and_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(buffers, "Buffers", FakeBuffers)
     work = (
-        MemoryJob("CUDA0", SIZE, 4),
-        LinkJob("CPU", "CUDA0", SIZE),
-        LinkJob("CUDA0", "CPU", SIZE),
-        LinkJob("CUDA0", "CUDA1", SIZE),
-        LinkJob("CUDA0", "CUDA9", SIZE),
+        Job("CUDA0", "CUDA0", SIZE, 4),
+        Job("CPU", "CUDA0", SIZE),
+        Job("CUDA0", "CPU", SIZE),
+        Job("CUDA0", "CUDA1", SIZE),
+        Job("CUDA0", "CUDA9", SIZE),
     )
     *measured, refused = measure(work, 0.0)
     assert measured == [

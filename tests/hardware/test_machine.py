@@ -12,10 +12,10 @@ import pytest
 from localspec.child_process import values_of
 from localspec.errors import Cancelled, EngineDied, EngineError, UserError
 from localspec.hardware import devices, machine
-from localspec.hardware.bandwidth import Job, Measured, MemoryJob, Refused
+from localspec.hardware.bandwidth import Job, Measured, Refused
 from localspec.hardware.device_info import DeviceInfo, LinkRate, Machine, MemoryRate
 from localspec.hardware.devices import Sight
-from localspec.hardware.machine import known_machine, measure_rates, see_devices
+from localspec.hardware.machine import known_machine, measure_rates
 from localspec.hardware.nvml import Cards
 from tests.hardware.cards import CPU, GIB, cuda, found
 
@@ -115,8 +115,8 @@ class Bench:
 
     def answers(self, work: Sequence[Job]) -> Iterator[Measured | Refused]:
         for job in work:
-            if isinstance(job, MemoryJob):
-                yield MemoryRate(job.device, 800e9, 700e9)
+            if job.is_memory:
+                yield MemoryRate(job.source, 800e9, 700e9)
             else:
                 yield LinkRate(job.source, job.target, 20e9)
 
@@ -130,7 +130,7 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
 
 
 def test_devices_are_seen_without_measuring(bench: Bench) -> None:
-    assert see_devices() == SEEN
+    assert known_machine(may_measure=False) == SEEN
     assert bench.starts == []
 
 
@@ -152,7 +152,7 @@ def test_rates_of_all_devices_and_ways_are_measured() -> None:
 def test_a_driver_that_dies_costs_one_figure_and_is_a_note(bench: Bench) -> None:
     def dying(work: Sequence[Job]) -> Iterator[Measured | Refused]:
         for job in work:
-            if isinstance(job, MemoryJob) and job.device == "CUDA0":
+            if job.source == job.target == "CUDA0":
                 raise EngineDied("the probing process ended: SIGABRT")
             yield from bench.answers([job])
 
