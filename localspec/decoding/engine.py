@@ -8,9 +8,9 @@ from itertools import count
 
 import numpy as np
 
-from localspec.decoding.drafters.drafter import Drafter, DraftState, ModelDrafter, NoDrafter
+from localspec.decoding.drafters.drafter import Drafter, DraftState
+from localspec.decoding.drafters.model_drafter import ModelDrafter
 from localspec.decoding.drafters.prompt_lookup import (
-    CombinedDrafter,
     PromptLookup,
     PromptLookupDrafter,
     PromptLookupStats,
@@ -21,7 +21,7 @@ from localspec.decoding.drafters.ssd import DraftWorker, SSDDrafter
 from localspec.decoding.fallback import ModeFallback, PlainCost
 from localspec.decoding.loop import DecodeParams, Decoder, Round
 from localspec.decoding.model import LanguageModel
-from localspec.decoding.policy import AcceptanceCalibrations, LatencyModel, SpeculationPolicy
+from localspec.decoding.policy import AcceptanceCalibration, LatencyModel, SpeculationPolicy
 from localspec.types import EngineSettings, Mode, ModeChanged, PromptProgress
 
 Rounds = Generator[PromptProgress | Round, None, None]
@@ -38,23 +38,24 @@ class Drafters:
         self.state = state
         self._worker = worker
         self._index = SuffixIndex()
-        self._calibrations = AcceptanceCalibrations()
         self._lookup_stats = PromptLookupStats()
+        self._chosen = AcceptanceCalibration()  # of drafts that take the best token
+        self._drawn = AcceptanceCalibration()  # of drafts that draw from q
+        self._repeated = AcceptanceCalibration()  # of n-gram drafts, by length of the match
 
     def policy(
         self, latency: LatencyModel, settings: EngineSettings, *, deterministic: bool
     ) -> SpeculationPolicy:
         """Return the stopping rules; `deterministic` drafts take the best token and draw none."""
-        known = self._calibrations
         if settings.mode == "ngram":
-            return SpeculationPolicy(latency, known.repeated, settings, deterministic=True)
-        calibration = known.chosen if deterministic else known.drawn
+            return SpeculationPolicy(latency, self._repeated, settings, deterministic=True)
+        calibration = self._chosen if deterministic else self._drawn
         return SpeculationPolicy(latency, calibration, settings, deterministic)
 
     def drafter(self, settings: EngineSettings, policy: SpeculationPolicy, proposer: Proposer) -> Drafter:
         """Return who writes the drafts of an answer."""
         if settings.mode == "off":
-            return NoDrafter()
+            return Drafter()
         if settings.mode == "ngram":
             return PromptLookupDrafter(policy, self._index)
         if self.state is None:
@@ -64,9 +65,7 @@ class Drafters:
         if settings.mode == "ssd":
             worker = self._worker(self.state, policy, proposer, settings)
             return SSDDrafter(worker, settings.draft_length, lookup)
-        if lookup is None:
-            return ModelDrafter(self.state, policy, proposer)
-        return CombinedDrafter(self.state, policy, proposer, lookup, settings.draft_length)
+        return ModelDrafter(self.state, policy, proposer, settings.draft_length, lookup)
 
 
 class Engine:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter, deque
 from dataclasses import dataclass
 
+import numpy as np
+
 from localspec.types import DraftOrigin, Mode, ModeChanged, RoundStats
 from localspec.units import MODE_NAMES
 
@@ -44,12 +46,8 @@ class PlainCost:
         known, place = self._known, depth // BUCKET
         if place in known or not known:
             return known.get(place)
-        below = max((bucket for bucket in known if bucket < place), default=None)
-        above = min((bucket for bucket in known if bucket > place), default=None)
-        if below is None or above is None:
-            return known[max(known) if above is None else min(known)]
-        share = (place - below) / (above - below)
-        return known[below] + share * (known[above] - known[below])
+        places = sorted(known)
+        return float(np.interp(place, places, [known[each] for each in places]))
 
 
 class _Window:

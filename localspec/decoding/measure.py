@@ -7,7 +7,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import repeat
 from random import Random
 from typing import TypeVar
@@ -15,7 +15,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from localspec.decoding.drafters.drafter import NoDrafter
+from localspec.decoding.drafters.drafter import Drafter
 from localspec.decoding.loop import DecodeParams, Decoder, Round
 from localspec.decoding.measurements import CallCosts, CostRequest, TraceSegment
 from localspec.decoding.model import LanguageModel, Rows
@@ -37,23 +37,77 @@ FEWEST_ANCHORS = 3
 ANCHOR_SHARE = 0.1  # of the budget
 
 
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    """Which calls to time: sizes of the target's, widths of the draft model's, the most telling first."""
+@dataclass(slots=True)
+class _CallTimer:
+    """Times calls of both models, with sizes or widths in them, the most telling first."""
 
+    target: LanguageModel
+    draft: LanguageModel | None
     sizes: Sequence[int]
     widths: Sequence[int]
     fewest: int  # that are always timed
     passes: int
     budget_s: float
-
-
-@dataclass(slots=True)
-class _Times:
-    """Seconds of calls so far, by their size."""
-
     verify: defaultdict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
     step: defaultdict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
+
+    def run(self, *, together: bool) -> None:
+        """Time the calls of both models, in turn or at once.
+
+        In turn, every draft call follows a target call, which has thrown the draft's weights out of the
+        processor's caches as it will when decoding.
+        """
+        draft = self.draft
+        self.widths = [width for width in self.widths if draft is not None and width <= draft.max_sequences]
+        if draft is None or not self.widths:
+            self._fill(None)
+        elif together:
+            with self._busy(draft) as enough:
+                self._fill(None, enough)
+        else:
+            self._fill(draft)
+
+    def _fill(self, draft: LanguageModel | None, enough: Callable[[], bool] = lambda: True) -> None:
+        """Time calls until the budget is spent, but always a few and until there is `enough` of others."""
+        started = time.perf_counter()
+        most = self.passes * max(len(self.sizes), len(self.widths))
+        widths = repeat(0) if draft is None else _mixed(self.widths)
+        for number, (size, width) in enumerate(zip(_mixed(self.sizes), widths, strict=False)):
+            spent = number >= most or time.perf_counter() - started > self.budget_s
+            if spent and number >= self.fewest and enough():
+                return
+            seconds = _evaluate(self.target, size)
+            if size == 1:  # plain decoding repeats one size, whose graph llama.cpp then reuses
+                seconds = _evaluate(self.target, 1)
+            self.verify[size].append(seconds)
+            if draft is not None:
+                self.step[width].append(_step(draft, width))
+
+    @contextmanager
+    def _busy(self, draft: LanguageModel) -> Iterator[Callable[[], bool]]:
+        """Keep the draft model working in another thread, as it will while the target verifies.
+
+        The value tells whether it has done its first calls.
+        """
+        from concurrent.futures import ThreadPoolExecutor  # 5 ms
+
+        stop, done = threading.Event(), threading.Event()
+
+        def work() -> None:
+            for number, width in enumerate(_mixed(self.widths), start=1):
+                self.step[width].append(_step(draft, width))
+                if number >= min(self.fewest, len(self.widths)):
+                    done.set()
+                if stop.is_set():
+                    return
+
+        with ThreadPoolExecutor(1, "measure") as pool:
+            busy = pool.submit(work)
+            try:
+                yield lambda: done.is_set() or busy.done()
+            finally:
+                stop.set()
+        busy.result()
 
 
 def measure(
@@ -65,12 +119,12 @@ def measure(
     """
     from statistics import median_low  # 3 ms, which costs that were kept do without
 
+    timer = _CallTimer(target, draft, VERIFY_SIZES, STEP_WIDTHS, FEWEST_SIZES, PASSES, budget_s)
     with _scratch(target, PREFIX), _scratch(draft, PREFIX):
         _evaluate(target, 1)  # the first call of all builds graphs and touches memory
-        plan = _Plan(VERIFY_SIZES, STEP_WIDTHS, FEWEST_SIZES, PASSES, budget_s)
-        times = _timed(target, draft, plan, together=together)
-    curve = {size: median_low(seconds) for size, seconds in times.verify.items()}
-    steps = {width: median_low(seconds) for width, seconds in times.step.items()}
+        timer.run(together=together)
+    curve = {size: median_low(seconds) for size, seconds in timer.verify.items()}
+    steps = {width: median_low(seconds) for width, seconds in timer.step.items()}
     return LatencyModel(CostCurve(curve), CostCurve(steps or {1: curve[1]}))
 
 
@@ -79,22 +133,23 @@ def time_calls(target: LanguageModel, draft: LanguageModel | None, request: Cost
     from statistics import median, quantiles
 
     sizes = [size for size in _telling_first(request.verify_sizes) if size < target.context_size // 2]
-    plan = _Plan(sizes, _telling_first(request.step_widths), FEWEST_WISHED, MOST_PASSES, request.budget_s)
+    widths, budget_s = _telling_first(request.step_widths), request.budget_s
+    timer = _CallTimer(target, draft, sizes, widths, FEWEST_WISHED, MOST_PASSES, budget_s)
     together = request.together and draft is not None
     depth = min(request.depth, target.context_size - max(sizes))
     with _scratch(target, depth), _scratch(draft, depth):
         depth = target.length()
         _evaluate(target, 1)
-        before = _anchors(target, request.budget_s)
-        times = _timed(target, draft, plan, together=together)
-        after = _anchors(target, request.budget_s)
+        before = _anchors(target, budget_s)
+        timer.run(together=together)
+        after = _anchors(target, budget_s)
     middle = median(before + after)
     low, _, high = quantiles(before + after, n=4)
     return CallCosts(
         depth=depth,
         together=together,
-        verify=_medians(times.verify),
-        step=_medians(times.step),
+        verify=_medians(timer.verify),
+        step=_medians(timer.step),
         drift=median(after) / median(before),
         spread=(high - low) / middle,
     )
@@ -124,48 +179,6 @@ def _anchors(target: LanguageModel, budget_s: float) -> list[float]:
     ):
         seconds.append(_evaluate(target, 1))
     return seconds
-
-
-def _timed(target: LanguageModel, draft: LanguageModel | None, plan: _Plan, *, together: bool) -> _Times:
-    """Time the calls of both models, in turn or at once.
-
-    In turn, every draft call follows a target call, which has thrown the draft's weights out of the
-    processor's caches as it will when decoding.
-    """
-    times = _Times()
-    widths = [] if draft is None else [width for width in plan.widths if width <= draft.max_sequences]
-    plan = replace(plan, widths=widths)
-    if draft is None or not widths:
-        _fill(times, plan, target, None)
-    elif together:
-        with _busy(draft, plan, times) as enough:
-            _fill(times, plan, target, None, enough)
-    else:
-        _fill(times, plan, target, draft)
-    return times
-
-
-def _fill(
-    times: _Times,
-    plan: _Plan,
-    target: LanguageModel,
-    draft: LanguageModel | None,
-    enough: Callable[[], bool] = lambda: True,
-) -> None:
-    """Time calls until the budget is spent, but always a few and until there is `enough` of others."""
-    started = time.perf_counter()
-    most = plan.passes * max(len(plan.sizes), len(plan.widths))
-    widths = repeat(0) if draft is None else _mixed(plan.widths)
-    for number, (size, width) in enumerate(zip(_mixed(plan.sizes), widths, strict=False)):
-        spent = number >= most or time.perf_counter() - started > plan.budget_s
-        if spent and number >= plan.fewest and enough():
-            return
-        seconds = _evaluate(target, size)
-        if size == 1:  # plain decoding repeats one size, whose graph llama.cpp then reuses
-            seconds = _evaluate(target, 1)
-        times.verify[size].append(seconds)
-        if draft is not None:
-            times.step[width].append(_step(draft, width))
 
 
 def _mixed(sizes: Sequence[int]) -> Iterator[int]:
@@ -219,38 +232,6 @@ def _scratch(model: LanguageModel | None, depth: int) -> Iterator[None]:
         model.truncate(length)
 
 
-@contextmanager
-def _busy(draft: LanguageModel, plan: _Plan, times: _Times) -> Iterator[Callable[[], bool]]:
-    """Keep the draft model working in another thread, as it will while the target verifies.
-
-    The value tells whether it has done its first calls.
-    """
-    stop, done = threading.Event(), threading.Event()
-    failures: list[BaseException] = []
-
-    def work() -> None:
-        try:
-            for number, width in enumerate(_mixed(plan.widths), start=1):
-                times.step[width].append(_step(draft, width))
-                if number >= min(plan.fewest, len(plan.widths)):
-                    done.set()
-                if stop.is_set():
-                    return
-        except BaseException as error:  # noqa: BLE001  reported below, in the thread that asked
-            failures.append(error)
-            done.set()
-
-    thread = threading.Thread(target=work, name="measure", daemon=True)
-    thread.start()
-    try:
-        yield done.is_set
-    finally:
-        stop.set()
-        thread.join()
-    for failure in failures:
-        raise failure
-
-
 PLAIN_TOKENS = 12
 FEWEST_PLAIN_TOKENS = 4
 PLAIN_S = 0.25  # after which the fewest will do
@@ -282,8 +263,9 @@ class Tracer:
     def __init__(self, target: LanguageModel, draft: LanguageModel | None, candidates: int) -> None:
         """Take the models, and how many of each one's candidates to write down."""
         self._target = _Watched(target)
-        self._ideas = _TargetIdeas(candidates)
-        self._draft = None if draft is None else _DraftIdeas(draft, target.vocabulary_size, candidates)
+        self._vocabulary = target.vocabulary_size
+        self._draft = draft
+        self._candidates = candidates
 
     def trace(self, prompt: Sequence[int], params: DecodeParams, seed: int | None) -> TraceSegment:
         """Return the answer that plain decoding gives with this seed.
@@ -292,40 +274,72 @@ class Tracer:
         model reads along afterwards, or now and then where the target's distributions are long.
         """
         text, decode_s = list(prompt), 0.0
+        of_target, of_draft = list[tuple[Ids, Floats, float]](), list[tuple[Ids, Rows, Floats]]()
         waiting, size = list[Distribution](), 0
         random = np.random.default_rng(np.random.SeedSequence(seed).spawn(2)[0])  # as in `Engine.rounds`
-        with closing(self._target.rounds(prompt, NoDrafter(), _no_policy(), params, random)) as rounds:
+        with closing(self._target.rounds(prompt, Drafter(), _no_policy(), params, random)) as rounds:
             for event in rounds:
                 if not isinstance(event, Round):
                     continue
                 decode_s += event.stats.seconds if len(text) > len(prompt) else 0.0
                 p = distribution(self._target.row, params.sampling, text)
-                self._ideas.add(p, event.tokens[0])
+                of_target.append((*self._best(p), probability(p, event.tokens[0])))
                 text += event.tokens
                 waiting.append(p)
                 size += len(p.probs)
                 if self._draft is not None and size > MOST_WAITING:
-                    self._draft.follow(text, waiting)
+                    of_draft += self._read(self._draft, text, waiting)
                     waiting, size = [], 0
         if self._draft is not None:
-            self._draft.follow(text, waiting)
-        return self._segment(text, len(prompt), decode_s, ended=text[-1] in params.end_tokens)
-
-    def _segment(self, text: list[int], begin: int, decode_s: float, *, ended: bool) -> TraceSegment:
-        target, draft = self._ideas, self._draft
-        none = np.empty((len(text) - begin, 0))
+            of_draft += self._read(self._draft, text, waiting)
+        target_ids, target_probs, of_token = zip(*of_target, strict=True)
+        none = np.empty((len(of_target), 0))
+        read = map(np.concatenate, zip(*of_draft, strict=True)) if of_draft else repeat(none, 3)
+        draft_ids, draft_logits, target_of_draft = read
         return TraceSegment(
-            prompt=tuple(text[:begin]),
-            tokens=np.array(text[begin:], np.int32),
-            target_ids=np.stack(target.ids).astype(np.int32),
-            target_probs=np.stack(target.probs).astype(np.float32),
-            target_of_token=np.array(target.of_token, np.float32),
-            draft_ids=np.concatenate([none] if draft is None else draft.ids).astype(np.int32),
-            draft_logits=np.concatenate([none] if draft is None else draft.logits).astype(np.float32),
-            target_of_draft=np.concatenate([none] if draft is None else draft.of_target).astype(np.float32),
+            prompt=tuple(prompt),
+            tokens=np.array(text[len(prompt) :], np.int32),
+            target_ids=np.stack(target_ids).astype(np.int32),
+            target_probs=np.stack(target_probs).astype(np.float32),
+            target_of_token=np.array(of_token, np.float32),
+            draft_ids=draft_ids.astype(np.int32),
+            draft_logits=draft_logits.astype(np.float32),
+            target_of_draft=target_of_draft.astype(np.float32),
             decode_s=decode_s,
-            ended=ended,
+            ended=text[-1] in params.end_tokens,
         )
+
+    def _best(self, p: Distribution) -> tuple[Ids, Floats]:
+        """Return the target's candidates with their probabilities."""
+        count, ids, probs = self._candidates, p.ids, p.probs
+        if ids is None:
+            ids = top_candidates(p.probs[None].astype(np.float32), count)[0][0]
+            probs = p.probs[ids]
+        return _widened(ids[:count], count, -1), _widened(probs[:count], count, 0.0)
+
+    def _read(
+        self, draft: LanguageModel, text: Sequence[int], drawn_from: Sequence[Distribution]
+    ) -> Iterator[tuple[Ids, Rows, Floats]]:
+        """Yield the draft model's candidates, their logits and the target's probabilities, some rows at once.
+
+        They are for the last tokens of the text, which the target drew from its distributions; the draft
+        model's cache holds a beginning of the text.
+        """
+        known = draft.vocabulary_size - 1  # a target may have a few ids more, to fill up its matrices
+        for first in range(0, len(drawn_from), READ_TOGETHER):
+            block = drawn_from[first : first + READ_TOGETHER]
+            end = len(text) - len(drawn_from) + first + len(block) - 1
+            tokens = [min(token, known) for token in text[draft.length() : end]]
+            if len(tokens) > len(block):
+                draft.evaluate(tokens[: -len(block)], 0)
+            rows = draft.evaluate(tokens[-len(block) :], len(block))[:, : self._vocabulary]
+            ids, logits = top_candidates(rows, self._candidates)
+            chances = [_probabilities(p, row) for p, row in zip(block, ids, strict=True)]
+            yield (
+                _widened(ids, self._candidates, -1),
+                _widened(logits - logits[:, :1], self._candidates, -np.inf),
+                _widened(np.stack(chances), self._candidates, 0.0),
+            )
 
 
 class _Watched(Decoder):
@@ -338,59 +352,6 @@ class _Watched(Decoder):
     ) -> VerifyOutcome:
         self.row = rows[0]
         return super()._judge(draft, rows, text, params, random)
-
-
-class _TargetIdeas:
-    """The target's candidates for each token."""
-
-    def __init__(self, candidates: int) -> None:
-        self._candidates = candidates
-        self.ids: list[Ids] = []
-        self.probs: list[Floats] = []
-        self.of_token: list[float] = []
-
-    def add(self, p: Distribution, token: int) -> None:
-        """Write down what the next token was drawn from, and which it became."""
-        count, ids, probs = self._candidates, p.ids, p.probs
-        if ids is None:
-            ids = top_candidates(p.probs[None].astype(np.float32), count)[0][0]
-            probs = p.probs[ids]
-        self.ids.append(_widened(ids[:count], count, -1))
-        self.probs.append(_widened(probs[:count], count, 0.0))
-        self.of_token.append(probability(p, token))
-
-
-class _DraftIdeas:
-    """The draft model's candidates for each token of a text that another model writes."""
-
-    def __init__(self, model: LanguageModel, vocabulary: int, candidates: int) -> None:
-        """Take the model; its ids from `vocabulary` on, which the target lacks, are left out."""
-        self._model = model
-        self._vocabulary = vocabulary
-        self._candidates = candidates
-        self.ids: list[Ids] = []
-        self.logits: list[NDArray[np.float32]] = []
-        self.of_target: list[Floats] = []
-
-    def follow(self, text: Sequence[int], drawn_from: Sequence[Distribution]) -> None:
-        """Read on to before the end of a text, whose last tokens the target drew from its distributions."""
-        for first in range(0, len(drawn_from), READ_TOGETHER):
-            block = drawn_from[first : first + READ_TOGETHER]
-            end = len(text) - len(drawn_from) + first + len(block)
-            ids, logits = top_candidates(self._rows(text[: end - 1], len(block)), self._candidates)
-            chances = [_probabilities(p, row) for p, row in zip(block, ids, strict=True)]
-            self.ids.append(_widened(ids, self._candidates, -1))
-            self.logits.append(_widened(logits - logits[:, :1], self._candidates, -np.inf))
-            self.of_target.append(_widened(np.stack(chances), self._candidates, 0.0))
-
-    def _rows(self, text: Sequence[int], count: int) -> Rows:
-        """Return the logits after each of the last `count` tokens; the cache holds a text's beginning."""
-        model = self._model
-        known = model.vocabulary_size - 1  # a target may have a few ids more, to fill up its matrices
-        tokens = [min(token, known) for token in text[model.length() :]]
-        if len(tokens) > count:
-            model.evaluate(tokens[:-count], 0)
-        return model.evaluate(tokens[-count:], count)[:, : self._vocabulary]
 
 
 def _no_policy() -> SpeculationPolicy:

@@ -110,15 +110,6 @@ def _knot(chance: float) -> tuple[int, float]:
     return knot, chance * KNOTS - knot
 
 
-class OutcomeCalibrators:
-    """What was learned about verdicts, for what is prepared before they are known."""
-
-    def __init__(self) -> None:
-        self.accepted = Calibrator()  # of a judged token, by the draft model's chance for just this token
-        self.after_rejection = Calibrator()  # of a guess to be the bonus token, by its share of all guesses
-        self.after_all = Calibrator()  # likewise where the whole draft was accepted
-
-
 class AcceptanceCalibration:
     """The chance that a draft token is accepted, learned from the draft model's confidence in it.
 
@@ -131,7 +122,10 @@ class AcceptanceCalibration:
         self._judged = [PRIOR_WEIGHT] * BINS
         self._chances = [*centres, centres[-1]]  # a confidence of 1 belongs to the last bin
         self._recent_accepted, self._recent_judged = PRIOR_WEIGHT * PRIOR_MEAN, PRIOR_WEIGHT
-        self.outcomes = OutcomeCalibrators()
+        # of outcomes, for what is prepared before they are known
+        self.judged = Calibrator()  # of a judged token, by the draft model's chance for just this token
+        self.after_rejection = Calibrator()  # of a guess to be the bonus token, by its share of all guesses
+        self.after_all = Calibrator()  # likewise where the whole draft was accepted
 
     @property
     def mean(self) -> float:
@@ -152,15 +146,6 @@ class AcceptanceCalibration:
             self._recent_judged = RECENT * self._recent_judged + 1.0
             self._recent_accepted = RECENT * self._recent_accepted + (position < accepted)
         self._chances[BINS] = self._chances[BINS - 1]
-
-
-class AcceptanceCalibrations:
-    """What was learned about the acceptance of each kind of draft."""
-
-    def __init__(self) -> None:
-        self.chosen = AcceptanceCalibration()  # drafts that take the best token
-        self.drawn = AcceptanceCalibration()  # drafts that draw from q
-        self.repeated = AcceptanceCalibration()  # n-gram drafts, by length of the match
 
 
 class LatencyModel:

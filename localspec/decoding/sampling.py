@@ -322,7 +322,10 @@ def penalised_row(logits: Logits, sampling: Sampling, history: Sequence[int]) ->
 
 
 def penalised_candidates(
-    ids: Sequence[int] | Ids, logits: Sequence[float] | Logits, sampling: Sampling, history: Sequence[int]
+    ids: Sequence[int] | Ids,
+    logits: Sequence[float] | Logits | Floats,
+    sampling: Sampling,
+    history: Sequence[int],
 ) -> tuple[list[int], list[float]]:
     """Return some tokens with their logits after penalties, best first."""
     recent = _recent(sampling, history)

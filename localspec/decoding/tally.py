@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from localspec.types import DraftOrigin, Mode, RoundStats, Summary
+
+_SUMS = ("drafted", "accepted", "verify_s", "draft_s", "wait_s")  # of the rounds
 
 
 class HitCounter:
@@ -38,14 +39,9 @@ class Tally:
         self._prompt_s = 0.0
         self._hits = HitCounter(mode)
         self._stats: list[RoundStats] = []
-        self._tokens = 0
+        self.tokens = 0
         self._first_token_s = 0.0
         self._last_s = 0.0
-
-    @property
-    def tokens(self) -> int:
-        """Return how many tokens were emitted."""
-        return self._tokens
 
     @property
     def decode_s(self) -> float:
@@ -54,12 +50,12 @@ class Tally:
 
     def add(self, stats: RoundStats, tokens: int, now_s: float) -> None:
         """Add a round that ended `now_s` seconds after the start of the answer; the first read the prompt."""
-        if not self._tokens:
+        if not self.tokens:
             self._first_token_s, self._prompt_s = now_s, stats.verify_s
         else:
             self._stats.append(stats)
         self._hits.add(stats.origin)
-        self._tokens += tokens
+        self.tokens += tokens
         self._last_s = now_s
 
     def change(self, mode: Mode) -> None:
@@ -72,16 +68,13 @@ class Tally:
         accepted_at, drafted_at = _by_position((each.drafted, each.accepted) for each in stats)
         of_model = (each for each in stats if each.origin in (DraftOrigin.AHEAD, DraftOrigin.FRESH))
         model_at = _by_position((each.drafted - each.copied, each.accepted) for each in of_model)
-        decode_s = self.decode_s
-        verify_s, draft_s = sum(round_.verify_s for round_ in stats), sum(round_.draft_s for round_ in stats)
-        wait_s = sum(round_.wait_s for round_ in stats)
+        sums = {name: sum(getattr(each, name) for each in stats) for name in _SUMS}
+        spent_s = sums["verify_s"] + sums["draft_s"] + sums["wait_s"]
         return Summary(
             prompt_tokens=self._prompt_tokens,
             cached_tokens=cached_tokens,
-            tokens=self._tokens,
+            tokens=self.tokens,
             rounds=len(stats),
-            drafted=sum(round_.drafted for round_ in stats),
-            accepted=sum(round_.accepted for round_ in stats),
             accepted_at=accepted_at,
             drafted_at=drafted_at,
             model_accepted_at=model_at[0],
@@ -90,23 +83,22 @@ class Tally:
             misses=self._hits.misses,
             prompt_s=self._prompt_s,
             first_token_s=self._first_token_s,
-            decode_s=decode_s,
-            verify_s=verify_s,
-            draft_s=draft_s,
-            wait_s=wait_s,
-            python_s=decode_s - verify_s - draft_s - wait_s,
+            decode_s=self.decode_s,
+            python_s=self.decode_s - spent_s,
+            **sums,
         )
 
 
 def _by_position(drafts: Iterable[tuple[int, int]]) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return how often each position was accepted, and judged, from the lengths drafted and accepted."""
-    judged: Counter[int] = Counter()
-    accepted: Counter[int] = Counter()
-    for length, agreed in drafts:
-        judged.update(range(min(agreed + 1, length)))
-        accepted.update(range(min(agreed, length)))
-    positions = range(len(judged))
-    return tuple(accepted[at] for at in positions), tuple(judged[at] for at in positions)
+    found = list(drafts)
+    judged = [min(agreed + 1, length) for length, agreed in found]
+    accepted = [min(agreed, length) for length, agreed in found]
+
+    def counted(lengths: Sequence[int]) -> tuple[int, ...]:
+        return tuple(sum(length > at for length in lengths) for at in range(max(judged, default=0)))
+
+    return counted(accepted), counted(judged)
 
 
 class Stopwatch:

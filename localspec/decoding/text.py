@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
+from itertools import groupby
+from operator import itemgetter
 from typing import Protocol
 
 from localspec.decoding.loop import Round
@@ -49,36 +51,33 @@ class AnswerText:
         self._detokenizer = detokenizer
         self._known_spaces = known_spaces
         self._stop = tuple(sorted(stop, key=len, reverse=True))
-        self._ready: list[TextPiece] = []
-        self._held: list[TextPiece] = []
+        self._ready: list[tuple[str, Provenance]] = []
+        self._held: list[tuple[str, Provenance]] = []  # characters
         self._last = Provenance.TARGET
-        self._stopped = False
-
-    @property
-    def stopped(self) -> bool:
-        """Return whether a stop string is complete; later tokens are ignored."""
-        return self._stopped
+        self.stopped = False  # by a stop string that is complete; later tokens are ignored
 
     def add(self, token: int, provenance: Provenance) -> bool:
         """Append a token's text and return whether a stop string is now complete.
 
         A character that several tokens spell belongs to the last of them.
         """
-        if not self._stopped:
+        if not self.stopped:
             self._last = provenance
             self._append(self._detokenizer.feed(token))
-        return self._stopped
+        return self.stopped
 
     def take(self) -> tuple[TextPiece, ...]:
         """Return the text that has become certain since the last call, joined by provenance."""
-        pieces, self._ready = tuple(self._ready), []
+        runs = groupby(self._ready, key=itemgetter(1))
+        pieces = tuple(TextPiece("".join(text for text, _ in run), provenance) for provenance, run in runs)
+        self._ready = []
         return pieces
 
     def finish(self) -> tuple[TextPiece, ...]:
         """End the answer and return the rest of its text, without an unfinished character."""
-        if not self._stopped:
+        if not self.stopped:
             self._append(self._detokenizer.flush().rstrip(_BROKEN))
-            self._release(sum(len(piece.text) for piece in self._held))
+            self._release(len(self._held))
         return self.take()
 
     def _append(self, text: str) -> None:
@@ -86,18 +85,22 @@ class AnswerText:
             text = self._without_known_spaces(text)
         if not text:
             return
-        self._held.append(TextPiece(text, self._last))
         if not self._stop:
-            self._release(len(text))
+            self._ready.append((text, self._last))
             return
-        held = "".join(piece.text for piece in self._held)
+        self._held += [(character, self._last) for character in text]
+        held = "".join(character for character, _ in self._held)
         end = self._stop_start(held, len(held) - len(text))
         if end is not None:
-            self._stopped = True
+            self.stopped = True
             self._release(end)
-            self._held.clear()
         else:
             self._release(len(held) - self._undecided(held))
+
+    def _release(self, count: int) -> None:
+        """Move the first `count` held characters to what is ready."""
+        self._ready += self._held[:count]
+        del self._held[:count]
 
     def _without_known_spaces(self, text: str) -> str:
         rest = text.lstrip(" ")
@@ -121,18 +124,6 @@ class AnswerText:
             if any(stop.startswith(held[-length:]) for stop in self._stop):
                 return length
         return 0
-
-    def _release(self, count: int) -> None:
-        """Move the first `count` held characters to what is ready."""
-        while count > 0:
-            piece = self._held.pop(0)
-            if len(piece.text) > count:
-                self._held.insert(0, TextPiece(piece.text[count:], piece.provenance))
-                piece = TextPiece(piece.text[:count], piece.provenance)
-            count -= len(piece.text)
-            if self._ready and self._ready[-1].provenance is piece.provenance:
-                piece = TextPiece(self._ready.pop().text + piece.text, piece.provenance)
-            self._ready.append(piece)
 
 
 COPIES = 3  # of one stretch of text, one right after the other, ...

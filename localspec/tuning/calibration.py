@@ -16,11 +16,11 @@ from math import exp, log, sqrt
 import numpy as np
 from numpy.typing import NDArray
 
-from localspec.decoding.drafters.proposer import CANDIDATES, GUESSES
+from localspec.decoding.drafters.proposer import GUESSES
 from localspec.decoding.measurements import Trace, TraceSegment
-from localspec.decoding.sampling import draft_distribution, penalises
+from localspec.decoding.sampling import Floats, Ids
 from localspec.tuning.events import DraftCalibration, RankCurve
-from localspec.tuning.simulator.replay import Shape, drawn_from, truncated
+from localspec.tuning.simulator.replay import Shape, candidates, drawn_from, target_of, truncated
 from localspec.types import EngineSettings, Sampling
 
 POSITIONS = 8  # of a draft, whose acceptance is told
@@ -28,9 +28,6 @@ LONGEST = 16  # draft tokens after which ranks are told
 COOLEST, HOTTEST, STEPS = 0.25, 4.0, 33  # draft temperatures that are tried
 NARROWINGS = 24
 GOLDEN = (sqrt(5.0) - 1.0) / 2.0
-
-Floats = NDArray[np.float64]
-Ids = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,41 +71,14 @@ def _answers(trace: Trace) -> list[_Answer]:
 
 
 def _answer(segment: TraceSegment, sampling: Sampling) -> _Answer:
-    answer = _Answer(
+    ids, logits = candidates(segment, sampling)
+    return _Answer(
         segment.tokens.astype(np.int64),
-        segment.draft_ids[:, :CANDIDATES].astype(np.int64),
-        segment.draft_logits[:, :CANDIDATES].astype(np.float64),
-        segment.target_of_draft[:, :CANDIDATES].astype(np.float64),
+        ids,
+        truncated(logits, sampling),
+        target_of(segment, ids),
         segment.target_of_token.astype(np.float64),
     )
-    if penalises(sampling):
-        answer = _penalised(answer, segment, sampling)
-    return replace(answer, logits=truncated(answer.logits, sampling))
-
-
-def _penalised(answer: _Answer, segment: TraceSegment, sampling: Sampling) -> _Answer:
-    """Sort the candidates anew by their logits after penalties, which depend on the text so far."""
-    only = replace(sampling, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
-    text, begin = [*segment.prompt, *answer.tokens.tolist()], len(segment.prompt)
-    ids, logits, target = answer.ids.copy(), answer.logits.copy(), answer.target.copy()
-    for place in range(len(ids)):
-        there = answer.ids[place] >= 0
-        end = begin + place
-        softmax = draft_distribution(
-            answer.ids[place, there],
-            segment.draft_logits[place, :CANDIDATES][there],
-            only,
-            draft_temperature=1.0,
-            saguaro_c=1.0,
-            saguaro_top=0,
-            history=text[max(0, end - sampling.penalty_window) : end],
-        )
-        assert softmax.ids is not None
-        known = dict(zip(answer.ids[place].tolist(), answer.target[place].tolist(), strict=True))
-        ids[place, there] = softmax.ids
-        logits[place, there] = np.log(np.maximum(softmax.probs, 1e-300))
-        target[place, there] = [known[token] for token in softmax.ids.tolist()]
-    return replace(answer, ids=ids, logits=logits, target=target)
 
 
 def _calibrated(

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from localspec.decoding.drafters.drafter import DraftState
+from localspec.decoding.drafters.model_drafter import ModelDrafter
 from localspec.decoding.drafters.prompt_lookup import (
     LONGEST,
-    CombinedDrafter,
     ConfidenceCorrection,
     PromptLookup,
     PromptLookupStats,
@@ -60,8 +60,8 @@ class Bench:
             costs, settings, deterministic=proposer.deterministic, calibration=self.calibration
         )
         self.lookup = PromptLookup(SuffixIndex(), self.policy, self.lookup_stats)
-        self.drafter = CombinedDrafter(
-            self.draft_state, self.policy, proposer, self.lookup, settings.draft_length
+        self.drafter = ModelDrafter(
+            self.draft_state, self.policy, proposer, settings.draft_length, self.lookup
         )
         self.drafter.begin(text[:-1])
         self.drafter.commit(VerifyOutcome(0, text[-1]))

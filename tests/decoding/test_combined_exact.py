@@ -16,8 +16,9 @@ import numpy as np
 import pytest
 
 from localspec.benchmark.statistics import chi_square_p_value
-from localspec.decoding.drafters import prompt_lookup
-from localspec.decoding.drafters.prompt_lookup import CombinedDrafter, LookupDraft, PromptLookup
+from localspec.decoding.drafters import drafter, prompt_lookup
+from localspec.decoding.drafters.model_drafter import ModelDrafter
+from localspec.decoding.drafters.prompt_lookup import LookupDraft, PromptLookup
 from localspec.decoding.drafters.proposer import Proposal
 from localspec.decoding.policy import CostCurve, LatencyModel, SpeculationPolicy
 from localspec.testing import contract
@@ -98,7 +99,7 @@ def test_a_repetition_that_is_judged_as_if_it_had_been_drawn_is_noticed(
     def half(token: int) -> Distribution:
         return Distribution(np.array([token, (token + 1) % VOCABULARY], np.int64), np.array([0.5, 0.5]))
 
-    monkeypatch.setattr(prompt_lookup, "one_point", half)
+    monkeypatch.setattr(drafter, "one_point", half)
     assert p_value(SD, DraftOrigin.FRESH) < SIGNIFICANT
 
 
@@ -107,16 +108,16 @@ def test_a_drawn_token_that_is_only_sent_with_a_repetition_behind_it_is_noticed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Whether there is one depends on that token."""
-    continued = CombinedDrafter._continued
+    continued = ModelDrafter._continued
 
-    def fastidious(self: CombinedDrafter, sent: list[Proposal]) -> Draft:
-        draft = continued(self, sent)
-        if len(draft.tokens) > len(sent):
+    def fastidious(self: ModelDrafter, limit: int) -> Draft:
+        draft = continued(self, limit)
+        if draft.copied:
             return draft
         self._sent = []
         return Draft((), None, DraftOrigin.FRESH)
 
-    monkeypatch.setattr(CombinedDrafter, "_continued", fastidious)
+    monkeypatch.setattr(ModelDrafter, "_continued", fastidious)
     assert p_value(SD, DraftOrigin.FRESH) < SIGNIFICANT
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from localspec.benchmark.statistics import ks_uniform_p_value
 from localspec.decoding import sampling, verify
-from localspec.decoding.drafters import drafter, proposer
+from localspec.decoding.drafters import model_drafter, proposer
 from localspec.decoding.drafters.proposer import Guesses, Proposal, Proposer
 from localspec.decoding.verify import Target, Uniforms
 from localspec.testing.contract import SIGNIFICANT, EngineContract
@@ -96,7 +96,7 @@ def test_a_q_without_its_down_weighting_is_noticed(
 
 
 def test_a_draft_shortened_by_its_own_tokens_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    def without_unlikely(proposals: Sequence[Proposal], origin: DraftOrigin) -> Draft:
+    def without_unlikely(proposals: Sequence[Proposal], origin: DraftOrigin, _copied: Sequence[int]) -> Draft:
         kept = []
         for proposal in proposals:
             assert proposal.q is not None
@@ -107,7 +107,7 @@ def test_a_draft_shortened_by_its_own_tokens_is_noticed(monkeypatch: pytest.Monk
         q = tuple(proposal.q for proposal in kept if proposal.q is not None)
         return Draft(tuple(proposal.token for proposal in kept), q, origin) if kept else Draft()
 
-    monkeypatch.setattr(drafter, "draft_of", without_unlikely)
+    monkeypatch.setattr(model_drafter, "draft_of", without_unlikely)
     assert lowest_p_value(SD, tokens=16000) < SIGNIFICANT
 
 

@@ -7,7 +7,9 @@ from dataclasses import replace
 import pytest
 
 from localspec.decoding import engine as module
-from localspec.decoding.drafters.drafter import DraftState, ModelDrafter
+from localspec.decoding.drafters.drafter import DraftState
+from localspec.decoding.drafters.model_drafter import ModelDrafter
+from localspec.decoding.drafters.prompt_lookup import PromptLookup
 from localspec.decoding.drafters.proposer import Proposer
 from localspec.decoding.engine import Engine
 from localspec.decoding.loop import DecodeParams
@@ -27,8 +29,15 @@ def test_drafts_are_cut_by_the_rules_and_the_experience_of_their_kind(
     told: list[tuple[bool, bool, AcceptanceCalibration]] = []
 
     class Watched(ModelDrafter):
-        def __init__(self, draft_state: DraftState, policy: SpeculationPolicy, proposer: Proposer) -> None:
-            super().__init__(draft_state, policy, proposer)
+        def __init__(
+            self,
+            draft_state: DraftState,
+            policy: SpeculationPolicy,
+            proposer: Proposer,
+            draft_length: int,
+            lookup: PromptLookup | None,
+        ) -> None:
+            super().__init__(draft_state, policy, proposer, draft_length, lookup)
             told.append((policy.deterministic, proposer.deterministic, policy.calibration))
 
     monkeypatch.setattr(module, "ModelDrafter", Watched)

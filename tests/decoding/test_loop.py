@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from localspec.decoding.drafters.drafter import Drafter
 from localspec.decoding.loop import READ_CHUNK, DecodeParams, Decoder, Round
 from localspec.errors import Cancelled, EngineError
 from localspec.testing.fake import FakeModel
@@ -17,12 +18,13 @@ TASK = DecodeParams(GREEDY, "rejection", draft_length=4, max_tokens=20, end_toke
 TARGET, ACCEPTED, BONUS = Provenance.TARGET, Provenance.ACCEPTED, Provenance.BONUS
 
 
-class Oracle:
+class Oracle(Drafter):
     """Drafts the target's own text, with the mistakes that a test asks for; keeps what it was told."""
 
     def __init__(
         self, model: FakeModel, origin: DraftOrigin = DraftOrigin.FRESH, wrong: int | None = None
     ) -> None:
+        super().__init__()
         self._model = model
         self._origin = origin
         self._wrong = wrong
@@ -31,9 +33,6 @@ class Oracle:
         self.limits: list[int] = []
         self.outcomes: list[VerifyOutcome] = []
         self.ends = 0
-        self.busy_s = 0.0
-        self.wait_s = 0.0
-        self.ahead_s = 0.0
 
     def begin(self, text: Sequence[int]) -> None:
         self.text = list(text)
@@ -257,8 +256,14 @@ def test_a_round_tells_what_the_drafter_did_meanwhile_but_no_more_than_fits(
     ahead_s: float, told_s: float
 ) -> None:
     class Busy(Oracle):
+        meanwhile_s = 0.0
+
+        @property
+        def ahead_s(self) -> float:
+            return self.meanwhile_s
+
         def draft(self, limit: int) -> Draft:
-            self.ahead_s += ahead_s
+            self.meanwhile_s += ahead_s
             return super().draft(limit)
 
     model = FakeModel()  # each of its calls takes a millisecond

@@ -6,7 +6,8 @@ from itertools import pairwise
 
 import pytest
 
-from localspec.decoding.drafters.drafter import DraftState, ModelDrafter
+from localspec.decoding.drafters.drafter import DraftState
+from localspec.decoding.drafters.model_drafter import ModelDrafter
 from localspec.decoding.policy import AcceptanceCalibration, Calibrator, CostCurve, LatencyModel
 from localspec.testing.fake import FakeModel
 from localspec.types import EngineSettings, VerifyOutcome
@@ -186,7 +187,7 @@ def test_whether_a_drawn_token_is_sent_never_depends_on_the_token(costs: Latency
     for seed in range(300):
         draft_state = DraftState(FakeModel(8, seed=4, sharpness=1.5))
         policy = policy_of(costs, deterministic=False)
-        drafter = ModelDrafter(draft_state, policy, proposer_of(PLAIN, EngineSettings(), seed))
+        drafter = ModelDrafter(draft_state, policy, proposer_of(PLAIN, EngineSettings(), seed), 8)
         drafter.begin([1, 2])
         drafter.commit(VerifyOutcome(0, 3))
         sent = len(drafter.draft(6).tokens)

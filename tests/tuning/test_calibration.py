@@ -17,7 +17,7 @@ from localspec.decoding.verify import verify
 from localspec.testing.fake import FakeModel
 from localspec.tuning.calibration import _answers, calibrate, power_law
 from localspec.tuning.events import DraftCalibration
-from localspec.tuning.simulator.replay import Shape, drawn_from
+from localspec.tuning.simulator.replay import BEST_LOGIT, Shape, drawn_from
 from localspec.types import Distribution, Draft, DraftOrigin, EngineSettings, Sampling
 
 FULL = Sampling(temperature=0.8, top_k=0, top_p=1.0, min_p=0.0)
@@ -118,7 +118,7 @@ def by_rounds(sampling: Sampling, settings: EngineSettings) -> tuple[list[float]
 
 def q_of(
     ids: NDArray[np.int64],
-    logits: NDArray[np.float32],
+    logits: NDArray[np.floating],
     sampling: Sampling,
     settings: EngineSettings,
     history: Sequence[int],
@@ -164,7 +164,7 @@ def test_drafts_are_drawn_from_what_the_engine_draws_them_from(
     q = drawn_from(answer.logits, sampling.temperature, Shape.of(sampling, settings))
     text = [*one.prompt, *one.tokens.tolist()]
     for place in range(len(one.tokens)):
-        ids, logits = one.draft_ids[place].astype(np.int64), one.draft_logits[place]
+        ids, logits = one.draft_ids[place].astype(np.int64), one.draft_logits[place] + BEST_LOGIT
         expected = q_of(ids, logits, sampling, settings, text[: place + 2])
         assert expected.ids is not None
         assert answer.ids[place, : len(expected.ids)].tolist() == expected.ids.tolist()

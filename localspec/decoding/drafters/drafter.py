@@ -1,51 +1,54 @@
-"""Who writes the draft: nobody, or the draft model while the target waits; and the draft model's own text."""
+"""What writes drafts, from plain decoding's nobody on, and the draft model's own text."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 from localspec.decoding.drafters.proposer import Proposal, Proposer
 from localspec.decoding.model import LanguageModel
 from localspec.decoding.policy import SpeculationPolicy
+from localspec.decoding.sampling import one_point
 from localspec.types import Draft, DraftOrigin, VerifyOutcome
 
 
-class Drafter(Protocol):
-    """Propose tokens; the loop calls `begin` once, then `commit` and `draft` in turn, then `end`."""
+class Drafter:
+    """Propose tokens; the loop calls `begin` once, then `commit` and `draft` in turn, then `end`.
 
-    busy_s: float
-    """Native seconds of the draft model so far, while the target waited."""
-    wait_s: float
-    """Other seconds that the target waited for a draft."""
+    This one never proposes any: plain decoding.
+    """
+
+    def __init__(self) -> None:
+        self.busy_s = 0.0
+        """Native seconds of the draft model so far, while the target waited."""
+        self.wait_s = 0.0
+        """Other seconds that the target waited for a draft."""
 
     @property
     def ahead_s(self) -> float:
         """Return the native seconds of the draft model so far, while the target did not wait."""
-        ...
+        return 0.0
 
     def begin(self, text: Sequence[int]) -> None:
         """Take the prompt; the verdict on an empty draft follows."""
-        ...
 
     def commit(self, outcome: VerifyOutcome) -> None:
         """Take the verdict on the last draft."""
-        ...
 
     def draft(self, limit: int) -> Draft:
         """Propose at most `limit` tokens after the committed text."""
-        ...
+        return Draft()
 
     def end(self) -> None:
-        """Stop all work; safe after an error."""
-        ...
+        """Stop all work, also after an error; what was read is kept for the next answer."""
 
 
-def draft_of(proposals: Sequence[Proposal], origin: DraftOrigin) -> Draft:
-    """Return the draft that consists of some proposals, possibly none."""
-    q = tuple(proposal.q for proposal in proposals if proposal.q is not None)
-    return Draft(tuple(proposal.token for proposal in proposals), q or None, origin)
+def draft_of(proposals: Sequence[Proposal], origin: DraftOrigin, copied: Sequence[int] = ()) -> Draft:
+    """Return the draft that consists of some proposals, possibly none, with copied tokens behind them."""
+    tokens = (*(proposal.token for proposal in proposals), *copied)
+    q = [proposal.q for proposal in proposals if proposal.q is not None]
+    q += [one_point(token) for token in copied if q]
+    return Draft(tokens, tuple(q) or None, origin, len(copied))
 
 
 def common_prefix(left: Sequence[int], right: Sequence[int]) -> int:
@@ -143,58 +146,3 @@ class DraftState:
         else:
             self.proposals = []
             self.model.truncate(min(self.model.length(), len(self.text) - 1))
-
-
-class NoDrafter:
-    """Never propose anything: plain decoding; also what drafters have in common that need no thread."""
-
-    def __init__(self) -> None:
-        self.busy_s = self.wait_s = self.ahead_s = 0.0
-
-    def begin(self, text: Sequence[int]) -> None:
-        """Do nothing."""
-
-    def commit(self, outcome: VerifyOutcome) -> None:
-        """Do nothing."""
-
-    def draft(self, limit: int) -> Draft:
-        """Return the empty draft."""
-        return Draft()
-
-    def end(self) -> None:
-        """Do nothing: what was read is kept for the next answer."""
-
-
-class ModelDrafter(NoDrafter):
-    """Draft with a small model while the target waits: speculative decoding."""
-
-    def __init__(self, draft_state: DraftState, policy: SpeculationPolicy, proposer: Proposer) -> None:
-        super().__init__()
-        self._draft_state = draft_state
-        self._policy = policy
-        self._proposer = proposer
-        self._sent: list[float] = []
-
-    def begin(self, text: Sequence[int]) -> None:
-        """Take the prompt; it is read when the first draft is wanted."""
-        self._draft_state.begin(text)
-
-    def commit(self, outcome: VerifyOutcome) -> None:
-        """Learn from the verdict and follow it."""
-        self._policy.calibration.observe(self._sent, outcome.accepted)
-        self._sent = []
-        self._draft_state.settle(outcome)
-
-    def draft(self, limit: int) -> Draft:
-        """Draft as long as it pays."""
-        return draft_of(self._written(limit), DraftOrigin.FRESH)
-
-    def _written(self, limit: int) -> list[Proposal]:
-        """Let the model write, and return what the target should judge of it."""
-        state = self._draft_state
-        before = state.model.busy_s
-        state.extend_while_worth(self._policy, self._proposer, limit)
-        self.busy_s += state.model.busy_s - before
-        sent = state.proposals[: self._policy.length_to_send(state.confidences(), limit)]
-        self._sent = [proposal.confidence for proposal in sent]
-        return sent

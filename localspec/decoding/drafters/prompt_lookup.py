@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import prod
 
-from localspec.decoding.drafters.drafter import DraftState, ModelDrafter, NoDrafter, common_prefix, draft_of
-from localspec.decoding.drafters.proposer import Proposal, Proposer
+from localspec.decoding.drafters.drafter import Drafter, common_prefix
+from localspec.decoding.drafters.proposer import Proposal
 from localspec.decoding.policy import BINS, PRIOR_WEIGHT, AcceptanceCalibration, SpeculationPolicy
-from localspec.decoding.sampling import one_point
 from localspec.types import Draft, DraftOrigin, EngineSettings, VerifyOutcome
 
 SHORTEST_MATCH = 3  # tokens that must repeat before what followed them is worth a draft
@@ -122,7 +121,7 @@ class SuffixIndex:
         return length
 
 
-class PromptLookupDrafter(NoDrafter):
+class PromptLookupDrafter(Drafter):
     """Propose what followed the same tokens earlier in the text."""
 
     def __init__(self, policy: SpeculationPolicy, index: SuffixIndex) -> None:
@@ -335,63 +334,3 @@ def values_of(
 def chances_of(policy: SpeculationPolicy, proposals: Iterable[Proposal]) -> list[float]:
     """Return the chance of each proposal after those before it."""
     return [policy.calibration.chance(proposal.confidence) for proposal in proposals]
-
-
-def draft_with(proposals: Sequence[Proposal], copied: Sequence[int], origin: DraftOrigin) -> Draft:
-    """Return the model's draft with copied tokens behind it."""
-    if not proposals or proposals[0].q is None:
-        return Draft((*(proposal.token for proposal in proposals), *copied), None, origin, len(copied))
-    added = [Proposal(token, 1.0, (), one_point(token)) for token in copied]
-    return replace(draft_of([*proposals, *added], origin), copied=len(copied))
-
-
-class CombinedDrafter(ModelDrafter):
-    """Repeat the text where that pays more than asking the model, also behind what the model wrote."""
-
-    def __init__(
-        self,
-        draft_state: DraftState,
-        policy: SpeculationPolicy,
-        proposer: Proposer,
-        lookup: PromptLookup,
-        length: int,
-    ) -> None:
-        """Take the most tokens that the model may write; a draft that ends in copied ones may be longer."""
-        super().__init__(draft_state, policy, proposer)
-        self._lookup = lookup
-        self._length = length
-        self._limit = 0
-        self._tokens: tuple[int, ...] = ()
-
-    def begin(self, text: Sequence[int]) -> None:
-        """Take the prompt; it is read when the first draft of the model is wanted."""
-        self._lookup.begin(text)
-        super().begin(text)
-
-    def commit(self, outcome: VerifyOutcome) -> None:
-        """Learn from the verdict and follow it."""
-        self._lookup.commit(self._tokens, len(self._sent), outcome)
-        super().commit(outcome)
-
-    def draft(self, limit: int) -> Draft:
-        """Draft as long as it pays."""
-        self._limit, length = limit, min(limit, self._length)
-        found = self._lookup.first(limit)
-        # Proposals left from an earlier draft are not looked at: what was drawn would decide their fate.
-        if not self._lookup.beaten(found, length):
-            self._draft_state.take(found.sent)
-            draft = Draft(found.sent, None, DraftOrigin.NGRAM)
-        else:
-            draft = self._continued(self._written(length))
-        self._tokens = draft.tokens
-        return draft
-
-    def _continued(self, sent: list[Proposal]) -> Draft:
-        """Return what the model wrote, with copied tokens behind it if they pay."""
-        written = self._draft_state.proposals
-        copied = self._lookup.continuation(written, len(sent), self._limit)
-        if copied:
-            sent = written
-            self._sent = [proposal.confidence for proposal in written]
-            self._draft_state.take(copied, len(written))
-        return draft_with(sent, copied, DraftOrigin.FRESH)

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from queue import SimpleQueue
 
-from localspec.decoding.drafters.drafter import DraftState
-from localspec.decoding.drafters.prompt_lookup import PromptLookup, draft_with
+from localspec.decoding.drafters.drafter import Drafter, DraftState, draft_of
+from localspec.decoding.drafters.prompt_lookup import PromptLookup
 from localspec.decoding.drafters.proposer import Proposal, Proposer
 from localspec.decoding.drafters.speculation_cache import Branch, SpeculationCache
 from localspec.decoding.policy import SpeculationPolicy
@@ -156,11 +156,12 @@ class DraftWorker:
         self.prepared = PreparedRound(self.prepared.number + 1, self.cache.branches)
 
 
-class SSDDrafter:
+class SSDDrafter(Drafter):
     """Answer with prepared drafts; draft just in time, or copy from the text, where none was prepared."""
 
     def __init__(self, worker: DraftWorker, draft_length: int, lookup: PromptLookup | None = None) -> None:
         """Take the draft model's side, and what may stand in for its drafts or go on behind them."""
+        super().__init__()
         self.worker = worker
         self._policy = worker.policy
         self._clock = worker.state.clock
@@ -172,8 +173,6 @@ class SSDDrafter:
         self._limit = 0
         self._sent: list[Proposal] = []
         self._tokens: tuple[int, ...] = ()
-        self.busy_s = 0.0
-        self.wait_s = 0.0
         self._busy_before_s = worker.state.model.busy_s
 
     @property
@@ -232,7 +231,7 @@ class SSDDrafter:
         if copied:
             self._round += 1
             self.worker.inbox.put(CopiedTokens(copied, self._clock()))
-        draft = draft_with(self._sent, copied, DraftOrigin.AHEAD if reply.prepared else DraftOrigin.FRESH)
+        draft = draft_of(self._sent, DraftOrigin.AHEAD if reply.prepared else DraftOrigin.FRESH, copied)
         self._tokens = draft.tokens
         return draft
 
@@ -258,7 +257,7 @@ class SSDDrafter:
         copied = self._continuation(ready, sent)
         self._sent = ready if copied else ready[:sent]
         self._tell(outcome, len(self._sent), copied)
-        return draft_with(self._sent, copied, DraftOrigin.AHEAD)
+        return draft_of(self._sent, DraftOrigin.AHEAD, copied)
 
     def _delay_s(self) -> float:
         """Return how long it takes until the draft model can begin."""

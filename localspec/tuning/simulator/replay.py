@@ -10,21 +10,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import log
 from random import Random
 
 import numpy as np
-from numpy.typing import NDArray
 
 from localspec.decoding.drafters.proposer import CANDIDATES, GUESSES, Proposal
 from localspec.decoding.measurements import Trace, TraceSegment
-from localspec.decoding.sampling import columns, draft_distribution, penalises
+from localspec.decoding.sampling import Floats, Ids, columns, penalised_candidates, penalises
 from localspec.types import EngineSettings, Sampling
 
 USUAL_MULTIPLE = 64  # of vocabularies, whose size a trace does not tell
 BEST_LOGIT = 15.0  # usual; a trace does not know it, and repetition penalties depend on it
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,20 +109,15 @@ class Replay:
 
     def _proposed(self, shape: Shape) -> tuple[tuple[Proposal, ...], tuple[Proposal, ...]]:
         """Return the proposals that are judged, and those that are not."""
-        ids = self.segment.draft_ids[:, :CANDIDATES].astype(np.int64)
         if shape.deterministic and not shape.guesses and not self._penalised:
-            proposals = _proposals(ids[:, 0].tolist(), self._shares().tolist())
+            proposals = _proposals(self.segment.draft_ids[:, 0].tolist(), self._shares().tolist())
             return proposals, proposals
-        logits = self.segment.draft_logits[:, :CANDIDATES]
-        if self._penalised:
-            ids, chances = expected = self._penalised_chances(ids, shape)
-        else:
-            expected = ids, _normalised(self._scaled(logits))
-            chances = expected[1]
-            if not shape.deterministic:
-                cut = truncated(logits.astype(np.float64), self._sampling)
-                chances = drawn_from(cut, self._sampling.temperature, shape)
-        guesses = _guesses(*expected) if shape.guesses else ()
+        ids, logits = self._candidates
+        temperature = self._sampling.temperature
+        chances = expected = _normalised(np.exp(logits / temperature))
+        if self._penalised or not shape.deterministic:
+            chances = drawn_from(truncated(logits, self._sampling), temperature, shape)
+        guesses = _guesses(ids, chances if self._penalised else expected) if shape.guesses else ()
         best, confidences = ids[:, 0].tolist(), chances[:, 0].tolist()
         if shape.deterministic:
             proposals = _proposals(best, confidences, guesses)
@@ -133,50 +126,18 @@ class Replay:
         drawn = _drawn(ids, chances, self._uniforms[2]).tolist()
         return _proposals(judged, confidences, guesses), _proposals(drawn, confidences, guesses)
 
-    def _scaled(self, logits: NDArray[np.float32]) -> Floats:
-        return np.exp(logits.astype(np.float64) / self._sampling.temperature)
+    @cached_property
+    def _candidates(self) -> tuple[Ids, Floats]:
+        return candidates(self.segment, self._sampling)
 
-    def _penalised_chances(self, ids: NDArray[np.int64], shape: Shape) -> tuple[NDArray[np.int64], Floats]:
-        """Return the candidates and q of every place where they depend on the text before it."""
-        logits = self.segment.draft_logits[:, :CANDIDATES] + np.float32(BEST_LOGIT)
-        text = self.prompt + self.tokens
-        sorted_ids, chances = ids.copy(), np.zeros(ids.shape)
-        window = self._sampling.penalty_window
-        for place in range(len(ids)):
-            there = int((ids[place] >= 0).sum())
-            end = len(self.prompt) + place
-            q = draft_distribution(
-                ids[place, :there],
-                logits[place, :there],
-                self._sampling,
-                draft_temperature=shape.draft_temperature,
-                saguaro_c=shape.saguaro_c,
-                saguaro_top=shape.saguaro_top,
-                history=text[max(end - window, 0) : end],
-            )
-            assert q.ids is not None
-            sorted_ids[place, : len(q.ids)], chances[place, : len(q.ids)] = q.ids, q.probs
-        return sorted_ids, chances
-
-    def _judged(self, ids: NDArray[np.int64], chances: Floats) -> NDArray[np.int64]:
+    def _judged(self, ids: Ids, chances: Floats) -> Ids:
         """Return the draft tokens that the target judged before it emitted the traced ones."""
-        width = chances.shape[1]
         tokens = self.segment.tokens.astype(np.int64)
-        mine = np.where(ids[:, :width] == tokens[:, None], chances, 0.0).sum(axis=1)
+        mine = np.where(ids == tokens[:, None], chances, 0.0).sum(axis=1)
         accepted = self._uniforms[0] * self.segment.target_of_token < mine
-        rest = np.maximum(chances - self._target_of(ids[:, :width]), 0.0)
-        rejected = _drawn(
-            ids, np.where(rest.sum(axis=1, keepdims=True) > 0, rest, chances), self._uniforms[1]
-        )
-        return np.where(accepted, tokens, rejected)
-
-    def _target_of(self, ids: NDArray[np.int64]) -> Floats:
-        """Return the target's probabilities of the candidates, which penalties may have sorted anew."""
-        known = self.segment.target_of_draft[:, :CANDIDATES].astype(np.float64)
-        if not self._penalised:
-            return known[:, : ids.shape[1]]
-        traced = self.segment.draft_ids[:, :CANDIDATES]
-        return np.asarray((known[:, None, :] * (ids[:, :, None] == traced[:, None, :])).sum(axis=2))
+        rest = np.maximum(chances - target_of(self.segment, ids), 0.0)
+        possible = np.where(rest.sum(axis=1, keepdims=True) > 0, rest, chances)
+        return np.where(accepted, tokens, _drawn(ids, possible, self._uniforms[1]))
 
     def _shares(self) -> Floats:
         """Return the best token's share of the best maxima of a folded row, as `Proposer` estimates it."""
@@ -187,7 +148,8 @@ class Replay:
         for rank in range(1, ids.shape[1]):
             is_first[:, rank] = (places[:, :rank] != places[:, rank : rank + 1]).all(axis=1)
         judged = is_first & (is_first.cumsum(axis=1) <= CANDIDATES)
-        return np.asarray(1.0 / (self._scaled(logits) * judged).sum(axis=1))
+        scaled = np.exp(logits.astype(np.float64) / self._sampling.temperature)
+        return np.asarray(1.0 / (scaled * judged).sum(axis=1))
 
 
 def replays(trace: Trace, seed: int = 0) -> tuple[Replay, ...]:
@@ -198,6 +160,29 @@ def replays(trace: Trace, seed: int = 0) -> tuple[Replay, ...]:
         Replay(segment, trace.sampling, vocabulary, seed + number)
         for number, segment in enumerate(trace.segments)
     )
+
+
+def candidates(segment: TraceSegment, sampling: Sampling) -> tuple[Ids, Floats]:
+    """Return the draft model's candidates at each place, best first, with their logits after penalties."""
+    ids = segment.draft_ids[:, :CANDIDATES].astype(np.int64)
+    logits = segment.draft_logits[:, :CANDIDATES].astype(np.float64)
+    if penalises(sampling):
+        text = [*segment.prompt, *segment.tokens.tolist()]
+        for place, count in enumerate((ids >= 0).sum(axis=1).tolist()):
+            end = len(segment.prompt) + place
+            before = text[max(end - sampling.penalty_window, 0) : end]
+            found = penalised_candidates(
+                ids[place, :count], logits[place, :count] + BEST_LOGIT, sampling, before
+            )
+            ids[place, :count], logits[place, :count] = found
+    return ids, logits
+
+
+def target_of(segment: TraceSegment, ids: Ids) -> Floats:
+    """Return the target's probabilities of the candidates, which penalties may have sorted anew."""
+    known = segment.target_of_draft[:, None, :CANDIDATES].astype(np.float64)
+    traced = segment.draft_ids[:, None, :CANDIDATES]
+    return np.asarray((known * (ids[:, :, None] == traced)).sum(axis=2))
 
 
 def truncated(logits: Floats, sampling: Sampling) -> Floats:
@@ -239,7 +224,7 @@ def _normalised(chances: Floats) -> Floats:
     return np.asarray(chances / chances.sum(axis=1, keepdims=True))
 
 
-def _drawn(ids: NDArray[np.int64], chances: Floats, uniforms: Floats) -> NDArray[np.int64]:
+def _drawn(ids: Ids, chances: Floats, uniforms: Floats) -> Ids:
     """Return one token of each row, as `sampling.draw` does."""
     cumulative = chances.cumsum(axis=1)
     places = (cumulative <= (uniforms * cumulative[:, -1])[:, None]).sum(axis=1)
@@ -247,7 +232,7 @@ def _drawn(ids: NDArray[np.int64], chances: Floats, uniforms: Floats) -> NDArray
     return np.asarray(ids[np.arange(len(ids)), np.minimum(places, last)])
 
 
-def _guesses(ids: NDArray[np.int64], chances: Floats) -> Iterable[tuple[tuple[int, float], ...]]:
+def _guesses(ids: Ids, chances: Floats) -> Iterable[tuple[tuple[int, float], ...]]:
     """Return the best tokens of each row with their chances, as far as there are any."""
     counts = np.minimum((chances > 0).sum(axis=1), GUESSES).tolist()
     rows = zip(ids.tolist(), chances.tolist(), counts, strict=True)
