@@ -251,36 +251,20 @@ def _difference(
 
 @dataclass(slots=True)
 class _Group:
-    """The transforms of the tokens of some rounds, and how many of the tokens were drafted."""
+    """The tokens of some rounds: their transforms, their surprise and its variance, and whether drafted."""
 
-    pairs: list[tuple[float, float]] = field(default_factory=list)
-    drafted: int = 0
-    excess: float = 0.0  # of surprise: what the tokens' was above what the target's distributions let expect
-    variance: float = 0.0  # of that
-
-    @property
-    def tokens(self) -> int:
-        return len(self.pairs)
+    judged: list[tuple[float, float, float, float, bool]] = field(default_factory=list)
 
     def add(self, row: Logits, token: int, uniform: float, *, drafted: bool) -> None:
-        self.pairs.append(transforms(row, token, uniform))
-        excess, variance = surprise(row, token)
-        self.excess, self.variance = self.excess + excess, self.variance + variance
-        self.drafted += drafted
-
-    def with_those_of(self, other: _Group) -> _Group:
-        excess, variance = self.excess + other.excess, self.variance + other.variance
-        return _Group(self.pairs + other.pairs, self.drafted + other.drafted, excess, variance)
+        self.judged.append((*transforms(row, token, uniform), *surprise(row, token), drafted))
 
     def result(self, variant: str, rounds: Rounds) -> DistributionResult:
-        return DistributionResult(variant, rounds, self.tokens, self.drafted, self._p_value())
-
-    def _p_value(self) -> float | None:
-        if self.tokens < FEWEST_TOKENS:
-            return None
-        shapes = [ks_uniform_p_value(values) for values in zip(*self.pairs, strict=True)]
-        surprised = erfc(abs(self.excess) / sqrt(2 * self.variance)) if self.variance > 0 else 1.0
-        return min(1.0, 3 * min(*shapes, surprised))
+        *shapes, excess, variance, drafted = zip(*self.judged, strict=True)
+        p_value = None
+        if len(drafted) >= FEWEST_TOKENS:
+            surprised = erfc(abs(sum(excess)) / sqrt(2 * sum(variance))) if any(variance) else 1.0
+            p_value = min(1.0, 3 * min(*map(ks_uniform_p_value, shapes), surprised))
+        return DistributionResult(variant, rounds, len(drafted), sum(drafted), p_value)
 
 
 class _Sample:
@@ -295,7 +279,7 @@ class _Sample:
     @property
     def tokens(self) -> int:
         """Return how many tokens there are, of those that are wanted."""
-        return min(self.wanted, self._hits.tokens + self._others.tokens)
+        return min(self.wanted, len(self._hits.judged) + len(self._others.judged))
 
     @property
     def is_done(self) -> bool:
@@ -321,9 +305,9 @@ class _Sample:
     def results(self) -> tuple[DistributionResult, ...]:
         """Test hit rounds and other rounds apart, where there are enough tokens of both."""
         name = self.variant.name
-        if min(self._hits.tokens, self._others.tokens) < FEWEST_TOKENS:
-            every = self._hits.with_those_of(self._others)
-            return (every.result(name, "all"),) if every.tokens else ()
+        hits, others = self._hits.judged, self._others.judged
+        if min(len(hits), len(others)) < FEWEST_TOKENS:
+            return (_Group(hits + others).result(name, "all"),) if hits + others else ()
         return self._hits.result(name, "hit"), self._others.result(name, "other")
 
 

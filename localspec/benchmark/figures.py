@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
 from statistics import median
 
 from localspec.benchmark.harness import FEWEST_PROMPTS, Anchor, Run
 from localspec.benchmark.statistics import Paces, rate, speedup
-from localspec.types import Interval, Summary
+from localspec.decoding.tally import total
+from localspec.types import Interval
 
 ALL = "all"
 """What stands for all tasks together."""
@@ -126,13 +126,12 @@ def _why_not(drift: Drift, steady: int, left: int) -> str:
 
 
 def _row(name: str, task: str, runs: Sequence[Run], first: Sequence[Run], peak: int | None) -> Row:
-    def total(field: str) -> float:
-        return float(sum(getattr(run.summary, field) for run in runs))
+    whole = total([run.summary for run in runs])
+    work = whole.verify_s + whole.draft_s
 
     def per_round(amount: float) -> float | None:
-        return _share(amount, total("rounds"))
+        return _share(amount, whole.rounds)
 
-    work = total("verify_s") + total("draft_s")
     return Row(
         contender=name,
         task=task,
@@ -140,30 +139,24 @@ def _row(name: str, task: str, runs: Sequence[Run], first: Sequence[Run], peak: 
         tokens_per_s=rate(_decoding(runs)),
         against=speedup(_decoding(runs), _decoding(first)),
         whole_against=speedup(_whole(runs), _whole(first)),
-        prompt_tokens_per_s=_share(total("prompt_tokens") - total("cached_tokens"), total("prompt_s")),
+        prompt_tokens_per_s=_share(whole.prompt_tokens - whole.cached_tokens, whole.prompt_s),
         first_token_s=median(run.summary.first_token_s for run in runs),
-        acceptance=_share(total("accepted"), total("drafted")),
-        accepted_at=_accepted_at([run.summary for run in runs]),
-        hit_rate=_share(total("hits"), total("hits") + total("misses")),
-        tokens_per_round=per_round(total("tokens") - len(runs)),
-        drafted=per_round(total("drafted")),
-        verify_s=per_round(total("verify_s")),
-        draft_s=per_round(total("draft_s")),
-        wait_s=per_round(total("wait_s")),
-        python_s=per_round(total("python_s")),
-        of_bound=_share(work, work + total("wait_s") + total("python_s")),
+        acceptance=_share(whole.accepted, whole.drafted),
+        accepted_at=tuple(a / j for a, j in zip(whole.accepted_at, whole.drafted_at, strict=True) if j),
+        hit_rate=_share(whole.hits, whole.hits + whole.misses),
+        tokens_per_round=per_round(whole.tokens - len(runs)),
+        drafted=per_round(whole.drafted),
+        verify_s=per_round(whole.verify_s),
+        draft_s=per_round(whole.draft_s),
+        wait_s=per_round(whole.wait_s),
+        python_s=per_round(whole.python_s),
+        of_bound=_share(work, work + whole.wait_s + whole.python_s),
         memory_peak=peak,
     )
 
 
 def _share(part: float, whole: float) -> float | None:
     return part / whole if whole else None
-
-
-def _accepted_at(sums: Sequence[Summary]) -> tuple[float, ...]:
-    accepted = [sum(at) for at in zip_longest(*(each.accepted_at for each in sums), fillvalue=0)]
-    judged = [sum(at) for at in zip_longest(*(each.drafted_at for each in sums), fillvalue=0)]
-    return tuple(a / j for a, j in zip(accepted, judged, strict=True) if j)
 
 
 def _decoding(runs: Sequence[Run]) -> Paces:

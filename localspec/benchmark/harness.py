@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import cycle
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, Self, TextIO
+from typing import TYPE_CHECKING, Protocol
 
 from localspec.errors import Cancelled, EngineError, StoreError
 from localspec.storage.json_file import checked
@@ -323,16 +323,15 @@ class _Line:
 
 @dataclass(slots=True)
 class RunRecord:
-    """The runs under one key; a context manager. Without a file they are kept in memory alone."""
+    """The runs under one key, as they are in a file; without one they are kept in memory alone."""
 
     path: Path | None = None
     key: str = ""
     runs: dict[tuple[str, int, int], Run] = field(default_factory=dict)
     tokens: int | None = None  # of an answer
     dropped: dict[str, str] = field(default_factory=dict)  # why contenders take part no more
-    _file: TextIO | None = field(default=None, init=False)
 
-    def __enter__(self) -> Self:
+    def __post_init__(self) -> None:
         """Read what is there; damaged lines, and those of another key, are gone from then on."""
         if self.path is not None:
             try:
@@ -341,12 +340,6 @@ class RunRecord:
                 texts = []
             known = "".join(f"{text}\n" for text in texts if self._take(text))
             write_atomically(self.path, known, PRIVATE_FILE)
-            self._file = self.path.open("a", encoding="utf-8")
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._file is not None:
-            self._file.close()
 
     def of(self, name: str) -> list[Run]:
         """Return the runs of one contender in their order."""
@@ -370,10 +363,10 @@ class RunRecord:
         self.dropped[name] = reason
 
     def _write(self, **what: object) -> None:
-        if self._file is not None:
+        if self.path is not None:
             try:
-                self._file.write(json.dumps({"key": self.key, **what}) + "\n")
-                self._file.flush()
+                with self.path.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps({"key": self.key, **what}) + "\n")
             except OSError as error:
                 raise StoreError(f"cannot write `{self.path}`: {error.strerror or error}") from error
 

@@ -107,23 +107,17 @@ def _thresholds(rows: Logits, count: int) -> Logits:
     return np.partition(maxima, width - count, axis=1)[:, width - count]
 
 
-def greedy_token(logits: Logits, sampling: Sampling, history: Sequence[int]) -> int:
-    """Return the most likely token after penalties; `logits` float32 (vocabulary,)."""
-    row = penalised_row(logits, sampling, history)
-    token = int(row.argmax())
-    if row[token] != row[token]:
-        raise EngineError(NOT_NUMBERS)
-    return token
-
-
 def distribution(logits: Logits, sampling: Sampling, history: Sequence[int]) -> Distribution:
     """Return the distribution of the next token, sorted by probability unless it spans the vocabulary.
 
     `logits` float32 (vocabulary,); `history` is the text so far, which the penalties look at.
     """
-    if sampling.temperature <= 0:
-        return one_point(greedy_token(logits, sampling, history))
     row = penalised_row(logits, sampling, history)
+    if sampling.temperature <= 0:
+        token = int(row.argmax())
+        if row[token] != row[token]:
+            raise EngineError(NOT_NUMBERS)
+        return one_point(token)
     if 0 < sampling.top_k <= min(FEW, len(row) - 1):
         few, logits_of_few = best_candidates(row, sampling.top_k)
         probs = _truncated(logits_of_few, sampling, sampling.temperature)

@@ -5,6 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import fields
+from itertools import zip_longest
+from typing import Any
 
 from localspec.types import DraftOrigin, Mode, RoundStats, Summary
 
@@ -87,6 +90,16 @@ class Tally:
             python_s=self.decode_s - spent_s,
             **sums,
         )
+
+
+def total(summaries: Sequence[Summary]) -> Summary:
+    """Return the sums over answers, that of the seconds until the first token too."""
+    sums: dict[str, Any] = {}
+    for field in fields(Summary):
+        values = [getattr(summary, field.name) for summary in summaries]
+        columns = zip_longest(*values, fillvalue=0) if field.name.endswith("_at") else None
+        sums[field.name] = sum(values) if columns is None else tuple(map(sum, columns))
+    return Summary(**sums)
 
 
 def _by_position(drafts: Iterable[tuple[int, int]]) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -130,12 +130,12 @@ def confirm(
             f"give {FEWEST_PROMPTS} or more",
         )
     key = sha256(repr((terms.key, tuple(requests), tuple(contenders))).encode()).hexdigest()[:32]
-    with RunRecord(terms.file, key) as record:
-        harness = Harness([Question("", request) for request in requests], record)
-        field = [Entrant(PLAIN, EngineSettings(mode="off")), *contenders]
-        course = _Course(harness, [each for each in field if each.name not in record.dropped], models, reopen)
-        yield from course.laps(terms.budget_s)
-        yield course.outcome()
+    record = RunRecord(terms.file, key)
+    harness = Harness([Question("", request) for request in requests], record)
+    field = [Entrant(PLAIN, EngineSettings(mode="off")), *contenders]
+    course = _Course(harness, [each for each in field if each.name not in record.dropped], models, reopen)
+    yield from course.laps(terms.budget_s)
+    yield course.outcome()
 
 
 class _Course:

@@ -12,7 +12,6 @@ from localspec.decoding.sampling import (
     distribution,
     draft_distribution,
     draw,
-    greedy_token,
     one_point,
     probability,
     residual,
@@ -136,10 +135,11 @@ def test_greedy_is_the_best_token_after_penalties() -> None:
     logits = random_row(9000)
     order = top_candidates(logits[None], 3)[0][0].tolist()
     penalised = replace(GREEDY, presence_penalty=50.0)
-    assert greedy_token(logits, GREEDY, [order[0]]) == order[0]
-    assert greedy_token(logits, penalised, []) == order[0]
-    assert greedy_token(logits, penalised, [order[0], order[1]]) == order[2]
-    assert greedy_token(logits, replace(penalised, penalty_window=1), [order[0], order[1]]) == order[0]
+    assert as_dict(distribution(logits, GREEDY, [order[0]])) == {order[0]: 1.0}
+    assert as_dict(distribution(logits, penalised, [])) == {order[0]: 1.0}
+    assert as_dict(distribution(logits, penalised, [order[0], order[1]])) == {order[2]: 1.0}
+    short = replace(penalised, penalty_window=1)
+    assert as_dict(distribution(logits, short, [order[0], order[1]])) == {order[0]: 1.0}
     assert as_dict(distribution(logits, penalised, [order[0]])) == {order[1]: 1.0}
 
 

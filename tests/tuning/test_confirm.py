@@ -163,21 +163,20 @@ import os, sys
 from pathlib import Path
 from localspec.benchmark.harness import Run, RunRecord
 from localspec.types import Summary
-with RunRecord(Path(sys.argv[1]), "key") as record:
-    record.set_tokens(40)
-    for prompt in range(3):
-        record.add(Run("plain", "", prompt, 0, Summary(tokens=40, decode_s=0.5, first_token_s=0.1)))
-    os._exit(9)
+record = RunRecord(Path(sys.argv[1]), "key")
+record.set_tokens(40)
+for prompt in range(3):
+    record.add(Run("plain", "", prompt, 0, Summary(tokens=40, decode_s=0.5, first_token_s=0.1)))
+os._exit(9)
 """
     file = tmp_path / "runs.jsonl"
     done = subprocess.run([sys.executable, "-c", code, str(file)], check=False)
     assert done.returncode == 9
-    with RunRecord(file, "key") as kept:
-        assert kept.tokens == 40
-        found = [(run.prompt, run.summary.decode_s, run.seconds) for run in kept.of("plain")]
+    kept = RunRecord(file, "key")
+    assert kept.tokens == 40
+    found = [(run.prompt, run.summary.decode_s, run.seconds) for run in kept.of("plain")]
     assert found == [(0, 0.5, 0.6), (1, 0.5, 0.6), (2, 0.5, 0.6)]
-    with RunRecord(file, "another") as other:
-        assert other.runs == {}
+    assert RunRecord(file, "another").runs == {}
 
 
 def test_a_file_as_it_always_was_is_read(tmp_path: Path) -> None:
@@ -188,10 +187,10 @@ def test_a_file_as_it_always_was_is_read(tmp_path: Path) -> None:
         {"key": "key", "dropped": {"name": "second", "reason": "the context is full"}},
     ]
     file.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    with RunRecord(file, "key") as record:
-        known = record.runs["best", 2, 1]
-        assert (known.summary.tokens, known.summary.decode_s, known.seconds) == (40, 0.5, 0.75)
-        assert (record.tokens, record.dropped) == (40, {"second": "the context is full"})
+    record = RunRecord(file, "key")
+    known = record.runs["best", 2, 1]
+    assert (known.summary.tokens, known.summary.decode_s, known.seconds) == (40, 0.5, 0.75)
+    assert (record.tokens, record.dropped) == (40, {"second": "the context is full"})
     assert [json.loads(line) for line in file.read_text().splitlines()] == lines
 
 

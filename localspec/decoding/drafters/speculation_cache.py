@@ -60,7 +60,6 @@ class SpeculationCache:
     ) -> None:
         self._state = state
         self._policy = policy
-        self._calibration = policy.calibration
         self._proposer = proposer
         self._settings = settings
         self._budget = min(settings.fan_out_budget, state.model.max_sequences - 1)
@@ -85,7 +84,7 @@ class SpeculationCache:
         judged = state.proposals[:sent]
         self._exactly = accepted_exactly([self._acceptance(proposal) for proposal in judged])
         self._forks = []
-        calibrator = self._calibration.after_rejection
+        calibrator = self._policy.calibration.after_rejection
         for accepted, proposal in enumerate(judged):
             exactly = self._exactly[accepted]
             self._forks += forecasts_after(accepted, proposal, exactly, proposal.token, calibrator)
@@ -97,19 +96,19 @@ class SpeculationCache:
     def _acceptance(self, proposal: Proposal) -> float:
         """Return the chance of a judged token; of one that the draft model has not read, the usual one."""
         if not proposal.guesses:
-            return self._calibration.mean
-        return self._calibration.judged(proposal.weight)
+            return self._policy.calibration.mean
+        return self._policy.calibration.judged(proposal.weight)
 
     def _tail_known(self) -> None:
         """Open the branch of the tail; proposals behind it are its first."""
         state, sent, exactly = self._state, self._sent, self._exactly[self._sent]
         tail = state.unsent(sent)
         prepared, state.proposals = state.proposals[sent + 1 :], state.proposals[: sent + 1]
-        found = forecasts_after(sent, tail, exactly, None, self._calibration.after_all)
+        found = forecasts_after(sent, tail, exactly, None, self._policy.calibration.after_all)
         chance = next((each.chance for each in found if each.outcome.bonus == tail.token), 0.0)
         value = chance
         for proposal in prepared:
-            value *= self._calibration.chance(proposal.confidence)
+            value *= self._policy.calibration.chance(proposal.confidence)
         self._own = Branch(0, VerifyOutcome(sent, tail.token), chance, value, prepared)
         self.branches[self._own.outcome] = self._own
         self._forks += [each for each in found if each.outcome.bonus != tail.token]
@@ -121,7 +120,7 @@ class SpeculationCache:
         settings = self._settings
         if settings.fan_out_shape == "best-first":
             return
-        mean = sum(self._calibration.chance(c) for c in self._state.confidences()[: self._sent])
+        mean = sum(self._policy.calibration.chance(c) for c in self._state.confidences()[: self._sent])
         allotted = fan_out(settings.fan_out_shape, self._budget, self._sent, mean / max(self._sent, 1))
         for outcome in self.branches:
             allotted[outcome.accepted] -= 1
@@ -155,12 +154,14 @@ class SpeculationCache:
         accepted, proposals = outcome.accepted, self._state.proposals
         for position, proposal in enumerate(proposals[: min(accepted + 1, self._sent)]):
             if proposal.guesses:
-                self._calibration.judged.observe(proposal.weight, is_true=position < accepted)
+                self._policy.calibration.judged.observe(proposal.weight, is_true=position < accepted)
         if accepted == len(proposals):
             return  # the draft model was not asked what follows
         last = proposals[accepted]
         is_rejected = accepted < self._sent
-        calibrator = self._calibration.after_rejection if is_rejected else self._calibration.after_all
+        calibrator = (
+            self._policy.calibration.after_rejection if is_rejected else self._policy.calibration.after_all
+        )
         for token, share in guesses_after(last, last.token if is_rejected else None):
             calibrator.observe(share, is_true=token == outcome.bonus)
 
@@ -196,7 +197,7 @@ class SpeculationCache:
                 state.proposals.append(proposal)
                 self._tail_known()
             else:
-                branch.value *= self._calibration.chance(proposal.confidence)
+                branch.value *= self._policy.calibration.chance(proposal.confidence)
                 branch.proposals.append(proposal)
         return True
 

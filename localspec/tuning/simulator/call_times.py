@@ -15,7 +15,6 @@ from localspec.types import Mode
 # What the drafter's thread does takes so much of the Python for one token of plain speculation, as measured.
 AHEAD_STEP = 1.8  # around a call that prepares outcomes
 FURTHER_BRANCH = 0.25  # for every further one of its branches
-OPENING = 1.0  # between a verdict and the first of these calls
 MOST_SPREAD = 0.2  # beyond it the measurement was disturbed
 MIDDLE_HALF = 1.35  # width of a normal distribution's middle half in its deviation
 
@@ -55,17 +54,13 @@ class CallTimes:
     waited_step: CallCurve  # of the draft model while the target waits for it
     round_s: float
     token_s: float
-    drafting_s: float  # Python of a drafter with its own thread, around a call that drafts one token
+    drafting_s: float  # Python of a drafter with its own thread: to follow a verdict, or to draft one token
     handoff_s: float
     deviation: float  # of one verification from the next, in its time
 
     def around_step(self, width: int) -> float:
         """Return what Python takes around a call that prepares outcomes."""
         return self.drafting_s * (AHEAD_STEP + FURTHER_BRANCH * (width - 1))
-
-    def opening_s(self) -> float:
-        """Return what Python takes to follow a verdict."""
-        return self.drafting_s * OPENING
 
     def unsteady(self, number: int) -> float:
         """Return what the verification with a number takes in its usual time."""
@@ -85,8 +80,6 @@ class Timing:
 
     def latency_model(self) -> LatencyModel:
         """Return what the engine knows before it decodes: a few sizes, with little text in the caches."""
-        if self._mode == "off":
-            return LatencyModel(CostCurve({1: 1.0}), CostCurve({1: 1.0}))
         calls = self._calls[0]
         return LatencyModel(
             CostCurve(_chosen(calls.verify, VERIFY_SIZES)),

@@ -10,13 +10,11 @@ from __future__ import annotations
 import math
 from collections.abc import Generator, Sequence
 from contextlib import suppress
-from dataclasses import fields
 from functools import lru_cache
-from itertools import zip_longest
 from queue import SimpleQueue
-from typing import Any, cast
+from typing import cast
 
-from localspec.decoding.drafters.drafter import Drafter, DraftState
+from localspec.decoding.drafters.drafter import Drafter, DraftState, common_prefix
 from localspec.decoding.drafters.prompt_lookup import longest_draft
 from localspec.decoding.drafters.proposer import Proposal, Proposer
 from localspec.decoding.drafters.ssd import CopiedTokens, DraftReply, DraftWorker, SSDDrafter, VerifyResult
@@ -24,7 +22,7 @@ from localspec.decoding.engine import Drafters
 from localspec.decoding.measurements import Costs, Trace
 from localspec.decoding.model import Rows
 from localspec.decoding.policy import SpeculationPolicy
-from localspec.decoding.tally import Tally
+from localspec.decoding.tally import Tally, total
 from localspec.errors import Cancelled
 from localspec.tuning.simulator.call_times import CallTimes, Timing
 from localspec.tuning.simulator.replay import Replay, Script, Shape, replays
@@ -219,7 +217,7 @@ class VirtualWorker(DraftWorker):
 
     def open_round(self, sent: int, since: float) -> None:
         """Let the time pass that following a verdict takes, and do it."""
-        self._replayed_clock.spend(self._times.opening_s())
+        self._replayed_clock.spend(self._times.drafting_s)
         super().open_round(sent, since)
 
 
@@ -237,85 +235,6 @@ class VirtualInbox(SimpleQueue[VerifyResult | CopiedTokens | None]):
                 self._clock.wait()
             self._clock.spend(self._handoff_s)
         return super().get(block, timeout)
-
-
-class _TargetSide:
-    """The target's side of one answer."""
-
-    def __init__(
-        self,
-        replay: Replay,
-        settings: EngineSettings,
-        policy: SpeculationPolicy,
-        times: CallTimes,
-        state: ReplayedState,
-    ) -> None:
-        self._replay = replay
-        self._settings = settings
-        self._longest = longest_draft(settings)
-        self._policy = policy
-        self._times = times
-        self._state = state
-        self.tally = Tally(len(replay.prompt), settings.mode)
-
-    def rounds(self, drafter: Drafter) -> Acting:
-        """Decode; yields as `Acting` says."""
-        tokens, times, clock = self._replay.tokens, self._times, self._state.replayed.clock
-        began = clock.now
-        drafter.begin(self._replay.prompt)
-        read_s = times.verify(len(self._replay.prompt))
-        yield began + read_s + times.round_s
-        stats = RoundStats(0, 0, DraftOrigin.NONE, read_s, 0.0, 0.0, times.round_s)
-        self.tally.add(stats, 1, clock.now - began)
-        outcome, done = VerifyOutcome(0, tokens[0]), 1
-        while done < len(tokens):
-            busy_s, wait_s = drafter.busy_s, drafter.wait_s
-            drafter.commit(outcome)
-            draft = yield from self._drafted(drafter, done)
-            drafted = len(draft.tokens)
-            verify_s = times.verify(drafted + 1) * times.unsteady(done)
-            python_s = times.round_s + times.token_s * self._one_by_one(draft)
-            yield clock.now + verify_s + python_s
-            accepted = _agreeing(draft.tokens, tokens, done)
-            emitted = min(accepted + 1, len(tokens) - done)
-            draft_s, waited_s = drafter.busy_s - busy_s, drafter.wait_s - wait_s
-            times_s = (verify_s, draft_s, waited_s, python_s)
-            stats = RoundStats(drafted, accepted, draft.origin, *times_s, copied=draft.copied)
-            self._policy.observe(stats, emitted)
-            self.tally.add(stats, emitted, clock.now - began)
-            done += emitted
-            outcome = VerifyOutcome(accepted, tokens[done - 1])
-
-    def _one_by_one(self, draft: Draft) -> int:
-        """Return how many tokens of a draft took Python each: copies beside a model come as a whole."""
-        if self._settings.mode != "ngram" and draft.origin is DraftOrigin.NGRAM:
-            return 0
-        return min(len(draft.tokens), self._settings.draft_length)
-
-    def _drafted(self, drafter: Drafter, done: int) -> Generator[float, DraftReply | None, Draft]:
-        """Return the next draft, waiting for it if need be."""
-        limit = self._longest
-        if not self._replay.segment.ended:
-            limit = min(limit, len(self._replay.tokens) - done - 1)
-        if not isinstance(drafter, SSDDrafter):
-            draft = drafter.draft(limit)
-            if self._settings.mode == "sd" and len(draft.tokens) < len(self._state.proposals):
-                self._state.unsent(len(draft.tokens))
-            return draft
-        found = drafter.look_up(limit)
-        if found is None:
-            reply = yield math.inf
-            assert reply is not None
-            found = drafter.take(reply)
-        return found
-
-
-def _agreeing(draft: tuple[int, ...], tokens: list[int], start: int) -> int:
-    """Return how many tokens of a draft are those of the text from `start` on."""
-    for accepted, token in enumerate(draft):
-        if start + accepted >= len(tokens) or token != tokens[start + accepted]:
-            return accepted
-    return len(draft)
 
 
 class Simulator:
@@ -344,7 +263,7 @@ class Simulator:
             script = self._script(number, shape) if settings.mode in {"sd", "ssd"} else None
             engine.answer(number, self._replays[number], script)
         self._engine = engine
-        return _total(engine.summaries)
+        return total(engine.summaries)
 
     def rate(self, settings: EngineSettings, segments: Sequence[int] | None = None) -> float:
         """Return the tokens per second, without the first token of each answer and the time until then."""
@@ -362,40 +281,79 @@ class _SimulatedEngine:
         self.summaries: list[Summary] = []
         self._timing = timing
         self._latency = timing.latency_model()
-        self._model = ReplayedModel(VirtualClock(), settings.fan_out_budget + 1)
+        self._clock = VirtualClock()
+        self._model = ReplayedModel(self._clock, settings.fan_out_budget + 1)
         self._state = ReplayedState(self._model)
         self._drafters = Drafters(self._state, VirtualWorker)
 
     def answer(self, number: int, replay: Replay, script: Script | None) -> None:
         """Decode one more answer."""
-        settings, clock = self.settings, self._model.clock
         times = self._timing.at(len(replay.prompt) + len(replay.tokens) // 2)
         if script is not None:
             self._model.begin(replay, script, times)
         proposer = ReplayedProposer(deterministic=script is None or script.deterministic)
-        policy = self._drafters.policy(self._latency, settings, deterministic=proposer.deterministic)
-        drafter = self._drafters.drafter(settings, policy, proposer)
-        target_side = _TargetSide(replay, settings, policy, times, self._state)
+        policy = self._drafters.policy(self._latency, self.settings, deterministic=proposer.deterministic)
+        drafter = self._drafters.drafter(self.settings, policy, proposer)
+        target_side = self._rounds(replay, times, policy, drafter)
         if isinstance(drafter, SSDDrafter):
-            clock.follow(target_side.rounds(drafter))
+            self._clock.follow(target_side)
             with suppress(Cancelled):
                 drafter.worker.work(replay.prompt)
         else:
-            for due in target_side.rounds(drafter):
-                clock.now = due
+            for due in target_side:
+                self._clock.now = due
         self.done.append(number)
-        self.summaries.append(target_side.tally.summary())
 
+    def _rounds(
+        self, replay: Replay, times: CallTimes, policy: SpeculationPolicy, drafter: Drafter
+    ) -> Acting:
+        """Be the target's side of one answer; yields as `Acting` says."""
+        tokens, clock = replay.tokens, self._clock
+        tally, began = Tally(len(replay.prompt), self.settings.mode), clock.now
+        drafter.begin(replay.prompt)
+        read_s = times.verify(len(replay.prompt))
+        yield began + read_s + times.round_s
+        stats = RoundStats(0, 0, DraftOrigin.NONE, read_s, 0.0, 0.0, times.round_s)
+        tally.add(stats, 1, clock.now - began)
+        outcome, done = VerifyOutcome(0, tokens[0]), 1
+        while done < len(tokens):
+            busy_s, wait_s = drafter.busy_s, drafter.wait_s
+            drafter.commit(outcome)
+            limit = longest_draft(self.settings)
+            draft = yield from self._drafted(
+                drafter, limit if replay.segment.ended else min(limit, len(tokens) - done - 1)
+            )
+            drafted = len(draft.tokens)
+            verify_s = times.verify(drafted + 1) * times.unsteady(done)
+            python_s = times.round_s + times.token_s * self._one_by_one(draft)
+            yield clock.now + verify_s + python_s
+            accepted = common_prefix(draft.tokens, tokens[done : done + drafted])
+            emitted = min(accepted + 1, len(tokens) - done)
+            draft_s, waited_s = drafter.busy_s - busy_s, drafter.wait_s - wait_s
+            times_s = (verify_s, draft_s, waited_s, python_s)
+            stats = RoundStats(drafted, accepted, draft.origin, *times_s, copied=draft.copied)
+            policy.observe(stats, emitted)
+            tally.add(stats, emitted, clock.now - began)
+            done += emitted
+            outcome = VerifyOutcome(accepted, tokens[done - 1])
+        self.summaries.append(tally.summary())
 
-def _total(summaries: Sequence[Summary]) -> Summary:
-    """Return the sums over answers, that of the seconds until the first token too."""
-    total: dict[str, Any] = {}
-    for field in fields(Summary):
-        values = [getattr(summary, field.name) for summary in summaries]
-        is_by_position = field.name.endswith("_at")
-        total[field.name] = _columns(values) if is_by_position else sum(values)
-    return Summary(**total)
+    def _one_by_one(self, draft: Draft) -> int:
+        """Return how many tokens of a draft took Python each: copies beside a model come as a whole."""
+        if self.settings.mode != "ngram" and draft.origin is DraftOrigin.NGRAM:
+            return 0
+        return min(len(draft.tokens), self.settings.draft_length)
 
-
-def _columns(counts: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
-    return tuple(map(sum, zip_longest(*counts, fillvalue=0)))
+    def _drafted(self, drafter: Drafter, limit: int) -> Generator[float, DraftReply | None, Draft]:
+        """Return the next draft, waiting for it if need be."""
+        if not isinstance(drafter, SSDDrafter):
+            draft = drafter.draft(limit)
+            if self.settings.mode == "sd" and len(draft.tokens) < len(self._state.proposals):
+                self._state.unsent(len(draft.tokens))
+            return draft
+        found = drafter.look_up(limit)
+        if found is None:
+            reply = yield math.inf
+            assert reply is not None
+            found = drafter.take(reply)
+        return found
