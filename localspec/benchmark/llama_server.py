@@ -54,6 +54,7 @@ _SPIN_COUNT = "1000"  # as localspec.llama sets it: libgomp's own is 14 times sl
 _HINT = "give the path of llama.cpp's llama-server"
 _STAMP = re.compile(r"^(?:\d+\.){3}\d+ ([A-Z]) ")  # when, and how serious
 _TELLING = re.compile(r"error|fail|invalid|exception|assert|what\(\)", re.IGNORECASE)
+_PLAIN = re.compile(rb'"speculative":\s*false')  # what a slot says that does not draft
 _EVENT = b"data: "
 _LARGEST_SEED = 2**31 - 1  # the server reads seeds as signed numbers; a negative one would be drawn anew
 _ALONE = (
@@ -100,7 +101,9 @@ class LlamaServer:
             raise
         try:
             self._wait_until_ready()
-            if draft is not None and self._speculates() is False:
+            if draft is not None and b'"speculative":false' in (self._get("/slots") or b"").replace(
+                b" ", b""
+            ):
                 raise self._refused(f"does not speculate with {draft.path.name}")
         except BaseException:
             self.close()
@@ -140,14 +143,6 @@ class LlamaServer:
                     raise self._refused(f"has not loaded its models after {START_LIMIT_S:g} s") from None
             else:
                 raise self._refused(f"ended at its start ({exit_words(self._process.returncode)})")
-
-    def _speculates(self) -> bool | None:
-        """Return whether the server drafts; None where it does not say."""
-        try:
-            said = json.loads(self._get("/slots") or b"")
-            return checked(_Slots, {"slots": said}, "slots").slots[0].speculative
-        except (ValueError, IndexError):
-            return None
 
     def _get(self, path: str) -> bytes | None:
         """Return what the server has under a path; None while it has nothing."""
@@ -194,16 +189,6 @@ class LlamaServer:
 
     def _written(self) -> int:
         return os.fstat(self._output.fileno()).st_size
-
-
-@dataclass(frozen=True, slots=True)
-class _Slot:
-    speculative: bool | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class _Slots:
-    slots: tuple[_Slot, ...]
 
 
 def free_port() -> int:

@@ -30,11 +30,9 @@ class Detokenizer(Protocol):
 
     def feed(self, token: int) -> str:
         """Return the text that this token completes, possibly none."""
-        ...
 
     def flush(self) -> str:
         """Return what still waits."""
-        ...
 
 
 class AnswerText:
@@ -191,16 +189,18 @@ class AnswerEvents:
     def events(self, events: DecodeEvents) -> Iterator[GenerationEvent]:
         """Translate what the token layer reports, until the answer ends itself; the caller closes it."""
         for event in events:
-            match event:
-                case Round():
-                    self._take(event)
-                    self.tally.add(event.stats, len(event.tokens), self._stopwatch.seconds())
-                case ModeChanged():
-                    self.tally.change(event.mode)
-                case PromptProgress():
-                    pass
+            if isinstance(event, Round):
+                self._take(event)
+                self.tally.add(event.stats, len(event.tokens), self._stopwatch.seconds())
+            elif isinstance(event, ModeChanged):
+                self.tally.change(event.mode)
             with self._stopwatch.paused():
-                yield from self._shown(event)
+                if not isinstance(event, Round):
+                    yield event
+                    continue
+                if pieces := self._text.take():
+                    yield TextDelta(pieces)
+                yield RoundDone(event.stats, len(event.tokens))
             if self._ending is not None:
                 return
 
@@ -219,11 +219,3 @@ class AnswerEvents:
                 self._ending = "circles"
             if self._ending is not None:
                 return
-
-    def _shown(self, event: PromptProgress | Round | ModeChanged) -> Iterator[GenerationEvent]:
-        if not isinstance(event, Round):
-            yield event
-            return
-        if pieces := self._text.take():
-            yield TextDelta(pieces)
-        yield RoundDone(event.stats, len(event.tokens))

@@ -22,7 +22,6 @@ class Uniforms(Protocol):
 
     def random(self) -> float:
         """Return a number from [0, 1)."""
-        ...
 
 
 class BufferedUniforms:
