@@ -55,7 +55,19 @@ def is_expected(name: str) -> bool:
 def test_wheel_holds_nothing_but_the_packages(contents: dict[str, int]) -> None:
     assert [name for name in contents if not is_expected(name)] == []
     suffixes = {PurePosixPath(name).suffix for name in contents if ".dist-info/" not in name}
-    assert suffixes <= {".py", ".typed", ".gguf", ".jsonl", ".md", ".txt", ".toml", ".tcss", ".css", ".j2"}
+    assert suffixes <= {
+        ".py",
+        ".typed",
+        ".gguf",
+        ".jsonl",
+        ".md",
+        ".txt",
+        ".toml",
+        ".tcss",
+        ".css",
+        ".j2",
+        ".sql",
+    }
 
 
 def test_wheel_holds_every_module_and_profile(contents: dict[str, int]) -> None:
@@ -65,8 +77,9 @@ def test_wheel_holds_every_module_and_profile(contents: dict[str, int]) -> None:
     expected |= {p.relative_to(ROOT / "tui").as_posix() for p in (ROOT / "tui").rglob("*.py")}
     expected |= {f"localspec/_profiles/{path.name}" for path in (ROOT / "profiles").glob("*.toml")}
     expected |= {"localspec/py.typed", "localspec_tui/py.typed", "localspec_tui/app.tcss"}
-    templates = [path for kind in ("*.j2", "*.css") for path in (ROOT / "localspec").rglob(kind)]
-    expected |= {path.relative_to(ROOT).as_posix() for path in templates}
+    data = [path for kind in ("*.j2", "*.css", "*.sql") for path in (ROOT / "localspec").rglob(kind)]
+    data.append(ROOT / "localspec/chat/routing.toml")
+    expected |= {path.relative_to(ROOT).as_posix() for path in data}
     assert expected - set(contents) == set()
 
 
