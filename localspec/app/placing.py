@@ -45,16 +45,14 @@ def placed(
     return apply(placement, pair)
 
 
-def plan(
-    args: argparse.Namespace, pair: PairOptions, *, may_measure: bool = False, here: bool = False
-) -> Placement:
+def plan(args: argparse.Namespace, pair: PairOptions, *, here: bool = False) -> Placement:
     """Return who should sit where on this machine; raises UserError if the models fit nowhere."""
     from localspec.hardware.machine import known_machine  # looks at the devices: 0.3 s
     from localspec.hardware.placement.place import confirm, place
 
     target = _shape(pair.target.path, args)
     draft = None if pair.draft is None else _shape(pair.draft.path, args)
-    machine = known_machine(may_measure=may_measure, here=here)
+    machine = known_machine(may_measure=False, here=here)
     asked = constraints(args, pair, machine)
     placement = place(machine, target, draft, asked)
     seated = apply(placement, pair)

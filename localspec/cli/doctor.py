@@ -7,7 +7,7 @@ import shlex
 import sqlite3
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
@@ -317,12 +317,8 @@ def file_checks(environment: Mapping[str, str]) -> Iterator[Check]:
 
 
 def _folders() -> Iterator[Check]:
-    own: dict[str, Callable[[], Path]] = {
-        "config": paths.config_dir,
-        "data": paths.data_dir,
-        "state": paths.state_dir,
-    }
-    for name, find in own.items():
+    own = (("config", paths.config_dir), ("data", paths.data_dir), ("state", paths.state_dir))
+    for name, find in own:
         try:
             yield folder(f"{name} folder", find())
         except UserError as error:

@@ -25,6 +25,11 @@ if TYPE_CHECKING:
 
 _MODES = {"off": "plain decoding", "sd": "taking turns (SD)", "ssd": "drafting ahead (SSD)"}
 _MEASURED = 3
+PROMPTS = 6
+TOKENS = 96
+FEWEST = 8
+"""An answer of fewer tokens says nothing about speed."""
+SEEDS = 4000  # far from those that a person gives
 _QUIET = 0.3  # cores that other programs take without harm to a measurement
 
 
@@ -187,13 +192,6 @@ def _partner_json(partner: Partner, gain: Gain | str | None) -> dict[str, object
         "placement": asdict(partner.placement) if partner.placement else None,
         "measured": measured,
     }
-
-
-PROMPTS = 6
-TOKENS = 96
-FEWEST = 8
-"""An answer of fewer tokens says nothing about speed."""
-SEEDS = 4000  # far from those that a person gives
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,9 @@ from localspec.types import Finished, Message
 if TYPE_CHECKING:
     from localspec.inference.runtime import Runtime
 
+MOST_BYTES = 64 * 2**20  # of standard input: far more than any context holds
+_HOW = 'write `localspec run "question"`, or pipe a text into it'
+
 
 def parser() -> Parser:
     """Return the parser of `localspec run`."""
@@ -126,10 +129,6 @@ def _print_json(runtime: Runtime, options: AnswerOptions, answer: StreamedAnswer
         "notes": list(runtime.notes),
     }
     print_json(value)
-
-
-MOST_BYTES = 64 * 2**20  # of standard input: far more than any context holds
-_HOW = 'write `localspec run "question"`, or pipe a text into it'
 
 
 def read_prompt(words: Sequence[str]) -> str:
