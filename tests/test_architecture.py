@@ -13,7 +13,8 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 SOURCES = sorted(path for folder in ("localspec", "tui", "tests") for path in (ROOT / folder).rglob("*.py"))
-MAX_FILE_LINES = 600
+LONG_FILE_LINES = 600
+LONG_FILES: dict[str, str] = {}  # over that, each with the reason why it holds one thing
 MAX_FUNCTION_LINES = 60
 USUAL_FUNCTION_LINES = 30
 HELP_SECONDS = 0.15
@@ -50,9 +51,9 @@ def test_tool_has_no_complaint(arguments: list[str]) -> None:
     assert result.returncode == 0, result.stdout + result.stderr
 
 
-def test_files_are_short() -> None:
-    sizes = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in SOURCES}
-    assert {str(path.relative_to(ROOT)): n for path, n in sizes.items() if n > MAX_FILE_LINES} == {}
+def test_files_hold_one_thing() -> None:
+    sizes = {str(path.relative_to(ROOT)): len(path.read_text("utf-8").splitlines()) for path in SOURCES}
+    assert {name for name, lines in sizes.items() if lines > LONG_FILE_LINES} == set(LONG_FILES)
 
 
 def test_functions_are_short() -> None:
