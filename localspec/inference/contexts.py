@@ -217,7 +217,7 @@ class CostedEngine(Engine):
         )
 
     def time_calls(self, request: CostRequest) -> CallCosts:
-        """Time the calls that are wished for and possible."""
+        """Time the calls that are asked for and possible."""
         contexts = self._contexts
         if not contexts.can_branch:
             request = replace(request, step_widths=(1,))

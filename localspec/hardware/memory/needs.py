@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from localspec.llama.model import Model
 
 ROWS = 128  # rows of logits that one call may give
-CELLS_PER_BRANCH = 32  # of the cache, for what a branch holds beside the trunk
+CELLS_PER_BRANCH = 32  # of the cache, for what a branch holds beside the main sequence
 _CELLS_MULTIPLE = 256
 _FLOAT, _HALF = 4, 2
 _PER_TOKEN = 32  # positions, ids and the like
@@ -290,7 +290,7 @@ def expected_of(context: Context, options: ModelOptions) -> tuple[DeviceNeed, ..
 
 
 def _split(options: ModelOptions, layers: int) -> LayerSplit:
-    """Return the seats that options give; where they leave it to llama.cpp, the processor."""
+    """Return the split that options give; where they leave it to llama.cpp, the processor."""
     if not options.devices or not options.gpu_layers:
         return LayerSplit()
     shares = options.tensor_split or (options.gpu_layers,)

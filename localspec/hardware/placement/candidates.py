@@ -52,7 +52,7 @@ ACTIVATION, LOGIT = 4, 4  # bytes
 
 @dataclass(frozen=True, slots=True)
 class PlacementCandidate:
-    """One placement: seats, needs, what is too much, and the expected speeds, the best first."""
+    """One placement: splits, needs, what is too much, and the expected speeds, the best first."""
 
     context: int
     target: LayerSplit

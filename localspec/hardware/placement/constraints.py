@@ -33,7 +33,7 @@ class PlacementConstraints:
     mode: Mode | None = None
 
     def without_overrides(self) -> PlacementConstraints:
-        """Return the wishes that leave every choice to the plan, but the size of the context."""
+        """Return the constraints that leave every choice to the plan, but the size of the context."""
         return replace(
             self,
             devices=None,

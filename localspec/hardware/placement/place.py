@@ -1,4 +1,4 @@
-"""Decide who sits where on this machine: a pure function from devices, sizes and wishes."""
+"""Decide who sits where on this machine: a pure function from devices, sizes and constraints."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def place(
     draft: ModelShape | None,
     constraints: PlacementConstraints,
 ) -> Placement:
-    """Return the fastest placement that fits and fulfils the wishes, with reasons.
+    """Return the fastest placement that fits and keeps the constraints, with reasons.
 
     Raises `UserError`, with the numbers and three ways out, if there is none.
     """

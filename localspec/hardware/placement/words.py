@@ -209,7 +209,7 @@ def _equal_reason(found: PlacementCandidate, chosen: PlacementCandidate) -> str:
 
 
 def mode_alternatives(chosen: PlacementCandidate) -> list[tuple[str, str, PredictedSpeed]]:
-    """Return the other ways of decoding on the chosen seats: what, why not, how fast."""
+    """Return the other ways of decoding on the chosen devices: what, why not, how fast."""
     reasons = {
         "off": "speculation writes several tokens in one pass of the target",
         "sd": "the target would wait while the draft guesses",
