@@ -40,19 +40,8 @@ async def take_key(event: events.Key, *nodes: DOMNode) -> None:
                 return
 
 
-_KEY_NAMES = {
-    "backspace": "Backspace",
-    "delete": "Delete",
-    "down": "Down",
-    "enter": "Enter",
-    "escape": "Esc",
-    "left": "Left",
-    "pagedown": "Page Down",
-    "pageup": "Page Up",
-    "right": "Right",
-    "space": "Space",
-    "up": "Up",
-}
+_KEY_NAMES = {"escape": "Esc", "pagedown": "Page Down", "pageup": "Page Up"}
+_NAMED = {"backspace", "delete", "down", "enter", "left", "right", "space", "up"}  # as they are
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +105,7 @@ def written(binding: Binding) -> str:
     if binding.key_display:
         return binding.key_display
     *modifiers, key = binding.key.split("+")
-    name = _KEY_NAMES.get(key) or format_key(key)
+    name = _KEY_NAMES.get(key) or (key if key in _NAMED else format_key(key))
     if modifiers or len(name) > 1:
         name = name[:1].upper() + name[1:]
     return "+".join((*(modifier.capitalize() for modifier in modifiers), name))

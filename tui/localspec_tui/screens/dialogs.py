@@ -118,8 +118,7 @@ class EditScreen(ModalScreen[str | None]):
             self._hint.update(f"{save} saves   {leave} leaves it as it was")
 
     @on(TextArea.Changed)
-    def _text_changed(self, event: TextArea.Changed) -> None:
-        event.stop()
+    def _text_changed(self) -> None:
         if self._warned:
             self._warned = False
             self._show_hint()

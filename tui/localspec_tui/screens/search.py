@@ -77,8 +77,7 @@ class SearchScreen(ModalScreen[ChatPicked | None]):
         self._lookup.ask(self._words.value.strip())
 
     @on(Input.Changed)
-    def _words_changed(self, event: Input.Changed) -> None:
-        event.stop()
+    def _words_changed(self) -> None:
         if self._words.value.strip() != self._open_for:
             self._open_for = None
         self._lookup.ask(self._words.value.strip())
@@ -100,7 +99,6 @@ class SearchScreen(ModalScreen[ChatPicked | None]):
 
     @on(OptionList.OptionSelected)
     def _hit_clicked(self, event: OptionList.OptionSelected) -> None:
-        event.stop()
         self._open(self._found[event.option_index])
 
     def _open(self, hit: SearchHit) -> None:

@@ -29,17 +29,6 @@ _LOOKS: Final = {
 }
 _BLOCK = 1_000  # characters that are wrapped together at most
 
-# Okabe and Ito's colours, which nearly everybody can tell apart, darkened on light ground for contrast.
-# Underlined is what was drafted; bold is the better of two: drafted ahead of time, or a token for free.
-ORIGIN_CSS: Final = """
-    & > .origin--target { color: $foreground; }
-    & > .origin--accepted { color: #56B4E9; text-style: underline; }
-    & > .origin--prepared { color: #2FC79A; text-style: bold underline; }
-    & > .origin--bonus { color: #E69F00; text-style: bold; }
-    &:light > .origin--accepted { color: #005F96; }
-    &:light > .origin--prepared { color: #00694D; }
-    &:light > .origin--bonus { color: #8F4700; }
-"""
 _COMPONENTS: Final = {f"origin--{provenance.value}" for provenance in Provenance}
 
 
@@ -113,7 +102,6 @@ class OriginText(Prose):
     """An answer whose characters show where they come from, in place of Markdown."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = _COMPONENTS
-    DEFAULT_CSS = f"OriginText {{ {ORIGIN_CSS} }}"
 
     def __init__(self, pieces: Iterable[TextPiece]) -> None:
         self._growing = GrowingOrigins()
@@ -139,16 +127,6 @@ class OriginLegend(Static):
 
     ALLOW_SELECT = False
     COMPONENT_CLASSES: ClassVar[set[str]] = _COMPONENTS
-    DEFAULT_CSS = f"""
-    OriginLegend {{
-        dock: bottom;
-        height: auto;
-        padding: 0 1;
-        background: $panel;
-        display: none;
-        {ORIGIN_CSS}
-    }}
-    """
 
     def show(self, spans: Iterable[Span]) -> None:
         """Show the shares of an answer."""

@@ -8,7 +8,7 @@ from datetime import date, datetime, timedelta
 from itertools import groupby
 from typing import ClassVar, Literal, Self, TypeAlias
 
-from textual import events, on
+from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.content import Content
@@ -64,7 +64,7 @@ def written_day(time_s: float, today: date) -> str:
     return f"{day.day} {day:%B}" if day.year == today.year else f"{day.day} {day:%b %Y}"
 
 
-Action = Literal["rename", "pin", "delete"]
+Action = Literal["open", "rename", "pin", "delete"]
 _ACTIONS: tuple[tuple[Action, str], ...] = (("rename", "✎"), ("pin", "☆"), ("delete", "×"))
 _ACTIONS_WIDTH = 2 * len(_ACTIONS) + 1
 
@@ -100,14 +100,6 @@ class ChatDeleted(Message):
     chat_id: int
 
 
-@dataclass
-class RenameAsked(Message):
-    """The title of a chat is to be edited where it stands."""
-
-    chat: ChatInfo
-    row: int
-
-
 class ChatList(ScrollView, can_focus=True):
     """Chats under headings, one line each; the cursor skips the headings."""
 
@@ -120,10 +112,10 @@ class ChatList(ScrollView, can_focus=True):
         Binding("pagedown", "page(1)", "A page down", id="sidebar.page_down"),
         Binding("home,g", "go(0)", "First chat", id="sidebar.first"),
         Binding("end,G", "go(-1)", "Last chat", id="sidebar.last"),
-        Binding("enter", "open", "Open the chat", id="sidebar.open"),
-        Binding("r", "rename", "Rename the chat", id="sidebar.rename"),
-        Binding("p", "pin", "Pin the chat, or no longer", id="sidebar.pin"),
-        Binding("delete,d", "delete", "Delete the chat", id="sidebar.delete"),
+        Binding("enter", "act('open')", "Open the chat", id="sidebar.open"),
+        Binding("r", "act('rename')", "Rename the chat", id="sidebar.rename"),
+        Binding("p", "act('pin')", "Pin the chat, or no longer", id="sidebar.pin"),
+        Binding("delete,d", "act('delete')", "Delete the chat", id="sidebar.delete"),
     ]
 
     cursor: reactive[int | None] = reactive(None)
@@ -222,25 +214,20 @@ class ChatList(ScrollView, can_focus=True):
         if self._chat_rows:
             self.cursor = self._chat_rows[place]
 
-    def action_open(self) -> None:
-        """Open the chat under the cursor."""
-        if self.chat:
-            self.post_message(ChatPicked(self.chat.id))
-
-    def action_rename(self) -> None:
-        """Edit the title of the chat under the cursor."""
-        if self.chat and self.cursor is not None:
-            self.post_message(RenameAsked(self.chat, self.cursor))
-
-    def action_pin(self) -> None:
-        """Pin the chat under the cursor, or no longer."""
-        if self.chat:
-            self.post_message(ChatPinned(self.chat.id, not self.chat.pinned))
-
-    def action_delete(self) -> None:
-        """Delete the chat under the cursor."""
-        if self.chat:
-            self.post_message(ChatDeleted(self.chat.id))
+    def action_act(self, action: Action) -> None:
+        """Open the chat under the cursor, or change something about it."""
+        if (chat := self.chat) is None or self.cursor is None:
+            return
+        match action:
+            case "open":
+                self.post_message(ChatPicked(chat.id))
+            case "rename":
+                row = self.cursor - self.scroll_offset.y
+                self.screen.query_one(TitleInput).edit(chat, row, self.screen.query_one(Sidebar).size.width)
+            case "pin":
+                self.post_message(ChatPinned(chat.id, not chat.pinned))
+            case "delete":
+                self.post_message(ChatDeleted(chat.id))
 
     # -- mouse
 
@@ -258,18 +245,9 @@ class ChatList(ScrollView, can_focus=True):
     def on_click(self, event: events.Click) -> None:
         """Open the chat, or do what was clicked."""
         row = self._row_at(event)
-        if self._item(row) is None:
-            return
-        self.cursor = row
-        match self._action_at(event):
-            case "rename":
-                self.action_rename()
-            case "pin":
-                self.action_pin()
-            case "delete":
-                self.action_delete()
-            case None:
-                self.action_open()
+        if self._item(row) is not None:
+            self.cursor = row
+            self.action_act(self._action_at(event) or "open")
 
     def _row_at(self, event: events.MouseEvent) -> int:
         return event.y + self.scroll_offset.y
@@ -308,20 +286,6 @@ class Sidebar(Widget):
         self._list.focus(scroll_visible)
         return self
 
-    @on(RenameAsked)
-    def _edit_title(self, event: RenameAsked) -> None:
-        event.stop()
-        self._title.edit(event.chat, event.row - self._list.scroll_offset.y, self.size.width)
-
-    @on(Input.Submitted)
-    def _title_submitted(self, event: Input.Submitted) -> None:
-        event.stop()
-        self._list.focus()  # which ends the change
-
-    @on(Input.Changed)
-    def _title_changed(self, event: Input.Changed) -> None:
-        event.stop()
-
 
 class TitleInput(Input):
     """The title of one chat over its row; leaving it keeps the change, Escape does not."""
@@ -358,4 +322,11 @@ class TitleInput(Input):
     def action_cancel(self) -> None:
         """Keep the old title."""
         self._chat = None
+        self._leave()
+
+    async def action_submit(self) -> None:
+        """Keep the new title."""
+        self._leave()
+
+    def _leave(self) -> None:
         self.screen.query_one(ChatList).focus()

@@ -35,7 +35,7 @@ class Part:
     """A piece of the line: the lower its rank, the longer it stays when room is short.
 
     `least` columns are enough for it where it may be shortened; None keeps it whole or leaves it out.
-    What is `eager` takes all it wants before later ranks get anything.
+    Ranks below zero take all they want before later ranks get anything.
     """
 
     text: str
@@ -44,7 +44,6 @@ class Part:
     style: str = ""
     side: Side = "left"
     least: int | None = None
-    eager: bool = False
 
     @property
     def width(self) -> int:
@@ -139,7 +138,7 @@ def memory_parts(memory: Sequence[DeviceMemory]) -> tuple[Part, ...]:
 def said_part(text: str) -> Part:
     """Return a sentence that comes before all figures but the context meter."""
     text = one_line(text)
-    return Part(text, text, -1, "bold", least=1, eager=True)
+    return Part(text, text, -1, "bold", least=1)
 
 
 def loading_part(fraction: float) -> Part:
@@ -183,7 +182,7 @@ def lay_out(width: int, parts: Sequence[Part]) -> tuple[Placed, ...]:
         for index in by_rank:
             part = parts[index]
             wanted = part.width if part.least is None else part.least
-            if part.eager:
+            if part.rank < 0:
                 wanted = max(wanted, min(part.width, room()))
             if (part.rank >= SPARE) is spare and 0 < wanted <= room():
                 columns[index] = wanted

@@ -36,7 +36,6 @@ class SetupOffer(Vertical):
 
     @on(Button.Pressed)
     def _answered(self, event: Button.Pressed) -> None:
-        event.stop()
         if event.button.id == "set-up":
             self.post_message(self.Taken())
         self.remove()

@@ -197,7 +197,6 @@ class ChatPane(Vertical):
 
     @on(PromptEntered)
     async def _take_prompt(self, event: PromptEntered) -> None:
-        event.stop()
         try:
             if (command := parse(event.text)) is not None:
                 await self._run_command(command)
@@ -240,7 +239,6 @@ class ChatPane(Vertical):
 
     @on(DraftChanged)
     def _draft_changed(self, event: DraftChanged) -> None:
-        event.stop()
         self.status.count_in(event.text)
         self._keep_soon()
 
@@ -296,7 +294,6 @@ class ChatPane(Vertical):
 
     @on(QueuedPromptTaken)
     def _edit_queued(self, event: QueuedPromptTaken) -> None:
-        event.stop()
         if event.index < len(self._session.queue):  # its turn may have come meanwhile
             text = self._session.queue.pop(event.index)
             if self.composer.text.strip():  # what is being written waits instead
@@ -307,7 +304,6 @@ class ChatPane(Vertical):
 
     @on(QueuedPromptRemoved)
     def _drop_queued(self, event: QueuedPromptRemoved) -> None:
-        event.stop()
         del self._session.queue[event.index : event.index + 1]  # nothing if its turn has come meanwhile
         self._queue_changed()
 
@@ -386,7 +382,6 @@ class ChatPane(Vertical):
 
     @on(AnswerEnded)
     async def _end_answer(self, event: AnswerEnded) -> None:
-        event.stop()
         async with self._changing:
             if event.live is not self._answering.live:
                 return  # of a chat that was left meanwhile
@@ -424,7 +419,6 @@ class ChatPane(Vertical):
 
     @on(ActionAsked)
     async def _act(self, event: ActionAsked) -> None:
-        event.stop()
         await self.status.attempt(self._do(event))
 
     async def _do(self, asked: ActionAsked) -> None:

@@ -59,14 +59,14 @@ class PromptHistory:
 
     def __init__(self, prompts: Sequence[str]) -> None:
         """Take prompts, newest first."""
-        self._prompts = tuple(dict.fromkeys(prompts))
+        self.prompts = tuple(dict.fromkeys(prompts))
         self._draft = ""
         self._place: int | None = None  # None: at the draft
 
     def older(self, current: str) -> str | None:
         """Return the prompt before the one shown, None if there is none; `current` is what is shown."""
         self._notice_edits(current)
-        return self._visit(range(0 if self._place is None else self._place + 1, len(self._prompts)), current)
+        return self._visit(range(0 if self._place is None else self._place + 1, len(self.prompts)), current)
 
     def newer(self, current: str) -> str | None:
         """Return the prompt after the one shown, in the end the draft; None if that is shown already."""
@@ -80,12 +80,12 @@ class PromptHistory:
         return found
 
     def _notice_edits(self, current: str) -> None:
-        if self._place is None or self._prompts[self._place] != current:
+        if self._place is None or self.prompts[self._place] != current:
             self._place, self._draft = None, current
 
     def _visit(self, places: Iterable[int], current: str) -> str | None:
         for place in places:
-            prompt = self._prompts[place]
+            prompt = self.prompts[place]
             if prompt.startswith(self._draft) and prompt != current:
                 self._place = place
                 return prompt
@@ -103,14 +103,9 @@ class QueueStrip(OptionList):
         Binding("x,delete,backspace", "remove", "Remove the queued prompt", id="queue.remove"),
     ]
 
-    def __init__(self, *, id: str) -> None:  # noqa: A002 - Textual's own name
-        super().__init__(id=id, markup=False)
-        self._prompts: tuple[str, ...] = ()
-
     def show(self, prompts: Sequence[str]) -> None:
         """Show the waiting prompts, first the one that is next."""
         before = self.highlighted or 0
-        self._prompts = tuple(prompts)
         self.set_class(bool(prompts), "-waiting")
         self.set_options(Option(self._line(number, text)) for number, text in enumerate(prompts, 1))
         if prompts:
@@ -200,8 +195,8 @@ class Composer(Widget):
         Binding("enter", "send", "Send", id="composer.send"),
         Binding("shift+enter,ctrl+j,alt+enter", "newline", "Break the line", id="composer.newline"),
         Binding("tab", "complete", "Complete a command or file", id="composer.complete"),
-        Binding("up", "older", "Earlier prompt (from the first line)", id="composer.older"),
-        Binding("down", "newer", "Later prompt (from the last line)", id="composer.newer"),
+        Binding("up", "walk(-1)", "Earlier prompt (from the first line)", id="composer.older"),
+        Binding("down", "walk(1)", "Later prompt (from the last line)", id="composer.newer"),
         Binding("escape", "close", "Close the completions", id="composer.close"),
         Binding("alt+up", "edit_queued", "Edit the last queued prompt", id="composer.edit_queued"),
     ]
@@ -210,11 +205,9 @@ class Composer(Widget):
         super().__init__(id=id)
         self._prompt = PromptArea(self, id="prompt")
         self._completions = Completions(id="completions")
-        self._queue = QueueStrip(id="queue")
-        self._lookup = Lookup(self, complete, self._offer, self._offer_nothing)
-        self._prompts: tuple[str, ...] = ()
+        self._queue = QueueStrip(id="queue", markup=False)
+        self._lookup = Lookup(self, complete, self._offer, lambda text, _: self._offer(text, ()))
         self._history = PromptHistory(())
-        self._queued = 0
         self._placed: str | None = None  # a text that was put there, not typed
         self._offered: tuple[str, tuple[Completion, ...]] = ("", ())
         self._tab_waits = False
@@ -239,14 +232,12 @@ class Composer(Widget):
 
     def set_history(self, prompts: Sequence[str]) -> None:
         """Take the earlier prompts, newest first."""
-        self._prompts = tuple(prompts)
-        self._history = PromptHistory(self._prompts)
+        self._history = PromptHistory(prompts)
 
     def set_queue(self, prompts: Sequence[str]) -> None:
         """Show the prompts that wait."""
         if self._queue.has_focus and not prompts:
             self.focus()
-        self._queued = len(prompts)
         self._queue.show(prompts)
 
     def set_answering(self, answering: bool) -> None:
@@ -263,8 +254,7 @@ class Composer(Widget):
     # -- typing and completing
 
     @on(TextArea.Changed)
-    def _text_changed(self, event: TextArea.Changed) -> None:
-        event.stop()
+    def _text_changed(self) -> None:
         self.post_message(DraftChanged(self._prompt.whole_text))
         self._tab_waits = False
         if self._prompt.text == self._placed:
@@ -275,8 +265,7 @@ class Composer(Widget):
             self._lookup.ask(self._prompt.before_cursor)
 
     @on(TextArea.SelectionChanged)
-    def _cursor_moved(self, event: TextArea.SelectionChanged) -> None:
-        event.stop()
+    def _cursor_moved(self) -> None:
         if self._completions.is_open and not self._offer_fits():
             self._completions.show(())
 
@@ -288,9 +277,6 @@ class Composer(Widget):
         self._completions.show(() if _says_nothing_new(text, items) and not tab else items)
         if tab:
             self._take_or_move_on()
-
-    def _offer_nothing(self, text: str, error: Exception) -> None:
-        self._offer(text, ())
 
     def on_descendant_blur(self) -> None:
         """Close the completions when the cursor leaves the text."""
@@ -323,8 +309,7 @@ class Composer(Widget):
         self._prompt.focus()
 
     @on(Completions.OptionSelected)
-    def _completion_clicked(self, event: Completions.OptionSelected) -> None:
-        event.stop()
+    def _completion_clicked(self) -> None:
         if self._offer_fits() and (chosen := self._completions.chosen):
             self._take(chosen)
 
@@ -344,8 +329,7 @@ class Composer(Widget):
         if not text.strip():
             return
         self._completions.show(())
-        self._prompts = (text, *self._prompts)
-        self._history = PromptHistory(self._prompts)
+        self._history = PromptHistory((text, *self._history.prompts))
         self._prompt.replace_all("")
         self._remember_placed()
         self.post_message(PromptEntered(text))
@@ -361,23 +345,14 @@ class Composer(Widget):
 
     # -- earlier prompts and the queue
 
-    def action_older(self) -> None:
-        """Show the prompt before this one, or go up in the completions."""
+    def action_walk(self, step: int) -> None:
+        """Show the prompt before this one, or after it, or move in the completions."""
         if self._completions.is_open:
-            self._completions.move(-1)
-        else:
-            self._place(self._history.older(self.text), at_top=True)
-
-    def action_newer(self) -> None:
-        """Show the prompt after this one, or go down in the completions."""
-        if self._completions.is_open:
-            self._completions.move(1)
-        else:
-            self._place(self._history.newer(self.text), at_top=False)
-
-    def _place(self, text: str | None, *, at_top: bool) -> None:
+            self._completions.move(step)
+            return
+        text = self._history.older(self.text) if step < 0 else self._history.newer(self.text)
         if text is not None:
-            self._prompt.replace_all(text, cursor_at_top=at_top)
+            self._prompt.replace_all(text, cursor_at_top=step < 0)
             self._remember_placed()
 
     def _remember_placed(self) -> None:
@@ -386,22 +361,21 @@ class Composer(Widget):
 
     def action_edit_queued(self) -> None:
         """Take the last queued prompt back."""
-        self.post_message(QueuedPromptTaken(self._queued - 1))
+        self.post_message(QueuedPromptTaken(self._queue.option_count - 1))
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Leave keys to the text area, the queue and the screen where they mean something else there."""
         completing = self._completions.is_open
         match action:
             case "edit_queued":
-                return self._queued > 0
+                return self._queue.option_count > 0
             case "send" | "newline" | "complete":
                 meant = True
             case "close":
                 meant = completing
-            case "older":
-                meant = completing or self._prompt.on_first_row
-            case "newer":
-                meant = completing or self._prompt.on_last_row
+            case "walk":
+                at_edge = self._prompt.on_first_row if parameters == (-1,) else self._prompt.on_last_row
+                meant = completing or at_edge
             case _:
                 return True
         return meant and self._prompt.has_focus

@@ -7,7 +7,6 @@ from enum import Enum
 
 from textual import events
 from textual._ansi_sequences import ANSI_SEQUENCES_KEYS
-from textual.actions import SkipAction
 from textual.document._document import Location
 from textual.dom import DOMNode
 from textual.geometry import Size
@@ -148,19 +147,9 @@ class PromptArea(TextArea):
         """Insert the clipboard."""
         self._insert(self.app.clipboard)
 
-    def action_cursor_page_up(self) -> None:
-        """Go up a page, or leave the key to the conversation while all of the text is seen."""
-        self._skip_if_all_is_seen()
-        super().action_cursor_page_up()
-
-    def action_cursor_page_down(self) -> None:
-        """Go down a page, or leave the key to the conversation while all of the text is seen."""
-        self._skip_if_all_is_seen()
-        super().action_cursor_page_down()
-
-    def _skip_if_all_is_seen(self) -> None:
-        if self.max_scroll_y == 0:
-            raise SkipAction
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Leave the page keys to the conversation while all of the text is seen."""
+        return self.max_scroll_y > 0 or action not in {"cursor_page_up", "cursor_page_down"}
 
     def action_delete_left(self) -> None:
         """Delete what is selected, a folded text, or a character."""

@@ -41,7 +41,10 @@ class Laid:
     lines: list[int] = field(default_factory=lambda: [0])
 
     def extend(self, blocks: Iterable[Block]) -> None:
-        """Lay out more blocks."""
+        """Lay out more blocks; without a width they are only kept."""
+        if not self.width:
+            self.blocks.extend(blocks)
+            return
         for block in blocks:
             content = block.at(self.text_width(block))
             height = content.get_height(_RULES, self.text_width(block))
@@ -99,7 +102,7 @@ class Prose(Widget):
 
     def __init__(self, blocks: Sequence[Block] = (), *, classes: str | None = None) -> None:
         super().__init__(classes=classes)
-        self._laid = Laid(0, list(blocks))
+        self._laid = lay(blocks, 0)
         self._strips: dict[int, list[Strip]] = {}
 
     @property
@@ -111,10 +114,7 @@ class Prose(Widget):
         """Put blocks in place of those from `start` on; the cost is that of the new ones."""
         height = self._laid.height
         self._laid.cut(start)
-        if self._laid.width:
-            self._laid.extend(blocks)
-        else:
-            self._laid.blocks.extend(blocks)
+        self._laid.extend(blocks)
         self._forget(start)
         self.refresh(layout=height != self._laid.height)
 
@@ -262,10 +262,6 @@ class AnswerText(Prose):
         """Show the whole text as it is when read in one go; the work is done beside the event loop."""
         self.text, self._growing = text, None
         width = self.content_size.width
-        laid = await asyncio.to_thread(_laid, text, width)
+        laid = await asyncio.to_thread(lambda: lay(build(text), width))
         if self.text == text and self._growing is None:  # nothing came in the meantime
             self.set_laid(laid)
-
-
-def _laid(text: str, width: int) -> Laid:
-    return lay(build(text), width) if width else Laid(0, list(build(text)))

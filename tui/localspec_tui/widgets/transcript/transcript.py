@@ -9,7 +9,10 @@ from typing import Final
 
 from textual import events
 from textual.app import ComposeResult
-from textual.reactive import reactive
+from textual.containers import VerticalScroll
+from textual.geometry import Region, Size
+from textual.layout import WidgetPlacement
+from textual.reactive import Reactive, reactive
 from textual.widget import Widget
 from textual.widgets import Static
 
@@ -18,7 +21,6 @@ from localspec.types import TextPiece
 from localspec_tui.widgets.origins import OriginLegend
 from localspec_tui.widgets.transcript.message import MessageView
 from localspec_tui.widgets.transcript.message_body import Looks, prepare
-from localspec_tui.widgets.transcript.steady_scroll import SteadyScroll
 
 _MESSAGES: Final = 20
 _CHARACTERS: Final = 24_000
@@ -105,17 +107,25 @@ class MoreHint(Static):
     ALLOW_SELECT = False
 
 
-class Transcript(SteadyScroll):
+class Transcript(VerticalScroll, can_focus=False):
     """The messages of a chat, the last of which may still be growing.
 
-    They are made into widgets, and taken away, as the reader moves through them.
+    They are made into widgets, and taken away, as the reader moves through them. The end is followed until
+    the reader scrolls away from it; then the same text stays in view. The position is settled while the
+    layout is made, before anything is drawn: nothing flickers, whatever is added, taken away or folded.
     """
+
+    # Textual makes a second layout whenever this changes; the scrollbar asks for its own.
+    virtual_size: Reactive[Size] = Reactive(Size(0, 0))
 
     origins: reactive[bool] = reactive(False, init=False)
     thinking: reactive[bool] = reactive(False, init=False)
 
     def __init__(self, *, classes: str | None = None) -> None:
         super().__init__(classes=classes)
+        self._rows: dict[Widget, Region] = {}
+        self.following = True  # the end stays in view
+        self._pinned: Widget | None = None
         self._items: list[Shown] = []
         self._live_spans: list[Span] = []
         self._window = Window()
@@ -142,12 +152,10 @@ class Transcript(SteadyScroll):
             index = self._index(at)
             window = Window.latest(self._sizes) if index is None else Window.around(self._sizes, index)
             await self._open(window)
-            if index is None:
-                self.stay_at_end()
-            else:
-                view = self._view(index)
+            view = None if index is None else self._view(index)
+            if view is not None:
                 view.add_class("-found")
-                self.stay_at(view)
+            self._stay_at(view)
         self._refresh_legend()
 
     async def add(self, item: Shown) -> None:
@@ -193,7 +201,7 @@ class Transcript(SteadyScroll):
     def follow(self) -> None:
         """Go to the end, and stay there while text comes."""
         if self.has_end():
-            self.stay_at_end()
+            self._stay_at(None)
         else:
             going = self._go_to(len(self._items) - 1, at_end=True, focus=self.has_focus_within)
             self.run_worker(going, group="go", exclusive=True)
@@ -248,10 +256,6 @@ class Transcript(SteadyScroll):
         elif self._window.last < len(self._items) and self.scroll_y > self.max_scroll_y - page:
             self._look_for_more(earlier=False)
 
-    def keeps_place(self, widget: Widget) -> bool:
-        """Tell messages from the lines around them."""
-        return isinstance(widget, MessageView)
-
     def has_end(self) -> bool:
         """Tell whether the last message is at hand."""
         return self._window.last == len(self._items)
@@ -265,10 +269,6 @@ class Transcript(SteadyScroll):
     def watch_thinking(self) -> None:
         """Fold or unfold the thinking."""
         self.run_worker(self._look(), group="looks", exclusive=True)
-
-    def room_below(self) -> int:
-        """Return the height of the legend."""
-        return self._legend.outer_size.height if self._legend.display else 0
 
     async def _look(self) -> None:
         async with self._moving:
@@ -385,13 +385,98 @@ class Transcript(SteadyScroll):
                     self.screen.set_focus(None)
                 await self._open(Window.latest(self._sizes) if last else Window.around(self._sizes, index))
             view = self._view(index)
-        if at_end:
-            self.stay_at_end()
-        else:
-            self.stay_at(view)
+        self._stay_at(None if at_end else view)
         if focus:
             view.focus(scroll_visible=False)
 
     def _tell_more(self) -> None:
         self._earlier.tell("↑", self._window.first, "earlier")
         self._later.tell("↓", len(self._items) - self._window.last, "later")
+
+    # --- where the reader is ---
+
+    def _stay_at(self, view: MessageView | None) -> None:
+        """Go to a message, which comes to the top, or to the end, and stay there."""
+        self.following, self._pinned = view is None, view
+        self.refresh(layout=True)
+        self.call_after_refresh(self._come_to_rest)
+
+    def release_anchor(self) -> None:
+        """Let the reader scroll; one who asks for the end follows it again."""
+        super().release_anchor()
+        self.following, self._pinned = False, None
+        self.call_later(self._resume)
+
+    def process_layout(self, placements: list[WidgetPlacement]) -> list[WidgetPlacement]:
+        """Settle the position for a new layout."""
+        rows = {placement.widget: placement.region for placement in placements}
+        if self.following:
+            bottom = max((p.region.bottom + p.margin.bottom for p in placements), default=0)
+            legend = self._legend.outer_size.height if self._legend.display else 0
+            position = bottom + legend - self.container_size.height
+        elif self._pinned in rows:
+            position = rows[self._pinned].y
+        else:
+            position = self._same_text(rows)
+        # To move the scrollbar may ask for the layout once more: what it is compared with comes first.
+        self._rows = rows
+        self._settle(position)
+        return placements
+
+    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
+        """Tell that the reader is somewhere else."""
+        super().watch_scroll_y(old_value, new_value)
+        self.moved()
+
+    def watch_virtual_size(self) -> None:
+        """Look at the position again when there is more, or less."""
+        self.call_after_refresh(self._come_to_rest)
+
+    def on_resize(self) -> None:
+        """Look at the position again in a window of another height."""
+        self.call_after_refresh(self._come_to_rest)
+
+    def action_scroll_up(self) -> None:
+        """Scroll a line at once: an animation would aim at a place that moves."""
+        self.scroll_up(animate=False)
+
+    def action_scroll_down(self) -> None:
+        """Scroll a line at once."""
+        self.scroll_down(animate=False)
+
+    def action_page_up(self) -> None:
+        """Scroll a page at once."""
+        self.scroll_page_up(animate=False)
+
+    def action_page_down(self) -> None:
+        """Scroll a page at once."""
+        self.scroll_page_down(animate=False)
+
+    def _resume(self) -> None:
+        if self.scroll_target_y >= self.max_scroll_y and self.has_end():
+            self.following = True
+        self.moved()
+
+    def _come_to_rest(self) -> None:
+        if self.following:
+            self.scroll_target_y = self.scroll_y = self.max_scroll_y
+        self.moved()
+
+    def _settle(self, position: int) -> None:
+        y = max(0, position)
+        self.set_reactive(Widget.scroll_y, y)
+        self.set_reactive(Widget.scroll_target_y, y)
+        self.vertical_scrollbar.position = y
+
+    def _same_text(self, rows: dict[Widget, Region]) -> int:
+        """Return the position at which the topmost text that remains is where it was."""
+        y = round(self.scroll_y)
+        for widget, before in self._rows.items():
+            now = rows.get(widget)
+            if now is None or before.bottom <= y or not isinstance(widget, MessageView):
+                continue
+            inside = y - before.y
+            if inside > 0 and now.width != before.width:
+                inside = inside * now.height // max(1, before.height)  # the text was wrapped anew
+            return now.y + inside
+        return y
