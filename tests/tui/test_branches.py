@@ -13,6 +13,7 @@ from localspec_tui.screens.search import SearchScreen
 from tests.scripted import Gate, says
 from tests.tui.desktop import Desktop, desktop
 from tests.tui.settled import settled
+from tests.tui.transcripts import selected
 
 pytestmark = pytest.mark.asyncio
 
@@ -22,7 +23,7 @@ async def to_message(desk: Desktop, index: int) -> None:
     await desk.press("ctrl+up")
     for _ in range(len(desk.path) - 1 - index):
         await desk.press("k")
-    await desk.until(lambda: desk.transcript.selected_message() == desk.path[index].id)
+    await desk.until(lambda: selected(desk.transcript) == desk.path[index].id)
 
 
 async def rewrite(desk: Desktop, text: str) -> None:

@@ -64,7 +64,7 @@ async def test_the_offer_leads_to_setup_and_goes(tmp_path: Path, monkeypatch: py
 
     async with desktop(tmp_path) as screen:
         monkeypatch.setattr(screen.chat, "run_command", run)
-        screen.chat.offer_setup()
+        screen.chat.pane.welcome.offer_setup()
         await screen.shows(OFFER)
         await screen.pilot.click("#set-up")
         await screen.until(lambda: ran)
@@ -74,7 +74,7 @@ async def test_the_offer_leads_to_setup_and_goes(tmp_path: Path, monkeypatch: py
 
 async def test_whoever_keeps_the_tiny_models_is_not_asked_again(tmp_path: Path) -> None:
     async with desktop(tmp_path, says("Hello.")) as screen:
-        screen.chat.offer_setup()
+        screen.chat.pane.welcome.offer_setup()
         await screen.shows(OFFER)
         await screen.pilot.click("#keep")
         await screen.until(lambda: OFFER not in screen.screen_text())

@@ -19,8 +19,12 @@ from tests.tui.styled import STYLES
 class Host(App[None]):
     CSS_PATH = STYLES
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.new: deque[LogLine] = deque()
+
     def compose(self) -> ComposeResult:
-        yield LogPanel()
+        yield LogPanel(self.new)
 
     @property
     def panel(self) -> LogPanel:
@@ -52,7 +56,7 @@ async def test_lines_from_another_thread_appear_and_are_followed() -> None:
     app = Host()
     async with app.run_test() as pilot:
         lines = [info(f"line {number}") for number in range(50)]
-        thread = Thread(target=lambda: deque(map(app.panel.add, lines), maxlen=0))
+        thread = Thread(target=lambda: deque(map(app.new.append, lines), maxlen=0))
         thread.start()
         thread.join()
         await until(pilot, lambda: len(app.lines) == 50)
@@ -66,13 +70,13 @@ async def test_who_scrolled_back_is_left_where_he_reads() -> None:
     app = Host()
     async with app.run_test() as pilot:
         for number in range(KEPT):
-            app.panel.add(info(f"line {number}"))
+            app.new.append(info(f"line {number}"))
         await until(pilot, lambda: bool(app.lines) and app.lines[-1].endswith(f"line {KEPT - 1}"))
         app.log_widget.scroll_to(y=500, animate=False, immediate=True)
         await pilot.pause()
         read = app.log_widget.lines[round(app.log_widget.scroll_y)]
         for number in range(100):
-            app.panel.add(info(f"more {number}"))
+            app.new.append(info(f"more {number}"))
         await until(pilot, lambda: app.lines[-1].endswith("more 99"))
         await pilot.pause()
         assert app.log_widget.lines[round(app.log_widget.scroll_y)] == read
@@ -83,7 +87,7 @@ async def test_a_flood_keeps_the_newest() -> None:
     app = Host()
     async with app.run_test() as pilot:
         for number in range(3 * KEPT):
-            app.panel.add(info(f"line {number}"))
+            app.new.append(info(f"line {number}"))
         await until(pilot, lambda: bool(app.lines) and app.lines[-1].endswith(f"line {3 * KEPT - 1}"))
         assert len(app.lines) <= KEPT
         assert len(app.panel.text().splitlines()) == KEPT
@@ -95,7 +99,7 @@ async def test_keys_choose_the_level(key: str, count: int) -> None:
     app = Host()
     async with app.run_test() as pilot:
         for level in (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR):
-            app.panel.add(LogLine(level, "engine", f"of level {level}"))
+            app.new.append(LogLine(level, "engine", f"of level {level}"))
         await until(pilot, lambda: len(app.lines) == 4)
         app.log_widget.focus()
         await pilot.press(key)
@@ -107,7 +111,7 @@ async def test_keys_choose_the_level(key: str, count: int) -> None:
 async def test_all_shown_lines_can_be_copied() -> None:
     app = Host()
     async with app.run_test() as pilot:
-        app.panel.add(info("[b]no markup[/b]"))
+        app.new.append(info("[b]no markup[/b]"))
         app.log_widget.focus()
         await pilot.press("y")
         assert app.clipboard == "info     engine: [b]no markup[/b]"
@@ -118,7 +122,7 @@ async def test_a_hidden_panel_keeps_lines_for_later() -> None:
     app = Host()
     async with app.run_test() as pilot:
         app.panel.display = False
-        app.panel.add(info("while hidden"))
+        app.new.append(info("while hidden"))
         await pilot.pause()
         assert "while hidden" in app.panel.text()
         app.panel.display = True

@@ -10,7 +10,7 @@ from textual.widgets import Static
 from localspec.chat.messages import Attachment, Shown, State
 from localspec_tui.widgets.transcript.message import Action, MessageView
 from localspec_tui.widgets.transcript.message_body import ThinkingView
-from tests.tui.transcripts import Host, chat, said, shown, until
+from tests.tui.transcripts import Host, chat, said, selected, shown, until
 
 CODE = "Use this:\n\n```python\nprint('one')\n```\n\nor that:\n\n```\ntwo\n```\n"
 
@@ -84,17 +84,17 @@ async def test_focus_moves_between_messages() -> None:
     async with host.run_test(size=(80, 24)) as pilot:
         await host.transcript.show(chat(300))
         host.transcript.focus_last()
-        selected = []
+        walked = []
         for key in ("k", "up", "j", "down", "j", "g"):
             await pilot.press(key)
             await pilot.pause()
-            selected.append(host.transcript.selected_message())
-        assert selected[:5] == [299, 298, 299, 300, 300]
+            walked.append(selected(host.transcript))
+        assert walked[:5] == [299, 298, 299, 300, 300]
         await until(pilot, "message number 1\n")
-        assert host.transcript.selected_message() == 1
+        assert selected(host.transcript) == 1
         await pilot.press("G")
         await until(pilot, "message number 300")
-        assert host.transcript.selected_message() == 300
+        assert selected(host.transcript) == 300
 
 
 @pytest.mark.asyncio

@@ -23,6 +23,7 @@ from localspec_tui.widgets.status import TitleBar
 from tests.scripted import Gate, Script, ScriptedModels, says
 from tests.tui.desktop import desktop
 from tests.tui.settled import settled
+from tests.tui.transcripts import selected
 
 pytestmark = pytest.mark.asyncio
 
@@ -275,10 +276,10 @@ async def test_keys_typed_on_the_way_to_a_message_far_away_are_no_prompt(tmp_pat
             parent = desk.store.add(number, parent, role, f"message {count}\n\n" * 9).id
         await desk.chat.open_chat(number)
         await desk.press("ctrl+up", "g")
-        await desk.until(lambda: desk.transcript.selected_message() == desk.path[0].id)
+        await desk.until(lambda: selected(desk.transcript) == desk.path[0].id)
         desk.transcript.focus_last()
         seen = set()
-        while desk.transcript.selected_message() != parent:
+        while selected(desk.transcript) != parent:
             await asyncio.sleep(0)
             seen.add(type(desk.app.focused))
         assert PromptArea not in seen

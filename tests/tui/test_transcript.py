@@ -12,7 +12,7 @@ from textual.pilot import Pilot
 from localspec.chat.messages import Shown
 from localspec_tui.widgets.transcript.message import MessageView
 from localspec_tui.widgets.transcript.transcript import MoreHint, MoreLine, Transcript
-from tests.tui.transcripts import Host, chat, said, shown, until
+from tests.tui.transcripts import Host, chat, said, selected, shown, until
 
 LINE = "one more line of text\n\n"
 
@@ -261,7 +261,7 @@ async def test_empty_chat_and_change_of_chat() -> None:
         await host.transcript.show([])
         host.transcript.stream("nobody", [])
         host.transcript.focus_last()
-        assert host.transcript.selected_message() is None
+        assert selected(host.transcript) is None
         await host.transcript.show(chat(3))
         await until(pilot, "message number 3")
         await host.transcript.show([shown(7, "another chat")])
@@ -283,4 +283,4 @@ async def test_last_message_is_asked_for_while_another_chat_is_being_opened() ->
         await opening
         await until(pilot, "another 108")
         await pilot.pause()
-        assert host.transcript.selected_message() == 108
+        assert selected(host.transcript) == 108

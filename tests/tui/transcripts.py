@@ -12,7 +12,7 @@ from textual.app import App, ComposeResult
 from textual.pilot import Pilot
 
 from localspec.chat.messages import Attachment, Role, Shown, Span, State, StoredMessage
-from localspec_tui.widgets.transcript.message import ActionAsked
+from localspec_tui.widgets.transcript.message import ActionAsked, MessageView
 from localspec_tui.widgets.transcript.transcript import Transcript
 from tests.tui.styled import STYLES
 
@@ -82,6 +82,12 @@ class Host(App[None]):
             if needle in row:
                 return row.index(needle), y
         raise AssertionError(f"{needle!r} is not on the screen:\n{self.text()}")
+
+
+def selected(transcript: Transcript) -> int | None:
+    """Return the message that has the focus."""
+    views = (view for view in transcript.query(MessageView) if view.has_focus_within)
+    return next((view.item.message.id for view in views), None)
 
 
 async def until(pilot: Pilot[None], words: str | Iterable[str]) -> None:

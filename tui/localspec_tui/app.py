@@ -17,7 +17,8 @@ from localspec.chat.commands import COMMANDS, Command
 from localspec.chat.loading import ModelLoader
 from localspec.chat.session import ChatSession
 from localspec.storage.config import Config
-from localspec_tui.screens.chat.screen import ChatScreen, Log
+from localspec_tui.screens.chat.pane import Log
+from localspec_tui.screens.chat.screen import ChatScreen
 
 _YOUNG: Final = 10_000
 _MIDDLE: Final = 5
@@ -100,7 +101,7 @@ class LocalSpecApp(App[int]):
     def on_ready(self) -> None:
         """Settle down: what has been loaded stays, and need not be looked through for garbage."""
         if self._first_start:
-            self.chat_screen.offer_setup()
+            self.chat_screen.pane.welcome.offer_setup()
         if self.theme != self._wanted_theme:
             self.chat_screen.say(f"there is no theme `{self._wanted_theme}`; /theme lists them")
         if not self.is_headless:  # tests start many of these in one process

@@ -87,8 +87,8 @@ class HelpScreen(ModalScreen[None]):
         self.query_one("#help").scroll_relative(y=lines, animate=False)
 
     def _groups(self) -> Iterator[tuple[str, Sequence[_Line]]]:
-        order = list(_AREAS)
-        entries = sorted(self._entries, key=lambda entry: (_place(entry.area, order), entry.area))
+        places = {area: place for place, area in enumerate(_AREAS)}
+        entries = sorted(self._entries, key=lambda entry: (places.get(entry.area, len(places)), entry.area))
         for area, group in groupby(entries, key=lambda entry: entry.area):
             lines = [("  ".join(entry.keys), entry.description, entry.id) for entry in group]
             yield _AREAS.get(area, area.capitalize()), lines
@@ -112,7 +112,3 @@ class _Lines:
             words = Text(text[:1].upper() + text[1:])
             table.add_row(Text(name, "bold"), words.append(f"  {ids[0]}", "dim") if any(ids) else words)
         yield table
-
-
-def _place(area: str, order: Sequence[str]) -> int:
-    return order.index(area) if area in order else len(order)

@@ -78,12 +78,9 @@ def _shared(progress: TuneProgress, width: int) -> Iterator[Content]:
 
 def _task(task: TaskStatus, stages: list[StageStatus], width: int) -> Iterator[Content]:
     if task.result is not None:
-        row = Content.assemble(
-            (f"{task.task:<{_NAMES}} ", "bold"),
-            ("✓ ", "$text-success"),
-            f"tuned in {duration(_took(stages))}",
-        )
-        yield row
+        took = duration(sum(state.took_s or 0.0 for state in stages))
+        name = (f"{task.task:<{_NAMES}} ", "bold")
+        yield Content.assemble(name, ("✓ ", "$text-success"), f"tuned in {took}")
     elif stages:
         yield _stage(task.task, stages[-1], width)
     else:
@@ -124,10 +121,6 @@ def _stage(name: str, state: StageStatus, width: int) -> Content:
 def _detail(text: str, width: int) -> Iterator[Content]:
     for line in wrap(text, max(20, width - len(_INDENT))):
         yield Content.styled(f"{_INDENT}{line}", "dim")
-
-
-def _took(stages: list[StageStatus]) -> float:
-    return sum(state.took_s or 0.0 for state in stages)
 
 
 TICKS_PER_S = 8

@@ -40,7 +40,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u20
 class LogPanel(Vertical):
     """The last lines of the log, the newest at the end; follows unless scrolled back.
 
-    `add` may be called from any thread: lines wait in a queue until the panel next looks.
+    Any thread may append to `new`, from which the panel takes what has come when it next looks.
     """
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"log-panel--quiet", "log-panel--warning", "log-panel--error"}
@@ -53,10 +53,10 @@ class LogPanel(Vertical):
         Binding("y", "copy", "Copy all", id="log.copy"),
     ]
 
-    def __init__(self, *, classes: str | None = None) -> None:
+    def __init__(self, new: deque[LogLine], *, classes: str | None = None) -> None:
         super().__init__(classes=classes)
+        self._new = new
         self._kept: deque[LogLine] = deque(maxlen=KEPT)
-        self._new: deque[LogLine] = deque(maxlen=KEPT)  # the only one that other threads touch
         self._unwritten: deque[LogLine] = deque(maxlen=KEPT)
         self._level = logging.DEBUG
         self.border_title = "Log"
@@ -72,10 +72,6 @@ class LogPanel(Vertical):
         """Look for new lines from now on."""
         self._show_hint()
         self.set_interval(1 / FLUSHES_PER_S, self._flush)
-
-    def add(self, line: LogLine) -> None:
-        """Append a line of the log."""
-        self._new.append(line)
 
     def text(self) -> str:
         """Return the lines as shown, those of the chosen level."""

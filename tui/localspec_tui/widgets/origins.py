@@ -16,16 +16,10 @@ from localspec_tui.widgets.markdown.blocks import Block, clean
 from localspec_tui.widgets.markdown.prose import Prose
 
 WORDS: Final = {
-    Provenance.TARGET: "target",
-    Provenance.ACCEPTED: "accepted draft",
-    Provenance.PREPARED: "prepared draft",
-    Provenance.BONUS: "bonus",
-}
-_LOOKS: Final = {
-    Provenance.TARGET: "plain",
-    Provenance.ACCEPTED: "underlined",
-    Provenance.PREPARED: "bold, underlined",
-    Provenance.BONUS: "bold",
+    Provenance.TARGET: ("target", "plain"),
+    Provenance.ACCEPTED: ("accepted draft", "underlined"),
+    Provenance.PREPARED: ("prepared draft", "bold, underlined"),
+    Provenance.BONUS: ("bonus", "bold"),
 }
 _BLOCK = 1_000  # characters that are wrapped together at most
 
@@ -131,8 +125,8 @@ class OriginLegend(Static):
     def show(self, spans: Iterable[Span]) -> None:
         """Show the shares of an answer."""
         parts, known = [], shares(spans)
-        for provenance, word in WORDS.items():
+        for provenance, (word, look) in WORDS.items():
             figure = f" {known[provenance]:.0%}" if known else ""
             name = Content.styled(word, f".origin--{provenance.value}")
-            parts.append(Content.assemble(name, f" ({_LOOKS[provenance]}){figure}"))
+            parts.append(Content.assemble(name, f" ({look}){figure}"))
         self.update(Content("   ").join(parts))

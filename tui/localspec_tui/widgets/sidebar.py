@@ -121,8 +121,8 @@ class ChatList(ScrollView, can_focus=True):
     cursor: reactive[int | None] = reactive(None)
     hovered: reactive[int | None] = reactive(None)
 
-    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's own name
-        super().__init__(id=id)
+    def __init__(self) -> None:
+        super().__init__()
         self._rows: tuple[Row, ...] = ()
         self._chat_rows: tuple[int, ...] = ()
         self._current: int | None = None
@@ -257,17 +257,14 @@ class ChatList(ScrollView, can_focus=True):
         return _ACTIONS[min(place // 2, len(_ACTIONS) - 1)][0] if place >= 0 else None
 
 
-Today = Callable[[], date]
-
-
 class Sidebar(Widget):
     """All chats; `today` is asked whenever they are shown."""
 
-    def __init__(self, *, today: Today = date.today, id: str | None = None) -> None:  # noqa: A002 - as in Textual
-        super().__init__(id=id)
+    def __init__(self, *, today: Callable[[], date] = date.today) -> None:
+        super().__init__()
         self._today = today
-        self._list = ChatList(id="chats")
-        self._title = TitleInput(id="title")
+        self._list = ChatList()
+        self._title = TitleInput()
         self.add_class("-empty")
 
     def compose(self) -> ComposeResult:
@@ -294,8 +291,8 @@ class TitleInput(Input):
         Binding("escape", "cancel", "Keep the old title", id="sidebar.cancel_rename"),
     ]
 
-    def __init__(self, *, id: str) -> None:  # noqa: A002 - Textual's own name
-        super().__init__(id=id, compact=True, select_on_focus=True)
+    def __init__(self) -> None:
+        super().__init__(compact=True, select_on_focus=True)
         self._chat: ChatInfo | None = None
 
     def edit(self, chat: ChatInfo, row: int, width: int) -> None:

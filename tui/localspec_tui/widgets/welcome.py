@@ -5,7 +5,6 @@ from __future__ import annotations
 from textual import on
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical, VerticalScroll
-from textual.message import Message
 from textual.widgets import Button, Static
 
 TRIES = (
@@ -24,9 +23,6 @@ TRIES = (
 class SetupOffer(Vertical):
     """What a first start offers: larger models than those that came along."""
 
-    class Taken(Message):
-        """Somebody wants to set up."""
-
     def compose(self) -> ComposeResult:
         """Return the offer and its two answers."""
         yield Static("These models came along and are small; larger ones know and can do more.", markup=False)
@@ -35,9 +31,9 @@ class SetupOffer(Vertical):
             yield Button("Keep these for now", id="keep", compact=True)
 
     @on(Button.Pressed)
-    def _answered(self, event: Button.Pressed) -> None:
+    async def _answered(self, event: Button.Pressed) -> None:
         if event.button.id == "set-up":
-            self.post_message(self.Taken())
+            await self.run_action("screen.command('setup')")
         self.remove()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -29,6 +30,7 @@ from localspec.chat.messages import AnswerRecord, Role, StoredMessage
 from localspec.chat.prompting import exchanges
 from localspec.chat.session import ChatSession
 from localspec.errors import Cancelled, ContextFullError, EngineDied, LocalSpecError, StoreError, UserError
+from localspec.inference.worker import LogLine
 from localspec.types import Message, Mode
 from localspec_tui.screens.chat.answering import AnswerEnded, Answering, Job
 from localspec_tui.screens.chat.status import ChatStatus
@@ -52,6 +54,7 @@ from localspec_tui.widgets.welcome import Welcome
 TICKS_PER_S = 12
 REST_S = 0.4
 COMPARED: tuple[Mode, ...] = ("off", "sd", "ssd")
+Log = deque[LogLine]
 Answer = TypeVar("Answer")
 
 
@@ -68,6 +71,7 @@ class ChatPane(Vertical):
         loader: ModelLoader,
         folder: Path,
         attachment_bytes: int,
+        log: Log,
         run_command: Callable[[Command], Awaitable[None]],
     ) -> None:
         super().__init__()
@@ -80,7 +84,7 @@ class ChatPane(Vertical):
         self.welcome = Welcome()
         self.transcript = Transcript(classes="hidden")
         self.timeline = Timeline(classes="hidden")
-        self.log_panel = LogPanel(classes="hidden")
+        self.log_panel = LogPanel(log, classes="hidden")
         self.composer = Composer(self._complete)
         self._answering = Answering(loader, self.post_message)
         self._ticks: Timer | None = None
@@ -150,16 +154,13 @@ class ChatPane(Vertical):
 
     async def _find_timeline(self) -> None:
         """Show the rounds of the last answer, which take a while to read."""
-        record, last = (
-            None,
-            next((each for each in reversed(self._session.chat.path) if each.role == "assistant"), None),
-        )
-        if last is not None:
-            with suppress(LocalSpecError):
-                record = await asyncio.to_thread(self._session.chat.record, last.id)
+        record = None
+        with suppress(LocalSpecError):  # there may be no answer
+            last = self.last("assistant")
+            record = await asyncio.to_thread(self._session.chat.record, last.id)
         if self.working:
             return
-        if last is None or record is None:
+        if record is None:
             self.timeline.clear("no answer yet")
         else:
             self._show_rounds(last, record)
@@ -176,7 +177,7 @@ class ChatPane(Vertical):
             await asyncio.to_thread(self._session.store.set_draft, *self._unsent())
             await asyncio.to_thread(open_another)
         self._session.queue.clear()
-        self._show_queue()
+        self.composer.set_queue(self._session.queue)
         self.status.say("")
 
     async def begin_anew(self, at: int | None = None) -> None:
@@ -286,11 +287,8 @@ class ChatPane(Vertical):
         self._queue_changed()
 
     def _queue_changed(self) -> None:
-        self._show_queue()
-        self._keep_soon()
-
-    def _show_queue(self) -> None:
         self.composer.set_queue(self._session.queue)
+        self._keep_soon()
 
     @on(QueuedPromptTaken)
     def _edit_queued(self, event: QueuedPromptTaken) -> None:
@@ -299,7 +297,7 @@ class ChatPane(Vertical):
             if self.composer.text.strip():  # what is being written waits instead
                 self._session.queue.append(self.composer.text)
             self.composer.text = text
-            self._show_queue()
+            self.composer.set_queue(self._session.queue)
             self.composer.focus()
 
     @on(QueuedPromptRemoved)

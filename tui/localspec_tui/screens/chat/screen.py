@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import time
-from collections import deque
 from collections.abc import Callable
 from inspect import isawaitable
 from pathlib import Path
@@ -33,21 +32,16 @@ from localspec.storage.config import Config
 from localspec.storage.paths import write_atomically
 from localspec.types import Mode
 from localspec_tui.keys import collect
-from localspec_tui.screens.chat.pane import COMPARED, ChatPane, ChatsChanged
+from localspec_tui.screens.chat.pane import COMPARED, ChatPane, ChatsChanged, Log
 from localspec_tui.screens.dialogs import AskScreen, EditScreen
 from localspec_tui.screens.help import HelpScreen
 from localspec_tui.screens.search import SearchScreen
 from localspec_tui.widgets.sidebar import ChatDeleted, ChatPicked, ChatPinned, ChatRenamed, Sidebar
 from localspec_tui.widgets.status import TitleBar, in_words
-from localspec_tui.widgets.welcome import SetupOffer
 
 if TYPE_CHECKING:
-    from localspec.inference.worker import LogLine
     from localspec_tui.screens.tune import Tuner
 
-Log = deque["LogLine"]
-
-LOG_S = 0.3
 QUIT_WITHIN_S = 2.0
 ROOM_FOR_SIDEBAR = 100  # columns
 
@@ -83,13 +77,12 @@ class ChatScreen(Screen[int]):
     ) -> None:
         super().__init__()
         self.session = session
-        self.pane = ChatPane(session, loader, folder, config.attachment_bytes, self.run_command)
+        self.pane = ChatPane(session, loader, folder, config.attachment_bytes, log, self.run_command)
         self.tuner: Tuner | None = None  # where the models can be tuned
         self._loader = loader
         self._folder = folder
         self._title_bar = TitleBar()
         self._sidebar = Sidebar()
-        self._log = log
         self._wants_sidebar = config.sidebar
         self._interrupted = -QUIT_WITHIN_S
 
@@ -103,7 +96,6 @@ class ChatScreen(Screen[int]):
 
     async def on_mount(self) -> None:
         """Show the last chat, and load the models meanwhile."""
-        self.set_interval(LOG_S, self._show_log)
         self.pane.composer.focus()
         self._loader.on_change = self._loading_changed
         self._loader.start()
@@ -117,18 +109,6 @@ class ChatScreen(Screen[int]):
     def say(self, text: str) -> None:
         """Say one line where the person looks."""
         self.pane.status.say(text)
-
-    def offer_setup(self) -> None:
-        """Offer to find larger models than those that came along."""
-        self.pane.welcome.offer_setup()
-
-    @on(SetupOffer.Taken)
-    async def _set_up(self) -> None:
-        await self.run_command(Command("setup"))
-
-    def _show_log(self) -> None:
-        while self._log:
-            self.pane.log_panel.add(self._log.popleft())
 
     def _loading_changed(self, _state: LoadState) -> None:
         self.call_later(self._show_loading)  # in whichever thread it changed

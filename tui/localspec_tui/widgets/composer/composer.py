@@ -201,8 +201,8 @@ class Composer(Widget):
         Binding("alt+up", "edit_queued", "Edit the last queued prompt", id="composer.edit_queued"),
     ]
 
-    def __init__(self, complete: Complete, *, id: str | None = None) -> None:  # noqa: A002 - Textual's own name
-        super().__init__(id=id)
+    def __init__(self, complete: Complete) -> None:
+        super().__init__()
         self._prompt = PromptArea(self, id="prompt")
         self._completions = Completions(id="completions")
         self._queue = QueueStrip(id="queue", markup=False)

@@ -145,15 +145,13 @@ class _Writer:
         return Content(), first, "".join(level.rest for level in self.levels), "", gap
 
     def _block(self, content: Content, tight: bool = False) -> Block:
-        _, first, rest, style, gap = self._place(tight)
-        return Block(content, first, rest, style, gap)
+        return replace(Block(*self._place(tight)), content=content)
 
     def _code(self, token: Token) -> Iterator[Block]:
         _, first, rest, _, gap = self._place()
         language = language_of(token.info)
-        head = code_head(language, self.fence, first, rest)
+        yield replace(code_head(language, self.fence, first, rest), gap=gap)
         self.fence += 1
-        yield Block(head.content, head.first, head.rest, head.style, gap)
         yield from code(token.content.rstrip("\n"), language, rest, rest)
 
 

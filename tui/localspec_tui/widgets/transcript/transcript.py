@@ -194,10 +194,6 @@ class Transcript(VerticalScroll, can_focus=False):
             self._hint.display = True
         self._refresh_legend()
 
-    def selected_message(self) -> int | None:
-        """Return the message that has the focus."""
-        return next((number for number, view in self._views.items() if view.has_focus_within), None)
-
     def follow(self) -> None:
         """Go to the end, and stay there while text comes."""
         if self.has_end():
