@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from typing import ClassVar
 
@@ -58,15 +57,6 @@ _LEGEND = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class View:
-    """Which stretch of an answer is shown, and which round is picked."""
-
-    start_s: float
-    scale_s: float
-    picked: int | None = None
-
-
 def draft_rows(halves: Sequence[Work], tall: int) -> list[Content]:
     """Return the lane of the draft model: what is hidden is half as high and rests on the target's work."""
     if tall == 1:
@@ -114,13 +104,13 @@ def mark_row(lanes: Lanes, width: int, picked: int | None) -> Content:
     return Content.assemble(*parts, " " * (width - column))
 
 
-def ruler(view: View, width: int) -> Content:
+def ruler(start_s: float, scale_s: float, width: int) -> Content:
     """Return the times under the lanes."""
-    first = round(view.start_s / view.scale_s)
+    first = round(start_s / scale_s)
     row = [" "] * width
     step = 2 * TICK
     for column in range(-first % step, width, step):
-        text = f"╵{duration(view.scale_s * (first + column)) if first + column else '0'}"
+        text = f"╵{duration(scale_s * (first + column)) if first + column else '0'}"
         if column + len(text) <= width:
             row[column : column + len(text)] = text
     return Content("".join(row)).stylize("$foreground-muted")
@@ -152,13 +142,13 @@ def _figure(value: float) -> str:
     return f"{value:.1f}" if value < 1000 else f"{value:,.0f}"
 
 
-def extent(history: History, view: View, width: int) -> Content:
+def extent(history: History, start_s: float, scale_s: float, width: int) -> Content:
     """Return which part of the curves the lanes show."""
     plot = max(1, width - LABELS - VALUES)
     rounds = max(1, len(history))
-    shown_s = view.scale_s * max(1, width - LABELS)
-    first = history.round_at(view.start_s) * plot // rounds
-    last = max(first + 1, -(-(history.round_at(view.start_s + shown_s) + 1) * plot // rounds))
+    shown_s = scale_s * max(1, width - LABELS)
+    first = history.round_at(start_s) * plot // rounds
+    last = max(first + 1, -(-(history.round_at(start_s + shown_s) + 1) * plot // rounds))
     return Content.assemble(
         ("─" * first, "$foreground-muted"),
         ("━" * (min(plot, last) - first), "$primary bold"),
@@ -293,9 +283,6 @@ class Timeline(Widget, can_focus=True):
     def _left(self) -> int:
         return self._furthest if self._following else min(self._first, self._furthest)
 
-    def _view(self) -> View:
-        return View(self._left() * self._scale_s, self._scale_s, self.picked)
-
     def _look_at(self, column: int) -> None:
         self._following = column >= self._furthest
         self._first = max(0, min(column, self._furthest))
@@ -414,16 +401,16 @@ class Timeline(Widget, can_focus=True):
         return Content("\n").join([row for _, row in rows])
 
     def _rows(self, width: int, height: int) -> list[tuple[str, Content]]:
-        history, view = self._history, self._view()
+        history, start_s, scale_s = self._history, self._left() * self._scale_s, self._scale_s
         if not len(history):
             text = "No rounds yet: this fills as an answer is written" if history.prompt is None else ""
             return [("", Content(text or "The prompt is read").stylize("dim"))]
         tall = 2 if height >= 11 else 1
-        lanes = history.lanes(view.start_s, view.scale_s, self._width)
+        lanes = history.lanes(start_s, scale_s, self._width)
         rows = [("lanes", row) for row in draft_rows(lanes.draft, tall) + verify_rows(lanes.verify, tall)]
-        rows.append(("lanes", label("rounds") + mark_row(lanes, self._width, view.picked)))
+        rows.append(("lanes", label("rounds") + mark_row(lanes, self._width, self.picked)))
         if height >= 9:
-            rows.append(("lanes", label("") + ruler(view, self._width)))
+            rows.append(("lanes", label("") + ruler(start_s, scale_s, self._width)))
         tail = [("", self._words(width))] + [("", legend(width))] * (height >= LEGEND_FROM)
         room = height - len(rows) - len(tail) - (height >= 12)
         count = len(history.by_position())
@@ -432,7 +419,7 @@ class Timeline(Widget, can_focus=True):
         rows += [("curves", row) for row in curve_rows(history, "tok/s", width, curves)]
         rows += [("curves", row) for row in curve_rows(history, "length", width, curves)]
         if height >= 12:
-            rows.append(("curves", label("") + extent(history, view, width)))
+            rows.append(("curves", label("") + extent(history, start_s, scale_s, width)))
         rows += [("", row) for row in position_rows(history, width, each=each)]
         return rows + tail
 
