@@ -98,7 +98,7 @@ class FakeModel:
             if max(self.length(sequence) for _, sequence in entries) + 1 > self._context:
                 raise ContextFullError("the context is full")
             self.calls.append(len(entries))
-            started = time.perf_counter()
+            started = 0.0 if self.hold is None else time.perf_counter()
             if self._delay is not None:
                 self._delay()
             rows = []
