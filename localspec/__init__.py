@@ -67,9 +67,12 @@ def open_pair(target: Path | None = None, draft: Path | None = None, *, context:
     `context` is in tokens, 0 the usual size. Raises `UserError` for files that cannot serve.
     """
     from localspec.demo import bundled_pair
+    from localspec.errors import UserError
     from localspec.inference.runtime import Runtime  # numpy and llama.cpp: 0.3 s
     from localspec.types import ModelOptions
 
+    if target is None and draft is not None:
+        raise UserError("a draft model alone writes nothing", "name the target that it is to serve, too")
     if target is None:
         target, draft = bundled_pair()
     return Runtime.open(ModelOptions(target, context=context), None if draft is None else ModelOptions(draft))

@@ -56,3 +56,5 @@ def test_a_target_alone_has_no_draft(tmp_path: Path) -> None:
             list(localspec.ask(pair, "Hello!", "ssd"))
     with pytest.raises(localspec.UserError, match=r"missing\.gguf"):
         localspec.open_pair(tmp_path / "missing.gguf")
+    with pytest.raises(localspec.UserError, match="alone writes nothing"):
+        localspec.open_pair(draft=bundled_pair()[1])
