@@ -39,7 +39,7 @@ def start(folder: Path) -> tuple[float, float, float]:
         terminal.send("qqq")
         terminal.shows("qqq")
         echoed = time.perf_counter()
-        terminal.shows("demo target")
+        terminal.until(lambda: "demo target" in terminal.output or "SmolLM2" in terminal.output)
         opened = time.perf_counter()
         terminal.send("\x11")
         terminal.leave()
