@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import Final
+from typing import Final, Literal
 
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
@@ -20,8 +20,9 @@ from localspec_tui.widgets.markdown.blocks import Block, Rule, Table, clean
 CODE_LINES: Final = 20
 """Code is cut into blocks of so many lines: what is rendered at once stays small."""
 LONGEST_OPEN: Final = 2_500
-"""Characters of one unfinished paragraph or list item; what is longer goes on as plain text until the end."""
-_KEPT = 1_000  # of a long text, read again with what follows
+"""Characters of one unfinished paragraph or list item; what is longer is read in pieces until the end."""
+_KEPT = 1_000  # of a long line of code, read again with what follows
+_BEFORE_WORD = re.compile(r"\s(?=[^\W\d_])")  # what begins with a letter begins no list or heading
 _DEEPEST = 100  # the parser leaves out what is nested deeper: such a text is shown as it is written
 _BULLETS = ("• ", "◦ ", "▪ ")
 _STYLED = {"em_open": "italic", "strong_open": "bold", "s_open": "strike"}
@@ -53,29 +54,17 @@ def code_blocks(source: str) -> tuple[str, ...]:
 
 def code(text: str, language: str, first: str = "", rest: str = "") -> Iterator[Block]:
     """Yield highlighted code in small blocks."""
-    lines = _highlighted(text, language).split("\n", allow_blank=True)
+    # To guess the language costs as much as rendering a screen.
+    content = highlight(text, language=language) if language else Content(text)
+    lines = content.split("\n", allow_blank=True)
     for start in range(0, len(lines), CODE_LINES):
         piece = Content("\n").join(lines[start : start + CODE_LINES])
         yield Block(piece, f"{first if start == 0 else rest} ", f"{rest} ", "prose--fence")
 
 
-def code_head(language: str, fence: int, first: str = "", rest: str = "") -> Block:
-    """Return the line above code: its language, and a way to copy it."""
-    copy = Content.styled("copy", Style.from_meta({"@click": f"copy_code({fence})"})).stylize("underline")
-    return Block(
-        Content.assemble((language or "code"), "  ", copy), f"{first} ", f"{rest} ", "prose--fence-head"
-    )
-
-
 def language_of(info: str) -> str:
     """Return the language that stands after a fence's marks."""
     return info.split(maxsplit=1)[0].strip("{}.").lower() if info.strip() else ""
-
-
-def _highlighted(text: str, language: str) -> Content:
-    if not language:  # guessing it costs as much as rendering a screen
-        return Content(text)
-    return highlight(text, language=language)
 
 
 @dataclass(slots=True)
@@ -150,7 +139,9 @@ class _Writer:
     def _code(self, token: Token) -> Iterator[Block]:
         _, first, rest, _, gap = self._place()
         language = language_of(token.info)
-        yield replace(code_head(language, self.fence, first, rest), gap=gap)
+        copy = Content.styled("copy", _click(f"copy_code({self.fence})")).stylize("underline")
+        head = Content.assemble(language or "code", "  ", copy)
+        yield Block(head, f"{first} ", f"{rest} ", "prose--fence-head", gap)
         self.fence += 1
         yield from code(token.content.rstrip("\n"), language, rest, rest)
 
@@ -199,34 +190,25 @@ def _inline(token: Token) -> Content:
 
 
 def _link(address: object) -> tuple[str | Style, ...]:
-    return (".prose--link", Style.from_meta({"@click": f"open_link({str(address)!r})"}))
+    return (".prose--link", _click(f"open_link({str(address)!r})"))
 
 
-@dataclass(slots=True)
-class _Fence:
-    """An open block of code."""
-
-    mark: str
-    indent: int
-    language: str
-    lines: list[str] = field(default_factory=list)
-
-    def is_end(self, line: str) -> bool:
-        """Tell whether a line closes the code."""
-        line = line.strip()
-        return len(line) >= len(self.mark) and not line.strip(self.mark[0])
+def _click(action: str) -> Style:
+    return Style.from_meta({"@click": action})
 
 
 class GrowingMarkdown:
-    """Blocks of a text that grows at its end; the work of an update does not depend on the text's length."""
+    """Blocks of a text that grows at its end; the work of an update does not depend on the text's length.
+
+    Only the last outermost block is still open, or the last item of a list: it is read again with what
+    follows. Of a long one the beginning is closed, too.
+    """
 
     def __init__(self) -> None:
         self.blocks: list[Block] = []
         self.closed = 0  # so many blocks will stay
         self._tail = ""
-        self._fence: _Fence | None = None
-        self._plain = False
-        self._in_list = False
+        self._continues: Literal["", "text", "code"] = ""  # what the tail belongs to, already closed
         self._fences = 0
 
     def append(self, text: str) -> int:
@@ -234,128 +216,61 @@ class GrowingMarkdown:
         first = self.closed
         del self.blocks[first:]
         self._tail += clean(text)
-        while self._step():
-            pass
-        self.blocks += self._open()
+        tokens = parser().parse(self._tail)
+        outermost = [token for token in tokens if token.level == 0 and token.map and token.nesting >= 0]
+        if outermost:
+            self._close_all_but_last(tokens, outermost[-1])
+        self.blocks += self._read(self._tail)
         return first
 
-    def _step(self) -> bool:
-        """Close what is finished; return whether there may be more."""
-        if self._fence is not None:
-            return self._step_fence(self._fence)
-        if self._plain:
-            return self._step_plain()
-        return self._step_markdown()
-
-    def _step_markdown(self) -> bool:
-        tokens = parser().parse(self._tail)
-        starts = [token for token in tokens if token.level == 0 and token.map and token.nesting >= 0]
-        if not starts:
-            return False
+    def _close_all_but_last(self, tokens: list[Token], last: Token) -> None:
         lines = self._tail.splitlines(keepends=True)
-        start, in_list = _last_start(tokens, starts[-1])
+        start, is_item = _last_start(tokens, last)
+        before, tail = "".join(lines[:start]), "".join(lines[start:])
         if start:
-            before = "".join(lines[:start])
-            self._close(self._spaced(read(before, self._fences)))
-            self._in_list = in_list
-            self._tail = "".join(lines[start:])
-            return True
-        return self._open_fence(starts[-1], lines) or self._go_plain()
-
-    def _open_fence(self, token: Token, lines: list[str]) -> bool:
-        head = lines[0]
-        if token.type != "fence" or not head.endswith("\n"):
-            return False
-        fence = _Fence(token.markup, len(head) - len(head.lstrip(" ")), language_of(token.info))
-        self._close(self._spaced([code_head(fence.language, self._fences)]))
-        self._fence, self._tail = fence, "".join(lines[1:])
-        return True
-
-    def _step_fence(self, fence: _Fence) -> bool:
-        *complete, self._tail = self._tail.split("\n")
-        for number, line in enumerate(complete):
-            if fence.is_end(line):
-                self._close(_code(fence, fence.lines))
-                self._fence = None
-                self._tail = "\n".join([*complete[number + 1 :], self._tail])
-                return True
-            fence.lines.append(line)
-            if len(fence.lines) == CODE_LINES:
-                self._close(_code(fence, fence.lines))
-                fence.lines.clear()
+            self._close(self._read(before), tail, "text" if is_item else "")
+        if last.type == "fence":
+            self._close_code(last)
+            return
         while len(self._tail) > LONGEST_OPEN:
-            self._close([*_code(fence, fence.lines), _plain_code(self._tail[:_KEPT])])
-            fence.lines.clear()
-            self._tail = self._tail[_KEPT:]
-        return False
+            words = [match.end() for match in _BEFORE_WORD.finditer(self._tail, 0, LONGEST_OPEN)]
+            cut = words[-1] if words else LONGEST_OPEN
+            self._close(self._read(self._tail[:cut]), self._tail[cut:], "text")
 
-    def _go_plain(self) -> bool:
-        self._plain = len(self._tail) > LONGEST_OPEN
-        return self._plain
+    def _close_code(self, fence: Token) -> None:
+        """Close whole blocks of open code; the rest becomes code of its own."""
+        assert fence.map is not None
+        code_lines = fence.content.splitlines(keepends=True)
+        if fence.map[1] - fence.map[0] > len(code_lines) + 1:  # its end has come
+            return
+        cut = len("".join(code_lines[: max(0, len(code_lines) - 1) // CODE_LINES * CODE_LINES]))
+        if code_lines and len(code_lines[-1]) > LONGEST_OPEN:
+            cut = len(fence.content) - _KEPT
+        if cut:
+            head = f"{fence.markup}{fence.info}\n"
+            closed = code(fence.content[:cut].removesuffix("\n"), language_of(fence.info))
+            self._close([*self._read(head)[:-1], *closed], head + fence.content[cut:], "code")
 
-    def _step_plain(self) -> bool:
-        paragraph, break_, after = self._tail.partition("\n\n")
-        cut = len(paragraph) if break_ else len(self._tail) - _KEPT
-        if not break_ and len(self._tail) <= LONGEST_OPEN:
-            return False
-        text, pieces = self._tail[:cut], []
-        while text:
-            end = (
-                len(text)
-                if len(text) <= LONGEST_OPEN
-                else text.rfind(" ", 1, LONGEST_OPEN) + 1 or LONGEST_OPEN
-            )
-            pieces.append(Block(Content(text[:end].rstrip("\n"))))
-            text = text[end:]
-        self._close(pieces)
-        self._plain = not break_
-        self._tail = after if break_ else self._tail[cut:]
-        return True
+    def _read(self, source: str) -> list[Block]:
+        if self._continues == "code":
+            return read(source, self._fences - 1)[1:]  # its head stands above
+        blocks = read(source, self._fences)
+        if blocks and self.closed and not self._continues:
+            blocks[0] = replace(blocks[0], gap=1)
+        return blocks
 
-    def _open(self) -> list[Block]:
-        if self._fence is not None:
-            lines = [*self._fence.lines, *([self._tail] if self._tail else [])]
-            return _code(self._fence, lines)
-        if self._plain:
-            return [Block(Content(self._tail))]
-        return self._spaced(read(self._tail, self._fences))
-
-    def _close(self, blocks: list[Block]) -> None:
-        self._fences += (
-            sum(block.style == "prose--fence-head" for block in blocks) if self._fence is None else 0
-        )
+    def _close(self, blocks: list[Block], tail: str, continues: Literal["", "text", "code"]) -> None:
         self.blocks += blocks
         self.closed = len(self.blocks)
-
-    def _spaced(self, blocks: list[Block]) -> list[Block]:
-        """Set the first block apart from what stands above it."""
-        if not blocks or not self.closed or self._in_list:
-            return blocks
-        return [replace(blocks[0], gap=1), *blocks[1:]]
+        self._fences += sum(block.style == "prose--fence-head" for block in blocks)
+        self._tail, self._continues = tail, continues
 
 
 def _last_start(tokens: list[Token], last: Token) -> tuple[int, bool]:
     """Return the line on which the last block starts, and whether it is a further item of a list."""
     assert last.map is not None
+    starts = [last.map[0]]
     if last.type in {"bullet_list_open", "ordered_list_open"}:
-        items = [
-            token.map[0]
-            for token in tokens
-            if token.type == "list_item_open" and token.level == 1 and token.map
-        ]
-        start = max((line for line in items if line > last.map[0]), default=None)
-        if start is not None:
-            return start, True
-    return last.map[0], False
-
-
-def _code(fence: _Fence, lines: list[str]) -> list[Block]:
-    if not lines:
-        return []
-    margin = " " * fence.indent
-    text = "\n".join(line.removeprefix(margin) for line in lines)
-    return list(code(text, fence.language))
-
-
-def _plain_code(text: str) -> Block:
-    return Block(Content(text), " ", " ", "prose--fence")
+        items = (token for token in tokens if token.type == "list_item_open" and token.level == 1)
+        starts += [item.map[0] for item in items if item.map]
+    return max(starts), max(starts) > last.map[0]
