@@ -9,9 +9,10 @@ import struct
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from math import isfinite, prod
 from pathlib import Path
+from typing import Any
 
 from localspec.errors import ModelFileError
 
@@ -19,14 +20,20 @@ Scalar = bool | int | float | str
 
 TOKENS = "tokenizer.ggml.tokens"
 
-# ggml.h, enum ggml_type: (elements, bytes) of one block
-BLOCKS = {
-    0: (1, 4), 1: (1, 2), 2: (32, 18), 3: (32, 20), 6: (32, 22), 7: (32, 24), 8: (32, 34), 9: (32, 36),
-    10: (256, 84), 11: (256, 110), 12: (256, 144), 13: (256, 176), 14: (256, 210), 15: (256, 292),
-    16: (256, 66), 17: (256, 74), 18: (256, 98), 19: (256, 50), 20: (32, 18), 21: (256, 110), 22: (256, 82),
-    23: (256, 136), 24: (1, 1), 25: (1, 2), 26: (1, 4), 27: (1, 8), 28: (1, 8), 29: (256, 56), 30: (1, 2),
-    34: (256, 54), 35: (256, 66), 39: (32, 17), 40: (64, 36), 41: (128, 18), 42: (64, 18),
-}  # fmt: skip
+
+@cache
+def facts() -> dict[str, Any]:
+    """Return what llama.cpp's sources say of types, tokenizers and architectures; `gguf.toml` explains it."""
+    import tomllib  # 3 ms
+
+    return tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+
+
+@cache
+def kv_types() -> dict[str, tuple[int, int]]:
+    """Return by the name of a type for caches ggml's number for it, and the bytes of 32 elements."""
+    types = facts()["tensor_types"].items()
+    return {name.lower(): (int(kind), 32 // many * size) for kind, (name, many, size) in types if many <= 32}
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,14 +202,14 @@ def parse(path: Path, data: mmap.mmap | bytes, file_bytes: int) -> Header:
 
 def _tensors(reader: _Reader, count: int) -> tuple[tuple[Tensor, ...], int]:
     """Return the tensors, and where the last one ends, counted from the first."""
-    listed, last = [], 0
+    types, listed, last = facts()["tensor_types"], [], 0
     for _ in range(count):
         name, dimensions = reader.string(), int(reader.number("I"))
         if dimensions > _DIMENSIONS:
             raise ValueError
         sizes = tuple(int(reader.number("Q")) for _ in range(dimensions))
         kind, offset = int(reader.number("I")), int(reader.number("Q"))
-        per_block, block_bytes = BLOCKS.get(kind, (1, 0))  # a type from the future: only its start is checked
+        _, per_block, block_bytes = types.get(str(kind), ("", 1, 0))  # of a later type only its start counts
         elements = prod(sizes)
         size = elements // per_block * block_bytes
         listed.append(Tensor(name, kind, sizes, elements, size))

@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from localspec.storage.config import EXAMPLE
+from localspec.storage.config import example
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -18,7 +18,7 @@ def test_the_help_in_the_readme_is_that_of_the_program() -> None:
 
 
 def test_the_configuration_in_the_readme_is_that_of_the_program() -> None:
-    assert f"```toml\n{EXAMPLE}```" in README
+    assert f"```toml\n{example()}```" in README
 
 
 def test_the_pictures_are_there() -> None:

@@ -14,7 +14,7 @@ import psutil
 from numpy.typing import NDArray
 
 from localspec.errors import Cancelled, ContextFullError, EngineError, UserError
-from localspec.gguf import Header
+from localspec.gguf import Header, kv_types
 from localspec.llama import library
 from localspec.llama.backends import function
 from localspec.llama.library import MAX_SEQUENCES, Native, abort_flag, native, physical_cores
@@ -349,11 +349,6 @@ def probe(context: Context) -> Rewind:
     )
 
 
-# ggml.h, enum ggml_type; bytes of 32 elements
-_KV_TYPES: dict[KvType, tuple[int, int]] = {
-    "f32": (0, 128), "f16": (1, 64), "bf16": (30, 64), "q8_0": (8, 34),
-    "q5_1": (7, 24), "q5_0": (6, 22), "q4_1": (3, 20), "q4_0": (2, 18),
-}  # fmt: skip
 _FLOATS = ("f32", "f16", "bf16")
 _FLASH = {None: -1, False: 0, True: 1}
 _FEWEST_ROWS = 64  # of one call: drafts are judged, calls timed and texts scored in runs of up to this
@@ -413,7 +408,7 @@ def kv_bytes(header: Header, cells: int, type_k: KvType = "f16", type_v: KvType 
     keys = header.integer("{arch}.attention.key_length", width)
     values = header.integer("{arch}.attention.value_length", width)
     kv_heads = sum(header.per_layer("{arch}.attention.head_count_kv", layers, heads))
-    per_cell = keys * _KV_TYPES[type_k][1] + values * _KV_TYPES[type_v][1]
+    per_cell = keys * kv_types()[type_k][1] + values * kv_types()[type_v][1]
     return cells * kv_heads * per_cell // 32
 
 
@@ -427,8 +422,8 @@ def context_parameters(options: ModelOptions, sizes: Sizes, threads: int | None)
     parameters.n_outputs_max = sizes.rows  # bounds the compute buffer: a row is a whole vocabulary
     parameters.n_threads = parameters.n_threads_batch = threads or options.threads or physical_cores()
     parameters.flash_attn_type = _FLASH[options.flash_attention]
-    parameters.type_k = _KV_TYPES[options.kv_type_k][0]
-    parameters.type_v = _KV_TYPES[options.kv_type_v][0]
+    parameters.type_k = kv_types()[options.kv_type_k][0]
+    parameters.type_v = kv_types()[options.kv_type_v][0]
     parameters.kv_unified = True  # without it branches cannot share cells
     parameters.swa_full = True  # without it a sliding window recycles cells that a rewind needs
     parameters.no_perf = True

@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 
 from localspec.errors import Cancelled, EngineError, ModelFileError, UserError
-from localspec.gguf import Header, read_header, read_parts, total
+from localspec.gguf import Header, facts, read_header, read_parts, total
 from localspec.llama import backends, library
 from localspec.llama.backends import BackendDevice
 from localspec.llama.library import native
@@ -245,24 +245,6 @@ def _load_error(options: ModelOptions, problems: list[str]) -> UserError:
     )
 
 
-_ENCODERS = frozenset({
-    "bert", "modern-bert", "nomic-bert", "nomic-bert-moe", "neo-bert", "jina-bert-v2", "jina-bert-v3",
-    "eurobert", "t5encoder", "gemma-embedding", "llama-embed",
-})  # fmt: skip
-_NOT_CHAT = {
-    "clip": "an image or audio encoder (mmproj)",
-    "t5": "an encoder-decoder model",
-    "wavtokenizer-dec": "a speech decoder",
-    "dream": "a diffusion model",
-    "llada": "a diffusion model",
-    "llada-moe": "a diffusion model",
-    "rnd1": "a diffusion model",
-    "eagle3": "a draft head, not a model of its own",
-    "dflash": "a draft head, not a model of its own",
-    "gemma4-assistant": "a draft head, not a model of its own",
-}
-
-
 def check_model_file(path: Path) -> Header:
     """Read the header of a model that can chat, with the totals of its parts; else raise `ModelFileError`."""
     header = read_header(path)
@@ -277,10 +259,11 @@ def _check_kind(header: Header) -> None:
         raise ModelFileError(f"{path} holds no model but this: {kind}", "name the model's own .gguf file")
     if not architecture:
         raise ModelFileError(f"{path} does not name its architecture", "download the file again")
-    if architecture in _NOT_CHAT:
-        raise ModelFileError(f"{path} is {_NOT_CHAT[architecture]}", "choose a chat model")
+    if what := facts()["not_chat"].get(architecture):
+        raise ModelFileError(f"{path} is {what}", "choose a chat model")
     pooled = header.integer("{arch}.pooling_type") > 0
-    if architecture in _ENCODERS or pooled or header.values.get(f"{architecture}.attention.causal") is False:
+    causal = header.values.get(f"{architecture}.attention.causal") is not False
+    if architecture in facts()["encoders"] or pooled or not causal:
         raise ModelFileError(
             f"{path} is an embedding model ({architecture}): it writes no text", "choose a chat model"
         )

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from localspec.errors import PairingError
-from localspec.gguf import TOKENS, Header, read_header, read_parts, read_tokens, total
+from localspec.gguf import TOKENS, Header, facts, read_header, read_parts, read_tokens, total
 
 if TYPE_CHECKING:
     from localspec.llama.vocabulary import Vocabulary
@@ -18,25 +18,6 @@ PADDING_ALLOWED = 128  # llama.cpp common/speculative.cpp, as are the tokens tha
 SMALL_RATIO = 4.0
 """A draft model that is less than so many times smaller than its target seldom pays."""
 _FIRST_COMPARED = 5
-
-# llama-vocab.cpp: what a tokenizer is called, what its text begins and ends with unless the file says more,
-# and whether that is put there
-_KINDS = {
-    "llama": ("SPM", 1, 2, True, False),
-    "bert": ("WPM", 101, None, True, False),
-    "gpt2": ("BPE", 11, 11, False, False),
-    "hybriddna": ("BPE", 11, 11, False, False),
-    "whitespace": ("BPE", 11, 11, False, False),
-    "gemma4": ("BPE", None, None, True, False),
-    "t5": ("UGM", None, 1, False, True),
-    "rwkv": ("RWKV", None, None, False, False),
-    "plamo2": ("PLaMo-2", 1, 2, False, False),
-}
-_BEGIN_ADDED = frozenset(
-    "llama3 llama-v3 llama-bpe falcon3 falcon-h1 pixtral midm-2.0 lfm2 jina-v5-nano tekken chameleon".split()
-)
-_BEGIN_UNKNOWN = frozenset({"chatglm-bpe", "glm4", "glm5"})
-_BEGIN_ALWAYS = frozenset({"gemma4", "granite-embed-multi-311m"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,26 +47,15 @@ class PairingVerdict:
 
 
 @dataclass(frozen=True, slots=True)
-class _Marker:
-    """The token at the begin or at the end of every text, and whether it is put there."""
-
-    token: int | None
-    added: bool
-
-    def differs(self, other: _Marker) -> bool:
-        return self.added != other.added or (self.added and self.token != other.token)
-
-    def __str__(self) -> str:
-        return f"token {self.token}" if self.added else "none"
-
-
-@dataclass(frozen=True, slots=True)
 class _Terms:
-    """What of a vocabulary has to agree; its texts are read only where all else does."""
+    """What of a vocabulary has to agree; its texts are read only where all else does.
+
+    `begin` and `end` are the tokens that are put there in every text, in words.
+    """
 
     kind: str
-    begin: _Marker
-    end: _Marker
+    begin: str
+    end: str
     size: int
     texts: Callable[[], Sequence[bytes]]
     digest: str
@@ -116,7 +86,7 @@ def _mismatch(target: _Terms, draft: _Terms) -> str | TokenDifference | None:
     if target.kind != draft.kind:
         return f"the target's vocabulary is {target.kind}, the draft's is {draft.kind}"
     for what, one, other in (("begin", target.begin, draft.begin), ("end", target.end, draft.end)):
-        if one.differs(other):
+        if one != other:
             return f"the token at the {what} of a text differs: target {one}, draft {other}"
     if abs(target.size - draft.size) > PADDING_ALLOWED:
         return f"the target has {target.size:,} tokens, the draft {draft.size:,}"
@@ -155,11 +125,15 @@ def _agreement(target: int, draft: int) -> str:
     return f"the same {min(target, draft):,} tokens; {more} more of the {what} stay unused in drafts"
 
 
+def _marker(token: int | None, *, added: bool) -> str:
+    return f"token {token}" if added else "none"
+
+
 def _terms_of_open(vocabulary: Vocabulary) -> _Terms:
     return _Terms(
         vocabulary.kind,
-        _Marker(vocabulary.bos, vocabulary.adds_bos),
-        _Marker(vocabulary.eos, vocabulary.adds_eos),
+        _marker(vocabulary.bos, added=vocabulary.adds_bos),
+        _marker(vocabulary.eos, added=vocabulary.adds_eos),
         vocabulary.size,
         vocabulary.texts,
         vocabulary.digest,
@@ -168,31 +142,29 @@ def _terms_of_open(vocabulary: Vocabulary) -> _Terms:
 
 def _terms_of_file(header: Header) -> _Terms:
     model, pre = header.text("tokenizer.ggml.model"), header.text("tokenizer.ggml.pre")
-    unknown = (model or "missing", None, None, False, False)
-    kind, bos, eos, adds_bos, adds_eos = _KINDS.get(model, unknown)
+    unknown, begins = (model or "missing", -1, -1, False, False), facts()["begins"]
+    kind, bos, eos, adds_bos, adds_eos = facts()["tokenizers"].get(model, unknown)
     always = model == "gemma4"
     if kind == "BPE":
-        bos = None if pre in _BEGIN_UNKNOWN else bos
-        adds_bos = adds_bos or pre in _BEGIN_ADDED
-        always = always or pre in _BEGIN_ALWAYS
+        bos = -1 if pre in begins["unknown"] else bos
+        adds_bos = adds_bos or pre in begins["added"]
+        always = always or pre in begins["always"]
     adds_bos = _switch(header, "tokenizer.ggml.add_bos_token", adds_bos) or always
+    adds_eos = _switch(header, "tokenizer.ggml.add_eos_token", adds_eos)
     return _Terms(
         kind,
-        _Marker(_token(header, "tokenizer.ggml.bos_token_id", bos), adds_bos),
-        _Marker(
-            _token(header, "tokenizer.ggml.eos_token_id", eos),
-            _switch(header, "tokenizer.ggml.add_eos_token", adds_eos),
-        ),
+        _marker(_token(header, "tokenizer.ggml.bos_token_id", bos), added=adds_bos),
+        _marker(_token(header, "tokenizer.ggml.eos_token_id", eos), added=adds_eos),
         header.counts.get(TOKENS, 0),
         partial(read_tokens, header),
         header.tokens_digest,
     )
 
 
-def _token(header: Header, key: str, default: int | None) -> int | None:
+def _token(header: Header, key: str, default: int) -> int | None:
     """Return a special token; one beyond the vocabulary counts as not given."""
     size = header.counts.get(TOKENS, 0)
-    for token in (header.integer(key, -1), -1 if default is None else default):
+    for token in (header.integer(key, -1), default):
         if 0 <= token < size:
             return token
     return None

@@ -10,7 +10,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 from localspec.errors import ModelFileError
-from localspec.gguf import TOKENS, Header, Ranges, Tensor, header_of, read_header, read_parts, total
+from localspec.gguf import TOKENS, Header, Ranges, Tensor, facts, header_of, read_header, read_parts, total
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,24 +70,6 @@ class ModelShape:
         return self.output_bytes + sum(layer.read_bytes for layer in self.layers)
 
 
-# llama.h, enum llama_ftype
-FILE_TYPES = {
-    0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 7: "Q8_0", 8: "Q5_0", 9: "Q5_1", 10: "Q2_K", 11: "Q3_K_S",
-    12: "Q3_K_M", 13: "Q3_K_L", 14: "Q4_K_S", 15: "Q4_K_M", 16: "Q5_K_S", 17: "Q5_K_M", 18: "Q6_K",
-    19: "IQ2_XXS", 20: "IQ2_XS", 21: "Q2_K_S", 22: "IQ3_XS", 23: "IQ3_XXS", 24: "IQ1_S", 25: "IQ4_NL",
-    26: "IQ3_S", 27: "IQ3_M", 28: "IQ2_S", 29: "IQ2_M", 30: "IQ4_XS", 31: "IQ1_M", 32: "BF16", 36: "TQ1_0",
-    37: "TQ2_0", 38: "MXFP4", 39: "NVFP4", 40: "Q1_0", 41: "Q2_0",
-}  # fmt: skip
-
-# ggml.h, enum ggml_type
-TENSOR_TYPES = {
-    0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 6: "Q5_0", 7: "Q5_1", 8: "Q8_0", 9: "Q8_1", 10: "Q2_K",
-    11: "Q3_K", 12: "Q4_K", 13: "Q5_K", 14: "Q6_K", 15: "Q8_K", 16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS",
-    19: "IQ1_S", 20: "IQ4_NL", 21: "IQ3_S", 22: "IQ2_S", 23: "IQ4_XS", 24: "I8", 25: "I16", 26: "I32",
-    27: "I64", 28: "F64", 29: "IQ1_M", 30: "BF16", 34: "TQ1_0", 35: "TQ2_0", 39: "MXFP4", 40: "NVFP4",
-    41: "Q1_0", 42: "Q2_0",
-}  # fmt: skip
-
 _BITS = re.compile(r"\d+")
 
 
@@ -98,8 +80,8 @@ def _quant_name(header: Header) -> str:
         if len(tensor.sizes) > 1:
             weights[tensor.kind] += tensor.elements
     [(most, _)] = weights.most_common(1) or [(0, 0)]
-    counted = TENSOR_TYPES.get(most, f"type {most}")
-    declared = FILE_TYPES.get(header.integer("general.file_type", -1))
+    counted: str = facts()["tensor_types"].get(str(most), [f"type {most}"])[0]
+    declared: str | None = facts()["file_types"].get(str(header.integer("general.file_type", -1)))
     # a mixture is named after what it aims at: Q2_K may consist of Q3_K for the most part, never of F16
     return declared if declared and abs(_bits(declared) - _bits(counted)) <= 1 else counted
 
@@ -112,18 +94,6 @@ def _bits(name: str) -> int:
 MOST_LAYERS = 1024
 _BLOCK = re.compile(r"blk\.(\d+)\.(.+)")
 _FLOAT = 4  # recurrent state is kept in f32
-
-# llama.cpp knows windows of these architectures only: one layer in so many looks back over everything (0: the
-# header lists them), whether it is the first of them and not the last, and the usual window
-_WINDOWS = {
-    "afmoe": (4, False, 0), "cohere2": (4, False, 0), "cohere2moe": (4, True, 0),
-    "exaone-moe": (4, False, 128), "exaone4": (4, False, 4096), "gemma2": (2, False, 4096),
-    "gemma3": (6, False, 0), "gemma3n": (5, False, 0),
-    "gemma4": (0, False, 0), "gpt-oss": (2, False, 0), "granite-swa": (0, False, 0), "laguna": (4, True, 0),
-    "llama4": (4, False, 8192), "maple": (0, False, 0), "mellum": (4, False, 0), "mimo2": (0, False, 0),
-    "muse-glimmer": (4, False, 0), "olmo2": (4, False, 0), "plamo3": (8, False, 0),
-    "smallthinker": (4, True, 4096), "spark2-5": (0, False, 0), "step35": (0, False, 0),
-}  # fmt: skip
 
 
 def _layers(header: Header, grouped: Mapping[int, Mapping[str, Tensor]]) -> tuple[LayerShape, ...]:
@@ -186,7 +156,8 @@ def _by_layer(tensors: Sequence[Tensor]) -> tuple[dict[int, dict[str, Tensor]], 
 
 def _windows(header: Header, count: int) -> tuple[int | None, ...]:
     """Return how far back each layer looks; None without a limit."""
-    pattern, first, default = _WINDOWS.get(header.architecture, (1, False, 0))
+    windows = facts()["windows"]
+    pattern, first, default = windows.get(header.architecture, (1, False, 0))
     size = header.integer("{arch}.attention.sliding_window", default)
     if header.architecture == "exaone4" and count != 64:  # only the large one has windows
         size = 0
@@ -196,9 +167,9 @@ def _windows(header: Header, count: int) -> tuple[int | None, ...]:
         return (None,) * count
     key = "{arch}.attention.sliding_window_pattern"
     listed = header.numbers.get(key.replace("{arch}", header.architecture))
-    if listed is not None and header.architecture in _WINDOWS:
+    if listed is not None and header.architecture in windows:
         return tuple(size if number < len(listed) and listed[number] else None for number in range(count))
-    every = header.integer(key, pattern) if header.architecture in _WINDOWS else 1
+    every = header.integer(key, pattern) if header.architecture in windows else 1
     if pattern == 0 or every <= 1:
         return (None,) * count
     full = 0 if first else every - 1

@@ -17,35 +17,6 @@ LARGEST_CONTEXT = 2**24
 SMALLEST_CONTEXT = 64
 _KEY = re.compile(r"(?:(?:ctrl|shift|alt|super|hyper|meta)\+)*(?:[^\s+,]+|\+)")
 
-EXAMPLE = """\
-# Settings of LocalSpec. Every line is optional; the values here are the ones used without it.
-
-theme = ""  # colours of the screen: a name that /theme lists; empty takes the usual ones
-
-# What opens when no -m is given. Without a target it is SmolLM2 if its package is installed, else the bundled
-# pair of tiny models. Paths may begin with ~; others count from the folder of this file.
-[models]
-# target = "~/models/large.gguf"
-# draft = "~/models/small.gguf"
-context = 0  # tokens that one conversation can hold; 0 is what the model was trained for
-
-[chat]
-profile = "auto"  # that new chats start with; "auto" takes coding or general, message by message
-sidebar = true    # show the list of chats
-
-[tuning]
-learn = false  # true counts on this machine how everyday answers fare, for `localspec tune` to start from
-
-[attachments]
-max_kib = 256  # the largest text file that @ attaches, in KiB
-
-# Other keys for what the screen does: F1 lists the names. Several keys stand in a list or between commas.
-[keys]
-# message.copy = "c"
-# chat.search = ["ctrl+k", "f3"]
-"""
-"""A config.toml that shows and explains every field."""
-
 
 @dataclass(frozen=True, slots=True)
 class Config:
@@ -63,6 +34,11 @@ class Config:
     sidebar: bool = True
     learn: bool = False
     attachment_bytes: int = 256 * 1024
+
+
+def example() -> str:
+    """Return a config.toml that shows and explains every field."""
+    return Path(__file__).with_name("example.toml").read_text(encoding="utf-8")
 
 
 def read_config(

@@ -9,7 +9,7 @@ import gguf
 import pytest
 
 from localspec.errors import ModelFileError
-from localspec.gguf import BLOCKS, read_header
+from localspec.gguf import facts, read_header
 from localspec.llama.library import native
 from localspec.llama.model import Model, check_model_file
 from localspec.types import ModelOptions
@@ -47,7 +47,8 @@ def test_block_sizes_are_those_of_ggml() -> None:
     library.ggml_blck_size.restype = ctypes.c_int64
     library.ggml_type_size.restype = ctypes.c_size_t
     sizes = {kind: (library.ggml_blck_size(kind), library.ggml_type_size(kind)) for kind in range(43)}
-    assert {kind: size for kind, size in sizes.items() if size[0]} == BLOCKS
+    known = {int(kind): (elements, size) for kind, (_, elements, size) in facts()["tensor_types"].items()}
+    assert {kind: size for kind, size in sizes.items() if size[0]} == known
 
 
 def test_a_file_is_read_once_until_it_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from localspec.chat.answer_settings import with_auto
 from localspec.errors import UserError
-from localspec.storage.config import EXAMPLE, Config, read_config
+from localspec.storage.config import Config, example, read_config
 from localspec.storage.profiles import profiles
 
 IDS = ("message.copy", "message.edit", "chat.search")
@@ -110,11 +110,11 @@ def test_keys_that_there_are(path: Path, key: str) -> None:
 
 
 def test_the_example_says_what_goes_without_saying(path: Path) -> None:
-    assert read(path, EXAMPLE) == Config()
+    assert read(path, example()) == Config()
 
 
 def test_what_the_example_only_hints_at_is_valid_too(path: Path) -> None:
-    config = read(path, re.sub(r"^# (?=[\w.]+ = )", "", EXAMPLE, flags=re.MULTILINE))
+    config = read(path, re.sub(r"^# (?=[\w.]+ = )", "", example(), flags=re.MULTILINE))
     assert config.target is not None
     assert config.draft is not None
     assert dict(config.keys) == {"message.copy": "c", "chat.search": "ctrl+k,f3"}

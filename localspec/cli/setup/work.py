@@ -29,7 +29,7 @@ from localspec.models.default_pair import default_pair, on_this_computer
 from localspec.models.names import parse
 from localspec.models.pairing import may_serve
 from localspec.models.shape import read_shape
-from localspec.storage.config import EXAMPLE, read_config
+from localspec.storage.config import example, read_config
 from localspec.storage.paths import PRIVATE_FILE, write_atomically
 
 
@@ -249,7 +249,7 @@ class Edit:
 def prepare(path: Path, wanted: ModelsTable) -> Edit:
     """Return how a file, or the example where there is none, would be changed; raises UserError."""
     if not path.exists():
-        return Edit(path, "", edited(EXAMPLE, wanted), existed=False)
+        return Edit(path, "", edited(example(), wanted), existed=False)
     read_config(path)  # complains with the line, while nothing has been touched
     with path.open(encoding="utf-8", newline="") as file:
         old = file.read()

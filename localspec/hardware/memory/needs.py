@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from localspec.errors import EngineDied, EngineError
+from localspec.gguf import kv_types
 from localspec.hardware.bandwidth import PROCESSOR
 from localspec.models.shape import LayerShape, ModelShape, read_shape
 from localspec.types import KvType, ModelOptions
@@ -26,11 +27,6 @@ CELLS_PER_BRANCH = 32  # of the cache, for what a branch holds beside the main s
 _CELLS_MULTIPLE = 256
 _FLOAT, _HALF = 4, 2
 _PER_TOKEN = 32  # positions, ids and the like
-
-# bytes of 32 numbers
-_KV_BYTES: dict[KvType, int] = {
-    "f32": 128, "f16": 64, "bf16": 64, "q8_0": 34, "q5_1": 24, "q5_0": 22, "q4_1": 20, "q4_0": 18,
-}  # fmt: skip
 DEFAULT_CONTEXT = 8192  # models trained on 128k tokens would ask for many GiB of cache
 _FLOATS = ("f32", "f16", "bf16")
 _MAX_FAN_OUT = 16
@@ -147,8 +143,8 @@ def _cache_bytes(layer: LayerShape, shape: ModelShape, request: MemoryRequest, *
         wanted = layer.window * request.sequences + request.micro_batch
         held = min(held, -(-wanted // _CELLS_MULTIPLE) * _CELLS_MULTIPLE)
     per_cell = (
-        layer.key_values * _KV_BYTES[request.cache.keys] // 32
-        + values * _KV_BYTES[request.cache.values] // 32
+        layer.key_values * kv_types()[request.cache.keys][1] // 32
+        + values * kv_types()[request.cache.values][1] // 32
     )
     return held * per_cell + request.sequences * layer.state_bytes
 
