@@ -36,6 +36,11 @@ def number(count: int) -> str:
     return str(count)
 
 
+def rate(tokens_per_s: float) -> str:
+    """Return tokens per second as people say them."""
+    return f"{tokens_per_s:,.{0 if tokens_per_s >= 20 else 1}f}"
+
+
 def duration(seconds: float) -> str:
     """Return a time to wait: 40 s, 3 min, 1 h 5 min."""
     if seconds < 90:

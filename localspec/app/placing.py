@@ -157,9 +157,7 @@ def lines(placement: Placement, *, explain: bool) -> list[str]:
 
 
 def _about(tokens_per_s: float | None) -> str:
-    from localspec.hardware.placement.words import rate
-
-    return "" if tokens_per_s is None else f", about {rate(tokens_per_s)} tokens/s"
+    return "" if tokens_per_s is None else f", about {units.rate(tokens_per_s)} tokens/s"
 
 
 def _sentence(reason: str) -> str:

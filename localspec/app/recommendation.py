@@ -11,12 +11,12 @@ from localspec.hardware.device_info import Machine
 from localspec.hardware.placement.candidates import COMFORTABLE_CONTEXT
 from localspec.hardware.placement.constraints import Placement, PlacementConstraints
 from localspec.hardware.placement.place import place
-from localspec.hardware.placement.words import rate
 from localspec.models.catalogue import Catalogue, CatalogueModel, CataloguePair, approximate_shape
 from localspec.models.local import LocalModel, of_reference
 from localspec.models.names import parse
 from localspec.models.pairing import PADDING_ALLOWED, PairingVerdict, may_serve
 from localspec.models.shape import ModelShape
+from localspec.units import rate
 
 COMFORTABLE_RATE = 15.0
 """Tokens per second: about twice as fast as people read. What is slower loses rank in proportion."""

@@ -118,8 +118,8 @@ def lines(target: Target, found: Sequence[Partner], gains: dict[str, Gain | str]
 
 
 def _about(partner: Partner, gain: Gain | str | None) -> Iterator[str]:
-    from localspec.hardware.placement.words import rate
     from localspec.models.pairing import remark
+    from localspec.units import rate
 
     verdict, placement = partner.verdict, partner.placement
     yield f"vocabulary: {verdict.reason}"

@@ -114,10 +114,8 @@ def names(option: Ranked) -> str:
 
 def title(option: Ranked) -> str:
     """Return a pair in one line: names, expected speed, what is to download."""
-    from localspec.hardware.placement.words import rate
-
     speed = option.placement.tokens_per_s if option.placement else None
-    expected = f"about {rate(speed)} tokens/s" if speed is not None else "speed unknown"
+    expected = f"about {units.rate(speed)} tokens/s" if speed is not None else "speed unknown"
     about = "about " if not all(model.checked for model in option.missing) else ""
     to_come = f"{about}{units.size(option.download_bytes)} to download" if option.missing else "on disk"
     return f"{names(option)}: {expected}, {to_come}"

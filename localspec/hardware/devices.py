@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from math import ceil
 from pathlib import Path
-from typing import TYPE_CHECKING, assert_never
+from typing import TYPE_CHECKING
 
 import psutil
 
@@ -26,6 +26,7 @@ PATIENCE_S = 60.0
 """The first start of a driver may take long: it may have to compile for the card."""
 _KINDS: dict[str, DeviceKind] = {"cpu": "cpu", "gpu": "gpu", "igpu": "integrated"}
 _GENERATIONS = {"2.5": 1, "5.0": 2, "8.0": 3, "16.0": 4, "32.0": 5, "64.0": 6}  # PCIe, by GT/s per lane
+_LIMITLESS = 2**60  # the first kind of control groups writes a huge number for "no limit"
 _TOLD_BY_NVML = "who uses it, its power limit, temperature and possible rate"
 
 
@@ -56,13 +57,10 @@ def look(timeout_s: float = PATIENCE_S, *, here: bool = False) -> Sight:
     found, cards, trouble = Found(), nvml.Cards(), ""
     try:
         for answer in _ask() if here else values_of(_ask, timeout_s):
-            match answer:
-                case Found():
-                    found = answer
-                case nvml.Cards():
-                    cards = answer
-                case _:
-                    assert_never(answer)
+            if isinstance(answer, Found):
+                found = answer
+            else:
+                cards = answer
     except LocalSpecError as error:
         trouble = str(error)
     from localspec.llama.library import physical_cores
@@ -81,12 +79,12 @@ def _ask() -> Iterator[Found | nvml.Cards]:
 
 
 def describe(
-    found: Found, cards: nvml.Cards, cpu: Processor, environment: Mapping[str, str], trouble: str = ""
+    found: Found, cards: nvml.Cards, cpu: Machine, environment: Mapping[str, str], trouble: str = ""
 ) -> Machine:
     """Put together what was found; `trouble` is what kept something from being found."""
     every: list[DeviceInfo] = []
-    notes = list(cpu.limits)
-    processor = replace(cpu.device, features=found.features.get("CPU", ()))
+    notes = list(cpu.notes)
+    processor = replace(cpu.devices[0], features=found.features.get("CPU", ()))
     places: set[str] = set()
     cuda = 0
     for device in found.devices:
@@ -172,19 +170,11 @@ def _renumbered(name: str, number: int, environment: Mapping[str, str]) -> str:
     return f"{name} is number {number} of nvidia-smi{why}"
 
 
-_LIMITLESS = 2**60  # the first kind of control groups writes a huge number for "no limit"
+def processor(cores: int, root: Path = Path("/")) -> Machine:
+    """Look at the processor, which has so many physical cores for us; `root` holds /proc and /sys.
 
-
-@dataclass(frozen=True, slots=True)
-class Processor:
-    """What this program may use of it; `limits` says in words what a container takes away."""
-
-    device: DeviceInfo
-    limits: tuple[str, ...] = ()
-
-
-def processor(cores: int, root: Path = Path("/")) -> Processor:
-    """Look at the processor, which has so many physical cores for us; `root` holds /proc and /sys."""
+    Notes say what a container takes away.
+    """
     memory = psutil.virtual_memory()
     total, free, limits = memory.total, memory.available, []
     for limit, used in _memory_limits(root):
@@ -200,7 +190,7 @@ def processor(cores: int, root: Path = Path("/")) -> Processor:
         limits.append(f"this program may use {share:g} of {cores} cores: the limit of its container")
         cores = max(1, ceil(share))
     device = DeviceInfo("CPU", "cpu", "CPU", "", total, free, cores, _sockets(root))
-    return Processor(device, tuple(limits))
+    return Machine((device,), notes=tuple(limits))
 
 
 def _sockets(root: Path) -> int:

@@ -28,21 +28,16 @@ def measure_rates(machine: Machine, seconds: float = 8.0, on_progress: Progress 
     What cannot be measured is a note.
     """
     work = jobs(machine.devices)
-    rates: list[MemoryRate] = []
-    links: list[LinkRate] = []
-    troubles: list[str] = []
-    for done, answer in enumerate(_answers(work, seconds), 1):
-        match answer:
-            case MemoryRate():
-                rates.append(answer)
-            case LinkRate():
-                links.append(answer)
-            case Refused():
-                troubles.append(f"{answer.job} could not be measured: {answer.reason}")
-        if on_progress is not None and not on_progress(done / len(work)):
+    answers: list[Measured | Refused] = []
+    for answer in _answers(work, seconds):
+        answers.append(answer)
+        if on_progress is not None and not on_progress(len(answers) / len(work)):
             raise Cancelled
-    measured = replace(machine, rates=tuple(rates), links=tuple(links))
-    return _judged(replace(measured, notes=(*machine.notes, *troubles)))
+    rates = tuple(answer for answer in answers if isinstance(answer, MemoryRate))
+    links = tuple(answer for answer in answers if isinstance(answer, LinkRate))
+    refused = (answer for answer in answers if isinstance(answer, Refused))
+    troubles = (f"{answer.job} could not be measured: {answer.reason}" for answer in refused)
+    return _judged(replace(machine, rates=rates, links=links, notes=(*machine.notes, *troubles)))
 
 
 def known_machine(

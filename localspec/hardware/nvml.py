@@ -64,13 +64,13 @@ def look_through(library: Library) -> Cards:
     except Exception as error:  # noqa: BLE001 - a broken driver fails in its own ways; nothing depends on it
         return Cards(trouble=f"NVIDIA's driver does not answer ({_words(error)})")
     try:
-        driver = _Asked(library).answer(library.nvmlSystemGetDriverVersion) or ""
+        driver = _answer(library.nvmlSystemGetDriverVersion) or ""
         cards = tuple(_card(library, number) for number in range(library.nvmlDeviceGetCount()))
         return Cards(cards, _text(driver))
     except Exception as error:  # noqa: BLE001 - as above
         return Cards(trouble=f"NVIDIA's driver does not answer ({_words(error)})")
     finally:
-        _Asked(library).answer(library.nvmlShutdown)
+        _answer(library.nvmlShutdown)
 
 
 def match(bus_id: str, position: int, cards: Iterable[Card], visible: str | None) -> Card | None:
@@ -103,31 +103,28 @@ def _named(entry: str, cards: tuple[Card, ...]) -> Card | None:
     return found[0] if len(found) == 1 else None
 
 
-class _Asked:
-    """Asks one question after the other, and remembers which were not answered."""
-
-    def __init__(self, library: Library) -> None:
-        self._library = library
-        self.missing: list[str] = []
-
-    def answer(self, question: Callable[..., Answer], *arguments: object, what: str = "") -> Answer:
-        """Return the answer; None, and a note of `what` is missing, where there is none."""
-        try:
-            return question(*arguments)
-        except Exception as error:  # noqa: BLE001 - NVMLError, or a binding that lacks or cannot read something
-            if what:
-                self.missing.append(f"{what} ({_words(error)})")
-            return None
+def _answer(
+    question: Callable[..., Answer], *arguments: object, what: str = "", missing: list[str] | None = None
+) -> Answer:
+    """Return the answer; None, and a note of `what` is `missing`, where there is none."""
+    try:
+        return question(*arguments)
+    except Exception as error:  # noqa: BLE001 - NVMLError, or a binding that lacks or cannot read something
+        if what and missing is not None:
+            missing.append(f"{what} ({_words(error)})")
+        return None
 
 
 def _card(library: Library, number: int) -> Card:
-    asked = _Asked(library)
-    handle = asked.answer(library.nvmlDeviceGetHandleByIndex, number, what="everything but its memory")
+    missing: list[str] = []
+    handle = _answer(
+        library.nvmlDeviceGetHandleByIndex, number, what="everything but its memory", missing=missing
+    )
     if handle is None:
-        return Card(number, device=replace(UNKNOWN, missing=tuple(asked.missing)))
+        return Card(number, device=replace(UNKNOWN, missing=tuple(missing)))
 
     def ask(function: str, what: str = "", *more: object) -> Answer:
-        return asked.answer(lambda: getattr(library, function)(handle, *more), what=what)
+        return _answer(lambda: getattr(library, function)(handle, *more), what=what, missing=missing)
 
     pci = ask("nvmlDeviceGetPciInfo", "its place on the bus")
     power = ask("nvmlDeviceGetEnforcedPowerLimit", "its power limit")
@@ -150,7 +147,7 @@ def _card(library: Library, number: int) -> Card:
         number,
         _text(ask("nvmlDeviceGetUUID") or ""),
         _plain_bus_id(_text(pci.busId)) if pci is not None else "",
-        replace(device, missing=tuple(asked.missing)),
+        replace(device, missing=tuple(missing)),
     )
 
 
@@ -178,7 +175,7 @@ def _program(library: Library, pid: int) -> str:
     try:
         return str(psutil.Process(pid).name())
     except psutil.Error:
-        name = _Asked(library).answer(library.nvmlSystemGetProcessName, pid)
+        name = _answer(library.nvmlSystemGetProcessName, pid)
         return _text(name).replace("\\", "/").rsplit("/", 1)[-1] if name else "unknown program"
 
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
-from localspec.hardware.device_info import DeviceInfo
-from localspec.hardware.devices import Found, Processor
+from localspec.hardware.device_info import DeviceInfo, Machine
+from localspec.hardware.devices import Found
 from localspec.llama.backends import BackendDevice
 
 GIB = 2**30
@@ -92,7 +92,7 @@ def cuda(number: int, bus_id: str = "", name: str = "a card") -> BackendDevice:
     return BackendDevice(f"CUDA{number}", name, "gpu", 24 * GIB, 20 * GIB, bus_id, "CUDA")
 
 
-PROCESSOR = Processor(DeviceInfo("CPU", "cpu", "CPU", "", 64 * GIB, 48 * GIB, cores=8, sockets=1))
+PROCESSOR = Machine((DeviceInfo("CPU", "cpu", "CPU", "", 64 * GIB, 48 * GIB, cores=8, sockets=1),))
 CPU = BackendDevice("CPU", "a processor", "cpu", 64 * GIB, 60 * GIB, "", "CPU")
 
 

@@ -197,10 +197,10 @@ def test_a_container_limits_memory_and_cores(tmp_path: Path, kind: str) -> None:
             },
         )
     seen = processor(16, tmp_path)
-    device = seen.device
+    device = seen.devices[0]
     assert (device.cores, device.memory_total, device.memory_free) == (2, 512 * mib, 312 * mib)
-    assert "may use 0.5 of" in seen.limits[0]
-    assert seen.limits[1] == "this program may use 1.5 of 16 cores: the limit of its container"
+    assert "may use 0.5 of" in seen.notes[0]
+    assert seen.notes[1] == "this program may use 1.5 of 16 cores: the limit of its container"
 
 
 def test_without_limits_everything_may_be_used(tmp_path: Path) -> None:
@@ -208,8 +208,8 @@ def test_without_limits_everything_may_be_used(tmp_path: Path) -> None:
     write(tmp_path, {"proc/self/cgroup": "0::/\n", "proc/cpuinfo": cpuinfo})
     write(tmp_path, {"sys/fs/cgroup/memory.max": "max\n", "sys/fs/cgroup/cpu.max": "max 100000\n"})
     seen = processor(16, tmp_path)
-    assert (seen.device.cores, seen.device.sockets, seen.limits) == (16, 2, ())
-    assert seen.device.memory_total == psutil.virtual_memory().total
+    assert (seen.devices[0].cores, seen.devices[0].sockets, seen.notes) == (16, 2, ())
+    assert seen.devices[0].memory_total == psutil.virtual_memory().total
 
 
 def test_nothing_found_is_a_processor_still() -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
@@ -23,6 +25,14 @@ _STEP, _SMALLEST = 256, 512  # tokens of context
 _QUANT_BITS = {
     "Q8_0": 8.5, "Q6_K": 6.57, "Q5_K_M": 5.69, "Q4_K_M": 4.85, "IQ4_XS": 4.3, "Q3_K_M": 3.91, "Q2_K": 3.35,
 }  # fmt: skip
+
+Reserve = tuple[tuple[str, int], ...]
+_SIZE = re.compile(r"(\d{1,18}(?:\.\d+)?)\s*([a-z]*)", re.IGNORECASE)
+_UNITS = {
+    "": 1, "b": 1, "k": 2**10, "kib": 2**10, "m": 2**20, "mib": 2**20, "g": 2**30, "gib": 2**30, "t": 2**40,
+    "tib": 2**40, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
+}  # fmt: skip
+_EXAMPLE = "for instance --reserve 0=1GiB,1=2GiB,cpu=4GiB"
 
 GIB = 2**30
 CARD_RESERVE = GIB // 2
@@ -51,7 +61,7 @@ class MemoryBudget:
         self.devices = {device.id: device for device in machine.devices}
         if PROCESSOR not in self.devices:
             raise UserError("no processor was seen among the devices", "run `localspec doctor`")
-        given = dict(reserve)
+        given = dict(reserve_on(machine, reserve))
         self.reserve = {name: given.get(name, usual_reserve(device)) for name, device in self.devices.items()}
         self.free = {
             name: max(0, device.memory_free - self.reserve[name]) for name, device in self.devices.items()
@@ -113,18 +123,16 @@ class LayerSizes:
         """Give the last device as many of the last layers as fit, then the one before it, `most` in all."""
         end = len(self._up_to) - 1
         lowest = end - most
-        taken: list[str] = []
-        counts: list[int] = []
+        counts: dict[str, int] = {}
         for device in reversed(devices):
-            free = left[device] - self.compute - (0 if taken else self.output)
+            free = left[device] - self.compute - (0 if counts else self.output)
             start = end
             while start > lowest and self._up_to[end] - self._up_to[start - 1] <= free:
                 start -= 1
             if start < end:
-                taken.append(device)
-                counts.append(end - start)
+                counts[device] = end - start
             end = start
-        return LayerSplit(tuple(reversed(taken)), tuple(reversed(counts)))
+        return LayerSplit(tuple(reversed(counts)), tuple(reversed(counts.values())))
 
 
 def by_shares(devices: tuple[str, ...], shares: Sequence[float], gpu_layers: int, layers: int) -> LayerSplit:
@@ -153,7 +161,7 @@ def check_fit(
     From `models`, of which those are the needs, follow the ways out that the error names.
     """
     needs = tuple(needs)
-    budget = MemoryBudget(machine, reserve_on(machine, reserve))
+    budget = MemoryBudget(machine, reserve)
     shortages = budget.shortages(needs)
     if not shortages:
         return
@@ -197,12 +205,13 @@ def _fits(models: Models, budget: MemoryBudget) -> bool:
 
 
 def _smaller_context(models: Models, budget: MemoryBudget) -> str:
-    def fits(steps: int) -> bool:
-        context = steps * _STEP
-        return _fits(tuple((shape, replace(request, context=context)) for shape, request in models), budget)
+    def lacks(context: int) -> bool:
+        smaller = ((shape, replace(request, context=context)) for shape, request in models)
+        return not _fits(tuple(smaller), budget)
 
-    best = _most(fits, _SMALLEST // _STEP, (max(request.context for _, request in models) - 1) // _STEP)
-    return f"take a context of {best * _STEP:,} tokens (-c {best * _STEP})" if best else ""
+    sizes = range(_SMALLEST, max(request.context for _, request in models), _STEP)
+    fitting = sizes[: bisect_left(sizes, True, key=lacks)]
+    return f"take a context of {fitting[-1]:,} tokens (-c {fitting[-1]})" if fitting else ""
 
 
 def _smaller_quant(models: Models, budget: MemoryBudget) -> str:
@@ -232,13 +241,9 @@ def _one_less(
     """Take a layer from the card that lacks most."""
     models = ((shape, replace(request, split=split)), *rest)
     left = budget.left(need for shape, request in models for need in estimate(shape, request))
-    used = [at for at, count in enumerate(split.layers) if count]
-    at = min(used, key=lambda at: left[split.devices[at]])
-    layers = tuple(count - (number == at) for number, count in enumerate(split.layers))
-    kept = [number for number, count in enumerate(layers) if count]
-    return LayerSplit(
-        tuple(split.devices[number] for number in kept), tuple(layers[number] for number in kept)
-    )
+    layers = Counter(dict(zip(split.devices, split.layers, strict=True)))
+    layers[min(+layers, key=left.__getitem__)] -= 1
+    return LayerSplit(tuple(+layers), tuple((+layers).values()))
 
 
 def _scaled(shape: ModelShape, factor: float) -> ModelShape:
@@ -248,26 +253,6 @@ def _scaled(shape: ModelShape, factor: float) -> ModelShape:
         input_bytes=int(shape.input_bytes * factor),
         output_bytes=int(shape.output_bytes * factor),
     )
-
-
-def _most(fits: Callable[[int], bool], low: int, high: int) -> int:
-    """Return the largest number from `low` to `high` that fits, 0 if none does."""
-    if high < low or not fits(low):
-        return 0
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle - 1)
-    return low
-
-
-Reserve = tuple[tuple[str, int], ...]
-
-_SIZE = re.compile(r"(\d{1,18}(?:\.\d+)?)\s*([a-z]*)", re.IGNORECASE)
-_UNITS = {
-    "": 1, "b": 1, "k": 2**10, "kib": 2**10, "m": 2**20, "mib": 2**20, "g": 2**30, "gib": 2**30, "t": 2**40,
-    "tib": 2**40, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
-}  # fmt: skip
-_EXAMPLE = "for instance --reserve 0=1GiB,1=2GiB,cpu=4GiB"
 
 
 def parse_reserve(text: str) -> Reserve:

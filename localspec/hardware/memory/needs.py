@@ -29,8 +29,6 @@ _FLOAT, _HALF = 4, 2
 _PER_TOKEN = 32  # positions, ids and the like
 DEFAULT_CONTEXT = 8192  # models trained on 128k tokens would ask for many GiB of cache
 _FLOATS = ("f32", "f16", "bf16")
-_MAX_FAN_OUT = 16
-_TIMEOUT_S = 120.0  # a header on a slow disk, a driver that starts
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,8 +219,8 @@ def exact(
     target: ModelOptions,
     draft: ModelOptions | None = None,
     *,
-    max_fan_out: int = _MAX_FAN_OUT,
-    timeout_s: float = _TIMEOUT_S,
+    max_fan_out: int = 16,
+    timeout_s: float = 120.0,  # a header on a slow disk, a driver that starts
 ) -> tuple[Needs, ...]:
     """Return what the target takes of each device, and what the draft model takes.
 

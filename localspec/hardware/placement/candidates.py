@@ -23,7 +23,7 @@ from localspec.decoding.speed_model import (
 from localspec.errors import UserError
 from localspec.hardware.bandwidth import PROCESSOR, Rates
 from localspec.hardware.device_info import Machine
-from localspec.hardware.memory.budget import LayerSizes, MemoryBudget, Shortage, by_shares, reserve_on
+from localspec.hardware.memory.budget import LayerSizes, MemoryBudget, Shortage, by_shares
 from localspec.hardware.memory.needs import (
     DEFAULT_CONTEXT,
     DeviceNeed,
@@ -103,7 +103,7 @@ class PlacementSearch:
         self._at: dict[int, tuple[PlacementCandidate, ...]] = {}
         self.constraints = constraints
         self.rates = Rates(machine)
-        self.budget = MemoryBudget(machine, reserve_on(machine, constraints.reserve))
+        self.budget = MemoryBudget(machine, constraints.reserve)
         self.cannot_rewind = any(shape is not None and is_recurrent(shape) for shape in models)
         self.cores = max(1, self.budget.devices[PROCESSOR].cores)
         self._passes = Passes(self.target, self.rates, self.cores)
@@ -298,26 +298,24 @@ class PlacementSearch:
             speeds = (asked, *(speed for speed in speeds if speed is not asked))
         return speeds
 
-    def uses_processor(self, shape: ModelShape, split: LayerSplit) -> bool:
-        """Tell whether the processor computes layers of a model."""
+    def uses_processor(self, shape: ModelShape | None, split: LayerSplit | None) -> bool:
+        """Tell whether the processor computes layers of a model, if it is open."""
+        if shape is None or split is None:
+            return False
         return not split.devices or split.on_cards < len(shape.layers)
 
     def threads(self, target: LayerSplit, draft: LayerSplit | None) -> Threads:
         """Return who gets how many cores; a model on cards needs one to feed them."""
         constraints, wanted = self.constraints, self.constraints.threads or self.cores
         target_works = self.uses_processor(self.target, target)
+        draft_works = self.uses_processor(self.draft, draft)
+        if target_works and draft_works:
+            together = shared_cores(wanted, constraints.draft_threads)
+            alone = (wanted, constraints.draft_threads or wanted)
+            return Threads(alone, together, take_turns=sum(together) > self.cores)
         for_target = wanted if target_works else constraints.threads or 1
-        if draft is None or self.draft is None:
-            return Threads((for_target, 1), (for_target, 1))
-        if not self.uses_processor(self.draft, draft):
-            both = (for_target, constraints.draft_threads or 1)
-            return Threads(both, both)
-        if not target_works:
-            both = (for_target, constraints.draft_threads or max(1, self.cores - 1))
-            return Threads(both, both)
-        together = shared_cores(wanted, constraints.draft_threads)
-        alone = (wanted, constraints.draft_threads or wanted)
-        return Threads(alone, together, take_turns=sum(together) > self.cores)
+        for_draft = constraints.draft_threads or (max(1, self.cores - 1) if draft_works else 1)
+        return Threads((for_target, for_draft), (for_target, for_draft))
 
 
 def _contexts(target: ModelShape, asked: int) -> tuple[int, ...]:
