@@ -39,30 +39,6 @@ _CONTENDERS = {
     "third": "the third best",
     "llama.cpp": "llama.cpp's defaults",
 }
-_REPORT_CONTENDERS = {
-    "plain": "plain decoding",
-    "best": "study's best",
-    "second": "study's second",
-    "third": "study's third",
-    "llama.cpp": "llama.cpp's defaults",
-}
-SETTINGS = {
-    "mode": "mode",
-    "draft_length": "draft length",
-    "fan_out_budget": "fan-out budget",
-    "fan_out_shape": "fan-out shape",
-    "draft_temperature": "draft temperature",
-    "saguaro_c": "Saguaro's C",
-    "acceptance": "acceptance rule",
-    "min_confidence": "confidence stop",
-    "fallback": "fallback of the draft model",
-}
-_UNUSED = {
-    "off": frozenset(SETTINGS) - {"mode"},
-    "ngram": frozenset(SETTINGS) - {"mode", "draft_length", "min_confidence"},
-    "sd": frozenset({"fan_out_budget", "fan_out_shape", "saguaro_c"}),
-    "ssd": frozenset[str](),
-}
 UNKNOWN = "–"
 
 
@@ -141,11 +117,6 @@ def parameters(count: float) -> str:
     return f"{count:,.0f}"
 
 
-def low_to_high(estimate: Interval, digits: int = 1) -> str:
-    """Return the ends of an interval as the report writes them."""
-    return f"{fixed(estimate.low, digits)} to {fixed(estimate.high, digits)}"
-
-
 def interval(estimate: Interval) -> str:
     """Return where a rate lies with 95% confidence."""
     return f"{figure(estimate.low)}-{figure(estimate.high)}"
@@ -159,37 +130,6 @@ def gain_interval(estimate: Interval) -> str:
 def mode_name(mode: str) -> str:
     """Return a mode as the screen writes it."""
     return SHORT_MODES.get(mode, mode.upper())
-
-
-def brief(settings: EngineSettings) -> str:
-    """Return the mode and its sizes as the report names them."""
-    if settings.mode == "off":
-        return "plain decoding"
-    ahead = f", budget {settings.fan_out_budget}" if settings.mode == "ssd" else ""
-    return f"{mode_name(settings.mode)}, K {settings.draft_length}{ahead}"
-
-
-def setting_value(settings: EngineSettings, name: str) -> str:
-    """Return the value of a setting as the report writes it; a dash where the mode does not use it."""
-    if name in _UNUSED[settings.mode]:
-        return UNKNOWN
-    value = getattr(settings, name)
-    if name == "mode":
-        return mode_name(value)
-    if value is None:
-        return "by measured costs"
-    return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def contender_words(name: str) -> str:
-    """Return how the report calls a contender, or a mode."""
-    return _REPORT_CONTENDERS.get(name) or mode_name(name)
-
-
-def contender_name(contender: ConfirmedContender) -> str:
-    """Return how the report calls a way of decoding, and its settings."""
-    name = _REPORT_CONTENDERS.get(contender.name, contender.name)
-    return name if contender.settings.mode == "off" else f"{name}: {brief(contender.settings)}"
 
 
 def mode_words(settings: EngineSettings) -> str:

@@ -17,7 +17,7 @@ from localspec.errors import StoreError
 from localspec.tuning.events import ConfirmedContender, RankCurve, TaskResult
 from localspec.tuning.report.data import LandscapeCell, ReportInput, TaskReport
 from localspec.tuning.report.page import render, write_report
-from localspec.tuning.words import fixed, milliseconds, parameters, percent, setting_value
+from localspec.tuning.words import fixed, milliseconds, parameters, percent
 from localspec.types import EngineSettings, Interval
 from tests.tuning.report_sample import sample
 
@@ -123,9 +123,13 @@ def test_the_chosen_bar_and_the_chosen_cell_are_marked() -> None:
     assert len(rings) == 2
 
 
+def settings_told(given: ReportInput) -> dict[str | None, list[str | None]]:
+    (section,) = (each for each in root_of(render(given)).iter("section") if each.get("id") == "settings")
+    return {row[0].text: [cell.text for cell in row[1:]] for row in section.iter("tr")}
+
+
 def test_settings_that_a_mode_does_not_use_are_dashes() -> None:
-    (section,) = (each for each in root_of(render(sample())).iter("section") if each.get("id") == "settings")
-    rows = {row[0].text: [cell.text for cell in row[1:]] for row in section.iter("tr")}
+    rows = settings_told(sample())
     assert rows["mode"] == ["SSD", "SD"]
     assert rows["fan-out budget"] == ["12", "–"]
     assert rows["draft temperature"] == ["0.85", "1.25"]
@@ -299,8 +303,9 @@ def test_the_report_is_written_in_one_step_for_its_owner(tmp_path: Path) -> None
 
 def test_every_setting_that_a_mode_uses_is_told() -> None:
     settings = EngineSettings("ngram", 5, min_confidence=0.4)
-    assert [setting_value(settings, name) for name in ("mode", "min_confidence", "fan_out_budget")] == [
-        "n-gram", "0.4", "–"
+    rows = settings_told(only(bare(settings, ())))
+    assert [rows[name] for name in ("mode", "draft length", "confidence stop", "fan-out budget")] == [
+        ["n-gram"], ["5"], ["0.4"], ["–"]
     ]  # fmt: skip
 
 

@@ -9,28 +9,32 @@ from pathlib import Path
 from localspec.storage.paths import write_atomically
 from localspec.tuning.events import ConfirmedContender, TaskResult
 from localspec.tuning.report.data import ReportInput
-from localspec.tuning.report.figures import cost_figures, prediction_figure, task_figures
+from localspec.tuning.report.figures import (
+    agreement,
+    best_so_far,
+    lowest,
+    mean_hits,
+    nearest,
+    power_law,
+    told_ranks,
+)
 from localspec.tuning.report.svg import FOLDER, rendered
-from localspec.tuning.words import SETTINGS, setting_value
 
 DRIFT = 0.05  # more than this is told at the top
+_COMPUTED = agreement, best_so_far, lowest, mean_hits, nearest, power_law, told_ranks
 
 
 def render(given: ReportInput) -> str:
     """Return the report as HTML with inline style and inline SVG, nothing to fetch and nothing to run."""
-    chosen = [task.result.settings for task in given.tasks]
     return rendered(
         FOLDER / "page.html.j2",
         given=given,
         calls=_calls(given),
         chosen=_chosen,
-        costs=list(cost_figures(given.costs, has_draft=given.draft is not None)),
         drifts=list(_drifts(given)),
-        figures={task.result.task: list(task_figures(task)) for task in given.tasks},
         is_doubtful=lambda drift: _doubt(drift) > DRIFT,
         named=_named,
-        prediction=prediction_figure(given),
-        settings=[(SETTINGS[name], *(setting_value(each, name) for each in chosen)) for name in SETTINGS],
+        **{each.__name__: each for each in _COMPUTED},
     )
 
 

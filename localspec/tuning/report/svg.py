@@ -6,26 +6,16 @@ Drawn here: pygal, the one kept-up small library, has no heatmap, no whiskers an
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cache
-from math import ceil, floor, isfinite, log2, log10
+from math import ceil, floor, isfinite, log2, log10, nan
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from localspec.tuning.words import (
-    brief,
-    contender_name,
-    contender_words,
-    fixed,
-    low_to_high,
-    milliseconds,
-    mode_name,
-    parameters,
-    percent,
-)
+from localspec.tuning.words import fixed, milliseconds, mode_name, parameters, percent
 from localspec.units import memory
 
 Point = tuple[float, float]
@@ -41,6 +31,7 @@ _FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff\ufffe\ufff
 def _environment(folder: Path) -> Environment:
     found = Environment(
         autoescape=True,
+        extensions=["jinja2.ext.do"],
         finalize=_written,
         keep_trailing_newline=True,
         loader=FileSystemLoader([folder, FOLDER]),
@@ -48,10 +39,13 @@ def _environment(folder: Path) -> Environment:
         trim_blocks=True,
         undefined=StrictUndefined,
     )
-    found.globals |= {"Axis": Axis, "Scale": Scale, "WIDTH": WIDTH, "HEIGHT": HEIGHT, "LETTER": LETTER}
+    found.globals |= {"WIDTH": WIDTH, "HEIGHT": HEIGHT, "LETTER": LETTER, "nan": nan}
     found.globals |= {"LEFT": LEFT, "RIGHT": RIGHT, "TOP": TOP, "BOTTOM": BOTTOM}
+    functions = Axis, Chart, Mark, Scale, Series, enumerate, line_chart
+    found.globals |= {each.__name__: each for each in functions}
     found.tests["finite"] = isfinite
-    found.filters |= {each.__name__: each for each in _FILTERS}
+    filters = clipped, finite, fixed, memory, milliseconds, mode_name, parameters, percent
+    found.filters |= {each.__name__: each for each in filters}
     return found
 
 
@@ -101,21 +95,6 @@ def doubling_ticks(low: float, high: float) -> tuple[float, ...]:
     """Return the powers of two that enclose a positive range; at least two of them."""
     first, last = floor(log2(low)), ceil(log2(max(low, high)))
     return tuple(2.0**power for power in range(first, max(last, first + 1) + 1))
-
-
-_FILTERS: tuple[Callable[..., str], ...] = (
-    brief,
-    clipped,
-    contender_name,
-    contender_words,
-    fixed,
-    low_to_high,
-    memory,
-    milliseconds,
-    mode_name,
-    parameters,
-    percent,
-)
 
 
 @dataclass(frozen=True, slots=True)
