@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from localspec.app import figures
@@ -249,18 +250,8 @@ class Dialogue:
         }
 
     def _help(self, _argument: str) -> None:
-        say(
-            f"/mode [{'|'.join(MODES)}]  show or change the decoding mode\n"
-            "/stats             figures of the last answer; also switches a line after each on or off\n"
-            "/regen             write the last answer anew\n"
-            "/undo              take back the last question and its answer\n"
-            "/clear             start over\n"
-            "/system [TEXT]     show or set the system prompt; /system - removes it\n"
-            "/temp [N]          show or set the temperature\n"
-            "/color             mark tokens by origin, or stop it\n"
-            "/exit              leave, as Ctrl+D does\n"
-            'Ctrl+C stops an answer. A line ending in \\ goes on in the next; """ opens and closes a block.'
-        )
+        text = Path(__file__).with_name("chat_commands.txt").read_text(encoding="utf-8")
+        say(text.format(modes="|".join(MODES)).rstrip("\n"))
 
     def _mode(self, argument: str) -> None:
         if argument and argument not in MODES:

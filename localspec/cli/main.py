@@ -7,47 +7,11 @@ import sys
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from importlib import import_module
+from pathlib import Path
 
 from localspec.cli.shared.console import exit_code, is_terminal
 from localspec.errors import UserError
 from localspec.version import __version__
-
-USAGE = """\
-usage: localspec [VERB] [FLAGS] ["QUESTION"]
-
-A local chat assistant that lets a small model guess ahead of a large one, without changing what it says.
-
-verbs:
-  run        answer one question and leave; the question may be piped in
-  chat       talk line by line
-  history    list, search, export and import earlier chats
-  profiles   list, show, edit and copy what the assistant is told, per kind of work
-  verify     check on your own models that speculation changes nothing
-  bench      compare how fast every mode is, and llama.cpp's own server
-
-  setup      find, fetch and place the right models for this machine
-  tune       find the fastest settings for each kind of work on this machine
-  recommend  rank pairs of models that fit this machine
-  models     list the models on disk
-  show       tell what a model is, and what memory it takes
-  pair       find drafts that can serve a model
-  pull       download a model
-  rm         delete a model
-  plan       tell where models would sit, and why
-  devices    show what this machine has, and how fast it is
-  doctor     look for what is wrong, and tell how to mend it
-
-Without a verb: a question is answered as by `run`; without a question the chat screen opens.
-
-  localspec
-  localspec "Why is the sky blue?"
-  cat notes.txt | localspec run "Summarise this:"
-  localspec -m large.gguf -md small.gguf
-
-  --list-devices    list the devices that models can sit on
-  --version         print the version
-  -h, --help        print this; `localspec VERB --help` lists the flags of a verb
-"""
 
 Verb = Callable[[Sequence[str]], int]
 VERBS = (
@@ -78,7 +42,7 @@ def _open_missing_streams() -> None:
 def _dispatch(argv: Sequence[str], open_screen: Verb) -> int:
     first = argv[0] if argv else ""
     if first in ("-h", "--help", "help"):
-        sys.stdout.write(USAGE)
+        sys.stdout.write(Path(__file__).with_name("usage.txt").read_text(encoding="utf-8"))
         return 0
     if first == "--version":
         sys.stdout.write(f"localspec {__version__}\n")
