@@ -21,8 +21,8 @@ from localspec.types import TaskType
 from localspec.units import ago
 
 if TYPE_CHECKING:
-    from localspec.storage.pair_identity import Identity, ModelFacts
-    from localspec.storage.tuned_settings import Kept, LoadOptions, Recalled, TunedTask
+    from localspec.storage.pair_identity import Identity
+    from localspec.storage.tuned_settings import Kept, LoadOptions, TunedTask
 
 _WITHOUT_DRAFT = ("off", "ngram")
 Place = Callable[[argparse.Namespace, PairOptions], PairOptions]
@@ -58,21 +58,21 @@ class KnownPair:
         from localspec.storage.tuned_settings import everything, recall_workplace
 
         kept, self._trouble = everything()
-        if self._args.mode in _WITHOUT_DRAFT or not _is_tuned(pair, kept):
+        if self._args.mode in _WITHOUT_DRAFT or not kept or not _is_tuned(pair, kept):
             return place(self._args, pair)
-        from localspec.app.tuning import MAX_FAN_OUT, at_workplace, identity_of
+        from localspec.app.tuning import MAX_FAN_OUT, identity_of, loaded_with
 
         pair = replace(pair, max_fan_out=max(pair.max_fan_out, MAX_FAN_OUT))
-        seated = place(_with_mode(self._args, MODES[0]), pair)
-        if pair.draft is not None and seated.draft is None:
+        placed = place(argparse.Namespace(**vars(self._args) | {"mode": MODES[0]}), pair)
+        if pair.draft is not None and placed.draft is None:
             with suppress(UserError):  # there is no room for both
-                seated = place(_with_mode(self._args, "sd"), pair)
-        self._identity = identity = identity_of(seated, here=self._here)
+                placed = place(argparse.Namespace(**vars(self._args) | {"mode": "sd"}), pair)
+        self._identity = identity = identity_of(placed, here=self._here)
         found = recall_workplace(identity)
-        return seated if found is None else at_workplace(seated, without_given(found, self._args))
+        return placed if found is None else loaded_with(without_given(found, self._args), placed)
 
     def _recall(self, task: TaskType) -> TunedChoice | None:
-        """Return what was tuned for a task, and what has changed since."""
+        """Return what was tuned for a task; what holds for other files, places or devices is not used."""
         if self._trouble:
             return TunedChoice(None, "", self._trouble)
         if self._identity is None:
@@ -80,9 +80,14 @@ class KnownPair:
         from localspec.storage.tuned_settings import recall
 
         recalled = recall(self._identity, task)
-        if recalled.tuned is None:
+        tuned, notice = recalled.tuned, ""
+        if tuned is None:
             return None
-        return _judged(recalled, recalled.tuned, self._identity)
+        if recalled.stale:
+            notice = f"tuned settings for {task}: {recalled.stale[0]}; run `localspec tune --task {task}`"
+            if not _only_programs_changed(tuned, self._identity):
+                return TunedChoice(None, "", notice)
+        return TunedChoice(tuned.settings, reason(tuned, datetime.now(UTC)), notice)
 
     def _learn(self, answered: Answered) -> None:
         """Count an answer in; trouble with that is for the log alone."""
@@ -103,19 +108,13 @@ class KnownPair:
 
 def _is_tuned(pair: PairOptions, kept: Sequence[Kept]) -> bool:
     """Tell whether there are settings for these models, wherever they may have sat."""
+    from localspec.storage.tuned_settings import same_pair
+
     try:
-        now = _files(pair) if kept else None
+        now = _files(pair)
     except ModelFileError:  # whoever opens it has more to say
         return False
-    return now is not None and any(
-        _same(known.identity.target, now.target) and _same(known.identity.draft, now.draft) for known in kept
-    )
-
-
-def _same(kept: ModelFacts | None, now: ModelFacts | None) -> bool:
-    if kept is None or now is None:
-        return kept is now
-    return kept.path == now.path or kept.fingerprint == now.fingerprint
+    return any(same_pair(known.identity, now) for known in kept)
 
 
 def _files(pair: PairOptions) -> Identity:
@@ -125,10 +124,6 @@ def _files(pair: PairOptions) -> Identity:
     return identify(pair.target, pair.draft, None, MachineFacts("", 0))
 
 
-def _with_mode(args: argparse.Namespace, mode: str) -> argparse.Namespace:
-    return argparse.Namespace(**{**vars(args), "mode": mode})
-
-
 def without_given(found: LoadOptions, args: argparse.Namespace) -> LoadOptions:
     """Return how a pair is best opened, less what flags say."""
     usual = type(found)()
@@ -136,28 +131,17 @@ def without_given(found: LoadOptions, args: argparse.Namespace) -> LoadOptions:
 
 
 def settled(args: argparse.Namespace) -> tuple[str, ...]:
-    """Return what of a workplace flags say."""
-    draft_seat = (args.device_draft, getattr(args, "gpu_layers_draft", None))
+    """Return which fields of `LoadOptions` flags say."""
+    draft_devices = (args.device_draft, getattr(args, "gpu_layers_draft", None))
     given = {
         "threads": bool(args.threads),
         "draft_threads": args.threads_draft is not None,
         "micro_batch": args.ubatch_size is not None,
         "draft_flash_attention": args.flash_attn is not None,
         "draft_kv_type": (args.cache_type_k_draft, args.cache_type_v_draft) != (None, None),
-        "draft_on_cpu": draft_seat != (None, None),
+        "draft_on_cpu": draft_devices != (None, None),
     }
     return tuple(name for name, is_given in given.items() if is_given)
-
-
-def _judged(recalled: Recalled, tuned: TunedTask, now: Identity) -> TunedChoice:
-    """Return what holds of tuned settings: all but those for other files, seats or devices may be used."""
-    notice = ""
-    if recalled.stale:
-        change = recalled.stale[0]
-        notice = f"tuned settings for {tuned.task}: {change}; run `localspec tune --task {tuned.task}`"
-        if not _only_programs_changed(tuned, now):
-            return TunedChoice(None, "", notice)
-    return TunedChoice(tuned.settings, reason(tuned, datetime.now(UTC)), notice)
 
 
 def _only_programs_changed(tuned: TunedTask, now: Identity) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 import threading
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -23,7 +23,6 @@ from localspec.tuning.plan import QUICK_TRIALS, TRIALS, Opener, TunePlan
 from localspec.types import GenerationEvent, ModelOptions, Request, TaskType
 
 if TYPE_CHECKING:
-    from localspec.hardware.placement.constraints import Placement
     from localspec.inference.worker import LogLine, Worker
     from localspec.storage.pair_identity import Identity
 
@@ -64,13 +63,24 @@ class Stop:
         if self._wanted.is_set():
             raise Cancelled("tuning was stopped")
 
+    @contextmanager
+    def checked(self) -> Iterator[None]:
+        """Raise `Cancelled` before and after a call if somebody asked, whatever error that brought."""
+        self.check()
+        try:
+            yield
+        except EngineError:  # perhaps the models were closed to end the call
+            self.check()
+            raise
+        self.check()
+
     def at(self, open_models: Opener) -> Opener:
         """Return how to open models that stop when asked."""
 
         @contextmanager
-        def opened(workplace: LoadOptions) -> Iterator[TunableModels]:
+        def opened(load_options: LoadOptions) -> Iterator[TunableModels]:
             self.check()
-            with open_models(workplace) as models:
+            with open_models(load_options) as models:
                 self._models = models
                 try:
                     self.check()
@@ -106,28 +116,15 @@ class _Stoppable:
 
     def generate(self, request: Request) -> Iterator[GenerationEvent]:
         """Yield the answer as it is written."""
-        self._stop.check()
-        events = self._models.generate(request)
-        try:
+        generate = cast("Callable[[Request], Generator[GenerationEvent]]", self._models.generate)
+        with self._stop.checked(), closing(generate(request)) as events:
             for event in events:
                 self._stop.check()
                 yield event
-        except EngineError:  # perhaps the models were closed to end the answer
-            self._stop.check()
-            raise
-        finally:
-            if isinstance(events, Generator):
-                events.close()
 
     def _checked(self, call: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
-        self._stop.check()
-        try:
-            result = call(*args, **options)
-        except EngineError:  # perhaps the models were closed to end the call
-            self._stop.check()
-            raise
-        self._stop.check()
-        return result
+        with self._stop.checked():
+            return call(*args, **options)
 
 
 USUAL_TASKS: tuple[TaskType, ...] = ("coding", "writing", "dialogue")
@@ -185,22 +182,24 @@ def read_tasks(words: Sequence[str]) -> tuple[TaskType, ...]:
     return tuple(dict.fromkeys(known[word.lower()] for word in words))
 
 
-def seated_pair(args: argparse.Namespace, on_plan: Callable[[Placement], None] | None = None) -> PairOptions:
-    """Return the models to tune where they sit on this machine; raises UserError.
+def placed_pair(args: argparse.Namespace, tell: Callable[[str], None] | None = None) -> PairOptions:
+    """Return the models to tune where they sit on this machine; `tell` of the plan if asked to.
 
-    The draft model gets a seat even where it is not expected to pay: whether it does is to be measured.
+    The draft model gets its place even where it is not expected to pay: whether it does is to be measured.
+    Raises UserError.
     """
     open_to_find = {"mode": "auto", "draft_length": None, "fan_out": MAX_FAN_OUT}
-    args = argparse.Namespace(**{**vars(args), **open_to_find})
+    args = argparse.Namespace(**vars(args) | open_to_find)
     pair = pair_options(args)
     if args.no_fit:
         return pair
     placement = placing.plan(args, pair)
     if pair.draft is not None and placement.draft is None:
         with suppress(UserError):  # there is no room for both
-            placement = placing.plan(argparse.Namespace(**{**vars(args), "mode": "sd"}), pair)
-    if on_plan is not None:
-        on_plan(placement)
+            placement = placing.plan(argparse.Namespace(**vars(args) | {"mode": "sd"}), pair)
+    if args.explain and tell is not None:
+        for line in placing.lines(placement, explain=True):
+            tell(line)
     return placing.apply(placement, pair)
 
 
@@ -214,76 +213,70 @@ def identity_of(pair: PairOptions, *, here: bool = False) -> Identity:
 
 
 @dataclass(frozen=True, slots=True)
-class TuneRequest:
-    """What a person wants tuned, and how thoroughly; `trials` None leaves their number to the tuner."""
-
-    profiles: tuple[Profile, ...]
-    budget_s: float | None = None
-    trials: int | None = None
-    quick: bool = False
-    resume: bool = False
-    fixed: tuple[str, ...] = ()  # fields of a workplace that flags have settled
-
-
-@dataclass(frozen=True, slots=True)
 class TuneChoice:
-    """What a person wants tuned, and how; `resume` goes on with a run that was stopped."""
+    """What a person wants tuned, and how thoroughly; `trials` None leaves their number to the tuner.
+
+    `resume` goes on with a run that was stopped.
+    """
 
     tasks: tuple[TaskType, ...]
     quick: bool = False
     resume: bool = False
+    budget_s: float | None = None
+    trials: int | None = None
 
 
-def plan_of(pair: PairOptions, request: TuneRequest) -> TunePlan:
-    """Return the plan of a run on these models."""
+def plan_of(
+    pair: PairOptions, profiles: Iterable[Profile], choice: TuneChoice, fixed: tuple[str, ...] = ()
+) -> TunePlan:
+    """Return the plan of a run on these models; flags have settled the `fixed` fields of `LoadOptions`."""
     return TunePlan(
         pair.target,
         pair.draft,
-        tuple(suited(profile, pair.target.path) for profile in request.profiles),
+        tuple(suited(profile, pair.target.path) for profile in profiles),
         max_fan_out=pair.max_fan_out,
         draft_threads=pair.draft_threads,
-        fixed=request.fixed,
-        budget_s=request.budget_s,
-        trials=request.trials or (QUICK_TRIALS if request.quick else TRIALS),
-        quick=request.quick,
-        resume=request.resume,
+        fixed=fixed,
+        budget_s=choice.budget_s,
+        trials=choice.trials or (QUICK_TRIALS if choice.quick else TRIALS),
+        quick=choice.quick,
+        resume=choice.resume,
     )
 
 
 def opener(
     pair: PairOptions, stop: Stop, on_log: Callable[[LogLine], None] | None = None
 ) -> Callable[[LoadOptions], Worker]:
-    """Return what opens the models in a process of their own, as a workplace says."""
+    """Return what opens the models in a process of their own, with the options that it is given."""
 
-    def open_models(workplace: LoadOptions) -> Worker:
-        at = at_workplace(pair, workplace)
-        return placing.open_in_worker(at, lambda _fraction: not stop.wanted, on_log)
+    def open_models(load_options: LoadOptions) -> Worker:
+        opened = loaded_with(load_options, pair)
+        return placing.open_in_worker(opened, lambda _fraction: not stop.wanted, on_log)
 
     return open_models
 
 
-def at_workplace(pair: PairOptions, workplace: LoadOptions) -> PairOptions:
-    """Return the options that open a pair as a workplace says; what that leaves as usual stays as given."""
-    target = _at(pair.target, workplace)
-    target = replace(target, threads=workplace.threads or target.threads)
-    if pair.draft is None:
+def loaded_with(found: LoadOptions, pair: PairOptions) -> PairOptions:
+    """Return a pair as it is best opened; what that leaves as usual stays as given."""
+    usual, target, draft = LoadOptions(), pair.target, pair.draft
+    target = replace(target, threads=found.threads or target.threads)
+    if found.micro_batch != usual.micro_batch:
+        target = _as_wide(target, found.micro_batch)
+        draft = draft and _as_wide(draft, found.micro_batch)
+    if draft is None:
         return replace(pair, target=target)
-    draft, kind = _at(pair.draft, workplace), workplace.draft_kv_type
-    if workplace.draft_flash_attention is not None:  # the target keeps its own: it decides what is written
-        draft = replace(draft, flash_attention=workplace.draft_flash_attention)
-    if kind != LoadOptions().draft_kv_type:
-        draft = replace(draft, kv_type_k=kind, kv_type_v=kind)
-    if workplace.draft_on_cpu:
+    if found.draft_flash_attention is not None:  # the target keeps its own: it decides what is written
+        draft = replace(draft, flash_attention=found.draft_flash_attention)
+    if found.draft_kv_type != usual.draft_kv_type:
+        draft = replace(draft, kv_type_k=found.draft_kv_type, kv_type_v=found.draft_kv_type)
+    if found.draft_on_cpu:
         draft = replace(draft, devices=(), gpu_layers=0, tensor_split=())
-    draft_threads = workplace.draft_threads or pair.draft_threads
+    draft_threads = found.draft_threads or pair.draft_threads
     return replace(pair, target=target, draft=draft, draft_threads=draft_threads)
 
 
-def _at(options: ModelOptions, workplace: LoadOptions) -> ModelOptions:
-    width = workplace.micro_batch
-    if width == LoadOptions().micro_batch:
-        width = options.micro_batch
-    return replace(options, micro_batch=width, batch=max(options.batch, width))
+def _as_wide(options: ModelOptions, micro_batch: int) -> ModelOptions:
+    return replace(options, micro_batch=micro_batch, batch=max(options.batch, micro_batch))
 
 
 def run(

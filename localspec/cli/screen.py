@@ -86,11 +86,10 @@ def _tuner(
     """Return what tunes the models that the arguments name, or config.toml does at that moment."""
 
     def tune(choice: TuneChoice, stop: Stop, on_log: OnLog) -> Iterator[TuneEvent]:
-        from localspec.app.tuning import TuneRequest, plan_of, profiles_of, run, seated_pair
+        from localspec.app.tuning import placed_pair, plan_of, profiles_of, run
 
-        pair = seated_pair(args)
-        chosen = profiles_of(found, choice.tasks)
-        request = TuneRequest(chosen, quick=choice.quick, resume=choice.resume, fixed=settled(args))
-        yield from run(plan_of(pair, request), pair, stop, on_log)
+        pair = placed_pair(args)
+        plan = plan_of(pair, profiles_of(found, choice.tasks), choice, settled(args))
+        yield from run(plan, pair, stop, on_log)
 
     return tune

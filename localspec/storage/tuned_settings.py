@@ -102,7 +102,7 @@ def recall(identity: Identity, task: TaskType) -> Recalled:
     found = [
         (changes(kept.identity, identity), kept.tuned)
         for kept in contents.tasks
-        if kept.tuned.task == task and _same_pair(kept.identity, identity)
+        if kept.tuned.task == task and same_pair(kept.identity, identity)
     ]
     found.sort(key=lambda each: each[1].measured_at, reverse=True)
     stale, tuned = min(found, key=lambda each: len(each[0]), default=((), None))
@@ -118,7 +118,7 @@ def keep_workplace(identity: Identity, workplace: LoadOptions) -> None:
 
 def recall_workplace(identity: Identity) -> LoadOptions | None:
     """Return how a pair is best opened, None if that is not known or no longer holds."""
-    found = (kept for kept in _read()[0].workplaces if _same_pair(kept.identity, identity))
+    found = (kept for kept in _read()[0].workplaces if same_pair(kept.identity, identity))
     return next((kept.workplace for kept in found if not changes(kept.identity, identity)), None)
 
 
@@ -132,10 +132,10 @@ def forget(identity: Identity, task: TaskType | None = None) -> int:
         contents.tasks = tuple(
             kept
             for kept in before
-            if task not in (None, kept.tuned.task) or not _same_pair(kept.identity, identity)
+            if task not in (None, kept.tuned.task) or not same_pair(kept.identity, identity)
         )
         if task is None:
-            others = (kept for kept in contents.workplaces if not _same_pair(kept.identity, identity))
+            others = (kept for kept in contents.workplaces if not same_pair(kept.identity, identity))
             contents.workplaces = tuple(others)
     forget_costs(identity)
     return len(before) - len(contents.tasks)
@@ -147,7 +147,7 @@ def everything() -> tuple[tuple[Kept, ...], str]:
     return contents.tasks, note
 
 
-def _same_pair(kept: Identity, now: Identity) -> bool:
+def same_pair(kept: Identity, now: Identity) -> bool:
     """Tell whether these are the same models, moved or changed on the spot."""
     if kept.draft is None or now.draft is None:
         return kept.draft is now.draft and _same_model(kept.target, now.target)
@@ -163,7 +163,7 @@ def _replaces(new: Identity, old: Identity) -> bool:
 
     Other placements of the same pair are kept side by side.
     """
-    return _place(new) == _place(old) and _same_pair(old, new)
+    return _place(new) == _place(old) and same_pair(old, new)
 
 
 def _place(of: Identity) -> tuple[object, ...]:

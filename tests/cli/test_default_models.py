@@ -9,7 +9,7 @@ import pytest
 
 from localspec import smollm2
 from localspec.app.options import PairOptions
-from localspec.app.tuning import TuneRequest, plan_of
+from localspec.app.tuning import TuneChoice, plan_of
 from localspec.smollm2 import SAMPLING
 from localspec.storage.paths import config_dir
 from localspec.storage.profiles import profiles
@@ -118,7 +118,8 @@ def test_profiles_show_does_not_speak_of_what_is_not_there(invoke: Invoke) -> No
 
 
 def test_tuning_records_answers_sampled_like_those_of_every_day(seeming_smollm2: Path) -> None:
-    wish = TuneRequest((CODING,))
     for target, sampling in ((seeming_smollm2, FOR_CODE), (Path("big.gguf"), CODING.sampling)):
         pair = PairOptions(ModelOptions(target), None, None, 16, asked_for_gpu=False)
-        assert [profile.sampling for profile in plan_of(pair, wish).profiles] == [sampling]
+        assert [profile.sampling for profile in plan_of(pair, (CODING,), TuneChoice(())).profiles] == [
+            sampling
+        ]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from localspec.app.options import PairOptions
-from localspec.app.tuning import Stop, budget, identity_of, profiles_of, read_tasks, seated_pair
+from localspec.app.tuning import Stop, budget, identity_of, placed_pair, profiles_of, read_tasks
 from localspec.cli import tune as verb
 from localspec.errors import EngineError, UserError
 from localspec.storage.profiles import profiles
@@ -126,7 +126,7 @@ def test_ctrl_c_keeps_what_was_found_and_says_how_to_go_on(tuner: Tuner, invoke:
 
 
 def test_what_goes_on_is_what_was_stopped(tuner: Tuner, invoke: Invoke) -> None:
-    folder = RunFolder(identity_of(seated_pair(verb.parser().parse_args(["--no-fit"]))).pair)
+    folder = RunFolder(identity_of(placed_pair(verb.parser().parse_args(["--no-fit"]))).pair)
     tasks = TaskState("math", profile="math", done=True), TaskState("translate", profile="deleted since")
     folder.state.write(RunState(1, tasks=tasks))
     invoke("tune", "--no-fit", "--resume")

@@ -11,7 +11,7 @@ from typing import get_args
 import pytest
 
 from localspec import units
-from localspec.app.tuning import identity_of, seated_pair
+from localspec.app.tuning import identity_of, placed_pair
 from localspec.cli.tune import parser
 from localspec.cli.tune.kept import Listed, lines
 from localspec.hardware import machine as machine_module
@@ -38,7 +38,7 @@ def found(task: TaskType = "coding", settings: EngineSettings = SSD, days: int =
 def identity(monkeypatch: pytest.MonkeyPatch) -> Identity:
     """What holds for the bundled pair on a made-up machine."""
     monkeypatch.setattr(machine_module, "known_machine", lambda **_: machine())
-    return identity_of(seated_pair(parser().parse_args(["--no-fit"])))
+    return identity_of(placed_pair(parser().parse_args(["--no-fit"])))
 
 
 LONG_AGO = Identity(

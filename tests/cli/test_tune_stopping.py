@@ -184,4 +184,4 @@ def test_a_workplace_says_how_models_are_opened(monkeypatch: pytest.MonkeyPatch)
 
 def test_a_target_alone_has_a_workplace_too() -> None:
     alone = PairOptions(PAIR.target, None, None, 24, asked_for_gpu=False)
-    assert tuning.at_workplace(alone, LoadOptions(threads=1)).draft is None
+    assert tuning.loaded_with(LoadOptions(threads=1), alone).draft is None

@@ -9,17 +9,16 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, get_args
 
-from localspec.app import placing
 from localspec.app.tuned_pair import settled
 from localspec.app.tuning import (
     USUAL_TASKS,
     Stop,
-    TuneRequest,
+    TuneChoice,
     budget,
+    placed_pair,
     plan_of,
     profiles_of,
     run,
-    seated_pair,
     stopped_profiles,
 )
 from localspec.cli.shared.arguments import (
@@ -42,7 +41,6 @@ from localspec.types import TaskType
 
 if TYPE_CHECKING:
     from localspec.app.options import PairOptions
-    from localspec.hardware.placement.constraints import Placement
     from localspec.tuning.events import TaskResult, TuneProgress
 
 EXPORTS = ("llama-server", "preset.ini", "llama-swap", "toml")
@@ -70,9 +68,7 @@ def parser() -> Parser:
     )  # fmt: skip
     add("--quick", action="store_true", help="less of everything, and open the models as usual")
     add("--resume", action="store_true", help="go on with the last run where it was stopped")
-    add("--json", action="store_true", help="print one JSON object instead of text")
-    add("-v", "--verbose", action="store_true", help="print log and tracebacks to standard error")
-    _add_kept_flags(result)
+    _add_kept_flags(result.with_output())
     add_model_flags(result)
     add_device_flags(result)
     add_placing_flags(result)
@@ -102,20 +98,15 @@ def main(argv: Sequence[str]) -> int:
     for problem in found.problems:
         say(f"note: {problem}")
     chosen = profiles_of(found, args.task, args.profile)
-    pair = seated_pair(args, _explain if args.explain else None)
+    pair = placed_pair(args, say)
     if args.resume and not args.task and not args.profile:
         chosen = stopped_profiles(found, pair) or chosen
-    request = TuneRequest(chosen, args.budget, args.trials, args.quick, args.resume, settled(args))
-    return _tune(plan_of(pair, request), pair, args, _again(argv))
-
-
-def _again(argv: Sequence[str]) -> str:
-    """Return the command that goes on with a run."""
-    return shlex.join(["localspec", "tune", *argv, *["--resume"] * ("--resume" not in argv)])
+    choice = TuneChoice(args.task, args.quick, args.resume, args.budget, args.trials)
+    again = shlex.join(["localspec", "tune", *argv, *["--resume"] * ("--resume" not in argv)])
+    return _tune(plan_of(pair, chosen, choice, settled(args)), pair, args, again)
 
 
 def _look_back(args: argparse.Namespace) -> int:
-    """Do what is about earlier runs."""
     from localspec.cli.tune import kept
 
     if args.export:
@@ -123,11 +114,6 @@ def _look_back(args: argparse.Namespace) -> int:
     if args.report is not None:
         return kept.report(args)
     return kept.show(args) if args.show else kept.reset(args)
-
-
-def _explain(placement: Placement) -> None:
-    for line in placing.lines(placement, explain=True):
-        say(line)
 
 
 def _check(args: argparse.Namespace) -> None:
@@ -172,12 +158,11 @@ def _print_results(
     progress: TuneProgress, pair: PairOptions, args: argparse.Namespace, *, is_stopped: bool
 ) -> None:
     if args.json:
-        workplace = progress.workplace.workplace if progress.workplace is not None else None
         value = {
             "complete": not is_stopped,
             "target": str(pair.target.path),
             "draft": None if pair.draft is None else str(pair.draft.path),
-            "workplace": None if workplace is None else asdict(workplace),
+            "workplace": None if progress.workplace is None else asdict(progress.workplace.workplace),
             "tasks": [result_json(result) for result in progress.results],
         }
         print_json(value)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, cast, get_args
 
 from localspec.app.options import PairOptions
 from localspec.app.tuned_pair import without_given
-from localspec.app.tuning import TuneRequest, at_workplace, identity_of, plan_of, profiles_of, seated_pair
+from localspec.app.tuning import TuneChoice, identity_of, loaded_with, placed_pair, plan_of, profiles_of
 from localspec.cli.shared.console import FAILURE, SUCCESS, is_terminal, print_json, say
 from localspec.cli.tune.display import results_width
 from localspec.errors import LocalSpecError, UserError
@@ -134,7 +134,7 @@ def _as_it_is(model: ModelFacts) -> ModelFacts:
 def _present(args: argparse.Namespace) -> Identity | None:
     """Return what would hold for models opened now; None where they cannot be."""
     try:
-        return identity_of(seated_pair(args))
+        return identity_of(placed_pair(args))
     except LocalSpecError as error:
         say(f"note: what is out of date is not known: {error}")
         return None
@@ -145,7 +145,7 @@ def reset(args: argparse.Namespace) -> int:
     from localspec.storage.tuned_settings import forget
     from localspec.tuning.run_folder import RunFolder
 
-    identity = identity_of(seated_pair(args))
+    identity = identity_of(placed_pair(args))
     chosen = tasks_of(args)
     what = f"the settings of {pair_name(identity)}" + (f" for {', '.join(chosen)}" if chosen else "")
     if not args.yes and not _agrees(f"Forget {what}?"):
@@ -169,12 +169,12 @@ def report(args: argparse.Namespace) -> int:
 
     path = paths.expanded(args.report).absolute()
     _must_be_ours(path)
-    pair = seated_pair(args)
+    pair = placed_pair(args)
     identity = identity_of(pair)
     found = profiles(paths.config_dir() / "profiles")
     tasks = args.task or (() if args.profile else get_args(TaskType))
-    request = TuneRequest(profiles_of(found, tasks, args.profile))
-    given = gather(plan_of(pair, request), identity)
+    plan = plan_of(pair, profiles_of(found, tasks, args.profile), TuneChoice(tasks))
+    given = gather(plan, identity)
     if given is None:
         raise UserError(f"{pair_name(identity)} is not tuned", "run `localspec tune` first")
     write_report(path, given)
@@ -220,10 +220,10 @@ def main(args: argparse.Namespace) -> int:
     """Print the settings of the models that the arguments name."""
     from localspec.storage.tuned_settings import recall_workplace
 
-    pair = seated_pair(args)
+    pair = placed_pair(args)
     identity = identity_of(pair)
-    workplace = recall_workplace(identity)
-    opened = pair if workplace is None else at_workplace(pair, without_given(workplace, args))
+    best = recall_workplace(identity)
+    opened = pair if best is None else loaded_with(without_given(best, args), pair)
     found = exported(args.export, opened, identity, tasks_of(args))
     if args.json:
         values = [{"task": task, "text": text} for task, text in found.items()]
