@@ -21,7 +21,14 @@ from localspec.cli.shared.arguments import (
     verb_parser,
     whole,
 )
-from localspec.cli.shared.console import FAILURE, INTERRUPTED, SUCCESS, ProgressLine, on_interrupt, print_json
+from localspec.cli.shared.console import (
+    FAILURE,
+    INTERRUPTED,
+    SUCCESS,
+    ProgressLine,
+    on_interrupt,
+    print_result,
+)
 from localspec.errors import UserError
 from localspec.storage.profiles import Speculation
 from localspec.types import EngineSettings
@@ -48,9 +55,7 @@ def parser() -> Parser:
         "--near-tie", type=decimal(0, 10), metavar="X",
         help="logits below which two tokens count as equally likely (0.05)",
     )  # fmt: skip
-    add("--json", action="store_true", help="print one JSON object instead of text")
-    add("-v", "--verbose", action="store_true", help="print log and tracebacks to standard error")
-    add_model_flags(result)
+    add_model_flags(result.with_output())
     add_device_flags(result)
     add_speculation_flags(result)
     add_placing_flags(result)
@@ -76,20 +81,14 @@ def main(argv: Sequence[str]) -> int:
         effort = replace(effort, sampled_tokens=args.tokens)
     if args.near_tie is not None:
         effort = replace(effort, near_tie=args.near_tie)
-    with opening.open_runtime(pair) as runtime, on_interrupt(_wait):
+    # What was found is printed although Ctrl+C is pressed again.
+    with opening.open_runtime(pair) as runtime, on_interrupt(lambda: None):
         opening.tell_notes(runtime, pair)
         report = _check(runtime, how, effort)
-        if args.json:
-            print_json(_as_json(runtime, report))
-        else:
-            print("\n".join(_lines(runtime, report)))
+        print_result(_as_json(runtime, report), _lines(runtime, report), as_json=args.json, escaped=True)
     if not report.exact:
         return FAILURE
     return SUCCESS if report.complete else INTERRUPTED
-
-
-def _wait() -> None:
-    """Let what was found be printed although Ctrl+C is pressed again."""
 
 
 def _check(runtime: Runtime, how: Speculation, effort: Effort) -> Report:

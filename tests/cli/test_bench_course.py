@@ -5,17 +5,18 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
-from localspec.benchmark.harness import Question, Run, Turn
+from localspec.benchmark.harness import Prompt, Question, Run, Turn
 from localspec.cli.bench import BenchProgress, Measured, measure
 from localspec.errors import Cancelled, EngineError
-from localspec.types import Request, Summary
+from localspec.types import Summary
+from tests.cli.bench_tables import REQUEST
 
 ANSWER = Summary(tokens=11, decode_s=2.0)
-QUESTIONS = tuple(Question("coding", Request(f"Question {n}", max_tokens=64)) for n in range(3))
+ASKED = replace(REQUEST, prompts=tuple(Prompt("coding", f"Question {n}") for n in range(3)))
 
 
 @dataclass
@@ -39,8 +40,8 @@ class Scripted:
 
 
 def run(*contenders: Scripted) -> Measured:
-    progress = BenchProgress(fail, len(contenders), len(contenders) * len(QUESTIONS))
-    measured = measure(contenders, QUESTIONS, 1, lambda: 0.01, progress)
+    progress = BenchProgress(fail, len(contenders), len(contenders) * len(ASKED.prompts))
+    measured = measure(contenders, ASKED, lambda: 0.01, progress)
     assert list(measured.peaks) == [each.name for each in contenders]
     return measured
 

@@ -6,7 +6,9 @@ import csv
 import io
 import json
 import xml.etree.ElementTree as ET
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -14,8 +16,17 @@ from localspec.benchmark.figures import Drift, SpeedTable
 from localspec.benchmark.harness import Run
 from localspec.cli.bench.output import comma_separated, line, markdown, times, whole
 from localspec.cli.bench.plot import picture
+from localspec.cli.shared.console import print_result
 from localspec.types import Interval, Summary
 from tests.cli.bench_tables import AHEAD, CONDITIONS, PLAIN, REQUEST, SERVER, TABLE
+
+
+def printed(value: Mapping[str, object], capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    """Return what a program reads of it."""
+    print_result(value, (), as_json=True)
+    read: dict[str, Any] = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+    return read
+
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -97,8 +108,8 @@ def test_csv_has_a_column_for_each_end_of_an_interval() -> None:
     assert len(rows) == len(TABLE.rows)
 
 
-def test_json_holds_every_figure() -> None:
-    value = json.loads(whole(TABLE, REQUEST, CONDITIONS))
+def test_json_holds_every_figure(capsys: pytest.CaptureFixture[str]) -> None:
+    value = printed(whole(TABLE, REQUEST, CONDITIONS), capsys)
     assert (value["schema"], value["complete"], value["comparable"], value["reason"]) == (1, True, True, None)
     assert value["rows"][1]["accepted_at"] == [0.9, 0.8125]
     assert value["rows"][1]["against"] == {"value": 3.0, "low": 2.5, "high": 3.625}
@@ -109,17 +120,15 @@ def test_json_holds_every_figure() -> None:
     assert value["drift"] == {"worst": 0.04, "disturbed": []}
 
 
-def test_json_has_no_infinity() -> None:
+def test_json_has_no_infinity(capsys: pytest.CaptureFixture[str]) -> None:
     endless = replace(AHEAD, tokens_per_s=Interval(120.0, 0.0, float("inf")))
-    value = json.loads(
-        whole(replace(TABLE, rows=(endless,)), REQUEST, CONDITIONS),
-        parse_constant=pytest.fail,
-    )
+    value = printed(whole(replace(TABLE, rows=(endless,)), REQUEST, CONDITIONS), capsys)
     assert value["rows"][0]["tokens_per_s"]["high"] is None
 
 
-def test_a_line_for_a_run() -> None:
-    value = json.loads(line(Run("sd", "coding", 3, 1, Summary(tokens=13, decode_s=2.0, accepted_at=(4, 3)))))
+def test_a_line_for_a_run(capsys: pytest.CaptureFixture[str]) -> None:
+    summary = Summary(tokens=13, decode_s=2.0, accepted_at=(4, 3))
+    value = printed(line(Run("sd", "coding", 3, 1, summary)), capsys)
     assert (value["contender"], value["task"], value["prompt"], value["repetition"]) == ("sd", "coding", 3, 1)
     assert (value["tokens_per_s"], value["tokens"], value["accepted_at"]) == (6.0, 13, [4, 3])
 

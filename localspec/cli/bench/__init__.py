@@ -6,12 +6,12 @@ import platform
 import shlex
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 from localspec.app.options import PairOptions, pair_options
-from localspec.benchmark.harness import Anchor, Contender, Question, Run, Turn, interleave, plain_anchor
+from localspec.benchmark.harness import Anchor, Contender, Run, Turn, interleave, plain_anchor
 from localspec.cli.bench.contenders import (
     COMBINED,
     MODES,
@@ -46,10 +46,17 @@ from localspec.cli.shared.arguments import (
     verb_parser,
     whole,
 )
-from localspec.cli.shared.console import FAILURE, INTERRUPTED, SUCCESS, ProgressLine, on_interrupt, say
+from localspec.cli.shared.console import (
+    FAILURE,
+    INTERRUPTED,
+    SUCCESS,
+    ProgressLine,
+    on_interrupt,
+    print_result,
+    say,
+)
 from localspec.errors import Cancelled, EngineError, LocalSpecError
 from localspec.storage.paths import write_atomically
-from localspec.types import EngineSettings
 
 OUTPUTS = ("md", "csv", "json", "jsonl")
 
@@ -118,10 +125,18 @@ def main(argv: Sequence[str]) -> int:
     request = request_of(args, prompts, pair)
     set_up_logging(verbose=args.verbose)
     pair, tuned = placed_pair(args, request, pair)
-    with ExitStack() as until_printed:
-        measured = _compare(request, pair, tuned, args.output, until_printed)
-        command = shlex.join(["localspec", "bench", *argv])
-        return _conclude(measured, request, pair, args.output, command)
+    with opening.open_runtime(pair) as runtime, ExitStack() as processes:
+        opening.tell_notes(runtime, pair)
+        request = possible(request, runtime)
+        check_fit(request.prompts, runtime)
+        contenders = [*own(runtime, request, tuned), *servers(request, pair, runtime, processes)]
+        answers = len(contenders) * len(request.prompts) * request.repetitions
+        say(f"timing {answers} answers of {', '.join(each.name for each in contenders)}")
+        with on_interrupt(lambda: None):  # what was measured is printed although Ctrl+C is pressed again
+            progress = BenchProgress(runtime.cancel, len(contenders), answers)
+            prints = args.output == "jsonl"
+            measured = measure(contenders, request, plain_anchor(runtime), progress, prints=prints)
+            return _conclude(measured, request, pair, args.output, shlex.join(["localspec", "bench", *argv]))
 
 
 @dataclass(slots=True)
@@ -167,36 +182,9 @@ class BenchProgress(ProgressLine):
         return f"{done} of {self._answers} answers{self.time_left(done / self._answers)}: {name}"
 
 
-def _wait() -> None:
-    """Let what was measured be printed although Ctrl+C is pressed again."""
-
-
-def _compare(
-    request: BenchRequest,
-    pair: PairOptions,
-    tuned: Mapping[str, EngineSettings],
-    output: str,
-    until_printed: ExitStack,
-) -> Measured:
-    """Open everything, and ask all contenders; what was measured survives a second Ctrl+C."""
-    with opening.open_runtime(pair) as runtime, ExitStack() as processes:
-        opening.tell_notes(runtime, pair)
-        request = possible(request, runtime)
-        check_fit(request.prompts, runtime)
-        contenders = [*own(runtime, request, tuned), *servers(request, pair, runtime, processes)]
-        answers = len(contenders) * len(request.prompts) * request.repetitions
-        say(f"timing {answers} answers of {', '.join(each.name for each in contenders)}")
-        until_printed.enter_context(on_interrupt(_wait))
-        progress = BenchProgress(runtime.cancel, len(contenders), answers)
-        anchor = plain_anchor(runtime)
-        prints = output == "jsonl"
-        return measure(contenders, request.questions, request.repetitions, anchor, progress, prints=prints)
-
-
 def measure(
     contenders: Sequence[Contender],
-    questions: Sequence[Question],
-    repetitions: int,
+    request: BenchRequest,
     anchor: Callable[[], float],
     progress: BenchProgress,
     *,
@@ -208,7 +196,7 @@ def measure(
     measured = Measured()
     try:
         with on_interrupt(progress.stop):
-            for found in interleave(contenders, questions, repetitions, anchor):
+            for found in interleave(contenders, request.questions, request.repetitions, anchor):
                 progress.take(found)
                 if isinstance(found, Anchor):
                     measured.anchors.append(found)
@@ -216,7 +204,7 @@ def measure(
                     measured.runs.append(found)
                     if prints:
                         progress.clear()
-                        print(line(found), flush=True)
+                        print_result(line(found), (), as_json=True)
     except LocalSpecError as error:
         measured.failure = error
     except KeyboardInterrupt:
@@ -255,13 +243,11 @@ def _print(measured: Measured, request: BenchRequest, pair: PairOptions, kind: s
         command=command,
         complete=measured.failure is None,
     )
-    if kind == "md":
-        for line in output.markdown(found, request, conditions):
-            print(line)
-    elif kind == "csv":
+    if kind == "csv":
         sys.stdout.write(output.comma_separated(found))
-    elif kind == "json":
-        print(output.whole(found, request, conditions))
+    elif kind != "jsonl":
+        lines = output.markdown(found, request, conditions)
+        print_result(output.whole(found, request, conditions), lines, as_json=kind == "json")
     if request.plot is not None:
         from localspec.cli.bench.plot import picture
 

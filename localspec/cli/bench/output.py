@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from math import isnan, nan
 from typing import TYPE_CHECKING
 
-from localspec.app.figures import Json, finite
+from localspec.app.figures import Json
 from localspec.benchmark.harness import Run
 from localspec.cli.bench.contenders import BenchRequest
 from localspec.tuning.words import figure
@@ -20,7 +19,6 @@ from localspec.units import memory
 if TYPE_CHECKING:
     from localspec.benchmark.figures import Row, SpeedTable
 
-SCHEMA = 1
 UNKNOWN = "-"
 _INTERVALS = ("tokens_per_s", "against", "whole_against")
 
@@ -136,10 +134,9 @@ def _flat(row: Row) -> Iterator[tuple[str, object]]:
             yield name, value
 
 
-def whole(table: SpeedTable, request: BenchRequest, conditions: Conditions) -> str:
-    """Return everything as one JSON object."""
-    value: Json = {
-        "schema": SCHEMA,
+def whole(table: SpeedTable, request: BenchRequest, conditions: Conditions) -> Json:
+    """Return everything as it is written to JSON."""
+    return {
         **asdict(conditions),
         "prompts": len(request.prompts),
         "runs": request.repetitions,
@@ -150,13 +147,11 @@ def whole(table: SpeedTable, request: BenchRequest, conditions: Conditions) -> s
         "drift": asdict(table.drift),
         "rows": [asdict(row) for row in table.rows],
     }
-    return json.dumps(finite(value), ensure_ascii=False)
 
 
-def line(run: Run) -> str:
-    """Return a run as one line of JSON."""
-    value = {
-        "schema": SCHEMA,
+def line(run: Run) -> Json:
+    """Return a run as it is written to a line of JSON."""
+    return {
         "contender": run.contender,
         "task": run.task,
         "prompt": run.prompt,
@@ -164,4 +159,3 @@ def line(run: Run) -> str:
         "tokens_per_s": run.tokens_per_s,
         **asdict(run.summary),
     }
-    return json.dumps(finite(value), ensure_ascii=False)
