@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import tomllib
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
@@ -20,6 +21,7 @@ from localspec.storage.config import Config
 from localspec_tui.screens.chat.pane import Log
 from localspec_tui.screens.chat.screen import ChatScreen
 
+DEFAULT_THEME = "localspec-dark"
 _YOUNG: Final = 10_000
 _MIDDLE: Final = 5
 _OLD: Final = 100
@@ -33,36 +35,6 @@ def collect_rarely() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(_YOUNG, _MIDDLE, _OLD)
-
-
-DARK = Theme(
-    name="localspec-dark",
-    primary="#7aa2f7",
-    secondary="#9ece6a",
-    accent="#e0af68",
-    warning="#e0af68",
-    error="#f7768e",
-    success="#9ece6a",
-    foreground="#c8d0e8",
-    background="#13151c",
-    surface="#191c26",
-    panel="#232735",
-    dark=True,
-)
-LIGHT = Theme(
-    name="localspec-light",
-    primary="#2c55c4",
-    secondary="#3f7d1f",
-    accent="#9a5b00",
-    warning="#9a5b00",
-    error="#b3163a",
-    success="#3f7d1f",
-    foreground="#1d2333",
-    background="#fbfbfd",
-    surface="#f2f3f8",
-    panel="#e3e6f0",
-    dark=False,
-)
 
 
 class LocalSpecApp(App[int]):
@@ -87,15 +59,16 @@ class LocalSpecApp(App[int]):
         """Take what to show; at a first start, with the models that came along, larger ones are offered."""
         super().__init__()
         self.chat_screen = ChatScreen(session, loader, config, folder, log)
-        for theme in (DARK, LIGHT):
-            self.register_theme(theme)
+        themes = tomllib.loads(Path(__file__).with_name("themes.toml").read_text(encoding="utf-8"))
+        for theme in themes["themes"]:
+            self.register_theme(Theme(**theme))
         self._first_start = first_start
-        self._wanted_theme = config.theme or DARK.name
+        self._wanted_theme = config.theme or DEFAULT_THEME
         self.set_keymap(dict(config.keys))
 
     def on_mount(self) -> None:
         """Open the chat."""
-        self.theme = self._wanted_theme if self._wanted_theme in self.available_themes else DARK.name
+        self.theme = self._wanted_theme if self._wanted_theme in self.available_themes else DEFAULT_THEME
         self.push_screen(self.chat_screen)
 
     def on_ready(self) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from pathlib import Path
 from typing import ClassVar
 
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -19,38 +21,6 @@ from textual.widgets import Static
 from localspec.chat.commands import COMMANDS
 from localspec_tui.keys import HelpEntry
 
-_AREAS = {
-    "app": "Everywhere",
-    "chat": "Chat",
-    "composer": "Writing",
-    "queue": "Waiting prompts",
-    "transcript": "Reading",
-    "message": "A message",
-    "sidebar": "Chats",
-    "status": "Status line",
-    "timeline": "Timeline",
-    "log": "Log",
-}
-_FIGURES = (
-    ("SSD", "the draft model guesses ahead while the target model checks what it guessed before"),
-    ("SD", "the draft model guesses, then the target model checks"),
-    ("N-gram, Plain", "guesses repeat the text; no guesses"),
-    ("58.3 tok/s  ×1.9", "tokens per second, and how many times as fast as plain decoding was measured here"),
-    ("acc 71%", "the share of guessed tokens that the target model accepted"),
-    ("len 3.4", "tokens gained on average by one look of the target model, its own one included"),
-    ("hit 82%", "the share of guesses that were ready before they were needed"),
-    ("ctx 5.1k/32k", "tokens that the model reads with the next prompt, and how many it can read at most"),
-)
-_ORIGINS = (
-    ("target, plain", "the target model wrote this itself"),
-    ("accepted draft, underlined", "the draft model guessed it, and the target model agreed"),
-    ("prepared draft, bold underlined", "such a guess that was ready ahead of time: a hit"),
-    ("bonus, bold", "came free, after a guess that was accepted as a whole"),
-)
-_REMAPPING = (
-    ("In config.toml", "[keys] gives what is named in grey above other keys, several with commas between"),
-    ("For example", '"chat.new" = "ctrl+t"'),
-)
 _KEYS_WIDTH = 30
 _Line = tuple[str, str] | tuple[str, str, str]
 """What is explained, and how; after keys the name of their binding, which may be empty."""
@@ -87,15 +57,16 @@ class HelpScreen(ModalScreen[None]):
         self.query_one("#help").scroll_relative(y=lines, animate=False)
 
     def _groups(self) -> Iterator[tuple[str, Sequence[_Line]]]:
-        places = {area: place for place, area in enumerate(_AREAS)}
+        texts = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+        areas = texts.pop("areas")
+        places = {area: place for place, area in enumerate(areas)}
         entries = sorted(self._entries, key=lambda entry: (places.get(entry.area, len(places)), entry.area))
         for area, group in groupby(entries, key=lambda entry: entry.area):
-            lines = [("  ".join(entry.keys), entry.description, entry.id) for entry in group]
-            yield _AREAS.get(area, area.capitalize()), lines
-        yield "Other keys", _REMAPPING
-        yield "Commands", [(spec.usage, spec.description) for spec in COMMANDS]
-        yield "The status line", _FIGURES
-        yield "Who wrote a word, where origins are shown", _ORIGINS
+            keys = [("  ".join(entry.keys), entry.description, entry.id) for entry in group]
+            yield areas.get(area, area.capitalize()), keys
+        texts["Commands"] = {spec.usage: spec.description for spec in COMMANDS}
+        for title, lines in texts.items():
+            yield title, tuple(lines.items())
 
 
 @dataclass(frozen=True, slots=True)
