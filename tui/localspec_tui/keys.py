@@ -64,8 +64,11 @@ def collect(screen: Screen[Any]) -> tuple[HelpEntry, ...]:
     Bindings without an id count only where the app or the screen makes them: a text area has dozens, the
     same as any text area.
     """
+    one_of_each_kind: dict[type[DOMNode], DOMNode] = {}
+    for node in (screen.app, screen, *screen.walk_children()):
+        one_of_each_kind.setdefault(type(node), node)
     found: dict[str, HelpEntry] = {}
-    for node in _one_of_each_kind(screen):
+    for node in one_of_each_kind.values():
         for binding in bindings_of(node):
             if not binding.description or binding.system or not (binding.id or node in {screen, screen.app}):
                 continue
@@ -109,11 +112,3 @@ def written(binding: Binding) -> str:
     if modifiers or len(name) > 1:
         name = name[:1].upper() + name[1:]
     return "+".join((*(modifier.capitalize() for modifier in modifiers), name))
-
-
-def _one_of_each_kind(screen: Screen[Any]) -> Iterator[DOMNode]:
-    kinds: set[type[DOMNode]] = set()
-    for node in (screen.app, screen, *screen.walk_children()):
-        if type(node) not in kinds:
-            kinds.add(type(node))
-            yield node

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from localspec.app.screen import ScreenRequest
 from localspec.chat.loading import ModelLoader
@@ -17,12 +15,7 @@ from localspec.storage import paths
 from localspec.storage.config import read_config
 from localspec_tui.app import LocalSpecApp
 from localspec_tui.keys import binding_ids, key_names
-
-if TYPE_CHECKING:
-    from localspec.app.tuning import Stop, TuneChoice
-    from localspec.tuning.events import TuneEvent
-
-LOG_LINES = 2000
+from localspec_tui.widgets.log_panel import KEPT
 
 
 def launch(request: ScreenRequest) -> int:
@@ -32,11 +25,7 @@ def launch(request: ScreenRequest) -> int:
         import localspec_tui.screens.tune  # noqa: F401  its keys have names too
 
         config = read_config(paths.config_dir() / "config.toml", binding_ids(), key_names())
-    log: deque[LogLine] = deque(maxlen=LOG_LINES)
-
-    def tune(choice: TuneChoice, stop: Stop) -> Iterator[TuneEvent]:
-        return request.tune(choice, stop, log.append)
-
+    log: deque[LogLine] = deque(maxlen=KEPT)
     with Store(paths.chats_file()) as store:
         first_start = store.last_chat() is None and request.opens_default_pair
         session = ChatSession(
@@ -50,7 +39,7 @@ def launch(request: ScreenRequest) -> int:
         loader = ModelLoader(lambda on_progress: request.open_models(on_progress, log.append))
         try:
             app = LocalSpecApp(session, loader, config, Path.cwd(), log, first_start=first_start)
-            app.chat_screen.tuner = tune
+            app.chat_screen.tuner = lambda choice, stop: request.tune(choice, stop, log.append)
             for problem in request.profiles.problems:
                 log.append(LogLine(logging.WARNING, "profiles", str(problem)))
             return app.run() or 0

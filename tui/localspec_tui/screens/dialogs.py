@@ -23,8 +23,8 @@ class AskScreen(ModalScreen[bool]):
     """Ask, and return whether the answer was yes; Escape means no."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("y", "answer(True)", "Yes", id="ask.yes"),
-        Binding("n,escape", "answer(False)", "No", id="ask.no"),
+        Binding("y", "dismiss(True)", "Yes", id="ask.yes"),
+        Binding("n,escape", "dismiss(False)", "No", id="ask.no"),
         Binding("left,up", "app.focus_previous", "The answer before", id="ask.previous"),
         Binding("right,down", "app.focus_next", "The answer after", id="ask.next"),
     ]
@@ -40,12 +40,8 @@ class AskScreen(ModalScreen[bool]):
         with Vertical():
             yield Static(self._question, id="question", markup=False)
             with Horizontal():
-                yield Button(f"{self._yes} (y)", variant="primary", id="yes", action="screen.answer(True)")
-                yield Button(f"{self._no} (n)", id="no", action="screen.answer(False)")
-
-    def action_answer(self, answer: bool) -> None:
-        """Return the answer."""
-        self.dismiss(answer)
+                yield Button(f"{self._yes} (y)", variant="primary", id="yes", action="screen.dismiss(True)")
+                yield Button(f"{self._no} (n)", id="no", action="screen.dismiss(False)")
 
 
 class NoteScreen(ModalScreen[None]):
@@ -166,7 +162,7 @@ class MakeRoomScreen(ModalScreen[tuple[int, ...] | None]):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "apply", "Apply", priority=True, id="make-room.apply"),
-        Binding("escape", "leave", "Leave as it is", id="make-room.leave"),
+        Binding("escape", "dismiss(None)", "Leave as it is", id="make-room.leave"),
     ]
 
     def __init__(self, exchanges: Sequence[Exchange], size: int) -> None:
@@ -199,7 +195,9 @@ class MakeRoomScreen(ModalScreen[tuple[int, ...] | None]):
                     compact=True,
                     action="screen.apply",
                 )
-                yield Button("Leave as it is  Esc", id="make-room-leave", compact=True, action="screen.leave")
+                yield Button(
+                    "Leave as it is  Esc", id="make-room-leave", compact=True, action="screen.dismiss(None)"
+                )
 
     def on_mount(self) -> None:
         """Show what the proposal comes to."""
@@ -228,10 +226,6 @@ class MakeRoomScreen(ModalScreen[tuple[int, ...] | None]):
             self.dismiss(None)
         else:
             self.dismiss(tuple(id_ for index in sorted(self._out) for id_ in self._exchanges[index].ids))
-
-    def action_leave(self) -> None:
-        """Change nothing."""
-        self.dismiss(None)
 
 
 def _line(exchange: Exchange, *, out: bool) -> Content:
