@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import threading
+import asyncio
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 from textual import events, on
@@ -12,7 +11,6 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.content import Content
-from textual.message import Message
 from textual.screen import ModalScreen
 from textual.widgets import Static, Tab, Tabs
 
@@ -25,21 +23,16 @@ from localspec_tui.widgets.markdown.blocks import clean
 class AnswerColumn(Vertical, can_focus=True):
     """An answer in one mode. `live` is fed by the thread that answers."""
 
-    @dataclass
-    class Kept(Message):
-        """This answer is to stay shown."""
-
-        message_id: int
-
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "keep", "Keep this answer", id="compare.keep"),
         Binding("up", "scroll_text(-1)", "Up", show=False, id="compare.up"),
         Binding("down", "scroll_text(1)", "Down", show=False, id="compare.down"),
     ]
 
-    def __init__(self, mode: Mode) -> None:
+    def __init__(self, mode: Mode, keep: Callable[[int], None]) -> None:
         super().__init__(id=f"mode-{mode}")
         self.mode = mode
+        self._keep = keep
         self.live = LiveAnswer()
         self.answer: ComparedAnswer | None = None
         self._message_id: int | None = None
@@ -83,7 +76,7 @@ class AnswerColumn(Vertical, can_focus=True):
     def action_keep(self) -> None:
         """Ask for this answer to stay shown."""
         if self._message_id is not None:
-            self.post_message(self.Kept(self._message_id))
+            self._keep(self._message_id)
 
     def action_scroll_text(self, lines: int) -> None:
         """Scroll the text."""
@@ -117,10 +110,6 @@ class CompareScreen(ModalScreen[int | None]):
     One thread runs the modes in turn: at once they would share the machine and prove nothing.
     """
 
-    @dataclass
-    class Ended(Message):
-        """The thread is done."""
-
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide")]  # noqa: RUF012 - an instance attribute in Textual
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -136,9 +125,9 @@ class CompareScreen(ModalScreen[int | None]):
         self._modes = tuple(modes)
         self._answer = run
         self._cancel_answer = cancel
-        self._columns = tuple(AnswerColumn(mode) for mode in self._modes)
-        self._stopping = threading.Event()
-        self._at = 0  # the mode that runs; written by the thread, only ever upwards
+        self._columns = tuple(AnswerColumn(mode, self._leave) for mode in self._modes)
+        self._stopping = False
+        self._at = 0  # the mode that runs
         self._busy = True
         self._chosen = False  # whether the reader picked a column himself
         self._kept: int | None = None
@@ -157,30 +146,34 @@ class CompareScreen(ModalScreen[int | None]):
         self._go_to(0)
         self._tell()
         self.set_interval(1 / TICKS_PER_S, self._look)
-        self.run_worker(self._answer_all, thread=True, name="compare")
+        self.run_worker(self._answer_all(), name="compare")
 
     def on_unmount(self) -> None:
         """Stop what runs if the program ends."""
         if self._busy:
             self._stop()
 
-    # The thread.
-
-    def _answer_all(self) -> None:
+    async def _answer_all(self) -> None:
         for index, column in enumerate(self._columns):
-            if self._stopping.is_set():
+            if self._stopping:
                 break
             self._at = index
-            try:
-                for event in self._answer(column.mode):
-                    column.live.take(event)
-                    if self._stopping.is_set():  # asked before this answer was under way
-                        self._cancel_answer()
-            except Exception as error:  # noqa: BLE001 - the column tells it
-                column.live.take(error)
-        self.post_message(self.Ended())
+            await asyncio.to_thread(self._answer_in, column)
+        self._look()
+        self._busy = False
+        self._tell()
+        if self._stopping:
+            self.dismiss(self._kept)
 
-    # The screen.
+    def _answer_in(self, column: AnswerColumn) -> None:
+        """Belongs to a thread."""
+        try:
+            for event in self._answer(column.mode):
+                column.live.take(event)
+                if self._stopping:  # asked before this answer was under way
+                    self._cancel_answer()
+        except Exception as error:  # noqa: BLE001 - the column tells it
+            column.live.take(error)
 
     def _look(self) -> None:
         finished = [column.look() for column in self._columns]
@@ -190,14 +183,6 @@ class CompareScreen(ModalScreen[int | None]):
             self._tell()
             if not self._chosen and self._columns[self._at] is not self.focused:
                 self._go_to(self._at)
-
-    @on(Ended)
-    def _end(self) -> None:
-        self._look()
-        self._busy = False
-        self._tell()
-        if self._stopping.is_set():
-            self.dismiss(self._kept)
 
     def _weigh(self) -> None:
         """Show figures and verdict; a ratio appears as soon as the plain answer is there to compare with."""
@@ -211,7 +196,7 @@ class CompareScreen(ModalScreen[int | None]):
     def _tell(self) -> None:
         if not self._busy:
             text = "One run of each mode, in turn.  Enter keeps the chosen answer, Esc closes"
-        elif self._stopping.is_set():
+        elif self._stopping:
             text = "Stopping; what came is kept"
         else:
             name = mode_name(self._modes[self._at])
@@ -240,10 +225,6 @@ class CompareScreen(ModalScreen[int | None]):
             self._chosen = True
             self._go_to(index)
 
-    @on(AnswerColumn.Kept)
-    def _keep(self, event: AnswerColumn.Kept) -> None:
-        self._leave(event.message_id)
-
     def action_leave(self) -> None:
         """Stop what runs, and close."""
         self._leave(None)
@@ -257,6 +238,6 @@ class CompareScreen(ModalScreen[int | None]):
             self._tell()
 
     def _stop(self) -> None:
-        if not self._stopping.is_set():
-            self._stopping.set()
+        if not self._stopping:
+            self._stopping = True
             self._cancel_answer()

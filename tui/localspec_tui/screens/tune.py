@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from textwrap import wrap
 from typing import ClassVar, get_args
 
@@ -14,7 +14,6 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.content import Content
-from textual.message import Message
 from textual.screen import ModalScreen
 from textual.widgets import Button, SelectionList, Static
 from textual.widgets.selection_list import Selection
@@ -46,14 +45,6 @@ _BAR = 30
 _FEWEST = 8
 _WORDY = 100  # columns from which a stage is described
 _CURVE = 60
-
-
-class TuneBoard(Static):
-    """Drawn anew from the state of a run; as wide as there is room for."""
-
-    def show(self, progress: TuneProgress) -> None:
-        """Show where a run stands."""
-        self.update(drawn(progress, self.size.width))
 
 
 def drawn(progress: TuneProgress, width: int) -> Content:
@@ -142,12 +133,6 @@ Tuner = Callable[[TuneChoice, Stop], Iterator[TuneEvent]]
 class TuneScreen(ModalScreen[None]):
     """First a choice of tasks, then the run; the chat's models are closed meanwhile."""
 
-    @dataclass
-    class Ended(Message):
-        """The thread is done."""
-
-        error: BaseException | None
-
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (72, "-wide")]  # noqa: RUF012 - an instance attribute in Textual
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -168,7 +153,7 @@ class TuneScreen(ModalScreen[None]):
         self._stop = Stop()
         self._events: deque[TuneEvent] = deque()
         self._progress: TuneProgress | None = None  # None before the run
-        self._ended: TuneScreen.Ended | None = None
+        self._outcome: Content | None = None  # None before its end
 
     def compose(self) -> ComposeResult:
         """Return the choice, and what takes its place."""
@@ -201,7 +186,7 @@ class TuneScreen(ModalScreen[None]):
             with Vertical(id="tune-run"):
                 yield Static(id="tune-head", markup=False)
                 with VerticalScroll(id="tune-scroll"):
-                    yield TuneBoard()
+                    yield Static(id="tune-board")
 
     def on_mount(self) -> None:
         """Let the tasks be chosen."""
@@ -219,19 +204,18 @@ class TuneScreen(ModalScreen[None]):
 
     @property
     def _is_running(self) -> bool:
-        return self._progress is not None and self._ended is None
+        return self._progress is not None and self._outcome is None
 
     # --- what the person does ---
 
     def action_begin(self) -> None:
         """Begin, or do what the focused button says; at the end, close."""
-        if self._ended is not None:
+        if self._outcome is not None:
             self.dismiss(None)
-        elif self._progress is None:
-            if isinstance(self.focused, Button) and self.focused.action != "screen.begin":
-                self.focused.press()
-            else:
-                self._begin()
+        elif isinstance(self.focused, Button) and self.focused.action != "screen.begin":
+            self.focused.press()
+        else:
+            self._begin()
 
     def action_quick(self) -> None:
         """Tune with less of everything."""
@@ -269,32 +253,37 @@ class TuneScreen(ModalScreen[None]):
         self.add_class("-running")
         self.query_one("#tune-scroll").focus()
         choice = TuneChoice(tasks, quick=quick, resume=resume)
-        self.run_worker(lambda: self._tune(choice), thread=True, name="tune")
+        self.run_worker(self._run(choice), name="tune")
         self.call_after_refresh(self._draw)
+
+    async def _run(self, choice: TuneChoice) -> None:
+        try:
+            await asyncio.to_thread(self._tune, choice)
+        except Cancelled:
+            tasks = " ".join(choice.tasks)
+            self._end(Content(f"Stopped; what was found is kept. /tune {tasks}, then r, goes on with it"))
+        except Exception as error:  # noqa: BLE001 - the screen tells it
+            self._end(Content.styled(f"Tuning ended: {in_words(error)}", "$text-error"))
+        else:
+            self._end(Content("Tuned; the settings are kept, and mode auto uses them"))
 
     def _tune(self, choice: TuneChoice) -> None:
         """Belongs to a thread: memory may not do for the chat's models and the tuner's."""
-        error: BaseException | None = None
         try:
             self._loader.release()
-            for event in self._tuner(choice, self._stop):
-                self._events.append(event)
-        except BaseException as failure:  # noqa: BLE001 - the screen tells it
-            error = failure
+            self._events.extend(self._tuner(choice, self._stop))
         finally:
             self._stop.over()
             self._loader.start()
-            self.post_message(self.Ended(error))
 
-    @on(Ended)
-    def _end(self, event: Ended) -> None:
+    def _end(self, outcome: Content) -> None:
         self._look()
-        self._ended = event
+        self._outcome = outcome
         self._draw()
 
     def _look(self) -> None:
         """Take in what came since the last time; the clock goes on by itself."""
-        if self._progress is None or self._ended is not None:
+        if self._progress is None or self._outcome is not None:
             return
         while self._events:
             self._progress.take(self._events.popleft(), time.monotonic())
@@ -303,29 +292,20 @@ class TuneScreen(ModalScreen[None]):
     def _draw(self) -> None:
         if self._progress is None:
             return
-        self.query_one(TuneBoard).show(self._progress)
-        self.query_one("#tune-head", Static).update(self._head(self._progress))
+        board = self.query_one("#tune-board", Static)
+        board.update(drawn(self._progress, board.size.width))
+        self.query_one("#tune-head", Static).update(self._outcome or self._head(self._progress))
         self.query_one("#tune", Vertical).border_subtitle = (
-            "Enter closes" if self._ended is not None else "stopping" if self._stop.wanted else "Esc stops"
+            "Enter closes" if self._outcome is not None else "stopping" if self._stop.wanted else "Esc stops"
         )
 
-    def _head(self, progress: TuneProgress) -> Content:
-        match self._ended:
-            case None if self._stop.wanted:
-                text = "Stopping; what was found is kept"
-            case None:
-                now_s = time.monotonic()
-                left_s = progress.left_s(now_s)
-                left = "" if left_s is None else f", about {duration(left_s)} left"
-                text = f"{clock(progress.took_s(now_s))} so far{left}"
-            case TuneScreen.Ended(None):
-                text = "Tuned; the settings are kept, and mode auto uses them"
-            case TuneScreen.Ended(Cancelled()):
-                tasks = " ".join(each.task for each in progress.tasks)
-                text = f"Stopped; what was found is kept. /tune {tasks}, then r, goes on with it"
-            case TuneScreen.Ended(error=BaseException() as error):
-                return Content.styled(f"Tuning ended: {in_words(error)}", "$text-error")
-        return Content(text)
+    def _head(self, progress: TuneProgress) -> str:
+        if self._stop.wanted:
+            return "Stopping; what was found is kept"
+        now_s = time.monotonic()
+        left_s = progress.left_s(now_s)
+        left = "" if left_s is None else f", about {duration(left_s)} left"
+        return f"{clock(progress.took_s(now_s))} so far{left}"
 
 
 def _line(task: TaskType, *, chosen: bool) -> Content:
