@@ -41,6 +41,11 @@ def rate(tokens_per_s: float) -> str:
     return f"{tokens_per_s:,.{0 if tokens_per_s >= 20 else 1}f}"
 
 
+def counted(number: int, what: str) -> str:
+    """Return a number with its noun: 1 chat, 2 chats."""
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
 def duration(seconds: float) -> str:
     """Return a time to wait: 40 s, 3 min, 1 h 5 min."""
     if seconds < 90:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
+from localspec import units
 from localspec.cli.shared.arguments import Parser, verb_parser
 from localspec.cli.shared.console import SUCCESS, StatusLine, print_result, say
 
@@ -62,7 +63,7 @@ def table(machine: Machine) -> list[str]:
 def _rows(
     device: DeviceInfo, rate: MemoryRate | None, links: Sequence[LinkRate]
 ) -> Iterator[tuple[str, str]]:
-    yield "memory", f"{device.memory_free / 2**30:.1f} GiB free of {device.memory_total / 2**30:.1f} GiB"
+    yield "memory", f"{units.memory(device.memory_free, 0)} free of {units.memory(device.memory_total, 0)}"
     if rate is not None or device.theoretical_rate is not None:
         yield "speed", _speed(rate, device.theoretical_rate)
     if device.cores:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import sqlite3
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
@@ -15,6 +17,7 @@ from pathlib import Path
 from shutil import disk_usage
 from typing import TYPE_CHECKING, Literal
 
+from localspec import units
 from localspec.cli.shared.arguments import Parser, verb_parser
 from localspec.cli.shared.console import FAILURE, SUCCESS, colours_unwanted, is_terminal, print_result
 from localspec.errors import UserError
@@ -25,9 +28,34 @@ if TYPE_CHECKING:
     from localspec.hardware.device_info import Machine
     from localspec.hardware.devices import Sight
 
+Verdict = Literal["pass", "warn", "fail"]
+
 _WORDS = {"pass": "ok  ", "warn": "warn", "fail": "FAIL"}
 _STYLES = {"pass": "\x1b[32m", "warn": "\x1b[33m", "fail": "\x1b[31m"}
 _RESET = "\x1b[0m"
+# Linux's name of an instruction set, and ggml's; those that matter most for speed
+_INSTRUCTIONS = {
+    "avx2": "AVX2", "fma": "FMA", "f16c": "F16C", "avx512f": "AVX512", "avx512_vnni": "AVX512_VNNI",
+    "asimddp": "DOTPROD", "i8mm": "MATMUL_INT8",
+}  # fmt: skip
+_VENDORS = {"0x10de": "NVIDIA", "0x1002": "AMD"}
+_USABLE_BY = {"NVIDIA": {"CUDA", "Vulkan"}, "AMD": {"ROCm", "Vulkan"}}
+_BUILD_FLAGS = {"NVIDIA": "-DGGML_CUDA=ON -DCMAKE_CUDA_ARCHITECTURES=native", "AMD": "-DGGML_VULKAN=ON"}
+_WATCH_S = 0.3
+_BUSY = 0.5  # of all cores, taken by other programs
+_SCARCE, _TOO_LITTLE = 2**30, 2**26
+_PRIVATE = 0o077
+_RUNNING_STATE = (".ssm.", ".wkv", "rwkv", ".shortconv.")  # in the header of models that keep one
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing looked at: its verdict, what was seen, and the command that mends it."""
+
+    name: str
+    verdict: Verdict
+    text: str
+    mend: str = ""
 
 
 def parser() -> Parser:
@@ -66,44 +94,10 @@ def page(checks: Sequence[Check], *, colours: bool) -> Iterator[str]:
         yield f"{style}{_WORDS[check.verdict]}{reset}  {check.name:<{width}}  {check.text}"
         if check.mend:
             yield f"{'':>{width + 8}}mend: {check.mend}"
-    yield _total(checks)
-
-
-def _total(checks: Sequence[Check]) -> str:
-    failures = sum(check.verdict == "fail" for check in checks)
-    warnings = sum(check.verdict == "warn" for check in checks)
-    if not failures and not warnings:
-        return "All is well."
-    parts = [
-        f"{count} {word}{'' if count == 1 else 's'}"
-        for count, word in ((failures, "failure"), (warnings, "warning"))
-        if count
-    ]
-    return f"{' and '.join(parts)}."
-
-
-Verdict = Literal["pass", "warn", "fail"]
-
-# Linux's name of an instruction set, and ggml's; those that matter most for speed
-_INSTRUCTIONS = {
-    "avx2": "AVX2", "fma": "FMA", "f16c": "F16C", "avx512f": "AVX512", "avx512_vnni": "AVX512_VNNI",
-    "asimddp": "DOTPROD", "i8mm": "MATMUL_INT8",
-}  # fmt: skip
-_VENDORS = {"0x10de": "NVIDIA", "0x1002": "AMD"}
-_USABLE_BY = {"NVIDIA": {"CUDA", "Vulkan"}, "AMD": {"ROCm", "Vulkan"}}
-_BUILD_FLAGS = {"NVIDIA": "-DGGML_CUDA=ON -DCMAKE_CUDA_ARCHITECTURES=native", "AMD": "-DGGML_VULKAN=ON"}
-_WATCH_S = 0.3
-_BUSY = 0.5  # of all cores, taken by other programs
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One thing looked at: its verdict, what was seen, and the command that mends it."""
-
-    name: str
-    verdict: Verdict
-    text: str
-    mend: str = ""
+    tally = Counter(check.verdict for check in checks)
+    wrong = (("failure", tally["fail"]), ("warning", tally["warn"]))
+    parts = [units.counted(number, what) for what, number in wrong if number]
+    yield f"{' and '.join(parts)}." if parts else "All is well."
 
 
 def machine_checks(sight: Sight, rated: Machine, environment: Mapping[str, str]) -> Iterator[Check]:
@@ -111,7 +105,7 @@ def machine_checks(sight: Sight, rated: Machine, environment: Mapping[str, str])
     vendors = card_vendors(sight)
     yield _build(sight, vendors)
     yield _instructions(sight, vendors)
-    yield from _cards(sight, vendors, environment)
+    yield _cards(sight, vendors, environment)
     yield _order(sight, environment)
     cores = max(device.cores for device in rated.devices)
     yield _threads(environment, cores)
@@ -121,12 +115,11 @@ def machine_checks(sight: Sight, rated: Machine, environment: Mapping[str, str])
 
 def card_vendors(sight: Sight, root: Path = Path("/")) -> tuple[str, ...]:
     """Return who made the cards of this machine, whether or not anything can use them."""
-    found = {"NVIDIA"} if sight.cards.cards or (root / "proc/driver/nvidia").exists() else set()
-    if any((root / "dev").glob("nvidia[0-9]*")):
+    files = (root / "sys/class/drm").glob("card*/device/vendor")
+    found = {_VENDORS[vendor] for path in files if (vendor := _text(path).strip()) in _VENDORS}
+    driver = (root / "proc/driver/nvidia").exists() or any((root / "dev").glob("nvidia[0-9]*"))
+    if sight.cards.cards or driver:
         found.add("NVIDIA")
-    for path in (root / "sys/class/drm").glob("card*/device/vendor"):
-        vendor = _VENDORS.get(_text(path).strip())
-        found |= {vendor} if vendor else set()
     return tuple(sorted(found, reverse=True))
 
 
@@ -134,12 +127,13 @@ def rebuild_command(vendors: Sequence[str]) -> str:
     """Return the command that builds the pinned llama.cpp for this very machine."""
     flags = " ".join([*(_BUILD_FLAGS[vendor] for vendor in vendors[:1]), "-DGGML_NATIVE=ON"])
     python = shlex.quote(sys.executable)
-    pip = f"{python} -m pip install" if find_spec("pip") else f"uv pip install --python {python}"
-    again = "--force-reinstall --no-deps --no-cache-dir"
-    if not find_spec("pip"):
+    if find_spec("pip"):
+        install = f"{python} -m pip install --force-reinstall --no-deps --no-cache-dir"
+    else:
         again = "--reinstall-package llama-cpp-python --no-deps --no-cache"
+        install = f"uv pip install --python {python} {again}"
     variable = f'set "CMAKE_ARGS={flags}" &&' if os.name == "nt" else f'CMAKE_ARGS="{flags}"'
-    return f"{variable} {pip} {again} --no-binary llama-cpp-python llama-cpp-python=={VERSION}"
+    return f"{variable} {install} --no-binary llama-cpp-python llama-cpp-python=={VERSION}"
 
 
 def _build(sight: Sight, vendors: Sequence[str]) -> Check:
@@ -150,9 +144,8 @@ def _build(sight: Sight, vendors: Sequence[str]) -> Check:
     backends = dict.fromkeys(device.backend for device in found.devices)
     text = f"llama-cpp-python {found.version} computes with {', '.join(backends)}"
     if found.version != VERSION:
-        return Check(
-            "llama.cpp", "warn", f"{text}; LocalSpec is tested with {VERSION}", rebuild_command(vendors)
-        )
+        text += f"; LocalSpec is tested with {VERSION}"
+        return Check("llama.cpp", "warn", text, rebuild_command(vendors))
     return Check("llama.cpp", "pass", text)
 
 
@@ -161,13 +154,8 @@ def _instructions(sight: Sight, vendors: Sequence[str], root: Path = Path("/")) 
     name, built = "processor", set(sight.found.features.get("CPU", ()))
     if not built:
         return Check(name, "pass", "what the build uses is not known")
-    lines = _text(root / "proc/cpuinfo").splitlines()
-    flags = {
-        flag
-        for line in lines
-        if line.startswith(("flags", "Features"))
-        for flag in line.split(":")[1].split()
-    }
+    lines = re.findall(r"^(?:flags|Features).*?:(.*)", _text(root / "proc/cpuinfo"), re.MULTILINE)
+    flags = set(" ".join(lines).split())
     unused = [ours for theirs, ours in _INSTRUCTIONS.items() if theirs in flags and ours not in built]
     uses = [backend for backend in vendors if _used(sight, backend)]
     if unused:
@@ -183,25 +171,20 @@ def _used(sight: Sight, vendor: str) -> bool:
     return bool(_USABLE_BY[vendor] & {device.backend for device in sight.found.devices})
 
 
-def _cards(sight: Sight, vendors: Sequence[str], environment: Mapping[str, str]) -> Iterator[Check]:
+def _cards(sight: Sight, vendors: Sequence[str], environment: Mapping[str, str]) -> Check:
     if not vendors:
-        yield Check("cards", "pass", "no NVIDIA or AMD card in this machine")
-        return
-    built = {*sight.found.backends}
-    # beside another card, AMD's is the small one within the processor
-    for vendor in vendors[:1]:
-        if vendor == "NVIDIA" and not sight.cards.cards:
-            yield _driver(sight.cards.trouble)
-        elif not sight.found.devices:
-            yield Check("cards", "warn", f"the {vendor} card is of no use until llama.cpp works")
-        elif not _used(sight, vendor) and not built & _USABLE_BY[vendor]:
-            verdict: Verdict = "fail" if vendor == "NVIDIA" else "warn"
-            text = f"this build of llama.cpp cannot use the {vendor} card: models compute on the processor"
-            yield Check("cards", verdict, text, rebuild_command((vendor,)))
-        elif not _used(sight, vendor):
-            yield _hidden(vendor, environment)
-        else:
-            yield Check("cards", "pass", f"the {vendor} card is used")
+        return Check("cards", "pass", "no NVIDIA or AMD card in this machine")
+    vendor = vendors[0]  # beside another card, AMD's is the small one within the processor
+    if vendor == "NVIDIA" and not sight.cards.cards:
+        return _driver(sight.cards.trouble)
+    if not sight.found.devices:
+        return Check("cards", "warn", f"the {vendor} card is of no use until llama.cpp works")
+    if _used(sight, vendor):
+        return Check("cards", "pass", f"the {vendor} card is used")
+    if _USABLE_BY[vendor].intersection(sight.found.backends):
+        return _hidden(vendor, environment)
+    text = f"this build of llama.cpp cannot use the {vendor} card: models compute on the processor"
+    return Check("cards", "fail" if vendor == "NVIDIA" else "warn", text, rebuild_command((vendor,)))
 
 
 def _driver(trouble: str) -> Check:
@@ -215,11 +198,10 @@ def _hidden(vendor: str, environment: Mapping[str, str]) -> Check:
     text = f"this build of llama.cpp is made for the {vendor} card, but finds none"
     for variable in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"):
         if variable in environment:
-            shown = environment[variable]
-            return Check("cards", "fail", f"{text}: {variable} is `{shown}`", f"unset {variable}")
-    return Check(
-        "cards", "fail", f"{text}: its driver may be older than the build", rebuild_command((vendor,))
-    )
+            text += f": {variable} is `{environment[variable]}`"
+            return Check("cards", "fail", text, f"unset {variable}")
+    text += ": its driver may be older than the build"
+    return Check("cards", "fail", text, rebuild_command((vendor,)))
 
 
 def _order(sight: Sight, environment: Mapping[str, str]) -> Check:
@@ -251,28 +233,16 @@ def busy_cores() -> tuple[float, str]:
     """Return how many cores other programs take right now, and the name of the greediest."""
     import psutil
 
-    others = [process for process in psutil.process_iter() if process.pid != psutil.Process().pid]
-    before = {process.pid: _cpu_s(process) for process in others}
+    asked = ["pid", "name", "cpu_percent"]
+    for _ in psutil.process_iter(asked):
+        pass  # psutil counts from here
     time.sleep(_WATCH_S)
-    taken = {process: _cpu_s(process) - before[process.pid] for process in others}
+    others = [each.info for each in psutil.process_iter(asked) if each.pid != os.getpid()]
+    taken = [each["cpu_percent"] or 0.0 for each in others]
     if not taken:
         return 0.0, ""
-    most = max(taken, key=lambda process: taken[process])
-    try:
-        name = most.name()
-    except psutil.Error:
-        name = "a program"
-    return sum(max(0.0, seconds) for seconds in taken.values()) / _WATCH_S, f"{name} (process {most.pid})"
-
-
-def _cpu_s(process: object) -> float:
-    import psutil
-
-    try:
-        times = process.cpu_times()  # type: ignore[attr-defined]
-    except psutil.Error:
-        return 0.0
-    return float(times.user + times.system)
+    most = others[taken.index(max(taken))]
+    return sum(taken) / 100, f"{most['name'] or 'a program'} (process {most['pid']})"
 
 
 def _load(busy: float, greediest: str, cores: int) -> Check:
@@ -289,10 +259,8 @@ def _rates(rated: Machine) -> Iterator[Check]:
     for note in notes:
         yield Check("speed", "warn", note, "localspec devices --measure   # shows whether it got better")
     if not notes:
-        known = (
-            "as fast as they should be" if rated.rates else "not measured yet; `localspec devices` does it"
-        )
-        yield Check("speed", "pass", f"memory and links: {known}")
+        text = "as fast as they should be" if rated.rates else "not measured yet; `localspec devices` does it"
+        yield Check("speed", "pass", f"memory and links: {text}")
 
 
 def _text(path: Path) -> str:
@@ -302,27 +270,22 @@ def _text(path: Path) -> str:
         return ""
 
 
-_SCARCE, _TOO_LITTLE = 2**30, 2**26
-_PRIVATE = 0o077
-_RUNNING_STATE = (".ssm.", ".wkv", "rwkv", ".shortconv.")  # in the header of models that keep one
-
-
 def file_checks(environment: Mapping[str, str]) -> Iterator[Check]:
     """Look at everything about files and the terminal."""
-    yield from _folders()
-    yield chats()
+    yield _kept("config folder", paths.config_dir, folder)
+    yield _kept("data folder", paths.data_dir, folder)
+    yield _kept("state folder", paths.state_dir, folder)
+    yield _kept("chats", paths.chats_file, chats)
     yield from models()
     yield _characters()
     yield _colours(environment)
 
 
-def _folders() -> Iterator[Check]:
-    own = (("config", paths.config_dir), ("data", paths.data_dir), ("state", paths.state_dir))
-    for name, find in own:
-        try:
-            yield folder(f"{name} folder", find())
-        except UserError as error:
-            yield Check(f"{name} folder", "fail", error.message, error.hint)
+def _kept(name: str, find: Callable[[], Path], look: Callable[[str, Path], Check]) -> Check:
+    try:
+        return look(name, find())
+    except UserError as error:
+        return Check(name, "fail", error.message, error.hint)
 
 
 def folder(name: str, path: Path) -> Check:
@@ -331,11 +294,10 @@ def folder(name: str, path: Path) -> Check:
     if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
         return Check(name, "fail", f"`{path}` cannot be written", f"sudo chown -R $(id -u) {quoted}")
     free = disk_usage(path).free
-    room = f"{free / 2**30:.1f} GiB free on its disk"
+    room = f"{units.memory(free, 0)} free on its disk"
     if free < _TOO_LITTLE:
-        return Check(
-            name, "fail", f"`{path}`: {room}: chats cannot be kept", f"df -h {quoted}   # free some space"
-        )
+        text = f"`{path}`: {room}: chats cannot be kept"
+        return Check(name, "fail", text, f"df -h {quoted}   # free some space")
     if free < _SCARCE:
         return Check(name, "warn", f"`{path}`: {room}", f"df -h {quoted}   # free some space")
     if os.name == "posix" and path.stat().st_mode & _PRIVATE:
@@ -343,26 +305,22 @@ def folder(name: str, path: Path) -> Check:
     return Check(name, "pass", f"`{path}`, {room}")
 
 
-def chats() -> Check:
+def chats(name: str, path: Path) -> Check:
     """Look whether the chats can be read, and whether their file is whole."""
-    try:
-        path = paths.chats_file()
-    except UserError as error:
-        return Check("chats", "fail", error.message, error.hint)
     quoted = shlex.quote(str(path))
     if os.access(path.parent, os.X_OK) and not path.exists():
-        return Check("chats", "pass", "none kept yet")
+        return Check(name, "pass", "none kept yet")
     mend = f"sqlite3 {quoted} .recover | sqlite3 {quoted}.new   # then put the new file in its place"
     try:
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as connection:
             (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
     except sqlite3.OperationalError as error:
-        return Check("chats", "fail", f"`{path}` cannot be read: {error}", f"ls -l {quoted}")
+        return Check(name, "fail", f"`{path}` cannot be read: {error}", f"ls -l {quoted}")
     except sqlite3.DatabaseError as error:
-        return Check("chats", "fail", f"`{path}` is damaged: {error}", mend)
+        return Check(name, "fail", f"`{path}` is damaged: {error}", mend)
     if verdict != "ok":
-        return Check("chats", "fail", f"`{path}` is damaged: {verdict}", mend)
-    return Check("chats", "pass", f"`{path}` is whole, {path.stat().st_size / 2**20:.1f} MiB")
+        return Check(name, "fail", f"`{path}` is damaged: {verdict}", mend)
+    return Check(name, "pass", f"`{path}` is whole, {path.stat().st_size / 2**20:.1f} MiB")
 
 
 def models() -> Iterator[Check]:
@@ -375,9 +333,8 @@ def models() -> Iterator[Check]:
     except UserError as error:
         yield Check("configuration", "fail", error.message, error.hint)
         return
-    yield Check(
-        "configuration", "pass", f"`{path}` is in order" if path.exists() else "none; nothing needs one"
-    )
+    text = f"`{path}` is in order" if path.exists() else "none; nothing needs one"
+    yield Check("configuration", "pass", text)
     for name, file in (("target model", config.target), ("draft model", config.draft)):
         if file is not None:
             yield _model(name, file)

@@ -48,7 +48,7 @@ def main(argv: Sequence[str]) -> int:
     print_result({"models": list(map(as_json, models))}, table(models), as_json=args.json, escaped=True)
     if not args.json:
         total = units.size(sum(model.bytes for model in models))
-        say(f"{len(models)} model{'' if len(models) == 1 else 's'}, {total} on disk")
+        say(f"{units.counted(len(models), 'model')}, {total} on disk")
     return SUCCESS
 
 

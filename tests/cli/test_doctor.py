@@ -196,22 +196,26 @@ def test_folders_must_be_writable_private_and_have_room(
             assert (seen.verdict, seen.mend) == ("warn", f"chmod 700 {tmp_path}")
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     assert doctor.folder("data folder", tmp_path).verdict == "fail"
-    assert doctor.chats().verdict == "fail"
+    assert chats().verdict == "fail"
+
+
+def chats() -> Check:
+    return doctor.chats("chats", paths.chats_file())
 
 
 def test_chats_are_read_and_left_as_they_are() -> None:
-    assert doctor.chats().text == "none kept yet"
+    assert chats().text == "none kept yet"
     assert not paths.chats_file().exists()
     with Store(paths.chats_file()) as store:
         store.new_chat("hello")
     before = paths.chats_file().read_bytes()
-    assert doctor.chats().verdict == "pass"
+    assert chats().verdict == "pass"
     assert paths.chats_file().read_bytes() == before
 
 
 def test_damaged_chats_fail_with_a_way_to_rescue_them() -> None:
     paths.chats_file().write_bytes(b"this is no database" * 100)
-    seen = doctor.chats()
+    seen = chats()
     assert seen.verdict == "fail"
     assert ".recover" in seen.mend
 
@@ -226,7 +230,7 @@ def test_damage_inside_the_chats_is_found() -> None:
     data = bytearray(path.read_bytes())
     data[8192:8292] = b"\xff" * 100
     path.write_bytes(data)
-    assert doctor.chats().verdict == "fail"
+    assert chats().verdict == "fail"
 
 
 def test_configured_models_are_looked_at(demo_target: Path, tmp_path: Path) -> None:

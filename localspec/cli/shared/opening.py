@@ -111,8 +111,8 @@ def note(text: str) -> None:
 def list_devices() -> None:
     """Print a line for each device that a model can sit on."""
     for device in _devices():
-        memory = f"{device.memory_total / 2**30:.1f} GiB, {device.memory_free / 2**30:.1f} GiB free"
-        print(f"{device.name}: {device.description} ({memory})")
+        total, free = units.memory(device.memory_total, 0), units.memory(device.memory_free, 0)
+        print(f"{device.name}: {device.description} ({total}, {free} free)")
 
 
 def _devices() -> tuple[BackendDevice, ...]:
