@@ -3,29 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from localspec import units
 from localspec.app.options import local_file
 from localspec.cli.shared.arguments import Parser, context_size, verb_parser
 from localspec.cli.shared.console import SUCCESS, print_result, say
 from localspec.errors import UserError
-from localspec.hardware.memory.needs import DeviceNeed, LayerSplit, MemoryRequest, estimate
+from localspec.hardware.memory.needs import LayerSplit, MemoryRequest, estimate, exact
 from localspec.models.names import looks_like_reference, parse
-from localspec.models.shape import ModelShape
+from localspec.models.shape import ModelShape, read_shape
+from localspec.types import ModelOptions
+
+Needs = dict[str, int | None]  # by the columns of the table
 
 _CONTEXTS = (2048, 8192, 32768, 131072)
-_HEADINGS = ("CONTEXT", "WEIGHTS", "CACHE", "COMPUTING", "TOTAL")
-
-
-@dataclass(frozen=True, slots=True)
-class _Row:
-    """What a context of so many tokens takes, by formula and, where that was asked, as llama.cpp plans it."""
-
-    context: int
-    guess: DeviceNeed
-    exact: DeviceNeed | None
+_HEADINGS = ("CONTEXT", "WEIGHTS", "CACHE", "COMPUTING", "TOTAL", "EXACT")
 
 
 def parser() -> Parser:
@@ -50,12 +44,10 @@ def main(argv: Sequence[str]) -> int:
         raise UserError(
             "--exact needs the model on this computer", f"run `localspec pull {args.model}` first"
         )
-    rows = tuple(
-        _Row(context, _guess(shape, context), _exact(path, context) if args.exact and path else None)
-        for context in _contexts(shape, args.ctx_size)
-    )
-    lines = [*described(shape), "", *_table(rows)]
-    print_result(as_json(shape, path, rows), lines, as_json=args.json, escaped=True)
+    asks = path if args.exact else None
+    needs = [_needs(shape, context, asks) for context in _contexts(shape, args.ctx_size)]
+    lines = [*described(shape), "", *_table(needs)]
+    print_result(as_json(shape, path, needs), lines, as_json=args.json, escaped=True)
     if not args.json:
         say("one conversation on one device, without a draft model and without what a card's driver takes")
     return SUCCESS
@@ -86,7 +78,7 @@ def described(shape: ModelShape) -> list[str]:
     return ["".join(filter(str.isprintable, line)) for line in lines]  # a file may name itself with anything
 
 
-def as_json(shape: ModelShape, path: Path | None, rows: Sequence[_Row]) -> dict[str, object]:
+def as_json(shape: ModelShape, path: Path | None, needs: Sequence[Needs]) -> dict[str, object]:
     """Return what `--json` prints; sizes are in bytes."""
     return {
         "name": shape.name,
@@ -95,25 +87,16 @@ def as_json(shape: ModelShape, path: Path | None, rows: Sequence[_Row]) -> dict[
         "layers": len(shape.layers),
         "window_layers": sum(layer.window is not None for layer in shape.layers),
         **_picked(shape, "width heads experts_used tied vocabulary vocabulary_family training_context"),
-        "needs": [
-            {
-                "context": row.context,
-                **_picked(row.guess, "weights cache compute total"),
-                "exact": row.exact.total if row.exact else None,
-            }
-            for row in rows
-        ],
+        "needs": needs,
     }
 
 
-def _picked(value: object, names: str) -> dict[str, object]:
+def _picked(value: object, names: str) -> dict[str, Any]:
     return {name: getattr(value, name) for name in names.split()}
 
 
 def _find(named: str) -> tuple[Path | None, ModelShape]:
     """Return a model on this computer with its file, or one on the hub without."""
-    from localspec.models.shape import read_shape
-
     try:
         path = local_file(named)
     except UserError:
@@ -131,31 +114,20 @@ def _contexts(shape: ModelShape, asked: int) -> tuple[int, ...]:
     return (asked,) if asked else usual or (longest,)
 
 
-def _guess(shape: ModelShape, context: int) -> DeviceNeed:
+def _needs(shape: ModelShape, context: int, exactly: Path | None) -> Needs:
+    """Return what a context takes by formula and, of a model's file, in all as llama.cpp plans it."""
     [need] = estimate(shape, MemoryRequest(LayerSplit(), context))
-    return need
+    planned = None
+    if exactly is not None:
+        [[exact_need]] = exact(ModelOptions(path=exactly, context=context, devices=()))
+        planned = exact_need.total
+    return {"context": context, **_picked(need, "weights cache compute total"), "exact": planned}
 
 
-def _exact(path: Path, context: int) -> DeviceNeed:
-    from localspec.hardware.memory.needs import exact
-    from localspec.types import ModelOptions
-
-    [[need]] = exact(ModelOptions(path=path, context=context, devices=()))
-    return need
-
-
-def _table(rows: Sequence[_Row]) -> list[str]:
-    has_exact = rows[0].exact is not None
-    headings = (*_HEADINGS, "EXACT") if has_exact else _HEADINGS
-    body = [
-        (
-            f"{row.context:,}",
-            *(
-                units.memory(each, 0.1)
-                for each in (row.guess.weights, row.guess.cache, row.guess.compute, row.guess.total)
-            ),
-            *([units.memory(row.exact.total, 0.1)] if row.exact else []),
-        )
-        for row in rows
-    ]
-    return units.columns([headings, *body], frozenset(range(len(headings))))
+def _table(needs: Sequence[Needs]) -> list[str]:
+    rows = []
+    for need in needs:
+        context, *sizes = (value for value in need.values() if value is not None)
+        rows.append([f"{context:,}", *(units.memory(size, 0.1) for size in sizes)])
+    headings = _HEADINGS[: len(rows[0])]
+    return units.columns([headings, *rows], frozenset(range(len(headings))))
