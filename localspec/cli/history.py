@@ -6,18 +6,21 @@ import argparse
 import os
 import re
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
-from difflib import get_close_matches
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from localspec.cli.shared.arguments import Parser, verb_parser, whole
+from localspec import units
+from localspec.cli.shared.arguments import Parser, verb_parser, whole, with_command
 from localspec.cli.shared.console import (
     SUCCESS,
     colours_unwanted,
     is_terminal,
     print_json,
+    print_result,
+    printable,
     read_utf8,
     say,
 )
@@ -33,21 +36,14 @@ if TYPE_CHECKING:
 
 _FORMATS: dict[str, Format] = {".md": "md", ".markdown": "md", ".json": "json", ".jsonl": "json"}
 _NOT_IN_NAMES = re.compile(r"[^\w]+")
-
-
-@dataclass(frozen=True, slots=True)
-class ExportFile:
-    """A file to write, and the chats that it is to hold."""
-
-    path: Path
-    form: Format
-    chats: tuple[ChatInfo, ...]
+_BOLD, _PLAIN = "\x1b[1m", "\x1b[0m"
+_SHOWN = ("id", "title", "created", "updated", "pinned", "messages", "profile")
 
 
 def targets(
     chats: Sequence[ChatInfo], output: str, form: Format | None, *, is_set: bool
-) -> tuple[ExportFile, ...]:
-    """Return the files to write: one for each chat in a folder, or a single file.
+) -> tuple[Format, dict[Path, Sequence[ChatInfo]]]:
+    """Return the form, and the files to write with their chats: one for each in a folder, or a single file.
 
     A set of chats goes into a folder, unless `output` has the ending of a file.
     """
@@ -56,27 +52,27 @@ def targets(
     is_folder = os.path.isdir(path)  # noqa: PTH112 - as below, of names that no disk takes
     if is_folder or output.endswith(("/", "\\")) or (is_set and ending is None):
         chosen = form or "md"
-        return tuple(ExportFile(path / _file_name(chat, chosen), chosen, (chat,)) for chat in chats)
+        return chosen, {path / _file_name(chat, chosen): (chat,) for chat in chats}
     chosen = form or ending or "md"
     if is_set and chosen == "md":
         raise UserError(f"`{output}` is one file, and Markdown takes one for each chat", "name a folder")
-    return (ExportFile(path, chosen, tuple(chats)),)
+    return chosen, {path: chats}
 
 
-def write(store: Store, files: Sequence[ExportFile], *, force: bool) -> None:
+def write(store: Store, files: Mapping[Path, Sequence[ChatInfo]], form: Format, *, force: bool) -> None:
     """Write the files; raises UserError before the first if one of them exists already."""
     from localspec.chat.export import chat_text
 
-    for file in files:
-        _check_target(file.path, force=force)
-    for file in files:
+    for path in files:
+        _check_target(path, force=force)
+    for path, chats in files.items():
         try:
-            make_private_folder(file.path.parent)
+            make_private_folder(path.parent)
         except OSError as error:
             raise UserError(
-                f"cannot make the folder `{file.path.parent}`: {error.strerror}", "name another place"
+                f"cannot make the folder `{path.parent}`: {error.strerror}", "name another place"
             ) from error
-        write_atomically(file.path, "".join(chat_text(store, chat, file.form) for chat in file.chats))
+        write_atomically(path, "".join(chat_text(store, chat, form) for chat in chats))
 
 
 def read(name: str) -> tuple[Parsed, ...]:
@@ -104,58 +100,34 @@ def _file_name(chat: ChatInfo, form: Format) -> str:
     return f"{when(chat.created)[:10]}-{words}-{chat.id}.{form}"
 
 
-# What a model wrote must not move the cursor or retitle the window.
-_CONTROL = dict.fromkeys({*range(0x20), *range(0x7F, 0xA0)} - {ord("\n"), ord("\t")})
-_BOLD, _PLAIN = "\x1b[1m", "\x1b[0m"
-
-
-def print_chats(chats: Sequence[ChatInfo], *, as_json: bool) -> None:
-    """Print one line for each chat."""
-    if as_json:
-        print_json({"chats": [_chat_json(chat) for chat in chats]})
-        return
+def _print_chats(chats: Sequence[ChatInfo], *, as_json: bool) -> None:
     width = max((len(str(chat.id)) for chat in chats), default=0)
-    for chat in chats:
-        print_text(f"{_chat_line(chat, width)}\n")
+    lines = (_line(chat, width) for chat in chats)
+    print_result({"chats": list(map(_as_json, chats))}, lines, as_json=as_json, escaped=True)
 
 
-def print_hits(hits: Sequence[SearchHit], *, as_json: bool) -> None:
-    """Print where something was found, the chat above the excerpts from it."""
-    if as_json:
-        print_json({"hits": [asdict(hit) | {"chat": _chat_json(hit.chat)} for hit in hits]})
-        return
+def _hit_lines(hits: Sequence[SearchHit]) -> Iterator[str]:
+    """Yield where something was found, the chat above the excerpts from it."""
     bold = is_terminal(sys.stdout) and not colours_unwanted()
-    above = None
-    for hit in hits:
-        if hit.chat.id != above:
-            print_text(f"{_chat_line(hit.chat)}\n")
-            above = hit.chat.id
-        if hit.message is not None:
-            sys.stdout.write(f"    {_marked(hit) if bold else hit.excerpt}\n")
+    for _, found in groupby(hits, lambda hit: hit.chat.id):
+        for at, hit in enumerate(found):
+            if at == 0:
+                yield _line(hit.chat)
+            if hit.message is not None:
+                yield f"    {_marked(hit) if bold else hit.excerpt}"
 
 
-def print_text(text: str) -> None:
-    """Print a text of a chat; a terminal gets no control characters."""
-    ending = "" if text.endswith("\n") else "\n"
-    sys.stdout.write((text.translate(_CONTROL) if is_terminal(sys.stdout) else text) + ending)
-
-
-def count(number: int, what: str) -> str:
-    """Return a number with its noun."""
-    return f"{number} {what}{'' if number == 1 else 's'}"
-
-
-def names(chats: Sequence[ChatInfo]) -> str:
-    """Return titles in quotes."""
+def _names(chats: Iterable[ChatInfo]) -> str:
     return ", ".join(f'"{chat.title or "Untitled"}"' for chat in chats)
 
 
-def _chat_line(chat: ChatInfo, width: int = 0) -> str:
+def _line(chat: ChatInfo, width: int = 0) -> str:
     from localspec.chat.export import when
 
     pin = "  (pinned)" if chat.pinned else ""
-    title = chat.title or "Untitled"
-    return f"{chat.id:>{width}}  {when(chat.updated)}  {count(chat.messages, 'message'):>13}  {title}{pin}"
+    number = units.counted(chat.messages, "message")
+    line = f"{chat.id:>{width}}  {when(chat.updated)}  {number:>13}  {chat.title or 'Untitled'}{pin}"
+    return printable(line)
 
 
 def _marked(hit: SearchHit) -> str:
@@ -166,9 +138,8 @@ def _marked(hit: SearchHit) -> str:
     return "".join([*parts, hit.excerpt[end:]])
 
 
-def _chat_json(chat: ChatInfo) -> dict[str, object]:
-    shown = ("id", "title", "created", "updated", "pinned", "messages", "profile")
-    return {name: getattr(chat, name) for name in shown}
+def _as_json(chat: ChatInfo) -> dict[str, object]:
+    return {name: getattr(chat, name) for name in _SHOWN}
 
 
 _number = whole(1, 2**63 - 1)
@@ -210,14 +181,10 @@ def parser() -> Parser:
 
 def main(argv: Sequence[str]) -> int:
     """Run the verb and return its exit code."""
-    arguments = _with_command(argv)
-    args = parser().parse_args(arguments)
+    args = parser().parse_args(with_command("history", argv, _COMMANDS, lambda _: _hint(argv)))
     if args.command == "path":
         path = str(paths.chats_file())
-        if args.json:
-            print_json({"path": path})
-        else:
-            print(path)
+        print_result({"path": path}, [path], as_json=args.json, escaped=True)
         return SUCCESS
     from localspec.chat.store import Store  # SQLite: 10 ms that a mistake in the arguments spares
 
@@ -226,69 +193,57 @@ def main(argv: Sequence[str]) -> int:
     return SUCCESS
 
 
-def _with_command(argv: Sequence[str]) -> list[str]:
-    """Return the arguments with `list` for a command that is not there; refuse one that does not exist."""
-    place = next((i for i, word in enumerate(argv) if not word.startswith("-")), None)
-    if place is None:
-        return [*argv] if {"-h", "--help"} & {*argv} else ["list", *argv]
-    first = argv[place]
-    if first not in _COMMANDS:
-        close = get_close_matches(first.lower(), _COMMANDS, n=1)
-        guess = f"; did you mean `{close[0]}`?" if close else ""
-        question = " ".join(["history", *argv])
-        raise UserError(
-            f"`localspec history` has no command `{first}`{guess}",
-            f'the commands are {", ".join(_COMMANDS)}; to ask the model, write `localspec run "{question}"`',
-        )
-    return [first, *argv[:place], *argv[place + 1 :]]
+def _hint(argv: Sequence[str]) -> str:
+    """Return what to write instead of a command that does not exist."""
+    question = " ".join(["history", *argv])
+    return f'the commands are {", ".join(_COMMANDS)}; to ask the model, write `localspec run "{question}"`'
 
 
 def _list(store: Store, args: argparse.Namespace) -> None:
     chats = store.deleted() if args.deleted else store.chats()
-    print_chats(chats, as_json=args.json)
+    _print_chats(chats, as_json=args.json)
     if not chats:
         say("no deleted chats" if args.deleted else "no chats yet")
 
 
 def _search(store: Store, args: argparse.Namespace) -> None:
     hits = store.search(" ".join(args.words), args.limit)
-    print_hits(hits, as_json=args.json)
+    found = [asdict(hit) | {"chat": _as_json(hit.chat)} for hit in hits]
+    print_result({"hits": found}, _hit_lines(hits), as_json=args.json, escaped=True)
     if not hits:
         say("nothing found")
 
 
 def _show(store: Store, args: argparse.Namespace) -> None:
-    from localspec.chat.export import chat_text
-
-    form: Format = "json" if args.json else "md"
-    print_text(chat_text(store, store.chat(args.id), form))
+    _print_texts(store, [store.chat(args.id)], "json" if args.json else "md")
 
 
 def _export(store: Store, args: argparse.Namespace) -> None:
-    from localspec.chat.export import chat_text
-
     if bool(args.ids) == args.all:
         raise UserError("name the chats to export", "give their numbers, or --all")
     chats = store.chats() if args.all else tuple(store.chat(number) for number in dict.fromkeys(args.ids))
     if args.output in {None, "-"}:
-        form: Format = args.format or ("json" if args.json else "md")
-        for chat in chats:
-            print_text(chat_text(store, chat, form))
+        _print_texts(store, chats, args.format or ("json" if args.json else "md"))
         return
-    files = targets(chats, args.output, args.format, is_set=args.all or len(chats) > 1)
-    write(store, files, force=args.force)
-    written = [str(file.path) for file in files]
-    if args.json:
-        print_json({"files": written})
-    else:
-        sys.stdout.writelines(f"{path}\n" for path in written)
+    form, files = targets(chats, args.output, args.format, is_set=args.all or len(chats) > 1)
+    write(store, files, form, force=args.force)
+    written = list(map(str, files))
+    print_result({"files": written}, written, as_json=args.json, escaped=True)
+
+
+def _print_texts(store: Store, chats: Iterable[ChatInfo], form: Format) -> None:
+    from localspec.chat.export import chat_text
+
+    for chat in chats:
+        text = chat_text(store, chat, form)
+        sys.stdout.write(printable(text if text.endswith("\n") else f"{text}\n"))
 
 
 def _import(store: Store, args: argparse.Namespace) -> None:
     parsed = [chat for name in args.files for chat in read(name)]
     chats = tuple(store.add_chat(*chat) for chat in parsed)
-    print_chats(chats, as_json=args.json)
-    say(f"imported {count(len(chats), 'chat')}")
+    _print_chats(chats, as_json=args.json)
+    say(f"imported {units.counted(len(chats), 'chat')}")
 
 
 def _delete(store: Store, args: argparse.Namespace) -> None:
@@ -298,7 +253,7 @@ def _delete(store: Store, args: argparse.Namespace) -> None:
     if args.json:
         print_json({"deleted": args.ids})
     undo = " ".join(["localspec history restore", *(str(chat.id) for chat in chats)])
-    say(f"deleted {names(chats)}; for 30 days, `{undo}` undoes that")
+    say(f"deleted {_names(chats)}; for 30 days, `{undo}` undoes that")
 
 
 def _restore(store: Store, args: argparse.Namespace) -> None:
@@ -306,7 +261,7 @@ def _restore(store: Store, args: argparse.Namespace) -> None:
         store.restore(number)
     if args.json:
         print_json({"restored": args.ids})
-    say(f"restored {names([store.chat(number) for number in args.ids])}")
+    say(f"restored {_names(map(store.chat, args.ids))}")
 
 
 _ACTIONS: dict[str, Callable[[Store, argparse.Namespace], None]] = {

@@ -12,11 +12,10 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
-from difflib import get_close_matches
 from pathlib import Path
 
 from localspec import units
-from localspec.cli.shared.arguments import Parser, verb_parser
+from localspec.cli.shared.arguments import Parser, verb_parser, with_command
 from localspec.cli.shared.console import (
     FAILURE,
     SUCCESS,
@@ -95,11 +94,7 @@ def as_json(profile: Profile) -> dict[str, object]:
         "system_prompt": profile.system_prompt,
         "sampling": asdict(profile.sampling),
         "speculation": profile.speculation.settled,
-        "tuning": {
-            "own": profile.own_tuning is not None,
-            "prompts": list(prompts.prompts),
-            "held_out": list(prompts.held_out),
-        },
+        "tuning": {"own": profile.own_tuning is not None, **asdict(prompts)},
     }
 
 
@@ -155,22 +150,14 @@ def parser() -> Parser:
 
 def main(argv: Sequence[str]) -> int:
     """Run the verb and return its exit code."""
-    args = parser().parse_args(_with_command(argv))
+    args = parser().parse_args(with_command("profiles", argv, _COMMANDS, _hint))
     return _COMMANDS[args.command](args, config_dir() / "profiles")
 
 
-def _with_command(argv: Sequence[str]) -> list[str]:
-    """Return the arguments with `list` for a command that is not there; refuse one that does not exist."""
-    place = next((at for at, word in enumerate(argv) if not word.startswith("-")), None)
-    if place is None:
-        return [*argv] if {"-h", "--help"} & {*argv} else ["list", *argv]
-    first = argv[place]
-    if first in _COMMANDS:
-        return [first, *argv[:place], *argv[place + 1 :]]
-    close = get_close_matches(first.lower(), _COMMANDS, n=1)
-    meant = f"; did you mean `{close[0]}`?" if close else ""
-    hint = f"`localspec profiles show {first}`" if first in shipped_files() else f"{', '.join(_COMMANDS)}"
-    raise UserError(f"`localspec profiles` has no command `{first}`{meant}", f"try {hint}")
+def _hint(word: str) -> str:
+    """Return what to write instead of a command that does not exist."""
+    is_profile = word in shipped_files()
+    return f"try `localspec profiles show {word}`" if is_profile else f"try {', '.join(_COMMANDS)}"
 
 
 def _list(args: argparse.Namespace, folder: Path) -> int:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
+from difflib import get_close_matches
 from typing import NoReturn, Self, TypeVar, get_args
 
 from localspec.app.options import MODES
@@ -159,6 +160,21 @@ def verb_parser(verb: str, description: str) -> Parser:
         allow_abbrev=False,  # `--temp` must not mean something else when a longer flag appears
         formatter_class=lambda prog: argparse.HelpFormatter(prog, max_help_position=34, width=100),
     )
+
+
+def with_command(
+    verb: str, argv: Sequence[str], commands: Collection[str], hint: Callable[[str], str]
+) -> list[str]:
+    """Return the arguments with `list` for a command that is not there; refuse one that does not exist."""
+    place = next((at for at, word in enumerate(argv) if not word.startswith("-")), None)
+    if place is None:
+        return [*argv] if {"-h", "--help"} & {*argv} else ["list", *argv]
+    first = argv[place]
+    if first not in commands:
+        close = get_close_matches(first.lower(), commands, n=1)
+        meant = f"; did you mean `{close[0]}`?" if close else ""
+        raise UserError(f"`localspec {verb}` has no command `{first}`{meant}", hint(first))
+    return [first, *argv[:place], *argv[place + 1 :]]
 
 
 def add_model_flags(parser: Parser) -> None:

@@ -24,22 +24,18 @@ _PATIENCE = 2  # an impatient second press means the same as the first
 _ENDS = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
 _RESET = "\x1b[0m"
 _STYLES = {
-    Provenance.TARGET: "",
-    Provenance.ACCEPTED: "\x1b[32m",
-    Provenance.PREPARED: "\x1b[36m",
-    Provenance.BONUS: "\x1b[33m",
+    Provenance.TARGET: ("", "target"),
+    Provenance.ACCEPTED: ("\x1b[32m", "accepted draft"),
+    Provenance.PREPARED: ("\x1b[36m", "prepared draft"),
+    Provenance.BONUS: ("\x1b[33m", "bonus"),
 }
-LEGEND = ", ".join(
-    f"{_STYLES[provenance]}{word}{_RESET if _STYLES[provenance] else ''}"
-    for provenance, word in (
-        (Provenance.TARGET, "target"),
-        (Provenance.ACCEPTED, "accepted draft"),
-        (Provenance.PREPARED, "prepared draft"),
-        (Provenance.BONUS, "bonus"),
-    )
-)
+LEGEND = ", ".join(f"{style}{word}{_RESET if style else ''}" for style, word in _STYLES.values())
 # Without a terminal's control characters an answer cannot move the cursor or retitle the window.
 _CONTROL = {code: None for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"}
+
+
+SUCCESS, FAILURE, USAGE, INTERRUPTED = 0, 1, 2, 130
+_ONE_LINE = dict.fromkeys((*range(0x20), *range(0x7F, 0xA0)), " ")  # files and servers say anything
 
 
 def is_terminal(stream: TextIO | None) -> bool:
@@ -97,12 +93,16 @@ def forget(stream: TextIO) -> None:
         os.close(nowhere)
 
 
+def printable(text: str) -> str:
+    """Return a text that models or people wrote without what a terminal would obey, if it goes to one."""
+    return text.translate(_CONTROL) if is_terminal(sys.stdout) else text
+
+
 def show(delta: TextDelta, *, colours: bool) -> None:
     """Write new text of an answer to standard output at once."""
-    clean = is_terminal(sys.stdout)
     for piece in delta.pieces:
-        text = piece.text.translate(_CONTROL) if clean else piece.text
-        style = _STYLES[piece.provenance] if colours else ""
+        text = printable(piece.text)
+        style, _ = _STYLES[piece.provenance] if colours else ("", "")
         sys.stdout.write(f"{style}{text}{_RESET}" if style else text)
     sys.stdout.flush()
 
@@ -250,10 +250,6 @@ def _columns() -> int | None:
     return columns - 1 if columns else None
 
 
-SUCCESS, FAILURE, USAGE, INTERRUPTED = 0, 1, 2, 130
-_ONE_LINE = dict.fromkeys((*range(0x20), *range(0x7F, 0xA0)), " ")  # files and servers say anything
-
-
 def tell(error: LocalSpecError) -> None:
     """Print an error, and below it what to do about it."""
     message, hint = (error.message, error.hint) if isinstance(error, UserError) else (str(error), "")
@@ -293,14 +289,11 @@ def _flushed(action: Callable[[], int]) -> int:
 def _explain(error: Exception, *, verbose: bool) -> None:
     if isinstance(error, LocalSpecError):
         tell(error)
-    elif isinstance(error, OSError) and error.errno == ENOSPC:
+        return
+    if isinstance(error, OSError) and error.errno == ENOSPC:
         forget(sys.stdout)
         say(f"error: cannot write: {error.strerror}")
-    else:
-        _tell_unexpected(error, verbose=verbose)
-
-
-def _tell_unexpected(error: Exception, *, verbose: bool) -> None:
+        return
     if verbose:
         import traceback  # 10 ms that only a crash should cost
 
