@@ -9,6 +9,7 @@ import json
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Literal
 
 from localspec.benchmark.llama_server import draft_flags, target_flags
@@ -17,9 +18,6 @@ from localspec.errors import UserError
 from localspec.types import EngineSettings, ModelOptions
 
 ExportForm = Literal["llama-server", "preset.ini", "llama-swap", "toml"]
-SERVER = "llama-server"
-
-Flags = Sequence[tuple[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,29 +33,49 @@ class Exported:
 
 def export(form: ExportForm, exported: Exported) -> str:
     """Return the settings as lines of text; raises UserError if a path cannot be written."""
-    notes = list(_notes(exported))
-    match form:
-        case "llama-server":
-            return _command(exported, notes)
-        case "preset.ini":
-            return _section(exported, notes)
-        case "llama-swap":
-            return _swap_block(exported, notes)
-        case "toml":
-            return _speculation(exported.settings)
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined  # 40 ms
 
-
-def flags(exported: Exported) -> Flags:
-    """Return llama-server's flags with their values."""
-    drafting = exported.settings.mode in ("sd", "ssd") and exported.draft is not None
-    found = [*target_flags(exported.target), ("--parallel", "1")]
-    if drafting and exported.draft is not None:
-        found += draft_flags(exported.draft, exported.draft_threads or exported.draft.threads)
+    found = [] if form == "toml" else flags(exported)
     for _, value in found:
-        if not value.isprintable():
-            raise UserError(
-                f"the path {value!r} cannot be written to a file", "rename the file or its folder"
-            )
+        _check(form, value)
+    templates = Environment(
+        keep_trailing_newline=True,
+        loader=FileSystemLoader(Path(__file__).parent),
+        lstrip_blocks=True,
+        trim_blocks=True,
+        undefined=StrictUndefined,
+    )
+    templates.filters |= {"json": json.dumps, "shell": shlex.quote}
+    return templates.get_template("export.j2").render(
+        form=form,
+        name=exported.name,
+        flags=found,
+        settings=exported.settings,
+        settings_by_name=asdict(exported.settings),
+    )
+
+
+def _check(form: ExportForm, value: str) -> None:
+    """Raise UserError if a form cannot hold a flag's value."""
+    if not value.isprintable():
+        raise UserError(f"the path {value!r} cannot be written to a file", "rename the file or its folder")
+    if form == "preset.ini" and (value != value.strip() or any(mark in value for mark in ";#")):
+        raise UserError(
+            f"`{value}` cannot be written in preset.ini, where ; and # begin a comment",
+            "rename the file or its folder, or export llama-server",
+        )
+    if form == "llama-swap" and "${" in value:
+        raise UserError(
+            f"`{value}` cannot be written for llama-swap, where ${{ begins the name of a macro",
+            "rename the file or its folder, or export llama-server",
+        )
+
+
+def flags(exported: Exported) -> Sequence[tuple[str, str]]:
+    """Return llama-server's flags with their values."""
+    found = [*target_flags(exported.target), ("--parallel", "1")]
+    if exported.settings.mode in ("sd", "ssd") and exported.draft is not None:
+        found += draft_flags(exported.draft, exported.draft_threads or exported.draft.threads)
     return [*found, *_speculation_flags(exported.settings)]
 
 
@@ -74,71 +92,3 @@ def _speculation_flags(settings: EngineSettings) -> Iterator[tuple[str, str]]:
             yield "--spec-draft-n-max", str(settings.draft_length)
             if settings.min_confidence is not None:
                 yield "--spec-draft-p-min", f"{settings.min_confidence:g}"
-
-
-def _notes(exported: Exported) -> Iterator[str]:
-    """Yield what the flags cannot say, a line each."""
-    settings = exported.settings
-    if settings.mode == "off":
-        yield "drafting does not pay here: plain decoding"
-        return
-    if settings.mode == "ssd":
-        yield "llama.cpp does not draft ahead (ssd): here the target waits for each draft (sd)"
-        yield (
-            f"no counterpart: fan-out of {settings.fan_out_budget} ({settings.fan_out_shape}), "
-            f"Saguaro's C of {settings.saguaro_c:g}"
-        )
-    if settings.mode != "ngram" and settings.fallback == "ngram":
-        yield "no counterpart: repetitions of the text instead of a model's draft, and behind it"
-    if settings.min_confidence is None:
-        yield "no counterpart: drafts that end where measured costs say so; these go on to their full length"
-    if settings.mode != "ngram" and settings.acceptance == "rejection":
-        yield (
-            "llama.cpp accepts a drafted token only where its own sampler picks the same; "
-            f"no counterpart: rejection sampling with a draft temperature of {settings.draft_temperature:g}"
-        )
-
-
-def _command(exported: Exported, notes: Sequence[str]) -> str:
-    lines = [SERVER, *(f"{flag} {shlex.quote(value)}" for flag, value in flags(exported))]
-    return "".join(f"# {note}\n" for note in notes) + " \\\n  ".join(lines) + "\n"
-
-
-def _section(exported: Exported, notes: Sequence[str]) -> str:
-    """Return a section for `llama-server --models-preset`; its format knows no quotes."""
-    lines = [f"; {note}" for note in notes]
-    lines.append(f"[{exported.name.replace(']', ')')}]")
-    for flag, value in flags(exported):
-        if value != value.strip() or any(mark in value for mark in ";#"):
-            raise UserError(
-                f"`{value}` cannot be written in preset.ini, where ; and # begin a comment",
-                "rename the file or its folder, or export llama-server",
-            )
-        lines.append(f"{flag.removeprefix('--')} = {value}")
-    return "\n".join(lines) + "\n"
-
-
-def _swap_block(exported: Exported, notes: Sequence[str]) -> str:
-    """Return a block of llama-swap's configuration, which splits the command like a shell."""
-    lines = [f"# {note}" for note in notes]
-    lines += ["models:", f"  {json.dumps(exported.name)}:", "    cmd: |"]
-    lines.append(f"      {SERVER} --port ${{PORT}}")
-    for flag, value in flags(exported):
-        if "${" in value:
-            raise UserError(
-                f"`{value}` cannot be written for llama-swap, where ${{ begins the name of a macro",
-                "rename the file or its folder, or export llama-server",
-            )
-        lines.append(f"      {flag} {shlex.quote(value)}")
-    return "\n".join(lines) + "\n"
-
-
-def _speculation(settings: EngineSettings) -> str:
-    """Return the [speculation] table of a profile."""
-    lines = ["[speculation]"]
-    for name, value in asdict(settings).items():
-        if value is None:
-            lines.append(f"# {name} is left to measured costs")
-        else:
-            lines.append(f"{name} = {json.dumps(value)}")
-    return "\n".join(lines) + "\n"
