@@ -12,8 +12,6 @@ from localspec.types import EngineSettings, Interval, TaskType
 Stage = Literal["machine", "costs", "traces", "study", "confirm"]
 STAGES: tuple[Stage, ...] = ("machine", "costs", "traces", "study", "confirm")
 
-_MOST_MARKS = 400  # of a history; every other one is forgotten beyond that
-
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
@@ -170,24 +168,12 @@ class StageStatus:
 
 @dataclass(slots=True)
 class TaskStatus:
-    """What is known of a task; `history` holds the best value after every `stride` steps of its study."""
+    """What is known of a task; `history` holds the best value after every step of its study."""
 
     task: TaskType
     best: BestSoFar | None = None
     history: list[float] = field(default_factory=list)
-    stride: int = 1
-    steps: int = 0
     result: TaskResult | None = None
-
-    def remember(self) -> None:
-        """Note how good the best is after another step."""
-        if self.best is None or self.best.predicted is None:
-            return
-        self.steps += 1
-        if self.steps % self.stride == 0:
-            self.history.append(self.best.predicted)
-        if len(self.history) > _MOST_MARKS:
-            self.history, self.stride = self.history[1::2], 2 * self.stride
 
 
 class TuneProgress:
@@ -236,8 +222,14 @@ class TuneProgress:
                 ended = self.end_stage(now_s)
                 self.stages.append(StageStatus(stage, task, steps, kept, now_s, done=kept))
                 return ended
-            case StageProgress():
-                return self._progress(event, now_s)
+            case StageProgress(stage, task, done, steps, left_s, note):
+                state = self.current
+                assert state is not None, "a stage begins before it makes progress"
+                state.done, state.steps, state.note = done, steps, note
+                self._left = None if left_s is None else (left_s, now_s)
+                best = self.of(task).best if stage == "study" and task is not None else None
+                if best is not None and best.predicted is not None:
+                    self.of(best.task).history.append(best.predicted)
             case BestSoFar(task):
                 self.of(task).best = event
             case LoadOptionsChosen():
@@ -257,15 +249,3 @@ class TuneProgress:
         if state is not None:
             state.took_s = now_s - state.began_s
         return state
-
-    def _progress(self, event: StageProgress, now_s: float) -> StageStatus | None:
-        ended, state = None, self.current
-        if state is None or (state.stage, state.task) != (event.stage, event.task):
-            ended = self.end_stage(now_s)
-            state = StageStatus(event.stage, event.task, event.steps, 0, now_s)
-            self.stages.append(state)
-        state.done, state.steps, state.note = event.done, event.steps, event.note
-        self._left = None if event.left_s is None else (event.left_s, now_s)
-        if event.stage == "study" and event.task is not None:
-            self.of(event.task).remember()
-        return ended
