@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from math import erfc, inf, sqrt
 from typing import TYPE_CHECKING, Literal
 
@@ -23,6 +23,7 @@ Answer = Sequence[tuple[int, Provenance, bool]]
 Progress = Callable[[str, float], None]
 """Hears what is being done and the share that is done before; ends the test by raising `Cancelled`."""
 Rounds = Literal["all", "hit", "other"]
+Judged = tuple[float, float, float, float, bool]
 
 DRAFTED = (Provenance.ACCEPTED, Provenance.PREPARED)
 NEAR_TIE = 0.05  # logits; a float target's logits move by up to this much with the width of a batch
@@ -179,18 +180,15 @@ class _Course:
     def answer(self, words: str, variant: Variant, number: int, sampling: Sampling, seed: int) -> Answer:
         """Tell what comes next, and answer the question of a number."""
         self.on_progress(f"{words}, {variant.name}", self.done / self.total)
-        settings, prompt = variant.settings_for(number), _question(PROMPTS[number % len(PROMPTS)][1])
-        request = Request(prompt, sampling, settings, self.effort.greedy_tokens, seed=seed)
+        question = Message("user", PROMPTS[number % len(PROMPTS)][1])
+        settings, tokens = variant.settings_for(number), self.effort.greedy_tokens
+        request = Request((question,), sampling, settings, tokens, seed=seed)
         return list(self.runtime.generate_tokens(request))
-
-
-def _question(prompt: str) -> tuple[Message, ...]:
-    return (Message("user", prompt),)
 
 
 def _rows(runtime: Runtime, prompt: str, answer: Sequence[int]) -> Iterator[tuple[int, Logits]]:
     """Yield each place in an answer with the logits that its token was chosen by."""
-    before = runtime.encode(_question(prompt))
+    before = runtime.encode((Message("user", prompt),))
     for index, row in enumerate(runtime.score([*before, *answer][:-1])):
         place = index - len(before) + 1
         if place >= 0:
@@ -211,15 +209,12 @@ def _compare_greedy(course: _Course, tested: Sequence[Variant], results: dict[st
                 expected = found
                 continue
             before = results.get(variant.name, GreedyResult(variant.name, 0, 0, 0, ()))
+            drafted = before.drafted + sum(provenance in DRAFTED for _, provenance, _ in answer)
             differences = before.differences
             if found != expected:
                 differences += (_difference(course.runtime, prompt, expected, found, effort.near_tie),)
             results[variant.name] = GreedyResult(
-                variant.name,
-                before.answers + 1,
-                before.tokens + len(answer),
-                before.drafted + sum(provenance in DRAFTED for _, provenance, _ in answer),
-                differences,
+                variant.name, before.answers + 1, before.tokens + len(answer), drafted, differences
             )
 
 
@@ -249,22 +244,19 @@ def _difference(
     )
 
 
-@dataclass(slots=True)
-class _Group:
-    """The tokens of some rounds: their transforms, their surprise and its variance, and whether drafted."""
+def judge(row: Logits, token: int, uniform: float, *, drafted: bool) -> Judged:
+    """Return a token's transforms, its surprise and the variance of that, and whether it was drafted."""
+    return *transforms(row, token, uniform), *surprise(row, token), drafted
 
-    judged: list[tuple[float, float, float, float, bool]] = field(default_factory=list)
 
-    def add(self, row: Logits, token: int, uniform: float, *, drafted: bool) -> None:
-        self.judged.append((*transforms(row, token, uniform), *surprise(row, token), drafted))
-
-    def result(self, variant: str, rounds: Rounds) -> DistributionResult:
-        *shapes, excess, variance, drafted = zip(*self.judged, strict=True)
-        p_value = None
-        if len(drafted) >= FEWEST_TOKENS:
-            surprised = erfc(abs(sum(excess)) / sqrt(2 * sum(variance))) if any(variance) else 1.0
-            p_value = min(1.0, 3 * min(*map(ks_uniform_p_value, shapes), surprised))
-        return DistributionResult(variant, rounds, len(drafted), sum(drafted), p_value)
+def verdict(variant: str, rounds: Rounds, judged: Sequence[Judged]) -> DistributionResult:
+    """Return what the tokens of some rounds say together."""
+    *shapes, excess, variance, drafted = zip(*judged, strict=True)
+    p_value = None
+    if len(drafted) >= FEWEST_TOKENS:
+        surprised = erfc(abs(sum(excess)) / sqrt(2 * sum(variance))) if any(variance) else 1.0
+        p_value = min(1.0, 3 * min(*map(ks_uniform_p_value, shapes), surprised))
+    return DistributionResult(variant, rounds, len(drafted), sum(drafted), p_value)
 
 
 class _Sample:
@@ -274,12 +266,12 @@ class _Sample:
         self.variant, self.wanted, self.stream = variant, wanted, stream
         self._random = np.random.default_rng(stream)
         self._answers = 0
-        self._hits, self._others = _Group(), _Group()
+        self._hits, self._others = list[Judged](), list[Judged]()
 
     @property
     def tokens(self) -> int:
         """Return how many tokens there are, of those that are wanted."""
-        return min(self.wanted, len(self._hits.judged) + len(self._others.judged))
+        return min(self.wanted, len(self._hits) + len(self._others))
 
     @property
     def is_done(self) -> bool:
@@ -298,17 +290,16 @@ class _Sample:
         for place, row in _rows(course.runtime, PROMPTS[number % len(PROMPTS)][1], tokens):
             token, provenance, is_hit = answer[place]
             group = self._hits if is_hit else self._others
-            group.add(row, token, float(self._random.random()), drafted=provenance in DRAFTED)
+            group.append(judge(row, token, float(self._random.random()), drafted=provenance in DRAFTED))
         self._answers += 1
         course.done += self.tokens - before
 
     def results(self) -> tuple[DistributionResult, ...]:
         """Test hit rounds and other rounds apart, where there are enough tokens of both."""
-        name = self.variant.name
-        hits, others = self._hits.judged, self._others.judged
+        name, hits, others = self.variant.name, self._hits, self._others
         if min(len(hits), len(others)) < FEWEST_TOKENS:
-            return (_Group(hits + others).result(name, "all"),) if hits + others else ()
-        return self._hits.result(name, "hit"), self._others.result(name, "other")
+            return (verdict(name, "all", hits + others),) if hits + others else ()
+        return verdict(name, "hit", hits), verdict(name, "other", others)
 
 
 def _sample_all(course: _Course, samples: list[_Sample]) -> None:

@@ -28,7 +28,8 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from http.client import HTTPConnection, HTTPException, HTTPResponse
+from http.client import HTTPConnection, HTTPException
+from itertools import chain
 from pathlib import Path
 from time import perf_counter
 from typing import IO
@@ -101,9 +102,7 @@ class LlamaServer:
             raise
         try:
             self._wait_until_ready()
-            if draft is not None and b'"speculative":false' in (self._get("/slots") or b"").replace(
-                b" ", b""
-            ):
+            if draft is not None and _PLAIN.search(self._get("/slots") or b""):
                 raise self._refused(f"does not speculate with {draft.path.name}")
         except BaseException:
             self.close()
@@ -230,53 +229,51 @@ def _is_telling(line: str) -> bool:
 
 
 def _words(target: ModelOptions, draft: ModelOptions | None, draft_length: int | None) -> Iterator[str]:
-    """Yield the flags of the models, with as many threads as ours would take."""
+    """Return the flags of the models, with as many threads as ours would take."""
     threads = target.threads or physical_cores()
-    flags = list(target_flags(replace(target, threads=threads)))
+    flags = target_flags(replace(target, threads=threads))
     if draft is None:
         flags.append(("--spec-type", "none"))
     else:
         flags += [*draft_flags(draft, draft.threads or threads), ("--spec-type", "draft-simple")]
         if draft_length is not None:
             flags.append(("--spec-draft-n-max", str(draft_length)))
-    return (word for flag in flags for word in flag)
+    return chain.from_iterable(flags)
 
 
-def target_flags(options: ModelOptions) -> Iterator[Flag]:
-    """Yield the flags of a target with their values; what is left to llama.cpp has none."""
-    yield "--model", _path(options)
-    if options.context:
-        yield "--ctx-size", str(options.context)
-    yield from _device_flags(options, "--device", "--gpu-layers")
-    if options.tensor_split:
-        yield "--tensor-split", ",".join(f"{share:g}" for share in options.tensor_split)
-    if options.split_mode != "layer":
-        yield "--split-mode", options.split_mode
-    if options.main_gpu:
-        yield "--main-gpu", str(options.main_gpu)
-    if options.threads:
-        yield "--threads", str(options.threads)
-    yield "--batch-size", str(options.batch)
-    yield "--ubatch-size", str(options.micro_batch)
-    yield "--cache-type-k", options.kv_type_k
-    yield "--cache-type-v", options.kv_type_v
-    if options.flash_attention is not None:
-        yield "--flash-attn", "on" if options.flash_attention else "off"
-    if not options.mmap:
-        yield "--load-mode", "none"
+def target_flags(options: ModelOptions) -> list[Flag]:
+    """Return the flags of a target with their values; what is left to llama.cpp has none."""
+    found = (
+        ("--model", _path(options)),
+        ("--ctx-size", options.context),
+        *_device_flags(options, "--device", "--gpu-layers"),
+        ("--tensor-split", ",".join(f"{share:g}" for share in options.tensor_split)),
+        ("--split-mode", options.split_mode if options.split_mode != "layer" else ""),
+        ("--main-gpu", options.main_gpu),
+        ("--threads", options.threads),
+        ("--batch-size", options.batch),
+        ("--ubatch-size", options.micro_batch),
+        ("--cache-type-k", options.kv_type_k),
+        ("--cache-type-v", options.kv_type_v),
+        ("--flash-attn", {None: "", True: "on", False: "off"}[options.flash_attention]),
+        ("--load-mode", "" if options.mmap else "none"),
+    )
+    return [(flag, str(value)) for flag, value in found if value]
 
 
-def draft_flags(options: ModelOptions, threads: int) -> Iterator[Flag]:
-    """Yield the flags of a draft model; threads 0 are the target's.
+def draft_flags(options: ModelOptions, threads: int) -> list[Flag]:
+    """Return the flags of a draft model; threads 0 are the target's.
 
     Its context, batches, flash attention and way of loading are always the target's.
     """
-    yield "--spec-draft-model", _path(options)
-    yield from _device_flags(options, "--spec-draft-device", "--spec-draft-ngl")
-    if threads:
-        yield "--spec-draft-threads", str(threads)
-    yield "--spec-draft-type-k", options.kv_type_k
-    yield "--spec-draft-type-v", options.kv_type_v
+    found = (
+        ("--spec-draft-model", _path(options)),
+        *_device_flags(options, "--spec-draft-device", "--spec-draft-ngl"),
+        ("--spec-draft-threads", threads),
+        ("--spec-draft-type-k", options.kv_type_k),
+        ("--spec-draft-type-v", options.kv_type_v),
+    )
+    return [(flag, str(value)) for flag, value in found if value]
 
 
 def _device_flags(options: ModelOptions, device: str, layers: str) -> Iterator[Flag]:
@@ -365,23 +362,15 @@ def ask(port: int, body: bytes) -> Summary:
         response = connection.getresponse()
         if response.status != 200:
             _timings(response.read())
-        text, first_token_s = _read(response, started)
+        # No look inside while it comes: the processor belongs to the server meanwhile.
+        first = response.read1()
+        first_token_s = perf_counter() - started if first else 0.0
+        text = b"".join((first, *iter(response.read1, b"")))
     finally:
         connection.close()
     events = [line[len(_EVENT) :] for line in text.splitlines() if line.startswith(_EVENT)]
     last = next((event for event in reversed(events) if event.startswith(b"{")), b"")
     return _summary(_timings(last), first_token_s)
-
-
-def _read(response: HTTPResponse, started: float) -> tuple[bytes, float]:
-    """Read a stream without a look inside: the processor belongs to the server meanwhile."""
-    pieces: list[bytes] = []
-    first_token_s = 0.0
-    while piece := response.read1():
-        if not pieces:
-            first_token_s = perf_counter() - started
-        pieces.append(piece)
-    return b"".join(pieces), first_token_s
 
 
 def _timings(said: bytes) -> Timings:

@@ -8,7 +8,7 @@ failed, because what ended the program may have been the attempt.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
@@ -96,14 +96,15 @@ def is_sensible(options: LoadOptions, limits: MachineLimits) -> bool:
 
 
 def course(
-    limits: MachineLimits, is_late: Callable[[], bool] = lambda: False
-) -> Generator[LoadOptions, Attempt, None]:
-    """Ask for attempts one after another: each change on top of the best so far, the winner once more.
+    limits: MachineLimits, attempt: Callable[[LoadOptions], Attempt], is_late: Callable[[], bool]
+) -> Iterator[Attempt]:
+    """Make attempts one after another: each change on top of the best so far, the winner once more.
 
-    It depends on the attempts that it is sent alone, so that it can be gone through again from a file.
+    It depends on what comes of the attempts alone, so that it can be gone through again from a file.
     """
     usual, *changes = possible(limits)
-    anchor = yield usual
+    anchor = attempt(usual)
+    yield anchor
     best, gain, since = usual, 1.0, 0
     for change in changes:
         candidate = _on_top(best, change)
@@ -112,17 +113,18 @@ def course(
         if not is_sensible(candidate, limits):
             continue
         if since == ANCHOR_EVERY:
-            again, since = (yield usual), 0
+            again, since = attempt(usual), 0
+            yield again
             anchor = again if again.tokens_per_s is not None else anchor
-        attempt = yield candidate
+        found = attempt(candidate)
+        yield found
         since += 1
         assert anchor.tokens_per_s is not None
-        if (attempt.tokens_per_s or 0.0) > (gain + STEP) * anchor.tokens_per_s:
-            assert attempt.tokens_per_s is not None
-            best, gain = candidate, attempt.tokens_per_s / anchor.tokens_per_s
+        if found.tokens_per_s is not None and found.tokens_per_s > (gain + STEP) * anchor.tokens_per_s:
+            best, gain = candidate, found.tokens_per_s / anchor.tokens_per_s
     if best != usual:
-        yield usual
-        yield best
+        yield attempt(usual)
+        yield attempt(best)
 
 
 def _on_top(options: LoadOptions, change: LoadOptions) -> LoadOptions:
@@ -205,9 +207,8 @@ def try_load_options(
         study = file.study(key.name(plan.limits, plan.modes, plan.requests), *_ABOUT)
         kept = list(_kept(study.get_trials(deepcopy=False)))
         done: list[_Measured] = []
-        steps = course(plan.limits, lambda: _is_late(done, plan.budget_s))
-        options = next(steps)
-        while True:
+
+        def attempt(options: LoadOptions) -> Attempt:
             measured = next((each for each in kept if each.attempt.workplace == options), None)
             if measured is not None:  # of another one, where the budget is not what it was
                 kept.remove(measured)
@@ -215,11 +216,9 @@ def try_load_options(
                 with explained(path):  # a file that the attempt itself misses is the attempt's failure
                     measured = _attempt(study, open_models, options, plan, _bar(done, options))
             done.append(measured)
-            yield measured.attempt
-            try:
-                options = steps.send(measured.attempt)
-            except StopIteration:
-                return
+            return measured.attempt
+
+        yield from course(plan.limits, attempt, lambda: _is_late(done, plan.budget_s))
 
 
 _ABOUT = (

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from localspec.benchmark.exactness import FEWEST_TOKENS, _Group, surprise, transforms
+from localspec.benchmark.exactness import FEWEST_TOKENS, Judged, judge, surprise, transforms, verdict
 from localspec.benchmark.statistics import ks_uniform_p_value
 from localspec.errors import Cancelled
 from localspec.types import Provenance, Request
@@ -19,24 +19,23 @@ from tests.benchmark.test_exactness import EFFORT, HAS_DRAFT, MarkovRuntime, che
 ROW = np.random.default_rng(1).normal(0, 2, 40).astype(np.float32)
 
 
-def group(random: np.random.Generator, tokens: int) -> _Group:
+def group(random: np.random.Generator, tokens: int) -> list[Judged]:
     """Return tokens that were drawn as they should be."""
-    found, probs = _Group(), np.exp(ROW, dtype=np.float64)
-    for token in random.choice(len(ROW), size=tokens, p=probs / probs.sum()):
-        found.add(ROW, int(token), float(random.random()), drafted=False)
-    return found
+    probs = np.exp(ROW, dtype=np.float64)
+    drawn = random.choice(len(ROW), size=tokens, p=probs / probs.sum())
+    return [judge(ROW, int(token), float(random.random()), drafted=False) for token in drawn]
 
 
 def test_three_ways_to_look_are_not_three_chances_of_a_false_alarm() -> None:
     random = np.random.default_rng(7)
-    values = [group(random, 60).result("sd", "all").p_value for _ in range(300)]
+    values = [verdict("sd", "all", group(random, 60)).p_value for _ in range(300)]
     assert 0 < sum(value is not None and value < 0.1 for value in values) < 1.3 * 0.1 * len(values)
 
 
 def test_a_few_tokens_say_nothing() -> None:
     random = np.random.default_rng(7)
-    assert group(random, FEWEST_TOKENS - 1).result("sd", "all").p_value is None
-    assert group(random, FEWEST_TOKENS).result("sd", "all").p_value is not None
+    assert verdict("sd", "all", group(random, FEWEST_TOKENS - 1)).p_value is None
+    assert verdict("sd", "all", group(random, FEWEST_TOKENS)).p_value is not None
 
 
 def test_surprise_is_as_expected_of_the_right_distribution_and_not_of_a_flatter_one() -> None:
