@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -57,31 +56,18 @@ class _Window:
         self._rounds: deque[tuple[int, float]] = deque()
         self.tokens, self._seconds = 0, 0.0
 
-    def add(self, tokens: int, seconds: float) -> None:
+    def add(self, tokens: int, seconds: float) -> float | None:
+        """Take a round; return the tokens per second, None while there are too few rounds."""
         self._rounds.append((tokens, seconds))
         self.tokens, self._seconds = self.tokens + tokens, self._seconds + seconds
         while True:
             tokens, seconds = self._rounds[0]
             if self.tokens - tokens < WINDOW_TOKENS or self._seconds - seconds < WINDOW_S:
-                return
+                break
             self._rounds.popleft()
             self.tokens, self._seconds = self.tokens - tokens, self._seconds - seconds
-
-    @property
-    def full(self) -> bool:
-        return self.tokens >= WINDOW_TOKENS and self._seconds >= WINDOW_S
-
-    @property
-    def rate(self) -> float:
-        return self.tokens / self._seconds
-
-
-@dataclass(frozen=True, slots=True)
-class _Trial:
-    """A higher mode at work for a window, and what it has to beat."""
-
-    interrupted: Mode
-    rate: float
+        is_full = self.tokens >= WINDOW_TOKENS and self._seconds >= WINDOW_S
+        return self.tokens / self._seconds if is_full else None
 
 
 class ModeFallback:
@@ -100,7 +86,7 @@ class ModeFallback:
         self._warm = False
         self._delivered: dict[Mode, float] = {}
         self._unproven = False  # whether the higher mode was left for what plain decoding promised
-        self._trial: _Trial | None = None
+        self._trial: tuple[Mode, float] | None = None  # of a higher mode: what it interrupts, and has to beat
         self._waited = 0
         self._patience = FIRST_PATIENCE
 
@@ -116,23 +102,22 @@ class ModeFallback:
             # a draft model that still reads the text drafts nothing, and its first draft has waited for that
             self._warm = self.mode in {"off", "ngram"} or stats.origin is not DraftOrigin.NONE
             return None
-        self._window.add(tokens, stats.seconds)
-        if not self._window.full:
+        rate = self._window.add(tokens, stats.seconds)
+        if rate is None:
             return None
-        rate = self._window.rate
         return self._judged_trial(rate) or self._down(rate, depth) or self._up(rate)
 
     def _judged_trial(self, rate: float) -> ModeChanged | None:
         """End a trial with its first full window."""
-        trial, self._trial = self._trial, None
-        if trial is None:
+        if self._trial is None:
             return None
-        if rate >= (1.0 - MARGIN) * trial.rate:
+        (interrupted, to_beat), self._trial = self._trial, None
+        if rate >= (1.0 - MARGIN) * to_beat:
             self._patience = FIRST_PATIENCE
             return None
         self._patience *= 2
-        reason = f"{self._figure(rate)}, {MODE_NAMES[trial.interrupted]} {trial.rate:.0f}"
-        return self._change(trial.interrupted, rate, reason)
+        reason = f"{self._figure(rate)}, {MODE_NAMES[interrupted]} {to_beat:.0f}"
+        return self._change(interrupted, rate, reason)
 
     def _down(self, rate: float, depth: int) -> ModeChanged | None:
         plain_s = self._plain.at(depth)
@@ -161,7 +146,7 @@ class ModeFallback:
         reason = f"{MODE_NAMES[best]} is tried again after {self._waited} tokens"
         interrupted = self.mode
         change = self._change(best, rate, reason)
-        self._trial = _Trial(interrupted, rate)
+        self._trial = interrupted, rate
         return change
 
     def _figure(self, rate: float) -> str:

@@ -49,11 +49,6 @@ class DecodeParams:
     max_tokens: int
     end_tokens: frozenset[int]
 
-    @property
-    def plain_greedy(self) -> bool:
-        """Tell whether the best logit decides alone."""
-        return self.sampling.temperature <= 0 and not penalises(self.sampling)
-
 
 class Decoder:
     """A target model with the text that its cache holds; it outlives answers."""
@@ -145,9 +140,10 @@ class Decoder:
         self, draft: Draft, rows: Rows, text: list[int], params: DecodeParams, random: Uniforms
     ) -> VerifyOutcome:
         sampling = params.sampling
-        if params.plain_greedy and rows.item(0) == rows.item(0):  # not a number: let `distribution` say so
-            return verify_greedily(draft, rows)
         history = text[-sampling.penalty_window :] if penalises(sampling) else None
+        best_decides = sampling.temperature <= 0 and history is None
+        if best_decides and rows.item(0) == rows.item(0):  # not a number: let `distribution` say so
+            return verify_greedily(draft, rows)
 
         def target(accepted: int) -> Distribution:
             seen = () if history is None else [*history, *draft.tokens[:accepted]]

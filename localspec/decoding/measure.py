@@ -20,7 +20,14 @@ from localspec.decoding.loop import DecodeParams, Decoder, Round
 from localspec.decoding.measurements import CallCosts, CostRequest, TraceSegment
 from localspec.decoding.model import LanguageModel, Rows
 from localspec.decoding.policy import AcceptanceCalibration, CostCurve, LatencyModel, SpeculationPolicy
-from localspec.decoding.sampling import Floats, Ids, distribution, probability, top_candidates
+from localspec.decoding.sampling import (
+    Floats,
+    Ids,
+    distribution,
+    probabilities,
+    probability,
+    top_candidates,
+)
 from localspec.decoding.text import AnswerEvents, DecodeEvents
 from localspec.decoding.verify import Uniforms
 from localspec.types import Distribution, Draft, EngineSettings, PlainRate, VerifyOutcome
@@ -257,12 +264,14 @@ MOST_WAITING = 2_000_000  # probabilities of the target that wait for the draft 
 _Number = TypeVar("_Number", bound=np.generic)
 
 
-class Tracer:
+class Tracer(Decoder):
     """A target and at most one draft model with empty caches, for one trace."""
+
+    _row: NDArray[np.float32]  # what the last token was chosen from, until decoding goes on
 
     def __init__(self, target: LanguageModel, draft: LanguageModel | None, candidates: int) -> None:
         """Take the models, and how many of each one's candidates to write down."""
-        self._target = _Watched(target)
+        super().__init__(target)
         self._vocabulary = target.vocabulary_size
         self._draft = draft
         self._candidates = candidates
@@ -277,21 +286,21 @@ class Tracer:
         of_target, of_draft = list[tuple[Ids, Floats, float]](), list[tuple[Ids, Rows, Floats]]()
         waiting, size = list[Distribution](), 0
         random = np.random.default_rng(np.random.SeedSequence(seed).spawn(2)[0])  # as in `Engine.rounds`
-        with closing(self._target.rounds(prompt, Drafter(), _no_policy(), params, random)) as rounds:
+        with closing(self.rounds(prompt, Drafter(), _no_policy(), params, random)) as rounds:
             for event in rounds:
                 if not isinstance(event, Round):
                     continue
                 decode_s += event.stats.seconds if len(text) > len(prompt) else 0.0
-                p = distribution(self._target.row, params.sampling, text)
+                p = distribution(self._row, params.sampling, text)
                 of_target.append((*self._best(p), probability(p, event.tokens[0])))
                 text += event.tokens
                 waiting.append(p)
                 size += len(p.probs)
                 if self._draft is not None and size > MOST_WAITING:
-                    of_draft += self._read(self._draft, text, waiting)
+                    of_draft += self._read_along(self._draft, text, waiting)
                     waiting, size = [], 0
         if self._draft is not None:
-            of_draft += self._read(self._draft, text, waiting)
+            of_draft += self._read_along(self._draft, text, waiting)
         target_ids, target_probs, of_token = zip(*of_target, strict=True)
         none = np.empty((len(of_target), 0))
         read = map(np.concatenate, zip(*of_draft, strict=True)) if of_draft else repeat(none, 3)
@@ -309,6 +318,12 @@ class Tracer:
             ended=text[-1] in params.end_tokens,
         )
 
+    def _judge(
+        self, draft: Draft, rows: Rows, text: list[int], params: DecodeParams, random: Uniforms
+    ) -> VerifyOutcome:
+        self._row = rows[0]
+        return super()._judge(draft, rows, text, params, random)
+
     def _best(self, p: Distribution) -> tuple[Ids, Floats]:
         """Return the target's candidates with their probabilities."""
         count, ids, probs = self._candidates, p.ids, p.probs
@@ -317,7 +332,7 @@ class Tracer:
             probs = p.probs[ids]
         return _widened(ids[:count], count, -1), _widened(probs[:count], count, 0.0)
 
-    def _read(
+    def _read_along(
         self, draft: LanguageModel, text: Sequence[int], drawn_from: Sequence[Distribution]
     ) -> Iterator[tuple[Ids, Rows, Floats]]:
         """Yield the draft model's candidates, their logits and the target's probabilities, some rows at once.
@@ -334,7 +349,7 @@ class Tracer:
                 draft.evaluate(tokens[: -len(block)], 0)
             rows = draft.evaluate(tokens[-len(block) :], len(block))[:, : self._vocabulary]
             ids, logits = top_candidates(rows, self._candidates)
-            chances = [_probabilities(p, row) for p, row in zip(block, ids, strict=True)]
+            chances = [probabilities(p, row) for p, row in zip(block, ids, strict=True)]
             yield (
                 _widened(ids, self._candidates, -1),
                 _widened(logits - logits[:, :1], self._candidates, -np.inf),
@@ -342,31 +357,10 @@ class Tracer:
             )
 
 
-class _Watched(Decoder):
-    """A decoder that shows what the last token was chosen from, until it goes on."""
-
-    row: NDArray[np.float32]
-
-    def _judge(
-        self, draft: Draft, rows: Rows, text: list[int], params: DecodeParams, random: Uniforms
-    ) -> VerifyOutcome:
-        self.row = rows[0]
-        return super()._judge(draft, rows, text, params, random)
-
-
 def _no_policy() -> SpeculationPolicy:
     """Return stopping rules for decoding that knows no drafts."""
     free = LatencyModel(CostCurve({1: 1.0}), CostCurve({1: 1.0}))
     return SpeculationPolicy(free, AcceptanceCalibration(), EngineSettings(mode="off"), deterministic=True)
-
-
-def _probabilities(p: Distribution, ids: Ids) -> Floats:
-    """Return the probabilities of some tokens, 0 outside the support."""
-    if p.ids is None:
-        return p.probs[ids]
-    order = p.ids.argsort()
-    places = order[p.ids.searchsorted(ids, sorter=order).clip(max=len(order) - 1)]
-    return np.where(p.ids[places] == ids, p.probs[places], 0.0)
 
 
 def _widened(values: NDArray[_Number], width: int, filler: float) -> NDArray[_Number]:

@@ -212,7 +212,7 @@ class SpeculationPolicy:
         if self.exploring:
             return drafted < EXPLORE_LENGTH
         step_s = self.step(1)
-        values, reach = self._values(confidences)
+        values, reach = self.values(confidences)
         usual = self.calibration.mean
         value = values[-1] - delay_s
         for length in range(drafted + 1, limit + 1):
@@ -234,7 +234,7 @@ class SpeculationPolicy:
         if self.exploring:
             return min(len(confidences), EXPLORE_LENGTH)
         if self.deterministic:
-            values, _ = self._values(confidences)
+            values, _ = self.values(confidences)
             return values.index(max(values))
         reach = 1.0
         for length, confidence in enumerate(confidences, start=1):
@@ -243,7 +243,7 @@ class SpeculationPolicy:
                 return length - 1
         return len(confidences)
 
-    def _values(self, confidences: Sequence[float]) -> tuple[list[float], float]:
+    def values(self, confidences: Sequence[float]) -> tuple[list[float], float]:
         """Return what a draft of each length from 0 is worth, in seconds, and the chance of the longest."""
         values, reach = [0.0], 1.0
         for length, confidence in enumerate(confidences, start=1):

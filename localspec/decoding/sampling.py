@@ -174,6 +174,16 @@ def probability(distribution: Distribution, token: int) -> float:
     return distribution.probs.item(index) if ids[index] == token else 0.0
 
 
+def probabilities(distribution: Distribution, ids: Ids) -> Floats:
+    """Return the probabilities of some tokens, 0 outside the support."""
+    support, probs = distribution.ids, distribution.probs
+    if support is None:
+        return probs[ids]
+    order = support.argsort()
+    places = order[support.searchsorted(ids, sorter=order).clip(max=len(order) - 1)]
+    return np.where(support[places] == ids, probs[places], 0.0)
+
+
 def draw(distribution: Distribution, uniform: float) -> int:
     """Return the token at `uniform` (0 <= uniform < 1) of the cumulative distribution.
 
@@ -199,15 +209,10 @@ def residual(p: Distribution, q: Distribution | int) -> Distribution:
     rest = p.probs.copy()
     if not isinstance(q, Distribution):
         rest[q if p.ids is None else p.ids == q] = 0
-    elif q.ids is None:
-        rest -= q.probs if p.ids is None else q.probs[p.ids]
-    elif p.ids is None:
-        rest[q.ids] -= q.probs
+    elif p.ids is not None:
+        rest -= probabilities(q, p.ids)
     else:
-        order = q.ids.argsort()
-        sorted_ids = q.ids[order]
-        places = np.minimum(sorted_ids.searchsorted(p.ids), len(order) - 1)
-        rest -= np.where(sorted_ids[places] == p.ids, q.probs[order][places], 0)
+        rest[slice(None) if q.ids is None else q.ids] -= q.probs
     np.maximum(rest, 0, out=rest)
     mass = rest.sum()
     return Distribution(p.ids, rest / mass) if mass > 0 else p

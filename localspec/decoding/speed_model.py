@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 from localspec.decoding.policy import LatencyModel
 from localspec.types import Mode
@@ -18,6 +19,7 @@ PYTHON_S = 2e-4  # around each native call that the target waits for; it matters
 HANDOFF_S = 3e-4  # per round, for two threads to take turns; likewise
 DRAFT_SHARE = 4  # where both models compute on the processor at once, the draft takes one core in so many
 
+_rate = attrgetter("tokens_per_s")
 CallSeconds = Callable[[int], float]
 """The seconds of a call by the number of its tokens or branches."""
 Overlap = Callable[[int, float, float], float]
@@ -119,10 +121,6 @@ def shared_cores(cores: int, draft_threads: int | None) -> tuple[int, int]:
     """Return how many of the processor's cores target and draft get while both compute there."""
     for_draft = draft_threads or max(1, cores // DRAFT_SHARE)
     return max(1, cores - for_draft), for_draft
-
-
-def _rate(speed: PredictedSpeed) -> float:
-    return speed.tokens_per_s
 
 
 def _tokens(length: int, acceptance: float | None) -> float:

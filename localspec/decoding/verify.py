@@ -41,12 +41,25 @@ class BufferedUniforms:
 def verify(draft: Draft, target: Target, acceptance: Acceptance, rng: Uniforms) -> VerifyOutcome:
     """Accept the longest part of the draft that leaves the target's distribution as it is.
 
+    `match` accepts what the target draws itself; `rejection` a token with probability min(1, p / q), and else
+    draws from the residual max(p - q, 0).
     `target` is asked for one position after another, up to the first rejection and not beyond.
     `rng` must be independent of the stream that the draft was drawn from.
     """
-    if acceptance == "match":
-        return _match(draft, target, rng)
-    return _reject(draft, target, rng)
+    for accepted, token in enumerate(draft.tokens):
+        p = target(accepted)
+        if acceptance == "match":
+            replacement = draw(p, rng.random())
+            if replacement != token:
+                return VerifyOutcome(accepted, replacement)
+            continue
+        q = draft.q[accepted] if draft.q is not None else token
+        chance = probability(q, token) if isinstance(q, Distribution) else 1.0
+        # Strictly less: a token that the target never writes is not accepted, even by a uniform of 0.
+        if not rng.random() * chance < probability(p, token):
+            return VerifyOutcome(accepted, draw(residual(p, q), rng.random()))
+    accepted = len(draft.tokens)
+    return VerifyOutcome(accepted, draw(target(accepted), rng.random()))
 
 
 def verify_greedily(draft: Draft, rows: NDArray[np.float32]) -> VerifyOutcome:
@@ -56,28 +69,3 @@ def verify_greedily(draft: Draft, rows: NDArray[np.float32]) -> VerifyOutcome:
         if token != best:
             return VerifyOutcome(accepted, best)
     return VerifyOutcome(len(draft.tokens), int(rows[len(draft.tokens)].argmax()))
-
-
-def _match(draft: Draft, target: Target, rng: Uniforms) -> VerifyOutcome:
-    for accepted, token in enumerate(draft.tokens):
-        drawn = draw(target(accepted), rng.random())
-        if drawn != token:
-            return VerifyOutcome(accepted, drawn)
-    return _all_accepted(draft, target, rng)
-
-
-def _reject(draft: Draft, target: Target, rng: Uniforms) -> VerifyOutcome:
-    """Accept a token with probability min(1, p / q), else draw from the residual max(p - q, 0)."""
-    for accepted, token in enumerate(draft.tokens):
-        p = target(accepted)
-        q = draft.q[accepted] if draft.q is not None else token
-        chance = probability(q, token) if isinstance(q, Distribution) else 1.0
-        # Strictly less: a token that the target never writes is not accepted, even by a uniform of 0.
-        if not rng.random() * chance < probability(p, token):
-            return VerifyOutcome(accepted, draw(residual(p, q), rng.random()))
-    return _all_accepted(draft, target, rng)
-
-
-def _all_accepted(draft: Draft, target: Target, rng: Uniforms) -> VerifyOutcome:
-    accepted = len(draft.tokens)
-    return VerifyOutcome(accepted, draw(target(accepted), rng.random()))

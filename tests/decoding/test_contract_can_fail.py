@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from localspec.benchmark.statistics import ks_uniform_p_value
-from localspec.decoding import sampling, verify
+from localspec.decoding import loop, sampling, verify
 from localspec.decoding.drafters import model_drafter, proposer
 from localspec.decoding.drafters.proposer import Guesses, Proposal, Proposer
 from localspec.decoding.verify import Target, Uniforms
 from localspec.testing.contract import SIGNIFICANT, EngineContract
-from localspec.types import Distribution, Draft, DraftOrigin, EngineSettings, VerifyOutcome
+from localspec.types import Acceptance, Distribution, Draft, DraftOrigin, EngineSettings, VerifyOutcome
 
 SD = EngineSettings(mode="sd", draft_length=4, min_confidence=0.0)
 SSD = EngineSettings(mode="ssd", draft_length=4, fan_out_budget=8, min_confidence=0.0)
@@ -67,7 +67,7 @@ def test_a_residual_that_is_the_target_itself_is_noticed(
 def test_accepting_whatever_the_target_likes_best_is_noticed(
     settings: EngineSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def greedily(draft: Draft, target: Target, rng: Uniforms) -> VerifyOutcome:
+    def greedily(draft: Draft, target: Target, _: Acceptance, rng: Uniforms) -> VerifyOutcome:
         for accepted, token in enumerate(draft.tokens):
             p = target(accepted)
             if token != int(p.probs.argmax()):
@@ -75,7 +75,7 @@ def test_accepting_whatever_the_target_likes_best_is_noticed(
         accepted = len(draft.tokens)
         return VerifyOutcome(accepted, sampling.draw(target(accepted), rng.random()))
 
-    monkeypatch.setattr(verify, "_reject", greedily)
+    monkeypatch.setattr(loop, "verify", greedily)
     assert lowest_p_value(settings) < SIGNIFICANT
 
 

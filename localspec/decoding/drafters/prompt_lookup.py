@@ -231,13 +231,11 @@ class PromptLookup:
         if matched < SHORTEST_MATCH:
             return LookupDraft(start)
         confidences = [1.0 - SHORTEST_MATCH / (matched + 1 + position) for position in range(len(tokens))]
-        chances = ((self._copied_chance(start, confidence), 0.0) for confidence in confidences)
-        length, value_s = most_worth(self._policy, chances, start, reach)
+        chances = [self._lookup_stats.repeated.chance(confidence) for confidence in confidences]
+        if start:
+            chances = list(map(self._lookup_stats.behind.chance, confidences, chances))
+        length, value_s = most_worth(self._policy, ((chance, 0.0) for chance in chances), start, reach)
         return LookupDraft(start, tokens, tuple(confidences), length, value_s)
-
-    def _copied_chance(self, start: int, confidence: float) -> float:
-        chance = self._lookup_stats.repeated.chance(confidence)
-        return self._lookup_stats.behind.chance(confidence, chance) if start else chance
 
     def beaten(self, found: LookupDraft, length: int, delay_s: float = 0.0) -> bool:
         """Tell whether the model, asked for a draft up to a length, should be worth as much as a copy.
@@ -279,19 +277,16 @@ class PromptLookup:
         What was cut off for being unsure stays so, unless a deterministic draft pays as a whole: a copy
         depends on the tokens before it, and where they are drawn it must not decide whether they are judged.
         """
-        if not written or (sent < len(written) and not self._may_span):
+        may_span = self._policy.deterministic and self._policy.min_confidence is None
+        if not written or (sent < len(written) and not may_span):
             return ()
         found = self.behind(written, limit)
         self._found.append(found)
         if sent < len(written):
-            values = values_of(self._policy, ((chance, 0.0) for chance in chances_of(self._policy, written)))
+            values, _ = self._policy.values([proposal.confidence for proposal in written])
             if values[-1] + found.value_s <= max(values):
                 return ()
         return found.sent
-
-    @property
-    def _may_span(self) -> bool:
-        return self._policy.deterministic and self._policy.min_confidence is None
 
     def commit(self, sent: Sequence[int], written: int, outcome: VerifyOutcome) -> None:
         """Learn from the verdict on a draft, of which the model wrote so many tokens."""
