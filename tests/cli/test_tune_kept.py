@@ -13,7 +13,7 @@ import pytest
 from localspec import units
 from localspec.app.tuning import identity_of, placed_pair
 from localspec.cli.tune import parser
-from localspec.cli.tune.kept import Listed, lines
+from localspec.cli.tune.kept import lines
 from localspec.hardware import machine as machine_module
 from localspec.storage import paths, tuned_settings
 from localspec.storage.pair_identity import Identity, MachineFacts, ModelFacts
@@ -103,7 +103,7 @@ def test_the_list_is_of_the_tasks_that_were_named(invoke: Invoke, identity: Iden
 
 @pytest.mark.parametrize("width", [80, 120])
 def test_the_list_fits_the_terminal(width: int) -> None:
-    listed = [Listed(Kept(LONG_AGO, found(days=40)), ("tuned with driver 1, now 2",))]
+    listed = [(Kept(LONG_AGO, found(days=40)), ("tuned with driver 1, now 2",))]
     rows = list(lines(listed, width, NOW))
     assert max(map(len, rows)) <= width
     text = "\n".join(rows)

@@ -145,41 +145,16 @@ _DIM, _BOLD, _RESET = "\x1b[2m", "\x1b[1m", "\x1b[0m"
 
 
 class TuneView:
-    """A line for each stage as it begins and ends; a context manager."""
+    """Says what a run does, a line for each stage as it begins and ends; a context manager.
 
-    def __init__(self, tasks: Sequence[TaskType]) -> None:
+    With a canvas it draws a few lines in place; a thread of its own keeps the clock going between events.
+    """
+
+    def __init__(self, tasks: Sequence[TaskType], canvas: Canvas | None = None) -> None:
         self.progress = TuneProgress(tasks, time.monotonic())
+        self.canvas = canvas
         self._glyphs = glyphs(sys.stderr.encoding)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.end()
-
-    def take(self, event: TuneEvent) -> None:
-        """Show what an event says."""
-        ended = self.progress.take(event, time.monotonic())
-        for line in lasting(event, ended, self.progress, self._glyphs):
-            say(line)
-        if isinstance(event, StageBegan):
-            say(stage_began(event))
-
-    def tell(self, text: str) -> None:
-        """Say something else."""
-        say(text)
-
-    def end(self) -> None:
-        """Say no more."""
-
-
-class LiveTuneView(TuneView):
-    """Draws a few lines in place; a thread of its own keeps the clock going between events."""
-
-    def __init__(self, tasks: Sequence[TaskType]) -> None:
-        super().__init__(tasks)
-        self._canvas = Canvas(sys.stderr)
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # Ctrl+C tells something while an event is taken in
         self._said: list[str] = []  # and not shown yet
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._redraw, name="localspec-tune-view", daemon=True)
@@ -188,31 +163,37 @@ class LiveTuneView(TuneView):
         self._thread.start()
         return self
 
-    def take(self, event: TuneEvent) -> None:
-        """Take in what the next drawing is to show."""
-        with self._lock:
-            ended = self.progress.take(event, time.monotonic())
-            self._said += lasting(event, ended, self.progress, self._glyphs)
-
-    def tell(self, text: str) -> None:
-        """Say something above the lines that are drawn anew."""
-        with self._lock:
-            self._said.append(text)
-
-    def end(self) -> None:
-        """Take the drawing away; what was said stays."""
+    def __exit__(self, *_: object) -> None:
         self._ended.set()
         self._thread.join()
+        self._show([])
+
+    def take(self, event: TuneEvent) -> None:
+        """Show what an event says."""
         with self._lock:
-            self._canvas.draw(self._said, ())
-            self._said = []
+            ended = self.progress.take(event, time.monotonic())
+            self.tell(*lasting(event, ended, self.progress, self._glyphs))
+        if self.canvas is None and isinstance(event, StageBegan):
+            self.tell(stage_began(event))
+
+    def tell(self, *lines: str) -> None:
+        """Say something else, above the lines that are drawn anew."""
+        if self.canvas is None:
+            for line in lines:
+                say(line)
+            return
+        with self._lock:
+            self._said += lines
 
     def _redraw(self) -> None:
-        while not self._ended.wait(REDRAWN_S):
+        while self.canvas is not None and not self._ended.wait(REDRAWN_S):
             with self._lock:
-                lines = block(self.progress, time.monotonic(), self._canvas.width, self._glyphs)
-                self._canvas.draw(self._said, lines)
-                self._said = []
+                self._show(block(self.progress, time.monotonic(), self.canvas.width, self._glyphs))
+
+    def _show(self, lines: Sequence[str]) -> None:
+        if self.canvas is not None:
+            self.canvas.draw(self._said, lines)
+            self._said = []
 
 
 class Canvas:
@@ -258,4 +239,4 @@ class Canvas:
 def view(tasks: Sequence[TaskType]) -> TuneView:
     """Return what suits standard error."""
     draws = is_terminal(sys.stderr) and os.environ.get("TERM", "dumb") != "dumb"
-    return LiveTuneView(tasks) if draws else TuneView(tasks)
+    return TuneView(tasks, Canvas(sys.stderr) if draws else None)

@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from itertools import groupby
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, cast, get_args
 from localspec.app.options import PairOptions
 from localspec.app.tuned_pair import without_given
 from localspec.app.tuning import TuneChoice, identity_of, loaded_with, placed_pair, plan_of, profiles_of
-from localspec.cli.shared.console import FAILURE, SUCCESS, is_terminal, print_json, say
+from localspec.cli.shared.console import FAILURE, SUCCESS, is_terminal, print_json, print_result, say
 from localspec.cli.tune.display import results_width
 from localspec.errors import LocalSpecError, UserError
 from localspec.storage import paths
@@ -26,21 +26,13 @@ from localspec.units import ago, columns
 
 if TYPE_CHECKING:
     from localspec.storage.pair_identity import Identity, ModelFacts
-    from localspec.storage.tuned_settings import Kept
+    from localspec.storage.tuned_settings import Kept, TunedTask
     from localspec.tuning.export import ExportForm
 
 
 _PAGE = b"<!doctype html"
 _HEAD = ("", "task", "settings", "tok/s", "of plain (95%)", "tuned")
 _RIGHT = frozenset({3})
-
-
-@dataclass(frozen=True, slots=True)
-class Listed:
-    """Settings that are kept, and what has changed since they were found."""
-
-    kept: Kept
-    stale: tuple[str, ...]
 
 
 def show(args: argparse.Namespace) -> int:
@@ -53,33 +45,30 @@ def show(args: argparse.Namespace) -> int:
     chosen = tasks_of(args)
     found = [each for each in kept if not chosen or each.tuned.task in chosen]
     now = _present(args) if found else None
-    listed = [Listed(kept, _stale(kept.identity, now)) for kept in found]
-    if args.json:
-        values = [asdict(each.kept) | {"stale": each.stale} for each in listed]
-        print_json({"kept": values})
-        return SUCCESS
-    if not listed:
+    listed = [(kept, _stale(kept.identity, now)) for kept in found]
+    if not listed and not args.json:
         for_tasks = f" for {', '.join(chosen)}" if chosen else ""
         say(f"nothing is tuned yet{for_tasks}; `localspec tune` does it")
-    width = results_width()
-    for line in lines(listed, width, datetime.now(UTC)):
-        print(line)
+    value = {"kept": [asdict(kept) | {"stale": stale} for kept, stale in listed]}
+    shown = lines(listed, results_width(), datetime.now(UTC))
+    print_result(value, shown, as_json=args.json, escaped=True)
     return SUCCESS
 
 
-def lines(listed: Sequence[Listed], width: int, now: datetime) -> Iterator[str]:
-    """Return what is kept, by pair of models."""
-    by_pair = sorted(listed, key=lambda each: (pair_name(each.kept.identity), each.kept.tuned.task))
-    for name, group in groupby(by_pair, key=lambda each: pair_name(each.kept.identity)):
+def lines(listed: Sequence[tuple[Kept, Sequence[str]]], width: int, now: datetime) -> Iterator[str]:
+    """Return what is kept, by pair of models, each with what has changed since it was found."""
+    by_pair = sorted(listed, key=lambda each: (pair_name(each[0].identity), each[0].tuned.task))
+    for name, group in groupby(by_pair, key=lambda each: pair_name(each[0].identity)):
         yield name
         each_of = list(group)
-        table = columns((_HEAD, *(_row(each, now) for each in each_of)), _RIGHT)
+        rows = [_row(kept.tuned, now) for kept, _ in each_of]
+        table = columns((_HEAD, *rows), _RIGHT)
         fits = max(map(len, table)) <= width
         if fits:
             yield table[0]
-        for row, each in zip(table[1:], each_of, strict=True):
-            yield from [row] if fits else _narrow(each, now)
-            for change in each.stale:
+        for line, row, (_, stale) in zip(table[1:], rows, each_of, strict=True):
+            yield from [line] if fits else _narrow(*row)
+            for change in stale:
                 yield f"    out of date: {change}"
 
 
@@ -89,8 +78,7 @@ def pair_name(identity: Identity) -> str:
     return f"{Path(identity.target.path).stem}{draft}"
 
 
-def _row(each: Listed, now: datetime) -> tuple[str, ...]:
-    tuned = each.kept.tuned
+def _row(tuned: TunedTask, now: datetime) -> tuple[str, ...]:
     gain = f"×{tuned.gain:.2f} ({tuned.gain_low:.2f}-{tuned.gain_high:.2f})"
     return (
         "",
@@ -102,8 +90,7 @@ def _row(each: Listed, now: datetime) -> tuple[str, ...]:
     )
 
 
-def _narrow(each: Listed, now: datetime) -> Iterator[str]:
-    _, task, settings, rate, gain, when = _row(each, now)
+def _narrow(_name: str, task: str, settings: str, rate: str, gain: str, when: str) -> Iterator[str]:
     yield f"  {task}: {settings}"
     yield f"    {rate} tok/s, {gain} of plain, {when}" if gain != "-" else f"    {rate} tok/s, {when}"
 
@@ -178,10 +165,7 @@ def report(args: argparse.Namespace) -> int:
     if given is None:
         raise UserError(f"{pair_name(identity)} is not tuned", "run `localspec tune` first")
     write_report(path, given)
-    if args.json:
-        print_json({"file": str(path)})
-    else:
-        print(path)
+    print_result({"file": str(path)}, (str(path),), as_json=args.json, escaped=True)
     return SUCCESS
 
 
