@@ -7,7 +7,7 @@ from dataclasses import asdict
 from math import isfinite
 from typing import TYPE_CHECKING
 
-from localspec.types import EngineSettings, ModeChanged, ModelInfo, Summary
+from localspec.types import EngineSettings, ModeChanged, Summary
 
 if TYPE_CHECKING:
     from localspec.inference.runtime import Runtime
@@ -137,8 +137,4 @@ def speculation(
 
 def models(runtime: Runtime) -> Json:
     """Return what the open models are."""
-    return {"model": _model(runtime.target), "draft": _model(runtime.draft) if runtime.draft else None}
-
-
-def _model(info: ModelInfo) -> Json:
-    return asdict(info) | {"path": str(info.path), "devices": list(info.devices)}
+    return {"model": asdict(runtime.target), "draft": runtime.draft and asdict(runtime.draft)}

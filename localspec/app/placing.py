@@ -27,19 +27,18 @@ def placed(
     pair: PairOptions,
     tell: Callable[[str], None],
     *,
-    here: bool = False,
-    always: bool = False,
+    here: bool,
 ) -> PairOptions:
-    """Return a pair with its seats on this machine; `tell` of the plan if asked to, or `always`.
+    """Return a pair where it sits on this machine; `tell` of the plan if asked to, or if not opened `here`.
 
     `here` if this process is the one that opens the models. Raises UserError.
     """
     if args.no_fit:
-        if args.explain and not always:
+        if args.explain and here:
             raise UserError("--explain tells of a plan, and --no-fit makes none", "keep one of them")
         return pair
     placement = plan(args, pair, here=here)
-    if args.explain or always:
+    if args.explain or not here:
         for line in lines(placement, explain=args.explain):
             tell(line)
     return apply(placement, pair)
@@ -55,9 +54,9 @@ def plan(args: argparse.Namespace, pair: PairOptions, *, here: bool = False) -> 
     machine = known_machine(may_measure=False, here=here)
     asked = constraints(args, pair, machine)
     placement = place(machine, target, draft, asked)
-    seated = apply(placement, pair)
-    shapes = (target,) if draft is None or seated.draft is None else (target, draft)
-    options = (seated.target,) if seated.draft is None else (seated.target, seated.draft)
+    applied = apply(placement, pair)
+    shapes = (target,) if draft is None or applied.draft is None else (target, draft)
+    options = (applied.target,) if applied.draft is None else (applied.target, applied.draft)
     confirm(placement, shapes, options, machine, asked)
     return placement
 
@@ -116,7 +115,7 @@ def _devices(options: ModelOptions, machine: Machine) -> tuple[str, ...] | None:
 def apply(placement: Placement, pair: PairOptions) -> PairOptions:
     """Return the options that open a pair as planned; what was given by flags is in the plan already."""
     target, draft = placement.target, placement.draft
-    options = _seated(pair.target, target)
+    options = _assigned(pair.target, target)
     if target.devices:
         options = replace(options, threads=target.threads)
     if draft is None or pair.draft is None:
@@ -124,28 +123,23 @@ def apply(placement: Placement, pair: PairOptions) -> PairOptions:
     draft_threads = pair.draft_threads
     if draft.devices or draft.threads != target.threads:  # else the runtime shares the processor out
         draft_threads = draft.threads
-    return replace(pair, target=options, draft=_seated(pair.draft, draft), draft_threads=draft_threads)
+    return replace(pair, target=options, draft=_assigned(pair.draft, draft), draft_threads=draft_threads)
 
 
-def _seated(options: ModelOptions, seat: DeviceAssignment) -> ModelOptions:
-    if not seat.devices:
-        return replace(options, context=seat.context, devices=(), gpu_layers=0, tensor_split=())
+def _assigned(options: ModelOptions, assignment: DeviceAssignment) -> ModelOptions:
+    options = replace(options, context=assignment.context, devices=assignment.devices)
+    if not assignment.devices:
+        return replace(options, gpu_layers=0, tensor_split=())
     # llama.cpp counts the weights after the last layer, which the last device holds, as a layer
-    shares = (*seat.layers[:-1], seat.layers[-1] + 1)
-    return replace(
-        options,
-        context=seat.context,
-        devices=seat.devices,
-        gpu_layers=sum(shares),
-        tensor_split=tuple(map(float, shares)) if len(shares) > 1 else (),
-        main_gpu=0,
-    )
+    shares = (*assignment.layers[:-1], assignment.layers[-1] + 1)
+    split = tuple(map(float, shares)) if len(shares) > 1 else ()
+    return replace(options, gpu_layers=sum(shares), tensor_split=split, main_gpu=0)
 
 
 def lines(placement: Placement, *, explain: bool) -> list[str]:
     """Return a plan in words, with the best of what was not taken, or all of it to `explain`."""
     found = [f"plan: {units.long_mode(placement.mode)}{_about(placement.tokens_per_s)}"]
-    found += [f"  {_sentence(reason)}" for reason in placement.reasons]
+    found += [f"  {reason[0].upper()}{reason[1:]}." for reason in placement.reasons]
     shown = placement.rejected if explain else placement.rejected[:_FEW]
     if shown:
         found.append("not taken:")
@@ -160,16 +154,12 @@ def _about(tokens_per_s: float | None) -> str:
     return "" if tokens_per_s is None else f", about {units.rate(tokens_per_s)} tokens/s"
 
 
-def _sentence(reason: str) -> str:
-    return f"{reason[0].upper()}{reason[1:]}."
-
-
 def open_in_worker(
     pair: PairOptions,
     on_progress: Callable[[float], bool] | None = None,
     on_log: Callable[[LogLine], None] | None = None,
 ) -> Worker:
-    """Open a pair that has its seats, in a process of its own."""
+    """Open a pair that has its place, in a process of its own."""
     from localspec.inference.worker import Worker
 
     return Worker.open(

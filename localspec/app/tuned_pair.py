@@ -1,6 +1,6 @@
 """What is known of a pair of models on this machine: tuned settings, how it is best opened, what is learned.
 
-A pair that was tuned is seated as it was for that: the settings hold for no other placement.
+A pair that was tuned is placed as it was for that: the settings hold for no other placement.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from localspec.app import placing
 from localspec.app.options import MODES, PairOptions
 from localspec.chat.answer_settings import Answered, PairKnowledge, TunedChoice
 from localspec.errors import LocalSpecError, ModelFileError, UserError
@@ -25,12 +26,10 @@ if TYPE_CHECKING:
     from localspec.storage.tuned_settings import Kept, LoadOptions, TunedTask
 
 _WITHOUT_DRAFT = ("off", "ngram")
-Place = Callable[[argparse.Namespace, PairOptions], PairOptions]
-"""Gives a pair its seats, following the arguments."""
 
 
 class KnownPair:
-    """What is known of the pair that was seated last; `here` if this process opens it."""
+    """What is known of the pair that was placed last; `here` if this process opens it."""
 
     def __init__(self, args: argparse.Namespace, *, here: bool) -> None:
         """Remember the arguments, which go before what was tuned."""
@@ -46,30 +45,36 @@ class KnownPair:
         learns = read_config(config_dir() / "config.toml").learn
         return PairKnowledge(self._recall, self._learn) if learns else PairKnowledge(self._recall)
 
-    def seat(self, pair: PairOptions, place: Place, *, keeps_costs: bool = True) -> PairOptions:
-        """Return the pair with its seats, opened as was found best where it was tuned; raises UserError.
+    def place(
+        self, pair: PairOptions, tell: Callable[[str], None], *, keeps_costs: bool = True
+    ) -> PairOptions:
+        """Return the pair where it sits, opened as was found best where it was tuned; `tell` of the plan.
 
-        `keeps_costs` if what its calls cost need not be measured every time.
+        `keeps_costs` if what its calls cost need not be measured every time. Raises UserError.
         """
         pair = replace(pair, target=replace(pair.target, keeps_costs=keeps_costs))
         self._pair, self._identity, self._trouble = pair, None, ""
         if self._args.mode == "off":  # no settings would be looked up
-            return place(self._args, pair)
+            return self._placed(pair, self._args.mode, tell)
         from localspec.storage.tuned_settings import everything, recall_workplace
 
         kept, self._trouble = everything()
         if self._args.mode in _WITHOUT_DRAFT or not kept or not _is_tuned(pair, kept):
-            return place(self._args, pair)
+            return self._placed(pair, self._args.mode, tell)
         from localspec.app.tuning import MAX_FAN_OUT, identity_of, loaded_with
 
         pair = replace(pair, max_fan_out=max(pair.max_fan_out, MAX_FAN_OUT))
-        placed = place(argparse.Namespace(**vars(self._args) | {"mode": MODES[0]}), pair)
+        placed = self._placed(pair, MODES[0], tell)
         if pair.draft is not None and placed.draft is None:
             with suppress(UserError):  # there is no room for both
-                placed = place(argparse.Namespace(**vars(self._args) | {"mode": "sd"}), pair)
+                placed = self._placed(pair, "sd", tell)
         self._identity = identity = identity_of(placed, here=self._here)
         found = recall_workplace(identity)
         return placed if found is None else loaded_with(without_given(found, self._args), placed)
+
+    def _placed(self, pair: PairOptions, mode: str, tell: Callable[[str], None]) -> PairOptions:
+        args = argparse.Namespace(**vars(self._args) | {"mode": mode})
+        return placing.placed(args, pair, tell, here=self._here)
 
     def _recall(self, task: TaskType) -> TunedChoice | None:
         """Return what was tuned for a task; what holds for other files, places or devices is not used."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,13 +16,7 @@ from localspec.chat.commands import read_mode
 from localspec.chat.session import ChatSession
 from localspec.cli.shared import opening
 from localspec.cli.shared.answer import write_answer
-from localspec.cli.shared.arguments import (
-    Parser,
-    add_answer_flags,
-    decimal,
-    set_up_logging,
-    verb_parser,
-)
+from localspec.cli.shared.arguments import Parser, add_answer_flags, decimal, set_up_logging, verb_parser
 from localspec.cli.shared.console import (
     INTERRUPTED,
     LEGEND,
@@ -67,7 +60,7 @@ def main(argv: Sequence[str]) -> int:
         raise UserError("there is no standard input to talk through", "use `localspec run` for one answer")
     set_up_logging(verbose=args.verbose)
     known = KnownPair(args, here=True)
-    pair = known.seat(pair, opening.placed)
+    pair = known.place(pair, say)
     reader = line_reader()
     with opening.open_runtime(pair) as runtime, open_store(keeps=reader.interactive) as store:
         opening.tell_notes(runtime, pair)
@@ -122,12 +115,13 @@ class Dialogue:
 
     def talk(self, reader: LineReader) -> int:
         """Answer line after line until the last; return the exit code."""
-        while not self._leaving:
-            entry = self._next_entry(reader)
-            if entry is None:
-                break
+        while not self._leaving and (entry := self._next_entry(reader)) is not None:
+            text, is_block = entry
             try:
-                self._enter(entry)
+                if text.startswith("/") and not is_block:
+                    self._command(text)
+                elif text.strip():
+                    self._ask(text.strip("\n"))
             except (UserError, EngineError, StoreError) as error:
                 if not reader.interactive:
                     raise
@@ -137,7 +131,7 @@ class Dialogue:
                 return INTERRUPTED
         return SUCCESS
 
-    def _next_entry(self, reader: LineReader) -> Entry | None:
+    def _next_entry(self, reader: LineReader) -> tuple[str, bool] | None:
         """Return what is said next, None at the end or at the second Ctrl+C in a row."""
         interrupted = False
         while True:
@@ -159,12 +153,6 @@ class Dialogue:
                 if not reader.interactive:
                     raise
                 tell(error)
-
-    def _enter(self, entry: Entry) -> None:
-        if entry.text.startswith("/") and not entry.is_block:
-            self._command(entry.text)
-        elif entry.text.strip():
-            self._ask(entry.text.strip("\n"))
 
     def _ask(self, text: str) -> None:
         """Answer a question; it counts only once the model has taken it."""
@@ -369,19 +357,14 @@ def line_reader() -> LineReader:
     return TerminalLines()
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """What somebody has said at once; a block is never a command."""
+def read_entry(reader: LineReader) -> tuple[str, bool]:
+    """Return the next entry: a line, several that end in a backslash, or a block between triple quotes.
 
-    text: str
-    is_block: bool = False
-
-
-def read_entry(reader: LineReader) -> Entry:
-    """Return the next entry: a line, several that end in a backslash, or a block between triple quotes."""
+    True with a block, which is never a command.
+    """
     line = reader.line("> ")
     if line.lstrip().startswith(_FENCE):
-        return Entry(_block(reader, line.lstrip().removeprefix(_FENCE)), is_block=True)
+        return _block(reader, line.lstrip().removeprefix(_FENCE)), True
     lines = [line]
     while lines[-1].endswith("\\"):
         lines[-1] = lines[-1][:-1]
@@ -389,7 +372,7 @@ def read_entry(reader: LineReader) -> Entry:
             lines.append(reader.line(". "))
         except EOFError:
             break
-    return Entry("\n".join(lines))
+    return "\n".join(lines), False
 
 
 def _block(reader: LineReader, first: str) -> str:

@@ -14,12 +14,7 @@ from localspec.app.tuned_pair import KnownPair
 from localspec.chat.answer_settings import Answered, AnswerOptions, Chooser, Question, followed
 from localspec.cli.shared import opening
 from localspec.cli.shared.answer import StreamedAnswer, write_answer
-from localspec.cli.shared.arguments import (
-    Parser,
-    add_answer_flags,
-    set_up_logging,
-    verb_parser,
-)
+from localspec.cli.shared.arguments import Parser, add_answer_flags, set_up_logging, verb_parser
 from localspec.cli.shared.console import (
     FAILURE,
     INTERRUPTED,
@@ -66,7 +61,7 @@ def main(argv: Sequence[str]) -> int:
     question = read_prompt(args.prompt if args.flag_prompt is None else [args.flag_prompt])
     set_up_logging(verbose=args.verbose)
     known = KnownPair(args, here=True)
-    pair = known.seat(pair, opening.placed)
+    pair = known.place(pair, say)
     with opening.open_runtime(pair) as runtime:
         opening.tell_notes(runtime, pair)
         experience, by_name = known.experience, {profile.name: profile for profile in profiles}
@@ -134,7 +129,7 @@ def _print_json(runtime: Runtime, options: AnswerOptions, answer: StreamedAnswer
 def read_prompt(words: Sequence[str]) -> str:
     """Return the words of the arguments with the text of standard input, if any, below them."""
     argument = " ".join(words)
-    if not _is_text(argument):
+    if argument.encode("utf-8", "ignore").decode() != argument:  # the terminal's encoding made no sense of it
         raise UserError(
             "the prompt is not valid text", "write it in the terminal's encoding, or pipe it as UTF-8"
         )
@@ -149,11 +144,3 @@ def read_prompt(words: Sequence[str]) -> str:
     if has_input:
         raise UserError("standard input is empty, and there is no prompt", _HOW)
     raise UserError("there is no prompt", f"{_HOW}; `localspec chat` talks line by line")
-
-
-def _is_text(argument: str) -> bool:
-    try:
-        argument.encode("utf-8")
-    except UnicodeEncodeError:  # bytes that the terminal's encoding could not make sense of
-        return False
-    return True

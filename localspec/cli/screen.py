@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from typing import TYPE_CHECKING
 
 from localspec.app import placing
@@ -74,8 +73,7 @@ def _opener(
         def tell(line: str) -> None:
             on_log(LogLine(logging.INFO, "plan", line))
 
-        seated = known.seat(pair_options(args), partial(placing.placed, tell=tell, always=True))
-        return placing.open_in_worker(seated, on_progress, on_log)
+        return placing.open_in_worker(known.place(pair_options(args), tell), on_progress, on_log)
 
     return open_models
 

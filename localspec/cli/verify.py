@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 from math import isfinite
 from typing import TYPE_CHECKING
 
-from localspec.app import figures
+from localspec.app import figures, placing
 from localspec.app.options import pair_options, speculation_given
 from localspec.cli.shared import opening
 from localspec.cli.shared.arguments import (
@@ -28,6 +28,7 @@ from localspec.cli.shared.console import (
     ProgressLine,
     on_interrupt,
     print_result,
+    say,
 )
 from localspec.errors import UserError
 from localspec.storage.profiles import Speculation
@@ -73,7 +74,7 @@ def main(argv: Sequence[str]) -> int:
     set_up_logging(verbose=args.verbose)
     if pair.draft is not None and how.mode is None:
         args.mode = "ssd"  # a plan for the mode that needs most has room for the others
-    pair = opening.placed(args, pair)
+    pair = placing.placed(args, pair, say, here=True)
     from localspec.benchmark import exactness  # numpy: 0.1 s
 
     effort = exactness.QUICK if args.quick else exactness.Effort()

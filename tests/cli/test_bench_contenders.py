@@ -210,7 +210,7 @@ def test_tuned_settings_are_used_on_the_seats_that_they_hold_for(monkeypatch: py
         def __init__(self, args: argparse.Namespace, *, here: bool) -> None:
             assert (args.mode, here) == ("auto", True)
 
-        def seat(self, pair: PairOptions, _place: object, *, keeps_costs: bool) -> PairOptions:
+        def place(self, pair: PairOptions, _tell: object, *, keeps_costs: bool) -> PairOptions:
             assert not keeps_costs  # what is compared is measured now
             return replace(pair, max_fan_out=24)
 

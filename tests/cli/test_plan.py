@@ -11,8 +11,8 @@ import pytest
 from localspec.app import placing
 from localspec.app.options import PairOptions, pair_options
 from localspec.cli import plan
-from localspec.cli.shared import opening
 from localspec.cli.shared.arguments import add_answer_flags, verb_parser
+from localspec.cli.shared.console import say
 from localspec.errors import UserError
 from localspec.hardware import machine as machine_module
 from localspec.hardware.device_info import Machine
@@ -48,7 +48,7 @@ def parsed(*flags: str) -> tuple[PairOptions, PairOptions]:
     add_answer_flags(parser)
     args = parser.parse_args([*PAIR, *flags])
     pair = pair_options(args)
-    return pair, opening.placed(args, pair)
+    return pair, placing.placed(args, pair, say, here=True)
 
 
 @pytest.mark.usefixtures("invented")

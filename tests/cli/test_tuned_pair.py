@@ -59,6 +59,13 @@ def parsed(*flags: str) -> tuple[argparse.Namespace, PairOptions]:
     return args, pair_options(args)
 
 
+def placed(monkeypatch: pytest.MonkeyPatch, files: tuple[str, ...], *flags: str, **how: bool) -> PairOptions:
+    """Return the pair as it is opened, where every placement is as the flags say."""
+    args, pair = parsed(*files, *flags)
+    monkeypatch.setattr(placing, "placed", lambda _args, pair, *_tell, **_here: pair)
+    return KnownPair(args, here=True).place(pair, print, **how)
+
+
 def identity(files: tuple[str, ...], on: Machine = HERE) -> Identity:
     pair = parsed(*files)[1]
     return identify(pair.target, pair.draft, pair.draft_threads, facts_of(on))
@@ -154,15 +161,17 @@ def test_damaged_file_is_told_and_nothing_is_used(
     assert (outcome.code, outcome.out) == (0, "Hello\n")
 
 
-def test_pair_is_opened_as_was_found_best_unless_flags_say_otherwise(files: tuple[str, ...]) -> None:
+def test_pair_is_opened_as_was_found_best_unless_flags_say_otherwise(
+    files: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
     best = LoadOptions(5, 2, 256, draft_flash_attention=True, draft_kv_type="q8_0", draft_on_cpu=True)
     given = ("-ub", "128", "-fa", "off", "-ctkd", "f16", "-t", "3", "-td", "1", "-devd", "CUDA1")
     for flags in ((), given):
-        args, pair = parsed(*files, *flags)
+        pair = parsed(*files, *flags)[1]
         now = identify(pair.target, pair.draft, pair.draft_threads, facts_of(HERE))
         keep(now, CODING)
         keep_workplace(now, best)
-        opened = KnownPair(args, here=True).seat(pair, lambda _args, pair: pair)
+        opened = placed(monkeypatch, files, *flags)
         assert opened.draft is not None
         assert (opened.target.threads, opened.draft_threads) == ((3, 1) if flags else (5, 2))
         assert opened.draft.devices == (("CUDA1",) if flags else ())
@@ -170,44 +179,51 @@ def test_pair_is_opened_as_was_found_best_unless_flags_say_otherwise(files: tupl
         assert tuned == ((128, False, "f16") if flags else (256, True, "q8_0"))
 
 
-def test_draft_model_gets_the_seat_that_it_was_tuned_on(files: tuple[str, ...]) -> None:
+def test_draft_model_gets_the_place_that_it_was_tuned_on(
+    files: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
     keep(identity(files), CODING)
     args, pair = parsed(*files)
     modes = []
 
-    def place(args: argparse.Namespace, pair: PairOptions) -> PairOptions:
+    def place(args: argparse.Namespace, pair: PairOptions, *_tell: object, **_here: object) -> PairOptions:
         modes.append(args.mode)
         return pair if args.mode == "sd" else replace(pair, draft=None)
 
-    assert KnownPair(args, here=True).seat(pair, place).draft == pair.draft
+    monkeypatch.setattr(placing, "placed", place)
+    assert KnownPair(args, here=True).place(pair, print).draft == pair.draft
     assert modes == ["auto", "sd"]
 
 
-def test_draft_model_for_which_there_is_no_room_is_left_out(files: tuple[str, ...]) -> None:
-    def place(args: argparse.Namespace, pair: PairOptions) -> PairOptions:
+def test_draft_model_for_which_there_is_no_room_is_left_out(
+    files: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def place(args: argparse.Namespace, pair: PairOptions, *_tell: object, **_here: object) -> PairOptions:
         if args.mode == "sd":
             raise UserError("there is no room for both")
         return replace(pair, draft=None)
 
     keep(identity(files), CODING)
     args, pair = parsed(*files, "--fan-out", "64")
-    seated = KnownPair(args, here=True).seat(pair, place)
-    assert (seated.draft, seated.max_fan_out) == (None, 64)
+    monkeypatch.setattr(placing, "placed", place)
+    opened = KnownPair(args, here=True).place(pair, print)
+    assert (opened.draft, opened.max_fan_out) == (None, 64)
 
 
-def test_pair_that_was_never_tuned_is_placed_as_asked(files: tuple[str, ...]) -> None:
+def test_pair_that_was_never_tuned_is_placed_as_asked(
+    files: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
     keep(identity(files), CODING)
-    args, pair = parsed(*files[:2], "--mode", "ngram")
-    assert KnownPair(args, here=True).seat(pair, lambda _args, pair: pair) == replace(
-        pair, target=replace(pair.target, keeps_costs=True)
-    )
+    asked = (*files[:2], "--mode", "ngram")
+    pair = parsed(*asked)[1]
+    assert placed(monkeypatch, asked) == replace(pair, target=replace(pair.target, keeps_costs=True))
 
 
-def test_whoever_compares_measures_what_calls_cost_anew(files: tuple[str, ...]) -> None:
-    args, pair = parsed(*files)
-    seat = KnownPair(args, here=True).seat
-    assert seat(pair, lambda _args, pair: pair).target.keeps_costs
-    assert not seat(pair, lambda _args, pair: pair, keeps_costs=False).target.keeps_costs
+def test_whoever_compares_measures_what_calls_cost_anew(
+    files: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert placed(monkeypatch, files).target.keeps_costs
+    assert not placed(monkeypatch, files, keeps_costs=False).target.keeps_costs
 
 
 @pytest.mark.parametrize("wanted", [True, False])

@@ -12,14 +12,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast, get_args
 
+from localspec.app import placing
 from localspec.app.options import DRAFT_MODES, PairOptions, sampled, speculation_given
 from localspec.app.tuned_pair import KnownPair
 from localspec.benchmark.harness import Contender, OwnContender, Prompt, Question
 from localspec.benchmark.prompts import profile_prompts, read_prompts, spread
 from localspec.chat.answer_settings import PairKnowledge
 from localspec.cli.shared.arguments import MAX_DRAFT_LENGTH, whole
-from localspec.cli.shared.console import leaving_in_order
-from localspec.cli.shared.opening import note, placed
+from localspec.cli.shared.console import leaving_in_order, say
+from localspec.cli.shared.opening import note
 from localspec.errors import UserError
 from localspec.storage.paths import config_dir, expanded
 from localspec.storage.profiles import Speculation, files_in, shipped_files
@@ -178,15 +179,14 @@ def placed_pair(
     """
     if not request.drafts:
         pair = replace(pair, draft=None)  # nobody would ask it
+    if TUNED in request.modes:  # the settings hold for this placement alone
+        known = KnownPair(args, here=True)
+        pair = known.place(pair, say, keeps_costs=False)
+        return pair, tuned_settings(known.experience, request.prompts)
     used = {COMBINED.get(mode, mode) for mode in request.modes}
-    needs_most = [mode for mode in DRAFT_MODES if mode in used][-1:]
-    args = argparse.Namespace(**{**vars(args), "mode": needs_most[0] if needs_most else request.modes[-1]})
-    if TUNED not in request.modes:
-        return placed(args, pair), {}
-    args.mode = "auto"  # the settings hold for this placement alone
-    known = KnownPair(args, here=True)
-    pair = known.seat(pair, placed, keeps_costs=False)
-    return pair, tuned_settings(known.experience, request.prompts)
+    needs_most = next((mode for mode in reversed(DRAFT_MODES) if mode in used), request.modes[-1])
+    args = argparse.Namespace(**vars(args) | {"mode": needs_most})
+    return placing.placed(args, pair, say, here=True), {}
 
 
 def tuned_settings(experience: PairKnowledge, prompts: Sequence[Prompt]) -> dict[str, EngineSettings]:

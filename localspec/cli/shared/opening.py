@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import threading
 import time
 from contextlib import suppress
@@ -11,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from localspec import units
-from localspec.app import placing
 from localspec.app.options import PairOptions
 from localspec.cli.shared.console import StatusLine, on_interrupt, say
 from localspec.models.names import Reference
@@ -96,11 +94,6 @@ def tell_notes(runtime: Runtime, options: PairOptions) -> None:
         note(text)
     if options.asked_for_gpu and all(device.kind == "cpu" for device in _devices()):
         note("-ngl has no effect, because this build of llama.cpp computes on the CPU only")
-
-
-def placed(args: argparse.Namespace, pair: PairOptions) -> PairOptions:
-    """Return a pair with its seats in this process, explained if that was asked for; raises UserError."""
-    return placing.placed(args, pair, say, here=True)
 
 
 def note(text: str) -> None:
