@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -30,22 +31,13 @@ class Work(Enum):
     VERIFY = "verify"
 
 
-class Mark(Enum):
-    """How a round came by its draft."""
-
-    HIT = "hit"  # prepared while the target verified
-    MISS = "miss"  # drafted just in time
-    NGRAM = "n-gram"  # a repetition in the text
-    PLAIN = "plain"  # nothing was drafted
-
-
 @dataclass(frozen=True, slots=True)
-class PlacedMark:
-    """The mark of a round (counted from 0) and its column."""
+class Mark:
+    """The column of a round (counted from 0), and how that came by its draft."""
 
     column: int
     round: int
-    mark: Mark
+    origin: DraftOrigin
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +49,7 @@ class Lanes:
 
     draft: tuple[Work, ...]
     verify: tuple[Work, ...]
-    marks: tuple[PlacedMark, ...]
+    marks: tuple[Mark, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +69,6 @@ class Position:
 class Totals:
     """The sums over all rounds but the one that read the prompt."""
 
-    rounds: int = 0
-    tokens: int = 0
     seconds: float = 0.0
     drafted: int = 0
     accepted: int = 0
@@ -88,13 +78,9 @@ class Totals:
     hidden_s: float = 0.0  # of the draft model, behind the target's work
 
 
-def mark_of(stats: RoundStats) -> Mark:
-    """Return how a round came by its draft."""
-    if stats.origin is DraftOrigin.AHEAD:
-        return Mark.HIT
-    if not stats.drafted:
-        return Mark.PLAIN
-    return Mark.NGRAM if stats.origin is DraftOrigin.NGRAM else Mark.MISS
+def origin_of(stats: RoundStats) -> DraftOrigin:
+    """Return how a round came by its draft; one that was left empty only counts if it was prepared."""
+    return stats.origin if stats.drafted or stats.origin is DraftOrigin.AHEAD else DraftOrigin.NONE
 
 
 class History:
@@ -102,16 +88,17 @@ class History:
 
     def __init__(self, rounds: Sequence[RoundDone] = ()) -> None:
         self.prompt: RoundDone | None = None  # the round that read it
-        self._rounds: list[RoundDone] = []
+        self.rounds: list[RoundDone] = []  # all others
         self._tokens = [0]  # before round i
         self._seconds = [0.0]  # before round i
-        self._positions: list[list[int]] = []
+        self._judged: Counter[int] = Counter()  # draft tokens, by their position
+        self._accepted: Counter[int] = Counter()
         self.totals = Totals()
         self._wanted = 0  # rounds whose draft the draft model could have prepared
         self.add(rounds)
 
     def __len__(self) -> int:
-        return len(self._rounds)
+        return len(self.rounds)
 
     def add(self, rounds: Sequence[RoundDone]) -> None:
         """Append rounds."""
@@ -123,12 +110,10 @@ class History:
 
     def _add(self, round_: RoundDone) -> None:
         stats, totals = round_.stats, self.totals
-        before = self._rounds[-1] if self._rounds else self.prompt
+        before = self.rounds[-1] if self.rounds else self.prompt
         hit = stats.origin is DraftOrigin.AHEAD
-        self._rounds.append(round_)
-        totals.rounds += 1
+        self.rounds.append(round_)
         self._wanted += stats.origin is not DraftOrigin.NGRAM
-        totals.tokens += round_.tokens
         totals.seconds += stats.seconds
         totals.drafted += stats.drafted
         totals.accepted += stats.accepted
@@ -137,21 +122,11 @@ class History:
             totals.chances = self._wanted
         totals.waited_s += stats.draft_s + stats.wait_s
         totals.hidden_s += stats.ahead_s
-        self._tokens.append(totals.tokens)
+        self._tokens.append(self._tokens[-1] + round_.tokens)
         self._seconds.append(totals.seconds)
-        self._judge(stats)
-
-    def _judge(self, stats: RoundStats) -> None:
-        judged = min(stats.accepted + 1, stats.drafted)
-        while len(self._positions) < judged:
-            self._positions.append([0, 0])
-        for position, counts in enumerate(self._positions[:judged]):
-            counts[0] += 1
-            counts[1] += position < stats.accepted
-
-    def round(self, index: int) -> RoundDone:
-        """Return a round, counted from 0."""
-        return self._rounds[index]
+        judged = range(min(stats.accepted + 1, stats.drafted))
+        self._judged.update(judged)
+        self._accepted.update(judged[: stats.accepted])
 
     def start_s(self, index: int) -> float:
         """Return when a round began, in seconds of work since the prompt was read."""
@@ -159,36 +134,36 @@ class History:
 
     def round_at(self, at_s: float) -> int:
         """Return the round at a time, or the nearest."""
-        return max(0, min(bisect_right(self._seconds, at_s) - 1, len(self._rounds) - 1))
+        return max(0, min(bisect_right(self._seconds, at_s) - 1, len(self.rounds) - 1))
 
     def fitting_scale(self) -> float:
         """Return the seconds per column at which a usual round can be read."""
-        if not self._rounds:
+        if not self.rounds:
             return SCALES_S[6]
-        wanted = self.totals.seconds / len(self._rounds) / COLUMNS_PER_ROUND
+        wanted = self.totals.seconds / len(self.rounds) / COLUMNS_PER_ROUND
         return SCALES_S[min(bisect_left(SCALES_S, wanted), len(SCALES_S) - 1)]
 
     def zoomed(self, scale_s: float, steps: int) -> float:
         """Return a scale some steps coarser (or finer, if negative), with at most a round in a column."""
-        mean_s = self.totals.seconds / max(1, len(self._rounds))
+        mean_s = self.totals.seconds / max(1, len(self.rounds))
         coarsest = max(0, bisect_right(SCALES_S, mean_s) - 1)
         return SCALES_S[max(0, min(bisect_left(SCALES_S, scale_s) + steps, coarsest))]
 
     def lanes(self, start_s: float, scale_s: float, width: int) -> Lanes:
         """Return what both models did from a time on, with so many seconds in a column."""
         draft, verify = [Work.IDLE] * (2 * width), [Work.IDLE] * (2 * width)
-        marks: list[PlacedMark] = []
-        if self._rounds and width > 0:
+        marks: list[Mark] = []
+        if self.rounds and width > 0:
             for index in range(self.round_at(start_s), self.round_at(start_s + width * scale_s) + 1):
                 column = self._paint(index, start_s, scale_s / 2, draft, verify) // 2
                 column = max(column, marks[-1].column + 1) if marks else column
                 if 0 <= column < width:
-                    marks.append(PlacedMark(column, index, mark_of(self._rounds[index].stats)))
+                    marks.append(Mark(column, index, origin_of(self.rounds[index].stats)))
         return Lanes(tuple(draft), tuple(verify), tuple(marks))
 
     def _paint(self, index: int, start_s: float, half_s: float, draft: list[Work], verify: list[Work]) -> int:
         """Draw a round, and return the half column where its verification begins."""
-        stats = self._rounds[index].stats
+        stats = self.rounds[index].stats
 
         def half(after_s: float) -> int:
             return math.floor((self._seconds[index] - start_s + after_s) / half_s + 0.5)
@@ -198,7 +173,7 @@ class History:
         begin, end = half(begin_s), half(begin_s + stats.verify_s)
         if end - begin > 2:
             end -= 1  # a gap, so that rounds can be told apart
-        _fill(draft, half(0.0), half(drafted_s), Work.DRAFT if drafted_s > 0 else Work.IDLE)
+        _fill(draft, half(0.0), half(drafted_s), Work.DRAFT)
         _fill(verify, half(0.0), begin, Work.WAIT)
         _fill(verify, begin, max(end, begin + 1), Work.VERIFY)
         if stats.ahead_s > 0:
@@ -235,21 +210,21 @@ class History:
 
     def by_position(self) -> tuple[Position, ...]:
         """Return how the draft tokens fared, for each position in a draft."""
-        return tuple(Position(*counts) for counts in self._positions)
+        return tuple(Position(judged, self._accepted[at]) for at, judged in self._judged.items())
 
 
 def _fill(lane: list[Work], start: int, end: int, work: Work) -> None:
-    start, end = max(0, start), min(len(lane), end)
-    if work is not Work.IDLE and end > start:
-        lane[start:end] = [work] * (end - start)
+    start = max(0, start)
+    end = max(start, min(len(lane), end))
+    lane[start:end] = [work] * (end - start)
 
 
 def describe_totals(history: History) -> str:
     """Return the sums of an answer in one line."""
     totals = history.totals
-    if not totals.rounds:
+    if not history.rounds:
         return "No rounds yet"
-    parts = ["1 round" if totals.rounds == 1 else f"{totals.rounds:,} rounds"]
+    parts = ["1 round" if len(history) == 1 else f"{len(history):,} rounds"]
     if totals.drafted:
         parts.append(f"{percent(totals.accepted, totals.drafted)} accepted")
     if totals.chances:
@@ -263,8 +238,7 @@ def describe_totals(history: History) -> str:
 
 def describe_round(history: History, index: int) -> str:
     """Return what a round did and cost, in one line."""
-    round_ = history.round(index)
-    stats = round_.stats
+    stats = history.rounds[index].stats
     parts = [f"drafted {stats.drafted}, accepted {stats.accepted}"] if stats.drafted else ["no draft"]
     parts.append(f"verify {duration(stats.verify_s)}")
     if stats.draft_s:

@@ -8,12 +8,11 @@ import pytest
 from localspec.chat.timeline import (
     SCALES_S,
     History,
-    Mark,
     Work,
     describe_round,
     describe_totals,
     duration,
-    mark_of,
+    origin_of,
 )
 from localspec.types import DraftOrigin, RoundDone, RoundStats
 from tests.tui.answers import PROMPT, plain, sd, ssd, summary_of
@@ -81,16 +80,16 @@ def test_a_usual_round_is_wide_enough_to_read() -> None:
 
 
 def test_marks_tell_how_a_draft_came_about() -> None:
-    assert mark_of(replace(ROUND, origin=DraftOrigin.AHEAD)) is Mark.HIT
-    assert mark_of(ROUND) is Mark.MISS
-    assert mark_of(replace(ROUND, origin=DraftOrigin.NGRAM)) is Mark.NGRAM
-    assert mark_of(replace(ROUND, drafted=0, accepted=0)) is Mark.PLAIN
+    assert origin_of(replace(ROUND, drafted=0, origin=DraftOrigin.AHEAD)) is DraftOrigin.AHEAD
+    assert origin_of(ROUND) is DraftOrigin.FRESH
+    assert origin_of(replace(ROUND, origin=DraftOrigin.NGRAM)) is DraftOrigin.NGRAM
+    assert origin_of(replace(ROUND, drafted=0, accepted=0)) is DraftOrigin.NONE
 
 
 def test_figures_agree_with_the_summary_of_the_engine() -> None:
     rounds = ssd(300)
     summary, shown = summary_of(rounds, "ssd"), History(rounds)
-    assert (shown.totals.rounds, shown.totals.drafted) == (summary.rounds, summary.drafted)
+    assert (len(shown), shown.totals.drafted) == (summary.rounds, summary.drafted)
     assert (shown.totals.accepted, shown.totals.hits) == (summary.accepted, summary.hits)
     assert shown.totals.chances == summary.hits + summary.misses
     assert shown.speed() == pytest.approx((summary.tokens - 1) / summary.decode_s)

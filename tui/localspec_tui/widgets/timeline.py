@@ -16,7 +16,6 @@ from localspec.chat.timeline import (
     SMOOTHING,
     History,
     Lanes,
-    Mark,
     Position,
     Work,
     describe_round,
@@ -24,7 +23,7 @@ from localspec.chat.timeline import (
     duration,
     percent,
 )
-from localspec.types import RoundDone
+from localspec.types import DraftOrigin, RoundDone
 
 LABELS = 9  # columns of the row names
 VALUES = 24  # columns of the figures behind a curve
@@ -42,10 +41,10 @@ _WORK_STYLES = {
     Work.IDLE: "",
 }
 _MARKS = {
-    Mark.HIT: ("●", "$text-success bold"),
-    Mark.MISS: ("○", "$text-warning bold"),
-    Mark.NGRAM: ("◆", "$text-accent bold"),
-    Mark.PLAIN: ("·", "$foreground-muted"),
+    DraftOrigin.AHEAD: ("●", "$text-success bold"),
+    DraftOrigin.FRESH: ("○", "$text-warning bold"),
+    DraftOrigin.NGRAM: ("◆", "$text-accent bold"),
+    DraftOrigin.NONE: ("·", "$foreground-muted"),
 }
 _LEGEND = (
     ("●", "$text-success bold", "prepared ahead"),
@@ -95,7 +94,7 @@ def mark_row(lanes: Lanes, width: int, picked: int | None) -> Content:
     parts: list[str | tuple[str, str]] = []
     column = 0
     for placed in lanes.marks:
-        shape, style = _MARKS[placed.mark]
+        shape, style = _MARKS[placed.origin]
         parts += [
             " " * (placed.column - column),
             (shape, f"{style} reverse" if placed.round == picked else style),
