@@ -41,11 +41,10 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The models could not be opened; `can_retry` where the same attempt may succeed another time."""
+    """The models could not be opened; `hint` says what the error itself does not."""
 
-    message: str
+    error: LocalSpecError
     hint: str = ""
-    can_retry: bool = True
 
 
 LoadState = Closed | Loading | Ready | Failed
@@ -71,7 +70,6 @@ class ModelLoader:
         self._clock = clock
         self._changed = threading.Condition()
         self._state: LoadState = Closed()
-        self._error: LocalSpecError | None = None  # what the state `Failed` came from
         self._attempt: object = None  # the one load whose outcome is wanted
         self._thread: threading.Thread | None = None  # of the latest load
         self._deaths: deque[float] = deque(maxlen=MAX_DEATHS)
@@ -101,7 +99,7 @@ class ModelLoader:
                 self._changed.wait()
             if isinstance(self._state, Ready):
                 return self._state.models
-            raise self._error or Cancelled("no models are open")
+            raise self._state.error if isinstance(self._state, Failed) else Cancelled("no models are open")
 
     def start(self) -> None:
         """Begin to open the models, unless they are open or on their way; after `close` does nothing."""
@@ -122,7 +120,8 @@ class ModelLoader:
                 return
             dead, now_s = self._state.models, self._clock()
             if len(self._deaths) == MAX_DEATHS and now_s - self._deaths[0] < DEATHS_WITHIN_S:
-                self._fail(EngineError(f"the models ended {MAX_DEATHS + 1} times within a minute"), _DEATHS)
+                error = EngineError(f"the models ended {MAX_DEATHS + 1} times within a minute")
+                self._set(Failed(error, _DEATHS))
             else:
                 self._deaths.append(now_s)
                 self._begin()
@@ -166,40 +165,32 @@ class ModelLoader:
         self._thread.start()
 
     def _set(self, state: LoadState) -> None:
-        self._state, self._error = state, None
+        self._state = state
         self._changed.notify_all()
-
-    def _fail(self, error: LocalSpecError, hint: str = "") -> None:
-        if isinstance(error, UserError):
-            self._set(Failed(error.message, error.hint, can_retry=False))
-        else:
-            self._set(Failed(str(error), hint))
-        self._error = error
 
     def _load(self, attempt: object, before: threading.Thread | None) -> None:
         """Open the models in a thread, when the load before has ended: memory may not do for two."""
         if before is not None:
             before.join()
-        models, error = None, None
+        if self._attempt is not attempt:
+            return
+        outcome: LoadState
         try:
-            if self._attempt is attempt:
-                models = self._open_models(lambda fraction: self._progress(attempt, fraction))
-        except LocalSpecError as expected:
-            error = expected
-        except Exception as unexpected:  # noqa: BLE001 - there is nobody else to tell
-            error = EngineError(f"opening the models failed: {unexpected!r}")
+            outcome = Ready(self._open_models(lambda fraction: self._progress(attempt, fraction)))
+        except Cancelled:
+            outcome = Closed()
+        except LocalSpecError as error:
+            outcome = Failed(error)
+        except Exception as error:  # noqa: BLE001 - there is nobody else to tell
+            outcome = Failed(EngineError(f"opening the models failed: {error!r}"))
         with self._changed:
             wanted = self._attempt is attempt
-            if wanted and models is not None:
-                self._set(Ready(models))
-            elif wanted and isinstance(error, Cancelled):
-                self._set(Closed())
-            elif wanted and error is not None:
-                self._fail(error)
+            if wanted:
+                self._set(outcome)
         if wanted:
             self.on_change(self._state)
-        elif models is not None:
-            _release(models)
+        elif isinstance(outcome, Ready):
+            _release(outcome.models)
 
     def _progress(self, attempt: object, fraction: float) -> bool:
         """Take in how far a load is; tell whether it is to go on."""

@@ -35,7 +35,7 @@ class Opening:
         return outcome
 
 
-class Desk:
+class LoaderRig:
     """A loader with everything around it in the hands of the test."""
 
     def __init__(self) -> None:
@@ -69,158 +69,162 @@ class Desk:
 
 
 @pytest.fixture
-def desk() -> Iterator[Desk]:
-    desk = Desk()
-    yield desk
-    desk.loader.close()
+def rig() -> Iterator[LoaderRig]:
+    rig = LoaderRig()
+    yield rig
+    rig.loader.close()
 
 
-def test_models_are_opened_once_and_the_way_there_is_told(desk: Desk) -> None:
-    assert desk.loader.state == Closed()
-    desk.loader.start()
-    assert desk.loader.ready is None
-    desk.loader.start()
-    opening, models = desk.opening(), ScriptedModels()
+def test_models_are_opened_once_and_the_way_there_is_told(rig: LoaderRig) -> None:
+    assert rig.loader.state == Closed()
+    rig.loader.start()
+    assert rig.loader.ready is None
+    rig.loader.start()
+    opening, models = rig.opening(), ScriptedModels()
     for fraction in (0.25, 0.2501, 0.5):
         opening.progress(fraction)
     opening.end(models)
-    assert [desk.told() for _ in range(4)] == [Loading(0.0), Loading(0.25), Loading(0.5), Ready(models)]
-    desk.loader.start()
-    assert not desk.is_opening
-    assert desk.loader.models() is models
-    assert desk.loader.ready is models
+    assert [rig.told() for _ in range(4)] == [Loading(0.0), Loading(0.25), Loading(0.5), Ready(models)]
+    rig.loader.start()
+    assert not rig.is_opening
+    assert rig.loader.models() is models
+    assert rig.loader.ready is models
 
 
-def test_a_worker_waits_for_the_models(desk: Desk) -> None:
-    desk.loader.start()
+def test_a_worker_waits_for_the_models(rig: LoaderRig) -> None:
+    rig.loader.start()
     got: SimpleQueue[OpenModels] = SimpleQueue()
-    waiter = threading.Thread(target=lambda: got.put(desk.loader.models()), daemon=True)
+    waiter = threading.Thread(target=lambda: got.put(rig.loader.models()), daemon=True)
     waiter.start()
     with pytest.raises(UserError, match="still being opened"):
-        desk.loader.models(wait=False)
-    assert desk.open() is got.get(timeout=WAIT_S)
+        rig.loader.models(wait=False)
+    assert rig.open() is got.get(timeout=WAIT_S)
 
 
 @pytest.mark.parametrize(
-    ("error", "state"),
+    ("error", "words"),
     [
-        (PairingError("other words", "take another"), Failed("other words", "take another", can_retry=False)),
-        (EngineError("no memory"), Failed("no memory", can_retry=True)),
-        (EngineDied("killed"), Failed("killed", can_retry=True)),
-        (OSError("broken"), Failed("opening the models failed: OSError('broken')", can_retry=True)),
+        (PairingError("other words", "take another"), "other words; take another"),
+        (EngineError("no memory"), "no memory"),
+        (EngineDied("killed"), "killed"),
+        (OSError("broken"), "opening the models failed: OSError('broken')"),
     ],
 )
-def test_a_failure_is_told_and_does_not_repeat_itself(desk: Desk, error: Exception, state: Failed) -> None:
-    desk.loader.start()
-    desk.opening().end(error)
-    assert [desk.told(), desk.told()] == [Loading(), state]
-    with pytest.raises((PairingError, EngineError)):
-        desk.loader.models()
-    desk.loader.reopen()
-    assert not desk.is_opening
-    desk.loader.start()
-    assert desk.open() is desk.loader.models()
+def test_a_failure_is_told_and_does_not_repeat_itself(rig: LoaderRig, error: Exception, words: str) -> None:
+    rig.loader.start()
+    rig.opening().end(error)
+    assert rig.told() == Loading()
+    state = rig.told()
+    assert isinstance(state, Failed)
+    assert (str(state.error), state.hint) == (words, "")
+    with pytest.raises((PairingError, EngineError)) as raised:
+        rig.loader.models()
+    assert raised.value is state.error
+    rig.loader.reopen()
+    assert not rig.is_opening
+    rig.loader.start()
+    assert rig.open() is rig.loader.models()
 
 
-def test_a_cancelled_load_stops_and_can_be_started_again(desk: Desk) -> None:
-    desk.loader.start()
-    opening = desk.opening()
+def test_a_cancelled_load_stops_and_can_be_started_again(rig: LoaderRig) -> None:
+    rig.loader.start()
+    opening = rig.opening()
     failed: SimpleQueue[BaseException] = SimpleQueue()
 
     def wait() -> None:
         try:
-            desk.loader.models()
+            rig.loader.models()
         except Cancelled as error:
             failed.put(error)
 
     threading.Thread(target=wait, daemon=True).start()
-    desk.loader.cancel()
-    assert desk.loader.state == Closed()
+    rig.loader.cancel()
+    assert rig.loader.state == Closed()
     assert isinstance(failed.get(timeout=WAIT_S), Cancelled)
     opening.progress(0.5)
     assert not opening.wanted
-    desk.loader.start()
-    assert not desk.is_opening, "the first load is still at work"
+    rig.loader.start()
+    assert not rig.is_opening, "the first load is still at work"
     late = ScriptedModels()
     opening.end(late)
-    models = desk.open()
+    models = rig.open()
     assert late.closed
-    assert desk.loader.models() is models
+    assert rig.loader.models() is models
 
 
-def test_a_load_that_stops_itself_is_no_failure(desk: Desk) -> None:
-    desk.loader.start()
-    desk.opening().end(Cancelled())
-    assert [desk.told(), desk.told()] == [Loading(), Closed()]
+def test_a_load_that_stops_itself_is_no_failure(rig: LoaderRig) -> None:
+    rig.loader.start()
+    rig.opening().end(Cancelled())
+    assert [rig.told(), rig.told()] == [Loading(), Closed()]
 
 
-def test_cancelling_leaves_open_models_alone(desk: Desk) -> None:
-    desk.loader.start()
-    models = desk.open()
-    desk.loader.cancel()
-    assert desk.loader.models() is models
+def test_cancelling_leaves_open_models_alone(rig: LoaderRig) -> None:
+    rig.loader.start()
+    models = rig.open()
+    rig.loader.cancel()
+    assert rig.loader.models() is models
     assert not models.closed
 
 
-def test_models_that_died_are_replaced_once(desk: Desk) -> None:
-    desk.loader.start()
-    first = desk.open()
-    desk.loader.reopen(first)
-    second = desk.open()
+def test_models_that_died_are_replaced_once(rig: LoaderRig) -> None:
+    rig.loader.start()
+    first = rig.open()
+    rig.loader.reopen(first)
+    second = rig.open()
     assert first.closed
-    desk.loader.reopen(first)
-    assert desk.loader.models() is second
+    rig.loader.reopen(first)
+    assert rig.loader.models() is second
     assert not second.closed
 
 
-def test_models_that_keep_dying_are_given_up(desk: Desk) -> None:
-    desk.loader.start()
+def test_models_that_keep_dying_are_given_up(rig: LoaderRig) -> None:
+    rig.loader.start()
     for _ in range(3):
-        desk.open()
-        desk.now_s += 19.0
-        desk.loader.reopen()
-    last = desk.open()
-    desk.loader.reopen()
-    state = desk.loader.state
+        rig.open()
+        rig.now_s += 19.0
+        rig.loader.reopen()
+    last = rig.open()
+    rig.loader.reopen()
+    state = rig.loader.state
     assert isinstance(state, Failed)
-    assert "4 times within a minute" in state.message
-    assert state.can_retry
+    assert "4 times within a minute" in str(state.error)
+    assert "a shorter context or a smaller model may help" in state.hint
     assert last.closed
     with pytest.raises(EngineError, match="4 times"):
-        desk.loader.models()
-    desk.loader.start()
-    desk.open()
-    desk.loader.reopen()
-    assert desk.open() is desk.loader.models(), "who asks for them anew gives them another chance"
+        rig.loader.models()
+    rig.loader.start()
+    rig.open()
+    rig.loader.reopen()
+    assert rig.open() is rig.loader.models(), "who asks for them anew gives them another chance"
 
 
-def test_deaths_far_apart_are_forgiven(desk: Desk) -> None:
-    desk.loader.start()
+def test_deaths_far_apart_are_forgiven(rig: LoaderRig) -> None:
+    rig.loader.start()
     for _ in range(6):
-        desk.open()
-        desk.now_s += 20.0
-        desk.loader.reopen()
-    assert desk.open() is desk.loader.models()
+        rig.open()
+        rig.now_s += 20.0
+        rig.loader.reopen()
+    assert rig.open() is rig.loader.models()
 
 
-def test_closing_closes_the_models_for_good(desk: Desk) -> None:
-    desk.loader.start()
-    models = desk.open()
-    desk.loader.close()
-    desk.loader.close()
+def test_closing_closes_the_models_for_good(rig: LoaderRig) -> None:
+    rig.loader.start()
+    models = rig.open()
+    rig.loader.close()
+    rig.loader.close()
     assert models.closed
-    for act in (desk.loader.start, desk.loader.reopen, desk.loader.cancel):
+    for act in (rig.loader.start, rig.loader.reopen, rig.loader.cancel):
         act()
-    assert not desk.is_opening
-    assert desk.loader.state == Closed()
+    assert not rig.is_opening
+    assert rig.loader.state == Closed()
     with pytest.raises(Cancelled):
-        desk.loader.models()
+        rig.loader.models()
 
 
-def test_closing_while_loading_leaves_nothing_open(desk: Desk) -> None:
-    desk.loader.start()
-    opening, late = desk.opening(), ScriptedModels()
-    desk.loader.on_change = lambda _closed: opening.end(late)
-    desk.loader.close()
+def test_closing_while_loading_leaves_nothing_open(rig: LoaderRig) -> None:
+    rig.loader.start()
+    opening, late = rig.opening(), ScriptedModels()
+    rig.loader.on_change = lambda _closed: opening.end(late)
+    rig.loader.close()
     assert late.closed
-    assert desk.loader.state == Closed()
+    assert rig.loader.state == Closed()

@@ -139,8 +139,8 @@ class ChatStatus(StatusLine):
                     self.say(note)
                 self._show_context()
                 await self.look_at_memory()
-            case Failed(message, hint):
-                self.say(f"{message}; {hint}" if hint else message)
+            case Failed(error, hint):
+                self.say(f"{error}; {hint}" if hint else str(error))
 
     async def look_at_memory(self) -> None:
         """Show how full the devices are."""
