@@ -220,7 +220,7 @@ def _size(count: int) -> str:
 def complete_input(text: str, choices: Choices, folder: Path) -> tuple[Completion, ...]:
     """Return how a text can go on at the cursor, where it ends; reads the folders that it names."""
     word = word_at_end(text) if text.startswith("/") else None
-    at = word.start if word is not None and word.kind == "file" else None
+    at = word[1] if word is not None and word[0] == "file" else None
     if at is None and (commands := complete(text, choices)):
         return commands
     at = reference_at_end(text) if at is None else at

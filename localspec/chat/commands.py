@@ -6,13 +6,16 @@ Owns their grammar; what they do is up to the screen.
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Literal, cast, get_args
 
 from localspec.chat.thinking import code_blocks
 from localspec.errors import UserError
+from localspec.storage.json_file import checked
 from localspec.storage.profiles import SAMPLING_RANGES
 from localspec.types import Mode, TaskType
 
@@ -23,21 +26,10 @@ Choices = Callable[[str], Sequence[str]]
 """Gives the names that exist of a kind: `profile` or `theme`."""
 
 _AUTO = "auto"
-_MODE_WORDS = {
-    _AUTO: "what pays on this machine",
-    "off": "plain decoding",
-    "ngram": "drafts from repetitions in the text",
-    "sd": "the draft model guesses ahead",
-    "ssd": "drafts are prepared during verification",
-}
-_FIXED_CHOICES: dict[Kind, dict[str, str]] = {
-    "mode": _MODE_WORDS,
-    "fixed-mode": {mode: words for mode, words in _MODE_WORDS.items() if mode != _AUTO},
-    "task": dict.fromkeys(get_args(TaskType), ""),
-    "branch": {"next": "the answer after this one", "previous": "the answer before this one"},
-    "code": {"code": "the last code block alone"},
-    "format": {"md": "Markdown, the branch that is shown", "json": "everything; can be imported"},
-}
+_DATA = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+_CHOICES: dict[str, dict[str, str]] = _DATA["choices"]
+_CHOICES["fixed-mode"] = {mode: words for mode, words in _CHOICES["mode"].items() if mode != _AUTO}
+_CHOICES["task"] = dict.fromkeys(get_args(TaskType), "")
 _TO_THE_END: tuple[Kind, ...] = ("profile", "theme", "file")  # names that may hold spaces
 _MODE_ALIASES = {"ar": "off"}
 _NAME = re.compile(r"/([A-Za-z-]*)(?=\s|$)")  # `/usr/bin` and `/* comment` are text
@@ -56,42 +48,21 @@ class CommandSpec:
     """What a command is called and takes: `kinds` are those of its words; `repeats` lets the first go on."""
 
     name: str
-    argument_hint: str
     description: str
+    argument_hint: str = ""
     kinds: tuple[Kind, ...] = ()
     aliases: tuple[str, ...] = ()
     repeats: bool = False
 
     @property
-    def takes_argument(self) -> bool:
-        """Tell whether anything may follow the name."""
-        return bool(self.argument_hint)
-
-    @property
     def needs_argument(self) -> bool:
         """Tell whether something has to follow the name."""
-        return self.takes_argument and not self.argument_hint.startswith("[")
+        return bool(self.argument_hint) and not self.argument_hint.startswith("[")
 
     @property
     def usage(self) -> str:
         """Return the command with its argument, as a help page lists it."""
         return f"/{self.name} {self.argument_hint}".rstrip()
-
-
-@dataclass(frozen=True, slots=True)
-class Export:
-    """How to write a chat, and where to; an empty `file` leaves the name to the program."""
-
-    format: ExportFormat
-    file: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Word:
-    """A word of a command, from character `start` on, and what it is chosen from."""
-
-    kind: Kind
-    start: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,38 +75,7 @@ class Completion:
     start: int = 0
 
 
-COMMANDS = (
-    CommandSpec("help", "", "list keys and commands"),
-    CommandSpec("new", "", "start a new chat"),
-    CommandSpec("mode", "[MODE]", "show or change the decoding mode", ("mode",)),
-    CommandSpec("profile", "[NAME]", "show or change the profile", ("profile",)),
-    CommandSpec("system", "[TEXT]", "show or set the system prompt of this chat; - removes it"),
-    CommandSpec("temp", "[NUMBER]", "show or set the temperature"),
-    CommandSpec("regen", "[MODE]", "answer the last question again", ("mode",)),
-    CommandSpec("edit", "", "edit the last question and go on from there"),
-    CommandSpec("continue", "", "go on with the last answer"),
-    CommandSpec("branch", "[next|previous]", "show another answer to the same question", ("branch",)),
-    CommandSpec("attach", "FILE", "send a text file with the next prompt", ("file",), ("read",)),
-    CommandSpec("drop", "", "make room: choose what the model no longer reads"),
-    CommandSpec("copy", "[code]", "copy the last answer, or its last code block", ("code",)),
-    CommandSpec("export", "[md|json] [FILE]", "write this chat to a file", ("format", "file")),
-    CommandSpec("import", "FILE", "read a chat that was exported as JSON", ("file",)),
-    CommandSpec("rename", "TITLE", "give this chat another title"),
-    CommandSpec("pin", "", "keep this chat at the top, or no longer"),
-    CommandSpec("delete", "", "delete this chat; can be undone"),
-    CommandSpec("search", "[WORDS]", "search all chats"),
-    CommandSpec("stats", "", "figures of the last answer"),
-    CommandSpec("timeline", "", "show or hide the rounds of the last answer"),
-    CommandSpec("origins", "", "mark who wrote each token, or stop it"),
-    CommandSpec("compare", "[MODES]", "answer in several modes, side by side", ("fixed-mode",), repeats=True),
-    CommandSpec("thinking", "", "show or fold what the model thinks"),
-    CommandSpec("log", "", "show or hide the log"),
-    CommandSpec("theme", "[NAME]", "show or change the colours", ("theme",)),
-    CommandSpec("tune", "[TASKS]", "find the fastest settings for this machine", ("task",), repeats=True),
-    CommandSpec("setup", "", "find, fetch and place the right models for this machine"),
-    CommandSpec("keys", "", "list the keys and how to change them"),
-    CommandSpec("exit", "", "leave", (), ("quit",)),
-)
+COMMANDS = checked(tuple[CommandSpec, ...], _DATA["commands"], "commands")
 _SPECS = {name: spec for spec in COMMANDS for name in (spec.name, *spec.aliases)}
 
 
@@ -155,7 +95,7 @@ def parse(text: str) -> Command | None:
     command = Command(spec.name, unquoted(argument) if spec.kinds[:1] == ("file",) else argument)
     if spec.needs_argument and not command.argument:
         raise UserError(f"/{found[1]} needs more: {spec.usage}")
-    if command.argument and not spec.takes_argument:
+    if command.argument and not spec.argument_hint:
         raise UserError(f"nothing can follow /{found[1]}", "a second / makes it a message")
     if command.argument and spec.name in _CHECKS:
         _CHECKS[spec.name](command.argument)
@@ -175,7 +115,7 @@ def read_mode(argument: str) -> Mode | None:
         return cast("Mode", mode)
     if mode == _AUTO:
         return None
-    raise UserError(f"there is no mode `{argument}`", f"modes: {', '.join(_MODE_WORDS)}")
+    raise UserError(f"there is no mode `{argument}`", f"modes: {', '.join(_CHOICES['mode'])}")
 
 
 def read_modes(argument: str) -> tuple[Mode, ...]:
@@ -184,7 +124,7 @@ def read_modes(argument: str) -> tuple[Mode, ...]:
     if None in modes:
         raise UserError(
             "`auto` cannot be compared: it stands for one of the other modes",
-            f"choose from: {', '.join(_FIXED_CHOICES['fixed-mode'])}",
+            f"choose from: {', '.join(_CHOICES['fixed-mode'])}",
         )
     return tuple(mode for mode in modes if mode is not None)
 
@@ -218,14 +158,17 @@ def read_copied(argument: str) -> str:
     return "code"
 
 
-def read_export(argument: str) -> Export:
-    """Return what `[md|json] [FILE]` asks for; a file's ending tells the format where no word does."""
+def read_export(argument: str) -> tuple[ExportFormat, str]:
+    """Return the format and file that `[md|json] [FILE]` asks for; no file leaves its name to the program.
+
+    A file's ending tells the format where no word does.
+    """
     first, _, rest = argument.partition(" ")
     for written in get_args(ExportFormat):
         if first.lower() == written:
-            return Export(written, unquoted(rest))
+            return written, unquoted(rest)
     file = unquoted(argument)
-    return Export("json" if file.lower().endswith(".json") else "md", file)
+    return "json" if file.lower().endswith(".json") else "md", file
 
 
 def unquoted(argument: str) -> str:
@@ -247,31 +190,32 @@ def complete(text: str, choices: Choices) -> tuple[Completion, ...]:
     if " " not in text:
         return tuple(_names(text[1:].lower()))
     word = word_at_end(text)
-    if word is None or word.kind == "file":
+    if word is None or word[0] == "file":
         return ()
-    known = _FIXED_CHOICES.get(word.kind) or dict.fromkeys(choices(word.kind), "")
-    typed = text[word.start :].lower()
-    used = text[: word.start].lower().split()
+    kind, start = word
+    known = _CHOICES.get(kind) or dict.fromkeys(choices(kind), "")
+    typed = text[start:].lower()
+    used = text[:start].lower().split()
     return tuple(
-        Completion(name, name, description, word.start)
+        Completion(name, name, description, start)
         for name, description in known.items()
         if name.lower().startswith(typed) and name not in used
     )
 
 
-def word_at_end(text: str) -> Word | None:
-    """Return the word that a command ends with, None if it is not chosen from anything."""
+def word_at_end(text: str) -> tuple[Kind, int] | None:
+    """Return what the word that a command ends with is chosen from, None if nothing, and where it begins."""
     name, gap, argument = text.removeprefix("/").partition(" ")
     spec = _SPECS.get(name.lower())
     if spec is None or not gap or not spec.kinds or "\n" in text:
         return None
     if spec.kinds[0] in _TO_THE_END:
-        return Word(spec.kinds[0], len(text) - len(argument.lstrip()))
+        return spec.kinds[0], len(text) - len(argument.lstrip())
     words = argument.lstrip().split(" ")
     start = len(text) - len(words[-1])
     if spec.repeats:
-        return Word(spec.kinds[0], start)
-    return Word(spec.kinds[len(words) - 1], start) if len(words) <= len(spec.kinds) else None
+        return spec.kinds[0], start
+    return (spec.kinds[len(words) - 1], start) if len(words) <= len(spec.kinds) else None
 
 
 def _names(typed: str) -> Iterator[Completion]:
@@ -279,7 +223,7 @@ def _names(typed: str) -> Iterator[Completion]:
         for name in (spec.name, *spec.aliases):
             if name.startswith(typed):
                 yield Completion(
-                    f"/{name} " if spec.takes_argument else f"/{name}",
+                    f"/{name} " if spec.argument_hint else f"/{name}",
                     f"/{name} {spec.argument_hint}".rstrip(),
                     spec.description,
                 )

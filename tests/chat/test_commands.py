@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from localspec.chat import commands
-from localspec.chat.commands import COMMANDS, Command, Completion, Export, complete, parse
+from localspec.chat.commands import COMMANDS, Command, Completion, complete, parse
 from localspec.errors import UserError
 
 NAMES = {"profile": ("coding", "general", "my own"), "theme": ("nord", "gruvbox")}
@@ -99,15 +99,15 @@ def test_arguments_are_read() -> None:
 @pytest.mark.parametrize(
     ("argument", "wanted"),
     [
-        ("", Export("md")),
-        ("json", Export("json")),
-        ("md talk.txt", Export("md", "talk.txt")),
-        ("talk.JSON", Export("json", "talk.JSON")),
-        ("my talk.md", Export("md", "my talk.md")),
-        ('json "my talk.md"', Export("json", "my talk.md")),
+        ("", ("md", "")),
+        ("json", ("json", "")),
+        ("md talk.txt", ("md", "talk.txt")),
+        ("talk.JSON", ("json", "talk.JSON")),
+        ("my talk.md", ("md", "my talk.md")),
+        ('json "my talk.md"', ("json", "my talk.md")),
     ],
 )
-def test_an_export_has_a_format_and_a_file(argument: str, wanted: Export) -> None:
+def test_an_export_has_a_format_and_a_file(argument: str, wanted: tuple[str, str]) -> None:
     assert commands.read_export(argument) == wanted
 
 

@@ -300,13 +300,11 @@ class ChatScreen(Screen[int]):
             raise UserError("the last answer has no code block")
 
     async def _run_export(self, argument: str) -> None:
-        wanted, chat = commands.read_export(argument), self.session.chat
-        target = path_named(wanted.file or f"chat-{chat.info.id}.{wanted.format}", self._folder)
+        (form, file), chat = commands.read_export(argument), self.session.chat
+        target = path_named(file or f"chat-{chat.info.id}.{form}", self._folder)
         if await asyncio.to_thread(os.path.exists, target):  # a name that no disk takes is refused in writing
-            raise UserError(
-                f"{target.name} is there already", f"name another file: /export {wanted.format} FILE"
-            )
-        text = await asyncio.to_thread(chat_text, self.session.store, chat.info, wanted.format)
+            raise UserError(f"{target.name} is there already", f"name another file: /export {form} FILE")
+        text = await asyncio.to_thread(chat_text, self.session.store, chat.info, form)
         await asyncio.to_thread(write_atomically, target, text)
         self.say(f"written to {target}")
 
