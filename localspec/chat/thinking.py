@@ -41,9 +41,7 @@ def code_blocks(text: str) -> Iterator[CodeBlock]:
         block = code_block_at(text, start)
         if block is not None:
             yield block
-            start = block.end
-        else:
-            start = line_end(text, start)
+        start = line_end(text, start) if block is None else block.end
 
 
 def fenced(text: str, language: str = "") -> str:
@@ -91,37 +89,28 @@ class _Thought:
     begin: int
     end: int
     after: int | None
-    closing: tuple[str, ...]
 
 
-def split(text: str, *, streaming: bool = False, begins_inside: bool = False) -> tuple[Part, ...]:
+def split(text: str, *, streaming: bool = False) -> tuple[Part, ...]:
     """Return the parts of an answer, without the tags between them and the blank space around those.
 
     A tag counts at the start of a line outside of code. `streaming` says that more will come: a tag that has
-    only begun is kept back. `begins_inside` says that the prompt has opened the thinking; without it that
-    shows only when the closing tag comes.
+    only begun is kept back. That the prompt has opened the thinking shows only when the closing tag comes.
     """
     parts: list[Part] = []
-    at = 0
-    thought = _thought_from(text, 0, 0, tuple(_TAGS.values())) if begins_inside else None
-    while True:
-        if thought is None:
-            thought, in_code = _next_thought(text, at, streaming=streaming, thought_before=bool(parts))
-        if thought is None:
-            waits = streaming and not in_code
-            end = len(text) - (_begun_in_answer(text, at, thought_before=bool(parts)) if waits else 0)
-            parts.append(_part("answer", text, at, end, strips=bool(parts)))
-            break
-        parts.append(_part("answer", text, at, thought.opening, strips=True))
-        end = thought.end
-        if thought.after is None and streaming:
-            end -= _begun(text, thought.begin, thought.closing)
-        parts.append(
-            _part("thinking", text, thought.begin, end, strips=True, closed=thought.after is not None)
-        )
-        if thought.after is None:
-            break
-        at, thought = thought.after, None
+    at: int | None = 0
+    while at is not None:
+        thought, in_code = _next_thought(text, at, streaming=streaming, thought_before=bool(parts))
+        if thought is not None:
+            parts.append(_part("answer", text, at, thought.opening))
+            is_closed = thought.after is not None
+            parts.append(_part("thinking", text, thought.begin, thought.end, closed=is_closed))
+            at = thought.after
+            continue
+        waits = streaming and not in_code
+        end = len(text) - (_begun_in_answer(text, at, thought_before=bool(parts)) if waits else 0)
+        parts.append(_part("answer", text, at, end) if parts else Part("answer", text[:end]))
+        break
     return tuple(part for part in parts if part.text or not part.closed)
 
 
@@ -133,11 +122,13 @@ def without_thinking(text: str) -> str:
     return "\n\n".join(part.text.rstrip() for part in parts if part.kind == "answer")
 
 
-def _thought_from(text: str, opening: int, begin: int, closing: tuple[str, ...]) -> _Thought:
-    found = re.compile("|".join(map(re.escape, closing)), re.IGNORECASE).search(text, begin)
-    if found is None:
-        return _Thought(opening, begin, len(text), None, closing)
-    return _Thought(opening, begin, found.start(), found.end(), closing)
+def _thought_after(text: str, opening: re.Match[str], *, streaming: bool) -> _Thought:
+    tag = _TAGS[opening[1].lower()]
+    closing = re.compile(re.escape(tag), re.IGNORECASE).search(text, opening.end())
+    if closing is None:
+        end = len(text) - (_begun(text, opening.end(), (tag,)) if streaming else 0)
+        return _Thought(opening.start(), opening.end(), end, None)
+    return _Thought(opening.start(), opening.end(), closing.start(), closing.end())
 
 
 def _next_thought(
@@ -153,12 +144,12 @@ def _next_thought(
             continue
         end = line_end(text, start)
         if opened := _THINKING_OPENING.match(text, start):
-            thought = _thought_from(text, start, opened.end(), (_TAGS[opened[1].lower()],))
+            thought = _thought_after(text, opened, streaming=streaming)
             # a tag that nothing closes is one that the answer speaks of, unless it comes first
             if thought.after is not None or streaming or not text[at:start].strip():
                 return thought, False
         elif not thought_before and (closed := _STRAY_CLOSING.search(text[start:end])):
-            return _Thought(at, at, start + closed.start(1), start + closed.end(1), ()), False
+            return _Thought(at, at, start + closed.start(1), start + closed.end(1)), False
         start = end
     return None, False
 
@@ -179,10 +170,7 @@ def _begun(text: str, at: int, tags: tuple[str, ...]) -> int:
 
 
 def _part(
-    kind: Literal["thinking", "answer"], text: str, begin: int, end: int, *, strips: bool, closed: bool = True
+    kind: Literal["thinking", "answer"], text: str, begin: int, end: int, *, closed: bool = True
 ) -> Part:
-    own = text[begin:end]
-    if strips:
-        begin += len(own) - len(own.lstrip() if kind == "thinking" else own.lstrip("\n"))
-        own = own.strip() if kind == "thinking" else own.strip("\n")
-    return Part(kind, own, closed, begin)
+    own, blank = text[begin:end], None if kind == "thinking" else "\n"
+    return Part(kind, own.strip(blank), closed, begin + len(own) - len(own.lstrip(blank)))

@@ -5,8 +5,8 @@ import pytest
 from localspec.chat.thinking import Part, split, without_thinking
 
 
-def kinds(text: str, *, streaming: bool = False, begins_inside: bool = False) -> list[tuple[str, str, bool]]:
-    parts = split(text, streaming=streaming, begins_inside=begins_inside)
+def kinds(text: str, *, streaming: bool = False) -> list[tuple[str, str, bool]]:
+    parts = split(text, streaming=streaming)
     for part in parts:  # what a reader colours by place has to be where it says
         assert text[part.start : part.start + len(part.text)] == part.text
     return [(part.kind, part.text, part.closed) for part in parts]
@@ -92,13 +92,6 @@ def test_a_closing_tag_alone_shows_that_the_prompt_opened_it() -> None:
     assert kinds("hm, yes\n</think>\n\nFour.") == [("thinking", "hm, yes", True), ("answer", "Four.", True)]
     assert kinds("hm, yes</think>\nFour.") == [("thinking", "hm, yes", True), ("answer", "Four.", True)]
     assert without_thinking("</think>\n\nFour.") == "Four."
-
-
-def test_who_knows_that_the_prompt_opened_it_sees_thinking_from_the_start() -> None:
-    assert kinds("hm", streaming=True, begins_inside=True) == [("thinking", "hm", False)]
-    assert kinds("hm\n</thi", streaming=True, begins_inside=True) == [("thinking", "hm", False)]
-    text = "hm </think> Four."
-    assert kinds(text, begins_inside=True) == [("thinking", "hm", True), ("answer", " Four.", True)]
 
 
 @pytest.mark.parametrize(
