@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -125,9 +124,12 @@ def parse_all(text: str, name: str = "") -> tuple[Parsed, ...]:
     decoder, end = json.JSONDecoder(), 0
     found: list[Parsed] = []
     while not found or end < len(text):
-        with _explained(f"{name}: " * bool(name) + f"chat {len(found) + 1} of the file: " * bool(found)):
+        try:
             value, end = decoder.raw_decode(text, _skip_space(text, end))
             found.append(_parsed(value))
+        except (UserError, ValueError, RecursionError) as error:
+            where = f"{name}: " * bool(name) + f"chat {len(found) + 1} of the file: " * bool(found)
+            raise _explained(error, where) from None
         end = _skip_space(text, end)
     return tuple(found)
 
@@ -151,18 +153,13 @@ def _skip_space(text: str, place: int) -> int:
     return place
 
 
-@contextmanager
-def _explained(where: str) -> Iterator[None]:
-    try:
-        yield
-    except UserError as error:
-        raise UserError(f"{where}{error.message}", error.hint) from None
-    except UnexpectedError as error:
-        raise UserError(f"{where}not a chat that can be imported: {error}") from None
-    except (ValueError, RecursionError) as error:
-        words = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
-        hint = "only the JSON of `localspec history export` comes back"
-        raise UserError(f"{where}not JSON: {words}", hint) from None
+def _explained(error: Exception, where: str) -> UserError:
+    if isinstance(error, UserError):
+        return UserError(f"{where}{error.message}", error.hint)
+    if isinstance(error, UnexpectedError):
+        return UserError(f"{where}not a chat that can be imported: {error}")
+    words = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
+    return UserError(f"{where}not JSON: {words}", "only the JSON of `localspec history export` comes back")
 
 
 def _parsed(value: object) -> Parsed:

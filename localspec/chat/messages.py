@@ -7,6 +7,7 @@ from typing import Literal
 
 from localspec.types import (
     EngineSettings,
+    Mode,
     ModeChanged,
     PlainRate,
     Provenance,
@@ -65,7 +66,7 @@ class AnswerRecord:
     nothing was measured near that depth of context.
     """
 
-    mode: str
+    mode: Mode
     reason: str
     settings: EngineSettings
     sampling: Sampling

@@ -252,11 +252,9 @@ class Store:
                 "WHERE role = 'user' AND deleted IS NULL ORDER BY messages.id DESC"
             )
             seen: dict[str, None] = {}
-            for (content,) in found:
-                if len(seen) >= limit:
-                    break
-                if content.strip():
-                    seen.setdefault(content)
+            while len(seen) < limit and (row := found.fetchone()) is not None:
+                if row[0].strip():
+                    seen.setdefault(row[0])
         return tuple(seen)
 
     def last_chat(self) -> int | None:
@@ -363,8 +361,8 @@ def _read_messages(connection: sqlite3.Connection, where: str, number: int) -> t
     columns = "id, chat, parent, role, content, created, state, dropped"
     rows = connection.execute(f"SELECT {columns} FROM messages WHERE {where} ORDER BY id", (number,))
     return tuple(
-        StoredMessage(id_, chat, parent, role, content, created, state, tuple(attached[id_]), bool(dropped))
-        for id_, chat, parent, role, content, created, state, dropped in rows
+        StoredMessage(*row, attachments=tuple(attached[row[0]]), dropped=bool(dropped))
+        for *row, dropped in rows
     )
 
 
@@ -400,31 +398,14 @@ def _change_chat(connection: sqlite3.Connection, chat_id: int, what: str, *value
 
 
 def _insert_chat(connection: sqlite3.Connection, chat: ChatInfo) -> int:
-    return _insert(
-        connection,
-        "chats",
-        title=title_line(_storable(chat.title)),
-        created=chat.created,
-        updated=chat.updated,
-        pinned=chat.pinned,
-        profile=chat.profile,
-        system=chat.system,
-    )
+    values = {name: getattr(chat, name) for name in ("created", "updated", "pinned", "profile", "system")}
+    return _insert(connection, "chats", title=title_line(_storable(chat.title)), **values)
 
 
 def _insert_message(connection: sqlite3.Connection, message: StoredMessage) -> int:
-    number = _insert(
-        connection,
-        "messages",
-        chat=message.chat,
-        parent=message.parent,
-        role=message.role,
-        state=message.state,
-        dropped=message.dropped,
-        created=message.created,
-        written=message.created,
-        content=message.content,
-    )
+    columns = ("chat", "parent", "role", "state", "dropped", "created", "content")
+    values = {name: getattr(message, name) for name in columns}
+    number = _insert(connection, "messages", written=message.created, **values)
     for position, file in enumerate(message.attachments):
         _insert(connection, "attachments", message=number, position=position, name=file.name, text=file.text)
     return number

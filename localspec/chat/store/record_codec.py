@@ -10,19 +10,17 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import lru_cache
-from typing import get_args
 
 from localspec.chat.messages import AnswerRecord, Span
 from localspec.storage.json_file import UnexpectedError, checked
-from localspec.types import DraftOrigin, Mode, Provenance, RoundDone, RoundStats
+from localspec.types import DraftOrigin, Provenance, RoundDone, RoundStats
 
 SCHEMA = 1
 MAX_BYTES = 64 * 2**20  # unpacked
 MOST_DRAFTED = 4096  # tokens in one round
 _MICRO = 1_000_000
-_TIMES = ("verify", "draft", "wait", "python", "ahead")
 _LETTERS = {provenance.value[0]: provenance for provenance in Provenance}
 _span = lru_cache(4096)(Span)  # a chat of many answers has many equal ones
 
@@ -88,8 +86,6 @@ def from_plain(value: object, where: str) -> AnswerRecord:
         raise UnexpectedError(f"{where} is not an object")
     if value.get("schema") != SCHEMA:
         raise UnexpectedError(f"{where}.schema is not {SCHEMA}")
-    if value.get("mode") not in get_args(Mode):  # it is shown, also to those who imported it
-        raise UnexpectedError(f"{where}.mode is none of {', '.join(get_args(Mode))}")
     rounds = checked(_Rounds, value.get("rounds", {}), f"{where}.rounds")
     spans = checked(_Spans, value.get("spans", {}), f"{where}.spans")
     rest = {name: part for name, part in value.items() if name not in {"rounds", "spans"}}
@@ -113,32 +109,27 @@ def _unsqueeze(data: bytes) -> object:
     return value
 
 
-def _round_columns(rounds: tuple[RoundDone, ...]) -> dict[str, list[int] | list[str]]:
-    stats = [mark.stats for mark in rounds]
-    times = {f"{name}_us": [round(getattr(s, f"{name}_s") * _MICRO) for s in stats] for name in _TIMES}
-    return {
-        "drafted": [s.drafted for s in stats],
-        "accepted": [s.accepted for s in stats],
-        "origin": [s.origin.value for s in stats],
-        "tokens": [mark.tokens for mark in rounds],
-        **times,
-    }
+def _round_columns(rounds: tuple[RoundDone, ...]) -> dict[str, list[int | str]]:
+    rows = []
+    for mark in rounds:
+        stats = mark.stats
+        times_s = (stats.verify_s, stats.draft_s, stats.wait_s, stats.python_s, stats.ahead_s)
+        times_us = (round(time_s * _MICRO) for time_s in times_s)
+        rows.append((stats.drafted, stats.accepted, stats.origin.value, mark.tokens, *times_us))
+    return {column.name: [row[at] for row in rows] for at, column in enumerate(fields(_Rounds))}
 
 
 def _rounds(columns: _Rounds, where: str) -> tuple[RoundDone, ...]:
     drafts = zip(columns.accepted, columns.drafted, strict=False)
     if not all(0 <= accepted <= drafted <= MOST_DRAFTED for accepted, drafted in drafts):
         raise UnexpectedError(f"{where}: no round drafts or accepts so many tokens")
-    ahead = columns.ahead_us or (0,) * len(columns.tokens)
+    columns = replace(columns, ahead_us=columns.ahead_us or (0,) * len(columns.tokens))
     try:
+        rows = zip(*(getattr(columns, column.name) for column in fields(columns)), strict=True)
         return tuple(
             RoundDone(RoundStats(drafted, accepted, origin, *(us / _MICRO for us in times)), tokens)
-            for drafted, accepted, origin, tokens, *times in zip(
-                columns.drafted, columns.accepted, columns.origin, columns.tokens,
-                columns.verify_us, columns.draft_us, columns.wait_us, columns.python_us, ahead,
-                strict=True,
-            )
-        )  # fmt: skip
+            for drafted, accepted, origin, tokens, *times in rows
+        )
     except ValueError:
         raise UnexpectedError(f"{where}: columns differ in length") from None
 
