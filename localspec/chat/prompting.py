@@ -76,20 +76,6 @@ _TOKENS_PER_TURN = 4  # what chat templates put around a turn, roughly
 
 
 @dataclass(frozen=True, slots=True)
-class ContextUse:
-    """So many of `size` tokens are taken; an estimate is not to be shown as a count."""
-
-    used: int
-    size: int
-    estimated: bool = False
-
-    @property
-    def share(self) -> float:
-        """Return how full the context is, from 0 to 1."""
-        return min(1.0, self.used / self.size) if self.size else 1.0
-
-
-@dataclass(frozen=True, slots=True)
 class Exchange:
     """A question with what was answered to it, and how many tokens the two take."""
 
@@ -99,33 +85,32 @@ class Exchange:
     dropped: bool
 
 
-def after_answer(record: AnswerRecord, size: int) -> ContextUse | None:
-    """Return what the context holds after an answer; None for one that ended before it could tell."""
-    taken = record.summary.prompt_tokens + record.summary.tokens
-    return ContextUse(taken, size) if record.summary.prompt_tokens else None
+def after_answer(record: AnswerRecord) -> int | None:
+    """Return the tokens in the context after an answer; None for one that ended before it could tell."""
+    summary = record.summary
+    return summary.prompt_tokens + summary.tokens if summary.prompt_tokens else None
 
 
-def estimate(messages: Sequence[Message], size: int) -> ContextUse:
-    """Return about how much of the context a conversation takes, where no model is at hand to count."""
-    tokens = sum(
+def estimate(messages: Sequence[Message]) -> int:
+    """Return about how many tokens a conversation takes, where no model is at hand to count."""
+    return sum(
         _TOKENS_PER_TURN + -(-len(message.content.encode()) // _BYTES_PER_TOKEN) for message in messages
     )
-    return ContextUse(tokens, size, estimated=True)
 
 
-def warning(use: ContextUse, *, is_new: bool = False) -> str | None:
+def warning(used: int, size: int, *, estimated: bool = False, is_new: bool = False) -> str | None:
     """Return a line to show while there is still room to act, None while there is plenty.
 
-    A new chat holds nothing yet that could be left out.
+    An estimate is not to be shown as a count. A new chat holds nothing yet that could be left out.
     """
-    if use.used >= use.size:
+    if used >= size:
         advice = "shorten the prompt" if is_new else "leave out earlier exchanges to go on"
         return f"the context is full; {advice}"
-    if use.share <= WARN_ABOVE:
+    if used <= WARN_ABOVE * size:
         return None
-    about = "about " if use.estimated else ""
+    about = "about " if estimated else ""
     advice = "" if is_new else "; leave out earlier exchanges to make room"
-    return f"the context is {about}{int(100 * use.share)} % full{advice}"
+    return f"the context is {about}{100 * used // size} % full{advice}"
 
 
 def exchanges(

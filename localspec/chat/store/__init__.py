@@ -361,8 +361,8 @@ def _read_messages(connection: sqlite3.Connection, where: str, number: int) -> t
     columns = "id, chat, parent, role, content, created, state, dropped"
     rows = connection.execute(f"SELECT {columns} FROM messages WHERE {where} ORDER BY id", (number,))
     return tuple(
-        StoredMessage(*row, attachments=tuple(attached[row[0]]), dropped=bool(dropped))
-        for *row, dropped in rows
+        StoredMessage(id_, chat, parent, role, content, created, state, tuple(attached[id_]), bool(dropped))
+        for id_, chat, parent, role, content, created, state, dropped in rows
     )
 
 

@@ -11,7 +11,7 @@ from localspec.chat.answering import LiveUpdate
 from localspec.chat.live_stats import Figures, LiveStats
 from localspec.chat.loading import Failed, Loading, LoadState, ModelLoader, Ready
 from localspec.chat.messages import AnswerRecord
-from localspec.chat.prompting import ContextUse, after_answer, estimate, warning
+from localspec.chat.prompting import after_answer, estimate, warning
 from localspec.chat.session import ChatSession
 from localspec.errors import EngineError, LocalSpecError
 from localspec_tui.widgets.status import StatusLine, in_words
@@ -31,7 +31,8 @@ class ChatStatus(StatusLine):
         self._typed = 0  # characters of the prompt below
         self._warned: str | None = None
         self._prompt_tokens = self._written = 0  # of the answer under way
-        self._held = ContextUse(0, 0)  # what the open chat takes
+        self._held = 0  # tokens that the open chat takes,
+        self._is_estimate = False  # which nobody has counted
         self._is_new = True
 
     async def attempt(self, action: Awaitable[None]) -> None:
@@ -71,11 +72,10 @@ class ChatStatus(StatusLine):
         """Show what was chosen for an answer that begins."""
         for notice in self._session.take_notices():
             self.notify(notice, severity="warning", timeout=NOTICE_S, markup=False)
-        options, models = self._session.in_use, self._loader.ready
+        options = self._session.in_use
         if options is not None:
             self.show_choice(self._session.route_shown(options.profile), options.reason)
-        size = models.target.context if models is not None else 0
-        self._prompt_tokens, self._written = estimate(self._session.chat.prompt(), size).used, 0
+        self._prompt_tokens, self._written = estimate(self._session.chat.prompt()), 0
         self._live_stats.start(
             "off" if options is None else options.request.settings.mode, self._prompt_tokens
         )
@@ -108,25 +108,26 @@ class ChatStatus(StatusLine):
     def _weigh(self, record: AnswerRecord | None) -> None:
         """Show what the open chat takes: its last answer tells, unless it was edited or broken off."""
         path = self._session.chat.path
-        counted = None if record is None else after_answer(record, 0)
+        counted = None if record is None else after_answer(record)
         self._is_new = not any(message.role == "assistant" for message in path)
-        self._held = counted or (estimate(self._session.chat.prompt(), 0) if path else ContextUse(0, 0))
+        self._is_estimate = counted is None and bool(path)
+        self._held = counted or (estimate(self._session.chat.prompt()) if path else 0)
         self._show_context()
 
     def _show_context(self) -> None:
-        held, typed = self._held, round(self._typed / CHARACTERS_PER_TOKEN)
-        use = self._show_use(held.used + typed, estimated=held.estimated or typed > 0)
-        line = warning(use, is_new=self._is_new) if use is not None else None
+        typed = round(self._typed / CHARACTERS_PER_TOKEN)
+        line = self._show_use(self._held + typed, estimated=self._is_estimate or typed > 0)
         if line is not None or (self._warned and self.said == self._warned):
             self.say(line or "")
         self._warned = line
 
-    def _show_use(self, used: int, *, estimated: bool) -> ContextUse | None:
+    def _show_use(self, used: int, *, estimated: bool) -> str | None:
+        """Show how full the context is, and return what a person should know of that."""
         models = self._loader.ready
         if models is None:
             return None
         self.show_context(used, models.target.context, estimated)
-        return ContextUse(used, models.target.context, estimated=estimated)
+        return warning(used, models.target.context, estimated=estimated, is_new=self._is_new)
 
     # --- the models ---
 
