@@ -61,12 +61,11 @@ class Header:
     values: dict[str, Scalar]
     numbers: dict[str, tuple[float, ...]]
     counts: dict[str, int]
-    tensors: int
+    tensors: tuple[Tensor, ...]
     parameters: int
     weight_bytes: int
     end: int
     file_bytes: int
-    tensor_list: tuple[Tensor, ...] = ()
     tokens_at: int = 0
     tokens_digest: str = ""
 
@@ -158,7 +157,7 @@ def parse(path: Path, data: mmap.mmap | bytes, file_bytes: int) -> Header:
     """Return the header in `data`, the start of a file; raises struct.error where the data ends too soon."""
     reader = _Reader(data, file_bytes)
     reader.at = 8
-    tensors, entries = reader.count(), reader.count()
+    count, entries = reader.count(), reader.count()
     values: dict[str, Scalar] = {}
     numbers: dict[str, tuple[float, ...]] = {}
     counts: dict[str, int] = {}
@@ -179,7 +178,7 @@ def parse(path: Path, data: mmap.mmap | bytes, file_bytes: int) -> Header:
             if kind not in _FORMATS:
                 raise ValueError
             values[key] = reader.number(_FORMATS[kind])
-    listed, last = _tensors(reader, tensors)
+    tensors, last = _tensors(reader, count)
     alignment = values.get("general.alignment", 32)
     if not isinstance(alignment, int) or alignment <= 0:
         raise ValueError
@@ -190,11 +189,10 @@ def parse(path: Path, data: mmap.mmap | bytes, file_bytes: int) -> Header:
         numbers=numbers,
         counts=counts,
         tensors=tensors,
-        parameters=sum(tensor.elements for tensor in listed),
-        weight_bytes=sum(tensor.bytes for tensor in listed),
+        parameters=sum(tensor.elements for tensor in tensors),
+        weight_bytes=sum(tensor.bytes for tensor in tensors),
         end=-(-reader.at // alignment) * alignment + last if tensors else reader.at,
         file_bytes=file_bytes,
-        tensor_list=listed,
         tokens_at=tokens_at,
         tokens_digest=digest,
     )
@@ -355,11 +353,10 @@ def total(parts: Sequence[Header]) -> Header:
     """Return the first part's header with the tensors and totals of all."""
     return replace(
         parts[0],
-        tensors=sum(part.tensors for part in parts),
         parameters=sum(part.parameters for part in parts),
         weight_bytes=sum(part.weight_bytes for part in parts),
         file_bytes=sum(part.file_bytes for part in parts),
-        tensor_list=tuple(tensor for part in parts for tensor in part.tensor_list),
+        tensors=tuple(tensor for part in parts for tensor in part.tensors),
     )
 
 

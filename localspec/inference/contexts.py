@@ -21,7 +21,7 @@ from localspec.decoding.text import DecodeEvents
 from localspec.errors import LocalSpecError, UserError
 from localspec.hardware.memory.needs import context_size, draft_options
 from localspec.llama.backends import devices, version
-from localspec.llama.context import Context, probe
+from localspec.llama.context import Context, can_rewind
 from localspec.llama.library import physical_cores
 from localspec.llama.model import Model
 from localspec.storage.call_costs import costs_file, keep_costs, recall_costs
@@ -60,19 +60,20 @@ class Contexts:
             )
         self.target = self._open(target, replace(target.options, context=size))
         _log_memory(self.target, target.options)
-        rewind = probe(self.target)
-        self.can_rewind, self.can_branch = rewind.can_rewind, False
+        self.can_rewind, self.can_branch = can_rewind(self.target), False
         self.draft: Context | None = None
-        notes = [rewind.reason] if rewind.reason else []
         if draft is not None:
             options = draft_options(draft.options, size, on_processor=_on_cpu(draft))
             self.draft = self._open(draft, options, max_fan_out + 1)
             _log_memory(self.draft, options)
-            branching = probe(self.draft)
-            self.can_branch = branching.can_branch
-            self.can_rewind = self.can_rewind and branching.can_rewind
-            notes += [branching.reason] if branching.reason else []
-        self.notes = tuple(notes)
+            self.can_branch = not draft.recurrent
+            self.can_rewind = can_rewind(self.draft) and self.can_rewind
+        self.notes = tuple(
+            f"{model.name} ({model.header.architecture}) keeps a running state instead of every token, "
+            "so tokens that were guessed wrong cannot be taken back: it writes without speculation"
+            for model in (target, draft)
+            if model is not None and model.recurrent
+        )
         self._at_work = False
         beside = None if draft is None else draft.options
         self._opened = (target.options, beside, max_fan_out, draft_threads)

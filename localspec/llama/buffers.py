@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import time
+from contextlib import ExitStack
 
 from localspec.errors import EngineError, UserError
 from localspec.llama.backends import device_handles, function
@@ -24,7 +25,7 @@ class _InitParams(ctypes.Structure):
     _fields_ = (("mem_size", ctypes.c_size_t), ("mem_buffer", _P), ("no_alloc", ctypes.c_bool))
 
 
-class Buffers:
+class Buffers(ExitStack):
     """Two equal blocks on one device, with the graphs that read one of them and copy it to the other.
 
     Close it. `bytes` is the size of one block.
@@ -38,21 +39,13 @@ class Buffers:
         if device not in handles:
             raise UserError(f"no device is called {device!r}", f"devices: {', '.join(handles)}")
         self._handle = handles[device]
-        self._backend: Native = None
-        self._context: Native = None
-        self._buffer: Native = None
         self._host: Native = None
+        super().__init__()
         try:
             self._open(passes)
         except BaseException:
             self.close()
             raise
-
-    def __enter__(self) -> Buffers:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def read_s(self) -> float:
         """Return the seconds in which the device reads a block: multiplies its matrix with a vector."""
@@ -79,26 +72,16 @@ class Buffers:
         copy(self.matrix, other.matrix)
         return time.perf_counter() - started
 
-    def close(self) -> None:
-        """Give the memory back."""
-        for name, free in (
-            ("_host", "ggml_backend_buffer_free"),
-            ("_buffer", "ggml_backend_buffer_free"),
-            ("_context", "ggml_free"),
-            ("_backend", "ggml_backend_free"),
-        ):
-            if pointer := getattr(self, name):
-                function(free, None, _P)(pointer)
-                setattr(self, name, None)
-
     def _open(self, passes: int) -> None:
         self._backend = function("ggml_backend_dev_init", _P, _P, ctypes.c_char_p)(self._handle, None)
         if not self._backend:
             raise EngineError(f"{self.device} cannot be started")
+        self._freed_by("ggml_backend_free", self._backend)
         largest = function("ggml_backend_get_max_size", ctypes.c_size_t, _P)(self._backend)
         self.bytes = min(self.bytes, largest // (4 * _ROW) * 4 * _ROW)
         _use_all_cores(self._backend, self._handle)
         self._context = function("ggml_init", _P, _InitParams)(_InitParams(_META, None, True))
+        self._freed_by("ggml_free", self._context)
         matrix = function("ggml_new_tensor_2d", _P, _P, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
         rows = self.bytes // (4 * _ROW)
         self.matrix: int = matrix(self._context, _F32, _ROW, rows)
@@ -107,10 +90,17 @@ class Buffers:
         self._reading = self._graph("ggml_mul_mat", vector)
         self._copying = self._graph("ggml_cpy", other)
         allocate = function("ggml_backend_alloc_ctx_tensors", _P, _P, _P)
-        self._buffer = allocate(self._context, self._backend)
-        if not self._buffer:
+        buffer = allocate(self._context, self._backend)
+        if not buffer:
             raise EngineError(f"{self.device} has no room for {2 * self.bytes / 2**20:.0f} MiB")
-        function("ggml_backend_buffer_clear", None, _P, ctypes.c_uint8)(self._buffer, _FILLING)
+        self._take(buffer)
+
+    def _take(self, buffer: int) -> None:
+        self._freed_by("ggml_backend_buffer_free", buffer)
+        function("ggml_backend_buffer_clear", None, _P, ctypes.c_uint8)(buffer, _FILLING)
+
+    def _freed_by(self, name: str, pointer: int) -> None:
+        self.callback(function(name, None, _P), pointer)
 
     def _graph(self, operation: str, operand: int) -> int:
         """Describe a graph that does one thing to the matrix, over and over: starting it costs time."""
@@ -145,7 +135,7 @@ class Buffers:
             self._host = allocate(kind, self.bytes)
             if not self._host:
                 raise EngineError(f"the host has no room for {self.bytes / 2**20:.0f} MiB")
-            function("ggml_backend_buffer_clear", None, _P, ctypes.c_uint8)(self._host, _FILLING)
+            self._take(self._host)
         base: int = function("ggml_backend_buffer_get_base", _P, _P)(self._host)
         return base
 

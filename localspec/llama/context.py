@@ -315,38 +315,21 @@ def _pointer(array: NDArray[Any], kind: Native) -> Native:
     return ctypes.cast(array.ctypes.data, ctypes.POINTER(kind))
 
 
-@dataclass(frozen=True, slots=True)
-class Rewind:
-    """Whether tokens can be taken back, and whether sequences can branch anywhere; why not, in words."""
-
-    can_rewind: bool
-    can_branch: bool
-    reason: str = ""
-
-
-def probe(context: Context) -> Rewind:
-    """Find out what an empty context can do; it is empty again afterwards."""
+def can_rewind(context: Context) -> bool:
+    """Find out whether an empty context can take tokens back; it is empty again afterwards."""
     if context.length():
         raise ValueError("only an empty context can be probed")
-    model = context.model
-    if not model.recurrent:  # llama.cpp's caches of tokens take back any; trying would read all weights once
-        return Rewind(can_rewind=True, can_branch=True)
+    if not context.model.recurrent:  # caches of tokens take back any; trying would read all weights
+        return True
     # llama.cpp common/common.cpp, common_context_can_seq_rm: decode two tokens, remove one
     context.evaluate([0, 0], logits=0)
-    can_rewind = True
     try:
         context.truncate(1)
     except EngineError:
-        can_rewind = False
-    context.truncate(0)
-    return Rewind(
-        can_rewind=can_rewind,
-        can_branch=False,
-        reason=(
-            f"{model.name} ({model.header.architecture}) keeps a running state instead of every token, "
-            "so tokens that were guessed wrong cannot be taken back: it writes without speculation"
-        ),
-    )
+        return False
+    finally:
+        context.truncate(0)
+    return True
 
 
 _FLOATS = ("f32", "f16", "bf16")

@@ -56,7 +56,6 @@ class Model:
         self.layers: int = api.llama_model_n_layer(pointer)
         self.training_context: int = api.llama_model_n_ctx_train(pointer)
         self.recurrent: bool = api.llama_model_is_recurrent(pointer) or api.llama_model_is_hybrid(pointer)
-        self.window: int = api.llama_model_n_swa(pointer)
         self.cards = tuple(card.name for card in cards)
         self._devices = _in_words(cards, options, header)
         self._pointer: int | None = pointer

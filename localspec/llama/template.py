@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from localspec.errors import UserError
@@ -18,17 +19,6 @@ if TYPE_CHECKING:
     from jinja2.nodes import Node
     from jinja2.parser import Parser
 
-
-_CHATML = (
-    "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n"
-    "{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
-_PLAIN = (
-    "{% for message in messages %}{% if message.role == 'system' %}{{ message.content }}\n\n"
-    "{% else %}{{ message.role | capitalize }}: {{ message.content }}\n{% endif %}{% endfor %}"
-    "{% if add_generation_prompt %}Assistant:{% endif %}"
-)
 _NEVER = re.compile("(?!)")
 _PRIVATE_USE = range(0xF0000, 0xFFFFD)
 
@@ -129,10 +119,12 @@ def trailing_spaces(messages: Sequence[Message]) -> int:
 
 
 def _stand_in(vocabulary: Vocabulary) -> tuple[str, str]:
+    name, note = "plain.j2", " and may not know conversation; plain text stands in"
     marks = [vocabulary.tokenize(text, special=True) for text in ("<|im_start|>", "<|im_end|>")]
     if all(len(tokens) == 1 for tokens in marks):
-        return _CHATML, "the model brings no chat template; ChatML stands in, whose tokens it knows"
-    return _PLAIN, "the model brings no chat template and may not know conversation; plain text stands in"
+        name, note = "chatml.j2", "; ChatML stands in, whose tokens it knows"
+    source = Path(__file__).with_name(name).read_text(encoding="utf-8")
+    return source, f"the model brings no chat template{note}"
 
 
 def _environment() -> Environment:

@@ -44,7 +44,7 @@ class LocalModel:
     files: tuple[Path, ...]
     bytes: int  # on disk
     source: PlaceKind
-    shape: ModelShape | None
+    shape: ModelShape | None = None
     problem: str = ""
     others: tuple[LocalModel, ...] = ()
 
@@ -79,8 +79,8 @@ def find_models(
     headers = Headers(data_dir() / "models.json", shape.read_shape)
     found: dict[Path, LocalModel] = {}
     for place in all_places:
-        for candidate in candidates(place):
-            _add(found, candidate, headers)
+        for model, plain_name in candidates(place):
+            _add(found, model, plain_name, headers)
     headers.save()
     return _with_unique_names(found.values())
 
@@ -163,27 +163,15 @@ def _check_folder(folder: Path) -> None:
         ) from error
 
 
-def _add(found: dict[Path, LocalModel], candidate: FoundModel, headers: Headers) -> None:
-    path = candidate.files[0]
-    real = Path(os.path.realpath(path))
+def _add(found: dict[Path, LocalModel], model: LocalModel, plain_name: str, headers: Headers) -> None:
+    real = Path(os.path.realpath(model.path))
     first = found.get(real)
-    if first is not None:
-        if candidate.plain_name not in (first.name, *first.also):
-            other = replace(first, name=candidate.plain_name, path=path, files=candidate.files, others=())
-            found[real] = replace(first, others=(*first.others, other))
-        return
-    shape, problem = None, candidate.problem
-    if not problem:
-        shape, problem = headers.shape(path, candidate.files)
-    found[real] = LocalModel(
-        name=candidate.name,
-        path=path,
-        files=candidate.files,
-        bytes=_bytes_on_disk(candidate.files),
-        source=candidate.source,
-        shape=shape,
-        problem=problem,
-    )
+    if first is None:
+        shape, problem = (None, model.problem) if model.problem else headers.shape(model.path, model.files)
+        found[real] = replace(model, bytes=_bytes_on_disk(model.files), shape=shape, problem=problem)
+    elif plain_name not in (first.name, *first.also):
+        other = replace(first, name=plain_name, path=model.path, files=model.files, others=())
+        found[real] = replace(first, others=(*first.others, other))
 
 
 def _bytes_on_disk(files: Iterable[Path]) -> int:
@@ -212,24 +200,21 @@ SHORT_COMMIT = 8  # so many digits of it stand in names
 _DEEPEST = 12
 
 
-@dataclass(frozen=True, slots=True)
-class FoundModel:
-    """A model's files as found by their names; `plain_name` leaves out which commit they are of."""
-
-    name: str
-    plain_name: str
-    files: tuple[Path, ...]
-    source: PlaceKind
-    problem: str = ""
+_Found = tuple[LocalModel, str]
+"""A model by the names of its files, not yet looked into, and its name without the commit that it is of."""
 
 
-def candidates(place: Place) -> Iterator[FoundModel]:
+def _found(name: str, files: tuple[Path, ...], source: PlaceKind, problem: str = "") -> LocalModel:
+    return LocalModel(name, files[0], files, 0, source, problem=problem)
+
+
+def candidates(place: Place) -> Iterator[_Found]:
     """Yield the models of a place; those of a repository's newest commit before older ones."""
     mode = _mode(place.path)
     if stat.S_ISDIR(mode):
         yield from _Walk(place).models()
     elif stat.S_ISREG(mode):
-        yield FoundModel(place.path.stem, place.path.stem, (place.path,), place.kind)
+        yield _found(place.path.stem, (place.path,), place.kind), place.path.stem
 
 
 def _mode(path: Path) -> int:
@@ -248,7 +233,7 @@ class _Walk:
         self._seen: set[str] = set()
         self._left = MOST_ENTRIES
 
-    def models(self) -> Iterator[FoundModel]:
+    def models(self) -> Iterator[_Found]:
         place, kind = self._place.path, self._place.kind
         for folder, folders, files in self._folders(place):
             yield from self._loose(folder, files)
@@ -264,7 +249,7 @@ class _Walk:
             folders[:] = () if is_end else left
         if self._left <= 1:
             text = f"has more than {MOST_ENTRIES:,} files; only some were looked at"
-            yield FoundModel(str(place), str(place), (place,), kind, text)
+            yield _found(str(place), (place,), kind, text), str(place)
 
     def _folders(self, root: Path) -> Iterator[tuple[Path, list[str], list[str]]]:
         """Yield a folder and those below it, none twice, with the names of their folders and files.
@@ -282,7 +267,7 @@ class _Walk:
             else:
                 folders.clear()
 
-    def _loose(self, folder: Path, files: list[str]) -> Iterator[FoundModel]:
+    def _loose(self, folder: Path, files: list[str]) -> Iterator[_Found]:
         if self._place.kind == "hub":  # whose root holds repositories alone
             return
         repository = None
@@ -291,7 +276,7 @@ class _Walk:
             repository = f"{steps[0]}/{steps[1]}" if len(steps) >= 2 else None
         yield from _named(folder, files, repository, "", self._place.kind)
 
-    def _repository(self, folder: Path, repository: str) -> Iterator[FoundModel]:
+    def _repository(self, folder: Path, repository: str) -> Iterator[_Found]:
         newest, kind = current_commit(folder), self._place.kind
         commits = sorted((folder / "snapshots").glob("*"))
         for root in sorted(commits, key=lambda commit: commit.name != newest):
@@ -302,12 +287,12 @@ class _Walk:
         for path in sorted((folder / "blobs").glob("*")):
             if path.name.endswith(PARTIAL_ENDINGS):
                 text = f"its download is not finished; `localspec pull {repository}:QUANT` goes on with it"
-                yield FoundModel(f"{repository}{UNFINISHED}", repository, (path,), kind, text)
+                yield _found(f"{repository}{UNFINISHED}", (path,), kind, text), repository
 
 
 def _named(
     root: Path, names: Sequence[str], repository: str | None, revision: str, source: PlaceKind
-) -> Iterator[FoundModel]:
+) -> Iterator[_Found]:
     firsts = models_among(names, headless=True)
     quants = Counter(quant_of(name) for name in firsts)
     for name in firsts:
@@ -316,7 +301,7 @@ def _named(
         except UserError as error:
             parts, problem = (name,), str(error)
         shown, plain = (_name(name, repository, at, quants) for at in (revision, ""))
-        yield FoundModel(shown, plain, tuple(root / part for part in parts), source, problem)
+        yield _found(shown, tuple(root / part for part in parts), source, problem), plain
 
 
 def _name(file: str, repository: str | None, revision: str, quants: Counter[str]) -> str:

@@ -76,7 +76,7 @@ _BITS = re.compile(r"\d+")
 def _quant_name(header: Header) -> str:
     """Return the file's own word for its quantization, unless most of its weights say otherwise."""
     weights: Counter[int] = Counter()
-    for tensor in header.tensor_list:
+    for tensor in header.tensors:
         if len(tensor.sizes) > 1:
             weights[tensor.kind] += tensor.elements
     [(most, _)] = weights.most_common(1) or [(0, 0)]
@@ -237,7 +237,7 @@ def shape_of_parts(parts: Sequence[tuple[Ranges, int]], place: str) -> ModelShap
 def _shape(header: Header) -> ModelShape:
     if not header.architecture:
         raise ModelFileError(f"{header.path} does not name its architecture", "download the file again")
-    grouped, outside = _by_layer(header.tensor_list)
+    grouped, outside = _by_layer(header.tensors)
     if _TABLE not in outside:
         raise ModelFileError(
             f"{header.path} has no {_TABLE}: it is no language model", "choose a model that writes text"

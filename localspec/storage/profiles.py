@@ -8,39 +8,34 @@ applies them.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, cast, get_args
 
 from localspec.errors import UserError
 from localspec.storage.toml_file import Range, TomlTable, parse_table, read_table
 from localspec.types import Acceptance, EngineSettings, Fallback, FanOutShape, Mode, Sampling, TaskType
 
-SAMPLING_RANGES: Mapping[str, Range] = MappingProxyType(
-    {
-        "temperature": (0, 100),
-        "top_k": (0, 1_000_000),
-        "top_p": (0, 1),
-        "min_p": (0, 1),
-        "repetition_penalty": (0.01, 10),
-        "presence_penalty": (-10, 10),
-        "frequency_penalty": (-10, 10),
-        "penalty_window": (0, 1_000_000),
-    }
-)
+SAMPLING_RANGES: Mapping[str, Range] = {
+    "temperature": (0, 100),
+    "top_k": (0, 1_000_000),
+    "top_p": (0, 1),
+    "min_p": (0, 1),
+    "repetition_penalty": (0.01, 10),
+    "presence_penalty": (-10, 10),
+    "frequency_penalty": (-10, 10),
+    "penalty_window": (0, 1_000_000),
+}
 """The least and the largest value of every field of `Sampling`."""
 
-SPECULATION_RANGES: Mapping[str, Range] = MappingProxyType(
-    {
-        "draft_length": (1, 256),
-        "fan_out_budget": (1, 64),
-        "draft_temperature": (0, 10),
-        "saguaro_c": (0, 1),
-        "min_confidence": (0, 1),
-    }
-)
+SPECULATION_RANGES: Mapping[str, Range] = {
+    "draft_length": (1, 256),
+    "fan_out_budget": (1, 64),
+    "draft_temperature": (0, 10),
+    "saguaro_c": (0, 1),
+    "min_confidence": (0, 1),
+}
 """The least and the largest value of every number in `EngineSettings`."""
 
 DEFAULT_PROFILE = "general"
@@ -67,8 +62,7 @@ class Speculation:
     @property
     def settled(self) -> dict[str, Any]:
         """Return the settings that are not left open, by name."""
-        values = ((field.name, getattr(self, field.name)) for field in fields(self))
-        return {name: value for name, value in values if value is not None}
+        return {name: value for name, value in asdict(self).items() if value is not None}
 
     def apply(self, settings: EngineSettings) -> EngineSettings:
         """Return the settings with what the profile settles in its place."""
@@ -120,10 +114,10 @@ class Profiles:
 
     def named(self, name: str) -> Profile:
         """Return the profile of that name; raises UserError with the closest ones."""
-        for profile in self.good:
-            if profile.name == name:
-                return profile
-        raise _unknown(name, [profile.name for profile in self.good])
+        found = {profile.name: profile for profile in self.good}
+        if name not in found:
+            raise _unknown(name, list(found))
+        return found[name]
 
     def for_task(self, task: TaskType) -> Profile:
         """Return the profile that stands for a kind of work: rather one under a shipped name."""

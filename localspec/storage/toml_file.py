@@ -9,7 +9,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, fields
 from difflib import get_close_matches
 from pathlib import Path
 from types import NoneType
@@ -26,8 +26,8 @@ _SYNTAX = re.compile(r"(?P<what>.*?) \(at (?:line (?P<line>\d+), column \d+|end 
 class TomlTable:
     """One table of a TOML file; it hands out checked values and knows where they stand."""
 
-    def __init__(self, source: _Source, path: tuple[str, ...], values: Mapping[str, object]) -> None:
-        self._source, self._path, self._values = source, path, values
+    def __init__(self, file: Path, text: str, path: tuple[str, ...], values: Mapping[str, object]) -> None:
+        self._file, self._text, self._path, self._values = file, text, path, values
 
     def __contains__(self, key: str) -> bool:
         return key in self._values
@@ -58,8 +58,10 @@ class TomlTable:
 
     def complain(self, key: str, what: str, hint: str = "", item: int | None = None) -> NoReturn:
         """Raise the UserError that says what is wrong with a key, or one item of its list, and where."""
-        where = (key,) if item is None else (key, item)
-        raise UserError(f"{self._source.place((*self._path, *where))}: {what}", hint)
+        path: _Path = (*self._path, key) if item is None else (*self._path, key, item)
+        lines = (line_of(self._text, path[:length]) for length in range(len(path), 0, -1))
+        line = next(filter(None, lines), 0)  # of what is around it if it has none
+        raise UserError(f"{self._file}, line {line}: {what}" if line else f"{self._file}: {what}", hint)
 
     def require(self, key: str) -> None:
         """Raise UserError unless the key is there."""
@@ -72,7 +74,7 @@ class TomlTable:
         value = self._values.get(key, {})
         if not isinstance(value, dict):
             self.complain(key, f"`{key}` has to be a table: [{'.'.join((*self._path, key))}]")
-        return TomlTable(self._source, (*self._path, key), cast("dict[str, object]", value))
+        return TomlTable(self._file, self._text, (*self._path, key), cast("dict[str, object]", value))
 
     def text(self, key: str, default: str = "") -> str:
         """Return a text of any number of lines."""
@@ -162,21 +164,6 @@ class TomlTable:
         return self.whole(key, limits, 0) if kind is int else self.number(key, limits, 0)
 
 
-@dataclass(frozen=True, slots=True)
-class _Source:
-    """A file and its text; lines are counted only when there is something to complain of."""
-
-    path: Path
-    text: str
-
-    def place(self, path: _Path) -> str:
-        """Return the file and the line of a value; of what is around it if it has none."""
-        for length in range(len(path), 0, -1):
-            if line := line_of(self.text, path[:length]):
-                return f"{self.path}, line {line}"
-        return str(self.path)
-
-
 def read_table(path: Path) -> TomlTable:
     """Read a TOML file; raises UserError with the line that is wrong."""
     try:
@@ -195,7 +182,7 @@ def parse_table(path: Path, data: bytes) -> TomlTable:
         values = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # also of numbers and nestings beyond all measure
         raise _syntax_error(path, text, str(error)) from None
-    return TomlTable(_Source(path, text), (), values)
+    return TomlTable(path, text, (), values)
 
 
 def line_of(text: str, path: _Path) -> int:

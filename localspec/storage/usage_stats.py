@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from itertools import zip_longest
+from itertools import takewhile, zip_longest
 from pathlib import Path
 
 from localspec.storage.json_file import JsonFile
@@ -67,12 +67,9 @@ class UsageStats:
     @property
     def acceptance(self) -> tuple[float, ...]:
         """Return the share of accepted tokens by position, as far as it is known."""
-        shares = []
-        for accepted, judged in zip(self.accepted_at, self.drafted_at, strict=True):
-            if judged < LEAST_JUDGED:
-                break
-            shares.append(min(1.0, accepted / judged))
-        return tuple(shares)
+        counts = zip(self.accepted_at, self.drafted_at, strict=True)
+        known = takewhile(lambda count: count[1] >= LEAST_JUDGED, counts)
+        return tuple(min(1.0, accepted / judged) for accepted, judged in known)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +105,7 @@ def _file(path: Path) -> JsonFile[_File]:
 
 
 def _tasks(file: JsonFile[_File]) -> tuple[UsageStats, ...]:
-    found = file.read()
-    return () if found is None else found.tasks
+    return (file.read() or _File(VERSION)).tasks
 
 
 def _is_sound(file: _File) -> bool:
@@ -149,21 +145,21 @@ def _fading(counts: Iterable[float]) -> float:
 
 
 def _counted(rows: tuple[Ahead, ...], budget: int, summary: Summary) -> tuple[Ahead, ...]:
-    others = [row for row in rows if row.budget != budget]
-    old = next((row for row in rows if row.budget == budget), Ahead(budget, 0, 0))
+    by_budget = {row.budget: row for row in rows}
+    old = by_budget.pop(budget, Ahead(budget, 0, 0))
     hits, misses = old.hits + summary.hits, old.misses + summary.misses
     half = _fading((hits, misses))
-    others.sort(key=lambda row: row.rounds, reverse=True)
+    others = sorted(by_budget.values(), key=lambda row: row.rounds, reverse=True)
     return (Ahead(budget, half * hits, half * misses), *others[: MOST_BUDGETS - 1])
 
 
 def _paced(rows: tuple[PaceStats, ...], mode: Mode, summary: Summary) -> tuple[PaceStats, ...]:
     depth = max(SHALLOWEST, 1 << (summary.prompt_tokens + summary.tokens // 2).bit_length() - 1)
-    others = tuple(row for row in rows if (row.mode, row.depth) != (mode, depth))
-    old = next((row for row in rows if (row.mode, row.depth) == (mode, depth)), PaceStats(mode, depth, 0, 0))
+    others = {(row.mode, row.depth): row for row in rows}
+    old = others.pop((mode, depth), PaceStats(mode, depth, 0, 0))
     tokens, seconds = old.tokens + summary.tokens - 1, old.seconds + summary.decode_s
     half = _fading((tokens,))
-    return (*others, PaceStats(mode, depth, half * tokens, half * seconds))
+    return (*others.values(), PaceStats(mode, depth, half * tokens, half * seconds))
 
 
 def starting_points(known: UsageStats) -> tuple[EngineSettings, ...]:

@@ -32,7 +32,7 @@ def test_header_of_the_bundled_target(demo_target: Path) -> None:
     header = check_model_file(demo_target)
     reader = gguf.GGUFReader(demo_target)
     assert header.architecture == "llama"
-    assert header.tensors == len(reader.tensors)
+    assert len(header.tensors) == len(reader.tensors)
     assert header.weight_bytes == sum(int(tensor.n_bytes) for tensor in reader.tensors)
     assert header.parameters == sum(int(tensor.n_elements) for tensor in reader.tensors)
     assert header.counts["tokenizer.ggml.tokens"] == 8192
