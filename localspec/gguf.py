@@ -49,25 +49,20 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What a GGUF file says of itself.
-
-    `values` holds the scalars, `numbers` the short numeric arrays, `counts` every array's length;
-    `weight_bytes` and `end` (where the last tensor ends in the file) are in bytes.
-    `tokens_at` is where the texts of the vocabulary start in the file, `tokens_digest` a checksum of them.
-    """
+    """What a GGUF file says of itself."""
 
     path: Path
     architecture: str
     values: dict[str, Scalar]
-    numbers: dict[str, tuple[float, ...]]
-    counts: dict[str, int]
+    numbers: dict[str, tuple[float, ...]]  # the short arrays
+    counts: dict[str, int]  # every array's length
     tensors: tuple[Tensor, ...]
     parameters: int
     weight_bytes: int
-    end: int
+    end: int  # where the last tensor ends in the file
     file_bytes: int
-    tokens_at: int = 0
-    tokens_digest: str = ""
+    tokens_at: int = 0  # where the texts of the vocabulary start in the file
+    tokens_digest: str = ""  # a checksum of them
 
     def text(self, key: str) -> str:
         """Return a text value; empty where there is none."""

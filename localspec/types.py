@@ -44,23 +44,18 @@ class Provenance(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """A next-token distribution on its support.
+    """A next-token distribution on its support."""
 
-    `ids` int64 (n,) or None, which means the whole vocabulary in order; `probs` float64 (n,), sums to 1.
-    """
-
-    ids: NDArray[np.int64] | None
-    probs: NDArray[np.float64]
+    ids: NDArray[np.int64] | None  # (n,); None is the whole vocabulary in order
+    probs: NDArray[np.float64]  # (n,), sums to 1
 
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """Tokens proposed for the target to judge; the empty draft is plain decoding.
-
-    `q` holds the very distribution that each token was drawn from; None says that none was (q is one-hot).
-    """
+    """Tokens proposed for the target to judge; the empty draft is plain decoding."""
 
     tokens: tuple[int, ...] = ()
+    # the very distribution that each token was drawn from; None says that none was (q is one-hot)
     q: tuple[Distribution, ...] | None = field(default=None, compare=False, repr=False)
     origin: DraftOrigin = DraftOrigin.NONE
     copied: int = 0  # tokens at the end that repeat the text, behind those of the draft model
@@ -68,10 +63,7 @@ class Draft:
 
 @dataclass(frozen=True, slots=True)
 class VerifyOutcome:
-    """How many draft tokens were accepted, and the token that the target put after them.
-
-    Hashable: it is the key under which prepared drafts wait.
-    """
+    """How many draft tokens were accepted, and the token that the target put after them."""
 
     accepted: int
     bonus: int

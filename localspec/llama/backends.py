@@ -22,18 +22,15 @@ _KINDS: tuple[DeviceKind, ...] = ("cpu", "gpu", "igpu", "accel")  # ggml-backend
 
 @dataclass(frozen=True, slots=True)
 class BackendDevice:
-    """One of ggml's devices; `bus_id` is its PCI address ("0000:c1:00.0") or empty.
-
-    `backend` is the part of ggml that runs it: "CPU", "CUDA", "ROCm", "Vulkan", "MTL" (Metal), ...
-    """
+    """One of ggml's devices."""
 
     name: str
     description: str
     kind: DeviceKind
     memory_total: int
     memory_free: int
-    bus_id: str = ""
-    backend: str = ""
+    bus_id: str = ""  # its PCI address ("0000:c1:00.0") or empty
+    backend: str = ""  # the part of ggml that runs it: "CPU", "CUDA", "ROCm", "Vulkan", "MTL" (Metal), ...
 
 
 class _Props(ctypes.Structure):

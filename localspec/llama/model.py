@@ -28,10 +28,7 @@ _LOAD_PLAIN, _LOAD_MMAP = 0, 1
 
 
 class Model:
-    """A model's weights in memory; open one with `Model.open`, and close it.
-
-    `cards` are ggml's names of the devices beside the processor that hold a part of it.
-    """
+    """A model's weights in memory; open one with `Model.open`, and close it."""
 
     def __init__(
         self,
@@ -56,7 +53,7 @@ class Model:
         self.layers: int = api.llama_model_n_layer(pointer)
         self.training_context: int = api.llama_model_n_ctx_train(pointer)
         self.recurrent: bool = api.llama_model_is_recurrent(pointer) or api.llama_model_is_hybrid(pointer)
-        self.cards = tuple(card.name for card in cards)
+        self.cards = tuple(card.name for card in cards)  # devices beside the processor that hold a part of it
         self._devices = _in_words(cards, options, header)
         self._pointer: int | None = pointer
         self._dependents: list[weakref.WeakMethod[Callable[[], None]]] = []
@@ -211,7 +208,6 @@ def _check_devices(options: ModelOptions, cards: int) -> None:
 
 
 def _in_words(cards: Sequence[BackendDevice], options: ModelOptions, header: Header) -> tuple[str, ...]:
-    """Return where the weights sit."""
     layers = header.integer("{arch}.block_count")
     partly = not cards or (options.gpu_layers is not None and options.gpu_layers <= layers)
     words = tuple(f"{card.description} ({card.name})" for card in cards)

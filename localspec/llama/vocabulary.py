@@ -21,19 +21,15 @@ _TYPE_NAMES = {SPM: "SPM", BPE: "BPE", 3: "WPM", 4: "UGM", 5: "RWKV", 6: "PLaMo-
 
 
 class Vocabulary:
-    """The vocabulary of an open model; it ends with the model.
-
-    `digest` is a checksum of its texts, if one is known; `likely_ends` are tokens to ask about as ends that
-    nothing but the file names.
-    """
+    """The vocabulary of an open model; it ends with the model."""
 
     def __init__(self, pointer: int, *, digest: str = "", likely_ends: Iterable[int] = ()) -> None:
         api = native()
         self._pointer: int | None = pointer
-        self.digest = digest
+        self.digest = digest  # a checksum of its texts, if one is known
         self._pieces: dict[tuple[int, bool], bytes] = {}
         self._texts: tuple[bytes, ...] | None = None
-        self._likely_ends = frozenset(likely_ends)
+        self._likely_ends = frozenset(likely_ends)  # to ask about; nothing but the file names them
         self.size: int = api.llama_vocab_n_tokens(pointer)
         self.type: int = api.llama_vocab_type(pointer)
         self.bos: int | None = _token(api.llama_vocab_bos(pointer))

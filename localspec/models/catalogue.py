@@ -18,16 +18,10 @@ _PAIR_FIELDS = ("target", "draft", "memory_gb", "score", "good_at", "tip")
 _PACKAGE = "package:"
 _BUNDLED = "bundled"
 
-Source = Literal["hub", "package", "bundled"]
-
 
 @dataclass(frozen=True, slots=True)
 class CatalogueModel:
-    """One model that can be had, as far as the catalogue knows it; sizes in bytes, all of them about right.
-
-    `active` are the parameters that a token uses. Of models with a `window`, only every `full_every`th layer
-    keeps the whole context.
-    """
+    """One model that can be had, as far as the catalogue knows it; sizes in bytes, all about right."""
 
     key: str
     title: str
@@ -46,14 +40,14 @@ class CatalogueModel:
     vocabulary: int
     context: int
     file: str = ""
-    active: int = 0
+    active: int = 0  # parameters that a token uses
     tied: bool = False
     window: int | None = None
-    full_every: int = 1
+    full_every: int = 1  # of models with a window, only every so manyth layer keeps the whole context
     checked: bool = False
 
     @property
-    def kind(self) -> Source:
+    def kind(self) -> Literal["hub", "package", "bundled"]:
         """Return where the model comes from."""
         if self.source == _BUNDLED:
             return "bundled"
@@ -77,18 +71,14 @@ class CatalogueModel:
 
 @dataclass(frozen=True, slots=True)
 class CataloguePair:
-    """A target and, mostly, its draft model.
-
-    `memory_gb` is the graphics memory that the pair was picked for, 0 a machine without a graphics card;
-    `good_at` is empty for pairs that do any kind of work.
-    """
+    """A target and, mostly, its draft model."""
 
     name: str
     target: CatalogueModel
     draft: CatalogueModel | None
-    memory_gb: int
+    memory_gb: int  # of the graphics card that the pair was picked for, 0 for none
     score: int
-    good_at: tuple[str, ...]
+    good_at: tuple[str, ...]  # nothing where it does any kind of work
     tip: str
 
     @property

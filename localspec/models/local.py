@@ -34,19 +34,16 @@ from localspec.version import __version__
 
 @dataclass(frozen=True, slots=True)
 class LocalModel:
-    """A model on disk; without a shape, `problem` says what is wrong with it.
+    """A model on disk; without a shape, `problem` says what is wrong with it."""
 
-    `name` is what `-m` takes. `others` are the same files, which are on the disk once, under other names.
-    """
-
-    name: str
+    name: str  # that `-m` takes
     path: Path  # of its first file
     files: tuple[Path, ...]
     bytes: int  # on disk
     source: PlaceKind
     shape: ModelShape | None = None
     problem: str = ""
-    others: tuple[LocalModel, ...] = ()
+    others: tuple[LocalModel, ...] = ()  # the same files, which are on the disk once, under other names
 
     @property
     def also(self) -> tuple[str, ...]:

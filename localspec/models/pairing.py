@@ -35,27 +35,21 @@ class TokenDifference:
 
 @dataclass(frozen=True, slots=True)
 class PairingVerdict:
-    """Whether a draft model may serve a target, and why in a plain sentence.
-
-    `size_ratio` is how many times more parameters the target has.
-    """
+    """Whether a draft model may serve a target, and why in a plain sentence."""
 
     fits: bool
     reason: str
-    size_ratio: float
+    size_ratio: float  # so many times more parameters the target has
     difference: TokenDifference | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class _Terms:
-    """What of a vocabulary has to agree; its texts are read only where all else does.
-
-    `begin` and `end` are the tokens that are put there in every text, in words.
-    """
+    """What of a vocabulary has to agree; its texts are read only where all else does."""
 
     kind: str
-    begin: str
-    end: str
+    begin: str  # the token that is put there in every text, in words
+    end: str  # likewise
     size: int
     texts: Callable[[], Sequence[bytes]]
     digest: str

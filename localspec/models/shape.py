@@ -15,29 +15,19 @@ from localspec.gguf import TOKENS, Header, Ranges, Tensor, facts, header_of, rea
 
 @dataclass(frozen=True, slots=True)
 class LayerShape:
-    """One layer; sizes in bytes.
-
-    `read_bytes` are the weights that one token reads (of a mixture of experts, the experts in use alone).
-    `key_values` and `value_values` are the numbers that a token leaves in the cache, 0 without a cache;
-    `window` limits how many tokens it keeps. `state_bytes` is what a recurrent layer keeps instead.
-    """
+    """One layer; sizes in bytes."""
 
     weight_bytes: int
-    read_bytes: int
-    key_values: int
+    read_bytes: int  # of the weights that one token reads: of a mixture of experts, the experts in use alone
+    key_values: int  # numbers that a token leaves in the cache, 0 without a cache
     value_values: int
-    window: int | None = None
-    state_bytes: int = 0
+    window: int | None = None  # so many tokens the cache keeps at most
+    state_bytes: int = 0  # what a recurrent layer keeps instead
 
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """A model as its header describes it; sizes in bytes.
-
-    `input_bytes` is the embedding table, which stays with the processor and is read a row at a time;
-    `output_bytes` the weights after the last layer, the table once more where both are one: `tied`.
-    The processor keeps a tied table only once.
-    """
+    """A model as its header describes it; sizes in bytes."""
 
     name: str
     architecture: str
@@ -45,15 +35,15 @@ class ModelShape:
     parameters: int
     file_bytes: int
     layers: tuple[LayerShape, ...]
-    input_bytes: int
-    output_bytes: int
+    input_bytes: int  # of the embedding table, which stays with the processor and is read a row at a time
+    output_bytes: int  # of the weights after the last layer, with the table once more where it is tied
     width: int  # of the embedding
     feed_forward: int
     heads: int
     vocabulary: int
     training_context: int
     vocabulary_family: str  # two models of one family may be a pair: tokenizer's kind, size and a checksum
-    tied: bool = False
+    tied: bool = False  # the table is the output's too; the processor keeps it only once
     experts_used: int = 0  # by a token, of a mixture of experts
     expert_feed_forward: int = 0
     attention_width: int = 0  # of all heads together, where it is not the embedding's
@@ -193,7 +183,6 @@ def _cache_widths(header: Header, windows: Sequence[int | None]) -> Iterator[tup
 
 
 def _state_bytes(header: Header) -> int:
-    """Return what a recurrent layer keeps of one sequence."""
     width, heads = header.integer("{arch}.embedding_length"), header.integer("{arch}.attention.head_count")
     if head := header.integer("{arch}.wkv.head_size"):
         shifts = header.integer("{arch}.token_shift_count", 2)

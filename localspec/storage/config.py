@@ -20,13 +20,10 @@ _KEY = re.compile(r"(?:(?:ctrl|shift|alt|super|hyper|meta)\+)*(?:[^\s+,]+|\+)")
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """What a user settled once and for all; an empty `theme` follows the default.
+    """What a user settled once and for all."""
 
-    `keys` are pairs of a binding's id and its keys, with commas between them.
-    """
-
-    theme: str = ""
-    keys: tuple[tuple[str, str], ...] = ()
+    theme: str = ""  # empty follows the default
+    keys: tuple[tuple[str, str], ...] = ()  # a binding's id and its keys, with commas between them
     target: Path | None = None
     draft: Path | None = None
     context: int = 0

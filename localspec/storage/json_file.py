@@ -35,17 +35,13 @@ def warn(message: str, *values: object) -> None:
 
 @dataclass(frozen=True, slots=True)
 class JsonFile(Generic[T]):
-    """A file that holds one dataclass; it is written whole: of two programs that write at once, one wins.
-
-    `schema` stands in the file beside the fields, 0 in none; `is_sound` tells whether the figures make sense
-    together.
-    """
+    """A file that holds one dataclass; it is written whole: of two programs that write at once, one wins."""
 
     path: Path
     kind: type[T]
-    schema: int = 0
+    schema: int = 0  # stands in the file beside the fields, 0 in none
     largest: int = 4 * 2**20
-    is_sound: Callable[[T], bool] | None = None
+    is_sound: Callable[[T], bool] | None = None  # tells whether the figures make sense together
 
     def load(self) -> T:
         """Return what it holds; raises OSError, ValueError or RecursionError."""

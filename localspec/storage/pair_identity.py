@@ -20,15 +20,12 @@ _SMALLEST_CLASS = 4096
 
 @dataclass(frozen=True, slots=True)
 class MachineFacts:
-    """What of a machine decides how fast models run; `devices` are cards with their names ("CUDA0: ...").
-
-    `driver` is that of NVIDIA's cards, "" where there are none or nobody knows.
-    """
+    """What of a machine decides how fast models run."""
 
     processor: str
     cores: int
-    devices: tuple[str, ...] = ()
-    driver: str = ""
+    devices: tuple[str, ...] = ()  # cards with their names ("CUDA0: ...")
+    driver: str = ""  # of NVIDIA's cards; empty where there are none or nobody knows
     llama_cpp: str = ""
 
 

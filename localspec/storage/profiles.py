@@ -101,12 +101,9 @@ class Profile:
 
 @dataclass(frozen=True, slots=True)
 class Profiles:
-    """The profiles that can be used, and what is wrong with the others.
+    """The profiles that can be used, and what is wrong with the others."""
 
-    Where a user's own file is broken, the shipped profile of that name is used.
-    """
-
-    good: tuple[Profile, ...]
+    good: tuple[Profile, ...]  # the shipped one where a user's own file is broken
     problems: tuple[UserError, ...] = ()
 
     def __iter__(self) -> Iterator[Profile]:

@@ -20,10 +20,7 @@ LARGEST_FILE = 16 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class TunedTask:
-    """What the tuner settled on for a task; the gain is over plain decoding, with its 95% interval.
-
-    `measured_at` is in ISO 8601.
-    """
+    """What the tuner settled on for a task; the gain is over plain decoding, with its 95% interval."""
 
     task: TaskType
     settings: EngineSettings
@@ -32,7 +29,7 @@ class TunedTask:
     gain_high: float
     rate: float
     plain_rate: float
-    measured_at: str
+    measured_at: str  # in ISO 8601
     reason: str
 
 
@@ -58,14 +55,11 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class Recalled:
-    """What is kept for a task; `stale` says what has changed since, and the settings may no longer fit.
-
-    `note` says why a file could not be read.
-    """
+    """What is kept for a task; `stale` says what has changed since, and the settings may no longer fit."""
 
     tuned: TunedTask | None = None
     stale: tuple[str, ...] = ()
-    note: str = ""
+    note: str = ""  # why a file could not be read
 
     @property
     def settings(self) -> EngineSettings | None:
@@ -149,12 +143,12 @@ def everything() -> tuple[tuple[Kept, ...], str]:
 
 def same_pair(kept: Identity, now: Identity) -> bool:
     """Tell whether these are the same models, moved or changed on the spot."""
-    if kept.draft is None or now.draft is None:
-        return kept.draft is now.draft and _same_model(kept.target, now.target)
     return _same_model(kept.target, now.target) and _same_model(kept.draft, now.draft)
 
 
-def _same_model(kept: ModelFacts, now: ModelFacts) -> bool:
+def _same_model(kept: ModelFacts | None, now: ModelFacts | None) -> bool:
+    if kept is None or now is None:
+        return kept is now
     return kept.fingerprint == now.fingerprint or kept.path == now.path
 
 

@@ -117,7 +117,6 @@ def _is_sound(file: _File) -> bool:
 
 
 def _with(known: UsageStats, settings: EngineSettings, summary: Summary, *, steady: bool) -> UsageStats:
-    """Return what is known, with one more answer."""
     known = replace(known, answers=known.answers + 1)
     if settings.mode in {"sd", "ssd"}:  # drafts that repeat the text say nothing of the draft model
         accepted = _sums(known.accepted_at, summary.model_accepted_at)

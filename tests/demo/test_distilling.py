@@ -125,7 +125,7 @@ def test_a_file_is_written_again_with_another_acceptance(folder: Path, tmp_path:
     files = (folder / "draft.gguf", again, TARGET)
     models = [Model.open(ModelOptions(path, devices=())) for path in files]
     assert [model.header.acceptance for model in models] == [pytest.approx(0.4), 0.25, None]
-    assert models[0].header.tensors == models[1].header.tensor_list
+    assert models[0].header.tensors == models[1].header.tensors
     for model in models:
         model.close()
 
