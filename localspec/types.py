@@ -63,7 +63,7 @@ class Draft:
 
 @dataclass(frozen=True, slots=True)
 class VerifyOutcome:
-    """How many draft tokens were accepted, and the token that the target put after them."""
+    """How many draft tokens were accepted, and the target's own after them: the key of prepared drafts."""
 
     accepted: int
     bonus: int

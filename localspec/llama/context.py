@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import weakref
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
@@ -46,16 +45,20 @@ class Context:
         rows: int = 128,
     ) -> None:
         api = native()
-        sizes = _plan(model, options, sequences, rows)
+        _check_options(options, sequences)
+        context = options.context or model.training_context
+        cells = context + (sequences - 1) * _CELLS_PER_BRANCH
+        needed = kv_bytes(model.header, cells, options.kv_type_k, options.kv_type_v)
+        _check_memory(model, context, needed)
         self.model = model
         self._flag, self._abort = abort_flag(api)
-        parameters = context_parameters(options, sizes, threads)
+        parameters = context_parameters(options, cells, sequences, rows, threads)
         parameters.abort_callback = self._abort
         parameters.abort_callback_data = ctypes.addressof(self._flag)
         with library.problems_of_this_thread() as problems:
             pointer: int | None = api.llama_init_from_model(model.pointer, parameters)
         if not pointer:
-            raise _creation_error(model, options, sizes, problems)
+            raise _creation_error(model, options, context, needed, problems)
         self._pointer: int | None = pointer
         self._free = weakref.finalize(self, _free, pointer, model, self._flag)
         model.close_before(self.close)
@@ -64,12 +67,12 @@ class Context:
         self._remove, self._copy = api.llama_memory_seq_rm, api.llama_memory_seq_cp
         self._logits = function("llama_get_logits", ctypes.c_void_p, ctypes.c_void_p)  # its address alone
         self.vocabulary_size = model.vocabulary.size
-        self.context_size = sizes.context  # tokens that one sequence can hold
+        self.context_size = context  # tokens that one sequence can hold
         self.max_sequences = sequences  # the main sequence included
-        self.max_rows = sizes.rows  # of logits that one call can give
+        self.max_rows: int = parameters.n_outputs_max  # of logits that one call can give
         self.busy_s = 0.0  # in native code since the context was opened
-        self._micro_batch = sizes.micro_batch
-        self._batch = Batch(sizes.batch, sequences, sizes.context)
+        self._micro_batch: int = parameters.n_ubatch
+        self._batch = Batch(parameters.n_batch, sequences, context)
         self._lengths = [0] * sequences
         self._no_rows: Rows = np.empty((0, self.vocabulary_size), np.float32)
         self._address: int | None = None  # of the last call's logits
@@ -338,20 +341,8 @@ _FEWEST_ROWS = 64  # of one call: drafts are judged, calls timed and texts score
 _CELLS_PER_BRANCH = 32  # beside the main sequence's: a branch holds what is drafted after the shared text
 
 
-@dataclass(frozen=True, slots=True)
-class Sizes:
-    """Sizes of a context: tokens per sequence, cells of all sequences, tokens and rows per call."""
-
-    context: int
-    cells: int
-    sequences: int
-    batch: int
-    micro_batch: int
-    rows: int
-
-
-def _plan(model: Model, options: ModelOptions, sequences: int, rows: int) -> Sizes:
-    """Derive the sizes, and refuse those that cannot work: llama.cpp would end the process."""
+def _check_options(options: ModelOptions, sequences: int) -> None:
+    """Refuse sizes that cannot work: llama.cpp would end the process."""
     if options.context < 0:
         raise UserError(f"a context of {options.context} tokens is impossible", "0 takes the model's own")
     if options.batch < 1 or options.micro_batch < 1:
@@ -368,19 +359,6 @@ def _plan(model: Model, options: ModelOptions, sequences: int, rows: int) -> Siz
         raise UserError(
             f"values of type {options.kv_type_v} need flash attention", "switch it on, or keep values in f16"
         )
-    context = options.context or model.training_context
-    # llama.cpp aborts the process where one call's rows or tokens exceed these
-    batch = max(options.batch, sequences, _FEWEST_ROWS)
-    sizes = Sizes(
-        context=context,
-        cells=context + (sequences - 1) * _CELLS_PER_BRANCH,
-        sequences=sequences,
-        batch=batch,
-        micro_batch=min(options.micro_batch, max(options.batch, sequences)),
-        rows=min(batch, max(rows, sequences)),
-    )
-    _check_memory(model, options, sizes)
-    return sizes
 
 
 def kv_bytes(header: Header, cells: int, type_k: KvType = "f16", type_v: KvType = "f16") -> int:
@@ -395,14 +373,18 @@ def kv_bytes(header: Header, cells: int, type_k: KvType = "f16", type_v: KvType 
     return cells * kv_heads * per_cell // 32
 
 
-def context_parameters(options: ModelOptions, sizes: Sizes, threads: int | None) -> Native:
-    """Return llama.cpp's parameters for a context."""
+def context_parameters(
+    options: ModelOptions, cells: int, sequences: int, rows: int, threads: int | None
+) -> Native:
+    """Return llama.cpp's parameters for a context; `cells` are those of all sequences."""
     parameters = native().llama_context_default_params()
-    parameters.n_ctx = sizes.cells
-    parameters.n_batch = sizes.batch
-    parameters.n_ubatch = sizes.micro_batch
-    parameters.n_seq_max = sizes.sequences
-    parameters.n_outputs_max = sizes.rows  # bounds the compute buffer: a row is a whole vocabulary
+    # llama.cpp aborts the process where one call's rows or tokens exceed these
+    batch = max(options.batch, sequences, _FEWEST_ROWS)
+    parameters.n_ctx = cells
+    parameters.n_batch = batch
+    parameters.n_ubatch = min(options.micro_batch, max(options.batch, sequences))
+    parameters.n_seq_max = sequences
+    parameters.n_outputs_max = min(batch, max(rows, sequences))  # a row is a whole vocabulary
     parameters.n_threads = parameters.n_threads_batch = threads or options.threads or physical_cores()
     parameters.flash_attn_type = _FLASH[options.flash_attention]
     parameters.type_k = kv_types()[options.kv_type_k][0]
@@ -413,12 +395,13 @@ def context_parameters(options: ModelOptions, sizes: Sizes, threads: int | None)
     return parameters
 
 
-def _creation_error(model: Model, options: ModelOptions, sizes: Sizes, problems: list[str]) -> Exception:
+def _creation_error(
+    model: Model, options: ModelOptions, context: int, needed: int, problems: list[str]
+) -> Exception:
     reason = library.last_problem(problems)
     if "alloc" in reason or "out of memory" in reason:
-        needed = kv_bytes(model.header, sizes.cells, options.kv_type_k, options.kv_type_v)
         return UserError(
-            f"there is no room for {sizes.context:,} tokens of context ({needed / 1e9:.1f} GB): {reason}",
+            f"there is no room for {context:,} tokens of context ({needed / 1e9:.1f} GB): {reason}",
             "choose a smaller context or a smaller type for the KV cache",
         )
     if (options.kv_type_k, options.kv_type_v) != ("f16", "f16"):
@@ -429,14 +412,13 @@ def _creation_error(model: Model, options: ModelOptions, sizes: Sizes, problems:
     return EngineError(f"llama.cpp cannot create a context for {model.name}: {reason}")
 
 
-def _check_memory(model: Model, options: ModelOptions, sizes: Sizes) -> None:
+def _check_memory(model: Model, context: int, needed: int) -> None:
     """Refuse a KV cache that plainly does not fit into memory: Linux would kill the process instead."""
     if not model.allocated or model.info().devices != ("CPU",):
         return  # nothing is taken, or a graphics card says no by itself
-    needed = kv_bytes(model.header, sizes.cells, options.kv_type_k, options.kv_type_v)
     free = psutil.virtual_memory().available
     if needed > free:
         raise UserError(
-            f"{sizes.context:,} tokens of context need {needed / 1e9:.1f} GB; {free / 1e9:.1f} GB are free",
+            f"{context:,} tokens of context need {needed / 1e9:.1f} GB; {free / 1e9:.1f} GB are free",
             "choose a smaller context or a smaller type for the KV cache",
         )

@@ -28,7 +28,6 @@ class Vocabulary:
         self._pointer: int | None = pointer
         self.digest = digest  # a checksum of its texts, if one is known
         self._pieces: dict[tuple[int, bool], bytes] = {}
-        self._texts: tuple[bytes, ...] | None = None
         self._likely_ends = frozenset(likely_ends)  # to ask about; nothing but the file names them
         self.size: int = api.llama_vocab_n_tokens(pointer)
         self.type: int = api.llama_vocab_type(pointer)
@@ -114,11 +113,10 @@ class Vocabulary:
         """Return the text of a complete run of tokens."""
         return b"".join(self.piece(token, special=special) for token in tokens).decode("utf-8", "replace")
 
+    @cached_property
     def texts(self) -> tuple[bytes, ...]:
-        """Return every token's text as the vocabulary spells it, read once."""
-        if self._texts is None:
-            self._texts = tuple(map(native().llama_vocab_get_text, repeat(self._open), range(self.size)))
-        return self._texts
+        """Return every token's text as the vocabulary spells it."""
+        return tuple(map(native().llama_vocab_get_text, repeat(self._open), range(self.size)))
 
     def text(self, token: int) -> bytes:
         """Return a token's text as the vocabulary spells it."""

@@ -61,9 +61,9 @@ def may_serve(target: Path, draft: Path) -> PairingVerdict:
     ratio = one.parameters / max(1, other.parameters)
     terms = _terms_of_file(one), _terms_of_file(other)
     found = _mismatch(*terms)
-    if found:
-        return PairingVerdict(False, str(found), ratio, found if isinstance(found, TokenDifference) else None)
-    return PairingVerdict(True, _agreement(terms[0].size, terms[1].size), ratio)
+    difference = found if isinstance(found, TokenDifference) else None
+    reason = str(found) if found else _agreement(terms[0].size, terms[1].size)
+    return PairingVerdict(not found, reason, ratio, difference)
 
 
 def compare_vocabularies(target: Vocabulary, draft: Vocabulary) -> None:
@@ -129,7 +129,7 @@ def _terms_of_open(vocabulary: Vocabulary) -> _Terms:
         _marker(vocabulary.bos, added=vocabulary.adds_bos),
         _marker(vocabulary.eos, added=vocabulary.adds_eos),
         vocabulary.size,
-        vocabulary.texts,
+        lambda: vocabulary.texts,
         vocabulary.digest,
     )
 

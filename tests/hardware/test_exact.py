@@ -21,7 +21,7 @@ from localspec.hardware.memory.needs import (
     needs_of,
 )
 from localspec.inference.contexts import Contexts
-from localspec.llama.context import Context, Sizes, context_parameters
+from localspec.llama.context import Context, context_parameters
 from localspec.llama.library import Native
 from localspec.llama.model import Model
 from localspec.models.shape import read_shape
@@ -109,8 +109,10 @@ def test_estimates_of_other_contexts(name: str, asked: MemoryRequest, tmp_path: 
 def test_windows_are_on_the_layers_where_llama_cpp_has_them(
     architecture: str, window: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def forgetful(options: ModelOptions, sizes: Sizes, threads: int | None) -> Native:
-        parameters = context_parameters(options, sizes, threads)
+    def forgetful(
+        options: ModelOptions, cells: int, sequences: int, rows: int, threads: int | None
+    ) -> Native:
+        parameters = context_parameters(options, cells, sequences, rows, threads)
         parameters.swa_full = False
         return parameters
 
