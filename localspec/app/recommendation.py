@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -21,8 +21,6 @@ from localspec.units import rate
 COMFORTABLE_RATE = 15.0
 """Tokens per second: about twice as fast as people read. What is slower loses rank in proportion."""
 _MADE_FOR_IT, _MADE_FOR_OTHER = 10, -15  # on the scale of `score`
-
-Compare = Callable[[Path, Path], PairingVerdict]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +62,9 @@ def recommend(
     local: Sequence[LocalModel],
     *,
     task: str | None = None,
-    compare: Compare = may_serve,
 ) -> tuple[Ranked, ...]:
     """Return all pairs, the best for this machine first; those that cannot be used come last."""
-    found = [_ranked(machine, pair, local, task, compare) for pair in catalogue]
+    found = [_ranked(machine, pair, local, task) for pair in catalogue]
     usable = [option for option in found if option.placement is not None]
     others = [option for option in found if option.placement is None]
     usable.sort(key=lambda option: -option.points)
@@ -100,20 +97,14 @@ def with_memory(machine: Machine, memory: int) -> Machine:
     return replace(machine, devices=tuple(resized), links=links, rates=rates)
 
 
-def _ranked(
-    machine: Machine,
-    pair: CataloguePair,
-    local: Sequence[LocalModel],
-    task: str | None,
-    compare: Compare,
-) -> Ranked:
+def _ranked(machine: Machine, pair: CataloguePair, local: Sequence[LocalModel], task: str | None) -> Ranked:
     have = [on_disk(model, local) for model in pair.models]
     files = tuple(None if model is None else model.path for model in have)
     shapes = [
         model.shape if model is not None and model.shape is not None else approximate_shape(entry)
         for model, entry in zip(have, pair.models, strict=True)
     ]
-    placement, problem = None, _absent_package(pair, files) or _mismatch(files, compare)
+    placement, problem = None, _absent_package(pair, files) or _mismatch(files)
     if not problem:
         try:
             placement = place(machine, shapes[0], (*shapes, None)[1], PlacementConstraints())
@@ -132,12 +123,12 @@ def _absent_package(pair: CataloguePair, files: Sequence[Path | None]) -> str:
     return ""
 
 
-def _mismatch(files: Sequence[Path | None], compare: Compare) -> str:
+def _mismatch(files: Sequence[Path | None]) -> str:
     """Return why two files on disk are no pair, whatever the catalogue says."""
     if len(files) != 2 or files[0] is None or files[1] is None:
         return ""
     try:
-        verdict = compare(files[0], files[1])
+        verdict = may_serve(files[0], files[1])
     except UserError as error:
         return error.message
     return "" if verdict.fits else f"the catalogue is wrong about this pair: {verdict.reason}"
@@ -200,17 +191,10 @@ class Partner:
 
 
 def partners(
-    target: Target,
-    machine: Machine,
-    local: Sequence[LocalModel],
-    known: Catalogue,
-    compare: Compare = may_serve,
+    target: Target, machine: Machine, local: Sequence[LocalModel], known: Catalogue
 ) -> tuple[Partner, ...]:
     """Return every smaller model with its verdict: those that serve first, the fastest first."""
-    found = [
-        *_from_disk(target, machine, local, known, compare),
-        *_from_catalogue(target, machine, local, known),
-    ]
+    found = [*_from_disk(target, machine, local, known), *_from_catalogue(target, machine, local, known)]
     return tuple(
         sorted(found, key=lambda partner: (not partner.verdict.fits, -partner.tokens_per_s, partner.name))
     )
@@ -243,7 +227,7 @@ def families(target: Target, local: Iterable[LocalModel], known: Catalogue) -> f
 
 
 def _from_disk(
-    target: Target, machine: Machine, local: Sequence[LocalModel], known: Catalogue, compare: Compare
+    target: Target, machine: Machine, local: Sequence[LocalModel], known: Catalogue
 ) -> Iterator[Partner]:
     wanted = frozenset[str]() if target.path else families(target, local, known)
     for model in local:
@@ -253,7 +237,7 @@ def _from_disk(
         ratio = target.shape.parameters / max(1, shape.parameters)
         if target.path is not None:
             try:
-                verdict = compare(target.path, model.path)
+                verdict = may_serve(target.path, model.path)
             except UserError as error:
                 verdict = PairingVerdict(False, error.message, ratio)
         elif (entry := entry_of(model, known)) is not None and entry.family in wanted:

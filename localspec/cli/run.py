@@ -67,7 +67,8 @@ def main(argv: Sequence[str]) -> int:
         experience, by_name = known.experience, {profile.name: profile for profile in profiles}
         profile = followed(profiles[0], by_name, [Question(question)])
         options = Chooser(runtime, experience, opening.note).options(profile, asked)
-        prompt = question if args.no_chat else _conversation(system, question)
+        system_message = (Message("system", system),) if system else ()
+        prompt = question if args.no_chat else (*system_message, Message("user", question))
         events = runtime.generate(replace(options.request, prompt=prompt))
         answer = write_answer(runtime, events, silent=args.json, colours=bool(args.color))
         if answer.finished is not None:
@@ -87,10 +88,6 @@ def _check_combinations(args: argparse.Namespace, system: str) -> None:
         raise UserError("--no-chat uses no chat template", "leave out --chat-template-kwargs")
     if args.json and args.color:
         raise UserError("--json and --color do not go together", "keep one of them")
-
-
-def _conversation(system: str, question: str) -> tuple[Message, ...]:
-    return (*((Message("system", system),) if system else ()), Message("user", question))
 
 
 def _conclude(

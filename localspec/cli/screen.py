@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from localspec.app import placing
@@ -57,37 +58,30 @@ def main(argv: Sequence[str], open_screen: Callable[[ScreenRequest], int]) -> in
         session=session_request(args),
         knowledge=known.experience,
         opens_default_pair=pair.target.path == default_pair()[0],
-        open_models=_opener(args, known),
-        tune=_tuner(args, found),
+        open_models=partial(_open, args, known),
+        tune=partial(_tune, args, found),
     )
     return open_screen(request)
 
 
-def _opener(
-    args: argparse.Namespace, known: KnownPair
-) -> Callable[[Callable[[float], bool], OnLog], OpenModels]:
-    """Return what opens the models that the arguments name, or config.toml does at that moment."""
+def _open(
+    args: argparse.Namespace, known: KnownPair, on_progress: Callable[[float], bool], on_log: OnLog
+) -> OpenModels:
+    """Open the models that the arguments name, or config.toml does at that moment."""
     from localspec.inference.worker import LogLine
 
-    def open_models(on_progress: Callable[[float], bool], on_log: OnLog) -> OpenModels:
-        def tell(line: str) -> None:
-            on_log(LogLine(logging.INFO, "plan", line))
+    def tell(line: str) -> None:
+        on_log(LogLine(logging.INFO, "plan", line))
 
-        return placing.open_in_worker(known.place(pair_options(args), tell), on_progress, on_log)
-
-    return open_models
+    return placing.open_in_worker(known.place(pair_options(args), tell), on_progress, on_log)
 
 
-def _tuner(
-    args: argparse.Namespace, found: Profiles
-) -> Callable[[TuneChoice, Stop, OnLog], Iterator[TuneEvent]]:
-    """Return what tunes the models that the arguments name, or config.toml does at that moment."""
+def _tune(
+    args: argparse.Namespace, found: Profiles, choice: TuneChoice, stop: Stop, on_log: OnLog
+) -> Iterator[TuneEvent]:
+    """Tune the models that the arguments name, or config.toml does at that moment."""
+    from localspec.app.tuning import placed_pair, plan_of, profiles_of, run
 
-    def tune(choice: TuneChoice, stop: Stop, on_log: OnLog) -> Iterator[TuneEvent]:
-        from localspec.app.tuning import placed_pair, plan_of, profiles_of, run
-
-        pair = placed_pair(args)
-        plan = plan_of(pair, profiles_of(found, choice.tasks), choice, settled(args))
-        yield from run(plan, pair, stop, on_log)
-
-    return tune
+    pair = placed_pair(args)
+    plan = plan_of(pair, profiles_of(found, choice.tasks), choice, settled(args))
+    yield from run(plan, pair, stop, on_log)

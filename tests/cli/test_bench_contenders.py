@@ -18,11 +18,12 @@ from localspec.app.options import PairOptions
 from localspec.benchmark import llama_server
 from localspec.benchmark.harness import Prompt
 from localspec.chat.answer_settings import PairKnowledge, TunedChoice
-from localspec.cli.bench import contenders, parser
+from localspec.cli.bench import contenders
 from localspec.cli.bench.contenders import (
     MODES,
     check_fit,
     own,
+    parser,
     placed_pair,
     possible,
     servers,

@@ -10,9 +10,9 @@ import pytest
 
 from localspec.app.options import PairOptions
 from localspec.benchmark.harness import Prompt
-from localspec.cli.bench import parser
 from localspec.cli.bench.contenders import (
     BenchRequest,
+    parser,
     prompts_of,
     read_against,
     read_lengths,

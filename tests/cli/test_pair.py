@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from localspec.app import recommendation
 from localspec.app.recommendation import Partner, Target, families, partners
 from localspec.cli import doctor
 from localspec.cli import pair as verb
@@ -36,7 +37,9 @@ FITS, DIFFERS = (
 
 
 def found(*local: object, target: Target = TARGET, verdict: PairingVerdict = FITS) -> tuple[Partner, ...]:
-    return partners(target, ONE_CARD, local, KNOWN, lambda _one, _other: verdict)  # type: ignore[arg-type]
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(recommendation, "may_serve", lambda _one, _other: verdict)
+        return partners(target, ONE_CARD, local, KNOWN)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -97,10 +100,10 @@ def test_without_the_targets_file_nothing_is_called_unfit() -> None:
     assert (partner.path, partner.verdict.fits) == (here.path, True)
 
 
-def test_a_draft_without_room_says_so() -> None:
-    tight = machine(processor=cpu(10))
-    (partner,) = partners(TARGET, tight, (on_disk("mine", approximate_shape(entry("m", 3))),), KNOWN_NONE,
-                          lambda _one, _other: FITS)  # fmt: skip
+def test_a_draft_without_room_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recommendation, "may_serve", lambda _one, _other: FITS)
+    tight, local = machine(processor=cpu(10)), (on_disk("mine", approximate_shape(entry("m", 3))),)
+    (partner,) = partners(TARGET, tight, local, KNOWN_NONE)
     assert partner.placement is None
     assert "no device has room" in partner.problem
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from localspec.app import recommendation
 from localspec.app.recommendation import Ranked, recommend, with_memory
 from localspec.cli import recommend as verb
 from localspec.errors import ModelFileError
@@ -32,7 +33,9 @@ def best(
     task: str | None = None,
     verdict: PairingVerdict = PairingVerdict(True, "", 20),  # noqa: B008 - frozen
 ) -> list[Ranked]:
-    return list(recommend(on, pairs, local, task=task, compare=lambda _one, _other: verdict))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(recommendation, "may_serve", lambda _one, _other: verdict)
+        return list(recommend(on, pairs, local, task=task))
 
 
 def names(options: list[Ranked]) -> list[str]:
@@ -104,7 +107,7 @@ def test_a_draft_that_stays_closed_is_not_downloaded() -> None:
     assert "without a draft model" in verb.title(found)
 
 
-def test_a_catalogue_that_is_wrong_about_files_on_disk_says_so() -> None:
+def test_a_catalogue_that_is_wrong_about_files_on_disk_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     local = (
         on_disk("user/big-GGUF:Q4_K_M", approximate_shape(BIG)),
         on_disk("user/small-GGUF:Q4_K_M", approximate_shape(SMALL)),
@@ -116,7 +119,8 @@ def test_a_catalogue_that_is_wrong_about_files_on_disk_says_so() -> None:
     def broken(_one: Path, _other: Path) -> PairingVerdict:
         raise ModelFileError("small.gguf is incomplete")
 
-    (found,) = recommend(ONE_CARD, (pair(BIG, SMALL),), local, compare=broken)
+    monkeypatch.setattr(recommendation, "may_serve", broken)
+    (found,) = recommend(ONE_CARD, (pair(BIG, SMALL),), local)
     assert found.problem == "small.gguf is incomplete"
 
 

@@ -54,12 +54,12 @@ class World:
             for model in (BIG, SMALL)
             if (path := self.folder / f"{model.key}-GGUF-Q4_K_M.gguf").exists()
         ]
-        from localspec.app.recommendation import recommend
+        from localspec.app import recommendation
         from localspec.models.pairing import PairingVerdict
 
-        return recommend(
-            found, (pair(BIG, SMALL),), local, compare=lambda _a, _b: PairingVerdict(True, "", 10)
-        )
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(recommendation, "may_serve", lambda _a, _b: PairingVerdict(True, "", 10))
+            return recommendation.recommend(found, (pair(BIG, SMALL),), local)
 
 
 @pytest.fixture

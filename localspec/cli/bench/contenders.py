@@ -18,7 +18,18 @@ from localspec.app.tuned_pair import KnownPair
 from localspec.benchmark.harness import Contender, OwnContender, Prompt, Question
 from localspec.benchmark.prompts import profile_prompts, read_prompts, spread
 from localspec.chat.answer_settings import PairKnowledge
-from localspec.cli.shared.arguments import MAX_DRAFT_LENGTH, whole
+from localspec.cli.shared.arguments import (
+    MAX_DRAFT_LENGTH,
+    Parser,
+    add_device_flags,
+    add_drafting_flags,
+    add_model_flags,
+    add_placing_flags,
+    add_sampler_flags,
+    add_verbose_flag,
+    verb_parser,
+    whole,
+)
 from localspec.cli.shared.console import leaving_in_order, say
 from localspec.cli.shared.opening import note
 from localspec.errors import UserError
@@ -34,6 +45,7 @@ MODES = ("off", "ngram", *DRAFT_MODES)
 COMBINED = {f"{mode}+ngram": mode for mode in DRAFT_MODES}
 """Modes in which repetitions of the text serve as drafts too, with the mode that they belong to."""
 SERVER = "llama-server"
+OUTPUTS = ("md", "csv", "json", "jsonl")
 DEMO = "demo"
 USUAL_SETS = ("coding", "writing", "general")
 USUAL_SAMPLING = Sampling(temperature=0.0)
@@ -114,6 +126,61 @@ def read_plot(text: str) -> Path:
             return path
     except OSError as error:
         raise argparse.ArgumentTypeError(f"`{text}` cannot be written: {error.strerror}") from None
+
+
+def parser() -> Parser:
+    """Return the parser of `localspec bench`."""
+    result = verb_parser(
+        "bench",
+        "Answer prompts in every mode in turn, each time from empty caches, and compare the speeds with "
+        "their 95% intervals. Plain decoding between the prompts tells whether the machine kept its pace; "
+        "if it did not, nothing is compared, and the exit code is 1.",
+    )
+    add = result.add_argument
+    add(
+        "--modes", type=read_modes, metavar="LIST",
+        help=f"modes to compare: {', '.join(MODES)}, {', '.join(COMBINED)} (with repetitions in the "
+        f"text), {TUNED} ({', '.join(MODES)}, as far as possible); off is "
+        "always among them",
+    )  # fmt: skip
+    add(
+        "--draft-length", dest="lengths", type=read_lengths, default=(), metavar="LIST",
+        help="also compare drafts of these fixed lengths, such as 2,4,8, in modes with a draft model",
+    )  # fmt: skip
+    add(
+        "--prompts", nargs="+", action="extend", default=[], metavar="FILE|SET",
+        help="JSON Lines with a prompt, question or turns in each, a profile's name, or demo "
+        f"({' '.join(USUAL_SETS)})",
+    )  # fmt: skip
+    add("--tasks", nargs="+", action="extend", default=[], metavar="TASK", help="only prompts of these")
+    add(
+        "--per-task", type=whole(1, 100_000), default=USUAL_PER_TASK, metavar="N",
+        help=f"most prompts of each task ({USUAL_PER_TASK})",
+    )  # fmt: skip
+    add("--runs", type=whole(1, 1000), default=1, metavar="N", help="ask everything so many times (1)")
+    add(
+        "-n", "--predict", "--n-predict", type=whole(2, 2**31 - 1), default=USUAL_TOKENS, metavar="N",
+        help=f"most tokens of an answer ({USUAL_TOKENS})",
+    )  # fmt: skip
+    add(
+        "-o", "--output", choices=OUTPUTS, default=OUTPUTS[0],
+        help="tables, figures, one object, or a line for each answer (md)",
+    )  # fmt: skip
+    add("--plot", type=read_plot, metavar="FILE.svg", help="draw the speeds")
+    add(
+        "--against", type=read_against, metavar=f"{SERVER}=PATH",
+        help="also run llama.cpp's own server, with and without its speculation, on the same models",
+    )  # fmt: skip
+    add_verbose_flag(add)
+    add_sampler_flags(result, USUAL_SAMPLING, "the same for all that is compared")
+    add_drafting_flags(
+        result.add_argument_group("speculation", "the same for all modes of ours").add_argument
+    )
+    add_model_flags(result)
+    add_device_flags(result)
+    add_placing_flags(result)
+    result.set_defaults(mode="auto", draft_length=None)  # what other verbs have flags for
+    return result
 
 
 def request_of(args: argparse.Namespace, prompts: Sequence[Prompt], pair: PairOptions) -> BenchRequest:

@@ -30,7 +30,7 @@ from localspec.cli.shared.arguments import (
     verb_parser,
     whole,
 )
-from localspec.cli.shared.console import INTERRUPTED, SUCCESS, on_interrupt, print_json, say
+from localspec.cli.shared.console import INTERRUPTED, SUCCESS, on_interrupt, print_result, say
 from localspec.cli.tune.display import results_width, view
 from localspec.errors import Cancelled, UserError
 from localspec.storage import paths
@@ -157,19 +157,15 @@ def _tune(plan: TunePlan, pair: PairOptions, args: argparse.Namespace, again: st
 def _print_results(
     progress: TuneProgress, pair: PairOptions, args: argparse.Namespace, *, is_stopped: bool
 ) -> None:
-    if args.json:
-        value = {
-            "complete": not is_stopped,
-            "target": str(pair.target.path),
-            "draft": None if pair.draft is None else str(pair.draft.path),
-            "workplace": None if progress.workplace is None else asdict(progress.workplace.workplace),
-            "tasks": [result_json(result) for result in progress.results],
-        }
-        print_json(value)
-    else:
-        width = results_width()
-        for line in result_lines(progress.results, width, glyphs(sys.stdout.encoding)):
-            print(line)
+    value = {
+        "complete": not is_stopped,
+        "target": str(pair.target.path),
+        "draft": None if pair.draft is None else str(pair.draft.path),
+        "workplace": None if progress.workplace is None else asdict(progress.workplace.workplace),
+        "tasks": [result_json(result) for result in progress.results],
+    }
+    shown = result_lines(progress.results, results_width(), glyphs(sys.stdout.encoding))
+    print_result(value, shown, as_json=args.json, escaped=True)
     if progress.results:
         say(f"kept in {paths.data_dir() / 'tuned.json'}; `--mode auto` uses it from the next start on")
 
