@@ -14,13 +14,7 @@ from localspec.errors import UserError
 from localspec.models.names import Reference, file_named
 from localspec.storage.config import read_config
 from localspec.storage.paths import config_dir
-from localspec.storage.profiles import (
-    DEFAULT_PROFILE,
-    Profile,
-    Speculation,
-    files_in,
-    profile,
-)
+from localspec.storage.profiles import DEFAULT_PROFILE, Profile, Speculation, files_in, profile
 from localspec.types import Mode, ModelOptions, Sampling
 
 MODES = ("auto", *get_args(Mode))  # that one can ask for
