@@ -77,11 +77,9 @@ def test_wheel_holds_every_module_and_profile(contents: dict[str, int]) -> None:
     expected |= {p.relative_to(ROOT / "tui").as_posix() for p in (ROOT / "tui").rglob("*.py")}
     expected |= {f"localspec/_profiles/{path.name}" for path in (ROOT / "profiles").glob("*.toml")}
     expected |= {"localspec/py.typed", "localspec_tui/py.typed", "localspec_tui/app.tcss"}
-    data = [
-        path for kind in ("*.j2", "*.css", "*.sql", "cli/*.txt") for path in (ROOT / "localspec").rglob(kind)
-    ]
-    data.append(ROOT / "localspec/chat/routing.toml")
-    expected |= {path.relative_to(ROOT).as_posix() for path in data}
+    kinds = ("*.j2", "*.css", "*.sql", "*.toml", "cli/*.txt")
+    data = [path for kind in kinds for path in (ROOT / "localspec").rglob(kind)]
+    expected |= {path.relative_to(ROOT).as_posix() for path in data if not path.is_relative_to(kit)}
     assert expected - set(contents) == set()
 
 

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from json import JSONDecodeError
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -102,12 +103,9 @@ class Meter:
             return
         while self._arrived and now - self._arrived[0][0] > _RATE_WINDOW_S:
             self._arrived.popleft()
-        rate = None
-        if len(self._arrived) > 1 and now > self._arrived[0][0]:
-            # the first arrival only starts the clock
-            rate = (sum(count for _, count in self._arrived) - self._arrived[0][1]) / (
-                now - self._arrived[0][0]
-            )
+        since = self._arrived[0][0] if self._arrived else now
+        later = sum(count for _, count in islice(self._arrived, 1, None))  # the first only starts the clock
+        rate = later / (now - since) if later and now > since else None
         left = (self._total - self._done) / rate if rate else None
         if not self._on_progress(DownloadProgress(file, self._done, self._total, rate, left)):
             raise Cancelled("the download was broken off; what has arrived is kept")
@@ -137,12 +135,12 @@ def download(url: str, file: RemoteFile, part: Path, blob: Path, meter: Meter) -
 
 def _complete(url: str, file: RemoteFile, part: Path, meter: Meter) -> _Hash:
     """Bring a part of a file to its full size, and return the checksum of it."""
-    with part.open("ab") as out:
+    digest = file.checksum()
+    with part.open("a+b") as out:
         if out.tell() > file.bytes:
             meter.add(file.name, -file.bytes)
             out.truncate(0)
-    digest = file.checksum()
-    with part.open("r+b") as out:
+        out.seek(0)
         while piece := out.read(_READ):
             digest.update(piece)
             meter.add(file.name, 0)

@@ -81,9 +81,7 @@ def parse(text: str) -> Reference:
 def split_name(name: str) -> SplitName | None:
     """Return which part of a split model a file is, from its name; None for a model in one file."""
     found = _SPLIT.fullmatch(name)
-    if found is None:
-        return None
-    return SplitName(found[1], int(found[2]), int(found[3]))
+    return SplitName(found[1], int(found[2]), int(found[3])) if found else None
 
 
 def is_model_file(name: str) -> bool:

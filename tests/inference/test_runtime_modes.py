@@ -34,7 +34,7 @@ def test_a_draft_model_that_cannot_rewind_is_no_draft_model(tmp_path: Path) -> N
     target, draft = tiny.llama(tmp_path / "target.gguf"), tiny.recurrent(tmp_path / "draft.gguf")
     with Runtime.open(ModelOptions(target, threads=1), ModelOptions(draft, threads=1)) as runtime:
         assert runtime.modes == ("off",)
-        assert "running state" in runtime.notes[0]
+        assert "(mamba) keeps a running state" in runtime.notes[0]
 
 
 def test_a_cancel_of_nothing_stops_nothing(demo_target: Path) -> None:
