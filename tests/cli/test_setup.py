@@ -102,6 +102,17 @@ def test_a_person_is_asked_and_may_leave(invoke: Invoke, world: World) -> None:
     assert len(world.fetched) == 2
 
 
+def test_a_skipped_download_keeps_what_is_configured_and_can_be_taken_back(
+    invoke: Invoke, world: World
+) -> None:
+    config_file().write_text("[models]\ncontext = 512\n", encoding="utf-8")
+    assert "says all this already" in invoke("setup", typed="s\n1\ns\ns\ny\n").err
+    assert world.fetched == []
+    assert invoke("setup", typed="s\n1\ns\nb\ny\ns\ny\n").code == 0
+    assert len(world.fetched) == 2
+    assert read_config(config_file()).target == world.folder / "big-GGUF-Q4_K_M.gguf"
+
+
 def test_measuring_again_measures_afresh(invoke: Invoke, world: World) -> None:
     invoke("setup", typed="y\nb\na\ny\nq\n")
     assert world.measured == [False, True, True]

@@ -7,9 +7,8 @@ from collections.abc import Iterable
 import pytest
 
 from localspec.cli.setup.steps import (
-    Bundled,
+    Answer,
     OnDisk,
-    Pick,
     Recommended,
     Reply,
     State,
@@ -31,24 +30,28 @@ class Told(Working):
 
     def __init__(self, fails: Iterable[Step] = ()) -> None:
         self.shown: list[Step] = []
-        self.done: list[tuple[Step, Reply | Pick]] = []
+        self.done: list[tuple[Step, Answer]] = []
         self.fails = list(fails)
 
-    def show(self, step: Step, state: State) -> None:
-        self.shown.append(step)
-        if step == "place" and step in self.fails:
-            self.fails.remove(step)
+    @property
+    def chosen(self) -> Answer:
+        return [answer for step, answer in self.done if step == "choose"][-1]
+
+    def show(self, state: State) -> None:
+        self.shown.append(state.step)
+        if state.step == "place" and state.step in self.fails:
+            self.fails.remove(state.step)
             raise UserError("does not fit")
 
-    def do(self, state: State, reply: Reply | Pick) -> bool:
-        self.done.append((state.step, reply))
-        if state.step in self.fails:
-            self.fails.remove(state.step)
+    def do(self, step: Step, answer: Answer) -> bool:
+        self.done.append((step, answer))
+        if step in self.fails:
+            self.fails.remove(step)
             raise UserError("did not work")
-        return reply == Recommended(1)
+        return answer == Recommended(1)
 
 
-def talk(work: Told, *lines: str, given: Pick | None = None) -> State:
+def talk(work: Told, *lines: str, given: Answer | None = None) -> State:
     """Answer the questions with lines; after the last one the input ends."""
     left = list(lines)
     return converse(work, lambda _: left.pop(0) if left else None, given)
@@ -58,7 +61,7 @@ def test_enter_all_the_way_takes_the_recommendation() -> None:
     work = Told()
     state = talk(work, "\n", "\n", "\n", "\n", "\n")
     assert work.shown == ["measure", "choose", "download", "place", "write"]
-    assert (state.step, state.pick, state.sizes, state.writes) == ("end", Recommended(1), True, True)
+    assert (state.step, work.chosen, state.sizes, state.writes) == ("end", Recommended(1), True, True)
 
 
 def test_nobody_is_asked_and_the_same_is_done() -> None:
@@ -72,12 +75,13 @@ def test_every_step_can_be_skipped() -> None:
     work = Told()
     state = talk(work, "s", "skip", "no", "n")
     assert work.shown == ["measure", "choose", "place", "write"]
-    assert (state.pick, state.sizes, state.writes) == (None, False, False)
+    assert (work.chosen, state.sizes, state.writes) == (Reply.SKIP, False, False)
 
 
-def test_a_skipped_download_keeps_what_is_configured() -> None:
-    state = talk(Told(), "", "1", "s", "", "")
-    assert (state.pick, state.writes) == (None, True)
+def test_a_download_can_be_skipped() -> None:
+    work = Told()
+    assert talk(work, "", "1", "s", "", "").writes
+    assert work.done[2] == ("download", Reply.SKIP)
 
 
 def test_every_step_can_be_taken_back() -> None:
@@ -87,7 +91,7 @@ def test_every_step_can_be_taken_back() -> None:
         "measure", "choose", "download", "choose", "place", "choose", "place", "write", "place", "choose",
         "place", "write",
     ]  # fmt: skip
-    assert (state.pick, state.sizes, state.writes) == (Recommended(3), False, True)
+    assert (work.chosen, state.sizes, state.writes) == (Recommended(3), False, True)
     assert talk(Told(), "back", "q").step == "end"
 
 
@@ -119,8 +123,8 @@ def test_a_reply_that_nobody_understands_is_asked_again(capsys: pytest.CaptureFi
 
 def test_what_fails_is_told_and_other_models_can_be_chosen(capsys: pytest.CaptureFixture[str]) -> None:
     work = Told(["download", "place", "choose"])
-    state = talk(work, "", "2", "1", "", "2", "3", "", "")
-    assert state.pick == Recommended(3)
+    talk(work, "", "2", "1", "", "2", "3", "", "")
+    assert work.chosen == Recommended(3)
     assert work.shown == [
         "measure", "choose", "choose", "download", "choose", "place", "choose", "place", "write",
     ]  # fmt: skip
@@ -136,18 +140,20 @@ def test_without_questions_a_failure_ends_it() -> None:
 def test_models_that_were_named_are_not_asked_for_again() -> None:
     given = OnDisk("a.gguf", "b.gguf")
     work = Told()
-    assert talk(work, "", "", "", given=given).pick == given
-    assert ("choose", given) in work.done
-    assert talk(Told(), "", "b", "2", "", "", given=given).pick == Recommended(2)
+    assert talk(work, "", "", "", given=given).writes
+    assert work.chosen == given
+    other = Told()
+    talk(other, "", "b", "2", "", "", given=given)
+    assert other.chosen == Recommended(2)
 
 
 def test_reading_replies() -> None:
-    assert read("choose", "t\n", 3) == Bundled()
-    assert read("choose", "", 0) == Bundled()
+    assert read("choose", "t\n", 3) == Reply.BUNDLED
+    assert read("choose", "", 0) == Reply.BUNDLED
     assert read("choose", "f 'my big.gguf' C:\\small.gguf", 3) == OnDisk("my big.gguf", "C:\\small.gguf")
     assert read("choose", "file one", 3) == OnDisk("one", None)
     assert read("write", " Skip ", 0) is Reply.SKIP
-    assert usual("choose", 0) == Bundled()
+    assert usual("choose", 0) == Reply.BUNDLED
 
 
 def test_questions_name_the_replies_they_take() -> None:

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import get_args
 
-from localspec.cli.setup.steps import Bundled, OnDisk, Pick, converse
+from localspec.cli.setup.steps import Answer, OnDisk, Reply, converse
 from localspec.cli.shared.arguments import Parser, verb_parser
 from localspec.cli.shared.console import SUCCESS, is_terminal, print_json, say
 from localspec.errors import UserError
@@ -54,13 +54,13 @@ def main(argv: Sequence[str]) -> int:
     return SUCCESS
 
 
-def _given(model: str | None, draft: str | None, *, bundled: bool) -> Pick | None:
+def _given(model: str | None, draft: str | None, *, bundled: bool) -> Answer | None:
     if draft and not model:
         raise UserError("-md names a draft model, but there is no target", "name the target too: -m FILE")
     if bundled and model:
         raise UserError("--bundled and -m both name models", "keep one of them")
     if bundled:
-        return Bundled()
+        return Reply.BUNDLED
     return OnDisk(model, draft) if model else None
 
 

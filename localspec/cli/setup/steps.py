@@ -15,13 +15,14 @@ Step = Literal["measure", "choose", "download", "place", "write", "end"]
 
 
 class Reply(Enum):
-    """An answer that every question takes."""
+    """An answer in one word; the models that came with the program are one to the choice of models alone."""
 
-    YES = "yes"
-    SKIP = "skip"
-    BACK = "back"
-    AGAIN = "again"
-    QUIT = "quit"
+    YES = ("y", "yes")
+    BUNDLED = ("t", "tiny", "bundled")
+    SKIP = ("s", "skip", "n", "no")
+    BACK = ("b", "back")
+    AGAIN = ("a", "again", "r", "repeat")
+    QUIT = ("q", "quit", "exit")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +33,6 @@ class Recommended:
 
 
 @dataclass(frozen=True, slots=True)
-class Bundled:
-    """The models that came with the program."""
-
-
-@dataclass(frozen=True, slots=True)
 class OnDisk:
     """Models that are at hand: paths, or names that `models` lists."""
 
@@ -44,30 +40,22 @@ class OnDisk:
     draft: str | None = None
 
 
-Pick = Recommended | Bundled | OnDisk
+Answer = Reply | Recommended | OnDisk
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """Where the questions stand: the step that waits for a reply, and what was replied before.
+    """Where the questions stand: the step that waits for an answer, and how it came there.
 
-    Without a pick, the models of the configuration stay; `sizes` says that the planned context is written.
+    `sizes` says that the planned context is written, `writes` that anything is.
     """
 
     step: Step = "measure"
-    pick: Pick | None = None
     sizes: bool = False
     writes: bool = False
     before: State | None = None
 
 
-_WORDS = {
-    Reply.YES: ("y", "yes"),
-    Reply.SKIP: ("s", "skip", "n", "no"),
-    Reply.BACK: ("b", "back"),
-    Reply.AGAIN: ("a", "again", "r", "repeat"),
-    Reply.QUIT: ("q", "quit", "exit"),
-}
 _NEXT: dict[Step, Step] = {
     "measure": "choose",
     "choose": "place",
@@ -96,57 +84,48 @@ def question(step: Step, options: int) -> str:
     )
 
 
-def read(step: Step, text: str, options: int) -> Reply | Pick:
-    """Return what was replied at a step with so many options; raises UserError if nobody could know."""
+def read(step: Step, text: str, options: int) -> Answer:
+    """Return what was answered at a step with so many options; raises UserError if nobody could know."""
     word = text.strip().lower()
     if not word:
         return usual(step, options)
+    meant = next((reply for reply in Reply if word in reply.value), None)
+    if meant and meant is not (Reply.YES if step == "choose" else Reply.BUNDLED):
+        return meant
     if step == "choose" and (pick := _pick(text.strip(), options)) is not None:
         return pick
-    for reply, words in _WORDS.items():
-        if word in words and not (step == "choose" and reply is Reply.YES):
-            return reply
     raise UserError(f"`{text.strip()}` is no reply to this question", question(step, options))
 
 
-def advance(state: State, reply: Reply | Pick, *, needs_download: bool = False) -> State:
-    """Return the state after a reply; `needs_download` if the picked models are not all on disk."""
-    if reply is Reply.QUIT:
+def advance(state: State, answer: Answer, *, needs_download: bool = False) -> State:
+    """Return the state after an answer; `needs_download` if the chosen models are not all on disk."""
+    if answer is Reply.QUIT:
         return State("end", before=state)
-    if reply is Reply.BACK:
+    if answer is Reply.BACK:
         return state.before or state
-    if reply is Reply.AGAIN or state.step == "end":
+    if answer is Reply.AGAIN or state.step == "end":
         return state
-    yes = reply is Reply.YES
+    yes = answer is Reply.YES
     return State(
         step="download" if needs_download and state.step == "choose" else _NEXT[state.step],
-        pick=_picked(state, reply),
         sizes=yes if state.step == "place" else state.sizes,
         writes=yes and state.step == "write",
         before=state,
     )
 
 
-def _picked(state: State, reply: Reply | Pick) -> Pick | None:
-    if state.step == "choose":
-        return None if isinstance(reply, Reply) else reply
-    return None if state.step == "download" and reply is Reply.SKIP else state.pick
-
-
-def usual(step: Step, options: int) -> Reply | Pick:
-    """Return the reply that is taken where nobody is asked."""
+def usual(step: Step, options: int) -> Answer:
+    """Return the answer that is taken where nobody is asked."""
     if step != "choose":
         return Reply.YES
-    return Recommended(1) if options else Bundled()
+    return Recommended(1) if options else Reply.BUNDLED
 
 
-def _pick(text: str, options: int) -> Pick | None:
+def _pick(text: str, options: int) -> Recommended | OnDisk | None:
     if text.isdecimal():
         if not 1 <= int(text) <= options:
             raise UserError(f"there is no number {text}", question("choose", options))
         return Recommended(int(text))
-    if text.lower() in ("t", "tiny", "bundled"):
-        return Bundled()
     # a backslash is part of a path on Windows, not a sign for the shell
     lexer = shlex.shlex(text, posix=True, punctuation_chars=False)
     lexer.whitespace_split, lexer.escape, lexer.commenters = True, "", ""
@@ -170,43 +149,36 @@ class Working:
 
     options = 0
 
-    def show(self, step: Step, state: State) -> None:
+    def show(self, state: State) -> None:
         """Tell what a step is about, before its question."""
 
-    def do(self, state: State, reply: Reply | Pick) -> bool:
-        """Do what a reply asks for; return whether models have to be downloaded. Raises UserError."""
+    def do(self, step: Step, answer: Answer) -> bool:
+        """Do what an answer asks for; return whether models have to be downloaded. Raises UserError."""
         return False
 
 
-def converse(work: Working, ask: Ask | None, given: Pick | None = None) -> State:
-    """Go through the questions to their end; without `ask` the usual replies are taken."""
+def converse(work: Working, ask: Ask | None, given: Answer | None = None) -> State:
+    """Go through the questions to their end; without `ask` the usual answers are taken."""
     state = State()
     while state.step != "end":
+        answer = None
+        may_choose_anew = state.step not in ("measure", "choose")
         try:
-            work.show(state.step, state)
+            work.show(state)
+            answer = _answer(state.step, work.options, ask, given)
+            if state.step == "choose":
+                given = None  # coming back, one may choose otherwise
+            state = advance(state, answer, needs_download=work.do(state.step, answer))
         except UserError as error:
-            if ask is None or state.step in ("measure", "choose"):
+            if ask is None or (answer is None and not may_choose_anew):
                 raise
             tell(error)
-            state = _back_to_choose(state)  # other models may do better
-            continue
-        reply = _reply(state.step, work.options, ask, given)
-        if state.step == "choose":
-            given = None  # coming back, one may choose otherwise
-        try:
-            needs_download = work.do(state, reply)
-        except UserError as error:
-            if ask is None:
-                raise
-            tell(error)
-            if state.step == "download":
-                state = _back_to_choose(state)
-            continue
-        state = advance(state, reply, needs_download=needs_download)
+            while may_choose_anew and state.step != "choose" and state.before is not None:
+                state = state.before
     return state
 
 
-def _reply(step: Step, options: int, ask: Ask | None, given: Pick | None) -> Reply | Pick:
+def _answer(step: Step, options: int, ask: Ask | None, given: Answer | None) -> Answer:
     if step == "choose" and given is not None:
         return given
     if ask is None:
@@ -219,9 +191,3 @@ def _reply(step: Step, options: int, ask: Ask | None, given: Pick | None) -> Rep
             return read(step, text, options)
         except UserError as error:
             tell(error)
-
-
-def _back_to_choose(state: State) -> State:
-    while state.step != "choose" and state.before is not None:
-        state = state.before
-    return state

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import textwrap
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import cast
@@ -15,7 +15,7 @@ from localspec.app import placing
 from localspec.app.recommendation import Ranked
 from localspec.cli import recommend
 from localspec.cli.pair import find_target
-from localspec.cli.setup.steps import Bundled, OnDisk, Pick, Recommended, Reply, State, Step, Working
+from localspec.cli.setup.steps import Answer, OnDisk, Recommended, Reply, State, Step, Working
 from localspec.cli.shared.console import StatusLine, say
 from localspec.cli.shared.opening import fetch
 from localspec.errors import PairingError, UserError
@@ -32,6 +32,10 @@ from localspec.models.shape import read_shape
 from localspec.storage.config import example, read_config
 from localspec.storage.paths import PRIVATE_FILE, write_atomically
 
+Models = tuple[Path | None, Path | None]  # target and draft; without a target the default pair
+_BUNDLED: Models = (None, None)
+_MARK = "\ufeff"
+
 
 class Work(Working):
     """One setup: what is known by now of the machine, the models and their places."""
@@ -40,41 +44,47 @@ class Work(Working):
         self._config, self._task = config, task
         self._machine: Machine | None = None
         self._ranked: tuple[Ranked, ...] = ()
-        self._models: tuple[Path, Path | None] | None = None  # None keeps those of the configuration
-        self._is_bundled = False
+        self._models: Models | None = None  # None keeps those of the configuration
         self._option: Ranked | None = None
         self._placement: Placement | None = None
         self._edit: Edit | None = None
         self._measured = False
 
-    def show(self, step: Step, state: State) -> None:
+    def show(self, state: State) -> None:
         """Tell what a step is about, before its question."""
-        if step == "choose":
+        if state.step == "choose":
             self._show_choices()
-        elif step == "download" and self._option is not None:
+        elif state.step == "download" and self._option is not None:
             for model in self._option.missing:
                 say(f"To download: {model.reference}, about {units.size(model.bytes)}, {model.licence}")
-        elif step == "place":
+        elif state.step == "place":
             self._show_plan()
-        elif step == "write":
-            self._show_edit(state)
+        elif state.step == "write":
+            self._show_edit(with_size=state.sizes)
 
-    def do(self, state: State, reply: Reply | Pick) -> bool:
-        """Do what a reply asks for; return whether models have to be downloaded. Raises UserError."""
-        match state.step, reply:
+    def do(self, step: Step, answer: Answer) -> bool:
+        """Do what an answer asks for; return whether models have to be downloaded. Raises UserError."""
+        if step == "choose" and answer not in (Reply.AGAIN, Reply.BACK, Reply.QUIT):
+            self._models = None
+        match step, answer:
             case "measure", Reply.YES | Reply.AGAIN:
                 with StatusLine() as status:
-                    fresh = reply is Reply.AGAIN or self._measured
+                    fresh = answer is Reply.AGAIN or self._measured
                     self._machine = known_machine(fresh, status.share_of("measuring"))
                 self._measured = True
-            case "choose", Recommended() | Bundled() | OnDisk() as pick:
-                return self._choose(pick)
-            case "choose", Reply.SKIP:
-                self._option, self._models, self._is_bundled = None, None, False
+            case "choose", Recommended(number):
+                self._option = self._ranked[number - 1]
+                if self._option.missing:
+                    return True
+                self._take(self._option)
+            case "choose", OnDisk(target, draft):
+                self._models = _on_disk(target, draft)
+            case "choose", Reply.BUNDLED:
+                self._models = _BUNDLED
             case "download", Reply.YES:
                 self._download()
             case "download", Reply.SKIP:
-                self._option, self._models = None, None
+                self._models = None
                 say("Nothing is downloaded; the models of the configuration stay.")
         return False
 
@@ -95,7 +105,7 @@ class Work(Working):
             "config": self._config,
             "target": target,
             "draft": draft,
-            "bundled": self._is_bundled,
+            "bundled": self._models == _BUNDLED,
             "plan": None if self._placement is None else asdict(self._placement),
         }
 
@@ -119,45 +129,34 @@ class Work(Working):
                 say(f"   {reason}")
         say(f"(The catalogue is of {shipped().date}; sizes are rounded, speeds expected.)")
 
-    def _choose(self, pick: Pick) -> bool:
-        self._option, self._models, self._is_bundled = None, None, False
-        match pick:
-            case Recommended(number):
-                self._option = self._ranked[number - 1]
-                if self._option.missing:
-                    return True
-                self._take(self._option, self._option.files)
-            case Bundled():
-                self._models, self._is_bundled = default_pair(), True
-            case OnDisk(target, draft):
-                self._models = _on_disk(target, draft)
-        return False
-
     def _download(self) -> None:
         assert self._option is not None
         got = {model.key: fetch(parse(model.reference)) for model in self._option.missing}
         entries = zip(self._option.pair.models, self._option.files, strict=True)
-        self._take(self._option, tuple(path or got.get(model.key) for model, path in entries))
+        self._take(replace(self._option, files=tuple(path or got.get(model.key) for model, path in entries)))
 
-    def _take(self, option: Ranked, files: Sequence[Path | None]) -> None:
+    def _take(self, option: Ranked) -> None:
         """Take the files of a pair; a draft that turns out not to fit stays out, with a word."""
-        self._option = replace(option, files=tuple(files))
-        target, draft = (*files, None)[:2]
+        target, draft = (*option.files, None)[:2]
         assert target is not None
-        if draft is not None and not self._option.opens_draft:
-            draft = None
-        if draft is not None:
+        if draft is not None and option.opens_draft:
             verdict = may_serve(target, draft)
-            if not verdict.fits:
-                say(f"note: the catalogue is wrong about this pair, the draft stays out: {verdict.reason}")
-                draft = None
-        self._models = target.absolute(), None if draft is None else draft.absolute()
+            if verdict.fits:
+                self._models = target.absolute(), draft.absolute()
+                return
+            say(f"note: the catalogue is wrong about this pair, the draft stays out: {verdict.reason}")
+        self._models = target.absolute(), None
 
-    def _paths(self) -> tuple[Path, Path | None]:
+    def _named(self) -> Models:
+        """Return the models that the configuration is to name."""
         if self._models is not None:
             return self._models
         config = read_config(self._config)
-        return default_pair() if config.target is None else (config.target, config.draft)
+        return config.target, config.draft
+
+    def _paths(self) -> tuple[Path, Path | None]:
+        target, draft = self._named()
+        return default_pair() if target is None else (target, draft)
 
     def _show_plan(self) -> None:
         target, draft = self._paths()
@@ -166,26 +165,21 @@ class Work(Working):
         for line in placing.lines(self._placement, explain=False):
             say(textwrap.fill(line, recommend.WIDTH, subsequent_indent="    "))
 
-    def _show_edit(self, state: State) -> None:
-        target, draft = self._models or (None, None)
-        if self._models is None:
-            config = read_config(self._config)
-            target, draft = config.target, config.draft
-        elif self._is_bundled:
-            target, draft = None, None
-        table = ModelsTable(target, draft, self._context(state, self._paths()[0]))
-        self._edit = prepare(self._config, table)
+    def _show_edit(self, *, with_size: bool) -> None:
+        context = self._context() if with_size else None
+        self._edit = prepare(self._config, ModelsTable(*self._named(), context))
         for line in self._edit.diff():
             say(line)
         if not self._edit.changes:
             say(f"{self._config} says all this already.")
 
-    def _context(self, state: State, target: Path) -> int | None:
+    def _context(self) -> int | None:
         """Return the context to write: 0, the usual one, unless the plan has another."""
-        if not state.sizes or self._placement is None:
+        if self._placement is None:
             return None
         planned = self._placement.target.context
-        return 0 if planned == context_size(0, read_shape(target).training_context) else planned
+        usual = context_size(0, read_shape(self._paths()[0]).training_context)
+        return 0 if planned == usual else planned
 
 
 def _on_disk(target: str, draft: str | None) -> tuple[Path, Path | None]:
@@ -208,9 +202,6 @@ def _on_disk(target: str, draft: str | None) -> tuple[Path, Path | None]:
     return paths[0], paths[1]
 
 
-_MARK = "\ufeff"
-
-
 @dataclass(frozen=True, slots=True)
 class ModelsTable:
     """What [models] is to say; no target is the default pair, a context of None stays as it is."""
@@ -222,38 +213,37 @@ class ModelsTable:
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """A change of a configuration file that has not been written."""
+    """A change of a configuration file that has not been written; `old` is None where there is no file."""
 
     path: Path
-    old: str
+    old: str | None
     new: str
-    existed: bool
 
     @property
     def changes(self) -> bool:
         """Tell whether there is anything to write."""
-        return not self.existed or self.old != self.new
+        return self.old != self.new
 
     def diff(self) -> Iterable[str]:
         """Return the change as lines with + and - in front."""
-        old, new = (text.splitlines() if text else [] for text in (self.old, self.new))
-        name = str(self.path)
-        return difflib.unified_diff(old, new, name if self.existed else "nothing", name, lineterm="", n=2)
+        old, new, name = (self.old or "").splitlines(), self.new.splitlines(), str(self.path)
+        before = "nothing" if self.old is None else name
+        return difflib.unified_diff(old, new, before, name, lineterm="", n=2)
 
     def write(self) -> None:
         """Write the file in one step; raises StoreError and leaves the old one if that fails."""
-        mode = self.path.stat().st_mode & 0o777 if self.existed else PRIVATE_FILE
+        mode = PRIVATE_FILE if self.old is None else self.path.stat().st_mode & 0o777
         write_atomically(self.path, self.new, mode)
 
 
 def prepare(path: Path, wanted: ModelsTable) -> Edit:
     """Return how a file, or the example where there is none, would be changed; raises UserError."""
     if not path.exists():
-        return Edit(path, "", edited(example(), wanted), existed=False)
+        return Edit(path, None, edited(example(), wanted))
     read_config(path)  # complains with the line, while nothing has been touched
     with path.open(encoding="utf-8", newline="") as file:
         old = file.read()
-    return Edit(path, old, edited(old, wanted), existed=True)
+    return Edit(path, old, edited(old, wanted))
 
 
 def edited(text: str, wanted: ModelsTable) -> str:
