@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
+from functools import partial
 from typing import NoReturn, Self, TypeVar, get_args
 
 from localspec.app.options import MODES
@@ -182,21 +183,15 @@ def add_model_flags(parser: Parser) -> None:
     group = parser.add_argument_group("models (without -m: as in config.toml, else those that came along)")
     parser.set_defaults(fetch=fetch)  # of models on the hub
     add = group.add_argument
-    hub = "USER/REPO[:QUANT]"
+    hub = partial(add, type=parse, default=argparse.SUPPRESS, metavar="USER/REPO[:QUANT]")
     add("-m", "--model", metavar="FILE", help="GGUF file of the target model, or its name in `models`")
     add("-md", "--model-draft", "--spec-draft-model", metavar="FILE", help="the same for the draft model")
-    add(
-        "-hf", "-hfr", "--hf-repo", dest="model", type=parse, default=argparse.SUPPRESS, metavar=hub,
-        help="target model on the Hugging Face hub; downloaded once",
-    )  # fmt: skip
-    add(
-        "-hff", "--hf-file", metavar="FILE",
-        help="which file of the -hf repository, where its quant is not enough",
-    )  # fmt: skip
-    add(
-        "-hfd", "-hfrd", "--hf-repo-draft", "--spec-draft-hf", dest="model_draft", type=parse,
-        default=argparse.SUPPRESS, metavar=hub, help="draft model on the hub",
-    )  # fmt: skip
+    about = "target model on the Hugging Face hub; downloaded once"
+    hub("-hf", "-hfr", "--hf-repo", dest="model", help=about)
+    about = "which file of the -hf repository, where its quant is not enough"
+    add("-hff", "--hf-file", metavar="FILE", help=about)
+    names = ("-hfd", "-hfrd", "--hf-repo-draft", "--spec-draft-hf")
+    hub(*names, dest="model_draft", help="draft model on the hub")
     add("-c", "--ctx-size", type=context_size, default=0, metavar="N", help="context in tokens")
     for short, flag, least, most, usual, about in (
         ("-t", "--threads", 0, 1024, 0, "CPU threads (0: all cores)"),
@@ -219,15 +214,9 @@ def add_model_flags(parser: Parser) -> None:
 def add_device_flags(parser: Parser) -> None:
     """Add what places models on devices."""
     add = parser.add_argument_group("devices").add_argument
-    layers = "N|auto|all"
-    add(
-        "-ngl", "--gpu-layers", "--n-gpu-layers", dest="gpu_layers", type=gpu_layers, metavar=layers,
-        default=argparse.SUPPRESS, help="layers of the target on the GPU",
-    )  # fmt: skip
-    add(
-        "-ngld", "--gpu-layers-draft", "--n-gpu-layers-draft", dest="gpu_layers_draft",
-        type=gpu_layers, default=argparse.SUPPRESS, metavar=layers, help="layers of the draft",
-    )  # fmt: skip
+    layers = partial(add, type=gpu_layers, default=argparse.SUPPRESS, metavar="N|auto|all")
+    layers("-ngl", "--gpu-layers", "--n-gpu-layers", help="layers of the target on the GPU")
+    layers("-ngld", "--gpu-layers-draft", "--n-gpu-layers-draft", help="layers of the draft")
     add("-ts", "--tensor-split", type=tensor_split, default=(), metavar="3,1", help="shares per device")
     add("-sm", "--split-mode", choices=get_args(SplitMode), default="layer", help="how to split the target")
     add("-mg", "--main-gpu", type=whole(0, 63), default=0, metavar="N", help="device when not split")
@@ -245,14 +234,8 @@ def add_sampling_flags(parser: Parser) -> None:
         "as a shipped profile says, else as in parentheses",
     )
     add("-s", "--seed", type=_or_minus_one(0, 2**32 - 1), metavar="N", help="seed, -1 draws one (-1)")
-    add(
-        "-n",
-        "--predict",
-        "--n-predict",
-        type=_or_minus_one(1, 2**31 - 1),
-        metavar="N",
-        help="most tokens to write",
-    )
+    most = _or_minus_one(1, 2**31 - 1)
+    add("-n", "--predict", "--n-predict", type=most, metavar="N", help="most tokens to write")
     about = "end the answer before this text; repeatable"
     add("--stop", action="append", default=[], metavar="TEXT", help=about)
 
@@ -282,16 +265,13 @@ def add_prompt_flags(parser: Parser) -> None:
     add = parser.add_argument_group("prompt").add_argument
     add("-sys", "--system-prompt", metavar="TEXT", help="system prompt")
     add("-sysf", "--system-prompt-file", metavar="FILE", help="file that holds the system prompt")
-    add(
-        "--profile",
-        metavar="NAME",
-        help="system prompt, sampling and settings from a profile, where no flag says more; auto goes by the "
-        "question: coding or general",
+    about = (
+        "system prompt, sampling and settings from a profile, where no flag says more; auto goes by the "
+        "question: coding or general"
     )
-    add(
-        "--chat-template-kwargs", type=template_variables, default=(), metavar="JSON",
-        help='variables of the chat template, such as {"enable_thinking": false}',
-    )  # fmt: skip
+    add("--profile", metavar="NAME", help=about)
+    about = 'variables of the chat template, such as {"enable_thinking": false}'
+    add("--chat-template-kwargs", type=template_variables, default=(), metavar="JSON", help=about)
 
 
 def add_speculation_flags(parser: Parser) -> None:
@@ -301,35 +281,27 @@ def add_speculation_flags(parser: Parser) -> None:
     )
     add, s = group.add_argument, _SETTINGS
     add("--mode", choices=MODES, default="auto", help="decoding mode; auto takes what pays here (auto)")
-    length = whole(1, MAX_DRAFT_LENGTH)
-    add(
-        "--draft-length", "--spec-draft-n-max", dest="draft_length", type=length, metavar="N",
-        help=f"most tokens in a draft ({s.draft_length})",
-    )  # fmt: skip
+    length = partial(add, type=whole(1, MAX_DRAFT_LENGTH), dest="draft_length")
+    about = f"most tokens in a draft ({s.draft_length})"
+    length("--draft-length", "--spec-draft-n-max", metavar="N", help=about)
     for alias in ("--draft-max", "--draft"):
-        add(alias, dest="draft_length", type=length, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
+        length(alias, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
     add_drafting_flags(add)
 
 
 def add_drafting_flags(add: Callable[..., argparse.Action]) -> None:
     """Add how drafts are made and judged, whatever their mode and length."""
     s = _SETTINGS
-    add(
-        "--fan-out", type=whole(1, MAX_FAN_OUT), metavar="N",
-        help=f"outcomes to prepare in mode ssd ({s.fan_out_budget})",
-    )  # fmt: skip
+    about = f"outcomes to prepare in mode ssd ({s.fan_out_budget})"
+    add("--fan-out", type=whole(1, MAX_FAN_OUT), metavar="N", help=about)
     add("--fan-out-shape", choices=get_args(FanOutShape), help=f"which outcomes ({s.fan_out_shape})")
     add("--draft-temperature", type=decimal(0, 10), metavar="X", help="tempers the draft (1)")
     add("--saguaro-c", type=decimal(0, 1), metavar="X", help="weight of likely draft tokens (1)")
     add("--acceptance", choices=get_args(Acceptance), help=f"how drafts are judged ({s.acceptance})")
-    add(
-        "--min-confidence", "--spec-draft-p-min", dest="min_confidence", type=decimal(0, 1),
-        metavar="X", help="end a draft below this confidence (default: measured costs decide)",
-    )  # fmt: skip
-    add(
-        "--fallback", choices=get_args(Fallback),
-        help="ngram: repetitions in the text serve as drafts too, in sd and ssd (ngram; bench: by its modes)",
-    )  # fmt: skip
+    about = "end a draft below this confidence (default: measured costs decide)"
+    add("--min-confidence", "--spec-draft-p-min", type=decimal(0, 1), metavar="X", help=about)
+    about = "ngram: repetitions in the text serve as drafts too, in sd and ssd (ngram; bench: by its modes)"
+    add("--fallback", choices=get_args(Fallback), help=about)
 
 
 def add_answer_flags(parser: Parser) -> None:
@@ -348,10 +320,8 @@ def add_output_flags(parser: Parser) -> None:
     add = parser.add_argument_group("output").add_argument
     add("--stats", action="store_true", help="print figures to standard error at the end")
     add_json_flag(add)
-    add(
-        "--color", action=argparse.BooleanOptionalAction, default=None,
-        help="mark tokens by origin; NO_COLOR is honoured",
-    )  # fmt: skip
+    marks = argparse.BooleanOptionalAction
+    add("--color", action=marks, default=None, help="mark tokens by origin; NO_COLOR is honoured")
     add_verbose_flag(add)
 
 
@@ -371,10 +341,8 @@ def add_placing_flags(parser: Parser, *, may_skip: bool = True) -> None:
     add("--reserve", metavar="SIZES", help="memory to keep free, such as 0=1GiB,1=2GiB,cpu=4GiB")
     add("--explain", action="store_true", help="print who sits where and why, and all that was not taken")
     if may_skip:
-        add(
-            "--no-fit", action="store_true",
-            help="make no plan: llama.cpp places the models, whether they fit or not",
-        )  # fmt: skip
+        about = "make no plan: llama.cpp places the models, whether they fit or not"
+        add("--no-fit", action="store_true", help=about)
 
 
 def set_up_logging(*, verbose: bool) -> None:

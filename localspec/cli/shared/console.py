@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from errno import ENOSPC
 from itertools import count
 from types import FrameType
@@ -133,12 +133,8 @@ def decode_utf8(data: bytes, offset: int = 0) -> str:
     return text.removeprefix("\ufeff") if offset == 0 else text
 
 
-@contextmanager
-def on_interrupt(action: Callable[[], None]) -> Iterator[None]:
+def on_interrupt(action: Callable[[], None]) -> AbstractContextManager[None]:
     """Let Ctrl+C call `action`; the third time, should nothing else help, it raises KeyboardInterrupt."""
-    if not _hears_signals():
-        yield
-        return
     presses = count(1)
 
     def handle(_number: int, _frame: FrameType | None) -> None:
@@ -146,33 +142,27 @@ def on_interrupt(action: Callable[[], None]) -> Iterator[None]:
             raise KeyboardInterrupt
         action()
 
-    before = signal.signal(signal.SIGINT, handle)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
+    return _handling([signal.SIGINT], handle)
+
+
+def leaving_in_order() -> AbstractContextManager[None]:
+    """Let a request to end, such as `kill` sends, raise SystemExit: whoever started a program can end it."""
+
+    def leave(number: int, _frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    return _handling([number for number in _ENDS if signal.getsignal(number) is signal.SIG_DFL], leave)
 
 
 @contextmanager
-def leaving_in_order() -> Iterator[None]:
-    """Let a request to end, such as `kill` sends, raise SystemExit: whoever started a program can end it."""
-    ours = _hears_signals()
-    found = [number for number in _ENDS if ours and signal.getsignal(number) is signal.SIG_DFL]
-    for number in found:
-        signal.signal(number, _leave)
+def _handling(numbers: Iterable[int], handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    hears = threading.current_thread() is threading.main_thread()
+    before = {number: signal.signal(number, handler) for number in numbers if hears}
     try:
         yield
     finally:
-        for number in found:
-            signal.signal(number, signal.SIG_DFL)
-
-
-def _leave(number: int, _frame: FrameType | None) -> None:
-    raise SystemExit(128 + number)
-
-
-def _hears_signals() -> bool:
-    return threading.current_thread() is threading.main_thread()
+        for number, found in before.items():
+            signal.signal(number, found)
 
 
 class StatusLine:
