@@ -27,14 +27,6 @@ LOOKED_BACK = 8  # questions that a follow-up may go back to
 _NO_FILE = Path(AUTO)
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
-    """What a person asked, and the names of the files that came along."""
-
-    text: str
-    files: tuple[str, ...] = ()
-
-
 def with_auto(profiles: Iterable[Profile]) -> tuple[Profile, ...]:
     """Return the profiles and `auto`; a file of that name goes before."""
     known = {profile.name: profile for profile in profiles}
@@ -55,18 +47,21 @@ def is_auto(profile: Profile) -> bool:
     return profile.path == _NO_FILE
 
 
-def followed(profile: Profile, profiles: Mapping[str, Profile], questions: Sequence[Question]) -> Profile:
-    """Return the profile whose sampling and settings an answer to the last question follows."""
-    return profiles.get(_route(questions), profile) if is_auto(profile) else profile
+def followed(
+    profile: Profile, profiles: Mapping[str, Profile], questions: Sequence[tuple[str, Sequence[str]]]
+) -> Profile:
+    """Return the profile whose sampling and settings an answer to the last question follows.
 
-
-def _route(questions: Sequence[Question]) -> Route:
+    With the text of each question come the names of the files that travelled with it.
+    """
+    if not is_auto(profile):
+        return profile
     from localspec.chat.routing import route  # 40 ms of patterns
 
     found: Route | None = None
-    for question in questions[-LOOKED_BACK:]:
-        found = route(question.text, question.files, found)
-    return found or "general"
+    for text, files in questions[-LOOKED_BACK:]:
+        found = route(text, files, found)
+    return profiles.get(found or "general", profile)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,11 +9,11 @@ import os
 import re
 import stat
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from difflib import get_close_matches
 from itertools import islice
 from pathlib import Path
-from typing import Literal
 
 from localspec.chat.commands import Choices, Completion, complete, word_at_end
 from localspec.chat.messages import Attachment
@@ -66,7 +66,9 @@ def read_attachment(name: str, folder: Path, limit: int = USUAL_LIMIT) -> Attach
         with path.open("rb") as file:
             data = file.read(limit)
     except FileNotFoundError:
-        raise _missing(name, path) from None
+        close = get_close_matches(path.name, [entry.name for entry in _matching(path.parent, "")], n=1)
+        hint = f"did you mean `{close[0]}`?" if close else ""
+        raise UserError(f"there is no file `{name}`", hint) from None
     except OSError as error:
         raise UserError(f"cannot read `{name}`: {error.strerror}") from None
     except ValueError:
@@ -125,9 +127,10 @@ def _file_meant(word: str, folder: Path) -> str | None:
     """Return the file that a word names, without punctuation behind it; None if the word is mere text."""
     names = [word[:end] for end in range(len(word), len(word.rstrip(_PUNCTUATION)) - 1, -1) if end]
     for name in names:
-        kind = _kind(path_named(name, folder))
-        if kind == "file" or (kind == "folder" and "/" in name and name not in _PATH_STARTS):
-            return name
+        with suppress(OSError, ValueError):
+            is_folder = stat.S_ISDIR(path_named(name, folder).stat().st_mode)
+            if not is_folder or ("/" in name and name not in _PATH_STARTS):
+                return name
     bare = names[-1] if names else ""
     is_path = bare.startswith(_PATH_STARTS) and bare not in _PATH_STARTS
     return bare if is_path or Path(bare).suffix.lower() in _FILE_ENDINGS else None
@@ -139,13 +142,6 @@ def _real_path(name: str, folder: Path) -> Path:
         return path.resolve()
     except (OSError, RuntimeError, ValueError):
         return path
-
-
-def _kind(path: Path) -> Literal["file", "folder"] | None:
-    try:
-        return "folder" if stat.S_ISDIR(path.stat().st_mode) else "file"
-    except (OSError, ValueError):
-        return None
 
 
 def _check(name: str, status: os.stat_result, limit: int) -> None:
@@ -175,11 +171,6 @@ def _decoded(name: str, data: bytes) -> str:
     if not text.strip():
         raise UserError(f"`{name}` is empty")
     return text.replace("\r\n", "\n")
-
-
-def _missing(name: str, path: Path) -> UserError:
-    close = get_close_matches(path.name, [entry.name for entry in _matching(path.parent, "")], n=1)
-    return UserError(f"there is no file `{name}`", f"did you mean `{close[0]}`?" if close else "")
 
 
 def _matching(folder: Path, beginning: str) -> list[os.DirEntry[str]]:

@@ -91,28 +91,24 @@ class LiveStats:
         self._prompt_tokens = prompt_tokens
         self._window: deque[tuple[float, int]] = deque()
         self._tokens = self._rounds = self._drafted = self._accepted = 0
-        self._read, self._hits = False, HitCounter(mode)
+        self._hits = HitCounter(mode)
 
     def add(self, rounds: Iterable[RoundDone]) -> None:
         """Take in rounds in the order in which they ended."""
+        window = self._window
         for mark in rounds:
+            stats, reads_prompt = mark.stats, not self._tokens
             self._tokens += mark.tokens
-            self._hits.add(mark.stats.origin)
-            if not self._read:
-                self._read = True
+            self._hits.add(stats.origin)
+            if reads_prompt:
                 continue
-            stats = mark.stats
             self._rounds += 1
             self._drafted += stats.drafted
             self._accepted += stats.accepted
-            self._look_back(stats.seconds, mark.tokens)
-
-    def _look_back(self, work_s: float, tokens: int) -> None:
-        window = self._window
-        window.append((work_s, tokens))
-        total_s = sum(one_s for one_s, _ in window)
-        while total_s - window[0][0] >= WINDOW_S:
-            total_s -= window.popleft()[0]
+            window.append((stats.seconds, mark.tokens))
+            total_s = sum(one_s for one_s, _ in window)
+            while total_s - window[0][0] >= WINDOW_S:
+                total_s -= window.popleft()[0]
 
     def changed(self, change: ModeChanged) -> None:
         """Go on in another mode; the live speed is then that of the new mode alone."""
@@ -197,16 +193,13 @@ class ComparedAnswer:
 
 def plain_rate(answers: Sequence[ComparedAnswer]) -> float | None:
     """Return the tokens per second of the plain answer, None if there is none that was plain throughout."""
-    for answer in answers:
-        if answer.mode == "off" and answer.complete and not answer.record.changes:
-            return of_record(answer.record).tokens_per_s
-    return None
+    plain = (each for each in answers if each.mode == "off" and each.complete and not each.record.changes)
+    return next((of_record(each.record).tokens_per_s for each in plain), None)
 
 
 def figures(answer: ComparedAnswer, plain: float | None) -> tuple[str, ...]:
     """Return the figures of an answer in words; the ratio is to plain decoding in the same comparison."""
-    record: Figures = of_record(answer.record)
-    summary = answer.record.summary
+    record, summary = of_record(answer.record), answer.record.summary
     lines = []
     if record.tokens_per_s is not None:
         ratio = f"  ×{record.tokens_per_s / plain:.2f} of plain" if plain and answer.mode != "off" else ""

@@ -14,7 +14,6 @@ from localspec.chat.answer_settings import (
     AnswerOptions,
     Chooser,
     PairKnowledge,
-    Question,
     SessionRequest,
     followed,
     is_auto,
@@ -90,7 +89,7 @@ class ChatSession:
     def followed(self) -> Profile:
         """Return whose sampling and settings the next answer follows; `auto` goes by the last question."""
         questions = [
-            Question(message.content, tuple(file.name for file in message.attachments))
+            (message.content, [file.name for file in message.attachments])
             for message in self.chat.path
             if message.role == "user"
         ]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from localspec.app import figures
 from localspec.app.options import pair_options, profiles_named, session_request
 from localspec.app.tuned_pair import KnownPair
-from localspec.chat.answer_settings import Answered, AnswerOptions, Chooser, Question, followed
+from localspec.chat.answer_settings import Answered, AnswerOptions, Chooser, followed
 from localspec.cli.shared import opening
 from localspec.cli.shared.answer import StreamedAnswer, write_answer
 from localspec.cli.shared.arguments import Parser, add_answer_flags, set_up_logging, verb_parser
@@ -65,7 +65,7 @@ def main(argv: Sequence[str]) -> int:
     with opening.open_runtime(pair) as runtime:
         opening.tell_notes(runtime, pair)
         experience, by_name = known.experience, {profile.name: profile for profile in profiles}
-        profile = followed(profiles[0], by_name, [Question(question)])
+        profile = followed(profiles[0], by_name, [(question, ())])
         options = Chooser(runtime, experience, opening.note).options(profile, asked)
         system_message = (Message("system", system),) if system else ()
         prompt = question if args.no_chat else (*system_message, Message("user", question))

@@ -333,10 +333,7 @@ def title_of(message: StoredMessage) -> str:
     lines = [*message.content.splitlines(), *(attachment.name for attachment in message.attachments)]
     first = next((line for line in lines if line.strip()), "")
     opening = _OF_MARKDOWN.match(first)
-    return _shortened(title_line(first[opening.end() :] if opening else first))
-
-
-def _shortened(title: str) -> str:
+    title = title_line(first[opening.end() :] if opening else first)
     if len(title) <= _MAX_GIVEN:
         return title
     cut = title[: _MAX_GIVEN - 1]

@@ -88,8 +88,11 @@ def excerpt(text: str, words: Sequence[re.Pattern[str]]) -> tuple[str, tuple[tup
     """Return the part of a text that shows most of the words, and where they are in it."""
     folded = text.translate(_FOLDING)
     place = _best_place(folded, words)
-    start = _word_start(text, max(0, place - EXCERPT_BEFORE), place)
-    end = _word_end(text, place, place + EXCERPT_AFTER)
+    start, end = max(0, place - EXCERPT_BEFORE), min(len(text), place + EXCERPT_AFTER)
+    if start and (space := text.find(" ", start, place)) >= 0:  # it begins with a whole word,
+        start = space + 1
+    if end < len(text) and (space := text.rfind(" ", place + EXCERPT_AFTER // 2, end)) >= 0:  # and ends so
+        end = space
     before, after = "…" * (start > 0), "…" * (end < len(text))
     shift = len(before) - start
     found = sorted(match.span() for word in words for match in word.finditer(folded, start, end))
@@ -105,18 +108,6 @@ def _best_place(folded: str, words: Sequence[re.Pattern[str]]) -> int:
         return sum(bisect_left(each, place) < bisect_right(each, place + _SOON) for each in starts)
 
     return max(sorted(chain.from_iterable(starts)), key=variety, default=0)
-
-
-def _word_start(text: str, start: int, place: int) -> int:
-    space = text.find(" ", start, place) if start else -1
-    return start if space < 0 else space + 1
-
-
-def _word_end(text: str, place: int, end: int) -> int:
-    if end >= len(text):
-        return len(text)
-    space = text.rfind(" ", place + EXCERPT_AFTER // 2, end)
-    return end if space < 0 else space
 
 
 def _merged(marks: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
