@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -151,7 +152,6 @@ class Chooser:
         self.models = models
         self._experience = experience
         self._tell = tell
-        self._measured: tuple[Mode, str] | None = None
         self._tuned: dict[TaskType, TunedChoice | None] = {}
 
     def options(self, profile: Profile, request: SessionRequest) -> AnswerOptions:
@@ -186,8 +186,12 @@ class Chooser:
         known = self._tuned[profile.task]
         if tuned is not None and known is not None:
             return Choice(replace(settings, mode=tuned.mode), known.reason, steps_down=True)
-        mode, reason = self._measure()
-        return Choice(replace(settings, mode=mode), reason, steps_down=True)
+        measured, reason = self._measured
+        return Choice(replace(settings, mode=measured.mode), reason, steps_down=True)
+
+    @cached_property
+    def _measured(self) -> tuple[EngineSettings, str]:
+        return self.models.choose_settings()
 
     def _possible(self, mode: Mode | None) -> Mode | None:
         return None if mode in _DRAFTS and self.models.draft is None else mode
@@ -201,9 +205,3 @@ class Chooser:
         if known is None or known.settings is None or self._possible(known.settings.mode) is None:
             return None
         return known.settings
-
-    def _measure(self) -> tuple[Mode, str]:
-        if self._measured is None:
-            settings, reason = self.models.choose_settings()
-            self._measured = settings.mode, reason
-        return self._measured

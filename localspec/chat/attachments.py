@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from difflib import get_close_matches
@@ -42,8 +41,11 @@ def attach(text: str, folder: Path, limit: int = USUAL_LIMIT) -> tuple[str, tupl
     although the word can only mean a file.
     """
     found: dict[Path, Attachment] = {}
+    blocks = tuple(code_blocks(text))
     pieces, at = [], 0
-    for reference in _references(text):
+    for reference in _REFERENCE.finditer(text):
+        if any(block.start <= reference.start() < block.end for block in blocks):
+            continue
         if reference[1]:
             pieces.append(text[at : reference.start(1)])
             at = reference.end(1)
@@ -114,13 +116,6 @@ def reference_at_end(text: str) -> int | None:
     if found is None or any(not block.closed for block in code_blocks(text)):
         return None
     return found.start(1)
-
-
-def _references(text: str) -> Iterator[re.Match[str]]:
-    blocks = tuple(code_blocks(text))
-    for reference in _REFERENCE.finditer(text):
-        if not any(block.start <= reference.start() < block.end for block in blocks):
-            yield reference
 
 
 def _file_meant(word: str, folder: Path) -> str | None:

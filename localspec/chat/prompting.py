@@ -127,10 +127,6 @@ def exchanges(
             question = "\n\n".join(message.content for message in group if message.role == "user")
             ids = tuple(message.id for message in group)
             dropped = any(message.dropped for message in group)
-            found.append(Exchange(ids, question, _tokens(messages, count), dropped))
+            tokens = count((*messages, *messages)) - count(messages)  # without what the template adds once
+            found.append(Exchange(ids, question, tokens, dropped))
     return tuple(found)
-
-
-def _tokens(messages: tuple[Message, ...], count: Callable[[Sequence[Message]], int]) -> int:
-    """Return what an exchange adds; said twice it adds twice, and what the template adds once falls out."""
-    return count((*messages, *messages)) - count(messages)

@@ -65,26 +65,13 @@ class Position:
         return self.accepted / self.judged
 
 
-@dataclass(slots=True)
-class Totals:
-    """The sums over all rounds but the one that read the prompt."""
-
-    seconds: float = 0.0
-    drafted: int = 0
-    accepted: int = 0
-    hits: int = 0
-    chances: int = 0  # rounds up to the last while the draft model worked ahead that did not repeat the text
-    waited_s: float = 0.0  # of the target, for a draft
-    hidden_s: float = 0.0  # of the draft model, behind the target's work
-
-
 def origin_of(stats: RoundStats) -> DraftOrigin:
     """Return how a round came by its draft; one that was left empty only counts if it was prepared."""
     return stats.origin if stats.drafted or stats.origin is DraftOrigin.AHEAD else DraftOrigin.NONE
 
 
 class History:
-    """The rounds of an answer, written or still being written."""
+    """The rounds of an answer, written or still being written; sums are without that of the prompt."""
 
     def __init__(self, rounds: Sequence[RoundDone] = ()) -> None:
         self.prompt: RoundDone | None = None  # the round that read it
@@ -93,12 +80,20 @@ class History:
         self._seconds = [0.0]  # before round i
         self._judged: Counter[int] = Counter()  # draft tokens, by their position
         self._accepted: Counter[int] = Counter()
-        self.totals = Totals()
-        self._wanted = 0  # rounds whose draft the draft model could have prepared
+        self.drafted = self.accepted = self.hits = 0
+        self.chances = 0  # those `_wanted` up to the last round while the draft model worked ahead
+        self.waited_s = 0.0  # of the target, for a draft
+        self.hidden_s = 0.0  # of the draft model, behind the target's work
+        self._wanted = 0  # rounds whose draft the draft model could have prepared: none that repeats the text
         self.add(rounds)
 
     def __len__(self) -> int:
         return len(self.rounds)
+
+    @property
+    def seconds(self) -> float:
+        """Return all of their time."""
+        return self._seconds[-1]
 
     def add(self, rounds: Sequence[RoundDone]) -> None:
         """Append rounds."""
@@ -106,24 +101,22 @@ class History:
             if self.prompt is None:
                 self.prompt = round_
             else:
-                self._add(round_)
+                self._add(round_, self.rounds[-1] if self.rounds else self.prompt)
 
-    def _add(self, round_: RoundDone) -> None:
-        stats, totals = round_.stats, self.totals
-        before = self.rounds[-1] if self.rounds else self.prompt
+    def _add(self, round_: RoundDone, before: RoundDone) -> None:
+        stats = round_.stats
         hit = stats.origin is DraftOrigin.AHEAD
         self.rounds.append(round_)
         self._wanted += stats.origin is not DraftOrigin.NGRAM
-        totals.seconds += stats.seconds
-        totals.drafted += stats.drafted
-        totals.accepted += stats.accepted
-        totals.hits += hit
-        if hit or stats.ahead_s > 0 or (before is not None and before.stats.ahead_s > 0):
-            totals.chances = self._wanted
-        totals.waited_s += stats.draft_s + stats.wait_s
-        totals.hidden_s += stats.ahead_s
+        self.drafted += stats.drafted
+        self.accepted += stats.accepted
+        self.hits += hit
+        if hit or stats.ahead_s > 0 or before.stats.ahead_s > 0:
+            self.chances = self._wanted
+        self.waited_s += stats.draft_s + stats.wait_s
+        self.hidden_s += stats.ahead_s
         self._tokens.append(self._tokens[-1] + round_.tokens)
-        self._seconds.append(totals.seconds)
+        self._seconds.append(self.seconds + stats.seconds)
         judged = range(min(stats.accepted + 1, stats.drafted))
         self._judged.update(judged)
         self._accepted.update(judged[: stats.accepted])
@@ -140,12 +133,12 @@ class History:
         """Return the seconds per column at which a usual round can be read."""
         if not self.rounds:
             return SCALES_S[6]
-        wanted = self.totals.seconds / len(self.rounds) / COLUMNS_PER_ROUND
+        wanted = self.seconds / len(self.rounds) / COLUMNS_PER_ROUND
         return SCALES_S[min(bisect_left(SCALES_S, wanted), len(SCALES_S) - 1)]
 
     def zoomed(self, scale_s: float, steps: int) -> float:
         """Return a scale some steps coarser (or finer, if negative), with at most a round in a column."""
-        mean_s = self.totals.seconds / max(1, len(self.rounds))
+        mean_s = self.seconds / max(1, len(self.rounds))
         coarsest = max(0, bisect_right(SCALES_S, mean_s) - 1)
         return SCALES_S[max(0, min(bisect_left(SCALES_S, scale_s) + steps, coarsest))]
 
@@ -221,18 +214,17 @@ def _fill(lane: list[Work], start: int, end: int, work: Work) -> None:
 
 def describe_totals(history: History) -> str:
     """Return the sums of an answer in one line."""
-    totals = history.totals
     if not history.rounds:
         return "No rounds yet"
     parts = ["1 round" if len(history) == 1 else f"{len(history):,} rounds"]
-    if totals.drafted:
-        parts.append(f"{percent(totals.accepted, totals.drafted)} accepted")
-    if totals.chances:
-        parts.append(f"{percent(totals.hits, totals.chances)} prepared in time")
-    if totals.drafted or totals.waited_s:
-        parts.append(f"waited {duration(totals.waited_s)}")
-    if totals.hidden_s:
-        parts.append(f"{duration(totals.hidden_s)} of drafting hidden")
+    if history.drafted:
+        parts.append(f"{percent(history.accepted, history.drafted)} accepted")
+    if history.chances:
+        parts.append(f"{percent(history.hits, history.chances)} prepared in time")
+    if history.drafted or history.waited_s:
+        parts.append(f"waited {duration(history.waited_s)}")
+    if history.hidden_s:
+        parts.append(f"{duration(history.hidden_s)} of drafting hidden")
     return ", ".join(parts)
 
 

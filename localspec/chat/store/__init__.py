@@ -233,15 +233,15 @@ class Store:
 
         The last word may be the beginning of one.
         """
-        asked = parse(query)
-        if asked is None or limit <= 0:
+        expression, words = parse(query)
+        if not words or limit <= 0:
             return ()
         with self._database.reading() as connection:
-            rows = connection.execute(_TITLES, (asked.expression, limit)).fetchall()
+            rows = connection.execute(_TITLES, (expression, limit)).fetchall()
             if len(rows) < limit:
-                rows += connection.execute(_MESSAGES, (asked.expression, limit - len(rows))).fetchall()
+                rows += connection.execute(_MESSAGES, (expression, limit - len(rows))).fetchall()
         return tuple(
-            SearchHit(_chat_of(chat), message, *excerpt(text, asked.words)) for text, message, *chat in rows
+            SearchHit(_chat_of(chat), message, *excerpt(text, words)) for text, message, *chat in rows
         )
 
     def prompts(self, limit: int = 200) -> tuple[str, ...]:

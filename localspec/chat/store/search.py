@@ -11,7 +11,6 @@ import re
 import unicodedata
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import chain, islice
 
 MAX_WORDS = 16
@@ -45,35 +44,23 @@ class _Folding(dict[int, int]):
 _FOLDING = _Folding()
 
 
-@dataclass(frozen=True, slots=True)
-class Query:
-    """What to look for: an FTS5 expression, and a pattern for each of its words."""
-
-    expression: str
-    words: tuple[re.Pattern[str], ...]
-
-
 def search_text(text: str) -> str:
     """Return a text as the index reads it."""
     return text if text.isascii() else _EACH_ALONE.sub(r" \g<0> ", text)
 
 
-def parse(query: str) -> Query | None:
-    """Return what a person's words ask for; None if no word can be looked for.
+def parse(query: str) -> tuple[str, tuple[re.Pattern[str], ...]]:
+    """Return what a person's words ask for: an FTS5 expression, and a pattern for each, if any.
 
     All words must be found, the last one may be the beginning of a word, and quotes keep words together.
     """
     text = unicodedata.normalize("NFC", query.translate(_NOT_TEXT).encode("utf-8", "replace").decode())
     asked = [(quoted or word)[:MAX_WORD_CHARACTERS] for quoted, word in _ASKED.findall(text)]
     found = [tokens for word in asked if (tokens := _TOKEN.findall(word))][:MAX_WORDS]
-    if not found:
-        return None
-    unfinished = text[-1].isalnum()
+    unfinished = text[-1:].isalnum()
     phrases = [f'"{" ".join(tokens)}"' for tokens in found]
-    return Query(
-        " ".join(phrases) + "*" * unfinished,
-        tuple(_pattern(tokens, unfinished=unfinished and tokens is found[-1]) for tokens in found),
-    )
+    words = tuple(_pattern(tokens, unfinished=unfinished and tokens is found[-1]) for tokens in found)
+    return " ".join(phrases) + "*" * unfinished, words
 
 
 def _pattern(tokens: Sequence[str], *, unfinished: bool) -> re.Pattern[str]:

@@ -277,7 +277,7 @@ class Timeline(Widget, can_focus=True):
 
     @property
     def _furthest(self) -> int:
-        return max(0, math.ceil(self._history.totals.seconds / self._scale_s) - self._width)
+        return max(0, math.ceil(self._history.seconds / self._scale_s) - self._width)
 
     def _left(self) -> int:
         return self._furthest if self._following else min(self._first, self._furthest)
@@ -375,7 +375,7 @@ class Timeline(Widget, can_focus=True):
         plot = max(1, self._width - VALUES)
         if kind == "lanes" and 0 <= column < self._width:
             at_s = (self._left() + column + 0.5) * self._scale_s
-            return self._history.round_at(at_s) if at_s < self._history.totals.seconds else None
+            return self._history.round_at(at_s) if at_s < self._history.seconds else None
         if kind == "curves" and 0 <= column < plot:
             return column * len(self._history) // plot
         return None
