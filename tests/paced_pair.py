@@ -11,7 +11,7 @@ from localspec.inference.contexts import Contexts
 from localspec.inference.runtime import Runtime
 from localspec.llama.context import Context
 from localspec.llama.model import Model
-from localspec.testing.paced import Hold, Pacing
+from localspec.testing.fake import Hold, Pacing
 from localspec.types import ModelOptions
 
 

@@ -10,14 +10,13 @@ from dataclasses import dataclass, replace
 from math import ceil
 from pathlib import Path
 
-from localspec.decoding.engine import Engine, Rounds, decode_in_segments
+from localspec.decoding.engine import Engine, Rounds
 from localspec.decoding.fallback import PlainCost
 from localspec.decoding.loop import DecodeParams, Round
-from localspec.decoding.measure import PREFIX, Tracer, measure, time_calls
-from localspec.decoding.measurements import CallCosts, CostRequest, TraceSegment
+from localspec.decoding.measure import PREFIX, measure
+from localspec.decoding.model import LanguageModel
 from localspec.decoding.policy import CostCurve, LatencyModel
-from localspec.decoding.speed_model import PredictedSpeed, explain, shared_cores
-from localspec.decoding.text import DecodeEvents
+from localspec.decoding.speed_model import shared_cores
 from localspec.errors import LocalSpecError, UserError
 from localspec.hardware.memory.needs import context_size, draft_options
 from localspec.llama.backends import devices, version
@@ -27,7 +26,7 @@ from localspec.llama.model import Model
 from localspec.storage.call_costs import costs_file, keep_costs, recall_costs
 from localspec.storage.config import SMALLEST_CONTEXT
 from localspec.storage.pair_identity import MachineFacts, identify
-from localspec.types import EngineSettings, Mode, ModelOptions, Sampling
+from localspec.types import EngineSettings, Mode, ModelOptions
 
 logger = logging.getLogger("localspec.memory")
 
@@ -151,7 +150,7 @@ class CostedEngine(Engine):
         self.plain = PlainCost()
         self._contexts = contexts
         self._latency: dict[bool, LatencyModel] = {}
-        self._earlier: dict[bool, CostCurve] = {}  # of verification, as measured by an earlier program
+        self.earlier: dict[bool, CostCurve] = {}  # of verification, as measured by an earlier program
         self._speeds: list[float] = []  # of calls, against what they took then
 
     def costs(self, *, together: bool) -> LatencyModel:
@@ -166,17 +165,14 @@ class CostedEngine(Engine):
         if kept is None:
             return None
         verify, step = kept
-        self._earlier[together] = CostCurve(verify)
+        self.earlier[together] = CostCurve(verify)
         return LatencyModel(CostCurve(verify), CostCurve(step))
 
     def _measured(self, together: bool) -> LatencyModel:
-        contexts = self._contexts
-        self.forget()  # measuring needs a few cells
-        contexts.share_threads(together=together)
-        found = measure(contexts.target, contexts.draft, MEASURE_S, together=together)
+        found = measure(*self.alone(together=together), MEASURE_S, together=together)
         if not together:
             self.plain.observe(PREFIX, found.verify(1))
-        if (file := contexts.costs_file(together=together)) is not None:
+        if (file := self._contexts.costs_file(together=together)) is not None:
             keep_costs(file, time.time(), found.verify.points(), found.step.points())
         return found
 
@@ -185,20 +181,16 @@ class CostedEngine(Engine):
 
         Calls that are slower now may be so for the depth of their text, of which nothing follows.
         """
-        if False in self._earlier and len(self._speeds) < COMPARED:
-            verify = self._earlier.get(together, self._latency[together].verify)
+        if False in self.earlier and len(self._speeds) < COMPARED:
+            verify = self.earlier.get(together, self._latency[together].verify)
             self._speeds.append(event.stats.verify_s / verify(event.stats.drafted + 1))
             if len(self._speeds) == COMPARED:
                 speed = sorted(self._speeds)[COMPARED // 2]
-                self.plain.observe(PREFIX, self._earlier[False](1) * min(1.0, speed))
+                self.plain.observe(PREFIX, self.earlier[False](1) * min(1.0, speed))
                 file = self._contexts.costs_file(together=together) if speed < BUSY_THEN else None
                 if file is not None:
                     with suppress(OSError):
                         file.unlink(missing_ok=True)
-
-    def explain(self, ranked: Sequence[PredictedSpeed]) -> str:
-        """Return why the first prediction was chosen, in a plain sentence."""
-        return explain(ranked) + (", measured earlier" if self._earlier else "")
 
     def costs_in(self, mode: Mode) -> LatencyModel:
         """Return what calls cost in a mode; plain decoding asks for none."""
@@ -206,37 +198,11 @@ class CostedEngine(Engine):
             return LatencyModel(CostCurve({1: 1.0}), CostCurve({1: 1.0}))
         return self.costs(together=mode == "ssd")
 
-    def on_top(self, text: Sequence[int], sampling: Sampling, tokens: int) -> DecodeEvents:
-        """Go on plainly after a text, whatever its end."""
-        text, settings = list(text), EngineSettings(mode="off")
-        params = DecodeParams(sampling, settings.acceptance, 0, tokens, frozenset())
-        return decode_in_segments(
-            lambda _mode, segment: self.segment(text, settings, params, None, segment),
-            "off",
-            text,
-            self.plain,
-        )
-
-    def time_calls(self, request: CostRequest) -> CallCosts:
-        """Time the calls that are asked for and possible."""
-        contexts = self._contexts
-        if not contexts.can_branch:
-            request = replace(request, step_widths=(1,))
+    def alone(self, *, together: bool) -> tuple[LanguageModel, LanguageModel | None]:
+        """Return both models with empty caches and their threads, for something else than an answer."""
         self.forget()
-        contexts.share_threads(together=request.together)
-        return time_calls(contexts.target, contexts.draft, request)
-
-    def trace(
-        self, prompt: Sequence[int], params: DecodeParams, seed: int | None, candidates: int
-    ) -> TraceSegment:
-        """Decode an answer plainly and tell what both models thought; it reads the whole prompt anew."""
-        contexts = self._contexts
-        self.forget()
-        contexts.share_threads(together=False)
-        try:
-            return Tracer(contexts.target, contexts.draft, candidates).trace(prompt, params, seed)
-        finally:
-            self.forget()
+        self._contexts.share_threads(together=together)
+        return self._contexts.target, self._contexts.draft
 
     def segment(
         self,

@@ -43,7 +43,10 @@ class OpenModels(Protocol):
         """End the running answer within a moment."""
 
     def choose_settings(self, settings: EngineSettings | None = None) -> tuple[EngineSettings, str]:
-        """Return the settings whose mode should be fastest here, and the reason in a plain sentence."""
+        """Return the settings whose mode should be fastest here, and the reason in a plain sentence.
+
+        Raises `Cancelled` after `cancel`.
+        """
 
     def count_tokens(self, messages: Sequence[Message]) -> int:
         """Return how many tokens a conversation takes, the start of the next answer included."""

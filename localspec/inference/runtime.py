@@ -15,9 +15,15 @@ from localspec.decoding.drafters.prompt_lookup import longest_draft
 from localspec.decoding.engine import Rounds, decode_in_segments
 from localspec.decoding.fallback import ModeFallback
 from localspec.decoding.loop import DecodeParams, Round
-from localspec.decoding.measure import FEWEST_PLAIN_TOKENS, PLAIN_TOKENS, plain_rate
+from localspec.decoding.measure import (
+    FEWEST_PLAIN_TOKENS,
+    PLAIN_TOKENS,
+    Tracer,
+    plain_rate,
+    time_calls,
+)
 from localspec.decoding.measurements import CallCosts, CostRequest, TraceRequest, TraceSegment
-from localspec.decoding.speed_model import rank
+from localspec.decoding.speed_model import explain, rank
 from localspec.decoding.tally import Stopwatch, Tally
 from localspec.decoding.text import AnswerEvents, AnswerText, DecodeEvents
 from localspec.errors import Cancelled, ContextFullError, UserError
@@ -108,10 +114,7 @@ class Runtime:
         self.close()
 
     def choose_settings(self, settings: EngineSettings | None = None) -> tuple[EngineSettings, str]:
-        """Return the settings whose mode should be fastest here, and the reason in a plain sentence.
-
-        Raises `Cancelled` after `cancel`.
-        """
+        """Return the settings whose mode should be fastest here, and the reason in a plain sentence."""
         settings = settings or EngineSettings()
         if not self._contexts.can_rewind:
             return replace(settings, mode="off"), "this model cannot take tokens back"
@@ -122,7 +125,8 @@ class Runtime:
             alone = self._engine.costs(together=False)
             together = partial(self._engine.costs, together=True) if self._contexts.can_branch else None
             ranked = rank(alone, together, self._draft_model.header.acceptance)
-        return replace(settings, mode=ranked[0].mode), self._engine.explain(ranked)
+        reason = explain(ranked) + (", measured earlier" if self._engine.earlier else "")
+        return replace(settings, mode=ranked[0].mode), reason
 
     def count_tokens(self, messages: Sequence[Message]) -> int:
         """Return how many tokens a conversation takes, the start of the next answer included."""
@@ -144,10 +148,7 @@ class Runtime:
         return self._target_model.vocabulary.decode(tokens)
 
     def generate(self, request: Request) -> Iterator[GenerationEvent]:
-        """Yield the answer as it is written, and at last why it ended and what it cost.
-
-        Raises `ContextFullError` before the first event if the prompt does not fit.
-        """
+        """Yield the answer as it is written, and at last why it ended and what it cost."""
         stopwatch = Stopwatch()
         with self._contexts.at_work():
             prompt = self._prompt(request)
@@ -192,19 +193,23 @@ class Runtime:
     def measure_plain(self) -> PlainRate | None:
         """Measure plain decoding after the text of the last answer, in a fraction of a second.
 
-        None if there is no such text in the cache, too little room behind it, the target takes seconds for
-        a few tokens, or it was cancelled.
+        None also where that text is not in the cache, or the target takes seconds for a few tokens.
         """
         end = len(self._text)
         room = min(PLAIN_TOKENS + 1, self.target.context - end)  # the first warms up
         is_cached = end > 0 and self._engine.cached(self._text) == end - 1
         if room <= FEWEST_PLAIN_TOKENS or not is_cached or not self._contexts.can_rewind:
             return None
-        text = AnswerText(Detokenizer(self._target_model.vocabulary))
-        answer = AnswerEvents(text, Tally(end, "off"), frozenset(), Stopwatch())
+        written, text = AnswerText(Detokenizer(self._target_model.vocabulary)), list(self._text)
+        answer = AnswerEvents(written, Tally(end, "off"), frozenset(), Stopwatch())
+        params = DecodeParams(self._sampling, "rejection", 0, room, frozenset())
+
+        def decode(mode: Mode, segment: int) -> Rounds:
+            return self._engine.segment(text, EngineSettings(mode=mode), params, None, segment)
+
         try:
             with self._contexts.at_work():
-                return plain_rate(answer, self._engine.on_top(self._text, self._sampling, room), end)
+                return plain_rate(answer, decode_in_segments(decode, "off", text, self._engine.plain), end)
         except Cancelled:
             return None
         finally:
@@ -217,21 +222,24 @@ class Runtime:
         """
         if not self._contexts.can_rewind:
             raise UserError(f"{self.target.name} cannot take tokens back", "it writes without speculation")
+        if not self._contexts.can_branch:
+            request = replace(request, step_widths=(1,))
         with self._contexts.at_work():
-            return self._engine.time_calls(request)
+            return time_calls(*self._engine.alone(together=request.together), request)
 
     def trace(self, asked: TraceRequest) -> TraceSegment:
-        """Decode one answer plainly and tell what both models thought before each token.
-
-        Raises `ContextFullError`, and `Cancelled` after `cancel`.
-        """
+        """Decode one answer plainly and tell what both models thought before each token."""
         request = asked.request
         with self._contexts.at_work():
             prompt = self._prompt(request)
             params = DecodeParams(
                 request.sampling, "rejection", 0, self._limit(request), self._target_model.end_tokens
             )
-            return self._engine.trace(prompt, params, request.seed, asked.candidates)
+            try:
+                tracer = Tracer(*self._engine.alone(together=False), asked.candidates)
+                return tracer.trace(prompt, params, request.seed)
+            finally:
+                self._engine.forget()
 
     def memory(self) -> tuple[DeviceMemory, ...]:
         """Return the memory of every device that holds a part of these models; the processor is the last."""

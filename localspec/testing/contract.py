@@ -17,8 +17,7 @@ from localspec.decoding.loop import DecodeParams, Round
 from localspec.decoding.policy import CostCurve, LatencyModel
 from localspec.decoding.sampling import distribution
 from localspec.errors import Cancelled
-from localspec.testing.fake import FakeModel
-from localspec.testing.paced import Hold, Pacing
+from localspec.testing.fake import FakeModel, Hold, Pacing
 from localspec.types import Distribution, DraftOrigin, EngineSettings, Mode, Sampling
 
 GREEDY = Sampling(temperature=0.0)

@@ -17,7 +17,7 @@ from pathlib import Path
 from localspec.decoding.measurements import CallCosts, Costs, Overhead, Trace, TraceRequest
 from localspec.demo import bundled_pair, prompts
 from localspec.inference.runtime import Runtime
-from localspec.testing.paced import Pacing
+from localspec.testing.fake import Pacing
 from localspec.tuning.costs import fit, measure, real_rounds
 from localspec.tuning.simulator.simulator import Simulator
 from localspec.types import (

@@ -23,7 +23,7 @@ from localspec.decoding.drafters.proposer import Proposal
 from localspec.decoding.policy import CostCurve, LatencyModel, SpeculationPolicy
 from localspec.testing import contract
 from localspec.testing.contract import PLAIN, SIGNIFICANT
-from localspec.testing.paced import Hold, Pacing
+from localspec.testing.fake import Hold, Pacing
 from localspec.types import Distribution, Draft, DraftOrigin, EngineSettings
 
 SD = EngineSettings(mode="sd", draft_length=1, min_confidence=0.0, fallback="ngram")

@@ -11,8 +11,7 @@ from localspec.decoding.measurements import CostRequest
 from localspec.decoding.model import Rows
 from localspec.decoding.policy import LatencyModel
 from localspec.errors import Cancelled, EngineError
-from localspec.testing.fake import FakeModel
-from localspec.testing.paced import Pacing
+from localspec.testing.fake import FakeModel, Pacing
 from tests.decoding.toys import PATIENCE_S
 
 

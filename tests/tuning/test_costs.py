@@ -13,7 +13,7 @@ import pytest
 
 from localspec.decoding.measurements import CallCosts, CostRequest, Costs, Overhead
 from localspec.inference.interface import TunableModels
-from localspec.testing.paced import Pacing
+from localspec.testing.fake import Pacing
 from localspec.tuning.costs import keep_costs, measure, recall_costs
 from localspec.types import ModelInfo, ModelOptions
 from tests.paced_pair import open_paced

@@ -13,7 +13,7 @@ import pytest
 from localspec.decoding.measurements import CallCosts, Costs, Overhead
 from localspec.errors import Cancelled
 from localspec.inference.interface import OpenModels
-from localspec.testing.paced import Pacing
+from localspec.testing.fake import Pacing
 from localspec.tuning.costs import RealRound, fit, measure, real_rounds
 from localspec.tuning.simulator.call_times import Timing
 from localspec.types import (

@@ -94,7 +94,7 @@ def estimate(
     """
     assignments = _assignments(shape, request)
     last = request.split.devices[-1] if request.split.devices else PROCESSOR
-    graph = _Graph(shape, request)
+    inputs, inside, output = _graph(shape, request)
     needs = []
     for device, layers in assignments.items():
         has_output, on_processor = device == last, device == PROCESSOR
@@ -104,7 +104,9 @@ def estimate(
         if on_processor:
             weights += 0 if has_output and shape.tied else shape.input_bytes
         cache = sum(_cache_bytes(layer, shape, request, whole_windows=whole_windows) for layer in layers)
-        compute = graph.bytes(has_layers=bool(layers), has_output=has_output, on_processor=on_processor)
+        compute = max(inputs * on_processor, inside * bool(layers), output * has_output)
+        if on_processor:  # which holds the logits of all others, too
+            compute += logits_bytes(shape.vocabulary, request.sequences)
         needs.append(DeviceNeed(device, weights, cache, compute))
     return tuple(needs)
 
@@ -147,56 +149,31 @@ def _cache_bytes(layer: LayerShape, shape: ModelShape, request: MemoryRequest, *
     return held * per_cell + request.sequences * layer.state_bytes
 
 
-class _Graph:
-    """The widest places of a graph that reads one micro-batch; widths are floats per token."""
+def _graph(shape: ModelShape, request: MemoryRequest) -> tuple[int, int, int]:
+    """Return what reading a micro-batch takes: of its inputs, and at the widest inside and after the layers.
 
-    def __init__(self, shape: ModelShape, request: MemoryRequest) -> None:
-        self._shape = shape
-        self._flash = request.flash_attention is not False
-        self._outputs = max(ROWS, request.sequences)
-        self._cells = cells(request)
-        sequences = request.sequences
-        # llama.cpp plans with as many tokens for one sequence as for another
-        self._tokens = -(-min(request.micro_batch, self._cells) // sequences) * sequences
-        kinds = {layer.window is not None for layer in shape.layers if layer.key_values}
-        self._mask = len(kinds) * self._cells * (_HALF if self._flash else _FLOAT)  # per token
-
-    def bytes(self, *, has_layers: bool, has_output: bool, on_processor: bool) -> int:
-        """Return what a device sets aside; the processor also for the inputs and logits of all others."""
-        shape, tokens = self._shape, self._tokens
-        inputs = tokens * (self._mask + _FLOAT * shape.width + _PER_TOKEN)
-        size = inputs if on_processor else 0
-        if has_layers:
-            size = max(size, self._attention(), self._feed_forward())
-        if has_output:
-            size = max(size, self._output())
-        return size + (logits_bytes(shape.vocabulary, self._outputs) if on_processor else 0)
-
-    def _attention(self) -> int:
-        shape = self._shape
-        cached = max((layer.key_values + layer.value_values for layer in shape.layers), default=0)
-        queries = shape.attention_width or shape.width
-        if self._flash:
-            return self._layer(2 * queries + cached + 2.5 * shape.width)
-        scores = shape.heads * self._cells if cached else 0
-        return self._layer(scores + 3 * queries + cached + 2 * shape.width)
-
-    def _feed_forward(self) -> int:
-        shape = self._shape
-        dense = 0 if shape.experts_used else shape.feed_forward
-        inner = max(dense, shape.experts_used * shape.expert_feed_forward)
-        queries = shape.attention_width or shape.width
-        return self._layer(3 * inner + 3 * shape.width + queries)
-
-    def _layer(self, width: float) -> int:
-        return self._tokens * int(self._mask + _FLOAT * width + _PER_TOKEN)
-
-    def _output(self) -> int:
-        shape, rows = self._shape, min(self._tokens, self._outputs)
-        size = rows * _FLOAT * (shape.vocabulary + shape.width) + self._tokens * _FLOAT * shape.width
-        if shape.experts_used:  # what the last layer's experts leave is too scattered to hold the logits
-            size += self._tokens * self._mask + rows * _FLOAT * shape.experts_used * shape.width
-        return size
+    Widths are floats per token.
+    """
+    flash, sequences, kept = request.flash_attention is not False, request.sequences, cells(request)
+    # llama.cpp plans with as many tokens for one sequence as for another
+    tokens = -(-min(request.micro_batch, kept) // sequences) * sequences
+    kinds = {layer.window is not None for layer in shape.layers if layer.key_values}
+    mask = len(kinds) * kept * (_HALF if flash else _FLOAT)  # per token
+    cached = max((layer.key_values + layer.value_values for layer in shape.layers), default=0)
+    queries = shape.attention_width or shape.width
+    if flash:
+        attention = 2 * queries + cached + 2.5 * shape.width
+    else:
+        attention = (shape.heads * kept if cached else 0) + 3 * queries + cached + 2 * shape.width
+    dense = 0 if shape.experts_used else shape.feed_forward
+    inner = max(dense, shape.experts_used * shape.expert_feed_forward)
+    feed_forward = 3 * inner + 3 * shape.width + queries
+    rows = min(tokens, max(ROWS, sequences))
+    output = rows * _FLOAT * (shape.vocabulary + shape.width) + tokens * _FLOAT * shape.width
+    if shape.experts_used:  # what the last layer's experts leave is too scattered to hold the logits
+        output += tokens * mask + rows * _FLOAT * shape.experts_used * shape.width
+    inputs = tokens * (mask + _FLOAT * shape.width + _PER_TOKEN)
+    return inputs, tokens * int(mask + _FLOAT * max(attention, feed_forward) + _PER_TOKEN), output
 
 
 def context_size(asked: int, trained: int) -> int:

@@ -29,7 +29,6 @@ from localspec.inference.worker.wire import (
     Failure,
     LogLine,
     Opened,
-    Opening,
     Reply,
     Request,
     Result,
@@ -103,11 +102,10 @@ class Outbox:
     def _send(self) -> None:
         while True:
             batch = [self._queue.get()]
-            try:
+            with suppress(Empty):
                 while True:
                     batch.append(self._queue.get_nowait())
-            except Empty:
-                self._write(batch)
+            self._write(batch)
 
     def _write(self, batch: list[Reply | LogLine | threading.Event]) -> None:
         items = [item for item in batch if not isinstance(item, threading.Event)]
@@ -218,8 +216,8 @@ class Service:
 
     def _perform(self, job: _Job) -> object:
         call = job.call
-        if isinstance(opening := next(iter(call.arguments), None), Opening):
-            return self._open(job, opening)
+        if call.method == "open":
+            return self._open(job)
         if self._runtime is None:
             raise EngineError("no models are open")
         answer: object = getattr(self._runtime, call.method)(*call.arguments, **call.options)
@@ -229,8 +227,9 @@ class Service:
             self._outbox.put(Event(call.number, event))
         return None
 
-    def _open(self, job: _Job, opening: Opening) -> Opened:
-        tells_log = opening.tells_log  # ours down to the details, or kept from being printed
+    def _open(self, job: _Job) -> Opened:
+        options = dict(job.call.options)
+        tells_log = options.pop("tells_log")  # ours down to the details, or kept from being printed
         logging.getLogger().addHandler(LogSender(self._outbox) if tells_log else logging.NullHandler())
         logging.getLogger("localspec").setLevel(logging.DEBUG if tells_log else logging.WARNING)
         from localspec.inference.runtime import Runtime  # numpy, llama.cpp: 0.3 s, and requests are heard
@@ -244,11 +243,5 @@ class Service:
                 self._outbox.put(Event(job.call.number, fraction))
             return not job.cancelled
 
-        self._runtime = runtime = Runtime.open(
-            opening.target,
-            opening.draft,
-            max_fan_out=opening.max_fan_out,
-            draft_threads=opening.draft_threads,
-            on_progress=on_progress,
-        )
+        self._runtime = runtime = Runtime.open(*job.call.arguments, on_progress=on_progress, **options)
         return runtime.target, runtime.draft, runtime.notes

@@ -30,7 +30,6 @@ from localspec.inference.worker.wire import (
     Failure,
     LogLine,
     Opened,
-    Opening,
     Reply,
     Request,
     Result,
@@ -94,8 +93,9 @@ class Worker:
         """
         process = EngineProcess(on_log)
         try:
-            opening = Opening(target, draft, max_fan_out, draft_threads, on_log is not None)
-            opened = _watched(process.call("open", opening), on_progress)
+            sizes = {"max_fan_out": max_fan_out, "draft_threads": draft_threads}
+            pending = process.call("open", target, draft, tells_log=on_log is not None, **sizes)
+            opened = _watched(pending, on_progress)
         except BaseException:
             process.kill()
             raise
@@ -171,7 +171,7 @@ class Pending:
             if not self._ended:
                 self._process.send(Cancel(self.number))
             # a lost iterator may be collected in the very thread that would bring the end of its call
-            while not self._ended and not self._process.is_reading():
+            while not self._ended and threading.current_thread() is not self._process.reader:
                 with suppress(LocalSpecError):
                     self.next()
         finally:
@@ -194,8 +194,8 @@ class EngineProcess:
         self._writing = threading.RLock()
         self._pending: dict[int, Pending] = {}
         self._end: EngineError | None = None
-        self._reader = threading.Thread(target=self._read, name="localspec-replies", daemon=True)
-        self._reader.start()
+        self.reader = threading.Thread(target=self._read, name="localspec-replies", daemon=True)
+        self.reader.start()
 
     def call(self, method: str, *arguments: object, **options: object) -> Pending:
         """Begin a call; raise `EngineDied` if there is nobody to answer it."""
@@ -222,10 +222,6 @@ class EngineProcess:
         """Stop every call that takes time."""
         for number in list(self._pending):
             self.send(Cancel(number))
-
-    def is_reading(self) -> bool:
-        """Tell whether this is the thread that reads the replies."""
-        return threading.current_thread() is self._reader
 
     def forget(self, number: int) -> None:
         """Drop what still comes for a call."""
@@ -266,7 +262,7 @@ class EngineProcess:
 
     def _release(self) -> None:
         """Join the threads and close their pipes; what somebody else keeps open is left alone."""
-        for thread, stream in ((self._reader, self._replies), (self._output.reader, self._output.stream)):
+        for thread, stream in ((self.reader, self._replies), (self._output.reader, self._output.stream)):
             if _joined(thread):
                 stream.close()
         _joined(self._output.relay)
@@ -294,7 +290,7 @@ class EngineProcess:
             self._ends_within(_DEATH_S)
         self._output.reader.join(_FIRM_S)
         if self._end is None:
-            self._end = EngineDied(explain(self._process.returncode or 0, self._output.last_lines()))
+            self._end = EngineDied(explain(self._process.returncode or 0, self._output.last_lines))
         for pending in list(self._pending.values()):
             pending.replies.put(Failure(pending.number, type(self._end)(*self._end.args)))
         self._output.end()
@@ -345,21 +341,17 @@ class Output:
     def __init__(self, stream: IO[bytes], listener: LogListener | None) -> None:
         self.stream = stream
         self._listener = listener
-        self._last: deque[str] = deque(maxlen=_LINES_KEPT)
+        self.last_lines: deque[str] = deque(maxlen=_LINES_KEPT)  # that were printed
         self._lines: SimpleQueue[LogLine | None] = SimpleQueue()
         self.reader = threading.Thread(target=self._read, name="localspec-output", daemon=True)
         self.relay = threading.Thread(target=self._relay, name="localspec-log", daemon=True)
         self.reader.start()
         self.relay.start()
 
-    def last_lines(self) -> tuple[str, ...]:
-        """Return the last lines that were printed."""
-        return tuple(self._last)
-
     def add(self, raw: bytes) -> None:
         """Take a printed line."""
         if text := raw.decode("utf-8", "replace").rstrip():
-            self._last.append(text)
+            self.last_lines.append(text)
             self.tell(LogLine(logging.WARNING, "output", text))
 
     def tell(self, line: LogLine) -> None:

@@ -6,9 +6,10 @@ The child greets before its first value. Replies travel in lists: what piles up 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from localspec.errors import LocalSpecError
-from localspec.types import GenerationEvent, ModelInfo, ModelOptions
+from localspec.types import GenerationEvent, ModelInfo
 
 ASIDES = frozenset({"count_tokens", "memory"})
 """The methods that are answered at once, while another call is being worked on."""
@@ -23,17 +24,6 @@ class LogLine:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Opening:
-    """What to open, the argument of `open`; `tells_log` asks for log lines."""
-
-    target: ModelOptions
-    draft: ModelOptions | None
-    max_fan_out: int
-    draft_threads: int | None
-    tells_log: bool
-
-
 Opened = tuple[ModelInfo, ModelInfo | None, tuple[str, ...]]
 """The target, the draft model and notes about them: the result of `open`."""
 
@@ -43,9 +33,9 @@ class Call:
     """Something to do; the replies bear the same number."""
 
     number: int
-    method: str  # of open models
-    arguments: tuple[object, ...]
-    options: dict[str, object] = field(default_factory=dict)
+    method: str  # of open models, or `open`, which also takes whether log lines are asked for
+    arguments: tuple[Any, ...]
+    options: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,7 +95,7 @@ def test_of_much_that_is_printed_the_last_is_kept_in_pieces_of_a_sensible_size()
     output.relay.join()
     assert max(len(line.text) for line in told) <= 2**16
     assert [line.text for line in told][-1000:] == [f"line {number}" for number in range(1000)]
-    assert output.last_lines() == tuple(f"line {number}" for number in range(900, 1000))
+    assert list(output.last_lines) == [f"line {number}" for number in range(900, 1000)]
 
 
 def test_an_error_is_sent_before_native_code_can_end_the_process() -> None:
