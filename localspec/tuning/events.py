@@ -137,14 +137,8 @@ class LoadOptionsChosen:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class TaskDone:
-    """A task is tuned, and its settings are kept."""
-
-    result: TaskResult
-
-
-TuneEvent = StageBegan | StageProgress | BestSoFar | LoadOptionsChosen | TaskDone
+TuneEvent = StageBegan | StageProgress | BestSoFar | LoadOptionsChosen | TaskResult
+"""A result says that its task is tuned, and its settings are kept."""
 
 
 @dataclass(slots=True)
@@ -236,8 +230,8 @@ class TuneProgress:
                 self.workplace = event
                 if self.current is not None and self.current.stage == "machine":
                     return self.end_stage(now_s)
-            case TaskDone(result):
-                self.of(result.task).result = result
+            case TaskResult(task):
+                self.of(task).result = event
                 return self.end_stage(now_s)
             case _:
                 assert_never(event)

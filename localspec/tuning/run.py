@@ -37,7 +37,6 @@ from localspec.tuning.events import (
     Stage,
     StageBegan,
     StageProgress,
-    TaskDone,
     TaskResult,
     TuneEvent,
 )
@@ -141,7 +140,7 @@ class TuningRun:
                     self.folder.keep(result)
                     tuned_settings.keep(self._identity, _summary(result))
                     self.keep(self.state.having(replace(self.state.of(profile.task), done=True)))
-                yield TaskDone(result)
+                yield result
         self.keep(replace(self.state, complete=all(state.done for state in self.state.tasks)))
 
     def _choose_load_options(self) -> Generator[TuneEvent, None, LoadOptions]:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from localspec.errors import Cancelled, LocalSpecError
 from localspec.tuning.events import SettingsCandidate
-from localspec.tuning.report.data import LandscapeCell
+from localspec.tuning.report.data import Place
 from localspec.tuning.space import (
     Space,
     canonical,
@@ -307,12 +307,12 @@ def predicted(tried: Iterable[Tried], settings: EngineSettings, space: Space) ->
     return next((each.tokens_per_s for each in tried if each.settings == wanted), None)
 
 
-def landscape(tried: Iterable[Tried]) -> tuple[LandscapeCell, ...]:
+def landscape(tried: Iterable[Tried]) -> tuple[tuple[Place, float], ...]:
     """Return the best value for each draft length and fan-out budget, 0 for speculating without one.
 
     Where all trials were left early it is the value on the share of the trace that they saw.
     """
-    cells: dict[tuple[int, int], tuple[bool, float]] = {}
+    cells: dict[Place, tuple[bool, float]] = {}
     for each in tried:
         settings = each.settings
         if each.failure or settings.mode not in ("sd", "ssd"):
@@ -320,7 +320,7 @@ def landscape(tried: Iterable[Tried]) -> tuple[LandscapeCell, ...]:
         place = settings.draft_length, settings.fan_out_budget if settings.mode == "ssd" else 0
         value = each.tokens_per_s is not None, each.estimate
         cells[place] = max(value, cells.get(place, value))
-    return tuple(LandscapeCell(*place, estimate) for place, (_, estimate) in sorted(cells.items()))
+    return tuple((place, estimate) for place, (_, estimate) in sorted(cells.items()))
 
 
 def importance(tried: Sequence[Tried], space: Space) -> tuple[tuple[str, float], ...]:

@@ -51,12 +51,11 @@ class Glyphs:
     levels: str = "▁▂▃▄▅▆▇█"
     done: str = "✓"
     running: str = "▸"
-    waiting: str = "·"
     times: str = "×"
 
 
 UNICODE = Glyphs()
-ASCII = Glyphs("#", ".", "_.-=+*%#", "+", ">", ".", "x")
+ASCII = Glyphs("#", ".", "_.-=+*%#", "+", ">", "x")
 
 
 def glyphs(encoding: str | None) -> Glyphs:

@@ -13,7 +13,6 @@ from localspec.tuning.events import (
     LoadOptionsChosen,
     StageBegan,
     StageProgress,
-    TaskDone,
     TaskResult,
     TuneEvent,
 )
@@ -63,7 +62,7 @@ def task(name: TaskType, *, pays: bool = True, trials: int = 20) -> Iterator[Tun
     yield StageBegan("confirm", name, 12)
     yield BestSoFar(name, SSD, 84.0, around(85.2, 3.0))
     yield StageProgress("confirm", name, 12, 12, 40.0)
-    yield TaskDone(result(name, pays=pays))
+    yield result(name, pays=pays)
 
 
 def whole() -> Iterator[TuneEvent]:

@@ -17,7 +17,7 @@ from localspec.tuning.events import (
     RankCurve,
     TaskResult,
 )
-from localspec.tuning.report.data import LandscapeCell, ReportInput, ReportModel, TaskReport
+from localspec.tuning.report.data import ReportInput, ReportModel, TaskReport
 from localspec.types import EngineSettings, Interval, TaskType
 
 CODING = EngineSettings("ssd", 5, 12, "best-first", 0.85, 0.7, "rejection")
@@ -75,8 +75,9 @@ def _task(
     top = max(contender.rate.value for contender in contenders)
     budgets = (0, 2, 4, 6, 8, 12, 16, 24)
     landscape = tuple(
-        LandscapeCell(
-            k, budget, top * (1 - 0.03 * abs(k - settings.draft_length) - 0.004 * abs(budget - 12)) - 0.1 * k
+        (
+            (k, budget),
+            top * (1 - 0.03 * abs(k - settings.draft_length) - 0.004 * abs(budget - 12)) - 0.1 * k,
         )
         for k in range(1, 9)
         for budget in budgets

@@ -16,7 +16,7 @@ from localspec.errors import UserError
 from localspec.storage import tuned_settings
 from localspec.storage.profiles import TuningPrompts
 from localspec.storage.tuned_settings import LoadOptions
-from localspec.tuning.events import StageBegan, StageProgress, TaskDone, TaskResult, TuneEvent
+from localspec.tuning.events import StageBegan, StageProgress, TaskResult, TuneEvent
 from localspec.tuning.load_options import MachineLimits
 from localspec.tuning.plan import TASK_S, TunePlan
 from localspec.tuning.report.gather import gather
@@ -35,9 +35,9 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def closed_after_the_first_task(plan: TunePlan) -> TaskResult:
     """Stop a run when its first task is done."""
     run = run_of(plan).events()
-    first = next(event for event in run if isinstance(event, TaskDone))
+    first = next(event for event in run if isinstance(event, TaskResult))
     run.close()  # type: ignore[attr-defined]  # a generator, as nobody else need know
-    return first.result
+    return first
 
 
 def test_what_was_done_under_another_placement_is_not_taken_for_done(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import pytest
 from localspec.decoding.measurements import CallCosts, Costs
 from localspec.errors import StoreError
 from localspec.tuning.events import ConfirmedContender, RankCurve, TaskResult
-from localspec.tuning.report.data import LandscapeCell, ReportInput, TaskReport
+from localspec.tuning.report.data import ReportInput, TaskReport
 from localspec.tuning.report.page import render, write_report
 from localspec.tuning.words import fixed, milliseconds, parameters, percent
 from localspec.types import EngineSettings, Interval
@@ -258,7 +258,7 @@ def test_values_that_are_no_numbers_never_reach_a_drawing() -> None:
         result,
         hit_rates=((1, nan), (0, 0.5), (4, 0.7)),
         history=(nan, None, inf, 3.0),
-        landscape=(LandscapeCell(1, 1, nan), LandscapeCell(2, 4, 7.0)),
+        landscape=(((1, 1), nan), ((2, 4), 7.0)),
         importance=(("mode", nan), ("acceptance", 1.0)),
     )
     calls = CallCosts(0, together=False, verify=((1, nan), (2, 0.1)), step=((1, inf),), drift=inf)

@@ -11,7 +11,6 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from localspec.tuning.events import ConfirmedContender
-from localspec.tuning.report.data import LandscapeCell
 from localspec.tuning.report.svg import (
     Axis,
     Chart,
@@ -141,15 +140,15 @@ def test_shares_are_told_and_drawn() -> None:
     assert most == pytest.approx(8 * few)
 
 
-def heatmap(cells: Sequence[LandscapeCell], ring: LandscapeCell | None) -> str:
-    values = [cell.tokens_per_s for cell in cells]
+def heatmap(cells: Sequence[tuple[tuple[int, int], float]], ring: tuple[int, int] | None) -> str:
+    values = [value for _, value in cells]
     ends = {"low": min(values), "high": max(values)}
     return drawn("heatmap", key="key", title="Field", cells=cells, ring=ring, **ends)
 
 
 def test_a_heatmap_shows_every_cell_and_one_ring() -> None:
-    cells = [LandscapeCell(1, 2, 10.0), LandscapeCell(2, 2, 20.0)]
-    drawing = heatmap(cells, ring=cells[1])
+    cells = [((1, 2), 10.0), ((2, 2), 20.0)]
+    drawing = heatmap(cells, ring=(2, 2))
     boxes = [each.get("class") for each in parsed(drawing).iter("rect")]
     assert titles(drawing) == [
         "draft length 1, budget 2: 10.0 tokens/s",
@@ -159,7 +158,7 @@ def test_a_heatmap_shows_every_cell_and_one_ring() -> None:
 
 
 def test_a_heatmap_of_equal_cells_can_be_drawn() -> None:
-    cells = [LandscapeCell(1, 2, 10.0), LandscapeCell(2, 2, 10.0)]
+    cells = [((1, 2), 10.0), ((2, 2), 10.0)]
     boxes = [each.get("class") for each in parsed(heatmap(cells, None)).iter("rect")]
     assert len(set(boxes)) == 1
 

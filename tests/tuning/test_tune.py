@@ -25,7 +25,6 @@ from localspec.tuning.events import (
     Stage,
     StageBegan,
     StageProgress,
-    TaskDone,
     TaskResult,
     TuneEvent,
 )
@@ -86,7 +85,7 @@ def identity(plan: TunePlan) -> Identity:
 
 
 def results(events: Iterator[TuneEvent]) -> list[TaskResult]:
-    return [event.result for event in events if isinstance(event, TaskDone)]
+    return [event for event in events if isinstance(event, TaskResult)]
 
 
 def test_every_stage_of_every_task_is_told_in_its_order(tmp_path: Path) -> None:
@@ -162,7 +161,7 @@ def test_a_report_is_gathered_from_what_a_run_left(tmp_path: Path) -> None:
     assert len(task.history) == result.trials
     rates = [rate for _, rate in task.hit_rates]
     assert 0 < rates[0] < rates[-1] <= 1
-    assert max(cell.tokens_per_s for cell in task.landscape) == pytest.approx(max(filter(None, task.history)))
+    assert max(rate for _, rate in task.landscape) == pytest.approx(max(filter(None, task.history)))
     assert f"{result.winner.rate.value:.0f}" in render(found)
 
 
@@ -213,12 +212,12 @@ def test_a_run_goes_on_by_the_costs_that_it_began_with(
 def test_a_finished_task_is_not_tuned_again_when_the_run_goes_on(tmp_path: Path) -> None:
     plan = planned(tmp_path, "coding", "writing")
     run = run_of(plan).events()
-    first = next(event for event in run if isinstance(event, TaskDone))
+    first = next(event for event in run if isinstance(event, TaskResult))
     run.close()  # type: ignore[attr-defined]
     events = list(run_of(replace(plan, resume=True)).events())
     began = [event.task for event in events if isinstance(event, StageBegan) and event.task]
     assert set(began) == {"writing"}
-    assert results(iter(events))[0] == first.result
+    assert results(iter(events))[0] == first
 
 
 def test_models_that_die_again_and_again_end_the_run_and_lose_nothing(tmp_path: Path) -> None:

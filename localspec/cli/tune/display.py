@@ -16,7 +16,6 @@ from localspec.tuning.events import (
     LoadOptionsChosen,
     StageBegan,
     StageStatus,
-    TaskDone,
     TaskResult,
     TaskStatus,
     TuneEvent,
@@ -63,8 +62,8 @@ def lasting(
         case LoadOptionsChosen():
             yield f"  {attempts_words(event)}; {load_options_words(event.workplace)}"
             yield f"  {event.reason}"
-        case TaskDone(result):
-            yield result_words(result, with_)
+        case TaskResult():
+            yield result_words(event, with_)
 
 
 def stage_began(event: StageBegan) -> str:

@@ -8,6 +8,9 @@ from datetime import datetime
 from localspec.decoding.measurements import Costs
 from localspec.tuning.events import LoadOptionsChosen, TaskResult
 
+Place = tuple[int, int]
+"""A draft length and a fan-out budget, which is 0 without one."""
+
 
 @dataclass(frozen=True, slots=True)
 class ReportModel:
@@ -20,30 +23,19 @@ class ReportModel:
 
 
 @dataclass(frozen=True, slots=True)
-class LandscapeCell:
-    """The best simulated tokens per second of any settings with this draft length and fan-out budget.
-
-    Budget 0 is speculation without preparing ahead.
-    """
-
-    draft_length: int
-    budget: int
-    tokens_per_s: float
-
-
-@dataclass(frozen=True, slots=True)
 class TaskReport:
     """A task's result and what the study saw on the way to it; what was not done stays empty.
 
     `hit_rates` are simulated: (budget, share of rounds whose draft was prepared). `history` holds the
-    simulated tokens per second of the trials in their order, None for one that failed or was pruned.
+    simulated tokens per second of the trials in their order, None for one that failed or was pruned;
+    `landscape` the best of any settings at a place.
     `importance` names parameters, with shares that sum to about 1.
     """
 
     result: TaskResult
     hit_rates: tuple[tuple[int, float], ...] = ()
     history: tuple[float | None, ...] = ()
-    landscape: tuple[LandscapeCell, ...] = ()
+    landscape: tuple[tuple[Place, float], ...] = ()
     importance: tuple[tuple[str, float], ...] = ()
 
 

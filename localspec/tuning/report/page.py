@@ -1,31 +1,27 @@
-"""The page of the tuning report: what `page.html.j2` shows beside the figures."""
+"""The page of the tuning report: what its templates show beside what the tuner found."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from math import inf, isfinite, log, nan
 from pathlib import Path
+from statistics import correlation, median
+
+import numpy as np
 
 from localspec.storage.paths import write_atomically
-from localspec.tuning.events import ConfirmedContender, TaskResult
-from localspec.tuning.report.data import ReportInput
-from localspec.tuning.report.figures import (
-    agreement,
-    best_so_far,
-    lowest,
-    mean_hits,
-    nearest,
-    power_law,
-    told_ranks,
-)
-from localspec.tuning.report.svg import FOLDER, rendered
+from localspec.tuning.events import ConfirmedContender, DraftCalibration, RankCurve, TaskResult
+from localspec.tuning.report.data import Place, ReportInput
+from localspec.tuning.report.svg import FOLDER, Mark, Point, finite, rendered
+from localspec.types import EngineSettings
 
 DRIFT = 0.05  # more than this is told at the top
-_COMPUTED = agreement, best_so_far, lowest, mean_hits, nearest, power_law, told_ranks
+_MOST_ACCEPTED = 8  # numbers of accepted tokens that are told one by one
 
 
 def render(given: ReportInput) -> str:
     """Return the report as HTML with inline style and inline SVG, nothing to fetch and nothing to run."""
+    computed = agreement, best_so_far, lowest, mean_hits, nearest, power_law, told_ranks
     return rendered(
         FOLDER / "page.html.j2",
         given=given,
@@ -34,7 +30,7 @@ def render(given: ReportInput) -> str:
         drifts=list(_drifts(given)),
         is_doubtful=lambda drift: _doubt(drift) > DRIFT,
         named=_named,
-        **{each.__name__: each for each in _COMPUTED},
+        **{each.__name__: each for each in computed},
     )
 
 
@@ -86,3 +82,71 @@ def _drifts(given: ReportInput) -> Iterator[tuple[str, float]]:
 
 def _doubt(drift: float) -> float:
     return abs(log(drift)) if 0 < drift < inf else inf
+
+
+def lowest(calibration: DraftCalibration) -> Mark | None:
+    """Return the mark at the draft temperature that fits best, None where none can be drawn."""
+    kept = sorted(finite(calibration.divergence))
+    if not kept:
+        return None
+    best = calibration.draft_temperature
+    height = np.interp(best, [x for x, _ in kept], [y for _, y in kept])
+    return Mark(best, float(height), f"lowest at {best:.2f}", lift=52)
+
+
+def told_ranks(ranks: RankCurve) -> list[tuple[int, int, tuple[float, ...]]]:
+    """Return what is told one by one: numbers of accepted tokens, how often they were seen, and hit rates."""
+    seen = zip(range(_MOST_ACCEPTED + 1), ranks.counts, ranks.hits, strict=False)
+    return [each for each in seen if each[1] > 0]
+
+
+def mean_hits(ranks: RankCurve) -> tuple[Point, ...]:
+    """Return the hit rate by fan-out over all numbers of accepted tokens, weighted by what was seen."""
+    points = []
+    for rank in range(max((len(hits) for hits in ranks.hits), default=0)):
+        told = [(n, h[rank]) for n, h in zip(ranks.counts, ranks.hits, strict=False) if rank < len(h)]
+        seen = [(n, share) for n, share in told if n > 0 and isfinite(share)]
+        if seen:
+            points.append((rank + 1.0, sum(n * share for n, share in seen) / sum(n for n, _ in seen)))
+    return tuple(points)
+
+
+def power_law(ranks: RankCurve, mean: Sequence[Point]) -> list[Point]:
+    """Return the fitted hit rates as far as there are means."""
+    steps = [mean[-1][0] ** (step / 24) for step in range(25)]
+    return [(x, max(0.0, 1 - ranks.scale * x**-ranks.exponent)) for x in steps]
+
+
+def nearest(places: Iterable[Place], settings: EngineSettings) -> tuple[Place | None, bool]:
+    """Return the place closest to settings with a draft model, and whether it is exactly theirs."""
+    length, budget = settings.draft_length, settings.fan_out_budget if settings.mode == "ssd" else 0
+    some = [place for place in places if (place[1] > 0) == (budget > 0) and settings.mode in {"sd", "ssd"}]
+    found = min(some, key=lambda place: (abs(place[0] - length), abs(place[1] - budget)), default=None)
+    return found, found == (length, budget)
+
+
+def best_so_far(trials: Sequence[Point], last: int) -> tuple[Point, ...]:
+    """Return the corners of the line that rises with every better trial."""
+    corners: list[Point] = []
+    for at, rate in trials:
+        if not corners or rate > corners[-1][1]:
+            corners += [(at, corners[-1][1] if corners else rate), (at, rate)]
+    return (*corners, (float(last), corners[-1][1])) if corners else ()
+
+
+def agreement(points: Sequence[Point]) -> str:
+    """Return how well predictions agree with what was measured."""
+    points = [point for point in points if point[1] > 0]
+    if not points:
+        return ""
+    errors = [abs(predicted / measured - 1) for predicted, measured in points]
+    said = f"{len(points)} settings: median error {median(errors):.1%}, largest {max(errors):.1%}"
+    ranks = [_order(side) for side in zip(*points, strict=True)]
+    if len(points) < 5 or any(len(set(each)) == 1 for each in ranks):
+        return said + "."
+    return f"{said}, rank correlation {correlation(*ranks):.2f}."
+
+
+def _order(values: Sequence[float]) -> list[float]:
+    ordered = sorted(values)
+    return [ordered.index(value) + (ordered.count(value) - 1) / 2 for value in values]
