@@ -9,12 +9,11 @@ from textual import on
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.message import Message
-from textual.widgets import Button, Static
+from textual.widgets import Button, Static, TextArea
 
 from localspec.chat.commands import Completion, complete
 from localspec_tui.widgets.composer.composer import (
     Composer,
-    DraftChanged,
     PromptEntered,
     QueuedPromptRemoved,
     QueuedPromptTaken,
@@ -39,6 +38,7 @@ class ComposerHost(App[None]):
     def __init__(self) -> None:
         super().__init__()
         self.heard: list[Message] = []
+        self.drafts: list[str] = []
         self.did: list[str] = []
 
     def compose(self) -> ComposeResult:
@@ -62,11 +62,14 @@ class ComposerHost(App[None]):
         return [message.text for message in self.heard if isinstance(message, PromptEntered)]
 
     @on(PromptEntered)
-    @on(DraftChanged)
     @on(QueuedPromptTaken)
     @on(QueuedPromptRemoved)
     def hear(self, message: Message) -> None:
         self.heard.append(message)
+
+    @on(TextArea.Changed)
+    def hear_draft(self) -> None:
+        self.drafts.append(self.composer.text)
 
     def action_search(self) -> None:
         self.did.append("search")

@@ -6,7 +6,6 @@ from textual.widgets import TextArea
 
 from localspec_tui.widgets.composer.composer import (
     Completions,
-    DraftChanged,
     QueuedPromptRemoved,
     QueuedPromptTaken,
     QueueStrip,
@@ -73,7 +72,7 @@ async def test_the_draft_is_told_and_can_be_set() -> None:
     app = ComposerHost()
     async with app.run_test() as pilot:
         await pilot.press("a")
-        assert app.heard == [DraftChanged("a")]
+        assert app.drafts == ["a"]
         app.composer.text = "kept\r\ndraft"
         await pilot.pause()
         assert app.composer.text == "kept\ndraft"

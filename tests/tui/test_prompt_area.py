@@ -4,7 +4,6 @@ import pytest
 from textual import events
 from textual._xterm_parser import XTermParser
 
-from localspec_tui.widgets.composer.composer import DraftChanged
 from localspec_tui.widgets.composer.prompt_area import FOLD_FROM, PastedTexts
 from tests.tui.composer_host import ComposerHost
 
@@ -64,7 +63,7 @@ async def test_a_huge_paste_is_folded_and_sent_whole() -> None:
         await pilot.press("b")
         assert app.area.text == "a[pasted text 1: 2 lines]b"
         assert app.composer.text == f"a{huge}b"
-        assert app.heard[-1] == DraftChanged(f"a{huge}b")
+        assert app.drafts[-1] == f"a{huge}b"
         await pilot.press("enter")
         assert app.sent == [f"a{huge}b"]
 

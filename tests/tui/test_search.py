@@ -7,11 +7,11 @@ import pytest
 from textual._xterm_parser import XTermParser
 from textual.app import App
 from textual.content import Content
-from textual.widgets import Static
+from textual.widgets import OptionList, Static
 
 from localspec.chat.messages import ChatInfo, SearchHit
 from localspec.errors import StoreError
-from localspec_tui.screens.search import Hits, Search, SearchScreen
+from localspec_tui.screens.search import Search, SearchScreen
 from localspec_tui.widgets.sidebar import ChatPicked
 from tests.tui.settled import settled
 from tests.tui.styled import STYLES
@@ -54,8 +54,8 @@ class Host(App[None]):
         )
 
     @property
-    def hits(self) -> Hits:
-        return self.screen.query_one(Hits)
+    def hits(self) -> OptionList:
+        return self.screen.query_one(OptionList)
 
     @property
     def lines(self) -> list[str]:
@@ -195,7 +195,7 @@ async def test_a_click_opens() -> None:
     app = Host()
     async with app.run_test() as pilot:
         await settled(pilot)
-        await pilot.click(Hits, offset=(5, 1))
+        await pilot.click(OptionList, offset=(5, 1))
         await pilot.pause()
         assert app.results == [ChatPicked(2, None)]
 

@@ -7,7 +7,7 @@ import tomllib
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar
 
 from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
@@ -22,9 +22,6 @@ from localspec_tui.screens.chat.pane import Log
 from localspec_tui.screens.chat.screen import ChatScreen
 
 DEFAULT_THEME = "localspec-dark"
-_YOUNG: Final = 10_000
-_MIDDLE: Final = 5
-_OLD: Final = 100
 
 
 def collect_rarely() -> None:
@@ -34,7 +31,7 @@ def collect_rarely() -> None:
     """
     gc.collect()
     gc.freeze()
-    gc.set_threshold(_YOUNG, _MIDDLE, _OLD)
+    gc.set_threshold(10_000, 5, 100)
 
 
 class LocalSpecApp(App[int]):

@@ -33,10 +33,6 @@ class Words(Input):
         await take_key(event, self.screen, self)
 
 
-class Hits(OptionList, can_focus=False):
-    """What was found; the input keeps the focus."""
-
-
 class SearchScreen(ModalScreen[ChatPicked | None]):
     """Search, and return what is to be opened.
 
@@ -57,7 +53,8 @@ class SearchScreen(ModalScreen[ChatPicked | None]):
         self._lookup = Lookup(self, search, self._show, self._show_failure, PAUSE_S)
         self._today = today
         self._words = Words(words, placeholder="Search all chats", id="words", compact=True)
-        self._list = Hits(id="hits", markup=False)
+        self._list = OptionList(id="hits", markup=False)
+        self._list.can_focus = False  # the input keeps it
         self._note = Static(id="note", markup=False)
         self._found: tuple[SearchHit, ...] = ()
         self._found_for: str | None = None
@@ -114,10 +111,8 @@ class SearchScreen(ModalScreen[ChatPicked | None]):
 
     def action_move(self, step: int) -> None:
         """Go to the next hit in a direction."""
-        if step < 0:
-            self._list.action_cursor_up()
-        else:
-            self._list.action_cursor_down()
+        if self._list.highlighted is not None:
+            self._list.highlighted = (self._list.highlighted + step) % len(self._found)
 
     def action_page(self, step: int) -> None:
         """Go a page in a direction."""

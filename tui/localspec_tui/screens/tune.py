@@ -136,9 +136,9 @@ class TuneScreen(ModalScreen[None]):
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (72, "-wide")]  # noqa: RUF012 - an instance attribute in Textual
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "begin", "Begin, close at the end", priority=True, id="tune.begin"),
-        Binding("q", "quick", "Tune quickly", id="tune.quick"),
-        Binding("r", "resume", "Go on with a stopped run", id="tune.resume"),
+        Binding("enter", "enter", "Begin, close at the end", priority=True, id="tune.begin"),
+        Binding("q", "begin(True)", "Tune quickly", id="tune.quick"),
+        Binding("r", "begin(False, True)", "Go on with a stopped run", id="tune.resume"),
         Binding("escape,ctrl+c", "leave", "Stop, then close", priority=True, id="tune.leave"),
     ]
 
@@ -173,15 +173,9 @@ class TuneScreen(ModalScreen[None]):
                     id="tune-note",
                 )
                 with Horizontal():
-                    yield Button(
-                        "Begin  Enter",
-                        id="tune-begin",
-                        variant="primary",
-                        compact=True,
-                        action="screen.begin",
-                    )
-                    yield Button("Quick  q", compact=True, action="screen.quick")
-                    yield Button("Go on  r", compact=True, action="screen.resume")
+                    yield Button("Begin  Enter", variant="primary", compact=True, action="screen.begin")
+                    yield Button("Quick  q", compact=True, action="screen.begin(True)")
+                    yield Button("Go on  r", compact=True, action="screen.begin(False, True)")
                     yield Button("Leave  Esc", id="tune-leave", compact=True, action="screen.leave")
             with Vertical(id="tune-run"):
                 yield Static(id="tune-head", markup=False)
@@ -208,22 +202,14 @@ class TuneScreen(ModalScreen[None]):
 
     # --- what the person does ---
 
-    def action_begin(self) -> None:
+    def action_enter(self) -> None:
         """Begin, or do what the focused button says; at the end, close."""
         if self._outcome is not None:
             self.dismiss(None)
-        elif isinstance(self.focused, Button) and self.focused.action != "screen.begin":
+        elif isinstance(self.focused, Button):
             self.focused.press()
         else:
-            self._begin()
-
-    def action_quick(self) -> None:
-        """Tune with less of everything."""
-        self._begin(quick=True)
-
-    def action_resume(self) -> None:
-        """Go on with the run that was stopped."""
-        self._begin(resume=True)
+            self.action_begin()
 
     def action_leave(self) -> None:
         """Stop the run; close where none runs."""
@@ -241,7 +227,8 @@ class TuneScreen(ModalScreen[None]):
 
     # --- the run ---
 
-    def _begin(self, *, quick: bool = False, resume: bool = False) -> None:
+    def action_begin(self, quick: bool = False, resume: bool = False) -> None:
+        """Begin a run, with less of everything if it is to be quick, or go on with one that was stopped."""
         chosen: list[TaskType] = self.query_one(SelectionList).selected
         if self._progress is not None:
             return
@@ -259,13 +246,15 @@ class TuneScreen(ModalScreen[None]):
     async def _run(self, choice: TuneChoice) -> None:
         try:
             await asyncio.to_thread(self._tune, choice)
+            outcome = Content("Tuned; the settings are kept, and mode auto uses them")
         except Cancelled:
             tasks = " ".join(choice.tasks)
-            self._end(Content(f"Stopped; what was found is kept. /tune {tasks}, then r, goes on with it"))
+            outcome = Content(f"Stopped; what was found is kept. /tune {tasks}, then r, goes on with it")
         except Exception as error:  # noqa: BLE001 - the screen tells it
-            self._end(Content.styled(f"Tuning ended: {in_words(error)}", "$text-error"))
-        else:
-            self._end(Content("Tuned; the settings are kept, and mode auto uses them"))
+            outcome = Content.styled(f"Tuning ended: {in_words(error)}", "$text-error")
+        self._look()
+        self._outcome = outcome
+        self._draw()
 
     def _tune(self, choice: TuneChoice) -> None:
         """Belongs to a thread: memory may not do for the chat's models and the tuner's."""
@@ -275,11 +264,6 @@ class TuneScreen(ModalScreen[None]):
         finally:
             self._stop.over()
             self._loader.start()
-
-    def _end(self, outcome: Content) -> None:
-        self._look()
-        self._outcome = outcome
-        self._draw()
 
     def _look(self) -> None:
         """Take in what came since the last time; the clock goes on by itself."""

@@ -21,18 +21,12 @@ from localspec.inference.worker import LogLine
 KEPT = 2000  # lines
 FLUSHES_PER_S = 10
 BATCH = 250  # lines in one flush: some 10 ms of the screen's time
-LEVELS = {
-    logging.DEBUG: "everything",
-    logging.INFO: "information",
-    logging.WARNING: "warnings",
-    logging.ERROR: "errors",
-}
-_NAMES = {
-    logging.DEBUG: "debug",
-    logging.INFO: "info",
-    logging.WARNING: "warning",
-    logging.ERROR: "error",
-    logging.CRITICAL: "fatal",
+_LEVELS = {  # what stands in front of a line, and what is shown from there up
+    logging.DEBUG: ("debug", "everything"),
+    logging.INFO: ("info", "information"),
+    logging.WARNING: ("warning", "warnings"),
+    logging.ERROR: ("error", "errors"),
+    logging.CRITICAL: ("fatal", "errors"),
 }
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]")
 
@@ -109,7 +103,7 @@ class LogPanel(Vertical):
 
     def _show_hint(self) -> None:
         keys = "d everything  i information  w warnings  e errors  y copy"
-        hint = Content.assemble("Showing ", (LEVELS[self._level], "bold"), f"   {keys}")
+        hint = Content.assemble("Showing ", (_LEVELS[self._level][1], "bold"), f"   {keys}")
         self.query_one(".log-panel--hint", Static).update(hint)
 
 
@@ -128,9 +122,9 @@ class _Levels(Highlighter):
 
 def written(line: LogLine) -> str:
     """Return a line of the log as text, safe to show: control characters in their written form."""
-    level = max((known for known in _NAMES if known <= line.level), default=logging.DEBUG)
+    level = max((known for known in _LEVELS if known <= line.level), default=logging.DEBUG)
     text = line.text.rstrip().expandtabs(4)
-    return f"{_NAMES[level]:<8} {_safe(line.name)}: {_safe(text)}"
+    return f"{_LEVELS[level][0]:<8} {_safe(line.name)}: {_safe(text)}"
 
 
 def _safe(text: str) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from textual.widget import Widget
+from textual.worker import Worker
 
 from localspec.errors import LocalSpecError
 
@@ -34,28 +35,24 @@ class Lookup(Generic[Answer]):
         self._failed = failed
         self._pause_s = pause_s
         self._waiting: str | None = None
-        self._running = False
+        self._worker: Worker[None] | None = None
 
     def ask(self, question: str) -> None:
         """Look this question up next, instead of any that still waits."""
         self._waiting = question
-        if not self._running:
-            self._running = True
-            self._owner.run_worker(self._answer_all(), name="lookup", group=f"lookup-{id(self)}")
+        if self._worker is None or self._worker.is_finished:
+            self._worker = self._owner.run_worker(self._answer_all(), name="lookup")
 
     def forget(self) -> None:
         """Drop the question that waits."""
         self._waiting = None
 
     async def _answer_all(self) -> None:
-        try:
-            while self._waiting is not None:
-                await asyncio.sleep(self._pause_s)
-                question, self._waiting = self._waiting, None
-                if question is not None:
-                    await self._answer(question)
-        finally:
-            self._running = False
+        while self._waiting is not None:
+            await asyncio.sleep(self._pause_s)
+            question, self._waiting = self._waiting, None
+            if question is not None:
+                await self._answer(question)
 
     async def _answer(self, question: str) -> None:
         try:

@@ -124,7 +124,7 @@ class ChatList(ScrollView, can_focus=True):
     def __init__(self) -> None:
         super().__init__()
         self._rows: tuple[Row, ...] = ()
-        self._chat_rows: tuple[int, ...] = ()
+        self._chats: dict[int, ChatInfo] = {}  # by row
         self._current: int | None = None
 
     def show(self, rows: Sequence[Row], current: int | None) -> None:
@@ -132,27 +132,19 @@ class ChatList(ScrollView, can_focus=True):
         wanted = current if self.chat is None else self.chat.id
         was_at = self.cursor or 0
         self._rows = tuple(rows)
-        self._chat_rows = tuple(row for row, item in enumerate(rows) if not isinstance(item, str))
+        self._chats = chats = {row: item for row, item in enumerate(rows) if not isinstance(item, str)}
         self._current = current
         self.virtual_size = Size(0, len(rows))
-        found = (row for row in self._chat_rows if self._chat_at(row) == wanted)
-        nearest = min(self._chat_rows, key=lambda row: (abs(row - was_at), -row), default=None)
-        self.cursor = next(found, nearest)
+        self.cursor = min(
+            chats, key=lambda row: (chats[row].id != wanted, abs(row - was_at), -row), default=None
+        )
         self.hovered = None
         self.refresh()
 
     @property
     def chat(self) -> ChatInfo | None:
         """The chat under the cursor."""
-        return None if self.cursor is None else self._item(self.cursor)
-
-    def _item(self, row: int) -> ChatInfo | None:
-        item = self._rows[row] if 0 <= row < len(self._rows) else ""
-        return None if isinstance(item, str) else item
-
-    def _chat_at(self, row: int) -> int | None:
-        item = self._item(row)
-        return item.id if item else None
+        return None if self.cursor is None else self._chats.get(self.cursor)
 
     # -- drawing
 
@@ -185,25 +177,23 @@ class ChatList(ScrollView, can_focus=True):
 
     def watch_cursor(self, cursor: int | None) -> None:
         """Keep the cursor in sight."""
-        self._reveal(cursor)
+        if cursor is not None and self.size.height:
+            above = 1 if cursor and isinstance(self._rows[cursor - 1], str) else 0  # its heading
+            region = Region(0, cursor - above, 1, 1 + above)
+            self.scroll_to_region(region, animate=False, force=True, immediate=True)
 
     def on_resize(self) -> None:
         """Keep the cursor in sight also in another size."""
-        self._reveal(self.cursor)
-
-    def _reveal(self, row: int | None) -> None:
-        if row is not None and self.size.height:
-            above = 1 if row and isinstance(self._rows[row - 1], str) else 0  # its heading
-            region = Region(0, row - above, 1, 1 + above)
-            self.scroll_to_region(region, animate=False, force=True, immediate=True)
+        self.watch_cursor(self.cursor)
 
     # -- keys
 
     def action_step(self, step: int) -> None:
         """Go to the next chat in a direction."""
         if self.cursor is not None:
-            place = self._chat_rows.index(self.cursor) + step
-            self.cursor = self._chat_rows[max(0, min(place, len(self._chat_rows) - 1))]
+            chat_rows = list(self._chats)
+            place = chat_rows.index(self.cursor) + step
+            self.cursor = chat_rows[max(0, min(place, len(chat_rows) - 1))]
 
     def action_page(self, step: int) -> None:
         """Go a page in a direction."""
@@ -211,8 +201,8 @@ class ChatList(ScrollView, can_focus=True):
 
     def action_go(self, place: int) -> None:
         """Go to the first chat, or the last."""
-        if self._chat_rows:
-            self.cursor = self._chat_rows[place]
+        if self._chats:
+            self.cursor = list(self._chats)[place]
 
     def action_act(self, action: Action) -> None:
         """Open the chat under the cursor, or change something about it."""
@@ -234,7 +224,7 @@ class ChatList(ScrollView, can_focus=True):
     def on_mouse_move(self, event: events.MouseMove) -> None:
         """Show what can be done with the chat under the mouse."""
         row = self._row_at(event)
-        self.hovered = row if self._item(row) else None
+        self.hovered = row if row in self._chats else None
         action = self._action_at(event) if self.hovered is not None else None
         self.tooltip = action.capitalize() if action else None
 
@@ -245,7 +235,7 @@ class ChatList(ScrollView, can_focus=True):
     def on_click(self, event: events.Click) -> None:
         """Open the chat, or do what was clicked."""
         row = self._row_at(event)
-        if self._item(row) is not None:
+        if row in self._chats:
             self.cursor = row
             self.action_act(self._action_at(event) or "open")
 
@@ -306,24 +296,19 @@ class TitleInput(Input):
 
     def on_blur(self, event: events.Blur) -> None:
         """Keep the title, unless it is the whole terminal that lost the focus."""
-        if self.app.app_focus:
-            self._finish()
-
-    def _finish(self) -> None:
+        if not self.app.app_focus:
+            return
         chat, self._chat = self._chat, None
         title = " ".join(self.value.split())
         self.remove_class("-editing")
         if chat and title and title != chat.title:
             self.post_message(ChatRenamed(chat.id, title))
 
-    def action_cancel(self) -> None:
+    async def action_cancel(self) -> None:
         """Keep the old title."""
         self._chat = None
-        self._leave()
+        await self.action_submit()
 
     async def action_submit(self) -> None:
         """Keep the new title."""
-        self._leave()
-
-    def _leave(self) -> None:
         self.screen.query_one(ChatList).focus()

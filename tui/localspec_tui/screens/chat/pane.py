@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TypeVar, assert_never
 
@@ -18,6 +19,7 @@ from textual.containers import Vertical
 from textual.message import Message as ScreenMessage
 from textual.screen import Screen
 from textual.timer import Timer
+from textual.widgets import TextArea
 from textual.worker import Worker
 
 from localspec.app import figures
@@ -38,7 +40,6 @@ from localspec_tui.screens.compare import CompareScreen
 from localspec_tui.screens.dialogs import EditScreen, MakeRoomScreen, NoteScreen
 from localspec_tui.widgets.composer.composer import (
     Composer,
-    DraftChanged,
     PromptEntered,
     QueuedPromptRemoved,
     QueuedPromptTaken,
@@ -86,7 +87,7 @@ class ChatPane(Vertical):
         self.timeline = Timeline(classes="hidden")
         self.log_panel = LogPanel(log, classes="hidden")
         self.composer = Composer(self._complete)
-        self._answering = Answering(loader, self.post_message)
+        self._answer: Answering | None = None
         self._ticks: Timer | None = None
         self._work: Worker[None] | None = None
         self._changing = asyncio.Lock()  # while an answer begins, is shown or ends, or a chat opens
@@ -109,8 +110,7 @@ class ChatPane(Vertical):
 
     def on_unmount(self) -> None:
         """End an answer under way; what was written so far is kept, and what was not sent."""
-        if self._answering.busy:
-            self._answering.stop()
+        self.stop()
         if self._session.queue or not self._is_kept:
             with suppress(StoreError):
                 self._session.store.set_draft(*self._unsent())
@@ -118,12 +118,12 @@ class ChatPane(Vertical):
     @property
     def answering(self) -> bool:
         """Tell whether an answer is being written."""
-        return self._answering.busy and not self._answering.saved
+        return self._answer is not None and not self._answer.saved
 
     @property
     def working(self) -> bool:
         """Tell whether the models are at work, for an answer or to measure something after it."""
-        return self._answering.busy
+        return self._answer is not None
 
     def ask(self, screen: Screen[Answer], take: Callable[[Answer | None], Awaitable[None]]) -> None:
         """Open another screen, and do with what it brings back what is to be done."""
@@ -169,7 +169,7 @@ class ChatPane(Vertical):
         moment = datetime.fromtimestamp(message.created).astimezone()
         self.timeline.show(record.rounds, f"{mode_name(record.mode)} answer of {moment:%H:%M}")
 
-    async def put_away(self, open_another: Callable[[], object]) -> None:
+    async def leave_for(self, open_another: Callable[[], object], at: int | None = None) -> None:
         """Leave the open chat for another; prompts that wait become part of its unsent text."""
         async with self._changing:
             await self._leave()
@@ -179,6 +179,7 @@ class ChatPane(Vertical):
         self._session.queue.clear()
         self.composer.set_queue(self._session.queue)
         self.status.say("")
+        await self.begin_anew(at)
 
     async def begin_anew(self, at: int | None = None) -> None:
         """Show a chat that was just opened, and go on with what was being written there."""
@@ -238,9 +239,9 @@ class ChatPane(Vertical):
 
     # --- what is not sent yet ---
 
-    @on(DraftChanged)
-    def _draft_changed(self, event: DraftChanged) -> None:
-        self.status.count_in(event.text)
+    @on(TextArea.Changed)
+    def _draft_changed(self) -> None:
+        self.status.count_in(self.composer.text)
         self._keep_soon()
 
     def _keep_soon(self) -> None:
@@ -309,18 +310,18 @@ class ChatPane(Vertical):
 
     def _launch(self, job: Job) -> None:
         """Let the models work on the open chat."""
-        self._answering.begin()
-        self.status.begin()
+        self._answer = Answering(self._loader, job)
+        self.status.say("")
         self.composer.set_answering(True)
-        self._work = self.run_worker(
-            lambda: self._answering.run(job), thread=True, group="answer", exit_on_error=False
-        )
+        run = partial(self._answer.run, self.post_message)
+        self._work = self.run_worker(run, thread=True, group="answer", exit_on_error=False)
         if self._ticks is not None:
             self._ticks.resume()
 
     def stop(self) -> None:
-        """End the answer; what came is kept."""
-        self._answering.stop()
+        """End an answer under way; what came is kept."""
+        if self._answer is not None:
+            self._answer.stop()
 
     async def until_free(self) -> None:
         """Cut short what is still measured after an answer; raises `UserError` while one is written."""
@@ -333,13 +334,13 @@ class ChatPane(Vertical):
 
     async def _leave(self) -> None:
         """End an answer under way and wait until it is kept, because the chat is about to change."""
-        if self._answering.busy and self._work is not None:
-            self._answering.stop()
+        if self._answer is not None and self._work is not None:
+            self._answer.stop()
             await self._work.wait()
             self._rest()
 
     def _rest(self) -> None:
-        self._answering.finish()
+        self._answer = None
         if self._ticks is not None:
             self._ticks.pause()
         self.composer.set_answering(False)
@@ -347,16 +348,17 @@ class ChatPane(Vertical):
     async def _tick(self) -> None:
         """Show what came since the last time."""
         async with self._changing:
-            await self._show_news()
+            if self._answer is not None:
+                await self._show_news(self._answer)
 
-    async def _show_news(self) -> None:
-        update = self._answering.live.drain()
+    async def _show_news(self, answer: Answering) -> None:
+        update = answer.live.drain()
         if update.started is not None:
             await self._show_started(update.started)
         if update.text:
             self.transcript.stream(update.text, update.pieces)
         if update.saved is not None:
-            self._answering.saved = True
+            answer.saved = True
             await self.transcript.replace(self._session.chat.shown_one(update.saved.message.id))
             self.composer.set_answering(False)
         self.timeline.add(update.rounds)
@@ -381,10 +383,10 @@ class ChatPane(Vertical):
     @on(AnswerEnded)
     async def _end_answer(self, event: AnswerEnded) -> None:
         async with self._changing:
-            if event.live is not self._answering.live:
+            if event.answer is not self._answer:
                 return  # of a chat that was left meanwhile
-            await self._show_news()
-            is_kept = self._answering.saved and event.error is None
+            await self._show_news(event.answer)
+            is_kept = event.answer.saved and event.error is None
             self._rest()
             if not is_kept:  # it may have left nothing
                 with suppress(StoreError):

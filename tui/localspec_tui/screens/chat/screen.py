@@ -136,8 +136,7 @@ class ChatScreen(Screen[int]):
 
     async def open_chat(self, chat_id: int, at: int | None = None) -> None:
         """Leave the open chat for another; an answer under way there is ended and kept."""
-        await self.pane.put_away(lambda: self.session.open(chat_id, at))
-        await self.pane.begin_anew(at)
+        await self.pane.leave_for(lambda: self.session.open(chat_id, at), at)
 
     @on(ChatPicked)
     async def _pick_chat(self, event: ChatPicked) -> None:
@@ -196,14 +195,14 @@ class ChatScreen(Screen[int]):
         """Return what each command does with what follows its name."""
         pane, info = self.pane, self.session.chat.info
         return {
-            "help": self._run_help,
-            "keys": self._run_help,
-            "new": self._run_new,
+            "help": lambda _: self.app.push_screen(HelpScreen(collect(self))),
+            "keys": lambda _: self.app.push_screen(HelpScreen(collect(self))),
+            "new": lambda _: pane.leave_for(self.session.new),
             "mode": self._run_mode,
             "profile": self._run_profile,
             "system": self._run_system,
             "temp": self._run_temperature,
-            "regen": self._run_regenerate,
+            "regen": lambda mode: pane.regenerate(pane.last(), commands.read_mode(mode or "auto")),
             "edit": lambda _: pane.edit(pane.last("user")),
             "continue": lambda _: pane.go_on(pane.last("assistant")),
             "branch": self._run_branch,
@@ -219,7 +218,7 @@ class ChatScreen(Screen[int]):
             "stats": lambda _: pane.show_stats(),
             "timeline": lambda _: pane.timeline.toggle_class("hidden"),
             "origins": lambda _: pane.transcript.action_toggle("origins"),
-            "compare": self._run_compare,
+            "compare": lambda modes: pane.compare(pane.last(), commands.read_modes(modes) or COMPARED),
             "thinking": lambda _: pane.transcript.action_toggle("thinking"),
             "log": lambda _: pane.log_panel.toggle_class("hidden"),
             "theme": self._run_theme,
@@ -227,13 +226,6 @@ class ChatScreen(Screen[int]):
             "setup": self._run_setup,
             "exit": lambda _: self.app.exit(0),
         }
-
-    def _run_help(self, _argument: str) -> None:
-        self.app.push_screen(HelpScreen(collect(self)))
-
-    async def _run_new(self, _argument: str) -> None:
-        await self.pane.put_away(self.session.new)
-        await self.pane.begin_anew()
 
     def _run_mode(self, argument: str) -> None:
         if argument:
@@ -267,14 +259,6 @@ class ChatScreen(Screen[int]):
         if argument:
             self.session.temperature = commands.read_temperature(argument)
         self.say(f"temperature {self.session.sampling(self._loader.ready).temperature:g}")
-
-    async def _run_regenerate(self, argument: str) -> None:
-        mode = commands.read_mode(argument) if argument else None
-        await self.pane.regenerate(self.pane.last(), mode)
-
-    async def _run_compare(self, argument: str) -> None:
-        modes = commands.read_modes(argument) if argument else COMPARED
-        await self.pane.compare(self.pane.last(), modes)
 
     async def _run_branch(self, argument: str) -> None:
         step = commands.read_branch(argument or "next")

@@ -44,11 +44,6 @@ class ChatStatus(StatusLine):
 
     # --- an answer under way ---
 
-    def begin(self) -> None:
-        """Get ready for a new answer."""
-        self.say("")
-        self._live_stats.start("off")
-
     def tell(self, update: LiveUpdate) -> None:
         """Show what an answer has done since the last time."""
         if update.started is not None:

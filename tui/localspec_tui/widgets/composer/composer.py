@@ -30,13 +30,6 @@ class PromptEntered(Message):
 
 
 @dataclass
-class DraftChanged(Message):
-    """The unsent text changed."""
-
-    text: str
-
-
-@dataclass
 class QueuedPromptTaken(Message):
     """A queued prompt is to go back into the text for editing."""
 
@@ -181,9 +174,6 @@ def _line(item: Completion, width: int) -> Content:
     return label.append(Content.styled(f"  {item.description}", "dim")) if item.description else label
 
 
-Complete = Callable[[str], Sequence[Completion]]
-
-
 class Composer(Widget):
     """The prompt with what belongs to it.
 
@@ -201,7 +191,7 @@ class Composer(Widget):
         Binding("alt+up", "edit_queued", "Edit the last queued prompt", id="composer.edit_queued"),
     ]
 
-    def __init__(self, complete: Complete) -> None:
+    def __init__(self, complete: Callable[[str], Sequence[Completion]]) -> None:
         super().__init__()
         self._prompt = PromptArea(self, id="prompt")
         self._completions = Completions(id="completions")
@@ -255,7 +245,6 @@ class Composer(Widget):
 
     @on(TextArea.Changed)
     def _text_changed(self) -> None:
-        self.post_message(DraftChanged(self._prompt.whole_text))
         self._tab_waits = False
         if self._prompt.text == self._placed:
             self._lookup.forget()

@@ -25,7 +25,8 @@ class PastedTexts:
         self._texts: dict[str, str] = {}
 
     def fold(self, text: str) -> str:
-        """Return the text, or a mark for it if it is long."""
+        """Return the text in plain lines, or a mark for it if it is long."""
+        text = printable(text.replace("\r\n", "\n").replace("\r", "\n"))
         if len(text) < FOLD_FROM:
             return text
         if known := next((mark for mark, kept in self._texts.items() if kept == text), None):
@@ -103,13 +104,12 @@ class PromptArea(TextArea):
     def start_with(self, text: str) -> None:
         """Begin anew with this text, and nothing to undo."""
         self._pasted.clear()
-        self.load_text(self._pasted.fold(_plain_lines(text)))
+        self.load_text(self._pasted.fold(text))
         self.move_cursor(self.document.end)
 
     def replace_all(self, text: str, *, cursor_at_top: bool = False) -> None:
         """Put another text in place of all of it; undo brings the old one back."""
-        folded = self._pasted.fold(_plain_lines(text))
-        self.replace(folded, (0, 0), self.document.end, maintain_selection_offset=False)
+        self.replace(self._pasted.fold(text), (0, 0), self.document.end, maintain_selection_offset=False)
         self.move_cursor(self._end_of_top_row() if cursor_at_top else self.document.end)
 
     def replace_before_cursor(self, start: int, text: str) -> None:
@@ -120,8 +120,7 @@ class PromptArea(TextArea):
 
     def break_line(self) -> None:
         """Start a new line in place of what is selected."""
-        self.replace("\n", *self.selection, maintain_selection_offset=False)
-        self.scroll_cursor_visible()
+        self._insert("\n")
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
         """Return the height of the text, at most a third of the screen with the frame."""
@@ -160,14 +159,9 @@ class PromptArea(TextArea):
             super().action_delete_left()
 
     def _insert(self, text: str) -> None:
-        folded = self._pasted.fold(_plain_lines(text))
-        self.replace(folded, *self.selection, maintain_selection_offset=False)
+        self.replace(self._pasted.fold(text), *self.selection, maintain_selection_offset=False)
         self.scroll_cursor_visible()
 
     def _end_of_top_row(self) -> Location:
         wraps = len(self.wrapped_document.get_sections(0)) > 1
         return (0, 0) if wraps else (0, len(self.document.get_line(0)))
-
-
-def _plain_lines(text: str) -> str:
-    return printable(text.replace("\r\n", "\n").replace("\r", "\n"))
