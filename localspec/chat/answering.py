@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import TypeVar
 
-from localspec.chat.messages import AnswerRecord, Shown, Span, State, StoredMessage
+from localspec.chat.messages import AnswerRecord, Span, State, StoredMessage
 from localspec.chat.tree import Branches
 from localspec.decoding.tally import Tally
 from localspec.errors import Cancelled, EngineError, StoreError
@@ -232,8 +232,6 @@ class LiveAnswer:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._waiting: list[AnswerEvent | BaseException] = []
-        self._started: StoredMessage | None = None
-        self._drained: list[TextPiece] = []
 
     def take(self, event: AnswerEvent | BaseException) -> None:
         """Add the next event, or the error that the answer ended with."""
@@ -244,22 +242,7 @@ class LiveAnswer:
         """Return what has come since the last call."""
         with self._lock:
             waiting, self._waiting = self._waiting, []
-        update = _update_of(waiting)
-        self._started = update.started or self._started
-        self._drained += update.pieces
-        return update
-
-    def so_far(self) -> Shown | None:
-        """Return the message with what was drained, for a screen that shows it anew; None before `started`.
-
-        It belongs to the thread that drains. The spans are those of the new text alone.
-        """
-        if self._started is None:
-            return None
-        pieces = joined(self._drained)
-        text = self._started.content + "".join(piece.text for piece in pieces)
-        spans = tuple(Span(len(piece.text), piece.provenance) for piece in pieces)
-        return Shown(replace(self._started, content=text), spans=spans)
+        return _update_of(waiting)
 
 
 def _update_of(events: Sequence[AnswerEvent | BaseException]) -> LiveUpdate:

@@ -4,7 +4,7 @@ import threading
 from pathlib import Path
 
 from localspec.chat.answering import LiveAnswer, LiveUpdate, Saved, Started
-from localspec.chat.messages import Shown, Span, StoredMessage
+from localspec.chat.messages import StoredMessage
 from localspec.chat.open_chat import OpenChat
 from localspec.chat.store import Store
 from localspec.errors import EngineDied
@@ -72,23 +72,6 @@ def test_a_failure_reaches_the_screen_beside_what_came() -> None:
     live.take(error)
     update = live.drain()
     assert (update.text, update.error) == ("a", error)
-
-
-def test_a_screen_can_show_the_answer_anew_in_the_middle() -> None:
-    live = LiveAnswer()
-    assert live.so_far() is None
-    live.take(Started(MESSAGE))
-    live.take(delta(("far ", TARGET)))
-    live.drain()
-    live.take(delta(("too far", BONUS)))
-    seen = live.so_far()
-    assert seen is not None
-    assert (seen.message.content, seen.spans) == ("so far ", (Span(4, TARGET),))
-    live.drain()
-    assert live.so_far() == Shown(
-        StoredMessage(2, 1, 1, "assistant", "so far too far", 0.0, "writing"),
-        spans=(Span(4, TARGET), Span(7, BONUS)),
-    )
 
 
 def test_two_threads_lose_nothing_between_them(tmp_path: Path) -> None:
