@@ -98,7 +98,7 @@ async def test_deleting_another_chat_leaves_an_answer_under_way_whole(tmp_path: 
         await desk.enter("/new")
         await desk.until(lambda: desk.texts == [])
         await _midway(desk, gate)
-        await desk.chat.delete_chat(old)
+        await desk.chat.delete_chat(desk.store.chat(old))
         await desk.until(lambda: isinstance(desk.app.screen, AskScreen))
         await desk.press("n")
         gate.open()

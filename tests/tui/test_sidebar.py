@@ -12,11 +12,9 @@ from textual.widgets import Button, Input
 
 from localspec.chat.messages import ChatInfo
 from localspec_tui.widgets.sidebar import (
-    ChatDeleted,
+    ChangeAsked,
     ChatList,
     ChatPicked,
-    ChatPinned,
-    ChatRenamed,
     Sidebar,
     rows,
     written_day,
@@ -67,9 +65,7 @@ class Host(App[None]):
         return [self.chats.render_line(y).text.rstrip() for y in range(self.chats.size.height)]
 
     @on(ChatPicked)
-    @on(ChatRenamed)
-    @on(ChatPinned)
-    @on(ChatDeleted)
+    @on(ChangeAsked)
     def hear(self, message: Message) -> None:
         self.heard.append(message)
 
@@ -147,14 +143,15 @@ async def test_keys_move_over_the_headings() -> None:
 async def test_keys_open_pin_and_delete() -> None:
     app = Host()
     async with app.run_test() as pilot:
-        app.show([chat(1, pinned=True), chat(2)], 2)
+        one, two = chat(1, pinned=True), chat(2)
+        app.show([one, two], 2)
         await pilot.press("enter", "p", "d", "delete", "up", "p")
         assert app.heard == [
             ChatPicked(2),
-            ChatPinned(2, True),
-            ChatDeleted(2),
-            ChatDeleted(2),
-            ChatPinned(1, False),
+            ChangeAsked("pin", two),
+            ChangeAsked("delete", two),
+            ChangeAsked("delete", two),
+            ChangeAsked("pin", one),
         ]
 
 
@@ -181,7 +178,7 @@ async def test_a_chat_is_renamed_in_place() -> None:
         assert app.chats.cursor is not None
         assert title.region.y == app.chats.region.y + app.chats.cursor
         await pilot.press(*" New   name ", "enter")
-        assert app.heard == [ChatRenamed(2, "New name")]
+        assert app.heard == [ChangeAsked("rename", THREE[1], "New name")]
         assert not title.display
         assert app.chats.has_focus
 
@@ -207,7 +204,7 @@ async def test_going_elsewhere_keeps_the_new_title() -> None:
         await pilot.press("r", *"other")
         app.query_one(Button).focus()
         await pilot.pause()
-        assert app.heard == [ChatRenamed(2, "other")]
+        assert app.heard == [ChangeAsked("rename", THREE[1], "other")]
         assert app.query_one(Button).has_focus
 
 
@@ -223,9 +220,9 @@ async def test_a_click_opens_and_hovering_offers_the_rest() -> None:
         assert app.lines[1].endswith("✎ ☆ ×")
         width = app.chats.size.width
         await pilot.click(ChatList, offset=(width - 4, 1))
-        assert app.heard.pop() == ChatPinned(1, True)
+        assert app.heard.pop() == ChangeAsked("pin", THREE[0])
         await pilot.click(ChatList, offset=(width - 2, 1))
-        assert app.heard.pop() == ChatDeleted(1)
+        assert app.heard.pop() == ChangeAsked("delete", THREE[0])
         await pilot.click(ChatList, offset=(5, 0))
         assert app.heard == []
         await pilot.click(ChatList, offset=(width - 6, 1))

@@ -64,8 +64,8 @@ def written_day(time_s: float, today: date) -> str:
     return f"{day.day} {day:%B}" if day.year == today.year else f"{day.day} {day:%b %Y}"
 
 
-Action = Literal["open", "rename", "pin", "delete"]
-_ACTIONS: tuple[tuple[Action, str], ...] = (("rename", "✎"), ("pin", "☆"), ("delete", "×"))
+Change = Literal["rename", "pin", "delete"]
+_ACTIONS: tuple[tuple[Change, str], ...] = (("rename", "✎"), ("pin", "☆"), ("delete", "×"))
 _ACTIONS_WIDTH = 2 * len(_ACTIONS) + 1
 
 
@@ -78,26 +78,12 @@ class ChatPicked(Message):
 
 
 @dataclass
-class ChatRenamed(Message):
-    """A chat is to get another title."""
+class ChangeAsked(Message):
+    """A chat is to get another title, to be pinned or no longer, or to be deleted."""
 
-    chat_id: int
-    title: str
-
-
-@dataclass
-class ChatPinned(Message):
-    """A chat is to be pinned, or unpinned."""
-
-    chat_id: int
-    pinned: bool
-
-
-@dataclass
-class ChatDeleted(Message):
-    """A chat is to be deleted."""
-
-    chat_id: int
+    change: Change
+    chat: ChatInfo
+    title: str = ""
 
 
 class ChatList(ScrollView, can_focus=True):
@@ -204,20 +190,17 @@ class ChatList(ScrollView, can_focus=True):
         if self._chats:
             self.cursor = list(self._chats)[place]
 
-    def action_act(self, action: Action) -> None:
+    def action_act(self, action: Change | Literal["open"]) -> None:
         """Open the chat under the cursor, or change something about it."""
         if (chat := self.chat) is None or self.cursor is None:
             return
-        match action:
-            case "open":
-                self.post_message(ChatPicked(chat.id))
-            case "rename":
-                row = self.cursor - self.scroll_offset.y
-                self.screen.query_one(TitleInput).edit(chat, row, self.screen.query_one(Sidebar).size.width)
-            case "pin":
-                self.post_message(ChatPinned(chat.id, not chat.pinned))
-            case "delete":
-                self.post_message(ChatDeleted(chat.id))
+        if action == "open":
+            self.post_message(ChatPicked(chat.id))
+        elif action == "rename":
+            row = self.cursor - self.scroll_offset.y
+            self.screen.query_one(TitleInput).edit(chat, row, self.screen.query_one(Sidebar).size.width)
+        else:
+            self.post_message(ChangeAsked(action, chat))
 
     # -- mouse
 
@@ -242,7 +225,7 @@ class ChatList(ScrollView, can_focus=True):
     def _row_at(self, event: events.MouseEvent) -> int:
         return event.y + self.scroll_offset.y
 
-    def _action_at(self, event: events.MouseEvent) -> Action | None:
+    def _action_at(self, event: events.MouseEvent) -> Change | None:
         place = event.x - (self.scrollable_content_region.width - _ACTIONS_WIDTH)
         return _ACTIONS[min(place // 2, len(_ACTIONS) - 1)][0] if place >= 0 else None
 
@@ -302,7 +285,7 @@ class TitleInput(Input):
         title = " ".join(self.value.split())
         self.remove_class("-editing")
         if chat and title and title != chat.title:
-            self.post_message(ChatRenamed(chat.id, title))
+            self.post_message(ChangeAsked("rename", chat, title))
 
     async def action_cancel(self) -> None:
         """Keep the old title."""

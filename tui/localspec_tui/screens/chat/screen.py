@@ -25,6 +25,7 @@ from localspec.chat.attachments import path_named
 from localspec.chat.commands import Command
 from localspec.chat.export import chat_text, read_chats
 from localspec.chat.loading import Loading, LoadState, ModelLoader, Ready
+from localspec.chat.messages import ChatInfo
 from localspec.chat.session import ChatSession
 from localspec.errors import StoreError, UserError
 from localspec.models.default_pair import introduction, name_of
@@ -36,7 +37,7 @@ from localspec_tui.screens.chat.pane import COMPARED, ChatPane, ChatsChanged, Lo
 from localspec_tui.screens.dialogs import AskScreen, EditScreen
 from localspec_tui.screens.help import HelpScreen
 from localspec_tui.screens.search import SearchScreen
-from localspec_tui.widgets.sidebar import ChatDeleted, ChatPicked, ChatPinned, ChatRenamed, Sidebar
+from localspec_tui.widgets.sidebar import ChangeAsked, ChatPicked, Sidebar
 from localspec_tui.widgets.status import TitleBar, in_words
 
 if TYPE_CHECKING:
@@ -142,41 +143,39 @@ class ChatScreen(Screen[int]):
     async def _pick_chat(self, event: ChatPicked) -> None:
         await self.pane.status.attempt(self.open_chat(event.chat_id, event.message_id))
 
-    @on(ChatRenamed)
-    async def _rename_chat(self, event: ChatRenamed) -> None:
-        await self.pane.status.attempt(self._change(self.session.store.rename, event.chat_id, event.title))
+    @on(ChangeAsked)
+    async def _change_chat(self, event: ChangeAsked) -> None:
+        await self.pane.status.attempt(self._change(event))
 
-    @on(ChatPinned)
-    async def _pin_chat(self, event: ChatPinned) -> None:
-        await self.pane.status.attempt(self._change(self.session.store.pin, event.chat_id, event.pinned))
-
-    @on(ChatDeleted)
-    async def _delete_chat(self, event: ChatDeleted) -> None:
-        await self.pane.status.attempt(self.delete_chat(event.chat_id))
-
-    async def _change(self, change: Callable[..., object], *arguments: object) -> None:
-        """Change a chat in the store."""
-        await asyncio.to_thread(change, *arguments)
+    async def _change(self, asked: ChangeAsked) -> None:
+        store, chat = self.session.store, asked.chat
+        match asked.change:
+            case "rename":
+                await asyncio.to_thread(store.rename, chat.id, asked.title)
+            case "pin":
+                await asyncio.to_thread(store.pin, chat.id, not chat.pinned)
+            case "delete":
+                await self.delete_chat(chat)
+                return
         await asyncio.to_thread(self.session.chat.reload)
         self.pane.show_figures()
         await self._list_chats()
 
-    async def delete_chat(self, chat_id: int) -> None:
+    async def delete_chat(self, chat: ChatInfo) -> None:
         """Delete a chat, and offer to take that back."""
-        info = await asyncio.to_thread(self.session.store.chat, chat_id)
-        was_open = chat_id == self.session.chat.info.id
+        was_open = chat.id == self.session.chat.info.id
         if was_open:
             await self.pane.delete()
         else:  # an answer may be under way
-            await asyncio.to_thread(self.session.store.delete, chat_id)
+            await asyncio.to_thread(self.session.store.delete, chat.id)
             await self._list_chats()
 
         async def decide(undo: bool | None) -> None:
             if undo:
-                await asyncio.to_thread(self.session.store.restore, chat_id)
-                await (self.open_chat(chat_id) if was_open else self._list_chats())
+                await asyncio.to_thread(self.session.store.restore, chat.id)
+                await (self.open_chat(chat.id) if was_open else self._list_chats())
 
-        question = f"“{info.title or 'New chat'}” was deleted."
+        question = f"“{chat.title or 'New chat'}” was deleted."
         self.pane.ask(AskScreen(question, yes="Undo", no="Fine"), decide)
 
     # --- slash commands ---
@@ -211,9 +210,9 @@ class ChatScreen(Screen[int]):
             "copy": self._run_copy,
             "export": self._run_export,
             "import": self._run_import,
-            "rename": lambda title: self._change(self.session.store.rename, info.id, title),
-            "pin": lambda _: self._change(self.session.store.pin, info.id, not info.pinned),
-            "delete": lambda _: self.delete_chat(info.id),
+            "rename": lambda title: self._change(ChangeAsked("rename", info, title)),
+            "pin": lambda _: self._change(ChangeAsked("pin", info)),
+            "delete": lambda _: self._change(ChangeAsked("delete", info)),
             "search": self._run_search,
             "stats": lambda _: pane.show_stats(),
             "timeline": lambda _: pane.timeline.toggle_class("hidden"),
