@@ -130,8 +130,8 @@ async def desktop(
     loader = ModelLoader(open_models)
     with Store(folder / "chats.db") as store:
         known = profiles(folder / "profiles").good
-        desk = ChatSession(store, known, wishes or SessionRequest(), config.profile, experience=experience)
-        app = LocalSpecApp(desk, loader, config, folder, deque())
+        session = ChatSession(store, known, wishes or SessionRequest(), config.profile, experience=experience)
+        app = LocalSpecApp(session, loader, config, folder, deque())
         try:
             async with app.run_test(size=size) as pilot:
                 desktop = Desktop(pilot, store, loader, opened)

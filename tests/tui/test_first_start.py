@@ -31,8 +31,8 @@ OFFER = "Find models for this machine"
 async def test_only_a_first_start_offers_to_find_better_models(tmp_path: Path, first: bool) -> None:
     loader = ModelLoader(lambda _progress: ScriptedModels())
     with Store(tmp_path / "chats.db") as store:
-        desk = ChatSession(store, profiles(tmp_path / "profiles").good, SessionRequest())
-        app = LocalSpecApp(desk, loader, Config(sidebar=False), tmp_path, deque(), first_start=first)
+        session = ChatSession(store, profiles(tmp_path / "profiles").good, SessionRequest())
+        app = LocalSpecApp(session, loader, Config(sidebar=False), tmp_path, deque(), first_start=first)
         async with app.run_test(size=(80, 24)) as pilot:
             screen = Desktop(pilot, store, loader, [])
             await screen.until(lambda: loader.ready is not None)

@@ -46,8 +46,8 @@ async def test_loading_shows_progress_can_be_stopped_and_begins_again_with_a_pro
     opener = SlowOpener()
     loader = ModelLoader(opener)
     with Store(tmp_path / "chats.db") as store:
-        desk = ChatSession(store, profiles(tmp_path).good, SessionRequest())
-        app = LocalSpecApp(desk, loader, Config(sidebar=False), tmp_path, deque())
+        session = ChatSession(store, profiles(tmp_path).good, SessionRequest())
+        app = LocalSpecApp(session, loader, Config(sidebar=False), tmp_path, deque())
         try:
             async with app.run_test(size=(100, 30)) as pilot:
                 screen = Desktop(pilot, store, loader, [])
@@ -67,8 +67,8 @@ async def test_question_asked_while_the_models_load_is_answered_when_they_are_th
     opener = SlowOpener()
     loader = ModelLoader(opener)
     with Store(tmp_path / "chats.db") as store:
-        desk = ChatSession(store, profiles(tmp_path).good, SessionRequest())
-        app = LocalSpecApp(desk, loader, Config(sidebar=False), tmp_path, deque())
+        session = ChatSession(store, profiles(tmp_path).good, SessionRequest())
+        app = LocalSpecApp(session, loader, Config(sidebar=False), tmp_path, deque())
         try:
             async with app.run_test(size=(100, 30)) as pilot:
                 screen = Desktop(pilot, store, loader, [])
@@ -89,8 +89,8 @@ async def test_models_that_cannot_be_opened_are_told_in_one_line_and_the_questio
 
     loader = ModelLoader(fail)
     with Store(tmp_path / "chats.db") as store:
-        desk = ChatSession(store, profiles(tmp_path).good, SessionRequest())
-        app = LocalSpecApp(desk, loader, Config(sidebar=False), tmp_path, deque())
+        session = ChatSession(store, profiles(tmp_path).good, SessionRequest())
+        app = LocalSpecApp(session, loader, Config(sidebar=False), tmp_path, deque())
         async with app.run_test(size=(120, 30)) as pilot:
             screen = Desktop(pilot, store, loader, [])
             await screen.shows("big.gguf is cut off at 12 of 40 MB; download it again")

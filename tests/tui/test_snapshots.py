@@ -52,8 +52,8 @@ def look(tmp_path: Path, snap_compare: Compare) -> Iterator[Look]:
             loader = ModelLoader(lambda _on_progress: models)
             stack.callback(loader.close)
             config = Config(theme=theme)
-            desk = ChatSession(store, profiles(tmp_path).good, SessionRequest(seed=1))
-            app = LocalSpecApp(desk, loader, config, tmp_path, deque())
+            session = ChatSession(store, profiles(tmp_path).good, SessionRequest(seed=1))
+            app = LocalSpecApp(session, loader, config, tmp_path, deque())
 
             async def play(pilot: Pilot[int]) -> None:
                 desktop = Desktop(pilot, store, loader, [models])
