@@ -188,7 +188,13 @@ class MakeRoomScreen(ModalScreen[tuple[int, ...] | None]):
                 classes="make-room--note",
             )
             with Horizontal():
-                yield Button("Apply  Enter", variant="primary", compact=True, action="screen.apply")
+                yield Button(
+                    "Apply  Enter",
+                    id="make-room-apply",
+                    variant="primary",
+                    compact=True,
+                    action="screen.apply",
+                )
                 yield Button(
                     "Leave as it is  Esc", id="make-room-leave", compact=True, action="screen.dismiss(None)"
                 )
