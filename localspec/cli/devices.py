@@ -34,20 +34,15 @@ def parser() -> Parser:
 def main(argv: Sequence[str]) -> int:
     """Run the verb and return its exit code."""
     args = parser().read(argv)
-    machine = _machine(args.measure)
-    print_result(asdict(machine), table(machine), as_json=args.json)
-    for note in () if args.json else machine.notes:
-        say(f"note: {note}")
-    return SUCCESS
-
-
-def _machine(measure: bool | None) -> Machine:
-    """Return the machine, with progress on a terminal while it is measured."""
     from localspec.hardware.machine import known_machine
 
     with StatusLine() as status:
         on_progress = status.share_of("measuring the devices")  # Ctrl+C ends the measuring process at once
-        return known_machine(bool(measure), on_progress, may_measure=measure is not False)
+        machine = known_machine(bool(args.measure), on_progress, may_measure=args.measure is not False)
+    print_result(asdict(machine), table(machine), as_json=args.json)
+    for note in () if args.json else machine.notes:
+        say(f"note: {note}")
+    return SUCCESS
 
 
 def table(machine: Machine) -> list[str]:

@@ -19,6 +19,7 @@ from localspec.cli.shared.arguments import Parser, verb_parser, with_command
 from localspec.cli.shared.console import (
     FAILURE,
     SUCCESS,
+    ask,
     is_terminal,
     on_interrupt,
     print_json,
@@ -61,11 +62,12 @@ def described(profile: Profile) -> list[str]:
     speculation = profile.speculation.settled
     prompts = profile.tuning_prompts()
     whose = "its own" if profile.own_tuning else f"of the shipped profile for {profile.task}"
+    usual = suited(profile, default_pair()[0]).sampling  # of the model that opens by itself
     facts = [
         ("task", profile.task),
         ("from", f"{origin(profile)}: {profile.path}"),
         ("sampling", _values(asdict(profile.sampling))),
-        *_sampling_of_the_usual_model(profile),
+        *([] if usual == profile.sampling else [("with SmolLM2", _values(asdict(usual)))]),
         ("speculation", _values(speculation) or "as tuned, else as measured"),
         ("tuning", f"{len(prompts.prompts)} prompts and {len(prompts.held_out)} held out, {whose}"),
     ]
@@ -96,12 +98,6 @@ def as_json(profile: Profile) -> dict[str, object]:
         "speculation": profile.speculation.settled,
         "tuning": {"own": profile.own_tuning is not None, **asdict(prompts)},
     }
-
-
-def _sampling_of_the_usual_model(profile: Profile) -> list[tuple[str, str]]:
-    """Return how the model that opens by itself is sampled under a profile, where that is another way."""
-    usual = suited(profile, default_pair()[0]).sampling
-    return [] if usual == profile.sampling else [("with SmolLM2", _values(asdict(usual)))]
 
 
 def _values(values: dict[str, object]) -> str:
@@ -162,16 +158,14 @@ def _hint(word: str) -> str:
 
 def _list(args: argparse.Namespace, folder: Path) -> int:
     found = profiles(folder)
-    problems = list(found.problems)
-    if args.json:
-        listed = [_heading(known) for known in found]
-        told = [{"message": problem.message, "hint": problem.hint} for problem in problems]
-        print_json({"folder": str(folder), "profiles": listed, "problems": told})
-        return SUCCESS
-    print("\n".join(table(found)))
-    for problem in problems:
-        say(f"not used: {problem}")
-    say(f"your own are in {folder}")
+    listed = [_heading(known) for known in found]
+    told = [{"message": problem.message, "hint": problem.hint} for problem in found.problems]
+    value = {"folder": str(folder), "profiles": listed, "problems": told}
+    print_result(value, table(found), as_json=args.json, escaped=True)
+    if not args.json:
+        for problem in found.problems:
+            say(f"not used: {problem}")
+        say(f"your own are in {folder}")
     return SUCCESS
 
 
@@ -260,14 +254,16 @@ class _Work:
 
 def edit(args: argparse.Namespace, folder: Path) -> int:
     """Let the user change a profile; return the exit code."""
-    before, target = content(args.name, folder), folder / f"{args.name}.toml"
+    target = folder / f"{args.name}.toml"
+    before = text = content(args.name, folder)
     work = _Work(target, before, target.exists())
     command = _editor(target)
     if work.aside.exists():
         say(f"going on with the unfinished changes in {work.aside}")
+        text = work.aside.read_bytes()
     scratch = Path(tempfile.mkdtemp(prefix="localspec-"))
     draft = scratch / target.name
-    draft.write_bytes(work.aside.read_bytes() if work.aside.exists() else before)
+    draft.write_bytes(text)
     try:
         code = _edited(work, command, draft, as_json=args.json)
     except BaseException:
@@ -329,10 +325,8 @@ def _answer() -> str:
     if not is_terminal(sys.stdin):
         return "k"
     while True:
-        sys.stderr.write(_QUESTION)
-        sys.stderr.flush()
         try:
-            line = sys.stdin.readline()
+            line = ask(_QUESTION)
         except KeyboardInterrupt:
             line = ""
         answer = line.strip().lower()[:1] if line else "k"

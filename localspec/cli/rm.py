@@ -8,7 +8,7 @@ from pathlib import Path
 
 from localspec import units
 from localspec.cli.shared.arguments import Parser, add_verbose_flag, verb_parser
-from localspec.cli.shared.console import FAILURE, SUCCESS, is_terminal, print_json, say
+from localspec.cli.shared.console import FAILURE, SUCCESS, ask, is_terminal, print_json, say
 from localspec.errors import UserError
 from localspec.models.default_pair import on_this_computer
 from localspec.models.local import LocalModel, named, no_such_model
@@ -83,9 +83,7 @@ def _is_configured(removal: Removal) -> bool:
 
 def _agrees(removals: Sequence[Removal]) -> bool:
     what = removals[0].model.name if len(removals) == 1 else f"these {len(removals)} models"
-    sys.stderr.write(f"Delete {what}? [y/N] ")
-    sys.stderr.flush()
-    return sys.stdin.readline().strip().lower() in ("y", "yes")
+    return ask(f"Delete {what}? [y/N] ").strip().lower() in ("y", "yes")
 
 
 def _tell(removals: Sequence[Removal], *, as_json: bool) -> None:

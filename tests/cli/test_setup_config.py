@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from localspec.cli.setup.work import ModelsTable, edited, prepare
+from localspec.cli.setup.work import edited, models_table, prepare
 from localspec.errors import UserError
 from localspec.storage.config import read_config
 
-PAIR = ModelsTable(Path("/m/big.gguf"), Path("/m/small.gguf"), 4096)
+BIG, SMALL = Path("/m/big.gguf"), Path("/m/small.gguf")
+PAIR = models_table(BIG, SMALL, 4096)
 OWN = """\
 # mine
 theme = "nord"   # dark
@@ -34,7 +35,7 @@ def test_values_change_where_they_stand_and_comments_stay() -> None:
 
 
 def test_the_bundled_pair_takes_the_names_away() -> None:
-    text = edited(OWN, ModelsTable(None, None))
+    text = edited(OWN, models_table(None, None))
     assert text == OWN.replace("target = \"old.gguf\"   # the large one\ndraft = 'tiny.gguf'\n", "")
 
 
@@ -55,7 +56,7 @@ def test_any_way_of_writing_it_is_understood(text: str, tmp_path: Path) -> None:
     path = tmp_path / "config.toml"
     path.write_bytes(edited(text, PAIR).encode())
     config = read_config(path)
-    assert (config.target, config.draft, config.context) == (PAIR.target, PAIR.draft, 4096)
+    assert (config.target, config.draft, config.context) == (BIG, SMALL, 4096)
     changed = path.read_bytes().decode()
     assert changed.count("\r\n") in (0, changed.count("\n"))
     for kept in ("theme", "sidebar", "# kept", "# the end", "[keys]"):
@@ -63,14 +64,14 @@ def test_any_way_of_writing_it_is_understood(text: str, tmp_path: Path) -> None:
 
 
 def test_nothing_to_say_leaves_the_text_alone() -> None:
-    assert edited('theme = "x"', ModelsTable(None, None, 0)) == 'theme = "x"'
-    assert edited("[models]\n", ModelsTable(None, None, 0)) == "[models]\n"
+    assert edited('theme = "x"', models_table(None, None, 0)) == 'theme = "x"'
+    assert edited("[models]\n", models_table(None, None, 0)) == "[models]\n"
 
 
 def test_paths_of_windows_and_quotes_survive(tmp_path: Path) -> None:
     path = tmp_path / "config.toml"
     odd = tmp_path / 'a "b" \\ c.gguf'
-    path.write_text(edited("", ModelsTable(odd, None)), encoding="utf-8")
+    path.write_text(edited("", models_table(odd, None)), encoding="utf-8")
     assert read_config(path).target == odd
 
 
@@ -80,7 +81,7 @@ def test_without_a_file_the_example_is_the_start(tmp_path: Path) -> None:
     assert edit.changes
     assert not path.exists()
     edit.write()
-    assert read_config(path).target == PAIR.target
+    assert read_config(path).target == BIG
     assert "# chat.search" in path.read_text(encoding="utf-8")
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
@@ -112,11 +113,11 @@ def test_an_edit_that_went_wrong_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
     for spoilt in ('[models]\ntarget = "/m/other.gguf"\n', 'theme = "y"\n[models]\ntarget = "/m/big.gguf"\n'):
         monkeypatch.setattr("tomlkit.dumps", lambda _, spoilt=spoilt: spoilt)
         with pytest.raises(UserError, match="cannot be edited safely"):
-            edited('theme = "x"\n', ModelsTable(Path("/m/big.gguf"), None))
+            edited('theme = "x"\n', models_table(Path("/m/big.gguf"), None))
 
 
 @pytest.mark.parametrize("name", ["modèles\u00a0IA.gguf", "a\nb.gguf", "a\udcff.gguf"])
 def test_a_path_that_the_configuration_could_not_hold_is_refused(name: str) -> None:
-    for models in (ModelsTable(Path(name), None), ModelsTable(PAIR.target, Path(name))):
+    for target, draft in ((Path(name), None), (BIG, Path(name))):
         with pytest.raises(UserError, match=r"config\.toml cannot name"):
-            edited(OWN, models)
+            models_table(target, draft)

@@ -8,7 +8,7 @@ from typing import get_args
 
 from localspec.cli.setup.steps import Answer, OnDisk, Reply, converse
 from localspec.cli.shared.arguments import Parser, verb_parser
-from localspec.cli.shared.console import SUCCESS, is_terminal, print_json, say
+from localspec.cli.shared.console import SUCCESS, ask, is_terminal, print_json, say
 from localspec.errors import UserError
 from localspec.storage import paths
 from localspec.storage.config import read_config
@@ -45,7 +45,7 @@ def main(argv: Sequence[str]) -> int:
     from localspec.cli.setup.work import Work  # the devices and models: 0.3 s
 
     work = Work(config, args.task)
-    state = converse(work, None if args.yes else _ask, given)
+    state = converse(work, None if args.yes else lambda text: ask(f"{text}\n> ") or None, given)
     written = state.writes and work.write()
     if not written:
         say("Nothing was written.")
@@ -62,10 +62,3 @@ def _given(model: str | None, draft: str | None, *, bundled: bool) -> Answer | N
     if bundled:
         return Reply.BUNDLED
     return OnDisk(model, draft) if model else None
-
-
-def _ask(text: str) -> str | None:
-    sys.stderr.write(f"{text}\n> ")
-    sys.stderr.flush()
-    line = sys.stdin.readline()
-    return line or None

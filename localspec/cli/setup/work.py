@@ -33,6 +33,7 @@ from localspec.storage.config import example, read_config
 from localspec.storage.paths import PRIVATE_FILE, write_atomically
 
 Models = tuple[Path | None, Path | None]  # target and draft; without a target the default pair
+ModelsTable = dict[str, str | int | None]  # None takes a key away
 _BUNDLED: Models = (None, None)
 _MARK = "\ufeff"
 
@@ -167,7 +168,7 @@ class Work(Working):
 
     def _show_edit(self, *, with_size: bool) -> None:
         context = self._context() if with_size else None
-        self._edit = prepare(self._config, ModelsTable(*self._named(), context))
+        self._edit = prepare(self._config, models_table(*self._named(), context))
         for line in self._edit.diff():
             say(line)
         if not self._edit.changes:
@@ -203,15 +204,6 @@ def _on_disk(target: str, draft: str | None) -> tuple[Path, Path | None]:
 
 
 @dataclass(frozen=True, slots=True)
-class ModelsTable:
-    """What [models] is to say; no target is the default pair, a context of None stays as it is."""
-
-    target: Path | None
-    draft: Path | None
-    context: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Edit:
     """A change of a configuration file that has not been written; `old` is None where there is no file."""
 
@@ -236,6 +228,19 @@ class Edit:
         write_atomically(self.path, self.new, mode)
 
 
+def models_table(target: Path | None, draft: Path | None, context: int | None = None) -> ModelsTable:
+    """Return what [models] is to say; no target is the default pair, a context of None stays as it is."""
+    table: ModelsTable = {}
+    for key, path in (("target", target), ("draft", draft)):
+        table[key] = text = None if path is None else str(path)
+        if text is not None and not text.isprintable():
+            raise UserError(
+                f"config.toml cannot name {text!r}: it holds a character that does not print",
+                "give the file or its folder another name",
+            )
+    return table if context is None else table | {"context": context}
+
+
 def prepare(path: Path, wanted: ModelsTable) -> Edit:
     """Return how a file, or the example where there is none, would be changed; raises UserError."""
     if not path.exists():
@@ -255,13 +260,13 @@ def edited(text: str, wanted: ModelsTable) -> str:
     try:
         document = tomlkit.parse(body)
         if "models" not in document:
-            if wanted.target is None and not wanted.context:
+            if not any(wanted.values()):
                 return text
             if body.strip():
                 document.add(tomlkit.nl())
             document.add("models", tomlkit.table())
         models = cast("dict[str, object]", document["models"])
-        for key, value in _values(wanted).items():
+        for key, value in wanted.items():
             if value is None:
                 models.pop(key, None)
             elif models.get(key, 0) != value:
@@ -277,22 +282,10 @@ def edited(text: str, wanted: ModelsTable) -> str:
     return mark + result
 
 
-def _values(wanted: ModelsTable) -> dict[str, str | int | None]:
-    values: dict[str, str | int | None] = {}
-    for key, path in (("target", wanted.target), ("draft", wanted.draft)):
-        values[key] = text = None if path is None else str(path)
-        if text is not None and not text.isprintable():
-            raise UserError(
-                f"config.toml cannot name {text!r}: it holds a character that does not print",
-                "give the file or its folder another name",
-            )
-    return values if wanted.context is None else values | {"context": wanted.context}
-
-
 def _check(old: str, new: str, wanted: ModelsTable) -> None:
     """Make sure that the new text says what was wanted, and of everything else what the old one said."""
     before, after = (tomllib.loads(text.replace("\r\n", "\n")) for text in (old, new))
-    models = {**before.pop("models", {}), **_values(wanted)}
+    models = {**before.pop("models", {}), **wanted}
     expected = {key: value for key, value in models.items() if value is not None}
     found = after.pop("models", {})
     if after != before or {"context": 0, **found} != {"context": 0, **expected}:

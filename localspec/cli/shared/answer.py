@@ -102,8 +102,6 @@ def write_answer(
                     answer.changes.append(event)
                 case Finished():
                     answer.finished = event
-                case _:
-                    pass  # rounds, and what a store has kept
     if not silent and answer.text and not answer.text.endswith("\n"):
         sys.stdout.write("\n")
     if answer.finished is not None and answer.finished.reason == "circles":

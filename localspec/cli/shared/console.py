@@ -61,6 +61,13 @@ def say(text: str) -> None:
         forget(sys.stderr)
 
 
+def ask(question: str) -> str:
+    """Ask whoever sits at the terminal, and return the line that was typed: empty at the end of the input."""
+    sys.stderr.write(question)
+    sys.stderr.flush()
+    return sys.stdin.readline()
+
+
 def print_json(value: Mapping[str, object], *, escaped: bool = True) -> None:
     """Print one JSON object for programs, under the number of its schema; `escaped` if all in ASCII."""
     print(json.dumps(finite({"schema": 1, **value}), default=str, ensure_ascii=escaped))
