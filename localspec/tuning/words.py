@@ -11,7 +11,6 @@ from localspec.storage.tuned_settings import LoadOptions
 from localspec.tuning.events import (
     BestSoFar,
     ConfirmedContender,
-    Dropped,
     LoadOptionsChosen,
     StageStatus,
     TaskResult,
@@ -157,12 +156,6 @@ def settings_words(settings: EngineSettings) -> str:
     return ", ".join(parts)
 
 
-def dropped_words(dropped: Dropped) -> str:
-    """Return what could not be measured, and why."""
-    name = (SHORT_MODES | _CONTENDERS).get(dropped.name, dropped.name)
-    return f"{name} could not be measured: {dropped.reason}"
-
-
 def best_words(best: BestSoFar) -> str:
     """Return how fast the best so far is: measured with its interval, or simulated."""
     if best.rate is not None:
@@ -246,7 +239,9 @@ def result_lines(results: Sequence[TaskResult], width: int, with_: Glyphs = UNIC
         if result.settings.mode == "off":
             lines += _wrapped([f"{result.task}: {result.reason}"], width, "")
         for dropped in result.dropped:
-            lines += _wrapped([f"{result.task}: {dropped_words(dropped)}"], width, "")
+            name = (SHORT_MODES | _CONTENDERS).get(dropped.name, dropped.name)
+            words = f"{result.task}: {name} could not be measured: {dropped.reason}"
+            lines += _wrapped([words], width, "")
     return lines
 
 
