@@ -20,8 +20,6 @@ from localspec.types import Mode, ModelOptions, Sampling
 MODES = ("auto", *get_args(Mode))  # that one can ask for
 DRAFT_MODES = ("sd", "ssd")
 USUAL_FAN_OUT = 16  # outcomes that there is room for without asking
-Fetch = Callable[[Reference], Path]
-"""Download a model of the hub and return its file."""
 
 _DRAFT_FLAGS = {
     "threads_draft": "-td",
@@ -99,7 +97,7 @@ def _paths(args: argparse.Namespace) -> tuple[Path, Path | None]:
     return default_pair()
 
 
-def _model_path(named: str | Reference, fetch: Fetch) -> Path:
+def _model_path(named: str | Reference, fetch: Callable[[Reference], Path]) -> Path:
     """Return the file of a model: of the hub, with a name that `localspec models` lists, or a path."""
     if isinstance(named, Reference):
         from localspec.models.hub import resolve

@@ -23,7 +23,7 @@ from localspec.units import ago
 
 if TYPE_CHECKING:
     from localspec.storage.pair_identity import Identity
-    from localspec.storage.tuned_settings import Kept, LoadOptions, TunedTask
+    from localspec.storage.tuned_settings import Kept, TunedTask
 
 _WITHOUT_DRAFT = ("off", "ngram")
 
@@ -56,21 +56,20 @@ class KnownPair:
         self._pair, self._identity, self._trouble = pair, None, ""
         if self._args.mode == "off":  # no settings would be looked up
             return self._placed(pair, self._args.mode, tell)
-        from localspec.storage.tuned_settings import everything, recall_workplace
+        from localspec.storage.tuned_settings import everything
 
         kept, self._trouble = everything()
         if self._args.mode in _WITHOUT_DRAFT or not kept or not _is_tuned(pair, kept):
             return self._placed(pair, self._args.mode, tell)
-        from localspec.app.tuning import MAX_FAN_OUT, identity_of, loaded_with
+        from localspec.app.tuning import MAX_FAN_OUT, identity_of
 
         pair = replace(pair, max_fan_out=max(pair.max_fan_out, MAX_FAN_OUT))
         placed = self._placed(pair, MODES[0], tell)
         if pair.draft is not None and placed.draft is None:
             with suppress(UserError):  # there is no room for both
                 placed = self._placed(pair, "sd", tell)
-        self._identity = identity = identity_of(placed, here=self._here)
-        found = recall_workplace(identity)
-        return placed if found is None else loaded_with(without_given(found, self._args), placed)
+        self._identity = identity_of(placed, here=self._here)
+        return as_tuned(placed, self._identity, self._args)
 
     def _placed(self, pair: PairOptions, mode: str, tell: Callable[[str], None]) -> PairOptions:
         args = argparse.Namespace(**vars(self._args) | {"mode": mode})
@@ -129,10 +128,14 @@ def _files(pair: PairOptions) -> Identity:
     return identify(pair.target, pair.draft, None, MachineFacts("", 0))
 
 
-def without_given(found: LoadOptions, args: argparse.Namespace) -> LoadOptions:
-    """Return how a pair is best opened, less what flags say."""
-    usual = type(found)()
-    return replace(found, **{name: getattr(usual, name) for name in settled(args)})
+def as_tuned(pair: PairOptions, identity: Identity, args: argparse.Namespace) -> PairOptions:
+    """Return a placed pair as it was found to be opened best, where flags say nothing else."""
+    from localspec.app.tuning import loaded_with
+    from localspec.storage.tuned_settings import LoadOptions, recall_workplace
+
+    usual = LoadOptions()
+    found = recall_workplace(identity) or usual
+    return loaded_with(replace(found, **{name: getattr(usual, name) for name in settled(args)}), pair)
 
 
 def settled(args: argparse.Namespace) -> tuple[str, ...]:

@@ -138,7 +138,7 @@ def _about(partner: Partner, gain: Gain | str | None) -> Iterator[str]:
 
 
 def open_pair(target: Path, partner: Partner) -> OpenModels:
-    """Open a target with a draft model in a process of its own, on their planned seats."""
+    """Open a target with a draft model in a process of its own, where they are planned to sit."""
     from localspec.app.placing import apply, open_in_worker
 
     assert partner.path is not None

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast, get_args
 
 from localspec.app.options import PairOptions
-from localspec.app.tuned_pair import without_given
-from localspec.app.tuning import TuneChoice, identity_of, loaded_with, placed_pair, plan_of, profiles_of
+from localspec.app.tuned_pair import as_tuned
+from localspec.app.tuning import TuneChoice, identity_of, placed_pair, plan_of, profiles_of
 from localspec.cli.shared.console import FAILURE, SUCCESS, is_terminal, print_json, print_result, say
 from localspec.cli.tune.display import results_width
 from localspec.errors import LocalSpecError, UserError
@@ -202,13 +202,9 @@ def _agrees(question: str) -> bool:
 
 def main(args: argparse.Namespace) -> int:
     """Print the settings of the models that the arguments name."""
-    from localspec.storage.tuned_settings import recall_workplace
-
     pair = placed_pair(args)
     identity = identity_of(pair)
-    best = recall_workplace(identity)
-    opened = pair if best is None else loaded_with(without_given(best, args), pair)
-    found = exported(args.export, opened, identity, tasks_of(args))
+    found = exported(args.export, as_tuned(pair, identity, args), identity, tasks_of(args))
     if args.json:
         values = [{"task": task, "text": text} for task, text in found.items()]
         print_json({"format": args.export, "tasks": values})
