@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -61,7 +62,7 @@ def main(argv: Sequence[str]) -> int:
     set_up_logging(verbose=args.verbose)
     known = KnownPair(args, here=True)
     pair = known.place(pair, say)
-    reader = line_reader()
+    reader = LineReader()
     with opening.open_runtime(pair) as runtime, open_store(keeps=reader.interactive) as store:
         opening.tell_notes(runtime, pair)
         session = ChatSession(
@@ -304,13 +305,30 @@ def _number(text: str) -> float:
         raise UserError(f"/temp: {error}") from None
 
 
-class TerminalLines:
-    """Lines that somebody types, with history and editing where the system offers them."""
+class LineReader:
+    """The lines of standard input: typed, with history and editing where the system has them, or piped."""
 
-    interactive = True
+    def __init__(self) -> None:
+        self.interactive = is_terminal(sys.stdin)
+        self._offset = 0  # in a pipe or a file
+        if self.interactive:
+            with suppress(ImportError):  # on Windows, whose terminals edit lines themselves
+                import readline
+
+                readline.parse_and_bind("set enable-bracketed-paste on")
 
     def line(self, prompt: str) -> str:
-        """Ask for a line."""
+        """Ask for a line, or read one; raises EOFError at the end."""
+        if self.interactive:
+            return self._typed(prompt)
+        data = sys.stdin.buffer.readline()
+        if not data:
+            raise EOFError
+        text = decode_utf8(data, self._offset)
+        self._offset += len(data)
+        return text.rstrip("\r\n")
+
+    def _typed(self, prompt: str) -> str:
         if not is_terminal(sys.stdout):  # the answers go to a file, where a prompt has no place
             sys.stderr.write(prompt)
             sys.stderr.flush()
@@ -321,40 +339,6 @@ class TerminalLines:
         except UnicodeError:
             raise UserError("the line is not valid text", "write it in the terminal's encoding") from None
         return text
-
-
-class PipedLines:
-    """Lines of a pipe or a file."""
-
-    interactive = False
-
-    def __init__(self) -> None:
-        self._offset = 0
-
-    def line(self, prompt: str) -> str:
-        """Read a line."""
-        data = sys.stdin.buffer.readline()
-        if not data:
-            raise EOFError
-        text = decode_utf8(data, self._offset)
-        self._offset += len(data)
-        return text.rstrip("\r\n")
-
-
-LineReader = TerminalLines | PipedLines
-
-
-def line_reader() -> LineReader:
-    """Return the lines of standard input, whatever it is."""
-    if not is_terminal(sys.stdin):
-        return PipedLines()
-    try:
-        import readline  # not on Windows, whose terminals edit lines themselves
-    except ImportError:
-        pass
-    else:
-        readline.parse_and_bind("set enable-bracketed-paste on")
-    return TerminalLines()
 
 
 def read_entry(reader: LineReader) -> tuple[str, bool]:

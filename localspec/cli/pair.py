@@ -149,12 +149,18 @@ def open_pair(target: Path, partner: Partner) -> OpenModels:
 
 def _measure_best(target: Target, found: Sequence[Partner]) -> dict[str, Gain | str]:
     """Run the most promising drafts on disk one after the other; a failure is a sentence."""
+    from localspec.cli.doctor import busy_cores
+
     assert target.path is not None
     gains: dict[str, Gain | str] = {}
     best = [partner for partner in found if partner.path is not None and partner.placement is not None]
-    if best:
-        _tell_if_busy()
-    else:
+    busy, greediest = busy_cores() if best else (0.0, "")
+    if busy > _QUIET:
+        say(
+            f"note: other programs take {busy:.1f} cores, {greediest} the most; the figures are good only "
+            "for as long as they do"
+        )
+    if not best:
         say("note: no draft that could be measured is on disk")
     for partner in best[:_MEASURED]:
         try:
@@ -167,18 +173,6 @@ def _measure_best(target: Target, found: Sequence[Partner]) -> dict[str, Gain | 
             message = error.message if isinstance(error, UserError) else str(error)
             gains[partner.name] = f"failed: {message}"
     return gains
-
-
-def _tell_if_busy() -> None:
-    """Warn that figures of a machine that has other work to do mean little."""
-    from localspec.cli.doctor import busy_cores
-
-    busy, greediest = busy_cores()
-    if busy > _QUIET:
-        say(
-            f"note: other programs take {busy:.1f} cores, {greediest} the most; the figures are good only "
-            "for as long as they do"
-        )
 
 
 def _partner_json(partner: Partner, gain: Gain | str | None) -> dict[str, object]:

@@ -110,7 +110,7 @@ def _look_back(args: argparse.Namespace) -> int:
     from localspec.cli.tune import kept
 
     if args.export:
-        return kept.main(args)
+        return kept.export_settings(args)
     if args.report is not None:
         return kept.report(args)
     return kept.show(args) if args.show else kept.reset(args)

@@ -12,7 +12,6 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, cast, get_args
 
-from localspec.app.options import PairOptions
 from localspec.app.tuned_pair import as_tuned
 from localspec.app.tuning import TuneChoice, identity_of, placed_pair, plan_of, profiles_of
 from localspec.cli.shared.console import FAILURE, SUCCESS, is_terminal, print_json, print_result, say
@@ -200,27 +199,15 @@ def _agrees(question: str) -> bool:
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
-def main(args: argparse.Namespace) -> int:
-    """Print the settings of the models that the arguments name."""
-    pair = placed_pair(args)
-    identity = identity_of(pair)
-    found = exported(args.export, as_tuned(pair, identity, args), identity, tasks_of(args))
-    if args.json:
-        values = [{"task": task, "text": text} for task, text in found.items()]
-        print_json({"format": args.export, "tasks": values})
-    else:
-        print(together(args.export, found), end="")
-    return SUCCESS
-
-
-def exported(
-    form: ExportForm, opened: PairOptions, identity: Identity, tasks: tuple[TaskType, ...]
-) -> dict[TaskType, str]:
-    """Return the settings of tasks, of all that are tuned without any; raises UserError without settings."""
+def export_settings(args: argparse.Namespace) -> int:
+    """Print the settings of tasks, of all that are tuned without any; raises UserError without settings."""
     from localspec.storage.tuned_settings import recall
     from localspec.tuning.export import Exported, export
 
-    name, found, missing = pair_name(identity), dict[TaskType, str](), []
+    pair = placed_pair(args)
+    identity, tasks = identity_of(pair), tasks_of(args)
+    opened, name = as_tuned(pair, identity, args), pair_name(identity)
+    found, missing = dict[TaskType, str](), []
     for task in tasks or cast("tuple[TaskType, ...]", get_args(TaskType)):
         recalled = recall(identity, task)
         if recalled.tuned is None:
@@ -230,13 +217,16 @@ def exported(
             say(f"note: {task}: out of date: {change}")
         title = f"{name.replace(' ', '')}-{task}"
         given = Exported(title, recalled.tuned.settings, opened.target, opened.draft, opened.draft_threads)
-        found[task] = export(form, given)
+        found[task] = export(args.export, given)
     if not found or (tasks and missing):
-        raise UserError(
-            f"{name} is not tuned" + (f" for {', '.join(missing)}" if tasks else ""),
-            "run `localspec tune` first",
-        )
-    return found
+        for_tasks = f" for {', '.join(missing)}" if tasks else ""
+        raise UserError(f"{name} is not tuned{for_tasks}", "run `localspec tune` first")
+    if args.json:
+        values = [{"task": task, "text": text} for task, text in found.items()]
+        print_json({"format": args.export, "tasks": values})
+    else:
+        print(together(args.export, found), end="")
+    return SUCCESS
 
 
 def together(form: ExportForm, found: dict[TaskType, str]) -> str:
