@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import ClassVar, Final
 
 from textual.content import Content
-from textual.content import Span as Stretch
 from textual.widgets import Static
 
 from localspec.chat.messages import Span
@@ -42,54 +41,31 @@ class GrowingOrigins:
 
     def __init__(self) -> None:
         self.blocks: list[Block] = []
-        self._open: list[TextPiece] = []
+        self._open = Content()
         self._closed = 0
 
     def append(self, pieces: Iterable[TextPiece]) -> int:
         """Take more pieces; return the number of the first block that changed."""
         first = self._closed
         del self.blocks[first:]
-        for piece in pieces:
-            *lines, rest = clean(piece.text).split("\n")
-            for line in lines:
-                self._add(line, piece.provenance)
-                self._close()
-            self._add(rest, piece.provenance)
+        more = ((clean(piece.text), f".origin--{piece.provenance.value}") for piece in pieces)
+        lines = Content.assemble(self._open, *more).split("\n", allow_blank=True)
+        *closed, self._open = [part for line in lines for part in _parts(line)]
+        self.blocks += map(Block, closed)
+        self._closed = len(self.blocks)
         if self._open:
-            self.blocks.append(_coloured(self._open))
+            self.blocks.append(Block(self._open))
         return first
 
-    def _add(self, text: str, provenance: Provenance) -> None:
-        for start in range(0, len(text), _BLOCK):
-            if sum(len(piece.text) for piece in self._open) >= _BLOCK:
-                self._split()
-            self._open.append(TextPiece(text[start : start + _BLOCK], provenance))
 
-    def _split(self) -> None:
-        """Close a long line at its last space, so that only its end is laid out with what follows."""
-        last = next(
-            (n for n in range(len(self._open) - 1, 0, -1) if self._open[n].text.startswith(" ")), None
-        )
-        kept = self._open[last:] if last else []
-        self._open = self._open[:last] if last else self._open
-        self._close()
-        self._open = (
-            [TextPiece(kept[0].text.removeprefix(" "), kept[0].provenance), *kept[1:]] if kept else []
-        )
-
-    def _close(self) -> None:
-        self.blocks.append(_coloured(self._open))
-        self._open = []
-        self._closed = len(self.blocks)
-
-
-def _coloured(pieces: Sequence[TextPiece]) -> Block:
-    stretches, start = [], 0
-    for piece in pieces:
-        end = start + len(piece.text)
-        stretches.append(Stretch(start, end, f".origin--{piece.provenance.value}"))
-        start = end
-    return Block(Content("".join(piece.text for piece in pieces), spans=stretches))
+def _parts(line: Content) -> list[Content]:
+    """Cut a long line at its spaces, so that only its end is laid out with what follows."""
+    cuts, start = [], 0
+    while len(line) - start > _BLOCK:
+        start = line.plain.rfind(" ", start, start + _BLOCK) + 1 or start + _BLOCK
+        cuts.append(start)
+    *parts, end = line.divide(cuts)
+    return [*(part.rstrip() for part in parts), end]
 
 
 class OriginText(Prose):

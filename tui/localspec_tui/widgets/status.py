@@ -74,9 +74,7 @@ def speed_parts(figures: Figures) -> tuple[Part, ...]:
             parts.append(Part(text.format(figure), meaning, rank, style))
     if figures.note:
         note = one_line(figures.note)
-        parts.append(
-            Part(note, note, 4, "$foreground-muted italic", least=min(cell_len(note), SHORTEST_NOTE))
-        )
+        parts.append(Part(note, note, 4, "$foreground-muted italic", least=SHORTEST_NOTE))
     return tuple(parts)
 
 
@@ -85,8 +83,7 @@ def choice_parts(route: str, reason: str) -> tuple[Part, ...]:
     parts = [Part(one_line(route), _ROUTE, 2)] if route else []
     if reason and reason != ASKED_FOR:
         why = one_line(reason)
-        least = min(cell_len(why), SHORTEST_NOTE)
-        parts.append(Part(why, f"{_REASON}: {why}", LAST, "$foreground-muted italic", least=least))
+        parts.append(Part(why, f"{_REASON}: {why}", LAST, "$foreground-muted italic", least=SHORTEST_NOTE))
     return tuple(parts)
 
 
@@ -181,7 +178,7 @@ def lay_out(width: int, parts: Sequence[Part]) -> tuple[Placed, ...]:
     for spare in (False, True):
         for index in by_rank:
             part = parts[index]
-            wanted = part.width if part.least is None else part.least
+            wanted = part.width if part.least is None else min(part.least, part.width)
             if part.rank < 0:
                 wanted = max(wanted, min(part.width, room()))
             if (part.rank >= SPARE) is spare and 0 < wanted <= room():
@@ -192,16 +189,13 @@ def lay_out(width: int, parts: Sequence[Part]) -> tuple[Placed, ...]:
 
 
 def _placed(width: int, chosen: Sequence[tuple[Part, int]]) -> tuple[Placed, ...]:
-    placed, column = [], 0
-    for part, columns in chosen:
-        if part.side == "left":
+    placed = []
+    for side in ("left", "right"):
+        those = [(part, columns) for part, columns in chosen if part.side == side]
+        column = 0 if side == "left" else width - sum(columns + GAP for _, columns in those) + GAP
+        for part, columns in those:
             placed.append(Placed(column, shortened(part.text, columns), part))
             column += columns + GAP
-    right = [(part, columns) for part, columns in chosen if part.side == "right"]
-    column = width - sum(columns + GAP for _, columns in right) + GAP
-    for part, columns in right:
-        placed.append(Placed(column, part.text, part))
-        column += columns + GAP
     return tuple(placed)
 
 

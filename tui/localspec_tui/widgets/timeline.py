@@ -10,6 +10,7 @@ from typing import ClassVar
 from textual import events
 from textual.binding import Binding, BindingType
 from textual.content import Content
+from textual.reactive import reactive
 from textual.widget import Widget
 
 from localspec.chat.timeline import (
@@ -30,45 +31,34 @@ VALUES = 24  # columns of the figures behind a curve
 BLOCKS = " ▁▂▃▄▅▆▇█"
 TICK = 10  # columns
 
-# Both halves of a column, the left half, the right half.
-_SHAPES = {Work.DRAFT: "█▌▐", Work.AHEAD: "▄▖▗", Work.VERIFY: "█▌▐", Work.WAIT: "╌╌╌", Work.IDLE: "   "}
+# The shapes of both halves of a column, of the left half, of the right half; and their style.
+_SHAPES = {
+    Work.DRAFT: ("█▌▐", "$warning"),
+    Work.AHEAD: ("▄▖▗", "$success"),
+    Work.VERIFY: ("█▌▐", "$primary"),
+    Work.WAIT: ("╌╌╌", "$foreground-muted"),
+    Work.IDLE: ("   ", ""),
+}
 _RESTS = {Work.IDLE, Work.WAIT}
-_WORK_STYLES = {
-    Work.DRAFT: "$warning",
-    Work.AHEAD: "$success",
-    Work.VERIFY: "$primary",
-    Work.WAIT: "$foreground-muted",
-    Work.IDLE: "",
-}
 _MARKS = {
-    DraftOrigin.AHEAD: ("●", "$text-success bold"),
-    DraftOrigin.FRESH: ("○", "$text-warning bold"),
-    DraftOrigin.NGRAM: ("◆", "$text-accent bold"),
-    DraftOrigin.NONE: ("·", "$foreground-muted"),
+    DraftOrigin.AHEAD: ("●", "$text-success bold", "prepared ahead"),
+    DraftOrigin.FRESH: ("○", "$text-warning bold", "just in time"),
+    DraftOrigin.NGRAM: ("◆", "$text-accent bold", "repetition"),
+    DraftOrigin.NONE: ("·", "$foreground-muted", "no draft"),
 }
-_LEGEND = (
-    ("●", "$text-success bold", "prepared ahead"),
-    ("○", "$text-warning bold", "just in time"),
-    ("◆", "$text-accent bold", "repetition"),
-    ("·", "$foreground-muted", "no draft"),
-    ("▄", "$success", "hidden"),
-    ("█", "$warning", "waited for"),
-)
+_LEGEND = (*_MARKS.values(), ("▄", "$success", "hidden"), ("█", "$warning", "waited for"))
 
 
-def draft_rows(halves: Sequence[Work], tall: int) -> list[Content]:
-    """Return the lane of the draft model: what is hidden is half as high and rests on the target's work."""
+def lane_rows(lanes: Lanes, tall: int) -> list[Content]:
+    """Return both lanes: drafting that is hidden is half as high and rests on the target's work."""
     if tall == 1:
-        return [label("draft") + _lane(halves)]
-    upper = [Work.IDLE if work is Work.AHEAD else work for work in halves]
-    return [label("") + _lane(upper), label("draft") + _lane(halves, Work.DRAFT)]
-
-
-def verify_rows(halves: Sequence[Work], tall: int) -> list[Content]:
-    """Return the lane of the target."""
-    line = _lane(halves)
-    below = _lane([Work.IDLE if work is Work.WAIT else work for work in halves])
-    return [label("verify") + line, *[label("") + below] * (tall - 1)]
+        return [label("draft") + _lane(lanes.draft), label("verify") + _lane(lanes.verify)]
+    return [
+        label("") + _lane([Work.IDLE if work is Work.AHEAD else work for work in lanes.draft]),
+        label("draft") + _lane(lanes.draft, Work.DRAFT),
+        label("verify") + _lane(lanes.verify),
+        label("") + _lane([Work.IDLE if work is Work.WAIT else work for work in lanes.verify]),
+    ]
 
 
 def _lane(halves: Sequence[Work], ahead: Work = Work.AHEAD) -> Content:
@@ -82,25 +72,18 @@ def _lane(halves: Sequence[Work], ahead: Work = Work.AHEAD) -> Content:
 def _cell(left: Work, right: Work, ahead: Work) -> tuple[str, str]:
     """Return the character of a column and its style: work hides waiting, and the left half's the right's."""
     works_left, works_right = left not in _RESTS, right not in _RESTS
-    work = left if works_left else right
-    if work in _RESTS:
-        work = Work.WAIT if Work.WAIT in {left, right} else Work.IDLE
+    work = left if works_left or right is Work.IDLE else right
     half = 0 if works_left == works_right else 1 if works_left else 2
-    return _SHAPES[ahead if work is Work.AHEAD else work][half], _WORK_STYLES[work]
+    return _SHAPES[ahead if work is Work.AHEAD else work][0][half], _SHAPES[work][1]
 
 
 def mark_row(lanes: Lanes, width: int, picked: int | None) -> Content:
     """Return one mark for each round, the picked one reversed."""
-    parts: list[str | tuple[str, str]] = []
-    column = 0
+    cells: list[str | tuple[str, str]] = [" "] * width
     for placed in lanes.marks:
-        shape, style = _MARKS[placed.origin]
-        parts += [
-            " " * (placed.column - column),
-            (shape, f"{style} reverse" if placed.round == picked else style),
-        ]
-        column = placed.column + 1
-    return Content.assemble(*parts, " " * (width - column))
+        shape, style, _ = _MARKS[placed.origin]
+        cells[placed.column] = (shape, f"{style} reverse" if placed.round == picked else style)
+    return Content.assemble(*cells)
 
 
 def ruler(start_s: float, scale_s: float, width: int) -> Content:
@@ -129,12 +112,9 @@ def curve_rows(history: History, name: str, width: int, rows: int) -> list[Conte
     """Return a curve over the whole answer with its present and mean values."""
     plot = max(1, width - LABELS - VALUES)
     figure = history.speed if name == "tok/s" else history.length
-    tail = f"  {_figure(figure(history.recent()))} now  {_figure(figure())} mean" if len(history) else ""
-    lines = [Content.styled(line, "$primary") for line in curve(history.course(plot, figure), rows)]
-    return [
-        label(name if row == rows - 1 else "") + line + (Content(tail) if row == rows - 1 else Content(""))
-        for row, line in enumerate(lines)
-    ]
+    tail = f"  {_figure(figure(history.recent()))} now  {_figure(figure())} mean"
+    *upper, lowest = [Content.styled(line, "$primary") for line in curve(history.course(plot, figure), rows)]
+    return [*(label("") + line for line in upper), label(name) + lowest + tail]
 
 
 def _figure(value: float) -> str:
@@ -162,33 +142,30 @@ def position_rows(history: History, width: int, *, each: bool) -> list[Content]:
     if not positions:
         return [label("accepted") + Content("no drafts to judge").stylize("$foreground-muted")]
     if each:
-        return [_position(number, positions[number], width) for number in range(len(positions))]
+        wide = max(1, min(40, width - LABELS - VALUES))
+        return [
+            label("accepted" if number == 1 else "")
+            + _share(number, position, wide)
+            + Content.styled(f" of {position.judged:,}", "$foreground-muted")
+            for number, position in enumerate(positions, 1)
+        ]
     row = label("accepted")
     for number, position in enumerate(positions, 1):
-        part = Content.assemble(
-            (f"{number} ", "$foreground-muted"),
-            _bar(position.share, 5),
-            f" {percent(position.accepted, position.judged)}   ",
-        )
-        if row.cell_length + part.cell_length - 3 > width:
+        part = _share(number, position, 5)
+        if row.cell_length + part.cell_length > width:
             break
-        row += part
+        row += part + "   "
     return [row]
 
 
-def _position(index: int, position: Position, width: int) -> Content:
+def _share(number: int, position: Position, width: int) -> Content:
+    filled = round(position.share * width)
     return Content.assemble(
-        label("" if index else "accepted"),
-        (f"{index + 1} ", "$foreground-muted"),
-        _bar(position.share, max(1, min(40, width - LABELS - VALUES))),
+        (f"{number} ", "$foreground-muted"),
+        ("█" * filled, "$primary"),
+        ("░" * (width - filled), "$foreground-muted"),
         f" {percent(position.accepted, position.judged)}",
-        (f" of {position.judged:,}", "$foreground-muted"),
     )
-
-
-def _bar(share: float, width: int) -> Content:
-    filled = round(share * width)
-    return Content.assemble(("█" * filled, "$primary"), ("░" * (width - filled), "$foreground-muted"))
 
 
 def legend(width: int) -> Content:
@@ -218,25 +195,27 @@ class Timeline(Widget, can_focus=True):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("left", "pick(-1)", "Earlier round", id="timeline.earlier"),
-        Binding("right", "pick(1)", "Later round", id="timeline.later"),
+        Binding("left", "walk(-1)", "Earlier round", id="timeline.earlier"),
+        Binding("right", "walk(1)", "Later round", id="timeline.later"),
         Binding("pageup", "page(-1)", "Back in time", show=False, id="timeline.page-back"),
         Binding("pagedown", "page(1)", "On in time", show=False, id="timeline.page-on"),
-        Binding("home", "first", "First round", show=False, id="timeline.first"),
+        Binding("home", "pick(0)", "First round", show=False, id="timeline.first"),
         Binding("end", "last", "Follow", id="timeline.follow"),
         Binding("plus,equals_sign", "zoom(-1)", "Closer", key_display="+", id="timeline.closer"),
         Binding("minus", "zoom(1)", "Wider", key_display="-", id="timeline.wider"),
     ]
+
+    _scale_s = reactive(0.0)
+    _first = reactive(0)  # column of time at the left edge
+    _following = reactive(True)
+    _picked: reactive[int | None] = reactive(None)
+    _pointed: reactive[int | None] = reactive(None)
 
     def __init__(self, *, classes: str | None = None) -> None:
         super().__init__(classes=classes)
         self._history = History()
         self._scale_s = self._history.fitting_scale()
         self._zoomed = False
-        self._first = 0  # column of time at the left edge
-        self._following = True
-        self._picked: int | None = None
-        self._pointed: int | None = None
         self._title = ""
         self._kinds: list[str] = []  # of the rows on the screen
 
@@ -285,9 +264,8 @@ class Timeline(Widget, can_focus=True):
     def _look_at(self, column: int) -> None:
         self._following = column >= self._furthest
         self._first = max(0, min(column, self._furthest))
-        self.refresh()
 
-    def _pick(self, index: int) -> None:
+    def action_pick(self, index: int) -> None:
         """Show the figures of a round, and bring it into sight."""
         if not len(self._history):
             return
@@ -299,21 +277,14 @@ class Timeline(Widget, can_focus=True):
             self._look_at(begin - self._width // 2)
         elif self._following:  # hold the picture still under the reader's eyes
             self._following, self._first = False, left
-        self.refresh()
 
-    def action_pick(self, step: int) -> None:
+    def action_walk(self, step: int) -> None:
         """Pick the round before or after."""
-        self._pick(len(self._history) - 1 if self._picked is None else self._picked + step)
-
-    def action_first(self) -> None:
-        """Pick the first round."""
-        self._pick(0)
+        self.action_pick(len(self._history) - 1 if self._picked is None else self._picked + step)
 
     def action_last(self) -> None:
         """Show the totals and follow the answer again."""
-        self._picked = None
-        self._following = True
-        self.refresh()
+        self._picked, self._following = None, True
 
     def action_page(self, pages: int) -> None:
         """Look a whole picture earlier or later."""
@@ -322,12 +293,9 @@ class Timeline(Widget, can_focus=True):
     def action_zoom(self, steps: int) -> None:
         """Show more time in the same space, or less."""
         middle_s = (self._left() + self._width / 2) * self._scale_s
-        following = self._following
         self._zoomed = True
         self._scale_s = self._history.zoomed(self._scale_s, steps)
-        if following:
-            self.refresh()
-        else:
+        if not self._following:
             self._look_at(int(middle_s / self._scale_s - self._width / 2))
 
     # The mouse.
@@ -347,11 +315,11 @@ class Timeline(Widget, can_focus=True):
 
     def on_mouse_move(self, event: events.MouseMove) -> None:
         """Show the figures of the round under the pointer."""
-        self._point(self._round_under(event))
+        self._pointed = self._round_under(event)
 
     def on_leave(self) -> None:
         """Show the totals, or the picked round, again."""
-        self._point(None)
+        self._pointed = None
 
     def on_click(self, event: events.Click) -> None:
         """Pick the round under the pointer; a second click lets it go."""
@@ -359,12 +327,7 @@ class Timeline(Widget, can_focus=True):
         if index is not None and index == self._picked:
             self.action_last()
         elif index is not None:
-            self._pick(index)
-
-    def _point(self, index: int | None) -> None:
-        if index != self._pointed:
-            self._pointed = index
-            self.refresh()
+            self.action_pick(index)
 
     def _round_under(self, event: events.MouseEvent) -> int | None:
         """Return the round at a place: in time on the lanes, in the course of the answer on the curves."""
@@ -406,7 +369,7 @@ class Timeline(Widget, can_focus=True):
             return [("", Content(text or "The prompt is read").stylize("dim"))]
         tall = 2 if height >= 11 else 1
         lanes = history.lanes(start_s, scale_s, self._width)
-        rows = [("lanes", row) for row in draft_rows(lanes.draft, tall) + verify_rows(lanes.verify, tall)]
+        rows = [("lanes", row) for row in lane_rows(lanes, tall)]
         rows.append(("lanes", label("rounds") + mark_row(lanes, self._width, self.picked)))
         if height >= 9:
             rows.append(("lanes", label("") + ruler(start_s, scale_s, self._width)))
@@ -415,8 +378,8 @@ class Timeline(Widget, can_focus=True):
         count = len(history.by_position())
         each = 1 < count <= room - 4
         curves = max(1, min(4, (room - (count if each else 1)) // 2))
-        rows += [("curves", row) for row in curve_rows(history, "tok/s", width, curves)]
-        rows += [("curves", row) for row in curve_rows(history, "length", width, curves)]
+        for name in ("tok/s", "length"):
+            rows += [("curves", row) for row in curve_rows(history, name, width, curves)]
         if height >= 12:
             rows.append(("curves", label("") + extent(history, start_s, scale_s, width)))
         rows += [("", row) for row in position_rows(history, width, each=each)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import zip_longest
 
 from rich.cells import cell_len
 from textual.content import Content
@@ -32,7 +32,7 @@ def clean(text: str) -> str:
     return printable(text).replace("\t", _TAB)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True)
 class Block:
     """A text that is wrapped on its own; `first` and `rest` stand before its lines.
 
@@ -49,17 +49,8 @@ class Block:
         """Return the text to be wrapped at a width."""
         return self.content
 
-    def is_same(self, other: Block) -> bool:
-        """Tell whether the other block looks the same."""
-        return (
-            type(self) is type(other)
-            and (self.first, self.rest, self.style, self.gap)
-            == (other.first, other.rest, other.style, other.gap)
-            and self.content.is_same(other.content)
-        )
 
-
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True)
 class Rule(Block):
     """A line across."""
 
@@ -68,7 +59,7 @@ class Rule(Block):
         return Content.styled("─" * width, ".prose--mark")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True)
 class Table(Block):
     """Rows of cells, the first being the header."""
 
@@ -80,27 +71,14 @@ class Table(Block):
         widths = _column_widths(self.rows, width)
         return Content("\n").join(self._columns(widths) if widths else self._stacked())
 
-    def is_same(self, other: Block) -> bool:
-        """Tell whether the other table has the same cells."""
-        return (
-            isinstance(other, Table)
-            and Block.is_same(self, other)
-            and self.aligned == other.aligned
-            and [len(row) for row in self.rows] == [len(row) for row in other.rows]
-            and all(map(Content.is_same, chain(*self.rows), chain(*other.rows)))
-        )
-
     def _columns(self, widths: Sequence[int]) -> list[Content]:
         separator = Content.styled(_SEPARATOR, ".prose--mark")
         lines: list[Content] = []
         for number, row in enumerate(self.rows):
             cells = [cell.wrap(width) for cell, width in zip(row, widths, strict=True)]
             lines += [
-                separator.join(
-                    _padded(cell[line] if line < len(cell) else Content(), width, side)
-                    for cell, width, side in zip(cells, widths, self.aligned, strict=True)
-                )
-                for line in range(max(len(cell) for cell in cells))
+                separator.join(map(_padded, line, widths, self.aligned))
+                for line in zip_longest(*cells, fillvalue=Content())
             ]
             if number == 0:
                 lines = [line.stylize("bold") for line in lines]
@@ -128,11 +106,7 @@ def _column_widths(rows: Sequence[Sequence[Content]], width: int) -> list[int]:
     room = width - cell_len(_SEPARATOR) * (len(widths) - 1)
     if room < sum(min(_NARROWEST, wish) for wish in widths):
         return []
+    widths = [min(wish, room) for wish in widths]
     while sum(widths) > room:
-        widest = max(widths)
-        second = max((wish for wish in widths if wish < widest), default=_NARROWEST)
-        fattest = [index for index, wish in enumerate(widths) if wish == widest]
-        surplus = min(sum(widths) - room, max(1, widest - second) * len(fattest))
-        for turn, index in enumerate(fattest):
-            widths[index] -= surplus // len(fattest) + (turn < surplus % len(fattest))
+        widths[widths.index(max(widths))] -= 1
     return widths

@@ -74,11 +74,6 @@ class _Level:
     first: str
     rest: str
 
-    def take(self) -> str:
-        """Return what stands before the next line."""
-        mark, self.first = self.first, self.rest
-        return mark
-
 
 @dataclass(slots=True)
 class _Writer:
@@ -130,8 +125,11 @@ class _Writer:
     def _place(self, tight: bool = False) -> tuple[Content, str, str, str, int]:
         gap = int(self.written and (self.fresh_list or not tight))
         self.written, self.fresh_list = True, False
-        first = "".join(level.take() for level in self.levels)
-        return Content(), first, "".join(level.rest for level in self.levels), "", gap
+        first = "".join(level.first for level in self.levels)
+        rest = "".join(level.rest for level in self.levels)
+        for level in self.levels:
+            level.first = level.rest
+        return Content(), first, rest, "", gap
 
     def _block(self, content: Content, tight: bool = False) -> Block:
         return replace(Block(*self._place(tight)), content=content)

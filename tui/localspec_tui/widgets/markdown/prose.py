@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from itertools import takewhile
+from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from rich.cells import cell_len
@@ -24,24 +23,29 @@ from textual.visual import RenderOptions
 from textual.widget import Widget
 
 from localspec_tui.widgets.markdown.blocks import Block
-from localspec_tui.widgets.markdown.parse import GrowingMarkdown, build
+from localspec_tui.widgets.markdown.parse import GrowingMarkdown, build, code_blocks
 
 _RULES: Final[RulesMap] = {"text_overflow": "fold", "text_wrap": "wrap", "text_align": "left"}
 _OPENED = ("http://", "https://", "mailto:")
 
 
-@dataclass(slots=True)
 class Laid:
-    """Blocks laid out at one width: their texts, and the row and the line of text on which each starts."""
+    """Blocks laid out at one width: their texts, and the row and the line of text on which each starts.
 
-    width: int
-    blocks: list[Block] = field(default_factory=list)
-    contents: list[Content] = field(default_factory=list)
-    rows: list[int] = field(default_factory=lambda: [0])
-    lines: list[int] = field(default_factory=lambda: [0])
+    Needs no widget, so that a long text can be laid out in a thread.
+    """
 
-    def extend(self, blocks: Iterable[Block]) -> None:
-        """Lay out more blocks; without a width they are only kept."""
+    def __init__(self, blocks: Iterable[Block], width: int) -> None:
+        self.width = width
+        self.blocks: list[Block] = []
+        self.contents: list[Content] = []
+        self.rows = [0]
+        self.lines = [0]
+        self.put(blocks)
+
+    def put(self, blocks: Iterable[Block], start: int = 0) -> None:
+        """Lay out blocks in place of those from `start` on; without a width they are only kept."""
+        del self.blocks[start:], self.contents[start:], self.rows[start + 1 :], self.lines[start + 1 :]
         if not self.width:
             self.blocks.extend(blocks)
             return
@@ -52,10 +56,6 @@ class Laid:
             self.contents.append(content)
             self.rows.append(self.rows[-1] + block.gap + height)
             self.lines.append(self.lines[-1] + block.gap + content.plain.count("\n") + 1)
-
-    def cut(self, start: int) -> None:
-        """Forget the blocks from `start` on."""
-        del self.blocks[start:], self.contents[start:], self.rows[start + 1 :], self.lines[start + 1 :]
 
     def text_width(self, block: Block) -> int:
         """Return the room that a block's text has."""
@@ -69,13 +69,6 @@ class Laid:
     def height(self) -> int:
         """Return the rows of everything."""
         return self.rows[-1]
-
-
-def lay(blocks: Sequence[Block], width: int) -> Laid:
-    """Lay out blocks at a width; needs no widget, so that a long text can be laid out in a thread."""
-    laid = Laid(width)
-    laid.extend(blocks)
-    return laid
 
 
 class Prose(Widget):
@@ -93,38 +86,23 @@ class Prose(Widget):
     # Textual makes a second layout whenever this changes; nothing here depends on it.
     virtual_size: Reactive[Size] = Reactive(Size(0, 0))
 
-    @dataclass
-    class CodePicked(Message):
-        """The code of the fence with this number is to be copied."""
-
-        prose: Prose
-        fence: int
-
-    def __init__(self, blocks: Sequence[Block] = (), *, classes: str | None = None) -> None:
-        super().__init__(classes=classes)
-        self._laid = lay(blocks, 0)
+    def __init__(self, blocks: Sequence[Block]) -> None:
+        super().__init__()
+        self._laid = Laid(blocks, 0)
         self._strips: dict[int, list[Strip]] = {}
-
-    @property
-    def blocks(self) -> Sequence[Block]:
-        """Return what is shown."""
-        return self._laid.blocks
 
     def set_blocks(self, blocks: Sequence[Block], start: int = 0) -> None:
         """Put blocks in place of those from `start` on; the cost is that of the new ones."""
         height = self._laid.height
-        self._laid.cut(start)
-        self._laid.extend(blocks)
-        self._forget(start)
+        self._laid.put(blocks, start)
+        self._strips = {index: strips for index, strips in self._strips.items() if index < start}
         self.refresh(layout=height != self._laid.height)
 
     def set_laid(self, laid: Laid) -> None:
-        """Show what was laid out elsewhere; what looks the same keeps its rendering."""
-        pairs = zip(self._laid.blocks, laid.blocks, strict=False)
-        kept = sum(1 for _ in takewhile(lambda pair: pair[0].is_same(pair[1]), pairs))
+        """Show what was laid out elsewhere."""
         width, height = self._laid.width, self._laid.height
-        self._laid = laid if laid.width == width or not width else lay(laid.blocks, width)
-        self._forget(kept)
+        self._laid = laid if laid.width == width or not width else Laid(laid.blocks, width)
+        self._strips.clear()
         self.refresh(layout=height != self._laid.height)
 
     def get_content_width(self, container: Size, viewport: Size) -> int:
@@ -138,7 +116,7 @@ class Prose(Widget):
 
     def _fit(self, width: int) -> None:
         if width and width != self._laid.width:
-            self._laid = lay(self._laid.blocks, width)
+            self._laid = Laid(self._laid.blocks, width)
             self._strips.clear()
 
     def notify_style_update(self) -> None:
@@ -179,25 +157,16 @@ class Prose(Widget):
             self._strips[index] = self._render_block(index)
         return self._strips[index][y - laid.rows[index]]
 
-    def action_copy_code(self, fence: int) -> None:
-        """Ask for the code of a fence to be copied."""
-        self.post_message(self.CodePicked(self, fence))
-
     def action_open_link(self, address: str) -> None:
         """Open an address in the browser; other kinds of links are not followed."""
         if address.startswith(_OPENED):
             self.app.open_url(address)
 
-    def _forget(self, start: int) -> None:
-        self._strips = {index: strips for index, strips in self._strips.items() if index < start}
-
     def _render_block(self, index: int) -> list[Strip]:
         laid, block = self._laid, self._laid.blocks[index]
         style = self.get_visual_style(block.style) if block.style else self.visual_style
         line = laid.lines[index] + block.gap
-        strips = laid.contents[index].render_strips(
-            laid.text_width(block), None, style, self._options(line, laid.lines[index + 1])
-        )
+        strips = laid.contents[index].render_strips(laid.text_width(block), None, style, self._options(line))
         rich_style, mark = style.rich_style, (style + self._resolve(".prose--mark")).rich_style
         rows = [Strip.blank(laid.width, self.visual_style.rich_style)] * block.gap
         for number, strip in enumerate(strips):
@@ -209,18 +178,13 @@ class Prose(Widget):
         rows += [Strip.blank(laid.width, rich_style)] * (laid.rows[index + 1] - laid.rows[index] - len(rows))
         return rows
 
-    def _options(self, first: int, end: int) -> RenderOptions:
-        """Return how to render the lines from `first` to `end`, with what is selected of them."""
+    def _options(self, first: int) -> RenderOptions:
+        """Return how to render the lines from `first` on, with what is selected of them."""
         selection, style = self.text_selection, None
         if selection is not None:
-            start, stop = selection
-            if (start and start.y >= end) or (stop and stop.y < first):
-                selection = None
-            else:
-                start = start - (0, first) if start and start.y >= first else None
-                stop = stop - (0, first) if stop and stop.y < end else None
-                selection = Selection(start, stop)
-                style = Style.from_styles(self.screen.get_component_styles("screen--selection"))
+            moved = (None if place is None else place - (0, first) for place in selection)
+            selection = Selection(*moved)
+            style = Style.from_styles(self.screen.get_component_styles("screen--selection"))
         return RenderOptions(self._resolve, _RULES, selection, style)
 
     def _resolve(self, style: str | Style) -> Style:
@@ -243,6 +207,12 @@ def _moved(segment: Segment, lines: int) -> Segment:
 class AnswerText(Prose):
     """Markdown that may still grow."""
 
+    @dataclass
+    class CodePicked(Message):
+        """Some code is to be copied."""
+
+        code: str
+
     def __init__(self, text: str = "", blocks: Sequence[Block] | None = None) -> None:
         super().__init__(build(text) if blocks is None else blocks)
         self.text = text  # the Markdown that is shown
@@ -258,10 +228,16 @@ class AnswerText(Prose):
         first = self._growing.append(text)
         self.set_blocks(self._growing.blocks[first:], first)
 
+    def action_copy_code(self, fence: int) -> None:
+        """Ask for the code of a fence to be copied."""
+        codes = code_blocks(self.text)
+        if fence < len(codes):
+            self.post_message(self.CodePicked(codes[fence]))
+
     async def finish(self, text: str) -> None:
         """Show the whole text as it is when read in one go; the work is done beside the event loop."""
         self.text, self._growing = text, None
         width = self.content_size.width
-        laid = await asyncio.to_thread(lambda: lay(build(text), width))
+        laid = await asyncio.to_thread(lambda: Laid(build(text), width))
         if self.text == text and self._growing is None:  # nothing came in the meantime
             self.set_laid(laid)

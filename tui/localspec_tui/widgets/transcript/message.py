@@ -19,7 +19,7 @@ from textual.widgets import Static
 from localspec.chat.messages import Attachment, Shown, State
 from localspec_tui.widgets.markdown.blocks import clean
 from localspec_tui.widgets.markdown.parse import code_blocks
-from localspec_tui.widgets.markdown.prose import AnswerText, Prose
+from localspec_tui.widgets.markdown.prose import AnswerText
 from localspec_tui.widgets.origins import pieces_of
 from localspec_tui.widgets.transcript.message_body import Looks, MessageBody, Prepared
 
@@ -149,12 +149,10 @@ class MessageView(Vertical, can_focus=True):
             text = codes[0]
         self.post_message(ActionAsked(action, message.id, text))
 
-    def on_prose_code_picked(self, event: Prose.CodePicked) -> None:
+    def on_answer_text_code_picked(self, event: AnswerText.CodePicked) -> None:
         """Ask the screen to copy the code that was clicked."""
         event.stop()
-        codes = code_blocks(event.prose.text) if isinstance(event.prose, AnswerText) else ()
-        if event.fence < len(codes):
-            self.post_message(ActionAsked("copy-code", self.item.message.id, codes[event.fence]))
+        self.post_message(ActionAsked("copy-code", self.item.message.id, event.code))
 
     def _tell(self) -> None:
         item, message = self.item, self.item.message

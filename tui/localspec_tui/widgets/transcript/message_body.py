@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import ClassVar
 
 from textual import events
@@ -36,7 +37,7 @@ class ThinkingView(Vertical, can_focus=True):
     """A thinking block, folded unless somebody wants to read it."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter,space", "unfold", "Unfold thinking", id="thinking.toggle", show=False)
+        Binding("enter,space", "toggle('unfolded')", "Unfold thinking", id="thinking.toggle", show=False)
     ]
 
     unfolded: reactive[bool] = reactive(False, init=False)
@@ -46,7 +47,6 @@ class ThinkingView(Vertical, can_focus=True):
         self._head = ThinkingHead()
         self._prose = AnswerText()
         self.text = ""  # the whole of the thinking
-        self._shown = 0  # so many characters have been given to the prose
         self._complete = closed
         self.append(text)
         self.unfolded = unfolded
@@ -69,8 +69,7 @@ class ThinkingView(Vertical, can_focus=True):
     async def finish(self, text: str) -> None:
         """Take the whole of it: no more comes."""
         self.text, self._complete = text, True
-        if self._shown:
-            self._shown = len(text)
+        if self._prose.text:
             await self._prose.finish(text)
         self._refresh()
 
@@ -79,19 +78,14 @@ class ThinkingView(Vertical, can_focus=True):
         self.set_class(self.unfolded, "-unfolded")
         self._refresh()
 
-    def action_unfold(self) -> None:
-        """Fold or unfold."""
-        self.unfolded = not self.unfolded
-
     def on_click(self, event: events.Click) -> None:
         """Fold or unfold on a click on the line."""
         if event.get_content_offset(self._head) is not None:
-            self.action_unfold()
+            self.unfolded = not self.unfolded
 
     def _refresh(self) -> None:
-        if self.unfolded and self._shown < len(self.text):
-            self._prose.append(self.text[self._shown :])
-            self._shown = len(self.text)
+        if self.unfolded and self._prose.text != self.text:
+            self._prose.append(self.text[len(self._prose.text) :])
         words = len(self.text.split())
         count = f"{words:,} {'word' if words == 1 else 'words'}"
         doing = "Thinking" if self._complete else "Thinking ..."
@@ -181,14 +175,13 @@ class MessageBody(Vertical):
 
     async def look(self, looks: Looks) -> None:
         """Show the text in another way."""
-        same = self._shows_origins(looks) == (self._origins is not None) and not looks.origins
         self._looks = looks
-        if same:
-            for body in self._bodies:
-                if isinstance(body, ThinkingView):
-                    body.unfolded = looks.thinking
+        if looks.origins or self._origins is not None:
+            await self._show_anew()
             return
-        await self._show_anew()
+        for body in self._bodies:
+            if isinstance(body, ThinkingView):
+                body.unfolded = looks.thinking
 
     async def _show_anew(self) -> None:
         item = replace(self._item, message=replace(self._item.message, content=self.text))
@@ -203,13 +196,13 @@ class MessageBody(Vertical):
                 await child.remove()
             await mounted
 
-    def _shows_origins(self, looks: Looks) -> bool:
+    def _shows_origins(self) -> bool:
         known = bool(self._item.spans) or (self._item.message.state == "writing" and bool(self._pieces))
-        return looks.origins and self._item.message.role == "assistant" and known
+        return self._looks.origins and self._item.message.role == "assistant" and known
 
     def _widgets(self, prepared: Prepared) -> Sequence[Widget]:
         self._parts = prepared.parts
-        if self._shows_origins(self._looks):
+        if self._shows_origins():
             self._origins = OriginText(self._pieces)
             return [self._origins]
         if self._item.message.role == "user":
@@ -231,22 +224,21 @@ class MessageBody(Vertical):
 
     def _grow(self, parts: tuple[Part, ...]) -> None:
         """Let the widgets follow the parts, keeping those that only grew."""
-        for index, part in enumerate(parts):
-            body = self._bodies[index] if index < len(self._bodies) else None
-            if body is not None and _is_of(body, part) and part.text.startswith(body.text.rstrip()):
-                body.append(part.text[len(body.text) :])
-                if isinstance(body, ThinkingView) and part.closed:
-                    body.close()
-                continue
-            for stale in self._bodies[index:]:
-                stale.remove()
-            self._bodies[index:] = [self._body(part)]
-            self.mount(self._bodies[index])
-        for stale in self._bodies[len(parts) :]:
+        kept = list(takewhile(_grew, zip(self._bodies, parts, strict=False)))
+        for body, part in kept:
+            body.append(part.text[len(body.text) :])
+            if isinstance(body, ThinkingView) and part.closed:
+                body.close()
+        for stale in self._bodies[len(kept) :]:
             stale.remove()
-        del self._bodies[len(parts) :]
+        fresh = [self._body(part) for part in parts[len(kept) :]]
+        self._bodies[len(kept) :] = fresh
+        if fresh:
+            self.mount_all(fresh)
         self._parts = parts
 
 
-def _is_of(body: AnswerText | ThinkingView, part: Part) -> bool:
-    return isinstance(body, ThinkingView) == (part.kind == "thinking")
+def _grew(pair: tuple[AnswerText | ThinkingView, Part]) -> bool:
+    body, part = pair
+    is_thinking = isinstance(body, ThinkingView)
+    return is_thinking == (part.kind == "thinking") and part.text.startswith(body.text.rstrip())

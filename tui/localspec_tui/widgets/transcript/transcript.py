@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Final
 
 from textual import events
@@ -22,8 +23,6 @@ from localspec_tui.widgets.origins import OriginLegend
 from localspec_tui.widgets.transcript.message import MessageView
 from localspec_tui.widgets.transcript.message_body import Looks, prepare
 
-_MESSAGES: Final = 20
-_CHARACTERS: Final = 24_000
 _STEP_MESSAGES: Final = 10
 _STEP_CHARACTERS: Final = 12_000
 _MOST_MESSAGES: Final = 60
@@ -40,33 +39,20 @@ class Window:
     @classmethod
     def latest(cls, sizes: Sequence[int]) -> Window:
         """Return the end of a chat."""
-        return cls(len(sizes), len(sizes)).earlier(sizes, _MESSAGES, _CHARACTERS)
+        return cls(len(sizes), len(sizes)).earlier(sizes).earlier(sizes)
 
     @classmethod
     def around(cls, sizes: Sequence[int], index: int) -> Window:
         """Return a message with what stands before and after it."""
-        before = cls(index, index).earlier(sizes, _MESSAGES // 2, _CHARACTERS // 2)
-        return before.later(sizes, _MESSAGES // 2, _CHARACTERS // 2)
+        return cls(index, index).earlier(sizes).later(sizes)
 
-    def earlier(
-        self, sizes: Sequence[int], most: int = _STEP_MESSAGES, characters: int = _STEP_CHARACTERS
-    ) -> Window:
+    def earlier(self, sizes: Sequence[int]) -> Window:
         """Return the window a step further up; by one message at least."""
-        first = self.first
-        while first and self.first - first < most and characters > 0:
-            first -= 1
-            characters -= sizes[first]
-        return Window(first, self.last)
+        return Window(self.first - _step(sizes[: self.first][::-1]), self.last)
 
-    def later(
-        self, sizes: Sequence[int], most: int = _STEP_MESSAGES, characters: int = _STEP_CHARACTERS
-    ) -> Window:
+    def later(self, sizes: Sequence[int]) -> Window:
         """Return the window a step further down; by one message at least."""
-        last = self.last
-        while last < len(sizes) and last - self.last < most and characters > 0:
-            characters -= sizes[last]
-            last += 1
-        return Window(self.first, last)
+        return Window(self.first, self.last + _step(sizes[self.last :]))
 
     def without_start(self, sizes: Sequence[int], seen: int) -> Window:
         """Return the window cut at its start if it has grown too large; message `seen` stays."""
@@ -88,6 +74,12 @@ class Window:
     def _is_large(self, sizes: Sequence[int]) -> bool:
         characters = sum(sizes[self.first : self.last])
         return self.last - self.first > _MOST_MESSAGES or characters > _MOST_CHARACTERS
+
+
+def _step(sizes: Sequence[int]) -> int:
+    """Return how many of the next messages make a step."""
+    before = accumulate(sizes[:_STEP_MESSAGES], initial=0)
+    return sum(total < _STEP_CHARACTERS for total, _ in zip(before, sizes[:_STEP_MESSAGES], strict=False))
 
 
 class MoreLine(Static):
@@ -127,7 +119,6 @@ class Transcript(VerticalScroll, can_focus=False):
         self.following = True  # the end stays in view
         self._pinned: Widget | None = None
         self._items: list[Shown] = []
-        self._live_spans: list[Span] = []
         self._window = Window()
         self._views: dict[int, MessageView] = {}
         self._earlier = MoreLine(markup=False)
@@ -146,7 +137,6 @@ class Transcript(VerticalScroll, can_focus=False):
 
     async def show(self, items: Sequence[Shown], at: int | None = None) -> None:
         """Show a chat from its end, or around one of its messages, which is then marked."""
-        self._live_spans = list(items[-1].spans) if items else []
         async with self._moving:
             self._items = list(items)
             index = self._index(at)
@@ -160,7 +150,6 @@ class Transcript(VerticalScroll, can_focus=False):
 
     async def add(self, item: Shown) -> None:
         """Show one more message at the end."""
-        self._live_spans = list(item.spans)
         async with self._moving:
             at_end = self.has_end()
             self._items.append(item)
@@ -186,8 +175,9 @@ class Transcript(VerticalScroll, can_focus=False):
         if not self._items:
             return
         item = self._items[-1]
-        self._items[-1] = replace(item, message=replace(item.message, content=item.message.content + text))
-        self._live_spans += [Span(len(piece.text), piece.provenance) for piece in pieces]
+        spans = [Span(len(piece.text), piece.provenance) for piece in pieces]
+        message = replace(item.message, content=item.message.content + text)
+        self._items[-1] = replace(item, message=message, spans=(*item.spans, *spans))
         if view := self._views.get(item.message.id):
             view.body.append(text, pieces)
         if text and not self.following:
@@ -274,18 +264,9 @@ class Transcript(VerticalScroll, can_focus=False):
     def _refresh_legend(self) -> None:
         if not self.origins:
             return
-        for item in reversed(self._items):
-            if item.message.role == "assistant":
-                live = item is self._items[-1] and not item.spans
-                self._legend.show(self._live_spans if live else item.spans)
-                return
-
-    def _written(self, index: int) -> Shown:
-        """Return a message as it is to be shown, with the origins of what has come of it."""
-        item = self._items[index]
-        if item.message.state == "writing" and index == len(self._items) - 1:
-            return replace(item, spans=tuple(self._live_spans))
-        return item
+        answers = (item for item in reversed(self._items) if item.message.role == "assistant")
+        if latest := next(answers, None):
+            self._legend.show(latest.spans)
 
     @property
     def _sizes(self) -> list[int]:
@@ -319,9 +300,8 @@ class Transcript(VerticalScroll, can_focus=False):
         self._views |= {view.item.message.id: view for view in views}
         self._window = window
         self._tell_more()
-        last = self._views.get(self._items[-1].message.id) if self._items else None
-        if last in views and last is not None:
-            last.catch_up(self._written(len(self._items) - 1))
+        if views and views[-1].item.message.id == self._items[-1].message.id:
+            views[-1].catch_up(self._items[-1])
 
     async def _grow(self, window: Window) -> None:
         """Show the messages by which a larger window differs."""
@@ -333,7 +313,7 @@ class Transcript(VerticalScroll, can_focus=False):
             await self.mount_all(below, before=self._later)
 
     async def _make(self, first: int, last: int) -> list[MessageView]:
-        items = [self._written(index) for index in range(first, last)]
+        items = self._items[first:last]
         prepared = await asyncio.to_thread(lambda: [prepare(item) for item in items])
         return [MessageView(item, done, self._looks) for item, done in zip(items, prepared, strict=True)]
 
@@ -425,12 +405,10 @@ class Transcript(VerticalScroll, can_focus=False):
         self.moved()
 
     def watch_virtual_size(self) -> None:
-        """Look at the position again when there is more, or less."""
+        """Look at the position again when there is more, or less, or a window of another height."""
         self.call_after_refresh(self._come_to_rest)
 
-    def on_resize(self) -> None:
-        """Look at the position again in a window of another height."""
-        self.call_after_refresh(self._come_to_rest)
+    on_resize = watch_virtual_size
 
     def action_scroll_up(self) -> None:
         """Scroll a line at once: an animation would aim at a place that moves."""
