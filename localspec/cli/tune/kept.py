@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, cast, get_args
 
 from localspec.app.tuned_pair import as_tuned
 from localspec.app.tuning import TuneChoice, identity_of, placed_pair, plan_of, profiles_of
-from localspec.cli.shared.console import FAILURE, SUCCESS, is_terminal, print_json, print_result, say
+from localspec.cli.shared.console import FAILURE, SUCCESS, ask, is_terminal, print_json, print_result, say
 from localspec.cli.tune.display import results_width
 from localspec.errors import LocalSpecError, UserError
 from localspec.storage import paths
@@ -194,9 +194,7 @@ def tasks_of(args: argparse.Namespace) -> tuple[TaskType, ...]:
 def _agrees(question: str) -> bool:
     if not is_terminal(sys.stdin):
         raise UserError("--reset asks first, but nobody sits at the standard input", "--yes answers it")
-    sys.stderr.write(f"{question} [y/N] ")
-    sys.stderr.flush()
-    return sys.stdin.readline().strip().lower() in ("y", "yes")
+    return ask(f"{question} [y/N] ").strip().lower() in ("y", "yes")
 
 
 def export_settings(args: argparse.Namespace) -> int:
