@@ -34,13 +34,15 @@ def joined(pieces: Iterable[TextPiece]) -> tuple[TextPiece, ...]:
     return tuple(TextPiece("".join(piece.text for piece in group), origin) for origin, group in groups)
 
 
-def _lengthen(spans: list[Span], piece: TextPiece) -> None:
-    """Add the span of a piece, as a part of the last where they share their provenance."""
-    length = len(piece.text)
-    if spans and spans[-1].provenance is piece.provenance:
-        length += spans.pop().length
-    if length:
-        spans.append(Span(length, piece.provenance))
+def pieces_of(text: str, spans: Iterable[Span], begin: int = 0) -> list[TextPiece]:
+    """Return a text from `begin` on cut by its spans; what they do not cover is the target's own."""
+    pieces, start = [], 0
+    for span in (*spans, Span(len(text), Provenance.TARGET)):
+        end = min(start + span.length, len(text))
+        if end > max(start, begin):
+            pieces.append(TextPiece(text[max(start, begin) : end], span.provenance))
+        start = end
+    return pieces
 
 
 T = TypeVar("T")
@@ -93,17 +95,13 @@ class Answering:
         self._tally = Tally(0, record.settings.mode)
         self._work_s = 0.0
         self._finished: Finished | None = None
-        self._spans: list[Span] = []
-        self._texts: list[str] = []
+        self._pieces: list[TextPiece] = []
         self._earlier = place if place.role == "assistant" else None
         if self._earlier is None:
             self._id = branches.add(place.id, "assistant", "", state="writing").id
         else:
-            self._id, self._texts = place.id, [place.content]
-            if (earlier := branches.record(place.id)) is not None:
-                self._spans = list(earlier.spans)
-            covered = sum(span.length for span in self._spans)
-            _lengthen(self._spans, TextPiece(place.content[covered:], Provenance.TARGET))
+            self._id, earlier = place.id, branches.record(place.id)
+            self._pieces = pieces_of(place.content, earlier.spans if earlier is not None else ())
             self._keep("writing")
         self._saved_s = clock()
 
@@ -138,9 +136,7 @@ class Answering:
     def _take(self, event: GenerationEvent) -> None:
         match event:
             case TextDelta(pieces):
-                for piece in pieces:
-                    self._texts.append(piece.text)
-                    _lengthen(self._spans, piece)
+                self._pieces += pieces
                 if self._clock() - self._saved_s >= SAVE_EVERY_S:
                     self._keep("writing")
                     self._saved_s = self._clock()
@@ -158,8 +154,7 @@ class Answering:
 
     @property
     def _text(self) -> str:
-        self._texts = ["".join(self._texts)]
-        return self._texts[0]
+        return "".join(piece.text for piece in self._pieces)
 
     def _end(self, state: State) -> Saved | None:
         """Keep the answer as it stands at its end; None if nothing came of it."""
@@ -187,7 +182,7 @@ class Answering:
             self._record,
             summary=self._finished.summary if self._finished else self._tally.summary(),
             rounds=tuple(self._rounds),
-            spans=tuple(self._spans),
+            spans=tuple(Span(len(piece.text), piece.provenance) for piece in joined(self._pieces)),
             changes=tuple(self._changes),
         )
 
@@ -241,22 +236,18 @@ class LiveAnswer:
     def drain(self) -> LiveUpdate:
         """Return what has come since the last call."""
         with self._lock:
-            waiting, self._waiting = self._waiting, []
-        return _update_of(waiting)
-
-
-def _update_of(events: Sequence[AnswerEvent | BaseException]) -> LiveUpdate:
-    started = _latest(Started, events)
-    return LiveUpdate(
-        started.message if started else None,
-        joined(piece for event in events if isinstance(event, TextDelta) for piece in event.pieces),
-        tuple(event for event in events if isinstance(event, RoundDone)),
-        _latest(PromptProgress, events),
-        tuple(event for event in events if isinstance(event, ModeChanged)),
-        _latest(Finished, events),
-        _latest(Saved, events),
-        _latest(BaseException, events),
-    )
+            events, self._waiting = self._waiting, []
+        started = _latest(Started, events)
+        return LiveUpdate(
+            started.message if started else None,
+            joined(piece for event in events if isinstance(event, TextDelta) for piece in event.pieces),
+            tuple(event for event in events if isinstance(event, RoundDone)),
+            _latest(PromptProgress, events),
+            tuple(event for event in events if isinstance(event, ModeChanged)),
+            _latest(Finished, events),
+            _latest(Saved, events),
+            _latest(BaseException, events),
+        )
 
 
 def _latest(kind: type[T], events: Sequence[object]) -> T | None:

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from localspec.chat.messages import AnswerRecord, Attachment, ChatInfo, State, StoredMessage
+from localspec.chat.messages import AnswerRecord, ChatInfo, State, StoredMessage
 from localspec.chat.store.record_codec import from_plain, to_plain
 from localspec.chat.thinking import fenced
 from localspec.chat.tree import Tree
@@ -86,13 +86,9 @@ def _message_parts(message: StoredMessage) -> Iterator[str]:
     yield f"## {_SPEAKERS[message.role]}" + "".join(f" ({mark})" for mark in marks)
     yield _closed(message.content.strip("\n"))
     for attachment in message.attachments:
-        yield _attached(attachment)
-
-
-def _attached(attachment: Attachment) -> str:
-    name = " ".join(attachment.name.replace("`", "'").split())
-    ending = name.rpartition(".")[2] if "." in name else ""
-    return f"`{name}`\n\n" + fenced(attachment.text or "\n", ending if ending.isalnum() else "")
+        name = " ".join(attachment.name.replace("`", "'").split())
+        ending = name.rpartition(".")[2] if "." in name else ""
+        yield f"`{name}`\n\n" + fenced(attachment.text or "\n", ending if ending.isalnum() else "")
 
 
 def _closed(text: str) -> str:

@@ -61,17 +61,14 @@ class PlainRates:
         points = self._points
         place = bisect_left(points, depth, key=lambda point: point.depth)
         if 0 < place < len(points):
-            return _between(points[place - 1], points[place], depth)
+            lower, upper = points[place - 1 : place + 1]
+            share = (depth - lower.depth) / (upper.depth - lower.depth)
+            # the time of a token grows with the depth in a straight line
+            return 1 / ((1 - share) / lower.tokens_per_s + share / upper.tokens_per_s)
         for point in points[max(0, place - 1) : place + 1]:
             if abs(point.depth - depth) <= max(NEAR_TOKENS, NEAR_SHARE * point.depth):
                 return point.tokens_per_s
         return None
-
-
-def _between(lower: PlainRate, upper: PlainRate, depth: int) -> float:
-    """Interpolate the time of a token, which grows with the depth in a straight line."""
-    share = (depth - lower.depth) / (upper.depth - lower.depth)
-    return 1 / ((1 - share) / lower.tokens_per_s + share / upper.tokens_per_s)
 
 
 class LiveStats:

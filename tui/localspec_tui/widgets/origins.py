@@ -25,17 +25,6 @@ _BLOCK = 1_000  # characters that are wrapped together at most
 _COMPONENTS: Final = {f"origin--{provenance.value}" for provenance in Provenance}
 
 
-def pieces_of(text: str, spans: Iterable[Span], begin: int = 0) -> list[TextPiece]:
-    """Return a text from `begin` on cut by its spans; what they do not cover is the target's own."""
-    pieces, start = [], 0
-    for span in (*spans, Span(len(text), Provenance.TARGET)):
-        end = min(start + span.length, len(text))
-        if end > max(start, begin):
-            pieces.append(TextPiece(text[max(start, begin) : end], span.provenance))
-        start = end
-    return pieces
-
-
 class GrowingOrigins:
     """Blocks of coloured text that grows at its end."""
 

@@ -16,11 +16,11 @@ from textual.reactive import Reactive
 from textual.style import Style
 from textual.widgets import Static
 
+from localspec.chat.answering import pieces_of
 from localspec.chat.messages import Attachment, Shown, State
 from localspec_tui.widgets.markdown.blocks import clean
 from localspec_tui.widgets.markdown.parse import code_blocks
 from localspec_tui.widgets.markdown.prose import AnswerText
-from localspec_tui.widgets.origins import pieces_of
 from localspec_tui.widgets.transcript.message_body import Looks, MessageBody, Prepared
 
 Action = Literal[

@@ -18,13 +18,14 @@ from textual.reactive import Reactive, reactive
 from textual.widget import Widget
 from textual.widgets import Static
 
+from localspec.chat.answering import pieces_of
 from localspec.chat.messages import Shown
 from localspec.chat.thinking import Part, split
 from localspec.types import TextPiece
 from localspec_tui.widgets.markdown.blocks import Block, clean
 from localspec_tui.widgets.markdown.parse import build
 from localspec_tui.widgets.markdown.prose import AnswerText, Prose
-from localspec_tui.widgets.origins import OriginText, pieces_of
+from localspec_tui.widgets.origins import OriginText
 
 
 class ThinkingHead(Static):
