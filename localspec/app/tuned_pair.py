@@ -157,13 +157,10 @@ def _only_programs_changed(tuned: TunedTask, now: Identity) -> bool:
     from localspec.storage.pair_identity import changes
     from localspec.storage.tuned_settings import everything
 
-    for kept in everything()[0]:
-        if kept.tuned == tuned:
-            then = kept.identity.machine
-            machine = replace(then, driver=now.machine.driver, llama_cpp=now.machine.llama_cpp)
-            if not changes(replace(kept.identity, machine=machine), now):
-                return True
-    return False
+    driver, version = now.machine.driver, now.machine.llama_cpp
+    then = [kept.identity for kept in everything()[0] if kept.tuned == tuned]
+    as_now = (replace(each, machine=replace(each.machine, driver=driver, llama_cpp=version)) for each in then)
+    return any(not changes(each, now) for each in as_now)
 
 
 def reason(tuned: TunedTask, now: datetime) -> str:

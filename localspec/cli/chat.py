@@ -282,7 +282,10 @@ class Dialogue:
 
     def _temperature(self, argument: str) -> None:
         if argument:
-            self._session.temperature = _number(argument)
+            try:
+                self._session.temperature = decimal(0, 100)(argument)
+            except argparse.ArgumentTypeError as error:
+                raise UserError(f"/temp: {error}") from None
         say(f"temperature {self._session.sampling(self._models).temperature:g}")
 
     def _color(self, _argument: str) -> None:
@@ -295,13 +298,6 @@ class Dialogue:
 
     def _exit(self, _argument: str) -> None:
         self._leaving = True
-
-
-def _number(text: str) -> float:
-    try:
-        return decimal(0, 100)(text)
-    except argparse.ArgumentTypeError as error:
-        raise UserError(f"/temp: {error}") from None
 
 
 class LineReader:

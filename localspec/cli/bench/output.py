@@ -151,11 +151,5 @@ def whole(table: SpeedTable, request: BenchRequest, conditions: Conditions) -> J
 
 def line(run: Run) -> Json:
     """Return a run as it is written to a line of JSON."""
-    return {
-        "contender": run.contender,
-        "task": run.task,
-        "prompt": run.prompt,
-        "repetition": run.repetition,
-        "tokens_per_s": run.tokens_per_s,
-        **asdict(run.summary),
-    }
+    names = ("contender", "task", "prompt", "repetition", "tokens_per_s")
+    return {name: getattr(run, name) for name in names} | asdict(run.summary)
