@@ -16,6 +16,9 @@ from textual.keys import Keys, _character_to_key, format_key
 from textual.screen import Screen
 from textual.widget import Widget
 
+_KEY_NAMES = {"escape": "Esc", "pagedown": "Page Down", "pageup": "Page Up"}
+_NAMED = {"backspace", "delete", "down", "enter", "left", "right", "space", "up"}  # as they are
+
 
 def bindings_of(node: DOMNode) -> Iterator[Binding]:
     """Return the bindings of one node, with the keys of the user's keymap."""
@@ -38,10 +41,6 @@ async def take_key(event: events.Key, *nodes: DOMNode) -> None:
                 event.stop()
                 event.prevent_default()
                 return
-
-
-_KEY_NAMES = {"escape": "Esc", "pagedown": "Page Down", "pageup": "Page Up"}
-_NAMED = {"backspace", "delete", "down", "enter", "left", "right", "space", "up"}  # as they are
 
 
 @dataclass(frozen=True, slots=True)

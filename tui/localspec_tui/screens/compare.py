@@ -19,6 +19,8 @@ from localspec.chat.live_stats import ComparedAnswer, figures, mode_name, plain_
 from localspec.types import Mode
 from localspec_tui.widgets.markdown.blocks import clean
 
+TICKS_PER_S = 12
+
 
 class AnswerColumn(Vertical, can_focus=True):
     """An answer in one mode. `live` is fed by the thread that answers."""
@@ -99,9 +101,6 @@ class AnswerColumn(Vertical, can_focus=True):
 
     def _entitle(self, state: str) -> None:
         self.border_title = Content(f"{mode_name(self.mode)}  {state}".rstrip())
-
-
-TICKS_PER_S = 12
 
 
 class CompareScreen(ModalScreen[int | None]):

@@ -18,6 +18,8 @@ from localspec.chat.prompting import Exchange
 from localspec_tui.keys import key_of, take_key
 from localspec_tui.widgets.markdown.blocks import clean
 
+COMFORTABLE = 0.6  # of the context, to be filled at most after making room
+
 
 class AskScreen(ModalScreen[bool]):
     """Ask, and return whether the answer was yes; Escape means no."""
@@ -134,9 +136,6 @@ class EditScreen(ModalScreen[str | None]):
             self._show_hint()
         else:
             self.dismiss(None)
-
-
-COMFORTABLE = 0.6  # of the context, to be filled at most after making room
 
 
 def proposed(exchanges: Sequence[Exchange], size: int) -> tuple[int, ...]:

@@ -39,6 +39,18 @@ from localspec.types import TaskType
 from localspec.units import duration
 from localspec_tui.widgets.status import in_words
 
+TICKS_PER_S = 8
+TASKS: tuple[TaskType, ...] = get_args(TaskType)
+_WORDS: dict[TaskType, str] = {
+    "coding": "writing and explaining programs",
+    "writing": "stories, letters, prose",
+    "math": "solving step by step",
+    "translate": "from one language into another",
+    "summarise": "long texts made short",
+    "dialogue": "everyday questions",
+}
+Tuner = Callable[[TuneChoice, Stop], Iterator[TuneEvent]]
+"""Starts a run; what it yields may take long to come. It raises `Cancelled` when it is stopped."""
 _NAMES = 10  # columns
 _INDENT = " " * (_NAMES + 3)
 _BAR = 30
@@ -112,22 +124,6 @@ def _stage(name: str, state: StageStatus, width: int) -> Content:
 def _detail(text: str, width: int) -> Iterator[Content]:
     for line in wrap(text, max(20, width - len(_INDENT))):
         yield Content.styled(f"{_INDENT}{line}", "dim")
-
-
-TICKS_PER_S = 8
-TASKS: tuple[TaskType, ...] = get_args(TaskType)
-_WORDS: dict[TaskType, str] = {
-    "coding": "writing and explaining programs",
-    "writing": "stories, letters, prose",
-    "math": "solving step by step",
-    "translate": "from one language into another",
-    "summarise": "long texts made short",
-    "dialogue": "everyday questions",
-}
-
-
-Tuner = Callable[[TuneChoice, Stop], Iterator[TuneEvent]]
-"""Starts a run; what it yields may take long to come. It raises `Cancelled` when it is stopped."""
 
 
 class TuneScreen(ModalScreen[None]):

@@ -25,6 +25,9 @@ from localspec.chat.messages import ChatInfo
 
 Row: TypeAlias = ChatInfo | str
 """A chat, or the heading of a group; an empty heading is a gap."""
+Change = Literal["rename", "pin", "delete"]
+_ACTIONS: tuple[tuple[Change, str], ...] = (("rename", "✎"), ("pin", "☆"), ("delete", "×"))
+_ACTIONS_WIDTH = 2 * len(_ACTIONS) + 1
 
 
 def rows(chats: Sequence[ChatInfo], today: date) -> tuple[Row, ...]:
@@ -62,11 +65,6 @@ def written_day(time_s: float, today: date) -> str:
     if day == today - timedelta(days=1):
         return "Yesterday"
     return f"{day.day} {day:%B}" if day.year == today.year else f"{day.day} {day:%b %Y}"
-
-
-Change = Literal["rename", "pin", "delete"]
-_ACTIONS: tuple[tuple[Change, str], ...] = (("rename", "✎"), ("pin", "☆"), ("delete", "×"))
-_ACTIONS_WIDTH = 2 * len(_ACTIONS) + 1
 
 
 @dataclass

@@ -21,6 +21,9 @@ from localspec_tui.widgets.composer.prompt_area import PromptArea
 from localspec_tui.widgets.lookup import Lookup
 from localspec_tui.widgets.markdown.blocks import clean
 
+REMOVE = " × "
+MOST_ROWS = 8  # of completions
+
 
 @dataclass
 class PromptEntered(Message):
@@ -85,9 +88,6 @@ class PromptHistory:
         return None
 
 
-REMOVE = " × "
-
-
 class QueueStrip(OptionList):
     """The queue above the prompt; hidden while it is empty."""
 
@@ -126,9 +126,6 @@ class QueueStrip(OptionList):
         """Remove the prompt under the cursor."""
         if self.highlighted is not None:
             self.post_message(QueuedPromptRemoved(self.highlighted))
-
-
-MOST_ROWS = 8
 
 
 class Completions(OptionList, can_focus=False):

@@ -15,6 +15,7 @@ from textual.widgets import TextArea
 from localspec_tui.keys import take_key
 from localspec_tui.widgets.markdown.blocks import printable
 
+MOST_LINES = 10
 FOLD_FROM = 10_000  # characters; every key press costs time in proportion to the longest line
 
 
@@ -51,9 +52,6 @@ class PastedTexts:
     def clear(self) -> None:
         """Forget all texts."""
         self._texts.clear()
-
-
-MOST_LINES = 10
 
 
 class _LineBreakKey(Enum):
