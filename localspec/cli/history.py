@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 
 _FORMATS: dict[str, Format] = {".md": "md", ".markdown": "md", ".json": "json", ".jsonl": "json"}
+_number = whole(1, 2**63 - 1)
 _NOT_IN_NAMES = re.compile(r"[^\w]+")
 _BOLD, _PLAIN = "\x1b[1m", "\x1b[0m"
 _SHOWN = ("id", "title", "created", "updated", "pinned", "messages", "profile")
@@ -64,7 +65,11 @@ def write(store: Store, files: Mapping[Path, Sequence[ChatInfo]], form: Format, 
     from localspec.chat.export import chat_text
 
     for path in files:
-        _check_target(path, force=force)
+        exists = os.path.exists(path)  # noqa: PTH110 - a name that no disk takes is refused in writing
+        if exists and not path.is_file():
+            raise UserError(f"`{path}` is not a plain file", "leave -o out to write to standard output")
+        if exists and not force:
+            raise UserError(f"`{path}` exists already", "name another file, or add --force to write over it")
     for path, chats in files.items():
         try:
             make_private_folder(path.parent)
@@ -82,15 +87,6 @@ def read(name: str) -> tuple[Parsed, ...]:
     if name == "-":
         return parse_all(read_utf8(sys.stdin, MAX_BYTES), "standard input")
     return read_chats(expanded(name), f"`{name}`")
-
-
-def _check_target(path: Path, *, force: bool) -> None:
-    if not os.path.exists(path):  # noqa: PTH110 - a name that no disk takes is refused in writing
-        return
-    if not path.is_file():
-        raise UserError(f"`{path}` is not a plain file", "leave -o out to write to standard output")
-    if not force:
-        raise UserError(f"`{path}` exists already", "name another file, or add --force to write over it")
 
 
 def _file_name(chat: ChatInfo, form: Format) -> str:
@@ -140,9 +136,6 @@ def _marked(hit: SearchHit) -> str:
 
 def _as_json(chat: ChatInfo) -> dict[str, object]:
     return {name: getattr(chat, name) for name in _SHOWN}
-
-
-_number = whole(1, 2**63 - 1)
 
 
 def parser() -> Parser:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -40,6 +41,15 @@ from localspec.storage.profiles import (
     shipped_files,
 )
 
+RESERVED = ("auto",)  # is no profile but the choice among them
+_NAME = re.compile(r"\w[\w-]{0,39}")
+_TUNING = re.compile(r"^\[tuning\][^\n]*\n.*", re.MULTILINE | re.DOTALL)
+_NO_TUNING = """\
+# [tuning]
+# prompts = ["...", "..."]   # 8 or more
+# held_out = ["...", "..."]  # 4 or more
+"""
+_QUESTION = "[e]dit again, [d]iscard the changes, or [k]eep them aside? "
 _HEADINGS = ("NAME", "TITLE", "TASK", "FROM", "DESCRIPTION")
 
 
@@ -102,10 +112,6 @@ def as_json(profile: Profile) -> dict[str, object]:
 
 def _values(values: dict[str, object]) -> str:
     return ", ".join(f"{name} {value}" for name, value in values.items())
-
-
-RESERVED = ("auto",)  # is no profile but the choice among them
-_NAME = re.compile(r"\w[\w-]{0,39}")
 
 
 def parser() -> Parser:
@@ -199,14 +205,6 @@ def _check_name(name: str, folder: Path) -> None:
         raise UserError(f"there is a profile `{name}` of your own already: {taken[name.casefold()]}")
 
 
-_TUNING = re.compile(r"^\[tuning\][^\n]*\n.*", re.MULTILINE | re.DOTALL)
-_NO_TUNING = """\
-# [tuning]
-# prompts = ["...", "..."]   # 8 or more
-# held_out = ["...", "..."]  # 4 or more
-"""
-
-
 def content(name: str, folder: Path) -> bytes:
     """Return what a copy of a profile holds; raises UserError if there is no such profile.
 
@@ -228,9 +226,6 @@ def write(path: Path, data: bytes) -> None:
         raise UserError(f"cannot make the folder `{path.parent}`: {error.strerror or error}") from None
     mode = path.stat().st_mode & 0o777 if path.exists() else PRIVATE_FILE
     write_atomically(path, data.decode("utf-8", "replace"), mode)
-
-
-_QUESTION = "[e]dit again, [d]iscard the changes, or [k]eep them aside? "
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,10 +320,9 @@ def _answer() -> str:
     if not is_terminal(sys.stdin):
         return "k"
     while True:
-        try:
+        line = ""
+        with suppress(KeyboardInterrupt):
             line = ask(_QUESTION)
-        except KeyboardInterrupt:
-            line = ""
         answer = line.strip().lower()[:1] if line else "k"
         if answer in {"e", "d", "k"}:
             return answer

@@ -27,6 +27,10 @@ from localspec.types import (
     TemplateVariables,
 )
 
+MAX_DRAFT_LENGTH = 256
+MAX_FAN_OUT = 64
+_SAMPLING = Sampling()
+_SETTINGS = EngineSettings()
 N = TypeVar("N", int, float)
 
 
@@ -117,12 +121,6 @@ def template_variables(text: str) -> TemplateVariables:
             'not a JSON object of plain values such as {"enable_thinking": false}'
         )
     return tuple(value.items())
-
-
-MAX_DRAFT_LENGTH = 256
-MAX_FAN_OUT = 64
-_SAMPLING = Sampling()
-_SETTINGS = EngineSettings()
 
 
 class Parser(argparse.ArgumentParser):
