@@ -202,7 +202,7 @@ def test_models_sit_as_the_mode_needs_that_needs_most(
     assert (pair.draft is not None, pair.max_fan_out, tuned) == (has_draft, 5, {})
 
 
-def test_tuned_settings_are_used_on_the_seats_that_they_hold_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tuned_settings_are_used_on_the_placement_that_they_hold_for(monkeypatch: pytest.MonkeyPatch) -> None:
     class Known:
         """Stands in for what is known of a pair."""
 

@@ -29,7 +29,7 @@ BIG, SMALL = ModelOptions(Path("big.gguf")), ModelOptions(Path("small.gguf"))
 PROMPTS = (Prompt("coding", "Sort."),)
 
 
-def wish(*flags: str, draft: ModelOptions | None = SMALL) -> BenchRequest:
+def requested(*flags: str, draft: ModelOptions | None = SMALL) -> BenchRequest:
     return request_of(parser().parse_args(flags), PROMPTS, PairOptions(BIG, draft, None, 16, False))
 
 
@@ -108,15 +108,20 @@ def test_a_drawing_that_cannot_be_written(tmp_path: Path) -> None:
 
 
 def test_without_flags_all_that_is_possible_greedily() -> None:
-    assert wish().modes == ("off", "ngram", "sd", "ssd")
-    assert wish(draft=None).modes == ("off", "ngram")
-    assert wish().sampling == Sampling(temperature=0.0)
-    assert (wish().max_tokens, wish().repetitions, wish().lengths, wish().server) == (128, 1, (), None)
-    assert not wish().asked_modes
+    assert requested().modes == ("off", "ngram", "sd", "ssd")
+    assert requested(draft=None).modes == ("off", "ngram")
+    assert requested().sampling == Sampling(temperature=0.0)
+    assert (requested().max_tokens, requested().repetitions, requested().lengths, requested().server) == (
+        128,
+        1,
+        (),
+        None,
+    )
+    assert not requested().asked_modes
 
 
-def test_flags_make_the_wish() -> None:
-    asked = wish(
+def test_flags_make_the_request() -> None:
+    asked = requested(
         "--modes", "sd", "--draft-length", "4,2", "-n", "9", "--runs", "3", "--temp", "0.8", "--top-k", "7"
     )
     assert (asked.modes, asked.lengths, asked.max_tokens, asked.repetitions) == (("off", "sd"), (4, 2), 9, 3)
@@ -128,17 +133,17 @@ def test_flags_make_the_wish() -> None:
     ("modes", "drafts"), [("off", False), ("ngram", False), ("sd", True), ("tuned", True)]
 )
 def test_who_asks_the_draft_model(modes: str, drafts: bool) -> None:
-    assert wish("--modes", modes).drafts == drafts
+    assert requested("--modes", modes).drafts == drafts
 
 
 def test_speculation_without_a_draft_model() -> None:
     with pytest.raises(UserError, match="mode ssd needs a draft model"):
-        wish("--modes", "ngram,ssd", draft=None)
+        requested("--modes", "ngram,ssd", draft=None)
     for flags, draft in ((["--modes", "ngram"], SMALL), ([], None)):
         with pytest.raises(
             UserError, match="--draft-length is for modes with a draft model, not for off, ngram"
         ):
-            wish(*flags, "--draft-length", "4", draft=draft)
+            requested(*flags, "--draft-length", "4", draft=draft)
 
 
 def test_the_usual_prompts_are_those_of_three_profiles_in_turn() -> None:

@@ -1,4 +1,4 @@
-"""The plan on the command line: from flags to wishes, from seats to options, and in words."""
+"""The plan on the command line: from flags to constraints, from a placement to options, and in words."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def parsed(*flags: str) -> tuple[PairOptions, PairOptions]:
 
 
 @pytest.mark.usefixtures("invented")
-def test_a_pair_gets_the_seats_of_the_plan() -> None:
+def test_a_pair_gets_the_devices_of_the_plan() -> None:
     _, pair = parsed()
     assert (pair.target.devices, pair.target.gpu_layers, pair.target.tensor_split) == (("CUDA0",), 65, ())
     assert pair.target.context == 8192
@@ -100,7 +100,7 @@ def test_a_draft_on_the_processor_gets_the_cores_that_feeding_a_card_leaves() ->
     assert (pair.target.threads, pair.draft_threads) == (1, 31)
 
 
-def test_a_draft_without_a_seat_stays_closed() -> None:
+def test_a_draft_without_a_place_stays_closed() -> None:
     found = place(BIG_AND_SMALL, LARGE, SMALL, PlacementConstraints(mode="off"))
     assert placing.apply(found, options(draft=True)).draft is None
 
@@ -111,7 +111,7 @@ def options(*, draft: bool = False) -> PairOptions:
 
 
 @pytest.mark.parametrize(
-    ("flags", "wish"),
+    ("flags", "asked"),
     [
         ([], PlacementConstraints()),
         (["-c", "2048"], PlacementConstraints(context=2048)),
@@ -130,9 +130,9 @@ def options(*, draft: bool = False) -> PairOptions:
         (["--reserve", "0=1GiB,cpu=2GiB"], PlacementConstraints(reserve=(("0", GIB), ("cpu", 2 * GIB)))),
     ],
 )  # fmt: skip
-def test_flags_become_wishes(flags: list[str], wish: PlacementConstraints) -> None:
+def test_flags_become_constraints(flags: list[str], asked: PlacementConstraints) -> None:
     args = plan.parser().parse_args([*PAIR, *flags])
-    assert placing.constraints(args, pair_options(args), BIG_AND_SMALL) == wish
+    assert placing.constraints(args, pair_options(args), BIG_AND_SMALL) == asked
 
 
 @pytest.mark.parametrize("number", ["2", "5"])
@@ -169,7 +169,7 @@ def test_explain_lists_all_that_was_not_taken(invented: Machine, capsys: pytest.
 
 
 @pytest.mark.usefixtures("invented")
-def test_explained_seats_go_to_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
+def test_explained_plans_go_to_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
     parsed("--explain")
     captured = capsys.readouterr()
     assert captured.out == ""

@@ -148,9 +148,9 @@ def test_pairs_of_the_catalogue_fit_the_card_they_were_picked_for(option: Catalo
     graphics = machine((card(0, option.memory_gb), 500), processor=cpu(30))
     (found,) = recommend(graphics, (option,), ())
     assert found.placement is not None
-    seat = found.placement.target
-    assert sum(seat.layers) == option.target.layers
-    assert seat.context >= 2048
+    assignment = found.placement.target
+    assert sum(assignment.layers) == option.target.layers
+    assert assignment.context >= 2048
 
 
 @pytest.mark.parametrize("memory", [4, 8, 12, 16, 24, 32, 48])

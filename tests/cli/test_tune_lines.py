@@ -69,7 +69,7 @@ class TestWords:
     def test_settings_say_what_counts_in_their_mode(self, settings: EngineSettings, words: str) -> None:
         assert settings_words(settings) == words
 
-    def test_a_workplace_says_what_is_unusual(self) -> None:
+    def test_load_options_say_what_is_unusual(self) -> None:
         assert load_options_words(LoadOptions()) == "opened as usual"
         words = load_options_words(LoadOptions(1, 2, 128, False, "q8_0", True))
         assert words == (

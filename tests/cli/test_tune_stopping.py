@@ -28,7 +28,7 @@ class Slow(ScriptedModels):
         super().__init__(says("hello ", "world"))
         self.begun, self.cancelled = threading.Event(), threading.Event()
 
-    def measure_costs(self, wish: CostRequest) -> CallCosts:
+    def measure_costs(self, request: CostRequest) -> CallCosts:
         self.begun.set()
         assert self.cancelled.wait(20), "nobody cancelled it"
         return CallCosts(0, together=False, verify=((1, 0.0),), step=())
@@ -40,7 +40,7 @@ class Slow(ScriptedModels):
 
 def openers(models: ScriptedModels) -> Callable[[LoadOptions], AbstractContextManager[TunableModels]]:
     @contextmanager
-    def open_models(_workplace: LoadOptions) -> Iterator[TunableModels]:
+    def open_models(_load_options: LoadOptions) -> Iterator[TunableModels]:
         try:
             yield cast(TunableModels, models)
         finally:
@@ -83,7 +83,7 @@ class Deaf(Slow):
         super().close()
         self.ended.set()
 
-    def measure_costs(self, wish: CostRequest) -> CallCosts:
+    def measure_costs(self, request: CostRequest) -> CallCosts:
         self.begun.set()
         self.were_closed = self.ended.wait(20)
         raise EngineError("the models are closed")
@@ -157,7 +157,7 @@ PAIR = PairOptions(
 )
 
 
-def test_a_workplace_says_how_models_are_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_load_options_say_how_models_are_opened(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
 
     class Worker:
@@ -182,6 +182,6 @@ def test_a_workplace_says_how_models_are_opened(monkeypatch: pytest.MonkeyPatch)
     assert not how["on_progress"](0.5)
 
 
-def test_a_target_alone_has_a_workplace_too() -> None:
+def test_a_target_alone_has_load_options_too() -> None:
     alone = PairOptions(PAIR.target, None, None, 24, asked_for_gpu=False)
     assert tuning.loaded_with(LoadOptions(threads=1), alone).draft is None

@@ -141,7 +141,7 @@ def test_settings_of_another_driver_are_used_and_told(
     assert line.endswith("run `localspec tune --task coding`")
 
 
-def test_settings_of_other_files_or_seats_are_told_and_not_used(
+def test_settings_of_other_files_or_places_are_told_and_not_used(
     fake: FakeRuntime, invoke: Invoke, files: tuple[str, ...]
 ) -> None:
     keep(identity(files), CODING)

@@ -221,7 +221,7 @@ def test_mistakes(fake: FakeRuntime, invoke: Invoke, flags: list[str], complaint
 
 
 @pytest.mark.parametrize(("flags", "mode"), [((), "ssd"), (("--mode", "sd"), "sd")])
-def test_the_models_are_seated_for_the_mode_that_needs_most(
+def test_the_models_are_placed_for_the_mode_that_needs_most(
     fake: FakeRuntime,
     invoke: Invoke,
     asked: Callable[[Report], Asked],
