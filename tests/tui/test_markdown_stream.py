@@ -95,6 +95,26 @@ def test_code_is_cut_into_small_blocks() -> None:
     assert len(growing.blocks) - growing.closed <= 1
 
 
+@pytest.mark.parametrize("size", [1, 17, 1_000])
+@pytest.mark.parametrize("quarters", [1, 8, 13])  # of a block of code
+def test_long_code_reads_as_in_one_go(size: int, quarters: int) -> None:
+    lines = "a = 1\nb = 2\n\nc = 3\nd = 4\n" * quarters
+    source = f"Look:\n\n```python\n{lines}```\n\nor\n\n- x\n\n  ~~~\n  a\n  ~~~\n\n```\nlast\n```\n\nDone"
+    growing = grown(source, size)
+    assert texts(growing.blocks) == texts(build(source))
+    assert [repr(block) for block in growing.blocks if block.style == "prose--fence-head"] == [
+        repr(block) for block in build(source) if block.style == "prose--fence-head"
+    ]
+
+
+def test_long_open_text_goes_on_before_a_word() -> None:
+    source = "- some words - 1. and # more " * 300
+    growing = grown(source, 50)
+    assert len(growing.blocks) > 3
+    assert not any(block.gap for block in growing.blocks)
+    assert all(block.content.plain[0].isalpha() for block in growing.blocks)
+
+
 def test_long_open_text_is_cut() -> None:
     growing = grown("word " * 5_000, 100)
     assert all(len(block.content.plain) <= LONGEST_OPEN for block in growing.blocks)

@@ -251,7 +251,8 @@ class GrowingMarkdown:
 
     def _read(self, source: str) -> list[Block]:
         if self._continues == "code":
-            return read(source, self._fences - 1)[1:]  # its head stands above
+            _, first, *others = read(source, self._fences - 1)  # its head stands above
+            return [first, *others] if first.content else others
         blocks = read(source, self._fences)
         if blocks and self.closed and not self._continues:
             blocks[0] = replace(blocks[0], gap=1)
