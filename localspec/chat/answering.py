@@ -27,6 +27,17 @@ from localspec.types import (
     TextPiece,
 )
 
+T = TypeVar("T")
+SAVE_EVERY_S = 0.4  # a kill loses no more of the text
+
+_STATES: dict[FinishReason, State] = {
+    "stop": "complete",
+    "length": "length",
+    "context": "context",
+    "circles": "circles",
+    "cancelled": "stopped",
+}
+
 
 def joined(pieces: Iterable[TextPiece]) -> tuple[TextPiece, ...]:
     """Return the same text with neighbours of equal provenance as one piece."""
@@ -43,18 +54,6 @@ def pieces_of(text: str, spans: Iterable[Span], begin: int = 0) -> list[TextPiec
             pieces.append(TextPiece(text[max(start, begin) : end], span.provenance))
         start = end
     return pieces
-
-
-T = TypeVar("T")
-SAVE_EVERY_S = 0.4  # a kill loses no more of the text
-
-_STATES: dict[FinishReason, State] = {
-    "stop": "complete",
-    "length": "length",
-    "context": "context",
-    "circles": "circles",
-    "cancelled": "stopped",
-}
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Read an exported chat; nothing in it is taken on trust."""
+"""Write a chat to a file, and read one: nothing in it is taken on trust."""
 
 from __future__ import annotations
 
@@ -20,6 +20,13 @@ from localspec.storage.json_file import UnexpectedError, checked
 if TYPE_CHECKING:
     from localspec.chat.store import Store
 
+FORMAT = "localspec-chat"
+SCHEMA = 1
+MAX_MESSAGES = 100_000
+MAX_CHARACTERS = 16 * 2**20  # of one text
+_YEAR_9999 = 253_370_764_800.0  # begins: all of it no calendar of a zone further east would hold
+
+Parsed = tuple[ChatInfo, tuple[StoredMessage, ...], dict[int, AnswerRecord]]
 _SPEAKERS = {"user": "You", "assistant": "Assistant"}
 _STATES: dict[State, str] = {
     "writing": "still being written",
@@ -101,15 +108,6 @@ def _closed(text: str) -> str:
         elif ticks.startswith(fence) and not rest.strip():
             fence = ""
     return f"{text}\n{fence}" if fence else text
-
-
-FORMAT = "localspec-chat"
-SCHEMA = 1
-MAX_MESSAGES = 100_000
-MAX_CHARACTERS = 16 * 2**20  # of one text
-_YEAR_9999 = 253_370_764_800.0  # begins: all of it no calendar of a zone further east would hold
-
-Parsed = tuple[ChatInfo, tuple[StoredMessage, ...], dict[int, AnswerRecord]]
 
 
 def parse_all(text: str, name: str = "") -> tuple[Parsed, ...]:

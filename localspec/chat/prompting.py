@@ -1,4 +1,4 @@
-"""How full the context is, and which exchanges could be left out to make room; pure."""
+"""What a model reads of a chat, how full that makes the context, and what could be left out; pure."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ from localspec.chat.messages import AnswerRecord, StoredMessage
 from localspec.chat.thinking import fenced, without_thinking
 from localspec.types import Message
 
+WARN_ABOVE = 0.8
+_BYTES_PER_TOKEN = 4  # of English text, roughly
+_TOKENS_PER_TURN = 4  # what chat templates put around a turn, roughly
 _answer_alone = lru_cache(maxsize=4096)(without_thinking)  # of long chats, again with every question
 
 
@@ -68,11 +71,6 @@ def _content(message: StoredMessage) -> str:
         return _answer_alone(message.content)
     files = [f"File {file.name}:\n{fenced(file.text)}" for file in message.attachments]
     return "\n\n".join(part for part in (*files, message.content) if part)
-
-
-WARN_ABOVE = 0.8
-_BYTES_PER_TOKEN = 4  # of English text, roughly
-_TOKENS_PER_TURN = 4  # what chat templates put around a turn, roughly
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Tell what a model thinks from what it answers, in a whole text or in one that is still being written."""
+"""Find code in a text, and tell what a model thinks from what it answers, also while it is being written."""
 
 from __future__ import annotations
 
@@ -8,6 +8,18 @@ from dataclasses import dataclass
 from typing import Literal
 
 _OPENING = re.compile(r"[ \t]*(?P<mark>`{3,}(?=[^`\n]*$)|~{3,})(?P<info>[^\n]*)\n?", re.MULTILINE)
+_TAGS = {
+    "<think>": "</think>",
+    "<thinking>": "</thinking>",
+    "<thought>": "</thought>",
+    "<reasoning>": "</reasoning>",
+    "[think]": "[/think]",
+    "<|begin_of_thought|>": "<|end_of_thought|>",
+}
+_ANY_CLOSING = "|".join(map(re.escape, _TAGS.values()))
+_ANYWHERE = re.IGNORECASE | re.MULTILINE
+_THINKING_OPENING = re.compile(rf"[ \t]*({'|'.join(map(re.escape, _TAGS))})", re.IGNORECASE)
+_STRAY_CLOSING = re.compile(rf"(?:^[ \t]*|(?<!`)(?=(?:{_ANY_CLOSING})[ \t]*$))({_ANY_CLOSING})", _ANYWHERE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,20 +67,6 @@ def fenced(text: str, language: str = "") -> str:
 def line_end(text: str, start: int) -> int:
     """Return where the next line begins."""
     return text.find("\n", start) + 1 or len(text)
-
-
-_TAGS = {
-    "<think>": "</think>",
-    "<thinking>": "</thinking>",
-    "<thought>": "</thought>",
-    "<reasoning>": "</reasoning>",
-    "[think]": "[/think]",
-    "<|begin_of_thought|>": "<|end_of_thought|>",
-}
-_ANY_CLOSING = "|".join(map(re.escape, _TAGS.values()))
-_ANYWHERE = re.IGNORECASE | re.MULTILINE
-_THINKING_OPENING = re.compile(rf"[ \t]*({'|'.join(map(re.escape, _TAGS))})", re.IGNORECASE)
-_STRAY_CLOSING = re.compile(rf"(?:^[ \t]*|(?<!`)(?=(?:{_ANY_CLOSING})[ \t]*$))({_ANY_CLOSING})", _ANYWHERE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,8 @@ from localspec.storage.paths import PRIVATE_FILE, make_private_folder
 
 MIGRATIONS = tuple(sorted(Path(__file__).parent.glob("*.sql")))
 """Each brings a database one version further, in statements that a blank line ends."""
+BUSY_S = 5.0  # patience with another program that writes
+_PRIMARY = 0xFF  # SQLite keeps the kind of an error in the low byte, the details above
 
 
 def version_of(connection: sqlite3.Connection) -> int:
@@ -45,10 +47,6 @@ def migrate(connection: sqlite3.Connection, migrations: Sequence[Path] = MIGRATI
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
             raise
-
-
-BUSY_S = 5.0  # patience with another program that writes
-_PRIMARY = 0xFF  # SQLite keeps the kind of an error in the low byte, the details above
 
 
 class Database:
