@@ -72,28 +72,24 @@ class Engine:
     """What outlives answers: both caches, the index of the text, and how often drafts were accepted."""
 
     def __init__(self, target: LanguageModel, draft: LanguageModel | None = None) -> None:
-        self._decoder = Decoder(target)
+        self.decoder = Decoder(target)
         self._vocabulary = target.vocabulary_size
         self.drafters = Drafters(None if draft is None else DraftState(draft))
         self._reused: int | None = None  # of the prompt, where a later segment of the answer has been decoded
 
     def cached(self, prompt: Sequence[int]) -> int:
         """Return how many tokens of a prompt the target need not read again."""
-        return self._decoder.cached(prompt)
+        return self.decoder.cached(prompt)
 
     @property
     def reused(self) -> int:
         """Return how many tokens of the last prompt the target did not read again."""
-        return self._decoder.reused if self._reused is None else self._reused
-
-    def forget_after(self, length: int) -> None:
-        """Cut the target's cache to so many tokens."""
-        self._decoder.forget(length)
+        return self.decoder.reused if self._reused is None else self._reused
 
     def forget(self) -> None:
         """Empty both caches."""
         self._reused = None
-        self._decoder.forget()
+        self.decoder.forget()
         if self.drafters.state is not None:
             self.drafters.state.begin([])
 
@@ -116,7 +112,7 @@ class Engine:
         proposer = Proposer(params.sampling, settings, for_draft, self._vocabulary)
         policy = self.drafters.policy(latency, settings, deterministic=proposer.deterministic)
         drafter = self.drafters.drafter(settings, policy, proposer)
-        return self._decoder.rounds(prompt, drafter, policy, params, for_target)
+        return self.decoder.rounds(prompt, drafter, policy, params, for_target)
 
 
 DecodeSegment = Callable[[Mode, int], Rounds]

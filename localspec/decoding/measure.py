@@ -150,8 +150,7 @@ def time_calls(target: LanguageModel, draft: LanguageModel | None, request: Cost
         before = _anchors(target, budget_s)
         timer.run(together=together)
         after = _anchors(target, budget_s)
-    middle = median(before + after)
-    low, _, high = quantiles(before + after, n=4)
+    low, middle, high = quantiles(before + after, n=4)
     return CallCosts(
         depth=depth,
         together=together,
@@ -179,7 +178,6 @@ def _telling_first(sizes: Iterable[int]) -> list[int]:
 
 
 def _anchors(target: LanguageModel, budget_s: float) -> list[float]:
-    """Time one and the same call a few times."""
     seconds: list[float] = []
     while len(seconds) < FEWEST_ANCHORS or (
         len(seconds) < ANCHORS and sum(seconds) < ANCHOR_SHARE * budget_s
@@ -325,7 +323,6 @@ class Tracer(Decoder):
         return super()._judge(draft, rows, text, params, random)
 
     def _best(self, p: Distribution) -> tuple[Ids, Floats]:
-        """Return the target's candidates with their probabilities."""
         count, ids, probs = self._candidates, p.ids, p.probs
         if ids is None:
             ids = top_candidates(p.probs[None].astype(np.float32), count)[0][0]

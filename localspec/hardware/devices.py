@@ -125,22 +125,18 @@ def _graphics(device: BackendDevice, found: Found, card: nvml.Card | None, troub
     why = trouble or "NVIDIA’s driver does not list it"
     if device.backend != "CUDA":
         why = "known of NVIDIA cards alone"
+    is_apple = device.backend == "MTL" and platform.machine() == "arm64"  # ggml calls it a card of its own
     seen = card.device if card else replace(nvml.UNKNOWN, missing=(f"{_TOLD_BY_NVML}: {why}",))
     return replace(
         seen,
         id=device.name,
-        kind=_kind(device),
+        kind="integrated" if is_apple else _KINDS[device.kind],
         backend=device.backend,
         name=seen.name or device.description,
         memory_total=device.memory_total,
         memory_free=device.memory_free,
         features=found.features.get(device.backend, ()),
     )
-
-
-def _kind(device: BackendDevice) -> DeviceKind:
-    apple = device.backend == "MTL" and platform.machine() == "arm64"  # ggml calls it a card of its own
-    return "integrated" if apple else _KINDS[device.kind]
 
 
 def _with_bus(device: DeviceInfo, bus_id: str, root: Path = Path("/")) -> DeviceInfo:

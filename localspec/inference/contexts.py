@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import ceil
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from localspec.decoding.model import LanguageModel
 from localspec.decoding.policy import CostCurve, LatencyModel
 from localspec.decoding.speed_model import shared_cores
 from localspec.errors import LocalSpecError, UserError
-from localspec.hardware.memory.needs import context_size, draft_options
+from localspec.hardware.memory.needs import context_size, draft_options, uses_processor
 from localspec.llama.backends import devices, version
 from localspec.llama.context import Context, can_rewind
 from localspec.llama.library import physical_cores
@@ -34,15 +34,6 @@ MEASURE_S = 0.8  # of calls, to learn their costs
 COMPARED = 8  # rounds that tell how fast calls are against costs that were measured earlier
 BUSY_THEN = 0.6  # of the time that calls took then: the machine had other work to do, and costs are dropped
 THREAD_BYTES = 64 * 2**20  # of weights for each thread of a draft step: for less, waking it takes longer
-
-
-@dataclass(frozen=True, slots=True)
-class _Threads:
-    """How many processor threads compute the target, a draft step, and several of the draft's tokens."""
-
-    target: int
-    draft: int
-    draft_reading: int
 
 
 class Contexts:
@@ -62,7 +53,7 @@ class Contexts:
         self.can_rewind, self.can_branch = can_rewind(self.target), False
         self.draft: Context | None = None
         if draft is not None:
-            options = draft_options(draft.options, size, on_processor=_on_cpu(draft))
+            options = draft_options(draft.options, size, on_processor=uses_processor(draft))
             self.draft = self._open(draft, options, max_fan_out + 1)
             _log_memory(self.draft, options)
             self.can_branch = not draft.recurrent
@@ -84,10 +75,12 @@ class Contexts:
     def _plan_threads(self, target: ModelOptions, draft: Model | None, draft_threads: int | None) -> None:
         wanted = target.threads or physical_cores()
         for_steps = draft_threads or (1 if draft is None else _threads_of_steps(draft, wanted))
-        self._threads_alone = self._threads_together = _Threads(wanted, for_steps, draft_threads or wanted)
-        if draft is not None and _on_cpu(self.target.model) and _on_cpu(draft):
+        alone = (wanted, for_steps, draft_threads or wanted)
+        # of the target, a draft step, and several of the draft's tokens; by whether both models work at once
+        self._threads = {False: alone, True: alone}
+        if draft is not None and uses_processor(self.target.model) and uses_processor(draft):
             for_target, for_draft = shared_cores(wanted, draft_threads)
-            self._threads_together = _Threads(for_target, for_draft, for_draft)
+            self._threads[True] = (for_target, for_draft, for_draft)
 
     @property
     def modes(self) -> tuple[Mode, ...]:
@@ -111,12 +104,12 @@ class Contexts:
         """Give each model all threads, or divide them for both to work at once."""
         self.give_target(together=together)
         if self.draft is not None:
-            threads = self._threads_together if together else self._threads_alone
-            self.draft.set_threads(threads.draft, several=threads.draft_reading)
+            _, step, reading = self._threads[together]
+            self.draft.set_threads(step, several=reading)
 
     def give_target(self, *, together: bool) -> None:
         """Give the target its threads; the draft model, which may be at work, is left alone."""
-        self.target.set_threads((self._threads_together if together else self._threads_alone).target)
+        self.target.set_threads(self._threads[together][0])
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
@@ -230,7 +223,6 @@ class CostedEngine(Engine):
 
 
 def _log_memory(context: Context, options: ModelOptions) -> None:
-    """Log what an open model takes of each device, beside what was expected."""
     if logger.isEnabledFor(logging.INFO):
         from localspec.hardware.memory.needs import compare, expected_of, needs_of
 
@@ -240,17 +232,9 @@ def _log_memory(context: Context, options: ModelOptions) -> None:
 
 def _threads_of_steps(draft: Model, most: int) -> int:
     """Return how many threads are worth waking for one token of a draft model."""
-    return max(1, min(most, ceil(draft.header.weight_bytes / THREAD_BYTES))) if _on_cpu(draft) else most
-
-
-def _on_cpu(model: Model) -> bool:
-    """Tell whether the processor computes at least a part of a model."""
-    options = model.options
-    if options.devices == () or not any(device.kind != "cpu" for device in devices()):
-        return True
     return (
-        options.gpu_layers is not None and options.gpu_layers <= model.layers
-    )  # what follows the layers counts as one
+        max(1, min(most, ceil(draft.header.weight_bytes / THREAD_BYTES))) if uses_processor(draft) else most
+    )
 
 
 def facts_here() -> MachineFacts:

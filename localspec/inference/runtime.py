@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, suppress
+from contextlib import AbstractContextManager, closing, suppress
 from dataclasses import replace
 from functools import partial
-from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,7 +52,7 @@ SCORE_CHUNK = 64
 Progress = Callable[[float], bool]
 
 
-class Runtime:
+class Runtime(AbstractContextManager["Runtime"]):
     """A target and at most one draft model, open; a context manager."""
 
     def __init__(self, target: Model, draft: Model | None, contexts: Contexts) -> None:
@@ -106,9 +105,6 @@ class Runtime:
         for model in (self._target_model, self._draft_model):
             if model is not None:
                 model.close()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -213,7 +209,7 @@ class Runtime:
         except Cancelled:
             return None
         finally:
-            self._engine.forget_after(end)
+            self._engine.decoder.forget(end)
 
     def measure_costs(self, request: CostRequest) -> CallCosts:
         """Time native calls, in empty caches; raises `Cancelled` after `cancel`.

@@ -15,7 +15,7 @@ from localspec.decoding.drafters.prompt_lookup import longest_draft
 from localspec.decoding.engine import Engine
 from localspec.decoding.loop import DecodeParams, Round
 from localspec.decoding.policy import CostCurve, LatencyModel
-from localspec.decoding.sampling import distribution
+from localspec.decoding.sampling import distribution, probability
 from localspec.errors import Cancelled
 from localspec.testing.fake import FakeModel, Hold, Pacing
 from localspec.types import Distribution, DraftOrigin, EngineSettings, Mode, Sampling
@@ -111,7 +111,7 @@ class EngineContract:
         for text in texts:
             chance = 1.0
             for position, token in enumerate(text):
-                chance *= _chance(toy.exact([*prompt, *text[:position]], self.sampling), token)
+                chance *= probability(toy.exact([*prompt, *text[:position]], self.sampling), token)
             expected.append(chance)
         counts = dict.fromkeys(texts, 0)
         for seed in range(answers):
@@ -202,9 +202,3 @@ class EngineContract:
             assert toy.answer(prompt, replace(self.settings, mode=mode), GREEDY, 25) == toy.answer(
                 prompt, self.settings, GREEDY, 25
             )
-
-
-def _chance(p: Distribution, token: int) -> float:
-    if p.ids is None:
-        return float(p.probs[token])
-    return float(p.probs[p.ids == token].sum())

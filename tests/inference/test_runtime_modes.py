@@ -9,7 +9,7 @@ from typing import cast
 
 import pytest
 
-from localspec.inference import contexts
+from localspec.hardware.memory.needs import uses_processor
 from localspec.inference.runtime import Runtime
 from localspec.llama.model import Model
 from localspec.types import EngineSettings, ModelOptions
@@ -51,11 +51,12 @@ def test_a_cancel_of_nothing_stops_nothing(demo_target: Path) -> None:
     [((), None, True), (None, None, False), (None, 4, True), (None, 5, False), (("CUDA0",), 0, True)],
 )
 def test_the_processor_computes_what_is_not_offloaded(
-    monkeypatch: pytest.MonkeyPatch, devices: tuple[str, ...] | None, layers: int | None, is_there: bool
+    devices: tuple[str, ...] | None, layers: int | None, is_there: bool
 ) -> None:
-    monkeypatch.setattr(contexts, "devices", lambda: (SimpleNamespace(kind="gpu"),))
+    cards = () if devices == () or layers == 0 else ("CUDA0",)
     options = ModelOptions(Path("model.gguf"), devices=devices, gpu_layers=layers)
-    assert contexts._on_cpu(cast(Model, SimpleNamespace(options=options, layers=4))) == is_there
+    model = SimpleNamespace(options=options, layers=4, cards=cards)
+    assert uses_processor(cast(Model, model)) == is_there
 
 
 def test_a_target_alone_does_without_drafts(demo_target: Path) -> None:

@@ -150,6 +150,6 @@ def test_what_the_draft_model_does_meanwhile_is_told(runtime: Runtime) -> None:
 def test_the_cache_is_left_at_the_end_of_the_answer(runtime: Runtime) -> None:
     text, end = answer(runtime, greedy())
     runtime.measure_plain()
-    decoder: Decoder = runtime._engine._decoder
+    decoder: Decoder = runtime._engine.decoder
     assert len(decoder._held) == end.summary.prompt_tokens + end.summary.tokens
     assert runtime.decode(decoder._held).endswith(text)

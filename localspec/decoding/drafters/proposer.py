@@ -124,7 +124,6 @@ class Proposer:
         return Proposal(token, share, (), None)
 
     def _drawn(self, ids: list[int], logits: list[float], guesses: Guesses) -> Proposal:
-        """Return a token drawn from q."""
         q = self._q(ids, logits, ())
         return Proposal(draw(q, self._random.random()), q.probs.item(0), guesses, q)
 

@@ -240,7 +240,6 @@ class SpeculationCache:
         return (1.0 - ready) * late_s > sum(values) * max(self._policy.step(1) - late_s, 0.0)
 
     def _open(self, fork: Forecast) -> Branch:
-        """Fork a branch off sequence 0."""
         self._forks.pop()  # forks are opened best first, and the best is the last
         model = self._state.model
         self._opened += 1

@@ -222,17 +222,17 @@ def _needs_of_all(models: Sequence[ModelOptions], max_fan_out: int) -> Iterator[
     for number, options in enumerate(models):
         with closing(Model.open(options, allocate=False)) as model:
             if number:
-                opened = draft_options(options, size, on_processor=_on_processor(model))
+                opened = draft_options(options, size, on_processor=uses_processor(model))
             else:
                 size = context_size(options.context, model.training_context)
                 opened = replace(options, context=size)
             yield needs_of(Context(model, opened, sequences=max_fan_out + 1 if number else 1))
 
 
-def _on_processor(model: Model) -> bool:
+def uses_processor(model: Model) -> bool:
     """Tell whether the processor computes at least a part of a model."""
-    layers = model.options.gpu_layers
-    return not model.cards or (layers is not None and layers < model.layers)
+    layers = model.options.gpu_layers  # what follows the layers counts as one
+    return not model.cards or (layers is not None and layers <= model.layers)
 
 
 def needs_of(context: Context) -> tuple[DeviceNeed, ...]:

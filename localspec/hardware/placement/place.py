@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import chain
 
-from localspec.decoding.speed_model import ACCEPTANCE, HIT_RATE, PredictedSpeed
+from localspec.decoding.speed_model import ACCEPTANCE, HIT_RATE
 from localspec.errors import EngineError, UserError
 from localspec.hardware.bandwidth import PROCESSOR
 from localspec.hardware.device_info import Machine
@@ -112,8 +112,7 @@ def _differences(chosen: PlacementCandidate, other: PlacementCandidate) -> dict[
 
 def _rejected(chosen: PlacementCandidate, search: PlacementSearch) -> Iterable[Alternative]:
     """Yield every other placement once, the fastest first and those that do not fit last."""
-    for text, reason, speed in _mode_alternatives(chosen):
-        yield Alternative(text, reason, speed.tokens_per_s)
+    yield from _mode_alternatives(chosen)
     if chosen.context < search.contexts[0]:
         usual = search.fitting(search.contexts[0])
         if usual is not None:
@@ -183,7 +182,6 @@ def _request(
 
 
 def _describe(found: PlacementCandidate, search: PlacementSearch) -> str:
-    """Return who would sit where, in a few words."""
     target = f"target on {_assignments(found.target, len(search.target.layers))}"
     if search.draft is None:
         return target
@@ -206,7 +204,6 @@ def _assignments(split: LayerSplit, layers: int) -> str:
 
 
 def _lack(shortages: Sequence[Shortage]) -> str:
-    """Return what does not fit, with the numbers."""
     return ", ".join(
         f"{short.device} has {memory(short.available)} to give and {memory(short.needed)} are needed"
         for short in shortages
@@ -214,7 +211,6 @@ def _lack(shortages: Sequence[Shortage]) -> str:
 
 
 def _target_reason(found: PlacementCandidate, search: PlacementSearch) -> str:
-    """Return why the target sits where it does."""
     needs, split = found.target_needs, found.target
     total, layers = memory(sum(need.total for need in needs)), len(search.target.layers)
     if not split.devices:
@@ -243,7 +239,6 @@ def _on(needs: Sequence[DeviceNeed], name: str) -> int:
 
 
 def _draft_reason(found: PlacementCandidate, search: PlacementSearch) -> str | None:
-    """Return why the draft sits where it does, or why it stays closed."""
     if search.draft is None:
         return None
     if found.draft is None:
@@ -285,7 +280,6 @@ def _draft_place(found: PlacementCandidate, split: LayerSplit, layers: int, sear
 
 
 def _speed_reason(found: PlacementCandidate, search: PlacementSearch) -> str:
-    """Return the expected speeds and what they assume."""
     figures = ", ".join(f"{MODE_NAMES[speed.mode]} {rate(speed.tokens_per_s)}" for speed in found.speeds)
     if len(found.speeds) == 1:
         return f"expected tokens/s: {figures}"
@@ -302,7 +296,6 @@ def _speed_reason(found: PlacementCandidate, search: PlacementSearch) -> str:
 
 
 def _shape_reason(search: PlacementSearch) -> str | None:
-    """Return what is special about the target's shape."""
     layers = search.target.layers
     read, whole = sum(layer.read_bytes for layer in layers), sum(layer.weight_bytes for layer in layers)
     if search.draft is None or read >= _MIXTURE * whole:
@@ -336,7 +329,6 @@ def _rate_reasons(found: PlacementCandidate, search: PlacementSearch) -> list[st
 
 
 def _slower_reason(found: PlacementCandidate, chosen: PlacementCandidate, search: PlacementSearch) -> str:
-    """Return why a placement that fits was not taken."""
     if found.best.tokens_per_s > 0.999 * chosen.best.tokens_per_s:
         return _equal_reason(found, chosen)
     if found.draft is None and chosen.draft is not None:
@@ -364,8 +356,7 @@ def _equal_reason(found: PlacementCandidate, chosen: PlacementCandidate) -> str:
     return "no faster, and leaves less room on a card"
 
 
-def _mode_alternatives(chosen: PlacementCandidate) -> list[tuple[str, str, PredictedSpeed]]:
-    """Return the other ways of decoding on the chosen devices: what, why not, how fast."""
+def _mode_alternatives(chosen: PlacementCandidate) -> Iterable[Alternative]:
     reasons = {
         "off": "speculation writes several tokens in one pass of the target",
         "sd": "the target would wait while the draft guesses",
@@ -373,7 +364,6 @@ def _mode_alternatives(chosen: PlacementCandidate) -> list[tuple[str, str, Predi
     }
     if chosen.best.mode == "off":
         reasons = dict.fromkeys(reasons, "expected to gain less than 5% over plain decoding")
-    return [
-        (f"the same seats with {MODE_NAMES[speed.mode]}", reasons[speed.mode], speed)
-        for speed in chosen.speeds[1:]
-    ]
+    for speed in chosen.speeds[1:]:
+        text = f"the same seats with {MODE_NAMES[speed.mode]}"
+        yield Alternative(text, reasons[speed.mode], speed.tokens_per_s)

@@ -14,11 +14,11 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
-from contextlib import closing, suppress
+from contextlib import AbstractContextManager, closing, suppress
 from functools import wraps
 from itertools import takewhile
 from queue import Empty, SimpleQueue
-from typing import IO, Concatenate, ParamSpec, Self, TypeVar, cast
+from typing import IO, Concatenate, ParamSpec, TypeVar, cast
 
 from localspec.child_process import exit_words, printed_before, start_python
 from localspec.errors import Cancelled, EngineDied, EngineError, LocalSpecError
@@ -63,7 +63,7 @@ def _remote(
     return call
 
 
-class Worker:
+class Worker(AbstractContextManager["Worker"]):
     """A target and at most one draft model, open in a process of their own; a context manager.
 
     When that process ends, the call under way and every later one raise `EngineDied`, which says why;
@@ -126,9 +126,6 @@ class Worker:
     def close(self) -> None:
         """End the process, in about a second at most; a second call does nothing."""
         self._close()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
