@@ -77,10 +77,6 @@ class Engine:
         self.drafters = Drafters(None if draft is None else DraftState(draft))
         self._reused: int | None = None  # of the prompt, where a later segment of the answer has been decoded
 
-    def cached(self, prompt: Sequence[int]) -> int:
-        """Return how many tokens of a prompt the target need not read again."""
-        return self.decoder.cached(prompt)
-
     @property
     def reused(self) -> int:
         """Return how many tokens of the last prompt the target did not read again."""

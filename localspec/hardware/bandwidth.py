@@ -204,10 +204,8 @@ def judge(machine: Machine) -> tuple[str, ...]:
                 f"the {possible / 1e9:.0f} GB/s that a {device.name} can reach: it may be hot, held back by "
                 "its power limit, or busy with another program"
             )
-        if lanes := _lanes_note(device):
-            notes.append(lanes)
-        elif slow := _slow_link_note(device, machine.links):
-            notes.append(slow)
+        if note := _lanes_note(device) or _slow_link_note(device, machine.links):
+            notes.append(note)
     return tuple(notes)
 
 

@@ -61,16 +61,14 @@ def look_through(library: Library) -> Cards:
     """Ask about every card through a given binding of NVML."""
     try:
         library.nvmlInit()
+        try:
+            driver = _answer(library.nvmlSystemGetDriverVersion) or ""
+            cards = tuple(_card(library, number) for number in range(library.nvmlDeviceGetCount()))
+            return Cards(cards, _text(driver))
+        finally:
+            _answer(library.nvmlShutdown)
     except Exception as error:  # noqa: BLE001 - a broken driver fails in its own ways; nothing depends on it
         return Cards(trouble=f"NVIDIA's driver does not answer ({_words(error)})")
-    try:
-        driver = _answer(library.nvmlSystemGetDriverVersion) or ""
-        cards = tuple(_card(library, number) for number in range(library.nvmlDeviceGetCount()))
-        return Cards(cards, _text(driver))
-    except Exception as error:  # noqa: BLE001 - as above
-        return Cards(trouble=f"NVIDIA's driver does not answer ({_words(error)})")
-    finally:
-        _answer(library.nvmlShutdown)
 
 
 def match(bus_id: str, position: int, cards: Iterable[Card], visible: str | None) -> Card | None:

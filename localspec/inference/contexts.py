@@ -232,9 +232,8 @@ def _log_memory(context: Context, options: ModelOptions) -> None:
 
 def _threads_of_steps(draft: Model, most: int) -> int:
     """Return how many threads are worth waking for one token of a draft model."""
-    return (
-        max(1, min(most, ceil(draft.header.weight_bytes / THREAD_BYTES))) if uses_processor(draft) else most
-    )
+    worth_waking = max(1, ceil(draft.header.weight_bytes / THREAD_BYTES))
+    return min(most, worth_waking) if uses_processor(draft) else most
 
 
 def facts_here() -> MachineFacts:

@@ -193,7 +193,7 @@ class Runtime(AbstractContextManager["Runtime"]):
         """
         end = len(self._text)
         room = min(PLAIN_TOKENS + 1, self.target.context - end)  # the first warms up
-        is_cached = end > 0 and self._engine.cached(self._text) == end - 1
+        is_cached = end > 0 and self._engine.decoder.cached(self._text) == end - 1
         if room <= FEWEST_PLAIN_TOKENS or not is_cached or not self._contexts.can_rewind:
             return None
         written, text = AnswerText(Detokenizer(self._target_model.vocabulary)), list(self._text)
@@ -212,10 +212,7 @@ class Runtime(AbstractContextManager["Runtime"]):
             self._engine.decoder.forget(end)
 
     def measure_costs(self, request: CostRequest) -> CallCosts:
-        """Time native calls, in empty caches; raises `Cancelled` after `cancel`.
-
-        What is impossible here is left out: branches that there are none of, tokens beyond the context.
-        """
+        """Time native calls, in empty caches; branches and sizes that are impossible here are left out."""
         if not self._contexts.can_rewind:
             raise UserError(f"{self.target.name} cannot take tokens back", "it writes without speculation")
         if not self._contexts.can_branch:

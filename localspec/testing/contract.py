@@ -159,9 +159,9 @@ class EngineContract:
         prompt = [index % 16 for index in range(200)]
         answer = toy.answer(prompt, self.settings, GREEDY, 30)
         follow_up = [*prompt, *answer, 5, 6, 7]
-        assert toy.engine.cached(follow_up) >= len(prompt) + len(answer) - 1
+        assert toy.engine.decoder.cached(follow_up) >= len(prompt) + len(answer) - 1
         edited = [*prompt[:150], 3, 3, *prompt[152:]]
-        assert toy.engine.cached(edited) == 150
+        assert toy.engine.decoder.cached(edited) == 150
         for text in (follow_up, edited, follow_up):
             toy.target.calls.clear()
             toy.draft.calls.clear()

@@ -214,8 +214,8 @@ def test_a_prepared_draft_is_judged_by_what_was_known_before_it_was_drawn() -> N
         lookup.begin([*BLOCK, *BLOCK])
         guess = lookup.first(4)
         for others in ([], [0.9], [0.9, 0.9, 0.9], [0.02], [0.02, 0.02, 0.02]):
-            found.add(lookup.beaten_by(drawn([0.95, *others]), guess, 4))
-        assert not lookup.beaten_by(drawn([0.05]), guess, 4)  # known before
+            found.add(lookup.beaten(guess, 4, drawn([0.95, *others])))
+        assert not lookup.beaten(guess, 4, drawn([0.05]))  # known before
     assert verdicts == {True: {True, False}, False: {True}}
 
 

@@ -77,8 +77,7 @@ def repeat_at_every_opportunity(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def only_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the model write first."""
-    monkeypatch.setattr(PromptLookup, "beaten", lambda *_: True)
-    monkeypatch.setattr(PromptLookup, "beaten_by", lambda *_: True)
+    monkeypatch.setattr(PromptLookup, "beaten", lambda *_, **_options: True)
 
 
 @pytest.mark.usefixtures("only_behind")
@@ -124,8 +123,18 @@ def test_a_drawn_token_that_is_only_sent_with_a_repetition_behind_it_is_noticed(
 def test_a_repetition_that_stands_in_for_what_was_drawn_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A prepared draft is dropped for its first token."""
 
-    def choosy(_: PromptLookup, ready: Sequence[Proposal], guess: LookupDraft, _length: int) -> bool:
+    beaten = PromptLookup.beaten
+
+    def choosy(
+        self: PromptLookup,
+        guess: LookupDraft,
+        length: int,
+        ready: Sequence[Proposal] = (),
+        delay_s: float = 0.0,
+    ) -> bool:
+        if not ready:
+            return beaten(self, guess, length, ready, delay_s)
         return not guess.length or ready[0].token == ready[0].guesses[0][0]
 
-    monkeypatch.setattr(PromptLookup, "beaten_by", choosy)
+    monkeypatch.setattr(PromptLookup, "beaten", choosy)
     assert p_value(SSD, DraftOrigin.AHEAD) < SIGNIFICANT

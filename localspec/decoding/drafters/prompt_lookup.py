@@ -237,39 +237,27 @@ class PromptLookup:
         length, value_s = most_worth(self._policy, ((chance, 0.0) for chance in chances), start, reach)
         return LookupDraft(start, tokens, tuple(confidences), length, value_s)
 
-    def beaten(self, found: LookupDraft, length: int, delay_s: float = 0.0) -> bool:
-        """Tell whether the model, asked for a draft up to a length, should be worth as much as a copy.
+    def beaten(
+        self, found: LookupDraft, length: int, ready: Sequence[Proposal] = (), delay_s: float = 0.0
+    ) -> bool:
+        """Tell whether a draft of the model, up to a length, should be worth as much as a copy.
 
-        It begins after a delay. What it has to read of the text before is not counted: some draft has to
-        wait for that in any case.
-        """
-        if not found.length:
-            return True
-        return most_worth(self._policy, self._usual(found, length))[1] - delay_s >= found.value_s
-
-    def beaten_by(self, ready: Sequence[Proposal], found: LookupDraft, length: int) -> bool:
-        """Tell whether a prepared draft, which may grow to a length, should be worth as much as a copy.
-
+        Where none of it is `ready`, it begins after a delay. What the model has to read of the text before is
+        not counted: some draft has to wait for that in any case.
         Of a drawn one nothing counts but what was known before its first token was drawn: neither the
         confidences that follow nor how much is ready, as that depends on them.
         """
         if not found.length:
             return True
         policy = self._policy
+        usual = self._beside.chance(found.confidences[0], policy.calibration.mean)
         chances = chances_of(policy, ready)
-        if not policy.deterministic:
-            chances = [chances[0], *[self._chance(found)] * (length - 1)]
-        written = [(chance, 0.0) for chance in chances]
-        written += self._usual(found, length - len(written))
-        reading_s = policy.step(found.length + 1)  # for the draft model to catch up
-        return most_worth(policy, written)[1] + reading_s >= found.value_s
-
-    def _usual(self, found: LookupDraft, length: int) -> list[tuple[float, float]]:
-        return [(self._chance(found), self._policy.step(1))] * length
-
-    def _chance(self, found: LookupDraft) -> float:
-        """Return the chance that a token of the model is accepted where there is such a copy."""
-        return self._beside.chance(found.confidences[0], self._policy.calibration.mean)
+        if ready and not policy.deterministic:
+            chances = [chances[0], *[usual] * (length - 1)]
+        further = [(chance, 0.0) for chance in chances]
+        further += [(usual, policy.step(1))] * (length - len(further))
+        reading_s = policy.step(found.length + 1) if ready else 0.0  # for the draft model to catch up
+        return most_worth(policy, further)[1] + reading_s - delay_s >= found.value_s
 
     def continuation(self, written: Sequence[Proposal], sent: int, limit: int) -> tuple[int, ...]:
         """Return what to send behind all that the model wrote, of which it would send so many tokens alone.

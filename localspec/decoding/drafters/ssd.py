@@ -272,9 +272,9 @@ class SSDDrafter(Drafter):
         if not self.worker.prompt_read:
             beaten = not found.length
         elif branch is None:
-            beaten = self._lookup.beaten(found, length, self._delay_s())
+            beaten = self._lookup.beaten(found, length, delay_s=self._delay_s())
         else:
-            beaten = self._lookup.beaten_by(branch.proposals[:length], found, length)
+            beaten = self._lookup.beaten(found, length, branch.proposals[:length])
         if beaten:
             return None
         self._tell(outcome, 0, found.sent)
