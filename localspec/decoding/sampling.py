@@ -18,6 +18,10 @@ from numpy.typing import NDArray
 from localspec.errors import EngineError
 from localspec.types import Distribution, Sampling
 
+Logits = NDArray[np.float32]
+Ids = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
 NOT_NUMBERS = "the model returned logits that are not numbers"
 FEW = 64  # candidates: up to here Python's own numbers are faster than calls of numpy
 _LARGE_VOCABULARY = 32768  # from here on, longer blocks find the best candidates faster
@@ -158,7 +162,8 @@ def draft_distribution(  # noqa: PLR0913 - every one of them shapes q
         logits = logits[: sampling.top_k]
     probs = _truncated(logits, sampling, temperature)
     if saguaro_c != 1 and 0 < saguaro_top < len(probs):  # one factor for all tokens would change nothing
-        probs = _down_weighted(probs, saguaro_c, saguaro_top)
+        weighted = [*(x * saguaro_c for x in probs[:saguaro_top]), *probs[saguaro_top:]]
+        probs = _normalised(weighted) if sum(weighted) > 0 else probs
     return Distribution(np.array(ids[: len(probs)], np.int64), np.array(probs))
 
 
@@ -229,11 +234,6 @@ def _residual_of_few(p: Distribution, ids: list[int], q: Distribution | int) -> 
     return Distribution(p.ids, np.array(_normalised(rest))) if sum(rest) > 0 else p
 
 
-def _down_weighted(probs: list[float], factor: float, first: int) -> list[float]:
-    weighted = [*(x * factor for x in probs[:first]), *probs[first:]]
-    return _normalised(weighted) if sum(weighted) > 0 else probs
-
-
 def _normalised(weights: Sequence[float]) -> list[float]:
     mass = sum(weights)
     return [weight / mass for weight in weights]
@@ -298,11 +298,6 @@ def _without_top_k(row: Logits, sampling: Sampling) -> Distribution:
         count *= 16
 
 
-Logits = NDArray[np.float32]
-Ids = NDArray[np.int64]
-Floats = NDArray[np.float64]
-
-
 def penalises(sampling: Sampling) -> bool:
     """Tell whether any penalty is on."""
     return sampling.penalty_window > 0 and (
@@ -314,7 +309,7 @@ def penalised_row(logits: Logits, sampling: Sampling, history: Sequence[int]) ->
     """Return the row after penalties; the row itself where there are none."""
     if not history or not penalises(sampling):
         return logits
-    recent = _recent(sampling, history)
+    recent = Counter(history[-sampling.penalty_window :])
     row, tokens = logits.copy(), list(recent)
     row[tokens] = _lowered(row[tokens].astype(np.float64), list(recent.values()), sampling)
     return row
@@ -327,15 +322,11 @@ def penalised_candidates(
     history: Sequence[int],
 ) -> tuple[list[int], list[float]]:
     """Return some tokens with their logits after penalties, best first."""
-    recent = _recent(sampling, history)
+    recent = Counter(history[-sampling.penalty_window :])
     known, counts = np.asarray(ids), [recent[int(token)] for token in ids]
     values = _lowered(np.asarray(logits, dtype=np.float64), counts, sampling)
     order = (-values).argsort(kind="stable")
     return known[order].tolist(), values[order].tolist()
-
-
-def _recent(sampling: Sampling, history: Sequence[int]) -> Counter[int]:
-    return Counter(history[-sampling.penalty_window :])
 
 
 def _lowered(values: Floats, counts: Sequence[int], sampling: Sampling) -> Floats:

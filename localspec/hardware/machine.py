@@ -18,6 +18,7 @@ from localspec.storage.json_file import JsonFile
 from localspec.storage.pair_identity import MachineFacts
 from localspec.storage.paths import data_dir
 
+SCHEMA = 1
 Progress = Callable[[float], bool]
 """Is told how much is done, 0 to 1; its False stops the work."""
 
@@ -81,9 +82,6 @@ def _answers(work: Sequence[Job], seconds: float) -> Iterator[Measured | Refused
 def _judged(machine: Machine) -> Machine:
     new = [note for note in judge(machine) if note not in machine.notes]
     return replace(machine, notes=(*machine.notes, *new))
-
-
-SCHEMA = 1
 
 
 @dataclass(frozen=True, slots=True)

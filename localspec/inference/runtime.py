@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, closing, suppress
+from contextlib import AbstractContextManager, ExitStack, closing, suppress
 from dataclasses import replace
 from functools import partial
 
@@ -84,21 +84,20 @@ class Runtime(AbstractContextManager["Runtime"]):
 
         Raises `ModelFileError`, `PairingError` and other `UserError`s for what cannot work.
         """
-        opened: list[Model] = []
-        try:
-            opened.append(
-                target_model := Model.open(target, _share(on_progress, 0, 1 if draft is None else 2))
-            )
-            draft_model = None
+        with ExitStack() as opened:
+
+            def load(options: ModelOptions, number: int) -> Model:
+                share = _share(on_progress, number, 1 if draft is None else 2)
+                return opened.enter_context(closing(Model.open(options, share)))
+
+            target_model, draft_model = load(target, 0), None
             if draft is not None:
-                opened.append(draft_model := Model.open(draft, _share(on_progress, 1, 2)))
+                draft_model = load(draft, 1)
                 compare_vocabularies(target_model.vocabulary, draft_model.vocabulary)
             opened_contexts = contexts(target_model, draft_model, max_fan_out, draft_threads)
-            return cls(target_model, draft_model, opened_contexts)
-        except BaseException:
-            for model in opened:
-                model.close()
-            raise
+            runtime = cls(target_model, draft_model, opened_contexts)
+            opened.pop_all()  # open they stay
+        return runtime
 
     def close(self) -> None:
         """Free the models; a second call does nothing."""

@@ -106,7 +106,7 @@ def test_a_prepared_draft_is_cut_where_the_draft_model_is_unsure() -> None:
         gate.wait_until_closed()
         bonus = first_token(model)
         drafter.commit(VerifyOutcome(0, bonus))
-        ready = drafter.worker.prepared.branches[VerifyOutcome(0, bonus)].proposals
+        ready = drafter.worker.prepared[1][VerifyOutcome(0, bonus)].proposals
         sure = next(place for place, proposal in enumerate(ready) if proposal.confidence < 0.9)
         assert drafter.draft(4).tokens == tuple(proposal.token for proposal in ready[:sure])
         gate.open()
@@ -159,7 +159,7 @@ def test_after_a_draft_that_was_asked_for_its_verification_begins_anew() -> None
     drafter.commit(VerifyOutcome(0, (first_token(model) + 1) % 16))
     assert drafter.draft(4).origin is DraftOrigin.FRESH
     assert inbox.idle.wait(PATIENCE_S)
-    drafter.commit(next(iter(drafter.worker.prepared.branches)))
+    drafter.commit(next(iter(drafter.worker.prepared[1])))
     assert drafter.draft(1).origin is DraftOrigin.AHEAD
     drafter.end()
 
@@ -171,7 +171,7 @@ def test_a_branch_whose_first_token_is_being_drafted_is_worth_the_wait() -> None
         drafter.worker.inbox = Signalling(gate.open)
         drafter.begin(PROMPT)
         gate.wait_until_closed()  # the prompt is read, the first branches are opened and hold nothing
-        assert {len(branch.proposals) for branch in drafter.worker.prepared.branches.values()} == {0}
+        assert {len(branch.proposals) for branch in drafter.worker.prepared[1].values()} == {0}
         drafter.commit(VerifyOutcome(0, first_token(model)))
         draft = drafter.draft(4)
         assert draft.origin is DraftOrigin.AHEAD

@@ -83,7 +83,7 @@ def test_whoever_is_worth_more_writes(
         gate.wait_until_closed()
         bonus = first_token(model, prompt)
         if not prepared:
-            drafter.worker.prepared = replace(drafter.worker.prepared, branches={})
+            drafter.worker.prepared = (drafter.worker.prepared[0], {})
         drafter.commit(VerifyOutcome(0, bonus))
         draft = drafter.draft(4)
         drafter.end()
@@ -141,7 +141,7 @@ def test_a_repetition_goes_on_behind_a_draft_that_was_asked_for() -> None:
     assert draft.origin is DraftOrigin.FRESH
     assert draft.tokens == tuple(expected)
     assert inbox.idle.wait(PATIENCE_S)
-    (outcome,) = drafter.worker.prepared.branches
+    (outcome,) = drafter.worker.prepared[1]
     assert outcome.accepted == len(draft.tokens)
     drafter.commit(outcome)
     following = drafter.look_up(3)

@@ -152,16 +152,15 @@ class SpeculationCache:
     def _learn(self, outcome: VerifyOutcome) -> None:
         """Compare a verdict with what the draft model thought of it."""
         accepted, proposals = outcome.accepted, self._state.proposals
+        calibration = self._policy.calibration
         for position, proposal in enumerate(proposals[: min(accepted + 1, self._sent)]):
             if proposal.guesses:
-                self._policy.calibration.judged.observe(proposal.weight, is_true=position < accepted)
+                calibration.judged.observe(proposal.weight, is_true=position < accepted)
         if accepted == len(proposals):
             return  # the draft model was not asked what follows
         last = proposals[accepted]
         is_rejected = accepted < self._sent
-        calibrator = (
-            self._policy.calibration.after_rejection if is_rejected else self._policy.calibration.after_all
-        )
+        calibrator = calibration.after_rejection if is_rejected else calibration.after_all
         for token, share in guesses_after(last, last.token if is_rejected else None):
             calibrator.observe(share, is_true=token == outcome.bonus)
 

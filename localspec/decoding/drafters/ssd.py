@@ -49,14 +49,6 @@ class DraftReply:
     busy_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class PreparedRound:
-    """The branches prepared for one round."""
-
-    number: int
-    branches: dict[VerifyOutcome, Branch]
-
-
 class DraftWorker:
     """The draft model's side, in a thread: follow verdicts, draft when asked, prepare outcomes in between.
 
@@ -73,7 +65,7 @@ class DraftWorker:
         self.inbox: SimpleQueue[VerifyResult | CopiedTokens | None] = SimpleQueue()
         self.outbox: SimpleQueue[DraftReply | BaseException] = SimpleQueue()
         self.prompt_read = False
-        self.prepared = PreparedRound(-1, {})
+        self.prepared: tuple[int, dict[VerifyOutcome, Branch]] = (-1, {})  # for the round of this number
         self.failure: BaseException | None = None
         self._judged = 0
         self._thread: threading.Thread | None = None
@@ -153,7 +145,7 @@ class DraftWorker:
         """Prepare for the verdict on the first proposals, which are verified `since` then."""
         self._judged = sent
         self.cache.open_round(sent, since)
-        self.prepared = PreparedRound(self.prepared.number + 1, self.cache.branches)
+        self.prepared = (self.prepared[0] + 1, self.cache.branches)
 
 
 class SSDDrafter(Drafter):
@@ -241,8 +233,8 @@ class SSDDrafter(Drafter):
 
     def _branch(self, outcome: VerifyOutcome) -> Branch | None:
         """Return the branch prepared for the last verdict, if it has a token to send."""
-        prepared = self.worker.prepared
-        branch = prepared.branches.get(outcome) if prepared.number == self._round else None
+        number, branches = self.worker.prepared
+        branch = branches.get(outcome) if number == self._round else None
         return branch if branch is not None and branch.proposals else None
 
     def _prepared(self, outcome: VerifyOutcome, length: int) -> Draft | None:
