@@ -17,7 +17,7 @@ from localspec.chat.commands import read_mode
 from localspec.chat.session import ChatSession
 from localspec.cli.shared import opening
 from localspec.cli.shared.answer import write_answer
-from localspec.cli.shared.arguments import Parser, add_answer_flags, decimal, verb_parser
+from localspec.cli.shared.arguments import Parser, add_answer_flags, decimal, set_up_logging, verb_parser
 from localspec.cli.shared.console import (
     INTERRUPTED,
     LEGEND,
@@ -53,12 +53,13 @@ def parser() -> Parser:
 
 def main(argv: Sequence[str]) -> int:
     """Run the verb and return its exit code."""
-    args = parser().read(argv)
+    args = parser().parse_args(argv)
     if args.json:
         raise UserError("--json does not go with a chat", "use `localspec run --json` for one answer")
     request, profiles, pair = session_request(args), profiles_named(args.profile), pair_options(args)
     if sys.stdin is None or sys.stdin.closed:
         raise UserError("there is no standard input to talk through", "use `localspec run` for one answer")
+    set_up_logging(verbose=args.verbose)
     known = KnownPair(args, here=True)
     pair = known.place(pair, say)
     reader = LineReader()

@@ -17,6 +17,7 @@ from localspec.cli.shared.arguments import (
     add_placing_flags,
     add_speculation_flags,
     decimal,
+    set_up_logging,
     verb_parser,
     whole,
 )
@@ -64,12 +65,13 @@ def parser() -> Parser:
 
 def main(argv: Sequence[str]) -> int:
     """Run the verb and return its exit code."""
-    args = parser().read(argv)
+    args = parser().parse_args(argv)
     if args.mode == "off":
         raise UserError(
             "--mode off does not speculate, so there is nothing to verify", "leave --mode out to test all"
         )
     pair, how = pair_options(args), speculation_given(args)
+    set_up_logging(verbose=args.verbose)
     if pair.draft is not None and how.mode is None:
         args.mode = "ssd"  # a plan for the mode that needs most has room for the others
     pair = placing.placed(args, pair, say, here=True)

@@ -24,6 +24,7 @@ from localspec.cli.bench.contenders import (
     servers,
 )
 from localspec.cli.shared import opening
+from localspec.cli.shared.arguments import set_up_logging
 from localspec.cli.shared.console import (
     FAILURE,
     INTERRUPTED,
@@ -39,11 +40,12 @@ from localspec.storage.paths import write_atomically
 
 def main(argv: Sequence[str]) -> int:
     """Run the verb and return its exit code."""
-    args = parser().read(argv)
+    args = parser().parse_args(argv)
     prompts = prompts_of(args)
     args.draft_length = max(args.lengths, default=None)
     pair = pair_options(args)
     request = request_of(args, prompts, pair)
+    set_up_logging(verbose=args.verbose)
     pair, tuned = placed_pair(args, request, pair)
     with opening.open_runtime(pair) as runtime, ExitStack() as processes:
         opening.tell_notes(runtime, pair)
