@@ -88,14 +88,8 @@ def described(profile: Profile) -> list[str]:
 
 
 def _heading(profile: Profile) -> dict[str, str]:
-    return {
-        "name": profile.name,
-        "title": profile.title,
-        "description": profile.description,
-        "task": profile.task,
-        "from": origin(profile),
-        "path": str(profile.path),
-    }
+    shown = {name: getattr(profile, name) for name in ("name", "title", "description", "task")}
+    return {**shown, "from": origin(profile), "path": str(profile.path)}
 
 
 def as_json(profile: Profile) -> dict[str, object]:

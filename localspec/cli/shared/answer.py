@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from localspec.chat.answering import AnswerEvent
     from localspec.inference.interface import OpenModels
 
+LONG_PROMPT = 512  # tokens; reading fewer is not worth a progress line
 _POLL_S = 0.1  # on Windows a waiting main thread hears Ctrl+C only between waits
 
 
@@ -62,9 +63,6 @@ def stream(models: OpenModels, answer: Iterator[AnswerEvent]) -> Generator[Answe
                 models.cancel()
                 thread.join(_POLL_S)
             thread.join()
-
-
-LONG_PROMPT = 512  # tokens; reading fewer is not worth a progress line
 
 
 @dataclass(slots=True)
