@@ -108,6 +108,10 @@ def test_durations(seconds: float, text: str) -> None:
     assert units.duration(seconds) == text
 
 
+def test_a_number_with_its_noun() -> None:
+    assert [units.counted(number, "chat") for number in range(3)] == ["0 chats", "1 chat", "2 chats"]
+
+
 @pytest.mark.parametrize(("count", "text"), [(12, "12"), (134_515_008, "135M"), (7_615_616_512, "7.62B")])
 def test_parameters(count: int, text: str) -> None:
     assert units.number(count) == text

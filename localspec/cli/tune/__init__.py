@@ -26,6 +26,7 @@ from localspec.cli.shared.arguments import (
     add_device_flags,
     add_model_flags,
     add_placing_flags,
+    set_up_logging,
     verb_parser,
     whole,
 )
@@ -88,8 +89,9 @@ def _add_kept_flags(result: Parser) -> None:
 
 def main(argv: Sequence[str]) -> int:
     """Run the verb and return its exit code."""
-    args = parser().read(argv)
+    args = parser().parse_args(argv)
     _check(args)
+    set_up_logging(verbose=args.verbose)
     if args.show or args.reset or args.export or args.report is not None:
         return _look_back(args)
     found = profiles(paths.config_dir() / "profiles")
