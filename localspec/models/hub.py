@@ -7,17 +7,20 @@ no checksums.
 from __future__ import annotations
 
 import hashlib
+import json
 import os
+import re
 import shutil
+import stat
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
-from json import JSONDecodeError
-from pathlib import Path, PurePosixPath
+from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import TYPE_CHECKING, Any, BinaryIO
+from urllib.parse import quote
 
 from localspec.errors import Cancelled, ModelFileError, UserError
 from localspec.models import hub_session as session
@@ -25,17 +28,20 @@ from localspec.models.caches import current_commit, hub_cache, known_places, rep
 from localspec.models.local import find_models, of_reference
 from localspec.models.names import Reference, choose
 from localspec.models.shape import ModelShape, shape_of_parts
+from localspec.storage.json_file import UnexpectedError, checked
 from localspec.storage.paths import write_atomically
-from localspec.version import __version__
 
 if TYPE_CHECKING:
     from hashlib import _Hash
 
 _ASK_TIMEOUT_S = 20.0
+_LARGEST_ANSWER = 64 << 20  # a repository of 100,000 files takes half of it
 PAUSES_S = (1.0, 2.0, 4.0, 8.0, 16.0)  # after failures in a row; the connection may come back
 _LARGEST_REQUEST = 32 << 30  # the hub's network serves at most 50 GB at once
 _READ = 4 << 20
 _TELL_S = 0.1
+_CHECKSUM = re.compile("[0-9a-f]{40}|[0-9a-f]{64}")
+_PART_FLAGS = os.O_RDWR | os.O_APPEND | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
 _RATE_WINDOW_S = 8.0
 
 
@@ -56,21 +62,15 @@ OnProgress = Callable[[DownloadProgress], bool]
 
 @dataclass(frozen=True, slots=True)
 class RemoteFile:
-    """A file of a repository, and the checksum that the hub lists: of Git LFS, or of Git for small files."""
+    """A file of a repository, and the checksum that the hub lists and calls its blob after."""
 
     name: str
     bytes: int
-    sha256: str | None
-    git_sha1: str | None
-
-    @property
-    def blob(self) -> str:
-        """Return the name of its blob in the hub's layout."""
-        return self.sha256 or self.git_sha1 or ""
+    blob: str  # SHA-256 by Git LFS, or Git's own of small files
 
     def checksum(self) -> _Hash:
         """Return a fresh checksum of the kind that is listed."""
-        if self.sha256 is not None:
+        if len(self.blob) == 64:
             return hashlib.sha256()
         digest = hashlib.sha1(usedforsecurity=False)
         digest.update(b"blob %d\0" % self.bytes)
@@ -136,7 +136,7 @@ def download(url: str, file: RemoteFile, part: Path, blob: Path, meter: Meter) -
 def _complete(url: str, file: RemoteFile, part: Path, meter: Meter) -> _Hash:
     """Bring a part of a file to its full size, and return the checksum of it."""
     digest = file.checksum()
-    with part.open("a+b") as out:
+    with _open_part(part) as out:
         if out.tell() > file.bytes:
             meter.add(file.name, -file.bytes)
             out.truncate(0)
@@ -153,6 +153,13 @@ def _complete(url: str, file: RemoteFile, part: Path, meter: Meter) -> _Hash:
 def is_whole(blob: Path, file: RemoteFile) -> bool:
     """Tell whether a file is there in its full size."""
     return blob.is_file() and blob.stat().st_size == file.bytes
+
+
+def _open_part(part: Path) -> BinaryIO:
+    """Open what has arrived to go on with it; what is no file of our own (a link, say) gives way to one."""
+    if not _size(part):
+        part.unlink(missing_ok=True)
+    return os.fdopen(os.open(part, _PART_FLAGS, 0o666), "a+b")
 
 
 def _receive(url: str, file: RemoteFile, out: BinaryIO, digest: _Hash, meter: Meter) -> _Hash:
@@ -200,16 +207,9 @@ def _receive_once(url: str, file: RemoteFile, out: BinaryIO, digest: _Hash, mete
 def request_range(url: str, start: int, end: int) -> Iterator[tuple[Any, int]]:
     """Ask for a range of bytes; give the response and where it really starts, which may be 0."""
     from huggingface_hub import constants
-    from huggingface_hub.utils import hf_raise_for_status  # type: ignore[attr-defined]
 
-    wanted = session.headers() | {"Range": f"bytes={start}-{end - 1}"}
-    client = session.session()
-    with client.stream(
-        "GET", url, headers=wanted, timeout=constants.HF_HUB_DOWNLOAD_TIMEOUT, follow_redirects=True
-    ) as response:
-        if response.status_code >= 400:
-            response.read()
-        hf_raise_for_status(response)
+    wanted = {"Range": f"bytes={start}-{end - 1}"}
+    with session.answer(url, constants.HF_HUB_DOWNLOAD_TIMEOUT, wanted) as response:
         yield response, start if response.status_code == 206 else 0
 
 
@@ -239,8 +239,14 @@ def _only_one(blob: Path) -> Iterator[None]:
         ) from None
 
 
-def _size(path: Path) -> int:
-    return path.stat().st_size if path.exists() else 0
+def _size(part: Path) -> int:
+    """Return how much has arrived; nothing where a link, or somebody else's file, stands in its place."""
+    try:
+        found = part.lstat()
+    except FileNotFoundError:
+        return 0
+    is_own = found.st_nlink == 1 and found.st_uid == getattr(os, "geteuid", int)()
+    return found.st_size if is_own and stat.S_ISREG(found.st_mode) else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,41 +263,71 @@ class RemoteModel:
         return sum(file.bytes for file in self.files)
 
 
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """What the hub says of a file in Git LFS."""
+
+    sha256: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Sibling:
+    """What the hub says of a file; the names of the fields are its own, in small letters."""
+
+    rfilename: str
+    size: int | None = None
+    blobid: str | None = None
+    lfs: _Stored | None = None
+
+    def found(self) -> RemoteFile:
+        """Return the file with the checksum that counts."""
+        if self.lfs is not None:
+            return RemoteFile(self.rfilename, self.lfs.size, self.lfs.sha256)
+        return RemoteFile(self.rfilename, -1 if self.size is None else self.size, self.blobid or "")
+
+
+@dataclass(frozen=True, slots=True)
+class _Listing:
+    """What the hub says of a repository."""
+
+    sha: str
+    siblings: tuple[_Sibling, ...] = ()
+
+
 def look_up(reference: Reference) -> RemoteModel:
     """Ask the hub which files a reference means; raises UserError where there are none, or no hub."""
     session.session()
     with session.plain_errors(reference.repository):
-        from huggingface_hub import HfApi
-
-        try:
-            api = HfApi(session.endpoint(), library_name="localspec", library_version=__version__)
-            info = api.model_info(
-                reference.repository,
-                revision=reference.revision,
-                files_metadata=True,
-                timeout=_ASK_TIMEOUT_S,
-            )
-        except (JSONDecodeError, KeyError, TypeError) as error:
-            raise UserError(
-                f"{session.endpoint()} does not answer like the hub",
-                "log in to this network in a browser first, or correct HF_ENDPOINT",
-            ) from error
-    listed = {
-        sibling.rfilename: RemoteFile(
-            sibling.rfilename,
-            sibling.lfs.size if sibling.lfs else sibling.size or 0,
-            sibling.lfs.sha256 if sibling.lfs else None,
-            sibling.blob_id,
-        )
-        for sibling in info.siblings or ()
-    }
+        answer = _ask(reference)
+    try:
+        plain = json.loads(answer, object_hook=lambda held: {key.lower(): held[key] for key in held})
+        listing = checked(_Listing, plain, "its answer")
+    except (ValueError, RecursionError) as error:
+        raise session.unlike_the_hub(str(error) if isinstance(error, UnexpectedError) else "") from error
+    listed = {file.rfilename: file.found() for file in listing.siblings}
     files = tuple(listed[name] for name in choose(reference, tuple(listed)))
-    if not info.sha or not all(_is_safe(file) for file in files):
+    if re.fullmatch("[0-9a-f]{40}", listing.sha) is None or not all(map(_is_safe, files)):
         raise UserError(
             f"{session.endpoint()} lists {reference.repository} without safe names and checksums",
             "this server cannot be used for downloads",
         )
-    return RemoteModel(reference.repository, info.sha, files)
+    return RemoteModel(reference.repository, listing.sha, files)
+
+
+def _ask(reference: Reference) -> bytes:
+    from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
+
+    validate_repo_id(reference.repository)
+    at = f"/revision/{quote(reference.revision, safe='')}" if reference.revision else ""
+    url = f"{session.endpoint()}/api/models/{reference.repository}{at}?blobs=true"
+    body = bytearray()
+    with session.answer(url, _ASK_TIMEOUT_S) as response:
+        for piece in response.iter_bytes():
+            body += piece
+            if len(body) > _LARGEST_ANSWER:
+                raise session.unlike_the_hub("it never ends")
+    return bytes(body)
 
 
 def pull(
@@ -327,8 +363,11 @@ def pull(
         for file in model.files:
             _link(folder, model.commit, file)
         if reference.revision is None and current_commit(folder) != model.commit:
-            (folder / "refs").mkdir(exist_ok=True)
-            write_atomically(folder / "refs" / "main", model.commit, mode=0o644)
+            newest = folder / "refs" / "main"
+            newest.parent.mkdir(exist_ok=True)
+            if newest.is_symlink():  # whatever it leads to is not ours
+                newest.unlink()
+            write_atomically(newest, model.commit, mode=0o644)
     return _pointer(folder, model.commit, model.files[0])
 
 
@@ -374,8 +413,9 @@ def _url(model: RemoteModel, file: RemoteFile) -> str:
 def _is_safe(file: RemoteFile) -> bool:
     """Tell whether a listed file can be checked, and stays inside the folder of its repository."""
     path = PurePosixPath(file.name)
-    hexadecimal = len(file.blob) in (40, 64) and all(digit in "0123456789abcdef" for digit in file.blob)
-    return hexadecimal and not path.is_absolute() and ".." not in path.parts and "\\" not in file.name
+    is_inside = str(path) == file.name and not path.is_absolute() and ".." not in path.parts
+    is_plain = file.name.isprintable() and "\\" not in file.name and not PureWindowsPath(file.name).drive
+    return is_inside and is_plain and file.bytes >= 0 and _CHECKSUM.fullmatch(file.blob) is not None
 
 
 def _part(folder: Path, file: RemoteFile) -> Path:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -70,6 +70,19 @@ def headers() -> dict[str, str]:
     return {str(name): str(value) for name, value in made.items()} | {"Accept-Encoding": "identity"}
 
 
+@contextmanager
+def answer(url: str, timeout_s: float, wanted: Mapping[str, str] | None = None) -> Iterator[Any]:
+    """Ask the hub with more headers, and give its answer, which is still to be read."""
+    from huggingface_hub.utils import hf_raise_for_status  # type: ignore[attr-defined]
+
+    told = headers() | dict(wanted or {})
+    with session().stream("GET", url, headers=told, timeout=timeout_s, follow_redirects=True) as response:
+        if response.status_code >= 400:
+            response.read()
+        hf_raise_for_status(response)
+        yield response
+
+
 def quieten() -> None:
     """Keep huggingface_hub from telling the hub, or the terminal, anything that nobody asked for."""
     os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
@@ -129,6 +142,14 @@ def disk_trouble(error: OSError, written_to: Path | None = None) -> UserError:
     return UserError(
         f"the download cannot be written{place}: {error.strerror or error}",
         "HF_HUB_CACHE names another folder for downloads",
+    )
+
+
+def unlike_the_hub(why: str = "") -> UserError:
+    """Return what to say where something else answers in the place of the hub."""
+    return UserError(
+        f"{endpoint()} does not answer like the hub" + (f": {why}" if why else ""),
+        "log in to this network in a browser first, or correct HF_ENDPOINT",
     )
 
 

@@ -56,6 +56,9 @@ class Hub:
     failing: dict[str, list[int]] = field(default_factory=dict)  # path prefix -> statuses to answer with
     warning: str = ""  # a header that huggingface_hub prints
     html: bool = False  # answers like the login page of a hotel
+    listed: dict[str, object] = field(default_factory=dict)  # instead of what is true of a repository
+    listed_of_file: dict[str, object] = field(default_factory=dict)  # and of each of its files
+    raw: dict[str, bytes] = field(default_factory=dict)  # path prefix -> all that is sent for an answer
     url: str = ""
     storage_url: str = ""  # where files really lie: another origin, as on the hub
 
@@ -131,6 +134,11 @@ class _Handler(BaseHTTPRequestHandler):
                 if path.startswith(prefix) and statuses:
                     self._refuse(statuses.pop(0))
                     return
+            for prefix, sent in self.hub.raw.items():
+                if path.startswith(prefix):
+                    self.wfile.write(sent.replace(b"SELF", self.path.encode()))
+                    self.close_connection = True
+                    return
             if self.hub.html:
                 self._send(200, b"<!doctype html><title>Welcome to the hotel</title>", {})
             elif found := re.fullmatch(r"/api/models/([^/]+/[^/]+)(?:/revision/(.+))?", path):
@@ -164,9 +172,12 @@ class _Handler(BaseHTTPRequestHandler):
             self._refuse(404, "RevisionNotFound", "Invalid rev id")
             return
         with_sizes = "blobs" in parse_qs(urlsplit(self.path).query)
-        siblings = [_sibling(repository, file, with_sizes=with_sizes) for file in repository.files]
+        siblings = [
+            _sibling(repository, file, with_sizes=with_sizes) | self.hub.listed_of_file
+            for file in repository.files
+        ]
         info = {"id": name, "modelId": name, "sha": repository.commit, "siblings": siblings, "tags": []}
-        self._send(200, json.dumps(info).encode(), {"Content-Type": "application/json"})
+        self._send(200, json.dumps(info | self.hub.listed).encode(), {"Content-Type": "application/json"})
 
     def _redirect(self, name: str, revision: str, file: str) -> None:
         repository = self._known(name, opens_gate=True)
