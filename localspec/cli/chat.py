@@ -16,11 +16,10 @@ from localspec.app.tuned_pair import KnownPair
 from localspec.chat.commands import read_mode
 from localspec.chat.session import ChatSession
 from localspec.cli.shared import opening
-from localspec.cli.shared.answer import write_answer
+from localspec.cli.shared.answer import LEGEND, write_answer
 from localspec.cli.shared.arguments import Parser, add_answer_flags, decimal, set_up_logging, verb_parser
 from localspec.cli.shared.console import (
     INTERRUPTED,
-    LEGEND,
     SUCCESS,
     colours_unwanted,
     decode_utf8,

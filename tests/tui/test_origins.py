@@ -7,7 +7,7 @@ from textual.color import Color
 
 from localspec.chat.answering import pieces_of
 from localspec.chat.messages import Span
-from localspec.cli.shared.console import LEGEND
+from localspec.cli.shared.answer import LEGEND
 from localspec.types import Provenance, TextPiece
 from localspec_tui.widgets.origins import WORDS, GrowingOrigins, OriginText, shares
 from tests.tui.transcripts import Host, said, shown, until

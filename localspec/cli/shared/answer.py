@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
-from localspec.cli.shared.console import StatusLine, on_interrupt, say, show
-from localspec.types import Finished, ModeChanged, PromptProgress, TextDelta
+from localspec.cli.shared.console import StatusLine, on_interrupt, printable, say
+from localspec.types import Finished, ModeChanged, PromptProgress, Provenance, TextDelta
 
 if TYPE_CHECKING:
     from localspec.chat.answering import AnswerEvent
@@ -19,6 +19,14 @@ if TYPE_CHECKING:
 
 LONG_PROMPT = 512  # tokens; reading fewer is not worth a progress line
 _POLL_S = 0.1  # on Windows a waiting main thread hears Ctrl+C only between waits
+_RESET = "\x1b[0m"
+_STYLES = {
+    Provenance.TARGET: ("", "target"),
+    Provenance.ACCEPTED: ("\x1b[32m", "accepted draft"),
+    Provenance.PREPARED: ("\x1b[36m", "prepared draft"),
+    Provenance.BONUS: ("\x1b[33m", "bonus"),
+}
+LEGEND = ", ".join(f"{style}{word}{_RESET if style else ''}" for style, word in _STYLES.values())
 
 
 def stream(models: OpenModels, answer: Iterator[AnswerEvent]) -> Generator[AnswerEvent]:
@@ -105,3 +113,12 @@ def write_answer(
     if answer.finished is not None and answer.finished.reason == "circles":
         say("note: the answer was ended because it repeats itself; with -n N it goes on to N tokens")
     return answer
+
+
+def show(delta: TextDelta, *, colours: bool) -> None:
+    """Write new text of an answer to standard output at once."""
+    for piece in delta.pieces:
+        text = printable(piece.text)
+        style, _ = _STYLES[piece.provenance] if colours else ("", "")
+        sys.stdout.write(f"{style}{text}{_RESET}" if style else text)
+    sys.stdout.flush()

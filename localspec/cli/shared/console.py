@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import sys
@@ -15,24 +14,13 @@ from itertools import count
 from types import FrameType
 from typing import Self, TextIO
 
-from localspec.app.figures import finite
 from localspec.errors import Cancelled, LocalSpecError, UserError
-from localspec.types import Provenance, TextDelta
 
 ERASE_LINE = "\r\x1b[K"
 _PATIENCE = 2  # an impatient second press means the same as the first
 _ENDS = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
-_RESET = "\x1b[0m"
-_STYLES = {
-    Provenance.TARGET: ("", "target"),
-    Provenance.ACCEPTED: ("\x1b[32m", "accepted draft"),
-    Provenance.PREPARED: ("\x1b[36m", "prepared draft"),
-    Provenance.BONUS: ("\x1b[33m", "bonus"),
-}
-LEGEND = ", ".join(f"{style}{word}{_RESET if style else ''}" for style, word in _STYLES.values())
 # Without a terminal's control characters an answer cannot move the cursor or retitle the window.
 _CONTROL = {code: None for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"}
-
 
 SUCCESS, FAILURE, USAGE, INTERRUPTED = 0, 1, 2, 130
 _ONE_LINE = dict.fromkeys((*range(0x20), *range(0x7F, 0xA0)), " ")  # files and servers say anything
@@ -70,6 +58,10 @@ def ask(question: str) -> str:
 
 def print_json(value: Mapping[str, object], *, escaped: bool = True) -> None:
     """Print one JSON object for programs, under the number of its schema; `escaped` if all in ASCII."""
+    import json
+
+    from localspec.app.figures import finite  # both would cost `--help` 10 ms
+
     print(json.dumps(finite({"schema": 1, **value}), default=str, ensure_ascii=escaped))
 
 
@@ -103,15 +95,6 @@ def forget(stream: TextIO) -> None:
 def printable(text: str) -> str:
     """Return a text that models or people wrote without what a terminal would obey, if it goes to one."""
     return text.translate(_CONTROL) if is_terminal(sys.stdout) else text
-
-
-def show(delta: TextDelta, *, colours: bool) -> None:
-    """Write new text of an answer to standard output at once."""
-    for piece in delta.pieces:
-        text = printable(piece.text)
-        style, _ = _STYLES[piece.provenance] if colours else ("", "")
-        sys.stdout.write(f"{style}{text}{_RESET}" if style else text)
-    sys.stdout.flush()
 
 
 def read_utf8(stream: TextIO, most: int = -1) -> str:
