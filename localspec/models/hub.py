@@ -164,16 +164,15 @@ def _open_part(part: Path) -> BinaryIO:
 
 def _receive(url: str, file: RemoteFile, out: BinaryIO, digest: _Hash, meter: Meter) -> _Hash:
     """Append what is missing, however often the connection breaks; return the checksum of all."""
-    failures = 0
-    while (start := out.tell()) < file.bytes:
+    failures, furthest = 0, out.tell()
+    while out.tell() < file.bytes:
         try:
             digest = _receive_once(url, file, out, digest, meter)
         except Exception as error:
             out.flush()
-            if not session.is_transport_error(error):
-                raise
-            failures = 1 if out.tell() > start else failures + 1
-            if failures > len(PAUSES_S):
+            failures = 1 if out.tell() > furthest else failures + 1
+            furthest = max(furthest, out.tell())
+            if failures > min(len(PAUSES_S), session.retries(error)):
                 raise
             _wait(PAUSES_S[failures - 1], file.name, meter)
     return digest
@@ -210,7 +209,11 @@ def request_range(url: str, start: int, end: int) -> Iterator[tuple[Any, int]]:
 
     wanted = {"Range": f"bytes={start}-{end - 1}"}
     with session.answer(url, constants.HF_HUB_DOWNLOAD_TIMEOUT, wanted) as response:
-        yield response, start if response.status_code == 206 else 0
+        if response.status_code != 206:
+            start = 0
+        elif not response.headers.get("Content-Range", f"bytes {start}-").startswith(f"bytes {start}-"):
+            raise session.unlike_the_hub("it sends another part of the file than it was asked for")
+        yield response, start
 
 
 def _wait(seconds: float, name: str, meter: Meter) -> None:

@@ -6,7 +6,7 @@ import errno
 import logging
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from huggingface_hub.errors import HfHubHTTPError
 
 USUAL_ENDPOINT = "https://huggingface.co"
+_MOST_RETRIES = 99
 _TRUE = ("1", "ON", "YES", "TRUE")
 _TOKEN_HINT = "make a token at huggingface.co/settings/tokens and set HF_TOKEN to it"
 
@@ -28,6 +29,7 @@ def endpoint() -> str:
     try:
         parts = urlsplit(address)
         is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        is_address = is_address and address.isprintable() and " " not in address
     except ValueError:  # brackets or a port that cannot be
         is_address = False
     if not is_address:
@@ -80,6 +82,10 @@ def answer(url: str, timeout_s: float, wanted: Mapping[str, str] | None = None) 
         if response.status_code >= 400:
             response.read()
         hf_raise_for_status(response)
+        if response.status_code not in (200, 206):
+            raise unlike_the_hub(f"it says HTTP {response.status_code}")
+        if response.headers.get("Content-Type", "").startswith("text/html"):
+            raise unlike_the_hub("it sends a web page")
         yield response
 
 
@@ -117,18 +123,33 @@ def plain_errors(what: str, place: Path | None = None) -> Iterator[None]:
     except OSError as error:
         raise disk_trouble(error, place) from error
     except Exception as error:
-        if is_transport_error(error):
+        if _is_of_http(error):
             raise unreachable(error) from error
         raise
 
 
-def is_transport_error(error: BaseException) -> bool:
-    """Tell whether a connection failed, so that another attempt may succeed."""
+def retries(error: Exception) -> int:
+    """Return how often to try again: seldom where a server ends its answer early, never where it is odd."""
     from huggingface_hub.errors import HfHubHTTPError
 
+    kinds, text = _kinds(error), str(error)
     if isinstance(error, HfHubHTTPError):
-        return error.response.status_code in (408, 429, 500, 502, 503, 504)
-    return isinstance(error, HfHubHTTPError.__mro__[1])  # the base of whichever HTTP library it uses
+        return _MOST_RETRIES if error.response.status_code in (408, 429, 500, 502, 503, 504) else 0
+    if kinds & {"TimeoutException", "NetworkError", "ProxyError"}:
+        return _MOST_RETRIES
+    return 2 if "ProtocolError" in kinds and ("closed" in text or "disconnected" in text) else 0
+
+
+def _kinds(error: Exception) -> set[str]:
+    """Return what an error is, by name: huggingface_hub has changed the HTTP library before."""
+    return {kind.__name__ for kind in type(error).__mro__}
+
+
+def _is_of_http(error: Exception) -> bool:
+    from huggingface_hub.errors import HfHubHTTPError
+
+    library = HfHubHTTPError.__mro__[1].__module__  # of whichever it uses
+    return type(error).__module__.partition(".")[0] == library.partition(".")[0]
 
 
 def disk_trouble(error: OSError, written_to: Path | None = None) -> UserError:
@@ -155,14 +176,15 @@ def unlike_the_hub(why: str = "") -> UserError:
 
 def unreachable(error: Exception) -> UserError:
     """Return what to say where no answer came at all."""
-    host, text = urlsplit(endpoint()).netloc or endpoint(), str(error)
-    proxy = _proxy()
+    host, text, proxy = _host(error), str(error), _proxy()
     lowered = text.lower()
     if proxy is not None:
         return UserError(
             f"{host} cannot be reached through the proxy {proxy}: {text}",
             "correct HTTPS_PROXY, or unset it if you need no proxy",
         )
+    if retries(error) < _MOST_RETRIES:
+        return _ill_behaved(host, text, _kinds(error))
     if "certificate" in lowered:
         return UserError(
             f"the certificate of {host} is not trusted: {text}",
@@ -176,6 +198,30 @@ def unreachable(error: Exception) -> UserError:
         return UserError(f"{host} does not answer in time", "check the network connection and try again")
     kind = text or type(error).__name__
     return UserError(f"{host} cannot be reached: {kind}", "check the network connection and try again")
+
+
+def _ill_behaved(host: str, text: str, kinds: set[str]) -> UserError:
+    """Return what to say of a server that answers, and oddly."""
+    hint = "try again later; if it goes on like this, correct HF_ENDPOINT"
+    if "TooManyRedirects" in kinds:
+        return UserError(f"{host} sends on in circles, and never to a file", hint)
+    if "UnsupportedProtocol" in kinds or "location header" in text:
+        return UserError(f"{_endpoint_host()} sends on to no address of the web: {text}", hint)
+    if "closed" in text or "disconnected" in text:
+        return UserError(
+            f"{host} ends its answers early: {text}", "try again later; what has arrived is kept"
+        )
+    return UserError(f"{host} does not keep to HTTP: {text}", hint)
+
+
+def _host(error: Any) -> str:  # noqa: ANN401 - one of the HTTP library's
+    with suppress(AttributeError, RuntimeError):  # of the address that was asked last, where it is known
+        return str(error.request.url.netloc.decode())
+    return _endpoint_host()
+
+
+def _endpoint_host() -> str:
+    return urlsplit(endpoint()).netloc
 
 
 def _proxy() -> str | None:
@@ -197,7 +243,7 @@ def _offline(what: str) -> UserError:
 def _refused(what: str, error: HfHubHTTPError) -> UserError:
     from huggingface_hub.errors import EntryNotFoundError, GatedRepoError, RevisionNotFoundError
 
-    status, host = error.response.status_code, urlsplit(endpoint()).netloc
+    status, host = error.response.status_code, _endpoint_host()
     has_token = bool(headers().get("authorization"))
     if isinstance(error, GatedRepoError) or (status == 403 and not has_token):
         then = "with the account of your HF_TOKEN" if has_token else f"then {_TOKEN_HINT}"
