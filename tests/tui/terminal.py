@@ -65,8 +65,8 @@ class Terminal:
         os.close(self._master)
 
     def send(self, keys: str) -> None:
-        """Type keys."""
-        os.write(self._master, keys.encode())
+        """Type keys; `\\udc9b` stands for the byte 0x9b, which is no UTF-8."""
+        os.write(self._master, keys.encode("utf-8", "surrogateescape"))
 
     def read(self, within_s: float) -> None:
         """Take in what the program draws, waiting for it no longer than this."""

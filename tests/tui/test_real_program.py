@@ -47,6 +47,12 @@ def messages(folder: Path) -> list[tuple[str, str]]:
             return []
 
 
+def drafts(folder: Path) -> str:
+    """Return the unsent text of all chats that is on the disk."""
+    with closing(sqlite3.connect(f"file:{folder / 'data' / 'chats.db'}?mode=ro", uri=True)) as connection:
+        return "".join(text for (text,) in connection.execute("SELECT draft FROM chats ORDER BY id"))
+
+
 def test_two_turns_a_stop_and_the_chat_is_found_again(run: Callable[..., Terminal], tmp_path: Path) -> None:
     with run("--temp", "0", "--mode", "ssd") as terminal:
         terminal.shows("Ask anything")
@@ -93,3 +99,21 @@ def test_no_line_of_a_library_reaches_the_terminal(run: Callable[..., Terminal])
         assert terminal.leave() == 0
         assert "llama_" not in terminal.output
         assert "Traceback" not in terminal.output
+
+
+def test_bytes_that_are_no_text_and_pasted_sequences_end_nothing_and_send_nothing(
+    run: Callable[..., Terminal], tmp_path: Path
+) -> None:
+    with run() as terminal:
+        terminal.shows("Ask anything", "demo target")
+        terminal.send("caf\udce9 \udc9b\x1b[1114112u")
+        terminal.send("\x1b[200~one \udcff\x1b[31mred\x1b[0m\rtwo \x1b[201~\rthree\x1b[201~")
+        terminal.shows("one", "red", "three")
+        terminal.send(" and four")
+        terminal.shows("and four")
+        terminal.until(lambda: "and four" in drafts(tmp_path))
+        assert messages(tmp_path) == []
+        draft = drafts(tmp_path)
+        assert draft == "caf\ufffd \ufffdone \ufffdred\ntwo \nthree and four"
+        terminal.send("\x11")
+        assert terminal.leave() == 0

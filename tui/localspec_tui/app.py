@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 import tomllib
 from collections.abc import Iterable
 from functools import partial
@@ -11,6 +12,7 @@ from typing import Any, ClassVar
 
 from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
+from textual.driver import Driver
 from textual.screen import Screen
 from textual.theme import Theme
 
@@ -62,6 +64,15 @@ class LocalSpecApp(App[int]):
         self._first_start = first_start
         self._wanted_theme = config.theme or DEFAULT_THEME
         self.set_keymap(dict(config.keys))
+
+    def get_driver_class(self) -> type[Driver]:
+        """Return what reads the terminal and draws on it."""
+        usual = super().get_driver_class()
+        if sys.platform == "win32" or usual.__name__ != "LinuxDriver":  # somebody chose another
+            return usual
+        from localspec_tui.terminal import TerminalDriver  # not to be imported on Windows
+
+        return TerminalDriver
 
     def on_mount(self) -> None:
         """Open the chat."""
