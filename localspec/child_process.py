@@ -22,6 +22,7 @@ _Value = TypeVar("_Value")
 
 _GREETING = b"localspec: values follow\n"  # of a child, after whatever else Python prints at its start
 _CODE = "from localspec.child_process import main; main()"
+_SECRETS = {"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"}  # no business of native code that reads foreign files
 _DEATH_S = 2.0  # from the end of a pipe to the end of its process
 
 if sys.platform == "win32":
@@ -71,13 +72,14 @@ def start_python(code: str, stderr: int | IO[bytes], what: str) -> subprocess.Po
     Raises `EngineError` that names `what` cannot be started.
     """
     path = os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
+    kept = {name: value for name, value in os.environ.items() if name.upper() not in _SECRETS}
     try:
         return subprocess.Popen(
             [sys.executable, "-P", "-u", "-c", code],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=stderr,
-            env=os.environ | {"PYTHONPATH": path, "PYTHONIOENCODING": "utf-8:backslashreplace"},
+            env=kept | {"PYTHONPATH": path, "PYTHONIOENCODING": "utf-8:backslashreplace"},
             start_new_session=True,
             creationflags=_FLAGS,
         )

@@ -71,6 +71,14 @@ with Worker.open(options) as worker:
     assert run_script(code, demo_target) == "interrupt length True\n"
 
 
+def test_the_engine_does_not_get_the_tokens_of_an_account(
+    monkeypatch: pytest.MonkeyPatch, open_worker: Open
+) -> None:
+    for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"):
+        monkeypatch.setenv(name, "hf_secret")
+    assert "hf_secret" not in psutil.Process(open_worker().pid).environ().values()
+
+
 def test_memory_that_cannot_be_had_is_an_error_in_words(tmp_path: Path) -> None:
     code = """
 from localspec.errors import UserError
