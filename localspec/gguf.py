@@ -19,6 +19,8 @@ from localspec.errors import ModelFileError
 Scalar = bool | int | float | str
 
 TOKENS = "tokenizer.ggml.tokens"
+_LARGEST = 2**32  # llama.cpp reads what a model consists of into 32 bits
+_MOST_ELEMENTS = 2**63  # of a tensor, as in ggml
 
 
 @cache
@@ -72,7 +74,7 @@ class Header:
     def integer(self, key: str, default: int = 0) -> int:
         """Return an integer value; `{arch}` in the key stands for the architecture."""
         value = self.values.get(key.replace("{arch}", self.architecture), default)
-        return _whole(value) if isinstance(value, int | float) else default
+        return self._whole(key, value) if isinstance(value, int | float) else default
 
     @property
     def acceptance(self) -> float | None:
@@ -85,11 +87,17 @@ class Header:
         numbers = self.numbers.get(key.replace("{arch}", self.architecture))
         if numbers is None:
             return (self.integer(key, default),) * layers
-        return tuple(_whole(number) for number in numbers[:layers])
+        return tuple(self._whole(key, number) for number in numbers[:layers])
 
-
-def _whole(number: float) -> int:
-    return int(number) if isfinite(number) else 0
+    def _whole(self, key: str, number: float) -> int:
+        if not isfinite(number):
+            return 0
+        if abs(number) > _LARGEST:
+            name = key.replace("{arch}", self.architecture)
+            raise ModelFileError(
+                f"{self.path} has a broken GGUF header: {name} is {number:g}", "download the file again"
+            )
+        return int(number)
 
 
 _FORMATS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
@@ -204,6 +212,8 @@ def _tensors(reader: _Reader, count: int) -> tuple[tuple[Tensor, ...], int]:
         kind, offset = int(reader.number("I")), int(reader.number("Q"))
         _, per_block, block_bytes = types.get(str(kind), ("", 1, 0))  # of a later type only its start counts
         elements = prod(sizes)
+        if elements >= _MOST_ELEMENTS:
+            raise ValueError
         size = elements // per_block * block_bytes
         listed.append(Tensor(name, kind, sizes, elements, size))
         last = max(last, offset + size)
