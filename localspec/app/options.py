@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import get_args
+from typing import TYPE_CHECKING, get_args
 
 from localspec.chat.answer_settings import AUTO, SessionRequest, with_auto
 from localspec.errors import UserError
@@ -16,6 +16,9 @@ from localspec.storage.config import read_config
 from localspec.storage.paths import config_dir
 from localspec.storage.profiles import DEFAULT_PROFILE, Profile, Speculation, files_in, profile
 from localspec.types import Mode, ModelOptions, Sampling
+
+if TYPE_CHECKING:
+    from localspec.models.local import LocalModel
 
 MODES = ("auto", *get_args(Mode))  # that one can ask for
 DRAFT_MODES = ("sd", "ssd")
@@ -45,7 +48,7 @@ def pair_options(args: argparse.Namespace) -> PairOptions:
     """Return the models that the arguments name; raises UserError for combinations without sense.
 
     Where they name none, config.toml does, or else it is the default pair. Models of the hub that are not on
-    disk come through `args.fetch`.
+    disk come through `args.fetch`; those of a cache must pass `args.check`.
     """
     args = _with_configured_models(args)
     if args.model_draft and not args.model:
@@ -91,22 +94,22 @@ def _paths(args: argparse.Namespace) -> tuple[Path, Path | None]:
         target = replace(target, file=args.hf_file)
     if target:
         draft = args.model_draft
-        return _model_path(target, args.fetch), _model_path(draft, args.fetch) if draft else None
+        return _model_path(target, args), _model_path(draft, args) if draft else None
     from localspec.models.default_pair import default_pair  # only looked for when wanted
 
     return default_pair()
 
 
-def _model_path(named: str | Reference, fetch: Callable[[Reference], Path]) -> Path:
+def _model_path(named: str | Reference, args: argparse.Namespace) -> Path:
     """Return the file of a model: of the hub, with a name that `localspec models` lists, or a path."""
     if isinstance(named, Reference):
         from localspec.models.hub import resolve
 
-        return resolve(named, fetch)
-    return local_file(named)
+        return resolve(named, args.fetch, args.check)
+    return local_file(named, args.check)
 
 
-def local_file(text: str) -> Path:
+def local_file(text: str, check: Callable[[LocalModel], None] | None = None) -> Path:
     """Return the file that a text means: its path, or its name in `localspec models`; raises UserError."""
     path = file_named(text)
     if path is not None:
@@ -118,6 +121,8 @@ def local_file(text: str) -> Path:
     model = named(text, models)
     if model is None:
         raise no_such_model(text, models)
+    if check is not None:
+        check(model)
     return model.path
 
 

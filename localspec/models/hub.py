@@ -6,7 +6,6 @@ no checksums.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -17,6 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -25,9 +25,10 @@ from urllib.parse import quote
 from localspec.errors import Cancelled, ModelFileError, UserError
 from localspec.models import hub_session as session
 from localspec.models.caches import current_commit, hub_cache, known_places, repository_folder
-from localspec.models.local import find_models, of_reference
+from localspec.models.local import LocalModel, find_models, of_reference
 from localspec.models.names import Reference, choose
 from localspec.models.shape import ModelShape, shape_of_parts
+from localspec.models.verified import checksum, is_checksum, is_verified, remember, verify
 from localspec.storage.json_file import UnexpectedError, checked
 from localspec.storage.paths import write_atomically
 
@@ -40,7 +41,6 @@ PAUSES_S = (1.0, 2.0, 4.0, 8.0, 16.0)  # after failures in a row; the connection
 _LARGEST_REQUEST = 32 << 30  # the hub's network serves at most 50 GB at once
 _READ = 4 << 20
 _TELL_S = 0.1
-_CHECKSUM = re.compile("[0-9a-f]{40}|[0-9a-f]{64}")
 _PART_FLAGS = os.O_RDWR | os.O_APPEND | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
 _RATE_WINDOW_S = 8.0
 
@@ -54,6 +54,7 @@ class DownloadProgress:
     total: int
     rate: float | None = None  # bytes per second
     left_s: float | None = None
+    is_check: bool = False  # of what is here already, and was never read through
 
 
 OnProgress = Callable[[DownloadProgress], bool]
@@ -68,20 +69,15 @@ class RemoteFile:
     bytes: int
     blob: str  # SHA-256 by Git LFS, or Git's own of small files
 
-    def checksum(self) -> _Hash:
-        """Return a fresh checksum of the kind that is listed."""
-        if len(self.blob) == 64:
-            return hashlib.sha256()
-        digest = hashlib.sha1(usedforsecurity=False)
-        digest.update(b"blob %d\0" % self.bytes)
-        return digest
-
 
 class Meter:
     """Counts what arrives, and tells."""
 
-    def __init__(self, total: int, done: int, on_progress: OnProgress | None) -> None:
+    def __init__(
+        self, total: int, done: int, on_progress: OnProgress | None, *, is_check: bool = False
+    ) -> None:
         self._total = total
+        self._is_check = is_check
         self._done = done
         self._on_progress = on_progress
         self._told = 0.0
@@ -107,14 +103,15 @@ class Meter:
         later = sum(count for _, count in islice(self._arrived, 1, None))  # the first only starts the clock
         rate = later / (now - since) if later and now > since else None
         left = (self._total - self._done) / rate if rate else None
-        if not self._on_progress(DownloadProgress(file, self._done, self._total, rate, left)):
+        told = DownloadProgress(file, self._done, self._total, rate, left, self._is_check)
+        if not self._on_progress(told):
             raise Cancelled("the download was broken off; what has arrived is kept")
 
 
 def download(url: str, file: RemoteFile, part: Path, blob: Path, meter: Meter) -> None:
     """Download a file into `part`, going on where it ends, and make it `blob` once its checksum is right."""
     with _only_one(blob):
-        if is_whole(blob, file):  # another program was faster
+        if _is_here(file, blob):  # another program was faster
             meter.add(file.name, file.bytes - min(_size(part), file.bytes))
             part.unlink(missing_ok=True)
             return
@@ -131,11 +128,12 @@ def download(url: str, file: RemoteFile, part: Path, blob: Path, meter: Meter) -
                 "it was thrown away; pull again. If this happens again, check the network and the disk",
             )
         part.replace(blob)
+        remember(blob, file.blob)
 
 
 def _complete(url: str, file: RemoteFile, part: Path, meter: Meter) -> _Hash:
     """Bring a part of a file to its full size, and return the checksum of it."""
-    digest = file.checksum()
+    digest = checksum(file.blob, file.bytes)
     with _open_part(part) as out:
         if out.tell() > file.bytes:
             meter.add(file.name, -file.bytes)
@@ -150,9 +148,14 @@ def _complete(url: str, file: RemoteFile, part: Path, meter: Meter) -> _Hash:
     return digest
 
 
-def is_whole(blob: Path, file: RemoteFile) -> bool:
-    """Tell whether a file is there in its full size."""
-    return blob.is_file() and blob.stat().st_size == file.bytes
+def _is_here(file: RemoteFile, *places: Path, told: OnProgress | None = None) -> bool:
+    """Tell whether a file is in one of the places, whole and undamaged."""
+    for path in {Path(os.path.realpath(place)) for place in places}:
+        if path.is_file() and path.stat().st_size == file.bytes:
+            meter = Meter(file.bytes, 0, told, is_check=True)
+            if is_verified(path, file.blob, partial(meter.add, file.name)):
+                return True
+    return False
 
 
 def _open_part(part: Path) -> BinaryIO:
@@ -186,7 +189,7 @@ def _receive_once(url: str, file: RemoteFile, out: BinaryIO, digest: _Hash, mete
             meter.add(file.name, first - start)
             out.seek(first)
             out.truncate()
-            digest = file.checksum()
+            digest = checksum(file.blob, file.bytes)
         for piece in response.iter_bytes():
             kept = piece[: file.bytes - out.tell()]
             out.write(kept)
@@ -353,8 +356,7 @@ def pull(
         missing = [
             file
             for file in model.files
-            if not is_whole(_pointer(folder, model.commit, file), file)
-            and not is_whole(folder / "blobs" / file.blob, file)
+            if not _is_here(file, _blob(folder, file), _pointer(folder, model.commit, file), told=on_progress)
         ]
         to_come = sum(file.bytes - min(_size(_part(folder, file)), file.bytes) for file in missing)
         _check_space(reference, folder, to_come)
@@ -362,7 +364,7 @@ def pull(
             on_found(model, to_come)
         meter = Meter(model.bytes, model.bytes - to_come, on_progress)
         for file in missing:
-            download(_url(model, file), file, _part(folder, file), folder / "blobs" / file.blob, meter)
+            download(_url(model, file), file, _part(folder, file), _blob(folder, file), meter)
         for file in model.files:
             _link(folder, model.commit, file)
         if reference.revision is None and current_commit(folder) != model.commit:
@@ -374,12 +376,19 @@ def pull(
     return _pointer(folder, model.commit, model.files[0])
 
 
-def resolve(reference: Reference, fetch: Callable[[Reference], Path] = pull) -> Path:
-    """Return the file of a model: where it is on disk without asking anybody, else as `fetch` gets it."""
+def resolve(
+    reference: Reference,
+    fetch: Callable[[Reference], Path] = pull,
+    check: Callable[[LocalModel], None] = verify,
+) -> Path:
+    """Return the file of a model: where it is on disk, if `check` lets it pass, else as `fetch` gets it."""
     places = [place for place in known_places() if place.kind in ("hub", "lmstudio")]
     sound = [model for model in find_models(places=places) if not model.problem]
     model = of_reference(reference, sound, loosely=session.is_offline())
-    return fetch(reference) if model is None else model.path
+    if model is None:
+        return fetch(reference)
+    check(model)
+    return model.path
 
 
 def remote_shape(reference: Reference) -> ModelShape:
@@ -418,7 +427,11 @@ def _is_safe(file: RemoteFile) -> bool:
     path = PurePosixPath(file.name)
     is_inside = str(path) == file.name and not path.is_absolute() and ".." not in path.parts
     is_plain = file.name.isprintable() and "\\" not in file.name and not PureWindowsPath(file.name).drive
-    return is_inside and is_plain and file.bytes >= 0 and _CHECKSUM.fullmatch(file.blob) is not None
+    return is_inside and is_plain and file.bytes >= 0 and is_checksum(file.blob)
+
+
+def _blob(folder: Path, file: RemoteFile) -> Path:
+    return folder / "blobs" / file.blob
 
 
 def _part(folder: Path, file: RemoteFile) -> Path:
@@ -441,8 +454,8 @@ def _check_space(reference: Reference, folder: Path, needed: int) -> None:
 
 def _link(folder: Path, commit: str, file: RemoteFile) -> None:
     """Put a file where a commit has it: a link to its blob, or the blob where there are no links."""
-    pointer, blob = _pointer(folder, commit, file), folder / "blobs" / file.blob
-    if is_whole(pointer, file):
+    pointer, blob = _pointer(folder, commit, file), _blob(folder, file)
+    if _is_here(file, pointer):
         return
     pointer.parent.mkdir(parents=True, exist_ok=True)
     pointer.unlink(missing_ok=True)
@@ -450,3 +463,4 @@ def _link(folder: Path, commit: str, file: RemoteFile) -> None:
         pointer.symlink_to(os.path.relpath(blob, pointer.parent))
     except (OSError, NotImplementedError):
         blob.replace(pointer)
+        remember(pointer, file.blob)

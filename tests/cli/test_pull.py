@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -101,6 +102,8 @@ def test_progress_tells_rate_and_time_left() -> None:
     assert progress_line(DownloadProgress("a", 0, 4_000_000_000)) == "  0%  0 bytes of 4 GB"
     told = progress_line(DownloadProgress("a", 1_000_000_000, 4_000_000_000, 25e6, 120.0))
     assert told == " 25%  1 GB of 4 GB  25 MB/s  2 min left"
+    told = progress_line(DownloadProgress("a", 1_000_000_000, 4_000_000_000, is_check=True))
+    assert told == "checking  25%  1 GB of 4 GB"
 
 
 @pytest.mark.usefixtures("fake")
@@ -166,3 +169,25 @@ def test_without_a_quant_the_one_on_disk_is_good(hub: Hub, empty_home: Path) -> 
     hub.asked.clear()
     pair = pair_options(parser().parse_args(["Hi", "-hf", REPOSITORY]))
     assert (pair.target.path, hub.asked) == (landed(empty_home, "Q8_0"), [])
+
+
+@pytest.mark.usefixtures("fake")
+def test_a_damaged_model_is_not_opened_by_its_name(invoke: Invoke, empty_home: Path) -> None:
+    assert invoke("run", "Hi", "-hf", REPOSITORY).code == 0
+    path = landed(empty_home, "Q4_K_M")
+    path.resolve().write_bytes(DRAFT + b"Q4_K_X")
+    os.utime(path.resolve(), (1, 1))
+    for flags in (("-hf", f"{REPOSITORY}:Q4_K_M"), ("-m", "tiny-Q4_K_M"), ("-hf", REPOSITORY)):
+        outcome = invoke("run", "Hi", *flags)
+        assert (outcome.code, outcome.out) == (2, "")
+        assert outcome.err.startswith(f"error: {path} is damaged: ")
+    assert invoke("pull", REPOSITORY).code == 0
+    assert invoke("run", "Hi", "-m", "tiny-Q4_K_M").code == 0
+
+
+@pytest.mark.usefixtures("fake")
+def test_a_file_that_is_named_by_its_path_is_not_checked(invoke: Invoke, empty_home: Path) -> None:
+    assert invoke("pull", REPOSITORY).code == 0
+    path = landed(empty_home, "Q4_K_M")
+    path.resolve().write_bytes(DRAFT + b"mended")
+    assert invoke("run", "Hi", "-m", str(path)).code == 0

@@ -11,7 +11,7 @@ from functools import partial
 from typing import NoReturn, Self, TypeVar, get_args
 
 from localspec.app.options import MODES
-from localspec.cli.shared.opening import fetch, list_devices
+from localspec.cli.shared.opening import check, fetch, list_devices
 from localspec.errors import UserError
 from localspec.models.names import parse
 from localspec.storage.config import LARGEST_CONTEXT, SMALLEST_CONTEXT
@@ -179,7 +179,7 @@ def with_command(
 def add_model_flags(parser: Parser) -> None:
     """Add what opens a target and a draft model."""
     group = parser.add_argument_group("models (without -m: as in config.toml, else those that came along)")
-    parser.set_defaults(fetch=fetch)  # of models on the hub
+    parser.set_defaults(fetch=fetch, check=check)  # of models on the hub, and from it
     add = group.add_argument
     hub = partial(add, type=parse, default=argparse.SUPPRESS, metavar="USER/REPO[:QUANT]")
     add("-m", "--model", metavar="FILE", help="GGUF file of the target model, or its name in `models`")

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from localspec.inference.runtime import Runtime
     from localspec.llama.backends import BackendDevice
     from localspec.models.hub import DownloadProgress, RemoteModel
+    from localspec.models.local import LocalModel
 
 _QUIET_S = 0.5  # a load that takes less needs no progress line
 
@@ -70,10 +71,19 @@ def fetch(reference: Reference) -> Path:
         raise
 
 
+def check(model: LocalModel) -> None:
+    """Check a model of the hub before it is first used, with progress on standard error."""
+    from localspec.models.verified import verify
+
+    with StatusLine() as status:
+        verify(model, status.share_of(f"checking {model.name}"))
+
+
 def progress_line(progress: DownloadProgress) -> str:
     """Return how far a download is, how fast, and how long it will take."""
     share = progress.done / progress.total if progress.total else 1.0
-    parts = [f"{share:4.0%}  {units.size(progress.done)} of {units.size(progress.total)}"]
+    what = "checking " if progress.is_check else ""
+    parts = [f"{what}{share:4.0%}  {units.size(progress.done)} of {units.size(progress.total)}"]
     if progress.rate:
         parts.append(f"{units.size(progress.rate)}/s")
     if progress.left_s is not None:

@@ -1,0 +1,98 @@
+"""Whether files in the hub's layout are what their names say: read through once, and remembered."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from localspec.errors import LocalSpecError, UserError
+from localspec.storage.paths import make_private_folder, state_dir, write_atomically
+
+if TYPE_CHECKING:
+    from hashlib import _Hash
+
+    from localspec.models.local import LocalModel
+
+_CHECKSUM = re.compile("[0-9a-f]{40}|[0-9a-f]{64}")
+_READ = 4 << 20
+
+
+def is_checksum(text: str) -> bool:
+    """Tell whether a text can be a checksum that the hub calls a blob after."""
+    return _CHECKSUM.fullmatch(text) is not None
+
+
+def checksum(blob: str, size: int) -> _Hash:
+    """Return a fresh checksum of the kind that a blob is called after: SHA-256, or Git's of a small file."""
+    if len(blob) == 64:
+        return hashlib.sha256()
+    digest = hashlib.sha1(usedforsecurity=False)
+    digest.update(b"blob %d\0" % size)
+    return digest
+
+
+def is_verified(path: Path, blob: str, on_read: Callable[[int], object]) -> bool:
+    """Tell whether a file has a checksum; once it had, only its size and time of change are looked at.
+
+    `on_read` hears how many bytes were read. Raises OSError.
+    """
+    with path.open("rb") as file:
+        stamp = _stamp(path, os.fstat(file.fileno()))
+        with suppress(OSError, ValueError, LocalSpecError):
+            if _note(blob).read_text(encoding="utf-8") == stamp:
+                return True
+        digest = checksum(blob, os.fstat(file.fileno()).st_size)
+        while piece := file.read(_READ):
+            digest.update(piece)
+            on_read(len(piece))
+    if digest.hexdigest() != blob:
+        return False
+    _remember(blob, stamp)
+    return True
+
+
+def remember(path: Path, blob: str) -> None:
+    """Remember that a file has just been found to have a checksum."""
+    _remember(blob, _stamp(path, path.stat()))
+
+
+def verify(model: LocalModel, on_progress: Callable[[float], object] = float) -> None:
+    """Check the files of a model that the hub's layout calls after checksums; raises UserError for damage.
+
+    Where one cannot be read, whoever opens it has more to say.
+    """
+    done = 0
+
+    def on_read(count: int) -> None:
+        nonlocal done
+        done += count
+        on_progress(min(1.0, done / max(1, model.bytes)))
+
+    for path in model.files:
+        real = Path(os.path.realpath(path))
+        with suppress(OSError):
+            is_blob = real.parent.name == "blobs" and is_checksum(real.name) and real.is_file()
+            if is_blob and not is_verified(real, real.name, on_read):
+                raise UserError(
+                    f"{path} is damaged: its checksum is not the one that the hub lists",
+                    "`localspec pull` downloads it again",
+                )
+
+
+def _note(blob: str) -> Path:
+    return state_dir() / "verified" / blob
+
+
+def _stamp(path: Path, status: os.stat_result) -> str:
+    return f"{status.st_size} {status.st_mtime_ns} {os.path.realpath(path)}"
+
+
+def _remember(blob: str, stamp: str) -> None:
+    with suppress(OSError, LocalSpecError):  # which costs only time, the next time
+        make_private_folder(_note(blob).parent)
+        write_atomically(_note(blob), stamp)
