@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, get_args
 from localspec.chat.answer_settings import AUTO, SessionRequest, with_auto
 from localspec.errors import UserError
 from localspec.models.names import Reference, file_named
-from localspec.storage.config import read_config
+from localspec.storage.config import check_models, read_config
 from localspec.storage.paths import config_dir
 from localspec.storage.profiles import DEFAULT_PROFILE, Profile, Speculation, files_in, profile
 from localspec.types import Mode, ModelOptions, Sampling
@@ -76,11 +76,13 @@ def pair_options(args: argparse.Namespace) -> PairOptions:
 
 def _with_configured_models(args: argparse.Namespace) -> argparse.Namespace:
     """Let the models and the context of config.toml stand in where no flag names models."""
-    config = read_config(config_dir() / "config.toml")
+    path = config_dir() / "config.toml"
+    config = read_config(path)
     if args.model or args.model_draft:
         return args
     configured: dict[str, str | int | None] = {"ctx_size": args.ctx_size or config.context}
     if config.target is not None:
+        check_models(path, config)
         configured["model"] = str(config.target)
         configured["model_draft"] = str(config.draft) if config.draft is not None else None
     return argparse.Namespace(**{**vars(args), **configured})

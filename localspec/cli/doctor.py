@@ -325,11 +325,12 @@ def chats(name: str, path: Path) -> Check:
 
 def models() -> Iterator[Check]:
     """Look at the configured models, if the configuration names any."""
-    from localspec.storage.config import read_config
+    from localspec.storage.config import check_models, read_config
 
     try:
         path = paths.config_dir() / "config.toml"
         config = read_config(path)
+        check_models(path, config)
     except UserError as error:
         yield Check("configuration", "fail", error.message, error.hint)
         return

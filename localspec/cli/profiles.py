@@ -40,6 +40,7 @@ from localspec.storage.profiles import (
     profiles,
     shipped_files,
 )
+from localspec.storage.toml_file import read_written
 
 RESERVED = ("auto",)  # is no profile but the choice among them
 _NAME = re.compile(r"\w[\w-]{0,39}")
@@ -205,10 +206,7 @@ def content(name: str, folder: Path) -> bytes:
     The prompts of a shipped one stay behind: without its own, a copy is tuned with those of its task.
     """
     path = profile_file(name, folder)
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from None
+    data = read_written(path)
     return data if path.parent == folder else _TUNING.sub(_NO_TUNING, data.decode()).encode()
 
 
@@ -249,7 +247,7 @@ def edit(args: argparse.Namespace, folder: Path) -> int:
     command = _editor(target)
     if work.aside.exists():
         say(f"going on with the unfinished changes in {work.aside}")
-        text = work.aside.read_bytes()
+        text = read_written(work.aside)
     scratch = Path(tempfile.mkdtemp(prefix="localspec-"))
     draft = scratch / target.name
     draft.write_bytes(text)

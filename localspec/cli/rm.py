@@ -36,6 +36,8 @@ def parser() -> Parser:
 def main(argv: Sequence[str]) -> int:
     """Run the verb and return its exit code."""
     args = parser().parse_args(argv)
+    config = read_config(config_dir() / "config.toml")
+    configured = [path for path in (config.target, config.draft) if path is not None]
     models = on_this_computer()
     chosen: dict[Path, LocalModel] = {}
     for text in args.model:
@@ -49,7 +51,7 @@ def main(argv: Sequence[str]) -> int:
         raise UserError("nobody is there to be asked", "say --yes to delete without a question")
     for removal in removals:
         if not args.json:
-            _announce(removal)
+            _announce(removal, configured)
     if not args.yes and not _agrees(removals):
         say("nothing was deleted")
         return FAILURE
@@ -62,23 +64,14 @@ def main(argv: Sequence[str]) -> int:
     return SUCCESS
 
 
-def _announce(removal: Removal) -> None:
+def _announce(removal: Removal, configured: Sequence[Path]) -> None:
     say(f"{removal.model.name}: frees {units.size(removal.freed)}")
     for path in removal.paths:
         say(f"  {path}")
     for reason in removal.kept:
         say(f"  {reason}")
-    if _is_configured(removal):
+    if any(path in removal.paths or path.resolve() in removal.paths for path in configured):
         say("  config.toml opens it; `localspec setup` chooses other models")
-
-
-def _is_configured(removal: Removal) -> bool:
-    try:
-        config = read_config(config_dir() / "config.toml")
-    except UserError:  # told wherever it counts
-        return False
-    named = [path for path in (config.target, config.draft) if path is not None]
-    return any(path in removal.paths or path.resolve() in removal.paths for path in named)
 
 
 def _agrees(removals: Sequence[Removal]) -> bool:

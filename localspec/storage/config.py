@@ -6,11 +6,13 @@ Owns reading and checking. Everything is optional, and so is the file.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 
+from localspec.storage.profiles import files_in, shipped_files
 from localspec.storage.toml_file import TomlTable, read_table
 
 LARGEST_CONTEXT = 2**24
@@ -38,13 +40,8 @@ def example() -> str:
     return Path(__file__).with_name("example.toml").read_text(encoding="utf-8")
 
 
-def read_config(
-    path: Path, binding_ids: Collection[str] | None = None, key_names: Collection[str] | None = None
-) -> Config:
-    """Read config.toml, the default if there is none; raises UserError that names the line at fault.
-
-    `binding_ids` and `key_names`, if given, are all that [keys] may speak of.
-    """
+def read_config(path: Path) -> Config:
+    """Read config.toml, the default if there is none; raises UserError that names the line at fault."""
     usual = Config()
     try:
         path.stat()
@@ -63,9 +60,12 @@ def read_config(
     target, draft = (_model(models, key, path.parent) for key in ("target", "draft"))
     if draft is not None and target is None:
         models.complain("draft", "`draft` names a draft model, but there is no `target`")
+    if "profile" in chat:
+        own = files_in(path.parent / "profiles")
+        chat.expect("profile", chat.line("profile"), {usual.profile, *shipped_files(), *own}, "profile")
     return Config(
         theme=root.line("theme", usual.theme),
-        keys=_keys(root.table("keys"), binding_ids, key_names),
+        keys=tuple(_keys(root.table("keys"))) if "keys" in root else (),
         target=target,
         draft=draft,
         context=_context(models),
@@ -74,6 +74,15 @@ def read_config(
         learn=tuning.switch("learn", default=usual.learn),
         attachment_bytes=attachments.whole("max_kib", (1, 65536), usual.attachment_bytes // 1024) * 1024,
     )
+
+
+def check_models(path: Path, config: Config) -> None:
+    """Raise the UserError that names the line of config.toml with a model that is not there."""
+    for key, model in (("target", config.target), ("draft", config.draft)):
+        with suppress(OSError):  # in a closed folder: whoever opens it says so
+            if model is not None and not model.exists():
+                hint = "correct the path; `localspec setup` chooses what opens without -m"
+                read_table(path).table("models").complain(key, f"`{key}` names no file: {model}", hint)
 
 
 def _model(table: TomlTable, key: str, folder: Path) -> Path | None:
@@ -94,26 +103,22 @@ def _context(table: TomlTable) -> int:
     return context
 
 
-def _keys(
-    keys: TomlTable, ids: Collection[str] | None, names: Collection[str] | None
-) -> tuple[tuple[str, str], ...]:
-    found = []
+def _keys(keys: TomlTable) -> Iterator[tuple[str, str]]:
+    known = read_table(Path(__file__).with_name("keys.toml"))
+    ids, names = known.texts("bindings"), known.texts("keys")
     for name, table, key in keys.leaves():  # `message.copy = ...` without quotes is a table in TOML
-        if ids is not None:
-            table.expect(key, name, ids, "key binding")
-        found.append((name, _chords(table, key, name, names)))
-    return tuple(found)
+        table.expect(key, name, ids, "key binding")
+        yield name, _chords(table, key, name, names)
 
 
-def _chords(table: TomlTable, key: str, name: str, known: Collection[str] | None) -> str:
+def _chords(table: TomlTable, key: str, name: str, known: Collection[str]) -> str:
     chords = table.words(key)
     if not chords:
         table.complain(key, f"`{name}` names no key", "leave it out to keep the usual one")
     for chord in chords:
         last = chord.rpartition("+")[2]
-        is_known = len(last) < 2 or known is None or last in known
-        if not _KEY.fullmatch(chord) or not is_known:
-            close = get_close_matches(last, known or (), n=1)
+        if not _KEY.fullmatch(chord) or (len(last) > 1 and last not in known):
+            close = get_close_matches(last, known, n=1)
             like = f"`{close[0]}`" if close else "`f2`, `ctrl+k` or `shift+tab`"
             table.complain(key, f"`{chord}` is not a key", f"write keys like {like}")
     return ",".join(chords)

@@ -14,7 +14,7 @@ from types import NoneType, UnionType
 from typing import Any, Generic, Literal, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from localspec.errors import StoreError
-from localspec.storage.paths import PRIVATE_FILE, make_private_folder, write_atomically
+from localspec.storage.paths import PRIVATE_FILE, make_private_folder, read_plain, write_atomically
 
 T = TypeVar("T")
 Reader = Callable[[object, str], object]
@@ -45,9 +45,7 @@ class JsonFile(Generic[T]):
 
     def load(self) -> T:
         """Return what it holds; raises OSError, ValueError or RecursionError."""
-        if self.path.stat().st_size > self.largest:
-            raise UnexpectedError("it is far too large")
-        value = json.loads(self.path.read_text(encoding="utf-8"))
+        value = json.loads(read_plain(self.path, self.largest).decode("utf-8"))
         if self.schema and isinstance(value, dict) and (schema := value.get("schema")) != self.schema:
             raise UnexpectedError(f"its schema is {schema}, and this program knows {self.schema}")
         found = checked(self.kind, value, "the file")

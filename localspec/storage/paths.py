@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import stat
 from contextlib import suppress
 from pathlib import Path
 
+from localspec import units
 from localspec.errors import StoreError, UserError
 
 PRIVATE_FOLDER = 0o700
@@ -42,6 +44,20 @@ def make_private_folder(path: Path) -> None:
     if not path.is_dir():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.mkdir(mode=PRIVATE_FOLDER, exist_ok=True)
+
+
+def read_plain(path: Path, most: int) -> bytes:
+    """Return what a regular file of at most so many bytes holds, at once; raises OSError.
+
+    A pipe or a device may never answer, or never end.
+    """
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    with open(os.open(path, flags), "rb") as file:  # noqa: PTH123 - a descriptor
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError("it is no file but a folder, a pipe or a device")
+        if len(data := file.read(most + 1)) > most:
+            raise OSError(f"it is larger than {units.size(most)}")
+    return data
 
 
 def write_atomically(path: Path, text: str, mode: int = PRIVATE_FILE) -> None:

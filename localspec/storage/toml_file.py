@@ -16,7 +16,9 @@ from types import NoneType
 from typing import Any, Literal, NoReturn, cast, get_args, get_origin, get_type_hints
 
 from localspec.errors import UserError
+from localspec.storage.paths import read_plain
 
+LARGEST_FILE = 2**18  # a text that people write
 Range = tuple[float, float]
 _Path = tuple[str | int, ...]  # of a value: the names of its tables, its own, and its place in a list
 
@@ -166,11 +168,15 @@ class TomlTable:
 
 def read_table(path: Path) -> TomlTable:
     """Read a TOML file; raises UserError with the line that is wrong."""
+    return parse_table(path, read_written(path))
+
+
+def read_written(path: Path) -> bytes:
+    """Return what somebody wrote into a file; raises UserError."""
     try:
-        data = path.read_bytes()
+        return read_plain(path, LARGEST_FILE)
     except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from None
-    return parse_table(path, data)
+        raise UserError(f"cannot read {path}: {error.strerror or error}") from None
 
 
 def parse_table(path: Path, data: bytes) -> TomlTable:
@@ -201,7 +207,7 @@ def _values(lines: Sequence[str], count: int) -> object:
     import tomllib  # 3 ms
 
     for end in range(count, len(lines) + 1):
-        for closing in ("", "\n]"):
+        for closing in ("", "\n]", '"""', "'''", '"""\n]', "'''\n]"):
             with suppress(tomllib.TOMLDecodeError):
                 return tomllib.loads("\n".join(lines[:end]) + closing)
     return {}

@@ -50,9 +50,14 @@ def test_flags_name_other_models(small: FakeRuntime, invoke: Invoke) -> None:
 
 
 def test_configuration_names_other_models(small: FakeRuntime, invoke: Invoke) -> None:
-    write("config.toml", '[models]\ntarget = "/big.gguf"\n')
+    big = config_dir() / "big.gguf"
+    write("config.toml", '[models]\ntarget = "big.gguf"\n')
+    refused = invoke("run", "Hi")
+    assert refused.code == 2
+    assert f"config.toml, line 2: `target` names no file: {big}\n" in refused.err
+    big.touch()
     assert invoke("run", "Hi").code == 0
-    assert opened(small) == (Path("/big.gguf"), None)
+    assert opened(small) == (big, None)
 
 
 def test_context_of_the_configuration_counts_for_whatever_opens(small: FakeRuntime, invoke: Invoke) -> None:

@@ -243,7 +243,9 @@ def test_configured_models_are_looked_at(demo_target: Path, tmp_path: Path) -> N
     assert [settled.verdict, target.verdict, draft.verdict] == ["pass", "pass", "warn"]
     assert "running state" in draft.text
     config.write_text("[models]\ntarget = 'missing.gguf'\n")
-    assert [seen.verdict for seen in doctor.models()] == ["pass", "fail"]
+    (missing,) = doctor.models()
+    assert missing.verdict == "fail"
+    assert missing.text.startswith(f"{config}, line 2: `target` names no file: ")
     config.write_text("theme = 3\n")
     (broken,) = doctor.models()
     assert broken.verdict == "fail"

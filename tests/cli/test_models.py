@@ -140,7 +140,7 @@ def test_a_configured_model_that_is_gone_says_where_it_is_chosen(invoke: Invoke)
     (config_dir() / "config.toml").write_text("[models]\ntarget = '/gone.gguf'\n", encoding="utf-8")
     outcome = invoke("plan")
     assert outcome.code == 2
-    assert outcome.err.startswith("error: there is no file /gone.gguf\n")
+    assert "config.toml, line 2: `target` names no file: /gone.gguf\n" in outcome.err
     assert "`localspec setup` chooses what opens without -m" in outcome.err
     assert "localspec setup" not in invoke("plan", "-m", "/gone.gguf").err
 

@@ -130,6 +130,8 @@ def test_models_of_the_configuration_open_where_no_flag_names_any(
     folder.mkdir(parents=True)
     text = '[models]\ntarget = "large.gguf"\ndraft = "small.gguf"\ncontext = 2048\n'
     (folder / "config.toml").write_text(text, encoding="utf-8")
+    for name in ("large.gguf", "small.gguf"):
+        (folder / name).touch()
     assert invoke("run", "Hi").code == 0
     assert invoke("run", "Hi", "-m", "other.gguf", "-c", "512").code == 0
     assert "no target" in invoke("run", "Hi", "-md", "other.gguf").err

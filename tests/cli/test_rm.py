@@ -126,3 +126,11 @@ def test_it_says_that_the_configuration_opens_the_model(invoke: Invoke, cache: P
         assert "config.toml opens it" in invoke("rm", NAME, typed="n\n").err
     config.write_text("[models]\ntarget = '/other.gguf'\n", encoding="utf-8")
     assert "config.toml" not in invoke("rm", NAME, typed="n\n").err
+
+
+def test_a_mistake_in_the_configuration_is_told_before_anything_goes(invoke: Invoke, cache: Path) -> None:
+    (config_dir() / "config.toml").write_text("theem = 'x'\n", encoding="utf-8")
+    refused = invoke("rm", NAME, "--yes", "--json")
+    assert refused.code == 2
+    assert "config.toml, line 1: there is no key `theem`" in refused.err
+    assert list(cache.rglob("tiny-Q8_0.gguf"))

@@ -1,16 +1,18 @@
 from __future__ import annotations
 
+import os
 import re
+import socket
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from localspec.chat.answer_settings import with_auto
 from localspec.errors import UserError
-from localspec.storage.config import Config, example, read_config
-from localspec.storage.profiles import profiles
-
-IDS = ("message.copy", "message.edit", "chat.search")
+from localspec.storage.config import Config, check_models, example, read_config
+from localspec.storage.json_file import JsonFile
+from localspec.storage.profiles import profiles, read_profile
 
 
 @pytest.fixture
@@ -18,9 +20,14 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "config.toml"
 
 
+def _bind(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+
+
 def read(path: Path, text: str) -> Config:
     path.write_text(text, encoding="utf-8")
-    return read_config(path, IDS)
+    return read_config(path)
 
 
 def test_without_a_file_everything_is_as_usual(path: Path) -> None:
@@ -76,6 +83,7 @@ def test_every_field_is_read(path: Path, empty_home: Path) -> None:
         ("[models]\ncontext = 63", 2, "use 0 or 64 and more"),
         ("[models]\ncontext = -1", 2, "0 to 16777216"),
         ("[chat]\nsidebar = 'yes'", 2, "true or false"),
+        ("[chat]\nprofile = 'codin'", 2, "there is no profile `codin`; did you mean `coding`?"),
         ("[chat]\nprofiles = 'x'", 2, "did you mean `profile`?"),
         ("[tuning]\nlearn = 1", 2, "true or false"),
         ("[tuning]\nlern = true", 2, "did you mean `learn`?"),
@@ -99,11 +107,6 @@ def test_a_mistake_is_named_with_file_and_line(path: Path, text: str, line: int,
     assert words in str(caught.value)
 
 
-def test_without_a_list_any_binding_may_be_named(path: Path) -> None:
-    path.write_text("[keys]\n'some.thing' = 'f9'", encoding="utf-8")
-    assert read_config(path).keys == (("some.thing", "f9"),)
-
-
 @pytest.mark.parametrize("key", ["f2", "ctrl+k", "shift+tab", "ctrl+shift+left", "+", "ctrl++", "[", "?"])
 def test_keys_that_there_are(path: Path, key: str) -> None:
     assert read(path, f"[keys]\n'message.copy' = ['{key}']").keys == (("message.copy", key),)
@@ -120,13 +123,53 @@ def test_what_the_example_only_hints_at_is_valid_too(path: Path) -> None:
     assert dict(config.keys) == {"message.copy": "c", "chat.search": "ctrl+k,f3"}
 
 
-def test_name_that_no_key_has_is_refused_where_all_are_known(path: Path) -> None:
-    path.write_text("[keys]\n'message.copy' = ['ctrl+pgup']", encoding="utf-8")
-    assert read_config(path, IDS).keys == (("message.copy", "ctrl+pgup"),)
+def test_name_that_no_key_has_is_refused(path: Path) -> None:
     with pytest.raises(UserError, match=r"line 2: `ctrl\+pgup` is not a key; write keys like `pageup`"):
-        read_config(path, IDS, {"pageup", "f2"})
-    path.write_text("[keys]\n'message.copy' = ['ctrl+pageup', 'ctrl++', 'é']", encoding="utf-8")
-    assert read_config(path, IDS, {"pageup"}).keys == (("message.copy", "ctrl+pageup,ctrl++,é"),)
+        read(path, "[keys]\n'message.copy' = ['ctrl+pgup']")
+    keys = read(path, "[keys]\n'message.copy' = ['ctrl+pageup', 'ctrl++', 'é']").keys
+    assert keys == (("message.copy", "ctrl+pageup,ctrl++,é"),)
+
+
+def test_a_profile_of_ones_own_may_be_named(path: Path) -> None:
+    (path.parent / "profiles").mkdir()
+    (path.parent / "profiles" / "cooking.toml").touch()
+    assert read(path, "[chat]\nprofile = 'cooking'").profile == "cooking"
+
+
+@pytest.mark.parametrize(
+    ("make", "what"),
+    [
+        (os.mkfifo, "it is no file but a folder, a pipe or a device"),
+        (lambda path: path.symlink_to("/dev/zero"), "it is no file but a folder, a pipe or a device"),
+        (Path.mkdir, "a directory|it is no file but a folder"),
+        (_bind, "No such device or address|it is no file"),
+        (lambda path: path.write_bytes(b"#" * 2**19), "it is larger than 262 kB"),
+    ],
+    ids=["pipe", "device", "folder", "socket", "huge"],
+)
+@pytest.mark.timeout(20)
+def test_what_is_no_file_to_read_is_refused_at_once(
+    path: Path, make: Callable[[Path], object], what: str
+) -> None:
+    make(path)
+    with pytest.raises(UserError, match=rf"^cannot read .*config\.toml: .*({what})"):
+        read_config(path)
+    with pytest.raises(UserError, match=what):
+        read_profile(path)
+    assert JsonFile(path, Config, largest=1000).read() is None
+
+
+@pytest.mark.timeout(20)
+def test_a_mistake_below_a_long_text_is_found_at_once(path: Path) -> None:
+    text = "\n".join(f"line {i}" for i in range(3000))
+    with pytest.raises(UserError, match=r"line 3004: there is no key `thene`"):
+        read(path, f'[chat]\nprofile = """\n{text}\n"""\nthene = 1')
+
+
+def test_a_model_that_is_not_there_is_named_with_its_line(path: Path) -> None:
+    config = read(path, "[models]\n\ntarget = '/nowhere/large.gguf'")
+    with pytest.raises(UserError, match=r"config\.toml, line 3: `target` names no file: /nowhere/large"):
+        check_models(path, config)
 
 
 def test_a_file_that_nobody_may_look_at_is_told(tmp_path: Path) -> None:

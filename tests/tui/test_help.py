@@ -1,22 +1,29 @@
 from __future__ import annotations
 
+import pkgutil
+import string
+import tomllib
+from importlib import import_module
+from pathlib import Path
 from typing import ClassVar
 
 import pytest
+from textual._keyboard_protocol import FUNCTIONAL_KEYS
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
+from textual.dom import DOMNode
+from textual.keys import Keys, _character_to_key
 from textual.screen import Screen
 from textual.widget import Widget
 from textual.widgets import Static, TextArea
 
-import localspec_tui.app  # noqa: F401  its keys have names too
+import localspec.storage.config
+import localspec_tui
 from localspec.chat.commands import COMMANDS
 from localspec_tui.keys import (
     HelpEntry,
-    binding_ids,
     collect,
-    key_names,
     key_of,
     written,
 )
@@ -26,6 +33,8 @@ from localspec_tui.screens.search import SearchScreen
 from localspec_tui.widgets.composer.composer import Composer, QueueStrip
 from localspec_tui.widgets.sidebar import ChatList, TitleInput
 from tests.tui.styled import STYLES
+
+KEYS = Path(localspec.storage.config.__file__).with_name("keys.toml")
 
 
 class Reader(Static, can_focus=True):
@@ -175,19 +184,34 @@ async def test_keys_scroll_the_help() -> None:
         assert scroll.scroll_target_y == scroll.max_scroll_y > 0
 
 
-def test_every_name_of_a_key_is_known_and_belongs_to_an_area() -> None:
-    ids = binding_ids()
-    assert {
-        "app.quit",
-        "chat.search",
-        "message.copy",
-        "composer.send",
-        "sidebar.rename",
-        "search.leave",
-    } <= ids
-    assert all(name.count(".") == 1 for name in ids)
+def binding_ids() -> frozenset[str]:
+    """Return every name that a keymap can speak of, of all screens and widgets that are imported."""
+    found: set[str] = set()
+    kinds: list[type[DOMNode]] = [App, Widget]
+    while kinds:
+        kind = kinds.pop()
+        kinds += kind.__subclasses__()
+        if kind.__module__.startswith("localspec_tui."):
+            found |= {each.id for each in kind.BINDINGS if isinstance(each, Binding) and each.id}
+    return frozenset(found)
 
 
-def test_all_keys_have_a_name() -> None:
-    assert {"pageup", "question_mark", "f12", "escape", "left_square_bracket"} <= key_names()
-    assert "hello" not in key_names()
+def key_names() -> frozenset[str]:
+    """Return the name of every key of which a terminal can tell."""
+    named = (key.value.rpartition("+")[2] for key in Keys)
+    signs = map(_character_to_key, string.printable)
+    return frozenset((*named, *signs, *FUNCTIONAL_KEYS.values()))
+
+
+def test_the_configuration_knows_every_name_of_a_binding_and_each_belongs_to_an_area() -> None:
+    for module in pkgutil.walk_packages(localspec_tui.__path__, "localspec_tui."):
+        import_module(module.name)
+    known = tomllib.loads(KEYS.read_text(encoding="utf-8"))
+    assert known["bindings"] == sorted(binding_ids())
+    assert all(name.count(".") == 1 for name in known["bindings"])
+
+
+def test_the_configuration_knows_every_name_of_a_key() -> None:
+    known = tomllib.loads(KEYS.read_text(encoding="utf-8"))
+    assert {"pageup", "question_mark", "f12", "escape", "left_square_bracket"} <= set(known["keys"])
+    assert {name for name in key_names() if len(name) > 1 and name[0] != "<"} == set(known["keys"])

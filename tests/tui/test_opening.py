@@ -115,7 +115,7 @@ async def test_profile_of_the_configuration_that_does_not_exist_is_said_to_stand
 ) -> None:
     monkeypatch.setenv("LOCALSPEC_CONFIG_DIR", str(tmp_path))
     (tmp_path / "config.toml").write_text('[chat]\nprofile = "cooking"\n', encoding="utf-8")
-    with pytest.raises(UserError, match=r"config\.toml: there is no profile `cooking`"):
+    with pytest.raises(UserError, match=r"config\.toml, line 2: there is no profile `cooking`"):
         open_screen([])
 
 

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import string
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 from textual import events
-from textual._keyboard_protocol import FUNCTIONAL_KEYS
-from textual.app import App
 from textual.binding import Binding
 from textual.dom import DOMNode
-from textual.keys import Keys, _character_to_key, format_key
+from textual.keys import format_key
 from textual.screen import Screen
-from textual.widget import Widget
 
 _KEY_NAMES = {"escape": "Esc", "pagedown": "Page Down", "pageup": "Page Up"}
 _NAMED = {"backspace", "delete", "down", "enter", "left", "right", "space", "up"}  # as they are
@@ -75,25 +71,6 @@ def collect(screen: Screen[Any]) -> tuple[HelpEntry, ...]:
             known = found.get(name, HelpEntry(binding.id or "", (), binding.description))
             found[name] = replace(known, keys=tuple(dict.fromkeys((*known.keys, written(binding)))))
     return tuple(found.values())
-
-
-def binding_ids() -> frozenset[str]:
-    """Return every name that a keymap can speak of, of all screens and widgets that are imported."""
-    found: set[str] = set()
-    kinds: list[type[DOMNode]] = [App, Widget]
-    while kinds:
-        kind = kinds.pop()
-        kinds += kind.__subclasses__()
-        if kind.__module__.startswith("localspec_tui."):
-            found |= {each.id for each in kind.BINDINGS if isinstance(each, Binding) and each.id}
-    return frozenset(found)
-
-
-def key_names() -> frozenset[str]:
-    """Return the name of every key of which a terminal can tell."""
-    named = (key.value.rpartition("+")[2] for key in Keys)
-    signs = map(_character_to_key, string.printable)
-    return frozenset((*named, *signs, *FUNCTIONAL_KEYS.values()))
 
 
 def key_of(screen: Screen[Any], binding_id: str) -> str:

@@ -12,19 +12,12 @@ from localspec.chat.session import ChatSession
 from localspec.chat.store import Store
 from localspec.inference.worker import LogLine
 from localspec.storage import paths
-from localspec.storage.config import read_config
 from localspec_tui.app import LocalSpecApp
-from localspec_tui.keys import binding_ids, key_names
 from localspec_tui.widgets.log_panel import KEPT
 
 
 def launch(request: ScreenRequest) -> int:
     """Open the screen and return the exit code; raises `UserError` and `StoreError` before it opens."""
-    config = request.config
-    if config.keys:
-        import localspec_tui.screens.tune  # noqa: F401  its keys have names too
-
-        config = read_config(paths.config_dir() / "config.toml", binding_ids(), key_names())
     log: deque[LogLine] = deque(maxlen=KEPT)
     with Store(paths.chats_file()) as store:
         first_start = store.last_chat() is None and request.opens_default_pair
@@ -38,7 +31,7 @@ def launch(request: ScreenRequest) -> int:
         )
         loader = ModelLoader(lambda on_progress: request.open_models(on_progress, log.append))
         try:
-            app = LocalSpecApp(session, loader, config, Path.cwd(), log, first_start=first_start)
+            app = LocalSpecApp(session, loader, request.config, Path.cwd(), log, first_start=first_start)
             app.chat_screen.tuner = lambda choice, stop: request.tune(choice, stop, log.append)
             for problem in request.profiles.problems:
                 log.append(LogLine(logging.WARNING, "profiles", str(problem)))
