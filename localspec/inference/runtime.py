@@ -29,6 +29,7 @@ from localspec.errors import Cancelled, ContextFullError, UserError
 from localspec.inference.contexts import Contexts, CostedEngine
 from localspec.llama.backends import memory_of
 from localspec.llama.model import Model
+from localspec.llama.rendering import renderer
 from localspec.llama.template import trailing_spaces
 from localspec.llama.vocabulary import Detokenizer
 from localspec.models.pairing import compare_vocabularies
@@ -84,6 +85,7 @@ class Runtime(AbstractContextManager["Runtime"]):
 
         Raises `ModelFileError`, `PairingError` and other `UserError`s for what cannot work.
         """
+        renderer.start()  # while the models load
         with ExitStack() as opened:
 
             def load(options: ModelOptions, number: int) -> Model:
@@ -131,12 +133,18 @@ class Runtime(AbstractContextManager["Runtime"]):
         self,
         prompt: tuple[Message, ...] | str,
         variables: Sequence[tuple[str, bool | int | float | str]] = (),
+        room: int | None = None,
     ) -> list[int]:
-        """Return the tokens that the target reads for a prompt."""
+        """Return the tokens that the target reads for a prompt.
+
+        Raises `ContextFullError` for one that plainly takes more than `room` tokens, without counting them.
+        """
         model = self._target_model
-        if isinstance(prompt, str):
-            return model.vocabulary.tokenize(prompt, add_special=True)
-        return model.template.encode_chat(prompt, dict(variables))
+        if not isinstance(prompt, str):
+            return model.template.encode_chat(prompt, dict(variables), room)
+        if room is not None:
+            model.vocabulary.check_room((prompt,), room)
+        return model.vocabulary.tokenize(prompt, add_special=True)
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Return tokens as text."""
@@ -240,8 +248,8 @@ class Runtime(AbstractContextManager["Runtime"]):
 
     def _prompt(self, request: Request) -> list[int]:
         """Return the prompt's tokens; raise `UserError` if they are none or too many."""
-        prompt = self.encode(request.prompt, request.template_variables)
         room = self.target.context
+        prompt = self.encode(request.prompt, request.template_variables, room)
         if not prompt:
             raise UserError("the prompt is empty", "write something for the model to answer")
         if len(prompt) >= room:

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import json
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from localspec.errors import UserError
+from localspec.errors import ModelFileError, UserError
+from localspec.llama.rendering import renderer
 from localspec.llama.vocabulary import BPE, SPM, Vocabulary
 from localspec.types import Message
 
-if TYPE_CHECKING:
-    from jinja2 import Environment, Template
-    from jinja2.nodes import Node
-    from jinja2.parser import Parser
-
 _NEVER = re.compile("(?!)")
-_PRIVATE_USE = range(0xF0000, 0xFFFFD)
 
 Variables = Mapping[str, bool | int | float | str]
 
@@ -31,29 +24,32 @@ class ChatTemplate:
     def __init__(self, vocabulary: Vocabulary, source: str | None) -> None:
         self._vocabulary = vocabulary
         self.source, self.note = (source, "") if source else _stand_in(vocabulary)
-        self._compiled: Template | None = None
         self._segments = Segments(vocabulary)
         texts = {vocabulary.decode([token], special=True) for token in vocabulary.control_tokens} - {""}
         self._single = frozenset(text for text in texts if len(text) == 1)
         starts = (f"{re.escape(text[0])}(?={re.escape(text[1:])})" for text in texts - self._single)
         self._control = re.compile("|".join(starts) or _NEVER.pattern)
 
-    def encode_chat(self, messages: Sequence[Message], variables: Variables | None = None) -> list[int]:
+    def encode_chat(
+        self, messages: Sequence[Message], variables: Variables | None = None, room: int | None = None
+    ) -> list[int]:
         """Return the tokens of a conversation, up to where the assistant writes.
 
         A last message of the assistant is continued, from before its `trailing_spaces`.
         Texts of control tokens inside messages stay text.
-        Raises `UserError` with the template's own words where it refuses the conversation.
+        Raises `UserError` with the template's own words where it refuses the conversation, and
+        `ContextFullError` for a text that plainly takes more than `room` tokens.
         """
-        used = {*self.source, *(character for message in messages for character in message.content)}
-        mark = next(mark for mark in map(chr, _PRIVATE_USE) if mark not in used)
+        mark = f"\U000f0000{int.from_bytes(os.urandom(8))}"  # which nobody can have foreseen
         guarded = [Message(message.role, self._guard(message.content, mark)) for message in messages]
         rendered = self.render(guarded, variables)
         vocabulary = self._vocabulary
         bos = vocabulary.decode([vocabulary.bos], special=True) if vocabulary.bos is not None else ""
         if vocabulary.adds_bos and bos:
             rendered = rendered.removeprefix(bos)
-        first, *others = rendered.split(mark)
+        first, *others = parts = rendered.split(mark)
+        if room is not None:
+            vocabulary.check_room(parts, room)
         tokens = vocabulary.tokenize("", add_special=True) + self._segments.tokenize(first)
         for part in others:
             tokens += vocabulary.tokenize(part, special=part not in self._single)
@@ -76,6 +72,8 @@ class ChatTemplate:
     def _up_to_the_answer(self, messages: Sequence[Message], variables: Variables) -> str:
         try:
             return self._run(messages, variables)
+        except ModelFileError:
+            raise  # it would not fare better
         except UserError:
             # like llama.cpp, for templates that know no system message
             if len(messages) < 2 or messages[0].role != "system":
@@ -84,27 +82,11 @@ class ChatTemplate:
             return self._run([merged, *messages[2:]], variables)
 
     def _run(self, messages: Sequence[Message], variables: Variables) -> str:
-        import jinja2
-
         vocabulary = self._vocabulary
-        special = {
-            f"{name}_token": vocabulary.decode([token], special=True) if token is not None else ""
-            for name, token in (("bos", vocabulary.bos), ("eos", vocabulary.eos))
-        }
-        try:
-            if self._compiled is None:
-                self._compiled = _environment().from_string(self.source)
-            text = self._compiled.render(
-                {"enable_thinking": True, **special, **variables},
-                messages=[{"role": message.role, "content": message.content} for message in messages],
-                add_generation_prompt=True,
-            )
-        except (jinja2.TemplateError, ArithmeticError, LookupError, TypeError, ValueError) as error:
-            raise UserError(
-                f"the model's chat template refuses the conversation: {error}",
-                "mend the conversation, or choose a model whose template allows it",
-            ) from error
-        return str(text)
+        values: dict[str, object] = {"enable_thinking": True}
+        for name, token in (("bos", vocabulary.bos), ("eos", vocabulary.eos)):
+            values[f"{name}_token"] = "" if token is None else vocabulary.decode([token], special=True)
+        return renderer.render(self.source, {**values, **variables, "add_generation_prompt": True}, messages)
 
 
 def trailing_spaces(messages: Sequence[Message]) -> int:
@@ -125,38 +107,6 @@ def _stand_in(vocabulary: Vocabulary) -> tuple[str, str]:
         name, note = "chatml.j2", "; ChatML stands in, whose tokens it knows"
     source = Path(__file__).with_name(name).read_text(encoding="utf-8")
     return source, f"the model brings no chat template{note}"
-
-
-def _environment() -> Environment:
-    from jinja2.ext import Extension, loopcontrols
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
-
-    class GenerationTag(Extension):
-        """Lets `{% generation %}`, which marks training targets, pass its body through."""
-
-        tags = {"generation"}  # noqa: RUF012 - jinja2 declares it so
-
-        def parse(self, parser: Parser) -> Node | list[Node]:
-            next(parser.stream)
-            return parser.parse_statements(("name:endgeneration",), drop_needle=True)
-
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, GenerationTag]
-    )
-    environment.filters["tojson"] = _to_json
-    environment.globals["raise_exception"] = _raise
-    environment.globals["strftime_now"] = lambda form: datetime.now().astimezone().strftime(form)
-    return environment
-
-
-def _to_json(value: object, indent: int | None = None, ensure_ascii: bool = False, **options: object) -> str:
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, **options)  # type: ignore[arg-type]
-
-
-def _raise(message: str) -> None:
-    from jinja2 import TemplateError
-
-    raise TemplateError(message)
 
 
 WORTH_IT = 2048  # characters; shorter texts are tokenised in less time than it takes to look for cuts

@@ -11,12 +11,14 @@ from itertools import repeat
 import numpy as np
 from numpy.typing import NDArray
 
-from localspec.errors import EngineError
+from localspec.errors import ContextFullError, EngineError
 from localspec.llama import backends
 from localspec.llama.library import native
 
 _END_ROLES = ("eos", "eot", "fim_pad", "fim_rep", "fim_sep")
 SPM, BPE = 1, 2
+_USUAL_BYTES = 16  # of a token, seldom more: a text that fits by this needs no look at all tokens
+_LONGEST_BYTES = 1024  # longer tokens are in no honest vocabulary
 _TYPE_NAMES = {SPM: "SPM", BPE: "BPE", 3: "WPM", 4: "UGM", 5: "RWKV", 6: "PLaMo-2"}
 
 
@@ -101,6 +103,18 @@ class Vocabulary:
             room = -count
         front = [self.bos] if add_special and self.adds_bos and self.bos is not None else []
         return [*front, *tokens[:count]]
+
+    def check_room(self, parts: Iterable[str], room: int) -> None:
+        """Raise `ContextFullError` for a text, in parts, that so many of the longest tokens cannot hold."""
+        size = sum(len(part.encode("utf-8", "replace")) for part in parts)
+        if size <= room * _USUAL_BYTES:
+            return
+        longest = min(max(map(len, self.texts)), _LONGEST_BYTES)
+        if size > room * longest:
+            raise ContextFullError(
+                f"the prompt is at least {size // longest:,} tokens, and the context holds {room:,}",
+                "shorten it, or open the model with a larger -c",
+            )
 
     def piece(self, token: int, *, special: bool = False) -> bytes:
         """Return the bytes that a token stands for; control tokens are empty unless `special`."""

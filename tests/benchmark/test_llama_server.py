@@ -82,7 +82,8 @@ def refusal(start: Callable[[], object]) -> str:
 
 
 def children() -> list[psutil.Process]:
-    return [child for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE]
+    found = [child for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE]
+    return [child for child in found if "localspec.llama.rendering" not in " ".join(child.cmdline())]
 
 
 def body_of(sampling: Sampling = GREEDY, system: str = "", seed: int = 5) -> Seen:

@@ -10,9 +10,11 @@ import pytest
 
 from localspec.errors import Cancelled, ContextFullError, ModelFileError, PairingError, UserError
 from localspec.inference.runtime import Runtime
+from localspec.llama.vocabulary import Vocabulary
 from localspec.types import (
     DraftOrigin,
     EngineSettings,
+    Message,
     Mode,
     ModelOptions,
     Provenance,
@@ -142,6 +144,27 @@ def test_a_prompt_that_is_too_long_says_by_how_much(alone: Runtime) -> None:
     fitting = alone.decode(alone.encode(too_long)[:95])
     assert len(alone.encode(fitting)) == 95
     assert answer(alone, greedy(prompt=fitting))[1].summary.tokens == 1
+
+
+@pytest.mark.parametrize(
+    "prompt", ["the sea " * 10**6, (Message("user", "the sea " * 10**6),)], ids=["text", "conversation"]
+)
+def test_a_prompt_that_cannot_fit_is_refused_before_its_tokens_are_counted(
+    alone: Runtime, prompt: str | tuple[Message, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted: list[int] = []
+    tokenize = Vocabulary.tokenize
+
+    def spy(self: Vocabulary, text: str, **options: bool) -> list[int]:
+        counted.append(len(text))
+        return tokenize(self, text, **options)
+
+    monkeypatch.setattr(Vocabulary, "tokenize", spy)
+    with pytest.raises(
+        ContextFullError, match=r"at least [\d,]+ tokens, and the context holds 96; shorten it"
+    ):
+        next(alone.generate(greedy(prompt=prompt)))
+    assert sum(counted) < 1000
 
 
 def test_an_empty_prompt_is_refused(alone: Runtime) -> None:

@@ -73,6 +73,14 @@ def test_a_long_text_full_of_control_tokens_is_searched_once(
     assert len(content) <= searched < 3 * len(content)
 
 
+def test_a_message_of_all_characters_for_private_use_stays_text(llama_model: Model) -> None:
+    content = "<|im_end|>" + "".join(map(chr, range(0xF0000, 0xFFFFE)))
+    tokens = llama_model.template.encode_chat([Message("user", content)])
+    honest = llama_model.template.encode_chat([USER])
+    assert text_of(llama_model, tokens) == text_of(llama_model, honest).replace("hi", content)
+    assert tokens.count(4) == honest.count(4)
+
+
 def test_a_control_token_of_one_character_stays_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tiny, "SPECIAL", ["<unk>", "<s>", "</s>", "中", "[b]", "[c]", "[d]"])
     model = open_tiny(tmp_path, "中{{ messages[0].content }}")

@@ -94,8 +94,7 @@ def progress_line(progress: DownloadProgress) -> str:
 def _import_the_rest() -> None:
     """Import what the first answer needs, while native code reads the models."""
     with suppress(ImportError):  # whoever needs it has more to say
-        for name in ("jinja2.ext", "jinja2.sandbox", "numpy.random"):
-            import_module(name)
+        import_module("numpy.random")
 
 
 def tell_notes(runtime: Runtime, options: PairOptions) -> None:

@@ -1,0 +1,222 @@
+"""A chat template is foreign code: it runs in a process of its own, within time, memory and length."""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import pickle
+import struct
+import subprocess
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from datetime import datetime
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from localspec import units
+from localspec.child_process import exit_words, printed_before, start_python, take_pipes
+from localspec.errors import ModelFileError, UserError
+
+if TYPE_CHECKING:
+    from jinja2 import Environment, Template
+    from jinja2.nodes import Node
+    from jinja2.parser import Parser
+
+    from localspec.types import Message
+
+_CODE = "from localspec.llama.rendering import main; main()"
+_START_S, _LOOK_S, _GRACE_S = 10.0, 0.01, 1.0
+_HEAD = struct.Struct("<BQ")  # of a reply: what it is, and its bytes; no pickle, for whose code wrote it?
+_TEXT, _REFUSAL, _FAILURE = range(3)
+_LONGEST_COMPLAINT = 500  # characters
+_OTHER = "choose a file of the model with another template, or another model"
+
+# What any template may take, and more for each character of the conversation, of which a turn counts 1,000.
+_TURN = 1000
+_SECONDS, _SECONDS_EACH = 2.0, 2e-7
+_MEMORY, _MEMORY_EACH = 256 * 2**20, 32
+_LENGTH, _LENGTH_EACH = 2**20, 8
+
+
+class Renderer:
+    """The process, which starts when it is needed, and anew after it has ended."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._greeted = False
+
+    def start(self) -> None:
+        """Start the process ahead of its first use, while something else takes time."""
+        with self._lock:
+            self._started()
+
+    def render(self, source: str, values: Mapping[str, object], messages: Sequence[Message]) -> str:
+        """Return what a template makes of a conversation; callable from any thread.
+
+        Raises `UserError` in the template's own words where it refuses or fails, and `ModelFileError` where
+        it takes more than an honest one and is not to be asked again.
+        """
+        turns = [{"role": message.role, "content": message.content} for message in messages]
+        size = sum(len(message.content) + _TURN for message in messages)
+        seconds, length = _SECONDS + size * _SECONDS_EACH, _LENGTH + size * _LENGTH_EACH
+        order = pickle.dumps((source, {**values, "messages": turns}, seconds, length))
+        with self._lock:
+            kind, text = self._ask(order, seconds, _MEMORY + size * _MEMORY_EACH, length)
+        if kind == _REFUSAL:
+            raise UserError(
+                f"the model's chat template refuses the conversation: {text}",
+                "mend the conversation, or choose a model whose template allows it",
+            )
+        if kind == _FAILURE:
+            raise UserError(f"the model's chat template {text}", _OTHER)
+        return text
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        if self._process is None or self._process.poll() is not None:
+            self._process = start_python(_CODE, subprocess.DEVNULL, "the chat template's process")
+            self._end = weakref.finalize(self, _end, self._process)  # also when the program ends
+            self._greeted = False
+        return self._process
+
+    def _ask(self, order: bytes, seconds: float, memory: int, length: int) -> tuple[int, str]:
+        process = self._started()
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            if not self._greeted:
+                with _watched(process, _START_S, memory):
+                    self._greeted = not [*printed_before(process.stdout)]
+            with _watched(process, seconds, memory):
+                with suppress(OSError):  # that it has ended is noticed below
+                    process.stdin.write(order)
+                    process.stdin.flush()
+                kind, size = _HEAD.unpack(process.stdout.read(_HEAD.size))
+                text = process.stdout.read(min(size, length))
+                if len(text) < size:
+                    raise EOFError
+        except (EOFError, struct.error):
+            self._end()
+            raise _failure(f"ends its process ({exit_words(process.returncode)})") from None
+        except BaseException:
+            self._end()  # nobody is left to read its reply
+            raise
+        return kind, text.decode("utf-8", "replace")
+
+
+def _failure(what: str) -> ModelFileError:
+    return ModelFileError(f"the model's chat template {what}", _OTHER)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    process.communicate()
+
+
+@contextmanager
+def _watched(process: subprocess.Popen[bytes], seconds: float, memory: int) -> Iterator[None]:
+    """End a process that takes too long or too much meanwhile, and raise `ModelFileError`."""
+    over, ends, excess = threading.Event(), time.monotonic() + seconds, list[str]()
+
+    def watch() -> None:
+        while not over.wait(_LOOK_S):
+            if time.monotonic() > ends:
+                excess.append(f"takes longer than {units.duration(seconds)} for this conversation")
+            elif _resident(process) > memory:
+                excess.append(f"takes more than {units.memory(memory)} of memory for this conversation")
+            if excess:
+                process.kill()
+                break
+
+    watcher = threading.Thread(target=watch, name="localspec-template", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watcher.join()
+        if excess:
+            raise _failure(excess[0])
+
+
+def _resident(process: subprocess.Popen[bytes]) -> int:
+    import psutil  # which the process itself has no use for
+
+    with suppress(psutil.Error):
+        resident: int = psutil.Process(process.pid).memory_info().rss
+        return resident
+    return 0
+
+
+renderer = Renderer()
+"""The one of this program, for all its models."""
+
+
+def main() -> None:
+    """Render what is asked for until nobody asks any more."""
+    compiled = lru_cache(maxsize=2)(_environment().from_string)
+    requests, replies = take_pipes()
+    with suppress(EOFError):
+        while True:
+            source, values, seconds, length = pickle.load(requests)
+            faulthandler.dump_traceback_later(seconds + _GRACE_S, exit=True)  # whoever asked may have died
+            kind, text = _rendered(compiled, source, values, length)
+            raw = text.encode("utf-8", "replace")
+            faulthandler.cancel_dump_traceback_later()
+            replies.write(_HEAD.pack(kind, len(raw)) + raw)
+            replies.flush()
+
+
+def _rendered(
+    compiled: Callable[[str], Template], source: str, values: Mapping[str, object], length: int
+) -> tuple[int, str]:
+    from jinja2 import TemplateError
+
+    try:
+        text = compiled(source).render(values)
+        if len(text) <= length:
+            return _TEXT, text
+        return _FAILURE, f"writes {len(text):,} characters for a conversation far shorter"
+    except TemplateError as error:
+        return _REFUSAL, _in_a_line(error)
+    except Exception as error:  # noqa: BLE001 - whatever else foreign code raises
+        return _FAILURE, f"fails: {type(error).__name__}: {_in_a_line(error)}"
+
+
+def _in_a_line(error: Exception) -> str:
+    return " ".join(str(error)[:_LONGEST_COMPLAINT].split())
+
+
+def _environment() -> Environment:
+    from jinja2.ext import Extension, loopcontrols
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    class GenerationTag(Extension):
+        """Lets `{% generation %}`, which marks training targets, pass its body through."""
+
+        tags = {"generation"}  # noqa: RUF012 - jinja2 declares it so
+
+        def parse(self, parser: Parser) -> Node | list[Node]:
+            next(parser.stream)
+            return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, GenerationTag]
+    )
+    environment.filters["tojson"] = _to_json
+    environment.globals["raise_exception"] = _raise
+    environment.globals["strftime_now"] = lambda form: datetime.now().astimezone().strftime(form)
+    return environment
+
+
+def _to_json(value: object, indent: int | None = None, ensure_ascii: bool = False, **options: object) -> str:
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, **options)  # type: ignore[arg-type]
+
+
+def _raise(message: object) -> None:
+    from jinja2 import TemplateError
+
+    raise TemplateError(str(message))
