@@ -37,7 +37,7 @@ from typing import IO
 from localspec.benchmark.harness import Question, memory_peak
 from localspec.child_process import exit_words
 from localspec.errors import Cancelled, ContextFullError, EngineDied, EngineError, UserError
-from localspec.llama.library import physical_cores
+from localspec.llama.cores import physical_cores
 from localspec.storage.json_file import checked
 from localspec.storage.paths import expanded
 from localspec.types import ModelOptions, Request, Summary

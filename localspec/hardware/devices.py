@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from math import ceil
 from pathlib import Path
@@ -17,6 +16,7 @@ from localspec.child_process import values_of
 from localspec.errors import LocalSpecError
 from localspec.hardware import nvml
 from localspec.hardware.device_info import DeviceInfo, DeviceKind, Machine
+from localspec.llama.cores import allowed_cores, control_groups, core_limits, number_in, text_in
 
 if TYPE_CHECKING:
     from localspec.llama.backends import BackendDevice
@@ -63,9 +63,7 @@ def look(timeout_s: float = PATIENCE_S, *, here: bool = False) -> Sight:
                 cards = answer
     except LocalSpecError as error:
         trouble = str(error)
-    from localspec.llama.library import physical_cores
-
-    return Sight(describe(found, cards, processor(physical_cores()), os.environ, trouble), found, cards)
+    return Sight(describe(found, cards, processor(allowed_cores()), os.environ, trouble), found, cards)
 
 
 def _ask() -> Iterator[Found | nvml.Cards]:
@@ -144,7 +142,7 @@ def _with_bus(device: DeviceInfo, bus_id: str, root: Path = Path("/")) -> Device
     if not bus_id:
         return device
     place = root / "sys/bus/pci/devices" / bus_id
-    speed = _text(place / "current_link_speed").partition(" ")[0]
+    speed = text_in(place / "current_link_speed").partition(" ")[0]
     most = max(device.pcie_width_max or 0, _lanes(place / "max_link_width"))
     return replace(
         device,
@@ -155,7 +153,7 @@ def _with_bus(device: DeviceInfo, bus_id: str, root: Path = Path("/")) -> Device
 
 
 def _lanes(path: Path) -> int:
-    lanes = _number(path) or 0
+    lanes = number_in(path) or 0
     return lanes if 0 < lanes <= 32 else 0  # 255 is written where nobody knows
 
 
@@ -181,7 +179,7 @@ def processor(cores: int, root: Path = Path("/")) -> Machine:
             f"this program may use {total / 2**30:.1f} of {memory.total / 2**30:.1f} GiB memory: "
             "the limit of its container"
         )
-    share = min(_core_limits(root), default=float(cores))
+    share = min(core_limits(root), default=float(cores))
     if share < cores:
         limits.append(f"this program may use {share:g} of {cores} cores: the limit of its container")
         cores = max(1, ceil(share))
@@ -190,59 +188,25 @@ def processor(cores: int, root: Path = Path("/")) -> Machine:
 
 
 def _sockets(root: Path) -> int:
-    lines = _text(root / "proc/cpuinfo").splitlines()
+    lines = text_in(root / "proc/cpuinfo").splitlines()
     return max(1, len({line.split(":")[-1].strip() for line in lines if line.startswith("physical id")}))
 
 
 def _memory_limits(root: Path) -> Iterator[tuple[int, int]]:
     """Yield the limit and use of every control group around this process; the cache of files gives way."""
-    for folder in _groups(root, ""):
-        limit, used = _number(folder / "memory.max"), _number(folder / "memory.current")
+    for folder in control_groups(root, ""):
+        limit, used = number_in(folder / "memory.max"), number_in(folder / "memory.current")
         if limit is not None and used is not None:
             yield limit, used - _reclaimable(folder, "inactive_file")
-    for folder in _groups(root, "memory"):
-        limit, used = _number(folder / "memory.limit_in_bytes"), _number(folder / "memory.usage_in_bytes")
+    for folder in control_groups(root, "memory"):
+        limit, used = number_in(folder / "memory.limit_in_bytes"), number_in(folder / "memory.usage_in_bytes")
         if limit is not None and used is not None and limit < _LIMITLESS:
             yield limit, used - _reclaimable(folder, "total_inactive_file")
 
 
-def _core_limits(root: Path) -> Iterator[float]:
-    """Yield how many cores' worth of time every control group around this process may use."""
-    for folder in _groups(root, ""):
-        quota, _, period = _text(folder / "cpu.max").partition(" ")
-        if quota.isdigit() and period.isdigit():
-            yield int(quota) / max(1, int(period))
-    for folder in _groups(root, "cpu"):
-        quota_us, period_us = _number(folder / "cpu.cfs_quota_us"), _number(folder / "cpu.cfs_period_us")
-        if quota_us is not None and period_us and quota_us > 0:
-            yield quota_us / period_us
-
-
-def _groups(root: Path, controller: str) -> Iterator[Path]:
-    """Yield the folders of this process's control group and of those around it."""
-    mount = root / "sys/fs/cgroup" / controller
-    for line in _text(root / "proc/self/cgroup").splitlines():
-        _, names, path = (*line.split(":", 2), "", "")[:3]
-        if controller in names.split(","):
-            inside = Path(os.path.normpath(path.lstrip("/"))) if path.strip("/") else Path()
-            for folder in (inside, *inside.parents):
-                yield mount / folder
-
-
 def _reclaimable(folder: Path, name: str) -> int:
-    for line in _text(folder / "memory.stat").splitlines():
+    for line in text_in(folder / "memory.stat").splitlines():
         key, _, value = line.partition(" ")
         if key == name and value.isdigit():
             return int(value)
     return 0
-
-
-def _number(path: Path) -> int | None:
-    text = _text(path)
-    return int(text) if text.lstrip("-").isdigit() else None
-
-
-def _text(path: Path) -> str:
-    with suppress(OSError):
-        return path.read_text(encoding="utf-8", errors="replace").strip()
-    return ""

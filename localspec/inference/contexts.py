@@ -21,7 +21,7 @@ from localspec.errors import LocalSpecError, UserError
 from localspec.hardware.memory.needs import context_size, draft_options, uses_processor
 from localspec.llama.backends import devices, version
 from localspec.llama.context import Context, can_rewind
-from localspec.llama.library import physical_cores
+from localspec.llama.cores import physical_cores
 from localspec.llama.model import Model
 from localspec.storage.call_costs import costs_file, keep_costs, recall_costs
 from localspec.storage.config import SMALLEST_CONTEXT

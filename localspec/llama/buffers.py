@@ -11,7 +11,8 @@ from contextlib import ExitStack
 
 from localspec.errors import EngineError, UserError
 from localspec.llama.backends import device_handles, function
-from localspec.llama.library import Native, physical_cores
+from localspec.llama.cores import physical_cores
+from localspec.llama.library import Native
 
 _F32 = 0  # ggml.h, enum ggml_type
 _ROW = 4096

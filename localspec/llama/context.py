@@ -16,7 +16,8 @@ from localspec.errors import Cancelled, ContextFullError, EngineError, UserError
 from localspec.gguf import Header, kv_types
 from localspec.llama import library
 from localspec.llama.backends import function
-from localspec.llama.library import MAX_SEQUENCES, Native, abort_flag, native, physical_cores
+from localspec.llama.cores import physical_cores
+from localspec.llama.library import MAX_SEQUENCES, Native, abort_flag, native
 from localspec.llama.model import Model
 from localspec.types import KvType, ModelOptions
 

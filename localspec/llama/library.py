@@ -13,8 +13,6 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any, TypeAlias
 
-import psutil
-
 from localspec.errors import EngineError
 
 VERSION = "0.3.36"
@@ -113,16 +111,6 @@ def abort_flag(api: Native) -> tuple[Native, Native]:
     """
     flag = ctypes.create_string_buffer(2)
     return flag, ctypes.cast(_c_library().strlen, api.ggml_abort_callback)
-
-
-def physical_cores() -> int:
-    """Return how many physical processor cores this process may use."""
-    physical = psutil.cpu_count(logical=False) or 0
-    logical = psutil.cpu_count(logical=True) or 1
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else logical
-    if not physical or allowed == logical:
-        return max(1, physical or allowed)
-    return max(1, min(physical, allowed))
 
 
 logger = logging.getLogger("localspec.llama.cpp")

@@ -18,7 +18,7 @@ from localspec.benchmark import llama_server
 from localspec.benchmark.harness import Prompt, Question
 from localspec.benchmark.llama_server import LlamaServer, request_body
 from localspec.errors import Cancelled, ContextFullError, EngineDied, EngineError, UserError
-from localspec.llama.library import physical_cores
+from localspec.llama.cores import physical_cores
 from localspec.types import ModelOptions, Request, Sampling
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="the fake server is a script with a first line")

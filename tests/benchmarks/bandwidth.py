@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from localspec.hardware.machine import known_machine, measure_rates
-from localspec.llama.library import physical_cores
+from localspec.llama.cores import physical_cores
 
 BLOCK = 2**29
 

@@ -23,7 +23,7 @@ from statistics import median
 from tempfile import TemporaryDirectory
 
 from localspec.demo import bundled_pair, prompts
-from localspec.llama.library import physical_cores
+from localspec.llama.cores import physical_cores
 from localspec.llama.model import Model
 from localspec.types import Message, ModelOptions
 

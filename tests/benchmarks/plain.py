@@ -16,7 +16,7 @@ from pathlib import Path
 from localspec.benchmark.statistics import ratio_of_sums
 from localspec.demo import bundled_pair, prompts
 from localspec.inference.runtime import Runtime
-from localspec.llama.library import physical_cores
+from localspec.llama.cores import physical_cores
 from localspec.types import EngineSettings, Finished, ModelOptions, Request, Sampling
 
 DEPTH = 512

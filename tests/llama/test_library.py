@@ -1,14 +1,12 @@
 from __future__ import annotations
 
 import logging
-import os
 import subprocess
 import sys
 import threading
 from pathlib import Path
 from types import SimpleNamespace
 
-import psutil
 import pytest
 
 from localspec.errors import EngineError
@@ -72,21 +70,6 @@ def test_a_library_of_another_shape_is_refused() -> None:
     )
     with pytest.raises(EngineError, match=r"llama-cpp-python 0\.2\.1 does not fit: LocalSpec needs 0\.3\.36"):
         library._check(foreign, "0.2.1")
-
-
-def test_there_is_a_core() -> None:
-    assert library.physical_cores() >= 1
-
-
-@pytest.mark.parametrize(
-    ("physical", "allowed", "found"), [(4, 8, 4), (4, 2, 2), (4, 6, 4), (None, 8, 8), (None, 2, 2)]
-)
-def test_cores_are_those_that_may_be_used(
-    monkeypatch: pytest.MonkeyPatch, physical: int | None, allowed: int, found: int
-) -> None:
-    monkeypatch.setattr(psutil, "cpu_count", lambda *, logical: 8 if logical else physical)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: set(range(allowed)), raising=False)
-    assert library.physical_cores() == found
 
 
 @pytest.fixture

@@ -183,7 +183,7 @@ def _print(measured: Measured, request: BenchRequest, pair: PairOptions, kind: s
 def machine_words(pair: PairOptions) -> str:
     """Return the processor, how much of it is used, the cards and the system, in a line."""
     from localspec.hardware.machine import facts_of, known_machine
-    from localspec.llama.library import physical_cores
+    from localspec.llama.cores import physical_cores
 
     facts = facts_of(known_machine(may_measure=False, here=True))
     used = pair.target.threads or physical_cores()
