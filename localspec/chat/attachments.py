@@ -68,6 +68,8 @@ def read_attachment(name: str, folder: Path, limit: int = USUAL_LIMIT) -> Attach
         with path.open("rb") as file:
             data = file.read(limit)
     except FileNotFoundError:
+        if path.is_symlink():
+            raise UserError(f"`{name}` links to a file that is gone", "name another file") from None
         close = get_close_matches(path.name, [entry.name for entry in _matching(path.parent, "")], n=1)
         hint = f"did you mean `{close[0]}`?" if close else ""
         raise UserError(f"there is no file `{name}`", hint) from None

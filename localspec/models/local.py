@@ -93,7 +93,9 @@ def named(text: str, models: Iterable[LocalModel]) -> LocalModel | None:
         if wanted in (name.lower() for name in (model.name, *model.also)) or text == str(model.path):
             return model
     sound = [model for model in models if not model.problem]
-    of_file = [model for model in sound if wanted.removesuffix(".gguf") == model.path.stem.lower()]
+    stem = wanted.removesuffix(".gguf")
+    of_file = [model for model in sound if stem == model.path.stem.lower()]
+    of_file = of_file or [model for model in models if stem == model.path.stem.lower()]
     if len(of_file) > 1:
         names = ", ".join(model.name for model in of_file)
         raise UserError(f"`{text}` is the file of {len(of_file)} models: {names}", "take one of these names")
@@ -108,7 +110,10 @@ def named(text: str, models: Iterable[LocalModel]) -> LocalModel | None:
 
 def no_such_model(text: str, models: Iterable[LocalModel]) -> UserError:
     """Return the error that says that no model of this name is on disk."""
-    close = close_names(text, (model.name for model in models))
+    problems = {model.name: model.problem for model in models}
+    close = close_names(text, problems)
+    problem = next((problem for name, problem in problems.items() if problem and f" {name}?" in close), "")
+    close += f" It cannot be used: {problem}" if problem else ""
     hint = "`localspec models` lists what is there"
     if looks_like_reference(text):
         hint += f"; `localspec pull {text}` downloads it"
@@ -153,6 +158,8 @@ def _check_folder(folder: Path) -> None:
         if not folder.is_file():
             os.scandir(folder).close()
     except FileNotFoundError:
+        if folder.is_symlink():
+            raise UserError(f"{folder} links to a folder that is gone", "name another folder") from None
         raise UserError(f"there is no folder {folder}", "check the spelling of the path") from None
     except OSError as error:
         raise UserError(

@@ -151,6 +151,11 @@ def test_a_name_that_no_file_can_have(tmp_path: Path) -> None:
     assert "is no name of a file" in complaint("a\0b", tmp_path)
 
 
+def test_a_link_to_nowhere_is_not_its_own_correction(folder: Path) -> None:
+    (folder / "todo.txt").symlink_to("gone.txt")
+    assert complaint("todo.txt", folder) == "`todo.txt` links to a file that is gone; name another file"
+
+
 def test_a_slip_outside_of_a_prompt_is_told_without_the_at(folder: Path) -> None:
     assert complaint("note.txt", folder) == "there is no file `note.txt`; did you mean `notes.txt`?"
 

@@ -234,6 +234,24 @@ def test_a_name_that_nobody_has(cache: Path) -> None:
     assert "localspec pull someone/tyny-GGUF:Q8_0" in error.hint
 
 
+def test_a_link_to_nowhere_is_found_by_its_file_and_never_praised(cache: Path) -> None:
+    put(cache, "tiny-Q8_0.gguf", DRAFT).resolve().unlink()
+    models = found(cache).values()
+    broken = named("tiny-Q8_0", models)
+    assert broken is not None
+    assert "links to a file that is gone" in broken.problem
+    error = no_such_model(f"{REPOSITORY}:Q8", models)
+    assert "; did you mean someone/tiny-GGUF:Q8_0? It cannot be used: it links to a file" in error.message
+    put(cache, "tiny-Q8_0.gguf", DRAFT, repository="other/tiny-GGUF")
+    assert named("tiny-Q8_0", found(cache).values()) == found(cache)["other/tiny-GGUF:Q8_0"]
+
+
+def test_a_given_folder_that_is_a_link_to_nowhere(tmp_path: Path) -> None:
+    (tmp_path / "models").symlink_to(tmp_path / "gone")
+    with pytest.raises(UserError, match="models links to a folder that is gone"):
+        find_models([tmp_path / "models"])
+
+
 def test_files_of_the_same_name_go_by_their_paths(tmp_path: Path) -> None:
     for folder in ("a", "b"):
         (tmp_path / folder).mkdir()
