@@ -35,7 +35,7 @@ from time import perf_counter
 from typing import IO
 
 from localspec.benchmark.harness import Question, memory_peak
-from localspec.child_process import exit_words
+from localspec.child_process import exit_words, start_python
 from localspec.errors import Cancelled, ContextFullError, EngineDied, EngineError, UserError
 from localspec.llama.cores import physical_cores
 from localspec.storage.json_file import checked
@@ -73,7 +73,8 @@ else:
 class LlamaServer:
     """One llama-server as a child process on 127.0.0.1, with its models loaded.
 
-    It stays in this program's group of processes: a terminal that closes ends both.
+    It stays in this program's group of processes: a terminal that closes ends both. However this program
+    ends, a process that waits for that ends the server.
     """
 
     def __init__(
@@ -93,6 +94,7 @@ class LlamaServer:
         self._program = program.name
         self._port = free_port()
         self._most: int | None = None  # bytes in memory
+        self._watcher: subprocess.Popen[bytes] | None = None
         flags = ["--host", HOST, "--port", str(self._port), *_words(target, draft, draft_length), *_ALONE]
         self._output = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the process
         try:
@@ -101,6 +103,8 @@ class LlamaServer:
             self._output.close()
             raise
         try:
+            code = f"import os, sys; sys.stdin.read(); os.kill({self._process.pid}, 9)"
+            self._watcher = start_python(code, subprocess.DEVNULL, "what ends the server with this program")
             self._wait_until_ready()
             if draft is not None and _PLAIN.search(self._get("/slots") or b""):
                 raise self._refused(f"does not speculate with {draft.path.name}")
@@ -178,6 +182,9 @@ class LlamaServer:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        if self._watcher is not None:
+            with self._watcher:
+                self._watcher.kill()
 
     def _telling_words(self, since: int = 0) -> str:
         """Return what an ended process wrote of its failure; a running one shares the place in the file."""

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
+import subprocess
 import sys
+import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -84,6 +87,36 @@ def refusal(start: Callable[[], object]) -> str:
 def children() -> list[psutil.Process]:
     found = [child for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE]
     return [child for child in found if "localspec.llama.rendering" not in " ".join(child.cmdline())]
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from localspec.benchmark.llama_server import LlamaServer
+from localspec.types import ModelOptions
+server = LlamaServer("theirs", Path(sys.argv[1]), ModelOptions(Path("target.gguf")))
+print(server._process.pid, server._watcher.pid, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.timeout(60)
+def test_the_server_ends_with_a_program_that_is_killed(fake: Fake) -> None:
+    killed = subprocess.run(
+        [sys.executable, "-c", KILLED, fake.program], stdout=subprocess.PIPE, check=False, timeout=30
+    )
+    assert killed.returncode == -signal.SIGKILL
+    left = [psutil.Process(int(pid)) for pid in killed.stdout.split() if psutil.pid_exists(int(pid))]
+    deadline = time.monotonic() + 20
+    while any(each.is_running() and each.status() != psutil.STATUS_ZOMBIE for each in left):
+        assert time.monotonic() < deadline
+
+
+@pytest.mark.timeout(60)
+def test_nothing_waits_for_the_end_of_a_server_that_was_closed(fake: Fake) -> None:
+    with closing(fake.start()):
+        assert len(children()) == 2
+    assert children() == []
 
 
 def body_of(sampling: Sampling = GREEDY, system: str = "", seed: int = 5) -> Seen:
