@@ -1,0 +1,31 @@
+"""The parts of the campaign, each with its cases in the short form and in the long one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tests.campaign.chats import chats
+from tests.campaign.engine_calls import engine_calls
+from tests.campaign.headers import headers, opened, shrunk
+from tests.campaign.log import Part
+from tests.campaign.turns import turns
+
+
+@dataclass(frozen=True, slots=True)
+class Sized:
+    """A part, and how many cases of it are worth their time."""
+
+    run: Part
+    short: int
+    long: int
+    about: str
+
+
+PARTS = {
+    "headers": Sized(headers, 100, 10_000, "edited model files are read in this process"),
+    "shrunk": Sized(shrunk, 100, 2_000, "the same, edits by Hypothesis"),
+    "opened": Sized(opened, 4, 400, "edited model files are opened by the engine"),
+    "chats": Sized(chats, 3, 100, "two programs at one file of chats, beside a plain model of it"),
+    "engine_calls": Sized(engine_calls, 3, 150, "calls, cancels, ends and deaths of the engine"),
+    "turns": Sized(turns, 60, 5_000, "turns with edits, cancels, kills and other models"),
+}
