@@ -269,56 +269,30 @@ class RemoteModel:
         return sum(file.bytes for file in self.files)
 
 
-@dataclass(frozen=True, slots=True)
-class _Stored:
-    """What the hub says of a file in Git LFS."""
-
-    sha256: str
-    size: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Sibling:
-    """What the hub says of a file; the names of the fields are its own, in small letters."""
-
-    rfilename: str
-    size: int | None = None
-    blobid: str | None = None
-    lfs: _Stored | None = None
-
-    def found(self) -> RemoteFile:
-        """Return the file with the checksum that counts."""
-        if self.lfs is not None:
-            return RemoteFile(self.rfilename, self.lfs.size, self.lfs.sha256)
-        return RemoteFile(self.rfilename, -1 if self.size is None else self.size, self.blobid or "")
-
-
-@dataclass(frozen=True, slots=True)
-class _Listing:
-    """What the hub says of a repository."""
-
-    sha: str
-    siblings: tuple[_Sibling, ...] = ()
-
-
 def look_up(reference: Reference) -> RemoteModel:
     """Ask the hub which files a reference means; raises UserError where there are none, or no hub."""
     session.session()
     with session.plain_errors(reference.repository):
         answer = _ask(reference)
     try:
-        plain = json.loads(answer, object_hook=lambda held: {key.lower(): held[key] for key in held})
-        listing = checked(_Listing, plain, "its answer")
-    except (ValueError, RecursionError) as error:
+        told = json.loads(answer)
+        commit = checked(str, told["sha"], "its answer.sha")
+        listed = {file.name: file for file in map(_file, told["siblings"])}
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise session.unlike_the_hub(str(error) if isinstance(error, UnexpectedError) else "") from error
-    listed = {file.rfilename: file.found() for file in listing.siblings}
     files = tuple(listed[name] for name in choose(reference, tuple(listed)))
-    if re.fullmatch("[0-9a-f]{40}", listing.sha) is None or not all(map(_is_safe, files)):
+    if re.fullmatch("[0-9a-f]{40}", commit) is None or not all(map(_is_safe, files)):
         raise UserError(
             f"{session.endpoint()} lists {reference.repository} without safe names and checksums",
             "this server cannot be used for downloads",
         )
-    return RemoteModel(reference.repository, listing.sha, files)
+    return RemoteModel(reference.repository, commit, files)
+
+
+def _file(told: Any) -> RemoteFile:  # noqa: ANN401 - whatever the hub says
+    stored = told.get("lfs") or {"size": told.get("size", -1), "sha256": told.get("blobId", "")}
+    values = {"name": told["rfilename"], "bytes": stored["size"], "blob": stored["sha256"]}
+    return checked(RemoteFile, values, "a file")
 
 
 def _ask(reference: Reference) -> bytes:

@@ -123,7 +123,7 @@ def plain_errors(what: str, place: Path | None = None) -> Iterator[None]:
     except OSError as error:
         raise disk_trouble(error, place) from error
     except Exception as error:
-        if _is_of_http(error):
+        if _kinds(error) & {"HTTPError", "InvalidURL"}:
             raise unreachable(error) from error
         raise
 
@@ -143,13 +143,6 @@ def retries(error: Exception) -> int:
 def _kinds(error: Exception) -> set[str]:
     """Return what an error is, by name: huggingface_hub has changed the HTTP library before."""
     return {kind.__name__ for kind in type(error).__mro__}
-
-
-def _is_of_http(error: Exception) -> bool:
-    from huggingface_hub.errors import HfHubHTTPError
-
-    library = HfHubHTTPError.__mro__[1].__module__  # of whichever it uses
-    return type(error).__module__.partition(".")[0] == library.partition(".")[0]
 
 
 def disk_trouble(error: OSError, written_to: Path | None = None) -> UserError:

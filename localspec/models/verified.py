@@ -41,24 +41,26 @@ def is_verified(path: Path, blob: str, on_read: Callable[[int], object]) -> bool
 
     `on_read` hears how many bytes were read. Raises OSError.
     """
+    stamp = _stamp(path)
+    with suppress(OSError, ValueError, LocalSpecError):
+        if _note(blob).read_text(encoding="utf-8") == stamp:
+            return True
+    digest = checksum(blob, path.stat().st_size)
     with path.open("rb") as file:
-        stamp = _stamp(path, os.fstat(file.fileno()))
-        with suppress(OSError, ValueError, LocalSpecError):
-            if _note(blob).read_text(encoding="utf-8") == stamp:
-                return True
-        digest = checksum(blob, os.fstat(file.fileno()).st_size)
         while piece := file.read(_READ):
             digest.update(piece)
             on_read(len(piece))
     if digest.hexdigest() != blob:
         return False
-    _remember(blob, stamp)
+    remember(path, blob, stamp)
     return True
 
 
-def remember(path: Path, blob: str) -> None:
-    """Remember that a file has just been found to have a checksum."""
-    _remember(blob, _stamp(path, path.stat()))
+def remember(path: Path, blob: str, stamp: str = "") -> None:
+    """Remember that a file was found to have a checksum, as it was when its stamp was taken, or is now."""
+    with suppress(OSError, LocalSpecError):  # which costs only time, the next time
+        make_private_folder(_note(blob).parent)
+        write_atomically(_note(blob), stamp or _stamp(path))
 
 
 def verify(model: LocalModel, on_progress: Callable[[float], object] = float) -> None:
@@ -88,11 +90,6 @@ def _note(blob: str) -> Path:
     return state_dir() / "verified" / blob
 
 
-def _stamp(path: Path, status: os.stat_result) -> str:
+def _stamp(path: Path) -> str:
+    status = path.stat()
     return f"{status.st_size} {status.st_mtime_ns} {os.path.realpath(path)}"
-
-
-def _remember(blob: str, stamp: str) -> None:
-    with suppress(OSError, LocalSpecError):  # which costs only time, the next time
-        make_private_folder(_note(blob).parent)
-        write_atomically(_note(blob), stamp)

@@ -79,13 +79,16 @@ def test_a_size_that_is_none(hub: Hub, size: object) -> None:
 
 @pytest.mark.parametrize(
     ("field", "value", "words"),
-    [("sha", 7, "its answer.sha is not a text"), ("sha", None, "its answer.sha is not a text"),
-     ("siblings", {"a": 1}, "its answer.siblings is not a list"),
-     ("siblings", [1], "its answer.siblings[0] is not an object")],
+    [("sha", 7, ": its answer.sha is not a text"), ("sha", None, ": its answer.sha is not a text"),
+     ("siblings", [{"rfilename": 7, "size": 1, "blobId": ""}], ": a file.name is not a text"),
+     ("siblings", [{"rfilename": "a", "size": "1"}], ": a file.bytes is not a whole number"),
+     ("siblings", [{"rfilename": "a", "lfs": [1]}], ""), ("siblings", [{"rfilename": "a", "lfs": "x"}], ""),
+     ("siblings", [{}], ""), ("siblings", [1], ""), ("siblings", {"a": 1}, ""), ("siblings", "a", ""),
+     ("siblings", None, "")],
 )  # fmt: skip
 def test_what_is_wrong_with_a_listing_is_said(hub: Hub, field: str, value: object, words: str) -> None:
     hub.listed[field] = value
-    assert refusal() == f"{hub.url} does not answer like the hub: {words}"
+    assert refusal() == f"{hub.url} does not answer like the hub{words}"
 
 
 def test_what_a_hub_says_of_other_things_may_be_anything(hub: Hub) -> None:
