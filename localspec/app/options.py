@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import get_args
 
 from localspec.chat.answer_settings import AUTO, SessionRequest, with_auto
 from localspec.errors import UserError
@@ -16,9 +16,6 @@ from localspec.storage.config import check_models, read_config
 from localspec.storage.paths import config_dir
 from localspec.storage.profiles import DEFAULT_PROFILE, Profile, Speculation, files_in, profile
 from localspec.types import Mode, ModelOptions, Sampling
-
-if TYPE_CHECKING:
-    from localspec.models.local import LocalModel
 
 MODES = ("auto", *get_args(Mode))  # that one can ask for
 DRAFT_MODES = ("sd", "ssd")
@@ -111,7 +108,7 @@ def _model_path(named: str | Reference, args: argparse.Namespace) -> Path:
     return local_file(named, args.check)
 
 
-def local_file(text: str, check: Callable[[LocalModel], None] | None = None) -> Path:
+def local_file(text: str, check: Callable[[Sequence[Path]], None] | None = None) -> Path:
     """Return the file that a text means: its path, or its name in `localspec models`; raises UserError."""
     path = file_named(text)
     if path is not None:
@@ -124,7 +121,7 @@ def local_file(text: str, check: Callable[[LocalModel], None] | None = None) -> 
     if model is None:
         raise no_such_model(text, models)
     if check is not None:
-        check(model)
+        check(model.files)
     return model.path
 
 

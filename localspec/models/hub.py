@@ -13,7 +13,7 @@ import shutil
 import stat
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -25,7 +25,7 @@ from urllib.parse import quote
 from localspec.errors import Cancelled, ModelFileError, UserError
 from localspec.models import hub_session as session
 from localspec.models.caches import current_commit, hub_cache, known_places, repository_folder
-from localspec.models.local import LocalModel, find_models, of_reference
+from localspec.models.local import find_models, of_reference
 from localspec.models.names import Reference, choose
 from localspec.models.shape import ModelShape, shape_of_parts
 from localspec.models.verified import checksum, is_checksum, is_verified, remember, verify
@@ -353,7 +353,7 @@ def pull(
 def resolve(
     reference: Reference,
     fetch: Callable[[Reference], Path] = pull,
-    check: Callable[[LocalModel], None] = verify,
+    check: Callable[[Sequence[Path]], None] = verify,
 ) -> Path:
     """Return the file of a model: where it is on disk, if `check` lets it pass, else as `fetch` gets it."""
     places = [place for place in known_places() if place.kind in ("hub", "lmstudio")]
@@ -361,7 +361,7 @@ def resolve(
     model = of_reference(reference, sound, loosely=session.is_offline())
     if model is None:
         return fetch(reference)
-    check(model)
+    check(model.files)
     return model.path
 
 

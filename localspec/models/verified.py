@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,8 +15,6 @@ from localspec.storage.paths import make_private_folder, state_dir, write_atomic
 
 if TYPE_CHECKING:
     from hashlib import _Hash
-
-    from localspec.models.local import LocalModel
 
 _CHECKSUM = re.compile("[0-9a-f]{40}|[0-9a-f]{64}")
 _READ = 4 << 20
@@ -63,22 +61,23 @@ def remember(path: Path, blob: str, stamp: str = "") -> None:
         write_atomically(_note(blob), stamp or _stamp(path))
 
 
-def verify(model: LocalModel, on_progress: Callable[[float], object] = float) -> None:
-    """Check the files of a model that the hub's layout calls after checksums; raises UserError for damage.
+def verify(files: Iterable[Path], on_progress: Callable[[float], object] = float) -> None:
+    """Check those files of a model that the hub's layout calls after checksums; raises UserError for damage.
 
     Where one cannot be read, whoever opens it has more to say.
     """
-    done = 0
+    there = [path for path in files if path.is_file()]
+    total, done = sum(path.stat().st_size for path in there), 0
 
     def on_read(count: int) -> None:
         nonlocal done
         done += count
-        on_progress(min(1.0, done / max(1, model.bytes)))
+        on_progress(min(1.0, done / total))
 
-    for path in model.files:
+    for path in there:
         real = Path(os.path.realpath(path))
         with suppress(OSError):
-            is_blob = real.parent.name == "blobs" and is_checksum(real.name) and real.is_file()
+            is_blob = real.parent.name == "blobs" and is_checksum(real.name)
             if is_blob and not is_verified(real, real.name, on_read):
                 raise UserError(
                     f"{path} is damaged: its checksum is not the one that the hub lists",

@@ -93,6 +93,18 @@ def test_yes_on_a_pipe_fetches_places_and_writes(invoke: Invoke, world: World) -
     assert len(world.fetched) == 2
 
 
+def test_a_damaged_model_on_disk_is_not_configured(invoke: Invoke, world: World) -> None:
+    model = world.fetch(Reference(BIG.source, BIG.quant))
+    blob = world.folder / "blobs" / ("a" * 64)
+    blob.parent.mkdir()
+    model.rename(blob)
+    model.symlink_to(blob)
+    outcome = invoke("setup", "--yes")
+    assert outcome.code == 2
+    assert f"error: {model} is damaged: " in outcome.err
+    assert not config_file().exists()
+
+
 def test_a_person_is_asked_and_may_leave(invoke: Invoke, world: World) -> None:
     outcome = invoke("setup", typed="s\n1\ny\ny\nq\n")
     assert outcome.code == 0

@@ -43,7 +43,7 @@ def on_disk(cache: Path) -> LocalModel:
 def read_for(model: LocalModel) -> float:
     """How much of a model is read to check it."""
     told = [0.0]
-    verify(model, told.append)
+    verify(model.files, told.append)
     return told[-1]
 
 
@@ -87,7 +87,7 @@ def test_every_part_of_a_model_is_checked(cache: Path) -> None:
     flip_a_bit(parts[1].resolve())
     os.utime(parts[1].resolve(), (1, 1))
     with pytest.raises(UserError, match=r"00002-of-00002\.gguf is damaged"):
-        verify(on_disk(cache))
+        verify(on_disk(cache).files)
 
 
 def test_a_pull_replaces_a_damaged_file(offering: Hub, cache: Path) -> None:
@@ -125,7 +125,7 @@ def test_gits_checksum_of_a_small_file_counts_too(cache: Path) -> None:
     flip_a_bit(blob)
     os.utime(blob, (1, 1))
     with pytest.raises(UserError, match="is damaged"):
-        verify(on_disk(cache))
+        verify(on_disk(cache).files)
 
 
 def test_where_there_are_no_links_a_model_is_not_downloaded_twice(

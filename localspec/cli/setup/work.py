@@ -17,7 +17,7 @@ from localspec.cli import recommend
 from localspec.cli.pair import find_target
 from localspec.cli.setup.steps import Answer, OnDisk, Recommended, Reply, State, Step, Working
 from localspec.cli.shared.console import StatusLine, say
-from localspec.cli.shared.opening import fetch
+from localspec.cli.shared.opening import check, fetch
 from localspec.errors import PairingError, UserError
 from localspec.hardware.device_info import Machine
 from localspec.hardware.machine import known_machine
@@ -138,6 +138,7 @@ class Work(Working):
 
     def _take(self, option: Ranked) -> None:
         """Take the files of a pair; a draft that turns out not to fit stays out, with a word."""
+        check([path for path in option.files if path is not None])
         target, draft = (*option.files, None)[:2]
         assert target is not None
         if draft is not None and option.opens_draft:

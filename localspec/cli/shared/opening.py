@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from localspec.inference.runtime import Runtime
     from localspec.llama.backends import BackendDevice
     from localspec.models.hub import DownloadProgress, RemoteModel
-    from localspec.models.local import LocalModel
 
 _QUIET_S = 0.5  # a load that takes less needs no progress line
 
@@ -71,12 +71,12 @@ def fetch(reference: Reference) -> Path:
         raise
 
 
-def check(model: LocalModel) -> None:
-    """Check a model of the hub before it is first used, with progress on standard error."""
+def check(files: Sequence[Path]) -> None:
+    """Check files that came from the hub before they are first used, with progress on standard error."""
     from localspec.models.verified import verify
 
     with StatusLine() as status:
-        verify(model, status.share_of(f"checking {model.name}"))
+        verify(files, status.share_of(f"checking {files[0].name}"))
 
 
 def progress_line(progress: DownloadProgress) -> str:
