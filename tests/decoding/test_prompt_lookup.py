@@ -1,3 +1,4 @@
+import gc
 import random
 
 from localspec.decoding.drafters.prompt_lookup import SuffixIndex
@@ -94,3 +95,16 @@ def test_growing_and_rewinding_equal_starting_anew() -> None:
                 index.sync(text)
         assert len(index) == len(text)
         assert index.propose(6) == index_of(text, 2).propose(6)
+
+
+def test_a_long_text_is_nothing_that_garbage_collections_look_through() -> None:
+    index = SuffixIndex()
+    index.extend(range(10))
+    gc.collect()
+    gc.disable()
+    try:
+        before = len(gc.get_objects())
+        index.extend(range(10, 20_000))
+        assert len(gc.get_objects()) - before < 1000
+    finally:
+        gc.enable()

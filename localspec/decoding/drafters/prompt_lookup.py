@@ -6,6 +6,7 @@ depend on the text and on drafted tokens before it that are judged in any case, 
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -40,7 +41,7 @@ class SuffixIndex:
         self._minimum = minimum
         self._tokens: list[int] = []
         self._before: list[int | None] = []  # for the run that ends here: the end of the equal run before
-        self._latest: dict[tuple[int, ...], int] = {}  # run -> its last end
+        self._latest: dict[bytes, int] = {}  # run -> its last end
 
     def __len__(self) -> int:
         return len(self._tokens)
@@ -95,9 +96,9 @@ class SuffixIndex:
         self.truncate(held)
         return found
 
-    def _run(self, end: int) -> tuple[int, ...]:
+    def _run(self, end: int) -> bytes:  # tuples, one for each token, would hold up a garbage collection
         start = end + 1 - self._minimum
-        return tuple(self._tokens[start : end + 1]) if start >= 0 else ()
+        return array("i", self._tokens[start : end + 1]).tobytes() if start >= 0 else b""
 
     def _longest_match(self) -> tuple[int | None, int]:
         best: int | None = None
