@@ -21,6 +21,7 @@ FanOutShape = Literal["uniform", "geometric", "best-first"]
 Fallback = Literal["just-in-time", "ngram"]
 SplitMode = Literal["none", "layer", "row"]
 KvType = Literal["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0"]
+_COLDEST = 1e-30  # by less, differences of logits leave what 32 bits hold
 FinishReason = Literal["stop", "length", "context", "circles", "cancelled"]
 
 
@@ -86,6 +87,11 @@ class Sampling:
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     penalty_window: int = 64
+
+    @property
+    def is_greedy(self) -> bool:
+        """Tell whether the best token is always taken; a temperature that numbers cannot bear means that."""
+        return self.temperature < _COLDEST
 
 
 @dataclass(frozen=True, slots=True)

@@ -330,7 +330,7 @@ def request_body(request: Request) -> bytes:
     Greedy decoding takes the server's shortest way there: penalties, then the best token of all.
     """
     sampling = request.sampling
-    greedy = sampling.temperature <= 0
+    greedy = sampling.is_greedy
     messages = [] if isinstance(request.prompt, str) else request.prompt
     rest = ["top_p", "min_p", "temperature"]
     return json.dumps(

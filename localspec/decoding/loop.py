@@ -141,7 +141,7 @@ class Decoder:
     ) -> VerifyOutcome:
         sampling = params.sampling
         history = text[-sampling.penalty_window :] if penalises(sampling) else None
-        best_decides = sampling.temperature <= 0 and history is None
+        best_decides = sampling.is_greedy and history is None
         if best_decides and rows.item(0) == rows.item(0):  # not a number: let `distribution` say so
             return verify_greedily(draft, rows)
 

@@ -117,7 +117,7 @@ def distribution(logits: Logits, sampling: Sampling, history: Sequence[int]) -> 
     `logits` float32 (vocabulary,); `history` is the text so far, which the penalties look at.
     """
     row = penalised_row(logits, sampling, history)
-    if sampling.temperature <= 0:
+    if sampling.is_greedy:
         token = int(row.argmax())
         if row[token] != row[token]:
             raise EngineError(NOT_NUMBERS)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, suppress
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +34,8 @@ from localspec.llama.rendering import renderer
 from localspec.llama.template import trailing_spaces
 from localspec.llama.vocabulary import Detokenizer
 from localspec.models.pairing import compare_vocabularies
+from localspec.storage.profiles import REQUEST_RANGES, SAMPLING_RANGES, SPECULATION_RANGES
+from localspec.storage.toml_file import Range, TomlTable
 from localspec.types import (
     DeviceMemory,
     DraftOrigin,
@@ -247,7 +250,10 @@ class Runtime(AbstractContextManager["Runtime"]):
         return memory_of({name for model in models if model is not None for name in model.cards})
 
     def _prompt(self, request: Request) -> list[int]:
-        """Return the prompt's tokens; raise `UserError` if they are none or too many."""
+        """Return the prompt's tokens; raise `UserError` for none, too many, or figures out of range."""
+        _check(request.sampling, SAMPLING_RANGES)
+        _check(request.settings, SPECULATION_RANGES)
+        _check(request, REQUEST_RANGES)
         room = self.target.context
         prompt = self.encode(request.prompt, request.template_variables, room)
         if not prompt:
@@ -297,6 +303,14 @@ class Runtime(AbstractContextManager["Runtime"]):
         if settings.mode == "ssd" and not self._contexts.can_branch:
             return replace(settings, mode="sd")
         return settings
+
+
+def _check(values: Sampling | EngineSettings | Request, ranges: Mapping[str, Range]) -> None:
+    """Raise `UserError` for a value that is none or out of range, as where a profile says it."""
+    given = {field.name: getattr(values, field.name) for field in fields(values)}
+    other = () if not isinstance(values, Request) else given.keys() - ranges.keys()
+    said = {name: value for name, value in given.items() if value is not None and name not in other}
+    TomlTable(Path(type(values).__name__), "", (), said).settled(type(values), ranges, other)
 
 
 def _share(on_progress: Progress | None, number: int, count: int) -> Progress | None:

@@ -38,6 +38,9 @@ SPECULATION_RANGES: Mapping[str, Range] = {
 }
 """The least and the largest value of every number in `EngineSettings`."""
 
+REQUEST_RANGES: Mapping[str, Range] = {"max_tokens": (1, 2**31 - 1), "seed": (0, 2**50)}
+"""The least and the largest value of every number in `Request`."""
+
 DEFAULT_PROFILE = "general"
 LEAST_PROMPTS = 8  # fewer say too little about a kind of work
 LEAST_HELD_OUT = 4  # fewer make an interval that means nothing

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import MISSING, fields
 from difflib import get_close_matches
+from functools import cache
 from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, NoReturn, cast, get_args, get_origin, get_type_hints
@@ -22,6 +23,7 @@ LARGEST_FILE = 2**18  # a text that people write
 Range = tuple[float, float]
 _Path = tuple[str | int, ...]  # of a value: the names of its tables, its own, and its place in a list
 
+_hints = cache(get_type_hints)  # it takes as long as everything else
 _SYNTAX = re.compile(r"(?P<what>.*?) \(at (?:line (?P<line>\d+), column \d+|end of document)\)", re.DOTALL)
 
 
@@ -151,7 +153,7 @@ class TomlTable:
         for name, field in names.items():
             if field.default is MISSING:
                 self.require(name)
-        hints = get_type_hints(kind)
+        hints = _hints(kind)
         return {key: self._value(key, hints[key], limits.get(key, (0, 2**50))) for key in self}
 
     def _value(self, key: str, hint: Any, limits: Range) -> object:  # noqa: ANN401 - an annotation

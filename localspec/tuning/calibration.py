@@ -87,7 +87,7 @@ def _calibrated(
     """Return the draft temperature that brings q closest to p, and the distance for every one tried."""
     logits = np.concatenate([answer.logits for answer in answers])
     target = np.concatenate([answer.target for answer in answers])
-    if sampling.temperature <= 0:
+    if sampling.is_greedy:
         return 1.0, ((1.0, float(1.0 - target[:, 0].mean())),)
 
     shape = Shape.of(sampling, settings)
@@ -109,7 +109,7 @@ def _calibrated(
 def _judged(answer: _Answer, sampling: Sampling, settings: EngineSettings) -> _Judged:
     is_token = answer.ids == answer.tokens[:, None]
     first = is_token[:, :GUESSES].astype(np.float64)
-    if sampling.temperature <= 0 or settings.acceptance == "match":
+    if sampling.is_greedy or settings.acceptance == "match":
         other = is_token[:, 1 : GUESSES + 1].astype(np.float64)
         stands, mean = is_token[:, 0].astype(np.float64), answer.target[:, 0]
     else:

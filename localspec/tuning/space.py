@@ -46,7 +46,7 @@ def space_of(sampling: Sampling, costs: Costs, *, has_draft: bool, max_fan_out: 
     if all(overhead.mode != "ssd" for overhead in costs.overheads):  # this draft model cannot branch
         failed.add("ssd")
     modes = tuple(mode for mode in get_args(Mode) if mode not in failed)
-    return Space(modes, sampling.temperature > 0, max_fan_out=max_fan_out)
+    return Space(modes, not sampling.is_greedy, max_fan_out=max_fan_out)
 
 
 def starting_points(space: Space) -> tuple[EngineSettings, ...]:

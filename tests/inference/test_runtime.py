@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from localspec.decoding.measurements import TraceRequest
 from localspec.errors import Cancelled, ContextFullError, ModelFileError, PairingError, UserError
 from localspec.inference.runtime import Runtime
 from localspec.llama.vocabulary import Vocabulary
@@ -170,6 +172,52 @@ def test_a_prompt_that_cannot_fit_is_refused_before_its_tokens_are_counted(
 def test_an_empty_prompt_is_refused(alone: Runtime) -> None:
     with pytest.raises(UserError, match="empty"):
         list(alone.generate(greedy(prompt="")))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"max_tokens": 0}, "Request: `max_tokens` has to be a whole number from 1 to 2147483647, not 0"),
+        ({"seed": -1}, "Request: `seed` has to be a whole number from 0 to 1125899906842624, not -1"),
+        (
+            {"sampling": Sampling(repetition_penalty=0)},
+            "Sampling: `repetition_penalty` has to be a number from 0.01 to 10, not 0",
+        ),
+        (
+            {"sampling": Sampling(temperature=float("nan"))},
+            "Sampling: `temperature` has to be a number from 0 to 100, not nan",
+        ),
+        (
+            {"settings": EngineSettings("ngram", saguaro_c=-1)},
+            "EngineSettings: `saguaro_c` has to be a number from 0 to 1, not -1",
+        ),
+        (
+            {"settings": EngineSettings("guess")},  # type: ignore[arg-type]
+            "EngineSettings: `mode` cannot be `guess`; choose from: off, ngram, sd, ssd",
+        ),
+    ],
+    ids=lambda value: value.split("`")[1] if isinstance(value, str) else "",
+)
+def test_what_cannot_be_is_refused_by_name(alone: Runtime, change: dict[str, Any], words: str) -> None:
+    request = replace(greedy(prompt="Hello"), **change)
+    for generate in (alone.generate, alone.generate_tokens):
+        with pytest.raises(UserError) as caught:
+            next(generate(request))
+        assert str(caught.value) == words
+    with pytest.raises(UserError):
+        alone.trace(TraceRequest(request))
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("temperature", [1e-300, 5e-324, 1e-30, 1e-9])
+@pytest.mark.parametrize("truncation", [{}, {"top_k": 0, "top_p": 1.0, "min_p": 0.0}, {"top_k": 200}])
+def test_a_tiny_temperature_is_greedy(
+    runtime: Runtime, mode: Mode, temperature: float, truncation: dict[str, Any]
+) -> None:
+    settings = EngineSettings(mode, min_confidence=0.2)
+    expected, _ = answer(runtime, greedy(settings, max_tokens=12))
+    sampling = Sampling(temperature=temperature, **truncation)
+    assert answer(runtime, replace(greedy(settings, max_tokens=12), sampling=sampling))[0] == expected
 
 
 @pytest.mark.parametrize("mode", ["sd", "ssd"])

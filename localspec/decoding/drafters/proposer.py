@@ -64,11 +64,11 @@ class Proposer:
         With `needs_history` proposals depend on the text before them beyond the logits.
         """
         self._vocabulary = vocabulary
-        self.deterministic = sampling.temperature <= 0 or settings.acceptance == "match"
+        self.deterministic = sampling.is_greedy or settings.acceptance == "match"
         self.needs_history = penalises(sampling)
         # A greedy target has no temperature of its own: the draft's plain softmax ranks the guesses.
         plain = replace(sampling, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
-        self._sampling = sampling if sampling.temperature > 0 else plain
+        self._sampling = plain if sampling.is_greedy else sampling
         self._window = sampling.penalty_window
         self._sharpness = 1.0 / self._sampling.temperature
         self._guesses = settings.mode == "ssd"

@@ -38,7 +38,7 @@ class Shape:
     @classmethod
     def of(cls, sampling: Sampling, settings: EngineSettings) -> Shape:
         """Return the shape, which many settings share."""
-        shape = cls(sampling.temperature <= 0 or settings.acceptance == "match", settings.mode == "ssd")
+        shape = cls(sampling.is_greedy or settings.acceptance == "match", settings.mode == "ssd")
         if shape.deterministic and not penalises(sampling):
             return shape
         top = max(1, settings.fan_out_budget // (settings.draft_length + 1)) + 1
@@ -84,7 +84,7 @@ class Replay:
         self.tokens: list[int] = segment.tokens.tolist()
         # A greedy target has no temperature of its own: see `Proposer`.
         plain = replace(sampling, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
-        self._sampling = sampling if sampling.temperature > 0 else plain
+        self._sampling = plain if sampling.is_greedy else sampling
         self._penalised = penalises(sampling)
         self._vocabulary = vocabulary
         self._seed = seed
@@ -190,7 +190,7 @@ def truncated(logits: Floats, sampling: Sampling) -> Floats:
 
     What is cut off becomes -inf.
     """
-    if sampling.temperature <= 0:
+    if sampling.is_greedy:
         return logits
     places = np.arange(logits.shape[1])
     known = logits - logits[:, :1]
