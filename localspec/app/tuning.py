@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 T = TypeVar("T")
 _LONG_CALLS = ("choose_settings", "measure_plain", "measure_costs", "trace")
-PATIENCE_S = 5.0  # with models that are to stop by themselves
+PATIENCE_S = 0.8  # with models that are to stop by themselves
 _AGAIN_S = 0.1  # a cancel that came between two calls is repeated
 
 

@@ -39,7 +39,9 @@ class Host(App[None]):
         self.texts: dict[str, str] = {}
 
     def on_mount(self) -> None:
-        self.push_screen(CompareScreen(self._compared, self.answer, self.cancel), self.results.append)
+        self.push_screen(
+            CompareScreen(self._compared, self.answer, self.cancel, self.cancel), self.results.append
+        )
 
     def cancel(self) -> None:
         self.cancelled.set()

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import gc
 import sys
+import threading
 import tomllib
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
+from rich.console import RenderableType
 from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.driver import Driver
@@ -57,6 +59,7 @@ class LocalSpecApp(App[int]):
     ) -> None:
         """Take what to show; at a first start, with the models that came along, larger ones are offered."""
         super().__init__()
+        self._loader = loader
         self.chat_screen = ChatScreen(session, loader, config, folder, log)
         themes = tomllib.loads(Path(__file__).with_name("themes.toml").read_text(encoding="utf-8"))
         for theme in themes["themes"]:
@@ -73,6 +76,13 @@ class LocalSpecApp(App[int]):
         from localspec_tui.terminal import TerminalDriver  # not to be imported on Windows
 
         return TerminalDriver
+
+    def exit(
+        self, result: int | None = None, return_code: int = 0, message: RenderableType | None = None
+    ) -> None:
+        """Leave, and let nobody wait for models that do not answer."""
+        threading.Thread(target=self._loader.close, name="localspec-close", daemon=True).start()
+        super().exit(result, return_code, message)
 
     def on_mount(self) -> None:
         """Open the chat."""

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_PATIENCE_S = 0.5
+_PATIENCE_S = 0.8
 _AGAIN_S = 0.05  # the runtime ignores a cancel before its first step, so it is repeated
 _STEP = 0.005  # of the progress: finer is not worth a message
 _URGENT_S = 0.1

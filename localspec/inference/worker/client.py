@@ -11,6 +11,7 @@ import pickle
 import re
 import subprocess
 import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
@@ -24,6 +25,7 @@ from localspec.child_process import exit_words, printed_before, start_python
 from localspec.errors import Cancelled, EngineDied, EngineError, LocalSpecError
 from localspec.inference.interface import TunableModels
 from localspec.inference.worker.wire import (
+    ASIDES,
     Call,
     Cancel,
     Event,
@@ -42,8 +44,10 @@ _Arguments = ParamSpec("_Arguments")
 _Value = TypeVar("_Value")
 
 _ASK_S = 0.05  # how often `on_progress` is asked whether to go on
-_POLITE_S = 1.0
+_POLITE_S = 1.0  # for a process that is to end, before it is made to
 _FIRM_S = 0.5
+_ASIDE_S = 3.0  # for what is answered at once
+_LEAVING_S = 2.0  # for a call that is not wanted any more
 _DEATH_S = 1.0  # from the end of a pipe to the end of its process
 _CODE = "from localspec.inference.worker.child import main; main()"
 _LINES_KEPT = 100
@@ -57,8 +61,11 @@ def _remote(
 
     @wraps(method)
     def call(self: Worker, /, *arguments: _Arguments.args, **options: _Arguments.kwargs) -> _Value:
+        limit_s = _ASIDE_S if method.__name__ in ASIDES else None
         with closing(self._process.call(method.__name__, *arguments, **options)) as pending:
-            return cast(_Value, _watched(pending, None))
+            if (reply := pending.next(limit_s)) is None:
+                raise EngineError("the engine does not answer")
+            return cast(_Value, cast(Result, reply).value)
 
     return call
 
@@ -107,7 +114,7 @@ class Worker(AbstractContextManager["Worker"]):
         return self._process.pid
 
     def generate(self, request: GenerationRequest) -> Generator[GenerationEvent]:
-        """Yield the answer as it is written; closing the iterator stops it and waits for the end."""
+        """Yield the answer as it is written; closing the iterator stops it and waits a moment for the end."""
         with closing(self._process.call("generate", request)) as pending:
             while isinstance(reply := pending.next(), Event):
                 yield cast(GenerationEvent, reply.event)
@@ -149,6 +156,7 @@ class Pending:
         self.number = number
         self._process = process
         self._ended = False
+        self.can_cancel = False  # once it was sent, and as long as it was not cancelled
         self.replies: SimpleQueue[Reply] = SimpleQueue()
 
     def next(self, timeout_s: float | None = None) -> Event | Result | None:
@@ -162,15 +170,24 @@ class Pending:
             raise reply.error
         return reply
 
+    def cancel(self) -> None:
+        """Tell the process that nobody wants it any more."""
+        if self.can_cancel:
+            self.can_cancel = False
+            self._process.send(Cancel(self.number))
+
     def close(self) -> None:
-        """Stop the call if it goes on, and wait until it has stopped."""
+        """Stop the call if it goes on, and wait until it has stopped, but not for ever."""
         try:
             if not self._ended:
-                self._process.send(Cancel(self.number))
+                self.cancel()
+            ends = time.monotonic() + _LEAVING_S
             # a lost iterator may be collected in the very thread that would bring the end of its call
             while not self._ended and threading.current_thread() is not self._process.reader:
+                if (left_s := ends - time.monotonic()) <= 0:
+                    break  # what it asks for next has to wait there
                 with suppress(LocalSpecError):
-                    self.next()
+                    self.next(left_s)
         finally:
             self._process.forget(self.number)
 
@@ -187,12 +204,13 @@ class EngineProcess:
         self._requests, self._replies = process.stdin, process.stdout
         self._output = Output(process.stderr, on_log)
         self._numbers = itertools.count(1)
-        # reentrant, because the collection of a lost iterator may close its call at any point, also in here
-        self._writing = threading.RLock()
+        self._frames: SimpleQueue[bytes | None] = SimpleQueue()
         self._pending: dict[int, Pending] = {}
         self._end: EngineError | None = None
         self.reader = threading.Thread(target=self._read, name="localspec-replies", daemon=True)
+        self._writer = threading.Thread(target=self._write, name="localspec-requests", daemon=True)
         self.reader.start()
+        self._writer.start()
 
     def call(self, method: str, *arguments: object, **options: object) -> Pending:
         """Begin a call; raise `EngineDied` if there is nobody to answer it."""
@@ -204,51 +222,37 @@ class EngineProcess:
             self.forget(number)
             raise type(self._end)(*self._end.args)
         self.send(Call(number, method, arguments, options))
+        pending.can_cancel = True
         return pending
 
     def send(self, request: Request) -> None:
-        """Tell the child something; that it hears no more is found out by the reader."""
-        if self._requests.closed:  # an iterator may outlive the interpreter's ability to pickle
-            return
-        frame = pickle.dumps(request, pickle.HIGHEST_PROTOCOL)
-        with self._writing, suppress(OSError, ValueError):
-            self._requests.write(frame)
-            self._requests.flush()
+        """Tell the child something without waiting for it to listen; the reader finds out that it is gone."""
+        if self._end is None:  # an iterator may outlive the interpreter's ability to pickle
+            self._frames.put(pickle.dumps(request, pickle.HIGHEST_PROTOCOL))
 
     def cancel(self) -> None:
         """Stop every call that takes time."""
-        for number in list(self._pending):
-            self.send(Cancel(number))
+        for pending in list(self._pending.values()):
+            pending.cancel()
 
     def forget(self, number: int) -> None:
         """Drop what still comes for a call."""
         self._pending.pop(number, None)
 
     def close(self) -> None:
-        """End the process: by the end of its requests, then by request of the system, then by force."""
+        """End the process: by the end of its requests, or by force. Calls under way raise `EngineDied`."""
         if self._end is None:
             self._end = EngineError("the models are closed")
-        self._hang_up()
-        for insist, patience_s in ((self._process.terminate, _POLITE_S), (self._process.kill, _FIRM_S)):
-            if self._ends_within(patience_s):
-                break
-            insist()
-        self._ends_within(_DEATH_S)
+        self._frames.put(None)
+        if not self._ends_within(_POLITE_S):
+            self._process.kill()
+            self._ends_within(_DEATH_S)
         self._release()
 
     def kill(self) -> None:
         """End the process at once."""
         self._process.kill()
         self.close()
-
-    def _hang_up(self) -> None:
-        """Close the pipe of requests, unless the child does not even read the last of them."""
-        if self._writing.acquire(timeout=_FIRM_S):
-            try:
-                with suppress(OSError):
-                    self._requests.close()
-            finally:
-                self._writing.release()
 
     def _ends_within(self, seconds: float) -> bool:
         try:
@@ -262,7 +266,14 @@ class EngineProcess:
         for thread, stream in ((self.reader, self._replies), (self._output.reader, self._output.stream)):
             if _joined(thread):
                 stream.close()
+        _joined(self._writer)
         _joined(self._output.relay)
+
+    def _write(self) -> None:
+        with suppress(OSError), self._requests:
+            while (frame := self._frames.get()) is not None:
+                self._requests.write(frame)
+                self._requests.flush()
 
     def _read(self) -> None:
         try:
@@ -286,10 +297,11 @@ class EngineProcess:
             self._process.kill()  # it cannot answer any more
             self._ends_within(_DEATH_S)
         self._output.reader.join(_FIRM_S)
+        died = EngineDied("the engine was ended")
         if self._end is None:
-            self._end = EngineDied(explain(self._process.returncode or 0, self._output.last_lines))
+            self._end = died = EngineDied(explain(self._process.returncode or 0, self._output.last_lines))
         for pending in list(self._pending.values()):
-            pending.replies.put(Failure(pending.number, type(self._end)(*self._end.args)))
+            pending.replies.put(Failure(pending.number, EngineDied(*died.args)))
         self._output.end()
 
 

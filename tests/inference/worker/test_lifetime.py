@@ -12,10 +12,19 @@ from pathlib import Path
 import psutil
 import pytest
 
-from localspec.inference.worker import Worker
-from localspec.types import ModelOptions
+from localspec.errors import EngineDied, EngineError
+from localspec.inference.worker import Worker, client
+from localspec.types import Message, ModelOptions
 from tests.inference.worker.conftest import Open
-from tests.inference.worker.processes import ENDLESS, ROOT, children, ends, run_script, start_script
+from tests.inference.worker.processes import (
+    ENDLESS,
+    PATIENCE_S,
+    ROOT,
+    children,
+    ends,
+    run_script,
+    start_script,
+)
 from tests.llama import tiny
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="processes are watched by pidfd")
@@ -109,4 +118,24 @@ def test_a_process_that_does_not_listen_is_ended_by_force(open_worker: Open) -> 
     next(events)
     os.kill(worker.pid, signal.SIGSTOP)
     worker.close()
+    assert ends(worker.pid)
+
+
+def test_a_process_that_does_not_listen_holds_nobody_up(
+    open_worker: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "_ASIDE_S", 0.1)
+    monkeypatch.setattr(client, "_LEAVING_S", 0.1)
+    worker = open_worker()
+    events = worker.generate(ENDLESS)
+    next(events)
+    os.kill(worker.pid, signal.SIGSTOP)
+    with pytest.raises(EngineError, match="does not answer"):
+        worker.count_tokens((Message("user", "more than a pipe holds " * 2**16),))
+    worker.cancel()
+    events.close()
+    under_way = worker._process.call("choose_settings")
+    worker.close()
+    with pytest.raises(EngineDied, match="the engine was ended"):
+        under_way.next(PATIENCE_S)
     assert ends(worker.pid)

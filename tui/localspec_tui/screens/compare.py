@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import ClassVar
 
@@ -17,6 +18,7 @@ from textual.widgets import Static, Tab, Tabs
 from localspec.chat.answering import AnswerEvent, LiveAnswer
 from localspec.chat.live_stats import ComparedAnswer, figures, mode_name, plain_rate, verdict
 from localspec.types import Mode
+from localspec_tui.screens.chat.answering import STUCK, STUCK_S
 from localspec_tui.widgets.markdown.blocks import clean
 
 TICKS_PER_S = 12
@@ -118,14 +120,20 @@ class CompareScreen(ModalScreen[int | None]):
     ]
 
     def __init__(
-        self, modes: Sequence[Mode], run: Callable[[Mode], Iterator[AnswerEvent]], cancel: Callable[[], None]
+        self,
+        modes: Sequence[Mode],
+        run: Callable[[Mode], Iterator[AnswerEvent]],
+        cancel: Callable[[], None],
+        end_engine: Callable[[], None],
     ) -> None:
+        """Compare; `end_engine` is for one that does not react to `cancel`, and may take a second."""
         super().__init__()
         self._modes = tuple(modes)
         self._answer = run
         self._cancel_answer = cancel
+        self._end_engine = end_engine
         self._columns = tuple(AnswerColumn(mode, self._leave) for mode in self._modes)
-        self._stopping = False
+        self._stopped_s: float | None = None
         self._at = 0  # the mode that runs
         self._busy = True
         self._chosen = False  # whether the reader picked a column himself
@@ -154,14 +162,14 @@ class CompareScreen(ModalScreen[int | None]):
 
     async def _answer_all(self) -> None:
         for index, column in enumerate(self._columns):
-            if self._stopping:
+            if self._stopped_s is not None:
                 break
             self._at = index
             await asyncio.to_thread(self._answer_in, column)
         self._look()
         self._busy = False
         self._tell()
-        if self._stopping:
+        if self._stopped_s is not None:
             self.dismiss(self._kept)
 
     def _answer_in(self, column: AnswerColumn) -> None:
@@ -169,7 +177,7 @@ class CompareScreen(ModalScreen[int | None]):
         try:
             for event in self._answer(column.mode):
                 column.live.take(event)
-                if self._stopping:  # asked before this answer was under way
+                if self._stopped_s is not None:  # asked before this answer was under way
                     self._cancel_answer()
         except Exception as error:  # noqa: BLE001 - the column tells it
             column.live.take(error)
@@ -195,8 +203,8 @@ class CompareScreen(ModalScreen[int | None]):
     def _tell(self) -> None:
         if not self._busy:
             text = "One run of each mode, in turn.  Enter keeps the chosen answer, Esc closes"
-        elif self._stopping:
-            text = "Stopping; what came is kept"
+        elif self._stopped_s is not None:
+            text = STUCK if self._is_stuck else "Stopping; what came is kept"
         else:
             name = mode_name(self._modes[self._at])
             text = (
@@ -232,11 +240,17 @@ class CompareScreen(ModalScreen[int | None]):
         self._kept = kept
         if not self._busy:
             self.dismiss(kept)
+        elif self._is_stuck:
+            self.run_worker(self._end_engine, thread=True, group="end", exclusive=True)
         else:
             self._stop()
             self._tell()
 
+    @property
+    def _is_stuck(self) -> bool:
+        return self._stopped_s is not None and time.monotonic() - self._stopped_s >= STUCK_S
+
     def _stop(self) -> None:
-        if not self._stopping:
-            self._stopping = True
+        if self._stopped_s is None:
+            self._stopped_s = time.monotonic()
             self._cancel_answer()

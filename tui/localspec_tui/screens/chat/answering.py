@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -10,6 +11,9 @@ from textual.message import Message
 from localspec.chat.answering import AnswerEvent, LiveAnswer
 from localspec.chat.loading import ModelLoader
 from localspec.inference.interface import OpenModels
+
+STUCK_S = 2.0  # without a sign of stopping: the engine hears nothing any more
+STUCK = "the engine does not react; Esc again ends it, and opens the models anew"
 
 Job = Callable[[OpenModels], Iterator[AnswerEvent]]
 
@@ -28,8 +32,8 @@ class Answering:
     def __init__(self, loader: ModelLoader, job: Job) -> None:
         self._loader = loader
         self._job = job
-        self._models: OpenModels | None = None
-        self._stopping = False
+        self._stopped_s: float | None = None
+        self.models: OpenModels | None = None
         self.live = LiveAnswer()
         self.saved = False  # what is still measured after the answer may be interrupted for the next prompt
 
@@ -38,21 +42,25 @@ class Answering:
         error: BaseException | None = None
         try:
             self._loader.start()  # again, if it was stopped or failed
-            self._models = models = self._loader.models(wait=True)
+            self.models = models = self._loader.models(wait=True)
             for event in self._job(models):
                 self.live.take(event)
-                if self._stopping:  # asked while the models were not yet at work
+                if self._stopped_s is not None:  # asked while the models were not yet at work
                     models.cancel()
         except BaseException as failure:  # noqa: BLE001 - the screen tells it
             error = failure
         finally:
-            self._models = None
             post(AnswerEnded(self, error))
+
+    @property
+    def is_stuck(self) -> bool:
+        """Tell whether it was to stop a while ago."""
+        return self._stopped_s is not None and time.monotonic() - self._stopped_s >= STUCK_S
 
     def stop(self) -> None:
         """End the answer, or the loading that it waits for."""
-        self._stopping = True
-        if (models := self._models) is not None:  # the thread may end at any moment
-            models.cancel()
+        self._stopped_s = self._stopped_s or time.monotonic()
+        if self.models is not None:
+            self.models.cancel()
         else:
             self._loader.cancel()

@@ -32,9 +32,10 @@ from localspec.chat.messages import AnswerRecord, Role, StoredMessage
 from localspec.chat.prompting import exchanges
 from localspec.chat.session import ChatSession
 from localspec.errors import Cancelled, ContextFullError, EngineDied, LocalSpecError, StoreError, UserError
+from localspec.inference.interface import OpenModels
 from localspec.inference.worker import LogLine
 from localspec.types import Message, Mode
-from localspec_tui.screens.chat.answering import AnswerEnded, Answering, Job
+from localspec_tui.screens.chat.answering import STUCK, AnswerEnded, Answering, Job
 from localspec_tui.screens.chat.status import ChatStatus
 from localspec_tui.screens.compare import CompareScreen
 from localspec_tui.screens.dialogs import EditScreen, MakeRoomScreen, NoteScreen
@@ -54,6 +55,7 @@ from localspec_tui.widgets.welcome import Welcome
 
 TICKS_PER_S = 12
 REST_S = 0.4
+LEAVING_S = 0.8  # for an answer that is to stop; no key is heard meanwhile
 COMPARED: tuple[Mode, ...] = ("off", "sd", "ssd")
 Log = deque[LogLine]
 Answer = TypeVar("Answer")
@@ -110,7 +112,8 @@ class ChatPane(Vertical):
 
     def on_unmount(self) -> None:
         """End an answer under way; what was written so far is kept, and what was not sent."""
-        self.stop()
+        if self._answer is not None:
+            self._answer.stop()
         if self._session.queue or not self._is_kept:
             with suppress(StoreError):
                 self._session.store.set_draft(*self._unsent())
@@ -318,10 +321,24 @@ class ChatPane(Vertical):
         if self._ticks is not None:
             self._ticks.resume()
 
+    @property
+    def is_stuck(self) -> bool:
+        """Tell whether the models were to stop a while ago."""
+        return self._answer is not None and self._answer.is_stuck
+
     def stop(self) -> None:
-        """End an answer under way; what came is kept."""
-        if self._answer is not None:
+        """End an answer under way, with the engine if that does not react; what came is kept."""
+        if self.is_stuck:
+            self.run_worker(self.reload(), group="reload", exclusive=True)
+        elif self._answer is not None:
             self._answer.stop()
+
+    async def reload(self) -> None:
+        """End the engine, whether it reacts or not, and open the models anew."""
+        if (models := self._loader.ready) is not None:
+            await asyncio.to_thread(models.close)
+            self._loader.reopen(models)
+        self._loader.start()  # where none were open
 
     async def until_free(self) -> None:
         """Cut short what is still measured after an answer; raises `UserError` while one is written."""
@@ -336,7 +353,9 @@ class ChatPane(Vertical):
         """End an answer under way and wait until it is kept, because the chat is about to change."""
         if self._answer is not None and self._work is not None:
             self._answer.stop()
-            await self._work.wait()
+            done, _ = await asyncio.wait([asyncio.create_task(self._work.wait())], timeout=LEAVING_S)
+            if not done:
+                raise UserError("the answer under way has not stopped yet", "wait a moment")
             self._rest()
 
     def _rest(self) -> None:
@@ -363,6 +382,8 @@ class ChatPane(Vertical):
             self.composer.set_answering(False)
         self.timeline.add(update.rounds)
         self.status.tell(update)
+        if answer.is_stuck and self.status.said != STUCK:
+            self.status.say(STUCK)
 
     async def _show_started(self, message: StoredMessage) -> None:
         """Show where the answer is going to be written; one that failed at once is gone already."""
@@ -395,12 +416,12 @@ class ChatPane(Vertical):
         self.show_figures()
         self.post_message(ChatsChanged())
         if event.error is not None:
-            await self._explain(event.error)
+            await self._explain(event.error, event.answer.models)
         await self.status.look_at_memory()
         if event.error is None:
             await self._ask_queued()
 
-    async def _explain(self, error: BaseException) -> None:
+    async def _explain(self, error: BaseException, models: OpenModels | None) -> None:
         """Say what ended an answer before its end, and what can be done."""
         match error:
             case Cancelled():
@@ -411,7 +432,7 @@ class ChatPane(Vertical):
                     await self.status.attempt(self.make_room())
             case EngineDied():
                 self.status.say(f"{error}; what was written is kept")
-                self._loader.reopen()
+                self._loader.reopen(models)
             case _:
                 self.status.say(in_words(error))
 
@@ -535,7 +556,7 @@ class ChatPane(Vertical):
             await self.show()
 
         await self.until_free()
-        self.ask(CompareScreen(modes, run, models.cancel), keep)
+        self.ask(CompareScreen(modes, run, models.cancel, models.close), keep)
 
     async def make_room(self) -> None:
         """Let exchanges be chosen that the model no longer reads."""

@@ -223,6 +223,7 @@ class ChatScreen(Screen[int]):
             "theme": self._run_theme,
             "tune": self._run_tune,
             "setup": self._run_setup,
+            "reload": lambda _: pane.reload(),
             "exit": lambda _: self.app.exit(0),
         }
 
@@ -340,7 +341,7 @@ class ChatScreen(Screen[int]):
 
     def action_stop(self) -> None:
         """Stop the answer; if there is none, go back to the prompt."""
-        if self.pane.answering:
+        if self.pane.answering or self.pane.is_stuck:
             self.pane.stop()
         elif isinstance(self._loader.state, Loading):
             self._loader.cancel()
@@ -354,7 +355,7 @@ class ChatScreen(Screen[int]):
         selected = widget.selected_text if isinstance(widget, TextArea | Input) else self.get_selected_text()
         if selected:
             await self.pane.copy(selected, "the selection")
-        elif self.pane.answering:
+        elif self.pane.answering or self.pane.is_stuck:
             self.pane.stop()
         elif time.monotonic() - self._interrupted < QUIT_WITHIN_S:
             self.app.exit(0)
