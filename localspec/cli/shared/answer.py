@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 from collections.abc import Generator, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from localspec.chat.answering import AnswerEvent
     from localspec.inference.interface import OpenModels
 
+STUCK_S = 2.0  # without a sign of stopping: the engine hears nothing any more
 LONG_PROMPT = 512  # tokens; reading fewer is not worth a progress line
 _POLL_S = 0.1  # on Windows a waiting main thread hears Ctrl+C only between waits
 _RESET = "\x1b[0m"
@@ -32,7 +34,8 @@ LEGEND = ", ".join(f"{style}{word}{_RESET if style else ''}" for style, word in 
 def stream(models: OpenModels, answer: Iterator[AnswerEvent]) -> Generator[AnswerEvent]:
     """Yield the events of one answer; Ctrl+C ends it with `Finished("cancelled")`, not with an exception.
 
-    Close it when leaving early: that stops the computation and waits for it.
+    Only models that do not react to it are closed, at the next one, which raises KeyboardInterrupt.
+    Close it when leaving early: that stops the computation, and the models if they do not react.
     """
     events: SimpleQueue[AnswerEvent | BaseException | None] = SimpleQueue()
 
@@ -45,18 +48,24 @@ def stream(models: OpenModels, answer: Iterator[AnswerEvent]) -> Generator[Answe
             events.put(error)
 
     thread = threading.Thread(target=generate, name="localspec-generate", daemon=True)
-    ended, unwanted = False, threading.Event()
+    ended, is_stuck, stopped_s = False, False, 0.0
 
     def stop() -> None:
-        unwanted.set()
+        nonlocal stopped_s
+        if is_stuck:
+            raise KeyboardInterrupt
+        stopped_s = stopped_s or time.monotonic()
         models.cancel()
 
     with on_interrupt(stop):
         thread.start()
         try:
             while not ended:
-                if unwanted.is_set():
+                if stopped_s:
                     models.cancel()  # again and again: before their first step models hear nothing
+                    if not is_stuck and time.monotonic() - stopped_s >= STUCK_S:
+                        is_stuck = True
+                        say("note: the engine does not react; Ctrl+C again ends it")
                 try:
                     event = events.get(timeout=_POLL_S)
                 except Empty:
@@ -67,8 +76,9 @@ def stream(models: OpenModels, answer: Iterator[AnswerEvent]) -> Generator[Answe
                 if event is not None:
                     yield event
         finally:
+            ends = time.monotonic() + STUCK_S
             while not ended and thread.is_alive():
-                models.cancel()
+                (models.close if is_stuck or time.monotonic() >= ends else models.cancel)()
                 thread.join(_POLL_S)
             thread.join()
 
