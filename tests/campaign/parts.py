@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from tests.campaign.chats import chats
 from tests.campaign.engine_calls import engine_calls
 from tests.campaign.headers import headers, opened, shrunk
+from tests.campaign.kills import kills
 from tests.campaign.log import Part
 from tests.campaign.templates import templates
 from tests.campaign.turns import turns
@@ -23,11 +24,12 @@ class Sized:
 
 
 PARTS = {
-    "headers": Sized(headers, 100, 10_000, "edited model files are read in this process"),
-    "shrunk": Sized(shrunk, 100, 2_000, "the same, edits by Hypothesis"),
-    "opened": Sized(opened, 4, 400, "edited model files are opened by the engine"),
-    "templates": Sized(templates, 100, 5_000, "chat templates are rendered"),
+    "headers": Sized(headers, 60, 10_000, "edited model files are read in this process"),
+    "shrunk": Sized(shrunk, 40, 2_000, "the same, edits by Hypothesis"),
+    "opened": Sized(opened, 3, 400, "edited model files are opened by the engine"),
+    "templates": Sized(templates, 40, 5_000, "chat templates are rendered"),
     "chats": Sized(chats, 3, 100, "two programs at one file of chats, beside a plain model of it"),
     "engine_calls": Sized(engine_calls, 3, 150, "calls, cancels, ends and deaths of the engine"),
-    "turns": Sized(turns, 60, 5_000, "turns with edits, cancels, kills and other models"),
+    "kills": Sized(kills, 4, 200, "kills of answers, of the screen, the tuner, downloads and migrations"),
+    "turns": Sized(turns, 40, 5_000, "turns with edits, cancels, kills and other models"),
 }
