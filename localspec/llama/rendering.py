@@ -47,6 +47,7 @@ class Renderer:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
+        self._end: Callable[[], object] = lambda: None
         self._greeted = False
 
     def start(self) -> None:
@@ -77,6 +78,7 @@ class Renderer:
 
     def _started(self) -> subprocess.Popen[bytes]:
         if self._process is None or self._process.poll() is not None:
+            self._end()
             self._process = start_python(_CODE, subprocess.DEVNULL, "the chat template's process")
             self._end = weakref.finalize(self, _end, self._process)  # also when the program ends
             self._greeted = False
@@ -163,23 +165,23 @@ def main() -> None:
         while True:
             source, values, seconds, length = pickle.load(requests)
             faulthandler.dump_traceback_later(seconds + _GRACE_S, exit=True)  # whoever asked may have died
-            kind, text = _rendered(compiled, source, values, length)
+            kind, text = _rendered(compiled, source, values)
             raw = text.encode("utf-8", "replace")
+            if len(raw) > length:
+                what = f"writes {units.size(len(raw))} for a conversation far shorter"
+                kind, raw = _FAILURE, what.encode()
             faulthandler.cancel_dump_traceback_later()
             replies.write(_HEAD.pack(kind, len(raw)) + raw)
             replies.flush()
 
 
 def _rendered(
-    compiled: Callable[[str], Template], source: str, values: Mapping[str, object], length: int
+    compiled: Callable[[str], Template], source: str, values: Mapping[str, object]
 ) -> tuple[int, str]:
     from jinja2 import TemplateError
 
     try:
-        text = compiled(source).render(values)
-        if len(text) <= length:
-            return _TEXT, text
-        return _FAILURE, f"writes {len(text):,} characters for a conversation far shorter"
+        return _TEXT, compiled(source).render(values)
     except TemplateError as error:
         return _REFUSAL, _in_a_line(error)
     except Exception as error:  # noqa: BLE001 - whatever else foreign code raises
@@ -187,7 +189,8 @@ def _rendered(
 
 
 def _in_a_line(error: Exception) -> str:
-    return " ".join(str(error)[:_LONGEST_COMPLAINT].split())
+    words = str(error)[:_LONGEST_COMPLAINT]
+    return " ".join("".join(each if each.isprintable() else " " for each in words).split())
 
 
 def _environment() -> Environment:
