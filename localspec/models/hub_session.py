@@ -8,14 +8,11 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 from localspec.errors import UserError
-
-if TYPE_CHECKING:
-    from huggingface_hub.errors import HfHubHTTPError
 
 USUAL_ENDPOINT = "https://huggingface.co"
 _MOST_RETRIES = 99
@@ -72,16 +69,21 @@ def headers() -> dict[str, str]:
     return {str(name): str(value) for name, value in made.items()} | {"Accept-Encoding": "identity"}
 
 
+class RefusedError(Exception):
+    """The hub refuses, with a status and perhaps a word for why; what else it says stays unread."""
+
+    def __init__(self, status: int, code: str) -> None:
+        super().__init__(status, code)
+        self.status, self.code = status, code
+
+
 @contextmanager
 def answer(url: str, timeout_s: float, wanted: Mapping[str, str] | None = None) -> Iterator[Any]:
     """Ask the hub with more headers, and give its answer, which is still to be read."""
-    from huggingface_hub.utils import hf_raise_for_status  # type: ignore[attr-defined]
-
     told = headers() | dict(wanted or {})
     with session().stream("GET", url, headers=told, timeout=timeout_s, follow_redirects=True) as response:
         if response.status_code >= 400:
-            response.read()
-        hf_raise_for_status(response)
+            raise RefusedError(response.status_code, response.headers.get("X-Error-Code", ""))
         if response.status_code not in (200, 206):
             raise unlike_the_hub(f"it says HTTP {response.status_code}")
         if response.headers.get("Content-Type", "").startswith("text/html"):
@@ -106,7 +108,7 @@ def plain_errors(what: str, place: Path | None = None) -> Iterator[None]:
     `what` was asked for; `place` is where it is written to.
     """
     quieten()
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
+    from huggingface_hub.errors import HFValidationError, OfflineModeIsEnabled
 
     if is_offline():
         raise _offline(what)
@@ -116,7 +118,7 @@ def plain_errors(what: str, place: Path | None = None) -> Iterator[None]:
         raise _offline(what) from None
     except HFValidationError as error:
         raise UserError(f"the hub knows no such name as {what}: {error}", "write it as USER/REPO") from None
-    except HfHubHTTPError as error:
+    except RefusedError as error:
         raise _refused(what, error) from error
     except UnicodeEncodeError:
         raise UserError("the token holds a character that no token has", _TOKEN_HINT) from None
@@ -130,11 +132,9 @@ def plain_errors(what: str, place: Path | None = None) -> Iterator[None]:
 
 def retries(error: Exception) -> int:
     """Return how often to try again: seldom where a server ends its answer early, never where it is odd."""
-    from huggingface_hub.errors import HfHubHTTPError
-
     kinds, text = _kinds(error), str(error)
-    if isinstance(error, HfHubHTTPError):
-        return _MOST_RETRIES if error.response.status_code in (408, 429, 500, 502, 503, 504) else 0
+    if isinstance(error, RefusedError):
+        return _MOST_RETRIES if error.status in (408, 429, 500, 502, 503, 504) else 0
     if kinds & {"TimeoutException", "NetworkError", "ProxyError"}:
         return _MOST_RETRIES
     return 2 if "ProtocolError" in kinds and ("closed" in text or "disconnected" in text) else 0
@@ -233,32 +233,27 @@ def _offline(what: str) -> UserError:
     )
 
 
-def _refused(what: str, error: HfHubHTTPError) -> UserError:
-    from huggingface_hub.errors import EntryNotFoundError, GatedRepoError, RevisionNotFoundError
-
-    status, host = error.response.status_code, _endpoint_host()
+def _refused(what: str, error: RefusedError) -> UserError:
+    status, host = error.status, _endpoint_host()
     has_token = bool(headers().get("authorization"))
-    if isinstance(error, GatedRepoError) or (status == 403 and not has_token):
+    if error.code == "GatedRepo" or (status == 403 and not has_token):
         then = "with the account of your HF_TOKEN" if has_token else f"then {_TOKEN_HINT}"
         return UserError(
             f"{what} is gated: its owner wants you to accept terms first", f"open its page on {host}, {then}"
         )
-    if isinstance(error, RevisionNotFoundError):
+    if error.code == "RevisionNotFound":
         return UserError(f"{what} does not exist in this revision", "leave out what follows the @")
-    if isinstance(error, EntryNotFoundError):
+    if error.code == "EntryNotFound":
         return UserError(f"{what} is no longer there", "pull the repository again without naming a file")
-    return _refused_by_status(what, error, host, has_token=has_token)
-
-
-def _refused_by_status(what: str, error: HfHubHTTPError, host: str, *, has_token: bool) -> UserError:
-    from huggingface_hub.errors import RepositoryNotFoundError
-
-    status = error.response.status_code
-    if isinstance(error, RepositoryNotFoundError) or status == 404:
+    if error.code == "RepoNotFound" or status == 404 or (status == 401 and not has_token):
         return UserError(
             f"{host} has no public repository {what}",
             "check the spelling" + ("" if has_token else f"; for a private or gated one, {_TOKEN_HINT}"),
         )
+    return _refused_by_status(what, status, host)
+
+
+def _refused_by_status(what: str, status: int, host: str) -> UserError:
     if status in (401, 403):
         return UserError(f"{host} refuses access to {what} with this token (HTTP {status})", _TOKEN_HINT)
     if status == 429:

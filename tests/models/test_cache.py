@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import os
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -67,6 +68,25 @@ def test_lm_studio_says_where_its_models_are(tmp_path: Path) -> None:
     assert paths("lmstudio") == [Path("/big/disk"), tmp_path / "models", usual[1]]
     (tmp_path / "settings.json").write_text("{broken")
     assert paths("lmstudio") == [tmp_path / "models", usual[1]]
+
+
+@pytest.mark.parametrize(
+    "text", ["[" * 200_000, '{"downloadsFolder": ["a"]}', '{"downloadsFolder": 1e400}', "\0"]
+)
+def test_settings_of_lm_studio_may_hold_anything(text: str) -> None:
+    folder = Path.home() / ".lmstudio"
+    folder.mkdir()
+    (folder / "settings.json").write_text(text)
+    assert paths("lmstudio")[0] == folder / "models"
+
+
+def test_pipes_in_place_of_other_programs_notes_are_not_waited_for(tmp_path: Path) -> None:
+    (Path.home() / ".lmstudio" / "models").mkdir(parents=True)
+    (tmp_path / "refs").mkdir()
+    for pipe in (".lmstudio-home-pointer", ".lmstudio/settings.json", tmp_path / "refs" / "main"):
+        os.mkfifo(Path.home() / pipe)
+    assert paths("lmstudio")[0] == Path.home() / ".lmstudio" / "models"
+    assert current_commit(tmp_path) is None
 
 
 class Installed:

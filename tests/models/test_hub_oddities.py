@@ -117,3 +117,24 @@ def test_a_server_that_begins_anew_and_breaks_anywhere_is_given_up(hub: Hub) -> 
     hub.no_ranges, hub.cut_after = True, [200, 300, 250, 290] * 20
     assert "ends its answers early: " in refusal()
     assert len(hub.downloads) < 10
+
+
+@pytest.mark.parametrize(
+    "body", [b'{"error": "\xf3"}', b"[" * 200_000, b"{}"], ids=lambda body: repr(body[:9])
+)
+@pytest.mark.parametrize(
+    ("status", "code", "words"),
+    [
+        (404, b"RepoNotFound", "has no public repository"),
+        (403, b"GatedRepo", "is gated"),
+        (404, b"EntryNotFound", "is no longer there"),
+        (400, b"", "refuses someone/tiny-GGUF (HTTP 400)"),
+        (500, b"", "is in trouble (HTTP 500)"),
+    ],
+)
+def test_what_a_refusal_says_besides_is_not_read(
+    hub: Hub, status: int, code: bytes, words: str, body: bytes
+) -> None:
+    head = b"HTTP/1.1 %d No\r\nX-Error-Code: %s\r\nContent-Length: %d\r\n" % (status, code, len(body) + 10**9)
+    hub.raw["/api/"] = head + CLOSE + b"\r\n" + body
+    assert words in refusal()
