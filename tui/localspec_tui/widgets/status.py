@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from time import monotonic
 from typing import Literal
 
 from rich.cells import cell_len
@@ -26,6 +27,7 @@ SPARE = 8  # ranks from here take what the others leave, a reason in full includ
 LAST = 99
 ASKED_FOR = "asked for"  # goes without saying
 SHORTEST_NOTE = 20  # columns of a reason that are worth showing
+READING_S, CHARACTERS_PER_S = 4.0, 25  # to notice that something is said, and to read it
 
 Side = Literal["left", "right"]
 
@@ -225,6 +227,8 @@ class StatusLine(Widget):
         self._meter: Part | None = None
         self._memory: tuple[Part, ...] = ()
         self.said = ""  # at present
+        self._read_at = 0.0  # when a person will have read it
+        self._is_error = False
         self._loading: float | None = None
 
     def show(self, figures: Figures) -> None:
@@ -247,10 +251,27 @@ class StatusLine(Widget):
         self._memory = memory_parts(memory)
         self.refresh()
 
-    def say(self, text: str) -> None:
+    def say(self, text: str, *, is_error: bool = False) -> None:
         """Say something in place of the figures until it is replaced; an empty text clears it."""
-        self.said = text
+        self.said, self._is_error = text, is_error
+        self._read_at = monotonic() + (READING_S + len(text) / CHARACTERS_PER_S if text else 0)
         self._fit()
+
+    @property
+    def is_read(self) -> bool:
+        """Tell whether what is said has stood there for long enough."""
+        return monotonic() >= self._read_at
+
+    def mention(self, text: str) -> None:
+        """Say what is soon replaced, or nothing, where that takes nothing from whoever still reads."""
+        if self.is_read:
+            self.said, self._is_error = text, False
+            self._fit()
+
+    def forgive(self) -> None:
+        """Clear what went wrong before: something has succeeded."""
+        if self._is_error:
+            self.say("")
 
     def show_loading(self, fraction: float | None) -> None:
         """Show how far the models are loaded, None when they are or will not be."""

@@ -177,17 +177,23 @@ class ChatPane(Vertical):
         async with self._changing:
             await self._leave()
             self.workers.cancel_group(self, "draft")
-            await asyncio.to_thread(self._session.store.set_draft, *self._unsent())
+            before, unsent = self.composer.text, self._unsent()
+            await asyncio.to_thread(self._session.store.set_draft, *unsent)
             await asyncio.to_thread(open_another)
         self._session.queue.clear()
         self.composer.set_queue(self._session.queue)
         self.status.say("")
-        await self.begin_anew(at)
+        await self.begin_anew(at, before)
 
-    async def begin_anew(self, at: int | None = None) -> None:
-        """Show a chat that was just opened, and go on with what was being written there."""
+    async def begin_anew(self, at: int | None = None, before: str = "") -> None:
+        """Show a chat that was just opened, and go on with what was being written there.
+
+        What was typed meanwhile, behind the text of the chat before, is meant for this one.
+        """
         await self.show(at)
-        self.composer.text = self._session.chat.info.draft
+        typed = self.composer.text
+        meanwhile = typed.removeprefix(before) if typed.startswith(before) else ""
+        self.composer.text = self._session.chat.info.draft + meanwhile
         self.composer.focus()
 
     async def delete(self) -> None:
@@ -215,7 +221,7 @@ class ChatPane(Vertical):
             else:
                 self.composer.text = event.text
             self._refused, self._said = event.text, in_words(error)
-            self.status.say(self._said)
+            self.status.say(self._said, is_error=True)
 
     async def _ask(self, text: str) -> None:
         """Ask the open chat something and start the answer."""
@@ -314,7 +320,8 @@ class ChatPane(Vertical):
     def _launch(self, job: Job) -> None:
         """Let the models work on the open chat."""
         self._answer = Answering(self._loader, job)
-        self.status.say("")
+        self.status.forgive()
+        self.status.mention("")
         self.composer.set_answering(True)
         run = partial(self._answer.run, self.post_message)
         self._work = self.run_worker(run, thread=True, group="answer", exit_on_error=False)
@@ -425,16 +432,16 @@ class ChatPane(Vertical):
         """Say what ended an answer before its end, and what can be done."""
         match error:
             case Cancelled():
-                self.status.say("stopped")
+                self.status.say("stopped", is_error=True)
             case ContextFullError():
                 self.status.say(in_words(error))
                 if any(message.role == "assistant" for message in self._session.chat.path):
                     await self.status.attempt(self.make_room())
             case EngineDied():
-                self.status.say(f"{error}; what was written is kept")
+                self.status.say(f"{error}; what was written is kept", is_error=True)
                 self._loader.reopen(models)
             case _:
-                self.status.say(in_words(error))
+                self.status.say(in_words(error), is_error=True)
 
     # --- messages ---
 
@@ -524,12 +531,8 @@ class ChatPane(Vertical):
     async def switch(self, message: StoredMessage, step: int) -> None:
         """Show another branch at a message."""
         self._must_be_idle()
-        place = self._session.chat.path.index(message)
-        stays = self.transcript.has_focus_within  # on the keys that walk on
         await asyncio.to_thread(self._session.chat.switch, message.id, step)
         await self.show()
-        if stays:
-            self.transcript.focus_at(place)
 
     async def compare(self, message: StoredMessage, modes: tuple[Mode, ...] = COMPARED) -> None:
         """Answer a question in several modes with one seed, side by side."""

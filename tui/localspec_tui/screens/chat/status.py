@@ -36,11 +36,13 @@ class ChatStatus(StatusLine):
         self._is_new = True
 
     async def attempt(self, action: Awaitable[None]) -> None:
-        """Wait for an action, and say what goes wrong."""
+        """Wait for an action, and say what goes wrong, as long as it does."""
         try:
             await action
         except LocalSpecError as error:
-            self.say(in_words(error))
+            self.say(in_words(error), is_error=True)
+        else:
+            self.forgive()
 
     # --- an answer under way ---
 
@@ -49,13 +51,14 @@ class ChatStatus(StatusLine):
         if update.started is not None:
             self._take_up()
         if update.progress is not None and update.progress.total:
-            self.say(f"reading the prompt: {update.progress.done:,} of {update.progress.total:,} tokens")
+            self.mention(f"reading the prompt: {update.progress.done:,} of {update.progress.total:,} tokens")
         for change in update.changes:
             self._live_stats.changed(change)
-            self.say(change.reason)
+            if self.is_read:
+                self.say(change.reason)
         if update.rounds:
             if update.progress is None:
-                self.say("")
+                self.mention("")
             self._live_stats.add(update.rounds)
             self._written += sum(mark.tokens for mark in update.rounds)
             self._show_use(self._prompt_tokens + self._written, estimated=True)
@@ -112,8 +115,10 @@ class ChatStatus(StatusLine):
     def _show_context(self) -> None:
         typed = round(self._typed / CHARACTERS_PER_TOKEN)
         line = self._show_use(self._held + typed, estimated=self._is_estimate or typed > 0)
-        if line is not None or (self._warned and self.said == self._warned):
-            self.say(line or "")
+        if self._warned and self.said == self._warned:
+            self.say("")
+        if line is not None:
+            self.mention(line)
         self._warned = line
 
     def _show_use(self, used: int, *, estimated: bool) -> str | None:

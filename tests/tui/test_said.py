@@ -1,0 +1,97 @@
+"""What the status line says stays until it can be read, also while an answer is written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from localspec_tui.widgets import status
+from tests.scripted import Gate, says
+from tests.tui.desktop import Desktop, desktop
+
+pytestmark = pytest.mark.asyncio
+
+
+class Clock:
+    """Time that passes when a test says so."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(status, "monotonic", clock)
+    return clock
+
+
+async def midway(desk: Desktop, gate: Gate) -> None:
+    await desk.enter("go")
+    await desk.until(gate.reached.is_set)
+    await desk.shows("one two")
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ("/foo\r", "there is no command `/foo`"),
+        ("@nofile.txt", "there is no file `nofile.txt`"),
+        (["ctrl+up", "e"], "an answer is being written; stop it first: Esc"),
+        (["ctrl+up", "r"], "an answer is being written; stop it first: Esc"),
+        (["f5"], "profile "),
+        (["f6"], "mode off, from the next answer on"),
+    ],
+)
+async def test_what_is_said_during_an_answer_can_be_read(
+    tmp_path: Path, clock: Clock, keys: str | list[str], said: str
+) -> None:
+    gates = [Gate() for _ in range(3)]
+    script = says("one two ", gates[0], "three four ", gates[1], "five six ", gates[2], "seven")
+    async with desktop(tmp_path, says("before"), script, size=(80, 24)) as desk:
+        await desk.answered("question")
+        await midway(desk, gates[0])
+        await desk.press(*("enter" if key == "\r" else key for key in keys))
+        await desk.shows(said)
+        gates[0].open()
+        await desk.shows("three four")
+        clock.now += 3.9
+        gates[1].open()
+        await desk.shows("five six")
+        assert said in desk.status()
+        clock.now += 60
+        gates[2].open()
+        await desk.until(lambda: not desk.chat.pane.working)
+        assert said not in desk.status()
+
+
+async def test_a_long_sentence_stays_longer(tmp_path: Path, clock: Clock) -> None:
+    async with desktop(tmp_path) as desk:
+        line = desk.chat.pane.status
+        line.say("word " * 50)
+        clock.now += 10
+        line.mention("")
+        assert "word" in line.said
+        clock.now += 10
+        line.mention("")
+        assert not line.said
+
+
+@pytest.mark.usefixtures("clock")
+async def test_an_error_goes_when_something_succeeds_and_what_was_chosen_stays(tmp_path: Path) -> None:
+    async with desktop(tmp_path, says("one"), says("two")) as desk:
+        await desk.press("ctrl+r")
+        await desk.shows("there is no question yet")
+        await desk.press("f3")
+        await desk.until(lambda: "there is no question" not in desk.status())
+        await desk.enter("/foo")
+        await desk.shows("there is no command")
+        await desk.answered("question")
+        assert "there is no command" not in desk.status()
+        await desk.press("f6")
+        await desk.answered("question")
+        assert "mode off, from the next answer on" in desk.status()
