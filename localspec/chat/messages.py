@@ -95,6 +95,7 @@ class ChatInfo:
     system: str | None = None
     leaf: int | None = None  # the last message of the branch that is shown
     draft: str = ""  # what was being written and not yet sent
+    deleted: float | None = None  # Unix time
 
 
 @dataclass(frozen=True, slots=True)

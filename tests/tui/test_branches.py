@@ -132,13 +132,11 @@ async def test_branches_are_walked_key_after_key(tmp_path: Path) -> None:
             await desk.press("ctrl+r")
             await desk.shows(f"{number}/{number}")
             await desk.until(lambda: not desk.chat.pane.working)
-        await desk.press("ctrl+up")
         for key, text in [("[", "two"), ("[", "one"), ("[", "one"), ("]", "two"), ("]", "three")]:
-            await desk.press(key)
+            await desk.press("ctrl+up", key)
             await settled(desk.pilot)
             assert desk.texts == ["count", text]
         assert desk.composer.text == ""
-        desk.composer.focus()
         await desk.enter("/branch previous")
         await desk.until(lambda: desk.texts == ["count", "two"])
         await desk.press("a")

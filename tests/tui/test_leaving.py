@@ -9,6 +9,7 @@ import pytest
 from localspec.errors import StoreError
 from localspec_tui.screens.dialogs import AskScreen
 from localspec_tui.screens.search import SearchScreen
+from localspec_tui.widgets.sidebar import ChangeAsked
 from tests.scripted import Gate, says
 from tests.tui.desktop import Desktop, desktop
 
@@ -98,9 +99,10 @@ async def test_deleting_another_chat_leaves_an_answer_under_way_whole(tmp_path: 
         await desk.enter("/new")
         await desk.until(lambda: desk.texts == [])
         await _midway(desk, gate)
-        await desk.chat.delete_chat(desk.store.chat(old))
+        desk.chat.post_message(ChangeAsked("delete", desk.store.chat(old)))
         await desk.until(lambda: isinstance(desk.app.screen, AskScreen))
-        await desk.press("n")
+        await desk.press("y")
+        await desk.until(desk.store.deleted)
         gate.open()
         await desk.until(second.reached.is_set)
         await desk.shows("the beginning the middle")

@@ -72,7 +72,7 @@ async def test_chat_can_be_deleted_while_something_is_measured_after_its_answer(
         await desk.until(lambda: not desk.chat.pane.answering)
         await desk.enter("/delete")
         await desk.until(lambda: isinstance(desk.app.screen, AskScreen))
-        await desk.press("n")
+        await desk.press("y")
         models.gate.open()
         await desk.until(lambda: not desk.chat.pane.working)
         await desk.answered("another")

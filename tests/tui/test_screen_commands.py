@@ -96,8 +96,9 @@ async def test_chat_is_renamed_pinned_deleted_and_brought_back(tmp_path: Path) -
         await desk.until(lambda: desk.chat.session.chat.info.pinned)
         await desk.enter("/delete")
         await desk.until(lambda: isinstance(desk.app.screen, AskScreen))
-        assert desk.store.chats() == ()
         await desk.press("y")
+        await desk.until(lambda: desk.store.chats() == ())
+        await desk.press("ctrl+z")
         await desk.until(lambda: desk.chat.session.chat.info.title == "Boats")
         assert [chat.title for chat in desk.store.chats()] == ["Boats"]
 

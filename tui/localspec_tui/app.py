@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from rich.console import RenderableType
+from textual import events
 from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.driver import Driver
 from textual.screen import Screen
 from textual.theme import Theme
+from textual.widgets import Input, TextArea
 
 from localspec.chat.commands import COMMANDS, Command
 from localspec.chat.loading import ModelLoader
@@ -97,6 +99,23 @@ class LocalSpecApp(App[int]):
             self.chat_screen.say(f"there is no theme `{self._wanted_theme}`; /theme lists them")
         if not self.is_headless:  # tests start many of these in one process
             collect_rarely()
+
+    async def on_event(self, event: events.Event) -> None:
+        """Take what is typed at the chat in its order.
+
+        Textual hands keys to the widget in focus first: by the time one has moved the focus, the next ones
+        would be on their way to the old place.
+        """
+        chat = self.chat_screen
+        is_typed = isinstance(event, events.Key | events.Paste) and not event.is_forwarded
+        if is_typed and self.screen is chat and not isinstance(self.focused, Input | TextArea):
+            if isinstance(event, events.Key):
+                for priority in (True, False):
+                    if await self._check_bindings(event.key, priority):
+                        return
+            if not isinstance(event, events.Key) or event.is_printable:
+                chat.pane.composer.focus()
+        await super().on_event(event)
 
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
         """Yield what the palette offers: every slash command, every profile, every mode."""

@@ -41,7 +41,7 @@ _LISTED = "deleted IS NULL AND EXISTS (SELECT 1 FROM messages WHERE chat = chats
 _DEAD = "state = 'writing' AND abs(written - ?) > ?"  # also of a clock that was set back
 _CHAT_COLUMNS = (
     "chats.id, title, chats.created, updated, pinned, "
-    "(SELECT count(*) FROM messages WHERE messages.chat = chats.id), profile, system, leaf, draft"
+    "(SELECT count(*) FROM messages WHERE messages.chat = chats.id), profile, system, leaf, draft, deleted"
 )
 # Relevance is rounded, so that of texts which fit about equally well the newest comes first.
 _TITLES = f"""
@@ -106,7 +106,7 @@ class Store:
 
     def deleted(self) -> tuple[ChatInfo, ...]:
         """Return the chats that can be brought back, the last one deleted first."""
-        return self._list("deleted IS NOT NULL ORDER BY deleted DESC, id DESC")
+        return self._list(f"deleted IS NOT NULL AND NOT ({_EMPTY}) ORDER BY deleted DESC, id DESC")
 
     def chat(self, chat_id: int) -> ChatInfo:
         """Return one chat; raises UserError if there is none, or it was deleted."""
@@ -365,16 +365,16 @@ def _read_messages(connection: sqlite3.Connection, where: str, number: int) -> t
 
 def _read_chat(connection: sqlite3.Connection, chat_id: int) -> ChatInfo:
     """Return a chat; raises UserError if there is none, or it was deleted."""
-    query = f"SELECT deleted, {_CHAT_COLUMNS} FROM chats WHERE id = ?"
+    query = f"SELECT {_CHAT_COLUMNS} FROM chats WHERE id = ?"
     row = connection.execute(query, (chat_id,)).fetchone()
     if row is None:
         raise _no_chat(chat_id)
-    deleted, *columns = row
-    if deleted is not None:
+    chat = _chat_of(row)
+    if chat.deleted is not None:
         raise UserError(
             f"chat {chat_id} was deleted", f"`localspec history restore {chat_id}` brings it back"
         )
-    return _chat_of(columns)
+    return chat
 
 
 def _no_chat(chat_id: int) -> UserError:

@@ -25,7 +25,7 @@ from localspec.chat.messages import ChatInfo
 
 Row: TypeAlias = ChatInfo | str
 """A chat, or the heading of a group; an empty heading is a gap."""
-Change = Literal["rename", "pin", "delete"]
+Change = Literal["rename", "pin", "delete", "restore"]
 _ACTIONS: tuple[tuple[Change, str], ...] = (("rename", "✎"), ("pin", "☆"), ("delete", "×"))
 _ACTIONS_WIDTH = 2 * len(_ACTIONS) + 1
 
@@ -39,6 +39,8 @@ def rows(chats: Sequence[ChatInfo], today: date) -> tuple[Row, ...]:
 
 
 def _group(chat: ChatInfo, today: date) -> str:
+    if chat.deleted is not None:
+        return "Bin, kept for 30 days"
     if chat.pinned:
         return "Pinned"
     day = local_date(chat.updated)
@@ -77,7 +79,7 @@ class ChatPicked(Message):
 
 @dataclass
 class ChangeAsked(Message):
-    """A chat is to get another title, to be pinned or no longer, or to be deleted."""
+    """A chat is to get another title, to be pinned or no longer, to go into the bin, or to come back."""
 
     change: Change
     chat: ChatInfo
@@ -99,8 +101,9 @@ class ChatList(ScrollView, can_focus=True):
         Binding("enter", "act('open')", "Open the chat", id="sidebar.open"),
         Binding("r", "act('rename')", "Rename the chat", id="sidebar.rename"),
         Binding("p", "act('pin')", "Pin the chat, or no longer", id="sidebar.pin"),
-        Binding("delete,d", "act('delete')", "Delete the chat", id="sidebar.delete"),
+        Binding("delete", "act('delete')", "Delete the chat", id="sidebar.delete"),
     ]
+    FOCUS_ON_CLICK = False  # what is typed after a click is a prompt
 
     cursor: reactive[int | None] = reactive(None)
     hovered: reactive[int | None] = reactive(None)
@@ -113,14 +116,14 @@ class ChatList(ScrollView, can_focus=True):
 
     def show(self, rows: Sequence[Row], current: int | None) -> None:
         """Show these rows; the cursor stays on its chat, else at its place, at first on the current chat."""
-        wanted = current if self.chat is None else self.chat.id
+        wanted = (current, False) if self.chat is None else _identity(self.chat)
         was_at = self.cursor or 0
         self._rows = tuple(rows)
         self._chats = chats = {row: item for row, item in enumerate(rows) if not isinstance(item, str)}
         self._current = current
         self.virtual_size = Size(0, len(rows))
         self.cursor = min(
-            chats, key=lambda row: (chats[row].id != wanted, abs(row - was_at), -row), default=None
+            chats, key=lambda row: (_identity(chats[row]) != wanted, abs(row - was_at), -row), default=None
         )
         self.hovered = None
         self.refresh()
@@ -148,13 +151,16 @@ class ChatList(ScrollView, can_focus=True):
         is_current = chat.id == self._current
         applies = {"current": is_current, "hover": row == self.hovered, "cursor": row == self.cursor}
         style = self.get_visual_style("chat", *(name for name, does in applies.items() if does))
-        if row == self.hovered:
+        if row == self.hovered and chat.deleted is not None:
+            right = " ↺ "
+        elif row == self.hovered:
             signs = " ".join(sign for _, sign in _ACTIONS)
             right = f" {signs.replace('☆', '★') if chat.pinned else signs} "
         else:
             right = f" {chat.messages} " if chat.messages else " "
         room = max(1, width - 2 - len(right))
         title = Content(chat.title or "New chat").truncate(room, ellipsis=True, pad=True)
+        title = title.stylize("dim") if chat.deleted is not None else title
         marker = "▌ " if is_current else "  "
         muted = "" if row in {self.hovered, self.cursor} else self.get_visual_style("chat", "muted")
         return Content.assemble(marker, title, (right, muted)), style
@@ -188,11 +194,18 @@ class ChatList(ScrollView, can_focus=True):
         if self._chats:
             self.cursor = list(self._chats)[place]
 
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Let a chat in the bin only be brought back."""
+        in_bin = self.chat is not None and self.chat.deleted is not None
+        return not (in_bin and action == "act" and parameters != ("open",))
+
     def action_act(self, action: Change | Literal["open"]) -> None:
         """Open the chat under the cursor, or change something about it."""
         if (chat := self.chat) is None or self.cursor is None:
             return
-        if action == "open":
+        if chat.deleted is not None:
+            self.post_message(ChangeAsked("restore", chat))
+        elif action == "open":
             self.post_message(ChatPicked(chat.id))
         elif action == "rename":
             row = self.cursor - self.scroll_offset.y
@@ -207,7 +220,10 @@ class ChatList(ScrollView, can_focus=True):
         row = self._row_at(event)
         self.hovered = row if row in self._chats else None
         action = self._action_at(event) if self.hovered is not None else None
-        self.tooltip = action.capitalize() if action else None
+        if self.hovered is not None and self._chats[row].deleted is not None:
+            self.tooltip = "Bring back"
+        else:
+            self.tooltip = action.capitalize() if action else None
 
     def on_leave(self) -> None:
         """Hide it again."""
@@ -226,6 +242,10 @@ class ChatList(ScrollView, can_focus=True):
     def _action_at(self, event: events.MouseEvent) -> Change | None:
         place = event.x - (self.scrollable_content_region.width - _ACTIONS_WIDTH)
         return _ACTIONS[min(place // 2, len(_ACTIONS) - 1)][0] if place >= 0 else None
+
+
+def _identity(chat: ChatInfo) -> tuple[int, bool]:
+    return chat.id, chat.deleted is not None
 
 
 class Sidebar(Widget):
@@ -265,10 +285,11 @@ class TitleInput(Input):
     def __init__(self) -> None:
         super().__init__(compact=True, select_on_focus=True)
         self._chat: ChatInfo | None = None
+        self._focused_before: Widget | None = None
 
     def edit(self, chat: ChatInfo, row: int, width: int) -> None:
         """Let the title of this chat be edited at a row of the sidebar, which is so wide."""
-        self._chat = chat
+        self._chat, self._focused_before = chat, self.screen.focused
         self.value = chat.title
         self.styles.offset = (2, row)
         self.styles.width = max(1, width - 2)
@@ -292,4 +313,4 @@ class TitleInput(Input):
 
     async def action_submit(self) -> None:
         """Keep the new title."""
-        self.screen.query_one(ChatList).focus()
+        self.screen.set_focus(self._focused_before)

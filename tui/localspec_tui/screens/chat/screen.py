@@ -17,6 +17,7 @@ from textual.app import ComposeResult, SuspendNotSupported
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
 from textual.screen import Screen
+from textual.widget import Widget
 from textual.widgets import Input, TextArea
 
 from localspec.app.options import DRAFT_MODES
@@ -32,7 +33,7 @@ from localspec.models.default_pair import introduction, name_of
 from localspec.storage.config import Config
 from localspec.storage.paths import write_atomically
 from localspec.types import Mode
-from localspec_tui.keys import collect
+from localspec_tui.keys import collect, key_of
 from localspec_tui.screens.chat.pane import COMPARED, ChatPane, ChatsChanged, Log
 from localspec_tui.screens.dialogs import AskScreen, EditScreen
 from localspec_tui.screens.help import HelpScreen
@@ -67,6 +68,7 @@ class ChatScreen(Screen[int]):
         Binding("f6", "next_mode", "Next decoding mode", id="chat.mode", priority=True),
         Binding("f8", "command('setup')", "Find models for this machine", id="chat.setup", priority=True),
         Binding("f7", "command('tune')", "Find the fastest settings", id="chat.tune", priority=True),
+        Binding("ctrl+z", "restore_last", "Bring a deleted chat back", id="chat.restore", priority=True),
         Binding("ctrl+up", "to_messages", "To the messages", id="chat.messages", priority=True),
         Binding("pageup", "page(-1)", "Scroll up", id="chat.page_up", show=False),
         Binding("pagedown", "page(1)", "Scroll down", id="chat.page_down", show=False),
@@ -86,6 +88,7 @@ class ChatScreen(Screen[int]):
         self._sidebar = Sidebar()
         self._wants_sidebar = config.sidebar
         self._interrupted = -QUIT_WITHIN_S
+        self._deleted: list[tuple[ChatInfo, bool]] = []  # here, and whether it was open
 
     def compose(self) -> ComposeResult:
         """Return the parts of the screen."""
@@ -106,6 +109,13 @@ class ChatScreen(Screen[int]):
         """Give the chats room only where there is some."""
         shown = self._wants_sidebar and event.size.width >= ROOM_FOR_SIDEBAR
         self._sidebar.set_class(not shown, "hidden")
+
+    def _reset_focus(self, widget: Widget, avoiding: list[Widget] | None = None) -> None:
+        """Give the focus that a widget loses to the prompt: the letters of its neighbours are commands."""
+        if self.focused is widget and not isinstance(widget, TextArea):
+            self.pane.composer.focus()
+        else:
+            super()._reset_focus(widget, avoiding)
 
     def say(self, text: str) -> None:
         """Say one line where the person looks."""
@@ -128,8 +138,9 @@ class ChatScreen(Screen[int]):
 
     @on(ChatsChanged)
     async def _list_chats(self) -> None:
+        store = self.session.store
         try:
-            chats = await asyncio.to_thread(self.session.store.chats)
+            chats = await asyncio.to_thread(lambda: (*store.chats(), *store.deleted()))
         except StoreError as error:
             self.say(in_words(error))
         else:
@@ -155,28 +166,39 @@ class ChatScreen(Screen[int]):
             case "pin":
                 await asyncio.to_thread(store.pin, chat.id, not chat.pinned)
             case "delete":
-                await self.delete_chat(chat)
+                await self._ask_to_delete(chat)
+                return
+            case "restore":
+                await self._restore(chat)
                 return
         await asyncio.to_thread(self.session.chat.reload)
         self.pane.show_figures()
         await self._list_chats()
 
-    async def delete_chat(self, chat: ChatInfo) -> None:
-        """Delete a chat, and offer to take that back."""
-        was_open = chat.id == self.session.chat.info.id
+    async def _ask_to_delete(self, chat: ChatInfo) -> None:
+        was_open, name = chat.id == self.session.chat.info.id, f"“{chat.title or 'New chat'}”"
         if was_open:
-            await self.pane.delete()
-        else:  # an answer may be under way
-            await asyncio.to_thread(self.session.store.delete, chat.id)
-            await self._list_chats()
+            await self.pane.until_free()
 
-        async def decide(undo: bool | None) -> None:
-            if undo:
-                await asyncio.to_thread(self.session.store.restore, chat.id)
-                await (self.open_chat(chat.id) if was_open else self._list_chats())
+        async def decide(sure: bool | None) -> None:
+            if not sure:
+                return
+            if was_open:
+                await self.pane.delete()
+            else:  # an answer may be under way
+                await asyncio.to_thread(self.session.store.delete, chat.id)
+                await self._list_chats()
+            self._deleted.append((chat, was_open))
+            self.say(f"{name} is in the bin; {key_of(self, 'chat.restore')} brings it back")
 
-        question = f"“{chat.title or 'New chat'}” was deleted."
-        self.pane.ask(AskScreen(question, yes="Undo", no="Fine"), decide)
+        question = f"Put {name} into the bin? It can be brought back for 30 days."
+        self.pane.ask(AskScreen(question, yes="Delete", no="Keep"), decide)
+
+    async def _restore(self, chat: ChatInfo, opens: bool = True) -> None:
+        await asyncio.to_thread(self.session.store.restore, chat.id)
+        self._deleted = [each for each in self._deleted if each[0].id != chat.id]
+        await (self.open_chat(chat.id) if opens else self._list_chats())
+        self.say(f"“{chat.title or 'New chat'}” is back")
 
     # --- slash commands ---
 
@@ -347,6 +369,7 @@ class ChatScreen(Screen[int]):
             self._loader.cancel()
             self.say("loading was stopped; the next prompt starts it again")
         else:
+            self.clear_selection()
             self.pane.composer.focus()
 
     async def action_interrupt(self) -> None:
@@ -383,6 +406,10 @@ class ChatScreen(Screen[int]):
         following = modes[(modes.index(now) + 1) % len(modes)] if now in modes else "auto"
         await self.run_command(Command("mode", following))
 
+    async def action_restore_last(self) -> None:
+        """Bring the chat back that was deleted last."""
+        await self.pane.status.attempt(self._restore(*self._deleted.pop()))
+
     def action_to_messages(self) -> None:
         """Give the focus to the last message."""
         self.pane.transcript.focus_last()
@@ -393,9 +420,11 @@ class ChatScreen(Screen[int]):
         transcript.scroll_relative(y=pages * max(1, transcript.size.height - 2), animate=False)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Leave the End key to a text that is being written."""
+        """Leave the End key, and undoing, to a text that is being written."""
         text = self.focused
-        if action == "follow" and isinstance(text, TextArea | Input):
+        if action == "restore_last" and not self._deleted:
+            return False
+        if action in {"follow", "restore_last"} and isinstance(text, TextArea | Input):
             return not (text.text if isinstance(text, TextArea) else text.value)
         return super().check_action(action, parameters)
 

@@ -234,8 +234,8 @@ class Composer(Widget):
         )
 
     def focus(self, scroll_visible: bool = True) -> Self:
-        """Put the cursor into the text."""
-        self._prompt.focus(scroll_visible)
+        """Put the cursor into the text, before the next key is looked at."""
+        self.screen.set_focus(self._prompt, scroll_visible)
         return self
 
     # -- typing and completing

@@ -26,7 +26,6 @@ from localspec_tui.widgets.transcript.message_body import Looks, MessageBody, Pr
 Action = Literal[
     "copy", "copy-code", "edit", "regenerate", "continue", "previous", "next", "timeline", "compare"
 ]
-Way = Literal["previous", "next", "first", "last"]
 _STATES: Final[dict[State, str]] = {
     "stopped": "stopped",
     "length": "stopped at the length limit",
@@ -43,6 +42,7 @@ _ACTIONS: Final[dict[Action, str]] = {
     "timeline": "timeline",
     "compare": "compare modes",
 }
+_OF_ANSWERS: Final = (("timeline",), ("compare",), ("continue",))
 _OF_USER: Final[frozenset[Action]] = frozenset({"copy", "edit"})
 
 
@@ -73,10 +73,6 @@ class MessageView(Vertical, can_focus=True):
     """A message as the reader sees it."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("j,down", "go('next')", "Next message", id="message.next", show=False),
-        Binding("k,up", "go('previous')", "Previous message", id="message.previous", show=False),
-        Binding("g", "go('first')", "First message", id="message.first", show=False),
-        Binding("G", "go('last')", "Last message", id="message.last", show=False),
         Binding("y", "act('copy')", "Copy", id="message.copy"),
         Binding("Y,b", "act('copy-code')", "Copy code", id="message.copy-code"),
         Binding("e", "act('edit')", "Edit", id="message.edit"),
@@ -90,13 +86,6 @@ class MessageView(Vertical, can_focus=True):
 
     # Textual makes a second layout whenever this changes; nothing here depends on it.
     virtual_size: Reactive[Size] = Reactive(Size(0, 0))
-
-    @dataclass
-    class Moved(Message):
-        """The reader goes on to another message."""
-
-        view: MessageView
-        way: Way
 
     def __init__(self, item: Shown, prepared: Prepared, looks: Looks) -> None:
         super().__init__()
@@ -132,15 +121,15 @@ class MessageView(Vertical, can_focus=True):
         if changed or item.spans:
             await self.body.finish(item)
 
-    def action_go(self, way: Way) -> None:
-        """Go on to another message."""
-        self.post_message(self.Moved(self, way))
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Leave the keys of answers alone where this is a question."""
+        return self.item.message.role == "assistant" or parameters[:1] not in _OF_ANSWERS
 
     def action_act(self, action: Action) -> None:
-        """Ask the screen to do something with this message."""
+        """Ask the screen to do something with this message; what is typed next is not meant for it."""
         message, text = self.item.message, ""
-        if message.role == "user" and action in {"timeline", "compare", "continue"}:
-            return
+        self.screen.set_focus(self, scroll_visible=False)  # a click need not have
+        self.blur()
         if action == "copy-code":
             codes = code_blocks(self.body.text)
             if not codes:

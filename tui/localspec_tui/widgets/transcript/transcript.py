@@ -6,10 +6,11 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import Final
+from typing import ClassVar, Final, Literal
 
 from textual import events
 from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.geometry import Region, Size
 from textual.layout import WidgetPlacement
@@ -107,6 +108,13 @@ class Transcript(VerticalScroll, can_focus=False):
     layout is made, before anything is drawn: nothing flickers, whatever is added, taken away or folded.
     """
 
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("j,down", "go('next')", "Next message", id="message.next", show=False),
+        Binding("k,up", "go('previous')", "Previous message", id="message.previous", show=False),
+        Binding("g", "go('first')", "First message", id="message.first", show=False),
+        Binding("G", "go('last')", "Last message", id="message.last", show=False),
+    ]
+
     # Textual makes a second layout whenever this changes; the scrollbar asks for its own.
     virtual_size: Reactive[Size] = Reactive(Size(0, 0))
 
@@ -202,9 +210,10 @@ class Transcript(VerticalScroll, can_focus=False):
             return
         view = self._views.get(self._items[index].message.id)
         if view is None:  # further away, or of a chat that is being opened
+            self.screen.set_focus(None)  # no other widget is meant by the keys typed meanwhile
             self.run_worker(self._go_to(index, focus=True), group="go", exclusive=True)
             return
-        view.focus(scroll_visible=False)
+        self.screen.set_focus(view, scroll_visible=False)
         if not (self.following and index == len(self._items) - 1):
             self.scroll_to_widget(view, animate=False, top=view.outer_size.height > self.size.height)
 
@@ -223,11 +232,11 @@ class Transcript(VerticalScroll, can_focus=False):
         elif event.widget in {self._earlier, self._later}:
             self._look_for_more(earlier=event.widget is self._earlier)
 
-    def on_message_view_moved(self, event: MessageView.Moved) -> None:
-        """Take the reader to another message."""
-        event.stop()
-        index, last = self._index(event.view.item.message.id) or 0, len(self._items) - 1
-        target = {"previous": index - 1, "next": index + 1, "first": 0, "last": last}[event.way]
+    def action_go(self, way: Literal["previous", "next", "first", "last"]) -> None:
+        """Go on from the message in focus to another."""
+        focused = (number for number, view in self._views.items() if view.has_focus_within)
+        index, last = self._index(next(focused, None)) or 0, len(self._items) - 1
+        target = {"previous": index - 1, "next": index + 1, "first": 0, "last": last}[way]
         self.focus_at(min(max(target, 0), last))
 
     def moved(self) -> None:
@@ -357,13 +366,13 @@ class Transcript(VerticalScroll, can_focus=False):
                 return
             if index not in self._window:
                 last = index == len(self._items) - 1
-                if focus:  # keys typed meanwhile are not meant for whatever else could take them
+                if focus:
                     self.screen.set_focus(None)
                 await self._open(Window.latest(self._sizes) if last else Window.around(self._sizes, index))
             view = self._view(index)
         self._stay_at(None if at_end else view)
-        if focus:
-            view.focus(scroll_visible=False)
+        if focus and self.screen.focused is None:  # else somebody has begun to write
+            self.screen.set_focus(view, scroll_visible=False)
 
     def _tell_more(self) -> None:
         self._earlier.tell("↑", self._window.first, "earlier")

@@ -1,0 +1,194 @@
+"""What is typed goes where a person means it to go, however fast they type."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+from textual import events
+from textual.keys import _character_to_key
+from textual.widgets import TextArea
+
+from localspec.storage.config import Config
+from localspec_tui.screens.dialogs import AskScreen, EditScreen
+from localspec_tui.widgets.sidebar import ChatList
+from tests.scripted import Gate, says
+from tests.tui.desktop import Desktop, desktop
+from tests.tui.settled import settled
+
+pytestmark = pytest.mark.asyncio
+
+SIZES = [(80, 24), (110, 30), (160, 45)]
+WITH_CHATS = Config(sidebar=True)
+TYPED = "done, regret anything: [yes] {} copy that"
+
+
+async def burst(desk: Desktop, keys: Iterable[str]) -> None:
+    """Press keys faster than the program takes them."""
+    for key in keys:
+        name = _character_to_key(key) if len(key) == 1 else key
+        desk.app.post_message(events.Key(name, key if len(key) == 1 else None))
+    await settled(desk.pilot)
+
+
+async def three_chats(desk: Desktop) -> list[int]:
+    """Have two chats and open a third that holds an answer; return all of them."""
+    for question in ("about boats", "about trains"):
+        await desk.answered(question)
+        await desk.press("ctrl+n")
+        await desk.until(lambda: not desk.path)
+    await desk.answered("about planes")
+    await settled(desk.pilot)
+    return sorted(chat.id for chat in desk.store.chats())
+
+
+async def nothing_but_a_prompt(desk: Desktop, typed: str, chats: list[int]) -> None:
+    """Wait until what was typed stands in the prompt, and nothing else came of it."""
+    await desk.until(lambda: not desk.chat.pane.working and desk.composer.text == typed)
+    assert desk.app.screen is desk.chat
+    assert sorted(chat.id for chat in desk.store.chats()) == chats
+    assert not any(chat.pinned for chat in desk.store.chats())
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_what_is_typed_after_an_action_on_a_message_is_a_prompt(
+    tmp_path: Path, size: tuple[int, int]
+) -> None:
+    scripts = [says("an answer\n\n```\ncode\n```\n")] * 6
+    async with desktop(tmp_path, *scripts, size=size, config=WITH_CHATS) as desk:
+        chats = await three_chats(desk)
+        for key in "rcyYt[":
+            before = len(desk.models.requests)
+            await burst(desk, ["ctrl+up", key, *TYPED])
+            await nothing_but_a_prompt(desk, TYPED, chats)
+            assert len(desk.models.requests) == before + (key in "rc")
+            desk.composer.text = ""
+        await desk.press("ctrl+up")  # shows the words
+        rows = desk.screen_text().splitlines()
+        y = next(y for y, row in enumerate(rows) if "compare modes" in row)
+        await desk.pilot.click(offset=(rows[y].index("copy") + 1, y))
+        await burst(desk, TYPED)
+        await nothing_but_a_prompt(desk, TYPED, chats)
+
+
+@pytest.mark.parametrize(("leaving", "keys"), [("ctrl+s", "ke"), ("escape", "e")])
+async def test_what_is_typed_after_editing_is_a_prompt(tmp_path: Path, leaving: str, keys: str) -> None:
+    async with desktop(tmp_path, *[says("an answer")] * 5, size=(110, 30), config=WITH_CHATS) as desk:
+        chats = await three_chats(desk)
+        await burst(desk, ["ctrl+up", *keys])
+        await desk.until(lambda: isinstance(desk.app.screen, EditScreen))
+        if leaving == "ctrl+s":
+            desk.app.screen.query_one(TextArea).text = "something else"
+        await desk.press(leaving)
+        await burst(desk, TYPED)
+        await nothing_but_a_prompt(desk, TYPED, chats)
+
+
+async def test_letters_without_a_meaning_where_the_focus_is_are_a_prompt(tmp_path: Path) -> None:
+    async with desktop(tmp_path, *[says("an answer")] * 5, size=(110, 40), config=WITH_CHATS) as desk:
+        chats = await three_chats(desk)
+        places = (["ctrl+up"], ["ctrl+b", "ctrl+b"], ["f3", "shift+tab"], ["ctrl+l", "shift+tab"])
+        for place in places:
+            typed = "Done" if place[0] == "ctrl+l" else "done, regret"  # d means something to the log
+            await desk.press(*place)
+            assert not isinstance(desk.app.focused, TextArea)
+            await burst(desk, typed)
+            await nothing_but_a_prompt(desk, typed, chats)
+            desk.composer.text = ""
+
+
+async def test_a_text_pasted_while_the_focus_is_on_a_message_is_a_prompt(tmp_path: Path) -> None:
+    async with desktop(tmp_path) as desk:
+        await desk.answered("question")
+        await desk.press("ctrl+up")
+        desk.app.post_message(events.Paste("regenerate it"))
+        await desk.press("!")
+        assert desk.composer.text == "regenerate it!"
+
+
+async def test_a_letter_that_means_nothing_at_a_question_is_a_prompt(tmp_path: Path) -> None:
+    async with desktop(tmp_path) as desk:
+        await desk.answered("question")
+        await burst(desk, ["ctrl+up", "k", *"create more"])
+        assert desk.composer.text == "create more"
+
+
+async def test_focus_goes_to_the_prompt_when_the_chats_give_way_to_a_narrow_window(tmp_path: Path) -> None:
+    async with desktop(tmp_path, *[says("an answer")] * 5, size=(160, 40), config=WITH_CHATS) as desk:
+        chats = await three_chats(desk)
+        desk.chat.query_one(ChatList).focus()
+        await desk.pilot.pause()
+        await desk.pilot.resize_terminal(80, 24)
+        await settled(desk.pilot)
+        await burst(desk, "r p j done")
+        await nothing_but_a_prompt(desk, "r p j done", chats)
+
+
+async def test_a_deed_that_is_refused_gives_the_focus_to_the_prompt(tmp_path: Path) -> None:
+    gate = Gate()
+    async with desktop(tmp_path, says("one ", gate)) as desk:
+        await desk.enter("go")
+        await desk.until(gate.reached.is_set)
+        await burst(desk, ["ctrl+up", "r", *TYPED])
+        assert desk.composer.text == TYPED
+        gate.open()
+
+
+async def test_what_is_typed_while_a_chat_opens_is_kept(tmp_path: Path) -> None:
+    async with desktop(tmp_path, *[says("an answer")] * 5, size=(110, 40), config=WITH_CHATS) as desk:
+        chats = await three_chats(desk)
+        await desk.press("ctrl+n", *"a draft")
+        await settled(desk.pilot)
+        left = desk.chat.session.chat.info.id
+        going = asyncio.create_task(desk.chat.open_chat(chats[0]))
+        await asyncio.sleep(0)
+        await burst(desk, "done")
+        await going
+        assert desk.composer.text == "done"
+        assert desk.store.chat(left).draft == "a draft"
+
+
+async def test_a_chat_goes_to_the_bin_only_after_a_yes_and_comes_back(tmp_path: Path) -> None:
+    async with desktop(tmp_path, *[says("an answer")] * 5, size=(110, 40), config=WITH_CHATS) as desk:
+        chats = await three_chats(desk)
+        await desk.press("ctrl+b", "ctrl+b", "G")
+        for no in ("escape", "n"):
+            await desk.press("delete")
+            await desk.shows("Put “about boats” into the bin?")
+            await desk.press(no)
+            await nothing_but_a_prompt(desk, "", chats)
+        await desk.press("delete")
+        await desk.shows("Put “about boats” into the bin?")
+        await desk.press("y")
+        await desk.shows("“about boats” is in the bin; Ctrl+Z brings it back", "Bin, kept for 30 days")
+        await nothing_but_a_prompt(desk, "", chats[1:])
+        await desk.press("ctrl+z")
+        await desk.shows("“about boats” is back")
+        await nothing_but_a_prompt(desk, "", chats)
+        assert desk.chat.session.chat.info.id == chats[2]  # which was open all the time
+        assert "Bin" not in desk.screen_text()
+
+
+async def test_the_open_chat_is_deleted_and_undone_from_the_prompt_or_taken_out_of_the_bin(
+    tmp_path: Path,
+) -> None:
+    async with desktop(tmp_path, *[says("an answer")] * 5, size=(110, 40), config=WITH_CHATS) as desk:
+        chats = await three_chats(desk)
+        for way in ("key", "bin"):
+            await desk.enter("/delete")
+            await desk.until(lambda: isinstance(desk.app.screen, AskScreen))
+            await desk.press("y")
+            await desk.until(lambda: not desk.path)
+            await desk.press("x", "ctrl+z")  # of the text first
+            assert (desk.composer.text, len(desk.store.chats())) == ("", 2)
+            if way == "key":
+                await desk.press("ctrl+z")
+            else:
+                await desk.press(
+                    "ctrl+b", "ctrl+b", "end", "r", "backspace"
+                )  # the letter is no command there
+                await desk.press("ctrl+b", "ctrl+b", "G", "enter")
+            await desk.until(lambda: desk.chat.session.chat.info.id == chats[2] and desk.path)
+            await nothing_but_a_prompt(desk, "", chats)
