@@ -25,6 +25,11 @@ DOUBLING = (
 )
 
 
+@pytest.fixture(autouse=True)
+def _a_busy_machine_has_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rendering, "_SECONDS", 40.0)
+
+
 @pytest.fixture(scope="module")
 def renderer() -> Iterator[Renderer]:
     renderer = Renderer()
