@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from localspec.types import EngineSettings, ModeChanged, Summary
 
 if TYPE_CHECKING:
-    from localspec.inference.runtime import Runtime
+    from localspec.inference.interface import OpenModels
 
 Json = dict[str, object]
 
@@ -135,6 +135,6 @@ def speculation(
     }
 
 
-def models(runtime: Runtime) -> Json:
+def models(opened: OpenModels) -> Json:
     """Return what the open models are."""
-    return {"model": asdict(runtime.target), "draft": runtime.draft and asdict(runtime.draft)}
+    return {"model": asdict(opened.target), "draft": opened.draft and asdict(opened.draft)}

@@ -15,6 +15,7 @@ from localspec.types import ModelOptions
 
 if TYPE_CHECKING:
     from localspec.hardware.device_info import Machine
+    from localspec.hardware.devices import Ask
     from localspec.hardware.placement.constraints import DeviceAssignment, Placement, PlacementConstraints
     from localspec.inference.worker import LogLine, Worker
     from localspec.models.shape import ModelShape
@@ -27,31 +28,31 @@ def placed(
     pair: PairOptions,
     tell: Callable[[str], None],
     *,
-    here: bool,
+    via: Ask | None,
 ) -> PairOptions:
-    """Return a pair where it sits on this machine; `tell` of the plan if asked to, or if not opened `here`.
+    """Return a pair where it sits on this machine; `tell` of the plan if asked to, or to the screen.
 
-    `here` if this process is the one that opens the models. Raises UserError.
+    `via` asks for the devices in the process that opens the models; the screen has none. Raises UserError.
     """
     if args.no_fit:
-        if args.explain and here:
+        if args.explain and via is not None:
             raise UserError("--explain tells of a plan, and --no-fit makes none", "keep one of them")
         return pair
-    placement = plan(args, pair, here=here)
-    if args.explain or not here:
+    placement = plan(args, pair, via=via)
+    if args.explain or via is None:
         for line in lines(placement, explain=args.explain):
             tell(line)
     return apply(placement, pair)
 
 
-def plan(args: argparse.Namespace, pair: PairOptions, *, here: bool = False) -> Placement:
+def plan(args: argparse.Namespace, pair: PairOptions, *, via: Ask | None = None) -> Placement:
     """Return who should sit where on this machine; raises UserError if the models fit nowhere."""
     from localspec.hardware.machine import known_machine  # looks at the devices: 0.3 s
     from localspec.hardware.placement.place import confirm, place
 
     target = _shape(pair.target.path, args)
     draft = None if pair.draft is None else _shape(pair.draft.path, args)
-    machine = known_machine(may_measure=False, here=here)
+    machine = known_machine(may_measure=False, via=via)
     asked = constraints(args, pair, machine)
     placement = place(machine, target, draft, asked)
     applied = apply(placement, pair)

@@ -22,6 +22,7 @@ from localspec.types import TaskType
 from localspec.units import ago
 
 if TYPE_CHECKING:
+    from localspec.hardware.devices import Ask
     from localspec.storage.pair_identity import Identity
     from localspec.storage.tuned_settings import Kept, TunedTask
 
@@ -29,12 +30,12 @@ _WITHOUT_DRAFT = ("off", "ngram")
 
 
 class KnownPair:
-    """What is known of the pair that was placed last; `here` if this process opens it."""
+    """What is known of the pair that was placed last; `via` as in `placing.placed`."""
 
-    def __init__(self, args: argparse.Namespace, *, here: bool) -> None:
+    def __init__(self, args: argparse.Namespace, *, via: Ask | None) -> None:
         """Remember the arguments, which go before what was tuned."""
         self._args = args
-        self._here = here
+        self._via = via
         self._pair: PairOptions | None = None
         self._identity: Identity | None = None  # where anything is tuned
         self._trouble = ""  # with the file of tuned settings
@@ -68,12 +69,12 @@ class KnownPair:
         if pair.draft is not None and placed.draft is None:
             with suppress(UserError):  # there is no room for both
                 placed = self._placed(pair, "sd", tell)
-        self._identity = identity_of(placed, here=self._here)
+        self._identity = identity_of(placed, via=self._via)
         return as_tuned(placed, self._identity, self._args)
 
     def _placed(self, pair: PairOptions, mode: str, tell: Callable[[str], None]) -> PairOptions:
         args = argparse.Namespace(**vars(self._args) | {"mode": mode})
-        return placing.placed(args, pair, tell, here=self._here)
+        return placing.placed(args, pair, tell, via=self._via)
 
     def _recall(self, task: TaskType) -> TunedChoice | None:
         """Return what was tuned for a task; what holds for other files, places or devices is not used."""

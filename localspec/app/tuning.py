@@ -23,6 +23,7 @@ from localspec.tuning.plan import QUICK_TRIALS, TRIALS, Opener, TunePlan
 from localspec.types import GenerationEvent, ModelOptions, Request, TaskType
 
 if TYPE_CHECKING:
+    from localspec.hardware.devices import Ask
     from localspec.inference.worker import LogLine, Worker
     from localspec.storage.pair_identity import Identity
 
@@ -203,12 +204,12 @@ def placed_pair(args: argparse.Namespace, tell: Callable[[str], None] | None = N
     return placing.apply(placement, pair)
 
 
-def identity_of(pair: PairOptions, *, here: bool = False) -> Identity:
-    """Return what settings tuned with these models on this machine hold for; `here` as in `known_machine`."""
+def identity_of(pair: PairOptions, *, via: Ask | None = None) -> Identity:
+    """Return what settings tuned with these models on this machine hold for; `via` as in `known_machine`."""
     from localspec.hardware.machine import facts_of, known_machine
     from localspec.storage.pair_identity import identify
 
-    machine = facts_of(known_machine(may_measure=False, here=here))
+    machine = facts_of(known_machine(may_measure=False, via=via))
     return identify(pair.target, pair.draft, pair.draft_threads, machine)
 
 

@@ -137,6 +137,7 @@ class OwnContender:
     name: str
     models: OpenModels
     settings: EngineSettings | Mapping[str, EngineSettings]
+    pid: int = field(default_factory=os.getpid)  # of the process that holds the models
 
     def answer(self, question: Question) -> Summary:
         """Answer in this way to the end, whether it pays or not, and return what it took."""
@@ -149,8 +150,8 @@ class OwnContender:
         self.models.cancel()
 
     def memory_peak(self) -> int | None:
-        """Return the most bytes that this process has held in memory so far."""
-        return memory_peak(os.getpid())
+        """Return the most bytes that the models' process has held in memory so far."""
+        return memory_peak(self.pid)
 
 
 class Harness:

@@ -59,11 +59,12 @@ def main(argv: Sequence[str]) -> int:
     if sys.stdin is None or sys.stdin.closed:
         raise UserError("there is no standard input to talk through", "use `localspec run` for one answer")
     set_up_logging(verbose=args.verbose)
-    known = KnownPair(args, here=True)
-    pair = known.place(pair, say)
     reader = LineReader()
-    with opening.open_runtime(pair) as runtime, open_store(keeps=reader.interactive) as store:
-        opening.tell_notes(runtime, pair)
+    with opening.start_worker(verbose=args.verbose) as models, open_store(keeps=reader.interactive) as store:
+        known = KnownPair(args, via=models.look)
+        pair = known.place(pair, say)
+        opening.load(models, pair)
+        opening.tell_notes(models, pair)
         session = ChatSession(
             store,
             profiles,
@@ -72,8 +73,8 @@ def main(argv: Sequence[str]) -> int:
             start="aside",
             experience=known.experience,
         )
-        dialogue = Dialogue(runtime, session, shows_stats=args.stats, colours=bool(args.color))
-        names = name_of(runtime.target) + (f" with draft {name_of(runtime.draft)}" if runtime.draft else "")
+        dialogue = Dialogue(models, session, shows_stats=args.stats, colours=bool(args.color))
+        names = name_of(models.target) + (f" with draft {name_of(models.draft)}" if models.draft else "")
         say(f"{names}; {dialogue.mode_line()}. /help lists the commands.")
         return dialogue.talk(reader)
 

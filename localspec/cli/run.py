@@ -28,7 +28,7 @@ from localspec.errors import UserError
 from localspec.types import Finished, Message
 
 if TYPE_CHECKING:
-    from localspec.inference.runtime import Runtime
+    from localspec.inference.interface import OpenModels
 
 MOST_BYTES = 64 * 2**20  # of standard input: far more than any context holds
 _HOW = 'write `localspec run "question"`, or pipe a text into it'
@@ -60,21 +60,22 @@ def main(argv: Sequence[str]) -> int:
         pair = replace(pair, draft=None)  # nobody would ask it
     question = read_prompt(args.prompt if args.flag_prompt is None else [args.flag_prompt])
     set_up_logging(verbose=args.verbose)
-    known = KnownPair(args, here=True)
-    pair = known.place(pair, say)
-    with opening.open_runtime(pair) as runtime:
-        opening.tell_notes(runtime, pair)
+    with opening.start_worker(verbose=args.verbose) as models:
+        known = KnownPair(args, via=models.look)
+        pair = known.place(pair, say)
+        opening.load(models, pair)
+        opening.tell_notes(models, pair)
         experience, by_name = known.experience, {profile.name: profile for profile in profiles}
         profile = followed(profiles[0], by_name, [(question, ())])
-        options = Chooser(runtime, experience, opening.note).options(profile, asked)
+        options = Chooser(models, experience, opening.note).options(profile, asked)
         system_message = (Message("system", system),) if system else ()
         prompt = question if args.no_chat else (*system_message, Message("user", question))
-        events = runtime.generate(replace(options.request, prompt=prompt))
-        answer = write_answer(runtime, events, silent=args.json, colours=bool(args.color))
+        events = models.generate(replace(options.request, prompt=prompt))
+        answer = write_answer(models, events, silent=args.json, colours=bool(args.color))
         if answer.finished is not None:
             settings, summary = options.request.settings, answer.finished.summary
             experience.learn(Answered(profile.task, settings, summary, steady=not answer.changes))
-        return _conclude(args, runtime, options, answer)
+        return _conclude(args, models, options, answer)
 
 
 def _check_combinations(args: argparse.Namespace, system: str) -> None:
@@ -91,34 +92,36 @@ def _check_combinations(args: argparse.Namespace, system: str) -> None:
 
 
 def _conclude(
-    args: argparse.Namespace, runtime: Runtime, options: AnswerOptions, answer: StreamedAnswer
+    args: argparse.Namespace, models: OpenModels, options: AnswerOptions, answer: StreamedAnswer
 ) -> int:
     finished = answer.finished
     if finished is None:
         say("error: the answer broke off")
         return FAILURE
     if args.json:
-        _print_json(runtime, options, answer, finished)
+        _print_json(models, options, answer, finished)
     if args.stats:
         for change in answer.changes:
             say(figures.note(change))
         for line in figures.table(options.request.settings, options.reason, finished.summary):
             say(line)
     if finished.reason == "context":
-        say(f"note: the context of {runtime.target.context} tokens is full; a larger -c leaves more room")
+        say(f"note: the context of {models.target.context} tokens is full; a larger -c leaves more room")
     return INTERRUPTED if finished.reason == "cancelled" else SUCCESS
 
 
-def _print_json(runtime: Runtime, options: AnswerOptions, answer: StreamedAnswer, finished: Finished) -> None:
+def _print_json(
+    models: OpenModels, options: AnswerOptions, answer: StreamedAnswer, finished: Finished
+) -> None:
     settings = options.request.settings
     value = {
         "text": answer.text,
         "finish_reason": finished.reason,
         "mode": settings.mode,
-        **figures.models(runtime),
+        **figures.models(models),
         "timings": figures.timings(finished.summary),
         "speculation": figures.speculation(settings, options.reason, finished.summary, answer.changes),
-        "notes": list(runtime.notes),
+        "notes": list(models.notes),
     }
     print_json(value)
 

@@ -49,7 +49,7 @@ def main(argv: Sequence[str], open_screen: Callable[[ScreenRequest], int]) -> in
         raise UserError(f"{'' if args.profile else 'config.toml: '}{error.message}", error.hint) from None
     from localspec.app.screen import ScreenRequest  # 0.2 s, which a mistake does without
 
-    known = KnownPair(args, here=False)
+    known = KnownPair(args, via=None)
     request = ScreenRequest(
         config,
         found,

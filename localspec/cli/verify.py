@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from math import isfinite
 from typing import TYPE_CHECKING
 
 from localspec.app import figures, placing
-from localspec.app.options import pair_options, speculation_given
+from localspec.app.options import PairOptions, pair_options, speculation_given
 from localspec.cli.shared import opening
 from localspec.cli.shared.arguments import (
     Parser,
@@ -36,7 +37,8 @@ from localspec.types import EngineSettings
 
 if TYPE_CHECKING:
     from localspec.benchmark.exactness import Difference, DistributionResult, Effort, GreedyResult, Report
-    from localspec.inference.runtime import Runtime
+    from localspec.inference.interface import OpenModels
+    from localspec.inference.worker import Worker
 
 
 def parser() -> Parser:
@@ -74,7 +76,11 @@ def main(argv: Sequence[str]) -> int:
     set_up_logging(verbose=args.verbose)
     if pair.draft is not None and how.mode is None:
         args.mode = "ssd"  # a plan for the mode that needs most has room for the others
-    pair = placing.placed(args, pair, say, here=True)
+    with opening.start_worker(verbose=args.verbose) as models:
+        return _verify(args, pair, how, models)
+
+
+def _verify(args: argparse.Namespace, pair: PairOptions, how: Speculation, models: Worker) -> int:
     from localspec.benchmark import exactness  # numpy: 0.1 s
 
     effort = exactness.QUICK if args.quick else exactness.Effort()
@@ -82,42 +88,42 @@ def main(argv: Sequence[str]) -> int:
         effort = replace(effort, sampled_tokens=args.tokens)
     if args.near_tie is not None:
         effort = replace(effort, near_tie=args.near_tie)
-    # What was found is printed although Ctrl+C is pressed again.
-    with opening.open_runtime(pair) as runtime, on_interrupt(lambda: None):
-        opening.tell_notes(runtime, pair)
-        report = _check(runtime, how, effort)
-        print_result(_as_json(runtime, report), _lines(runtime, report), as_json=args.json, escaped=True)
+    pair = placing.placed(args, pair, say, via=models.look)
+    opening.load(models, pair)
+    opening.tell_notes(models, pair)
+    with on_interrupt(lambda: None):  # what was found is printed although Ctrl+C is pressed again
+        report = _check(models, how, effort)
+        print_result(_as_json(models, report), _lines(models, report), as_json=args.json, escaped=True)
     if not report.exact:
         return FAILURE
     return SUCCESS if report.complete else INTERRUPTED
 
 
-def _check(runtime: Runtime, how: Speculation, effort: Effort) -> Report:
+def _check(models: Worker, how: Speculation, effort: Effort) -> Report:
     from localspec.benchmark.exactness import check, variants
 
-    tested = variants(how.apply(EngineSettings()), how.mode, runtime.modes)
+    tested = variants(how.apply(EngineSettings()), how.mode, models.modes)
     if not tested:
-        reason = "; ".join(runtime.notes) or "these models cannot speculate so"
+        reason = "; ".join(models.notes) or "these models cannot speculate so"
         raise UserError(f"there is nothing to verify: {reason}", "choose another --mode or other models")
-    progress = ProgressLine(runtime.cancel)
+    progress = ProgressLine(models.cancel)
 
     def show(words: str, done: float) -> None:
-        progress.check()
         progress.update(f"{done:.0%}{progress.time_left(done)}: {words}")
 
     try:
         with on_interrupt(progress.stop):
-            return check(runtime, tested, effort, show)
+            return models.perform(check, tested, effort, on_progress=show)
     finally:
         progress.clear()
 
 
-def _lines(runtime: Runtime, report: Report) -> Iterator[str]:
+def _lines(models: OpenModels, report: Report) -> Iterator[str]:
     from localspec.benchmark.exactness import FALSE_ALARM
 
-    yield f"target  {runtime.target.path}"
-    if runtime.draft:
-        yield f"draft   {runtime.draft.path}"
+    yield f"target  {models.target.path}"
+    if models.draft:
+        yield f"draft   {models.draft.path}"
     yield ""
     yield "Greedy answers, compared with plain decoding"
     for result in report.greedy:
@@ -166,11 +172,11 @@ def _mark(passed: bool) -> str:
     return "ok  " if passed else "FAIL"
 
 
-def _as_json(runtime: Runtime, report: Report) -> figures.Json:
+def _as_json(models: OpenModels, report: Report) -> figures.Json:
     return {
         "exact": report.exact if report.complete or not report.exact else None,
         "complete": report.complete,
-        **figures.models(runtime),
+        **figures.models(models),
         "greedy": [asdict(result) | {"passed": result.passed} for result in report.greedy],
         "sampled": [asdict(part) | {"passed": part.passed} for part in report.sampled],
     }

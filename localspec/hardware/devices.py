@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from math import ceil
 from pathlib import Path
@@ -40,6 +40,10 @@ class Found:
     backends: tuple[str, ...] = ()  # also those that found no device
 
 
+Answer = Found | nvml.Cards
+Ask = Callable[[], Iterator[Answer]]
+
+
 @dataclass(frozen=True, slots=True)
 class Sight:
     """The machine, and what it depends on."""
@@ -49,14 +53,14 @@ class Sight:
     cards: nvml.Cards = field(default_factory=nvml.Cards)
 
 
-def look(timeout_s: float = PATIENCE_S, *, here: bool = False) -> Sight:
+def look(timeout_s: float = PATIENCE_S, *, via: Ask | None = None) -> Sight:
     """Look at this machine without measuring; a driver that dies or hangs is a note.
 
-    `here` asks in this process, for a program that is about to open models in it anyway.
+    `via` asks in a process that is there already, such as `Worker.look`.
     """
     found, cards, trouble = Found(), nvml.Cards(), ""
     try:
-        for answer in _ask() if here else values_of(_ask, timeout_s):
+        for answer in values_of(ask, timeout_s) if via is None else via():
             if isinstance(answer, Found):
                 found = answer
             else:
@@ -66,7 +70,7 @@ def look(timeout_s: float = PATIENCE_S, *, here: bool = False) -> Sight:
     return Sight(describe(found, cards, processor(allowed_cores()), os.environ, trouble), found, cards)
 
 
-def _ask() -> Iterator[Found | nvml.Cards]:
+def ask() -> Iterator[Answer]:
     """Ask the native libraries, in a process that may die of it: what came before stands."""
     from localspec.llama import backends
 

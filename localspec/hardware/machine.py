@@ -13,7 +13,7 @@ from localspec.errors import Cancelled, EngineDied, EngineError, StoreError, Use
 from localspec.hardware import devices, nvml
 from localspec.hardware.bandwidth import Job, Measured, Refused, jobs, judge, measure
 from localspec.hardware.device_info import LinkRate, Machine, MemoryRate
-from localspec.hardware.devices import PATIENCE_S, Sight
+from localspec.hardware.devices import PATIENCE_S, Ask, Sight
 from localspec.storage.json_file import JsonFile
 from localspec.storage.pair_identity import MachineFacts
 from localspec.storage.paths import data_dir
@@ -42,14 +42,18 @@ def measure_rates(machine: Machine, seconds: float = 8.0, on_progress: Progress 
 
 
 def known_machine(
-    fresh: bool = False, on_progress: Progress | None = None, *, may_measure: bool = True, here: bool = False
+    fresh: bool = False,
+    on_progress: Progress | None = None,
+    *,
+    may_measure: bool = True,
+    via: Ask | None = None,
 ) -> Machine:
     """Return this machine with its rates: those kept from an earlier time, or measured now and kept.
 
-    `fresh` measures in any case; without `may_measure` rates that were not kept stay unknown; `here` looks
-    at the devices in this process.
+    `fresh` measures in any case; without `may_measure` rates that were not kept stay unknown; `via` asks
+    for the devices as in `devices.look`.
     """
-    sight = devices.look(here=here)
+    sight = devices.look(via=via)
     kept = None if fresh else recall(sight)
     if kept is not None or not may_measure:
         return _judged(kept or sight.machine)

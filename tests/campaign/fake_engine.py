@@ -36,7 +36,7 @@ class FakeRuntime:
     """Obeys the words of a prompt: `5` writes five pieces, `crash 5` dies after them."""
 
     def __init__(self) -> None:
-        self.target, self.draft, self.notes = _INFO, None, ("a note",)
+        self.target, self.draft, self.notes, self.modes = _INFO, None, ("a note",), ("off",)
         self._cancelled = threading.Event()
         self._begun = threading.Event()
 
@@ -110,4 +110,4 @@ def main() -> None:
     sys.modules["localspec.inference.runtime"] = stand_in
     from localspec.inference.worker.child import main as serve
 
-    serve()
+    serve(tells_log=False)

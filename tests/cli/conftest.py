@@ -21,8 +21,8 @@ class Invoke(Protocol):
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> FakeRuntime:
     runtime = FakeRuntime()
-    monkeypatch.setattr(opening, "open_runtime", runtime.open)
-    monkeypatch.setattr(opening, "_devices", lambda: ())
+    runtime.install(monkeypatch.setattr)
+    monkeypatch.setattr(opening, "_devices", lambda *_via: ())
     monkeypatch.setattr(
         placing, "placed", lambda _args, pair, *_tell, **_how: pair
     )  # there are no model files

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import io
+import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
+from typing import TypeVar
 
 from localspec.app.options import PairOptions
+from localspec.cli.shared import opening
+from localspec.errors import Cancelled
+from localspec.hardware.devices import Answer
 from localspec.types import (
     DeviceMemory,
     EngineSettings,
@@ -27,6 +32,7 @@ from localspec.types import (
     TextPiece,
 )
 
+Value = TypeVar("Value")
 Script = Callable[[Request], Iterator[GenerationEvent]]
 
 SUMMARY = Summary(
@@ -74,15 +80,30 @@ class FakeRuntime:
     target: ModelInfo = field(default_factory=lambda: model_info("big"))
     draft: ModelInfo | None = field(default_factory=lambda: model_info("small"))
     notes: tuple[str, ...] = ()
+    pid: int = field(default_factory=os.getpid)
     modes: tuple[str, ...] = ("off", "ngram", "sd", "ssd")
     requests: list[Request] = field(default_factory=list)
     opened: list[PairOptions] = field(default_factory=list)
     cancelled: threading.Event = field(default_factory=threading.Event)
     closed: bool = False
 
-    def open(self, options: PairOptions) -> FakeRuntime:
-        self.opened.append(options)
-        return self
+    def install(self, replace: Callable[[object, str, object], None]) -> None:
+        """Let the command line open these, by `setattr` or one that is undone."""
+        replace(opening, "start_worker", lambda **_how: self)
+        replace(opening, "load", lambda _worker, options: self.opened.append(options))
+
+    def look(self) -> Iterator[Answer]:
+        yield from ()
+
+    def perform(
+        self, task: Callable[..., Value], *arguments: object, on_progress: Callable[..., None]
+    ) -> Value:
+        def tell(*words: object) -> None:
+            if self.cancelled.is_set():
+                raise Cancelled
+            on_progress(*words)
+
+        return task(self, *arguments, tell)
 
     def __enter__(self) -> FakeRuntime:
         return self

@@ -30,8 +30,8 @@ QUICK = (*PAIR, "--prompts", "demo", "--per-task", "2")
 @pytest.fixture
 def models(monkeypatch: pytest.MonkeyPatch) -> Models:
     result = Models()
-    monkeypatch.setattr(opening, "open_runtime", result.open)
-    monkeypatch.setattr(opening, "_devices", lambda: ())
+    result.install(monkeypatch.setattr)
+    monkeypatch.setattr(opening, "_devices", lambda *_via: ())
     monkeypatch.setattr(
         placing, "placed", lambda _args, pair, *_tell, **_how: pair
     )  # there are no model files

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -31,7 +31,8 @@ from localspec.cli.bench.contenders import (
     ways,
 )
 from localspec.errors import UserError
-from localspec.inference.runtime import Runtime
+from localspec.hardware.devices import Answer, Ask
+from localspec.inference.worker import Worker
 from localspec.storage.profiles import Speculation
 from localspec.types import EngineSettings, Message, ModelOptions, TaskType
 from tests.cli.bench_tables import REQUEST
@@ -41,6 +42,10 @@ BIG, SMALL = ModelOptions(Path("big.gguf")), ModelOptions(Path("small.gguf"))
 PAIR = PairOptions(BIG, SMALL, None, 16, asked_for_gpu=False)
 CODING, STORY = Prompt("coding", "Sort."), Prompt("story", "Tell.")
 SSD = EngineSettings(draft_length=3)
+
+
+def look() -> Iterator[Answer]:
+    yield from ()
 
 
 class Models(FakeRuntime):
@@ -82,7 +87,7 @@ def recalling(**found: TunedChoice | None) -> PairKnowledge:
     return PairKnowledge(found.__getitem__)
 
 
-def names(pair: PairOptions, runtime: Runtime, lengths: Sequence[int] = ()) -> list[str]:
+def names(pair: PairOptions, runtime: Worker, lengths: Sequence[int] = ()) -> list[str]:
     asked = replace(REQUEST, lengths=tuple(lengths), server=Path("llama-server"))
     with ExitStack() as stack:
         found = [each.name for each in servers(asked, pair, runtime, stack)]
@@ -91,11 +96,11 @@ def names(pair: PairOptions, runtime: Runtime, lengths: Sequence[int] = ()) -> l
     return found
 
 
-def runtime(**able: object) -> Runtime:
+def runtime(**able: object) -> Worker:
     models = Models()
     for name, value in able.items():
         setattr(models, name, value)
-    return cast(Runtime, models)
+    return cast(Worker, models)
 
 
 def test_modes_decide_themselves_before_fixed_lengths_do_not() -> None:
@@ -123,7 +128,7 @@ def test_each_task_is_answered_as_it_was_tuned() -> None:
     models = Models()
     asked = replace(REQUEST, modes=("off", "tuned"), prompts=(CODING, Prompt("writing", "Tell.")))
     writing = EngineSettings(mode="ngram")
-    contenders = list(own(cast(Runtime, models), asked, {"coding": SSD, "writing": writing}))
+    contenders = list(own(cast(Worker, models), asked, {"coding": SSD, "writing": writing}))
     assert [each.name for each in contenders] == ["off", "tuned"]
     for question in asked.questions:
         contenders[1].answer(question.asked(5, 9))
@@ -168,7 +173,7 @@ def test_a_prompt_that_leaves_no_room_for_an_answer() -> None:
         def count_tokens(self, messages: Sequence[Message]) -> int:
             return sum(len(message.content) for message in messages)
 
-    models = cast(Runtime, Counting())  # whose context holds 512
+    models = cast(Worker, Counting())  # whose context holds 512
     check_fit([Prompt("story", "x" * 400, "y" * 111)], models)
     with pytest.raises(
         UserError, match="task `story` is 512 tokens, and the context holds 512 with"
@@ -191,14 +196,14 @@ def test_a_prompt_that_leaves_no_room_for_an_answer() -> None:
 def test_models_sit_as_the_mode_needs_that_needs_most(
     monkeypatch: pytest.MonkeyPatch, modes: tuple[str, ...], mode: str, has_draft: bool
 ) -> None:
-    def placed(args: argparse.Namespace, pair: PairOptions, _tell: object, *, here: bool) -> PairOptions:
-        asked.append((args.mode, here))
+    def placed(args: argparse.Namespace, pair: PairOptions, _tell: object, *, via: Ask | None) -> PairOptions:
+        asked.append((args.mode, via))
         return replace(pair, max_fan_out=5)
 
-    asked: list[tuple[str, bool]] = []
+    asked: list[tuple[str, Ask | None]] = []
     monkeypatch.setattr(placing, "placed", placed)
-    pair, tuned = placed_pair(parser().parse_args([]), replace(REQUEST, modes=modes), PAIR)
-    assert asked == [(mode, True)]
+    pair, tuned = placed_pair(parser().parse_args([]), replace(REQUEST, modes=modes), PAIR, look)
+    assert asked == [(mode, look)]
     assert (pair.draft is not None, pair.max_fan_out, tuned) == (has_draft, 5, {})
 
 
@@ -208,8 +213,8 @@ def test_tuned_settings_are_used_on_the_placement_that_they_hold_for(monkeypatch
 
         experience = recalling(coding=TunedChoice(SSD, "tuned today"))
 
-        def __init__(self, args: argparse.Namespace, *, here: bool) -> None:
-            assert (args.mode, here) == ("auto", True)
+        def __init__(self, args: argparse.Namespace, *, via: Ask) -> None:
+            assert (args.mode, via) == ("auto", look)
 
         def place(self, pair: PairOptions, _tell: object, *, keeps_costs: bool) -> PairOptions:
             assert not keeps_costs  # what is compared is measured now
@@ -217,7 +222,7 @@ def test_tuned_settings_are_used_on_the_placement_that_they_hold_for(monkeypatch
 
     monkeypatch.setattr(contenders, "KnownPair", Known)
     asked = replace(REQUEST, modes=("off", "ssd", "tuned"), prompts=(CODING,))
-    pair, tuned = placed_pair(parser().parse_args([]), asked, PAIR)
+    pair, tuned = placed_pair(parser().parse_args([]), asked, PAIR, look)
     assert (pair.draft, pair.max_fan_out) == (SMALL, 24)
     assert tuned == {"coding": SSD}
 

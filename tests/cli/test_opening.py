@@ -2,11 +2,9 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -25,71 +23,71 @@ class Device:
     memory_free: int = 2**33
 
 
-Open = Callable[..., FakeRuntime]
-Progress = Callable[[float], bool]
+Load = Callable[..., None]
+Loads = Callable[[Load], FakeRuntime]
 
 
 @pytest.fixture
-def loads(monkeypatch: pytest.MonkeyPatch) -> Callable[[Open], None]:
-    """Let the runtime open by the given function."""
+def loads(monkeypatch: pytest.MonkeyPatch) -> Loads:
+    """Let the worker, which comes back, load models by the given function."""
 
-    def install(open_models: Open) -> None:
-        module = SimpleNamespace(Runtime=SimpleNamespace(open=open_models))
-        monkeypatch.setitem(sys.modules, "localspec.inference.runtime", module)
-        monkeypatch.setattr(opening, "_devices", lambda: (Device("CPU", "cpu"),))
+    def install(load: Load) -> FakeRuntime:
+        class Loading(FakeRuntime):
+            def load(self, *models: object, **options: object) -> None:
+                load(*models, **options)
+
+        worker = Loading()
+        monkeypatch.setattr(opening, "start_worker", lambda **_how: worker)
+        monkeypatch.setattr(opening, "_devices", lambda _via: (Device("CPU", "cpu"),))
+        return worker
 
     return install
 
 
-def test_models_open_with_what_was_asked(invoke: Invoke, loads: Callable[[Open], None]) -> None:
+def test_models_open_with_what_was_asked(invoke: Invoke, loads: Loads) -> None:
     seen: list[object] = []
 
-    def open_models(target: object, draft: object, **options: object) -> FakeRuntime:
+    def load(target: object, draft: object, **options: object) -> None:
         seen.extend([target, draft, options["max_fan_out"], options["draft_threads"]])
-        return FakeRuntime()
 
-    loads(open_models)
+    loads(load)
     assert invoke("run", "Hi", "-m", "x.gguf", "-md", "y.gguf", "-td", "2", "--no-fit").out == "Hello\n"
     assert [getattr(item, "path", item) for item in seen][2:] == [16, 2]
 
 
-def test_ctrl_c_while_loading_cancels_the_load(invoke: Invoke, loads: Callable[[Open], None]) -> None:
+def test_ctrl_c_while_loading_cancels_the_load(invoke: Invoke, loads: Loads) -> None:
     progress: list[bool] = []
 
-    def open_models(
-        *_models: object, on_progress: Callable[[float], bool], **_options: object
-    ) -> FakeRuntime:
+    def load(*_models: object, on_progress: Callable[[float], bool], **_options: object) -> None:
         progress.append(on_progress(0.1))
         os.kill(os.getpid(), signal.SIGINT)
         progress.append(on_progress(0.2))
         raise Cancelled
 
-    loads(open_models)
+    loads(load)
     outcome = invoke("run", "Hi")
     assert (outcome.code, outcome.out, outcome.err) == (130, "", "")
     assert progress == [True, False]
 
 
-def test_ctrl_c_at_the_end_of_a_load_closes_the_models(invoke: Invoke, loads: Callable[[Open], None]) -> None:
-    runtime = FakeRuntime()
-
-    def open_models(*_models: object, **_options: object) -> FakeRuntime:
+def test_ctrl_c_at_the_end_of_a_load_closes_the_models(invoke: Invoke, loads: Loads) -> None:
+    def load(*_models: object, **_options: object) -> None:
         os.kill(os.getpid(), signal.SIGINT)
-        return runtime
 
-    loads(open_models)
+    worker = loads(load)
     assert invoke("run", "Hi").code == 130
-    assert runtime.closed
-    assert runtime.requests == []
+    assert worker.closed
+    assert worker.requests == []
 
 
-def test_an_error_while_loading(invoke: Invoke, loads: Callable[[Open], None]) -> None:
-    def open_models(*_models: object, **_options: object) -> FakeRuntime:
+def test_an_error_while_loading(invoke: Invoke, loads: Loads) -> None:
+    def load(*_models: object, **_options: object) -> None:
         raise UserError("no device is called 'CUDA9'", "devices: CUDA0")
 
-    loads(open_models)
+    worker = loads(load)
     outcome = invoke("run", "Hi", "-dev", "CUDA9", "--no-fit")
     assert (outcome.code, outcome.err) == (2, "error: no device is called 'CUDA9'\n  hint: devices: CUDA0\n")
+    assert worker.closed
 
 
 @pytest.mark.parametrize(
@@ -105,7 +103,7 @@ def test_layers_on_a_gpu_that_is_not_there_are_a_note(
     noted: bool,
 ) -> None:
     fake.notes = ("speculation is off",)
-    monkeypatch.setattr(opening, "_devices", lambda: (Device("X", kind),))
+    monkeypatch.setattr(opening, "_devices", lambda _via: (Device("X", kind),))
     outcome = invoke("run", "Hi", "-ngl", layers)
     assert (outcome.code, outcome.out) == (0, "Hello\n")
     assert "note: speculation is off\n" in outcome.err

@@ -48,7 +48,7 @@ def parsed(*flags: str) -> tuple[PairOptions, PairOptions]:
     add_answer_flags(parser)
     args = parser.parse_args([*PAIR, *flags])
     pair = pair_options(args)
-    return pair, placing.placed(args, pair, say, here=True)
+    return pair, placing.placed(args, pair, say, via=lambda: iter(()))
 
 
 @pytest.mark.usefixtures("invented")

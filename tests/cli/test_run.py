@@ -227,9 +227,9 @@ def test_ctrl_c_leaves_valid_json(fake: FakeRuntime, invoke: Invoke) -> None:
 
 def test_a_reader_that_leaves_early_is_not_an_error() -> None:
     code = (
-        "import sys; from localspec.__main__ import main; from localspec.cli.shared import opening\n"
+        "import sys; from localspec.__main__ import main\n"
         "from tests.cli.fake_runtime import FakeRuntime, says\n"
-        "opening.open_runtime = FakeRuntime([says(*['words and words '] * 20000)]).open\n"
+        "FakeRuntime([says(*['words and words '] * 20000)]).install(setattr)\n"
         "sys.exit(main(['run', 'Hi']))\n"
     )
     with subprocess.Popen(

@@ -32,7 +32,7 @@ FULL = Path("/dev/full")
 ANSWER = (
     "import sys; from localspec.__main__ import main; from localspec.cli.shared import opening\n"
     "from tests.cli.fake_runtime import FakeRuntime, says\n"
-    "opening.open_runtime = FakeRuntime([says('Hel', 'lo')], notes=('a note',)).open\n"
+    "FakeRuntime([says('Hel', 'lo')], notes=('a note',)).install(setattr)\n"
     "opening._devices = lambda: ()\n"
     "sys.exit(main(sys.argv[1:]))\n"
 )

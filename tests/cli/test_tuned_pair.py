@@ -63,7 +63,7 @@ def placed(monkeypatch: pytest.MonkeyPatch, files: tuple[str, ...], *flags: str,
     """Return the pair as it is opened, where every placement is as the flags say."""
     args, pair = parsed(*files, *flags)
     monkeypatch.setattr(placing, "placed", lambda _args, pair, *_tell, **_here: pair)
-    return KnownPair(args, here=True).place(pair, print, **how)
+    return KnownPair(args, via=None).place(pair, print, **how)
 
 
 def identity(files: tuple[str, ...], on: Machine = HERE) -> Identity:
@@ -191,7 +191,7 @@ def test_draft_model_gets_the_place_that_it_was_tuned_on(
         return pair if args.mode == "sd" else replace(pair, draft=None)
 
     monkeypatch.setattr(placing, "placed", place)
-    assert KnownPair(args, here=True).place(pair, print).draft == pair.draft
+    assert KnownPair(args, via=None).place(pair, print).draft == pair.draft
     assert modes == ["auto", "sd"]
 
 
@@ -206,7 +206,7 @@ def test_draft_model_for_which_there_is_no_room_is_left_out(
     keep(identity(files), CODING)
     args, pair = parsed(*files, "--fan-out", "64")
     monkeypatch.setattr(placing, "placed", place)
-    opened = KnownPair(args, here=True).place(pair, print)
+    opened = KnownPair(args, via=None).place(pair, print)
     assert (opened.draft, opened.max_fan_out) == (None, 64)
 
 

@@ -24,6 +24,7 @@ from localspec.benchmark.exactness import (
 from localspec.cli import verify
 from localspec.cli.shared.console import ProgressLine
 from localspec.errors import Cancelled
+from localspec.hardware.devices import Ask
 from tests.cli.conftest import Invoke
 from tests.cli.fake_runtime import FakeRuntime
 
@@ -229,8 +230,8 @@ def test_the_models_are_placed_for_the_mode_that_needs_most(
     flags: tuple[str, ...],
     mode: str,
 ) -> None:
-    def placed(args: argparse.Namespace, pair: PairOptions, _tell: object, *, here: bool) -> PairOptions:
-        modes.append((args.mode, here))
+    def placed(args: argparse.Namespace, pair: PairOptions, _tell: object, *, via: Ask) -> PairOptions:
+        modes.append((args.mode, via == fake.look))
         return replace(pair, target=replace(pair.target, context=99))
 
     modes: list[tuple[str, bool]] = []

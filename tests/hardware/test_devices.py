@@ -136,7 +136,7 @@ def test_a_llama_cpp_that_cannot_be_loaded_leaves_what_the_driver_says(
 
     monkeypatch.setattr(backends, "devices", fail)
     monkeypatch.setattr(nvml, "look", lambda: TWO)
-    asked = devices._ask()
+    asked = devices.ask()
     assert next(asked) == TWO
     with pytest.raises(EngineError, match="libcudart"):
         next(asked)

@@ -46,19 +46,21 @@ def main(argv: Sequence[str]) -> int:
     pair = pair_options(args)
     request = request_of(args, prompts, pair)
     set_up_logging(verbose=args.verbose)
-    pair, tuned = placed_pair(args, request, pair)
-    with opening.open_runtime(pair) as runtime, ExitStack() as processes:
-        opening.tell_notes(runtime, pair)
-        request = possible(request, runtime)
-        check_fit(request.prompts, runtime)
-        contenders = [*own(runtime, request, tuned), *servers(request, pair, runtime, processes)]
+    with opening.start_worker(verbose=args.verbose) as models, ExitStack() as processes:
+        pair, tuned = placed_pair(args, request, pair, models.look)
+        opening.load(models, pair)
+        opening.tell_notes(models, pair)
+        request = possible(request, models)
+        check_fit(request.prompts, models)
+        contenders = [*own(models, request, tuned), *servers(request, pair, models, processes)]
         answers = len(contenders) * len(request.prompts) * request.repetitions
         say(f"timing {answers} answers of {', '.join(each.name for each in contenders)}")
         with on_interrupt(lambda: None):  # what was measured is printed although Ctrl+C is pressed again
-            progress = BenchProgress(runtime.cancel, len(contenders), answers)
+            progress = BenchProgress(models.cancel, len(contenders), answers)
             prints = args.output == "jsonl"
-            measured = measure(contenders, request, plain_anchor(runtime), progress, prints=prints)
-            return _conclude(measured, request, pair, args.output, shlex.join(["localspec", "bench", *argv]))
+            measured = measure(contenders, request, plain_anchor(models), progress, prints=prints)
+            command = shlex.join(["localspec", "bench", *argv])
+            return _conclude(measured, request, pair, args.output, command)
 
 
 @dataclass(slots=True)
@@ -185,7 +187,7 @@ def machine_words(pair: PairOptions) -> str:
     from localspec.hardware.machine import facts_of, known_machine
     from localspec.llama.cores import physical_cores
 
-    facts = facts_of(known_machine(may_measure=False, here=True))
+    facts = facts_of(known_machine(may_measure=False))
     used = pair.target.threads or physical_cores()
     cores = f"{used} of {facts.cores} cores" if facts.cores else f"{used} threads"
     parts = [facts.processor or "unknown processor", cores, *facts.devices]

@@ -38,7 +38,8 @@ from localspec.storage.profiles import Speculation, files_in, shipped_files
 from localspec.types import EngineSettings, Mode, Request, Sampling, TaskType
 
 if TYPE_CHECKING:
-    from localspec.inference.runtime import Runtime
+    from localspec.hardware.devices import Ask
+    from localspec.inference.worker import Worker
 
 TUNED = "tuned"
 MODES = ("off", "ngram", *DRAFT_MODES)
@@ -238,7 +239,7 @@ def _prompts_named(name: str) -> Iterator[Prompt]:
 
 
 def placed_pair(
-    args: argparse.Namespace, request: BenchRequest, pair: PairOptions
+    args: argparse.Namespace, request: BenchRequest, pair: PairOptions, via: Ask
 ) -> tuple[PairOptions, Mapping[str, EngineSettings]]:
     """Return the pair where it sits for all that is compared, and what was tuned for it if that is wanted.
 
@@ -247,13 +248,13 @@ def placed_pair(
     if not request.drafts:
         pair = replace(pair, draft=None)  # nobody would ask it
     if TUNED in request.modes:  # the settings hold for this placement alone
-        known = KnownPair(args, here=True)
+        known = KnownPair(args, via=via)
         pair = known.place(pair, say, keeps_costs=False)
         return pair, tuned_settings(known.experience, request.prompts)
     used = {COMBINED.get(mode, mode) for mode in request.modes}
     needs_most = next((mode for mode in reversed(DRAFT_MODES) if mode in used), request.modes[-1])
     args = argparse.Namespace(**vars(args) | {"mode": needs_most})
-    return placing.placed(args, pair, say, here=True), {}
+    return placing.placed(args, pair, say, via=via), {}
 
 
 def tuned_settings(experience: PairKnowledge, prompts: Sequence[Prompt]) -> dict[str, EngineSettings]:
@@ -279,27 +280,27 @@ def tuned_settings(experience: PairKnowledge, prompts: Sequence[Prompt]) -> dict
     return found
 
 
-def possible(request: BenchRequest, runtime: Runtime) -> BenchRequest:
+def possible(request: BenchRequest, models: Worker) -> BenchRequest:
     """Leave out usual modes that these models cannot decode in; raises UserError for others."""
-    unable = [mode for mode in request.modes if COMBINED.get(mode, mode) not in (*runtime.modes, TUNED)]
+    unable = [mode for mode in request.modes if COMBINED.get(mode, mode) not in (*models.modes, TUNED)]
     if unable and request.asked_modes:
-        reason = "; ".join(runtime.notes) or "these models cannot take tokens back"
+        reason = "; ".join(models.notes) or "these models cannot take tokens back"
         raise UserError(f"mode {unable[0]} is not possible: {reason}", f"leave {unable[0]} out of --modes")
     return replace(request, modes=tuple(mode for mode in request.modes if mode not in unable))
 
 
-def check_fit(prompts: Sequence[Prompt], runtime: Runtime) -> None:
+def check_fit(prompts: Sequence[Prompt], models: Worker) -> None:
     """Raise UserError for a prompt that leaves no room for an answer, before hours are spent on others."""
-    room = runtime.target.context
+    room = models.target.context
     for prompt in prompts:
-        tokens = runtime.count_tokens(prompt.messages)
+        tokens = models.count_tokens(prompt.messages)
         if tokens >= room:
             begins = " ".join(prompt.text[:_SHOWN].split())
             raise UserError(
                 f"a prompt of the task `{prompt.task}` is {tokens:,} tokens, and the context holds {room:,} "
                 f"with the answer: {begins}...",
                 f"leave it out, or give a larger -c (the model was trained on "
-                f"{runtime.target.training_context:,})",
+                f"{models.target.training_context:,})",
             )
 
 
@@ -316,18 +317,16 @@ def ways(request: BenchRequest) -> Iterator[tuple[str, EngineSettings]]:
             yield f"{mode} K={length}", replace(settings, draft_length=length, min_confidence=0.0)
 
 
-def own(
-    runtime: Runtime, request: BenchRequest, tuned: Mapping[str, EngineSettings]
-) -> Iterator[OwnContender]:
+def own(models: Worker, request: BenchRequest, tuned: Mapping[str, EngineSettings]) -> Iterator[OwnContender]:
     """Yield our contenders; they share the open models."""
     for name, settings in ways(request):
-        yield OwnContender(name, runtime, settings)
+        yield OwnContender(name, models, settings, models.pid)
     if TUNED in request.modes:
-        yield OwnContender(TUNED, runtime, tuned)
+        yield OwnContender(TUNED, models, tuned, models.pid)
 
 
 def servers(
-    request: BenchRequest, pair: PairOptions, runtime: Runtime, open_until: ExitStack
+    request: BenchRequest, pair: PairOptions, models: Worker, open_until: ExitStack
 ) -> Iterator[Contender]:
     """Start llama.cpp's servers, as wide as our contexts, and yield them; raises UserError if one fails."""
     if request.server is None:
@@ -335,12 +334,12 @@ def servers(
     from localspec.benchmark.llama_server import LlamaServer
 
     open_until.enter_context(leaving_in_order())  # a server hears of nothing but its own end
-    target = replace(pair.target, context=runtime.target.context)
+    target = replace(pair.target, context=models.target.context)
     yield open_until.enter_context(closing(LlamaServer(SERVER, request.server, target)))
-    if pair.draft is None or runtime.draft is None:
+    if pair.draft is None or models.draft is None:
         return
     threads = pair.draft_threads or pair.draft.threads
-    draft = replace(pair.draft, context=runtime.draft.context, threads=threads)
+    draft = replace(pair.draft, context=models.draft.context, threads=threads)
     for length in (None, *request.lengths):
         name = f"{SERVER} draft" if length is None else f"{SERVER} draft K={length}"
         server = LlamaServer(name, request.server, target, draft, length)

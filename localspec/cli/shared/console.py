@@ -14,7 +14,7 @@ from itertools import count
 from types import FrameType
 from typing import Self, TextIO
 
-from localspec.errors import Cancelled, LocalSpecError, UserError
+from localspec.errors import Cancelled, EngineDied, LocalSpecError, UserError
 
 ERASE_LINE = "\r\x1b[K"
 _PATIENCE = 2  # an impatient second press means the same as the first
@@ -233,6 +233,8 @@ def _columns() -> int | None:
 def tell(error: LocalSpecError) -> None:
     """Print an error, and below it what to do about it."""
     message, hint = (error.message, error.hint) if isinstance(error, UserError) else (str(error), "")
+    if isinstance(error, EngineDied):
+        hint = "the model's file may be damaged, or memory too short; -v shows what llama.cpp says"
     say(f"error: {message.translate(_ONE_LINE)}")
     if hint:
         say(f"  hint: {hint.translate(_ONE_LINE)}")

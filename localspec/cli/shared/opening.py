@@ -1,12 +1,9 @@
-"""Open the models that the arguments name: the one seam between the command line and native code."""
+"""Open the models that the arguments name, in a process of their own: what ends that ends nothing else."""
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Sequence
-from contextlib import suppress
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,18 +13,30 @@ from localspec.cli.shared.console import StatusLine, on_interrupt, say
 from localspec.models.names import Reference
 
 if TYPE_CHECKING:
-    from localspec.inference.runtime import Runtime
+    from localspec.hardware.devices import Ask
+    from localspec.inference.worker import LogLine, Worker
     from localspec.llama.backends import BackendDevice
     from localspec.models.hub import DownloadProgress, RemoteModel
 
 _QUIET_S = 0.5  # a load that takes less needs no progress line
 
 
-def open_runtime(options: PairOptions) -> Runtime:
-    """Open the models, with progress on a terminal; Ctrl+C raises Cancelled."""
-    from localspec.inference.runtime import Runtime  # numpy and llama.cpp: 0.3 s
+def start_worker(*, verbose: bool) -> Worker:
+    """Start the process that is to open models, which gets ready while this one reads what they are."""
+    from localspec.inference.worker import Worker
 
-    threading.Thread(target=_import_the_rest).start()
+    return Worker(_log if verbose else None)
+
+
+def _log(line: LogLine) -> None:
+    import logging  # `start_worker` has imported it
+
+    name = line.name if line.name.startswith("localspec") else f"localspec.{line.name}"
+    logging.getLogger(name).log(line.level, "%s", line.text)
+
+
+def load(worker: Worker, options: PairOptions) -> None:
+    """Open the models, with progress on a terminal; Ctrl+C raises Cancelled."""
     started, wanted = time.monotonic(), [True]
 
     def on_progress(fraction: float) -> bool:
@@ -36,7 +45,7 @@ def open_runtime(options: PairOptions) -> Runtime:
         return wanted[0]
 
     with on_interrupt(lambda: wanted.__setitem__(0, False)), StatusLine() as status:
-        runtime = Runtime.open(
+        worker.load(
             options.target,
             options.draft,
             max_fan_out=options.max_fan_out,
@@ -44,9 +53,7 @@ def open_runtime(options: PairOptions) -> Runtime:
             on_progress=on_progress,
         )
     if not wanted[0]:  # asked too late for the loader to notice
-        runtime.close()
         raise KeyboardInterrupt
-    return runtime
 
 
 def fetch(reference: Reference) -> Path:
@@ -91,17 +98,11 @@ def progress_line(progress: DownloadProgress) -> str:
     return "  ".join(parts)
 
 
-def _import_the_rest() -> None:
-    """Import what the first answer needs, while native code reads the models."""
-    with suppress(ImportError):  # whoever needs it has more to say
-        import_module("numpy.random")
-
-
-def tell_notes(runtime: Runtime, options: PairOptions) -> None:
+def tell_notes(worker: Worker, options: PairOptions) -> None:
     """Print what the person at the keyboard should know about these models on this machine."""
-    for text in runtime.notes:
+    for text in worker.notes:
         note(text)
-    if options.asked_for_gpu and all(device.kind == "cpu" for device in _devices()):
+    if options.asked_for_gpu and all(device.kind == "cpu" for device in _devices(worker.look)):
         note("-ngl has no effect, because this build of llama.cpp computes on the CPU only")
 
 
@@ -117,7 +118,7 @@ def list_devices() -> None:
         print(f"{device.name}: {device.description} ({total}, {free} free)")
 
 
-def _devices() -> tuple[BackendDevice, ...]:
-    from localspec.llama.backends import devices
+def _devices(via: Ask | None = None) -> tuple[BackendDevice, ...]:
+    from localspec.hardware.devices import look
 
-    return devices()
+    return look(via=via).found.devices

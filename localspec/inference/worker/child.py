@@ -15,12 +15,14 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
+from importlib import import_module
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import IO, TYPE_CHECKING
 
 from localspec.child_process import take_pipes
-from localspec.errors import EngineError, LocalSpecError
+from localspec.errors import Cancelled, EngineError, LocalSpecError
 from localspec.inference.worker.wire import (
     ASIDES,
     Call,
@@ -33,6 +35,7 @@ from localspec.inference.worker.wire import (
     Request,
     Result,
 )
+from localspec.llama.library import native
 
 if TYPE_CHECKING:
     from localspec.inference.runtime import Runtime
@@ -45,8 +48,8 @@ _STEP = 0.005  # of the progress: finer is not worth a message
 _URGENT_S = 0.1
 
 
-def main() -> None:
-    """Serve until the requests end."""
+def main(*, tells_log: bool) -> None:
+    """Serve until the requests end; the log is told down to its details, or kept from being printed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     faulthandler.enable(all_threads=False)  # the others run on: reading their stacks can crash or never end
     threading.excepthook = _end_with_a_thread
@@ -54,6 +57,8 @@ def main() -> None:
     requests, replies = take_pipes()
     logging.captureWarnings(capture=True)
     outbox = Outbox(replies)
+    logging.getLogger().addHandler(LogSender(outbox) if tells_log else logging.NullHandler())
+    logging.getLogger("localspec").setLevel(logging.DEBUG if tells_log else logging.WARNING)
     service = Service(outbox)
     with suppress(Exception):  # a request that is cut off by the parent's death fails in many ways
         while True:
@@ -61,6 +66,13 @@ def main() -> None:
     service.stop(_PATIENCE_S)
     outbox.flush(_PATIENCE_S)
     os._exit(0)  # the system frees everything; destructors of native libraries can only crash here
+
+
+def _import_everything() -> None:
+    """Import what models need while the parent thinks and native code reads, the heaviest first."""
+    with suppress(Exception):  # whoever needs it has more to say
+        for name in ("localspec.inference.runtime", "numpy.random"):
+            import_module(name)
 
 
 def _end_with_a_thread(failure: threading.ExceptHookArgs) -> None:
@@ -193,6 +205,10 @@ class Service:
                 return
 
     def _serve(self, queue: SimpleQueue[_Job]) -> None:
+        if queue is self._work:
+            with suppress(Exception):  # as above
+                native()  # at once, before anybody asks
+            threading.Thread(target=_import_everything, name="localspec-imports", daemon=True).start()
         while True:
             job = queue.get()
             reply = self._reply(job)
@@ -218,9 +234,18 @@ class Service:
         call = job.call
         if call.method == "open":
             return self._open(job)
-        if self._runtime is None:
+        answer: object
+        if call.method == "look":
+            from localspec.hardware.devices import ask  # which runs where there are no models, too
+
+            answer = ask()
+        elif self._runtime is None:
             raise EngineError("no models are open")
-        answer: object = getattr(self._runtime, call.method)(*call.arguments, **call.options)
+        elif call.method == "perform":
+            task, *arguments = call.arguments
+            return task(self._runtime, *arguments, partial(self._tell, job))
+        else:
+            answer = getattr(self._runtime, call.method)(*call.arguments, **call.options)
         if not isinstance(answer, Iterator):
             return answer
         for event in answer:
@@ -228,10 +253,6 @@ class Service:
         return None
 
     def _open(self, job: _Job) -> Opened:
-        options = dict(job.call.options)
-        tells_log = options.pop("tells_log")  # ours down to the details, or kept from being printed
-        logging.getLogger().addHandler(LogSender(self._outbox) if tells_log else logging.NullHandler())
-        logging.getLogger("localspec").setLevel(logging.DEBUG if tells_log else logging.WARNING)
         from localspec.inference.runtime import Runtime  # numpy, llama.cpp: 0.3 s, and requests are heard
 
         told = -1.0
@@ -243,5 +264,13 @@ class Service:
                 self._outbox.put(Event(job.call.number, fraction))
             return not job.cancelled
 
-        self._runtime = runtime = Runtime.open(*job.call.arguments, on_progress=on_progress, **options)
-        return runtime.target, runtime.draft, runtime.notes
+        self._runtime = runtime = Runtime.open(
+            *job.call.arguments, on_progress=on_progress, **job.call.options
+        )
+        return runtime.target, runtime.draft, runtime.notes, runtime.modes
+
+    def _tell(self, job: _Job, *words: object) -> None:
+        """Tell how far a task is; raises `Cancelled` if it is not wanted any more."""
+        if job.cancelled:
+            raise Cancelled("it was stopped")
+        self._outbox.put(Event(job.call.number, words))

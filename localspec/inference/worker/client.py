@@ -14,15 +14,15 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Generator, Iterable
-from contextlib import AbstractContextManager, closing, suppress
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from functools import wraps
 from itertools import takewhile
 from queue import Empty, SimpleQueue
-from typing import IO, Concatenate, ParamSpec, TypeVar, cast
+from typing import IO, TYPE_CHECKING, Concatenate, ParamSpec, TypeVar, cast
 
 from localspec.child_process import exit_words, printed_before, start_python
-from localspec.errors import Cancelled, EngineDied, EngineError, LocalSpecError
+from localspec.errors import Cancelled, EngineDied, EngineError, LocalSpecError, ModelFileError
 from localspec.inference.interface import TunableModels
 from localspec.inference.worker.wire import (
     ASIDES,
@@ -36,8 +36,11 @@ from localspec.inference.worker.wire import (
     Request,
     Result,
 )
-from localspec.types import GenerationEvent, ModelOptions
+from localspec.types import GenerationEvent, Mode, ModelInfo, ModelOptions
 from localspec.types import Request as GenerationRequest
+
+if TYPE_CHECKING:
+    from localspec.hardware.devices import Answer
 
 LogListener = Callable[[LogLine], None]
 _Arguments = ParamSpec("_Arguments")
@@ -49,8 +52,9 @@ _FIRM_S = 0.5
 _ASIDE_S = 3.0  # for what is answered at once
 _LEAVING_S = 2.0  # for a call that is not wanted any more
 _DEATH_S = 1.0  # from the end of a pipe to the end of its process
-_CODE = "from localspec.inference.worker.child import main; main()"
+_CODE = "from localspec.inference.worker.child import main; main(tells_log={})"
 _LINES_KEPT = 100
+_ASSERTION = "GGML_ASSERT"  # while it opens a model, it is the file that is not as expected
 _LONGEST_LINE = 2**16  # bytes: something that prints without line breaks must not fill the memory
 
 
@@ -77,10 +81,15 @@ class Worker(AbstractContextManager["Worker"]):
     only `cancel` and `close` then have nothing to do.
     """
 
-    def __init__(self, process: EngineProcess, opened: Opened) -> None:
-        self._process = process
-        self._close = weakref.finalize(self, process.close)  # also when the program ends
-        self.target, self.draft, self.notes = opened
+    target: ModelInfo
+    draft: ModelInfo | None
+    notes: tuple[str, ...]
+    modes: tuple[Mode, ...]
+
+    def __init__(self, on_log: Callable[[LogLine], None] | None = None) -> None:
+        """Start the process, which gets ready to `load`; `on_log` is called in a thread of its own."""
+        self._process = EngineProcess(on_log)
+        self._close = weakref.finalize(self, self._process.close)  # also when the program ends
 
     @classmethod
     def open(
@@ -95,18 +104,68 @@ class Worker(AbstractContextManager["Worker"]):
     ) -> Worker:
         """Open the models; `on_progress(fraction)` is asked again and again, and returns False to stop.
 
-        It is called in this thread, `on_log` in one of its own. Raises `Cancelled` when stopped,
-        `EngineDied`, and what `Runtime.open` raises.
+        It is called in this thread, `on_log` in one of its own. Raises what `load` raises.
         """
-        process = EngineProcess(on_log)
+        worker = cls(on_log)
+        worker.load(
+            target, draft, max_fan_out=max_fan_out, draft_threads=draft_threads, on_progress=on_progress
+        )
+        return worker
+
+    def load(
+        self,
+        target: ModelOptions,
+        draft: ModelOptions | None = None,
+        *,
+        max_fan_out: int = 16,
+        draft_threads: int | None = None,
+        on_progress: Callable[[float], bool] | None = None,
+    ) -> None:
+        """Open the models in the process that is there, as `open` does; a failure ends it.
+
+        Raises `Cancelled` when stopped, `EngineDied`, and what `Runtime.open` raises.
+        """
+        sizes = {"max_fan_out": max_fan_out, "draft_threads": draft_threads}
         try:
-            sizes = {"max_fan_out": max_fan_out, "draft_threads": draft_threads}
-            pending = process.call("open", target, draft, tells_log=on_log is not None, **sizes)
-            opened = _watched(pending, on_progress)
+            with self._or_killed():
+                pending = self._process.call("open", target, draft, **sizes)
+                opened = cast(Opened, _watched(pending, on_progress))
+        except EngineDied as died:
+            files = " with ".join(str(options.path) for options in (target, draft) if options is not None)
+            if _ASSERTION not in str(died):
+                raise EngineDied(f"{files} could not be opened: {died}") from None
+            raise ModelFileError(
+                f"{files} cannot be opened: {died}",
+                "llama.cpp expects something else in such a file: download it again, or choose another",
+            ) from None
+        self.target, self.draft, self.notes, self.modes = opened
+
+    @contextmanager
+    def _or_killed(self) -> Iterator[None]:
+        """End a process that does not do what it is started for."""
+        try:
+            yield
         except BaseException:
-            process.kill()
+            self._process.kill()
             raise
-        return cls(process, cast(Opened, opened))
+
+    def look(self) -> Generator[Answer]:
+        """Yield what `hardware.devices.ask` finds in the process that opens the models."""
+        with self._or_killed():
+            yield from cast("Generator[Answer]", self._process.events("look"))
+
+    def perform(
+        self, task: Callable[..., _Value], *arguments: object, on_progress: Callable[..., None]
+    ) -> _Value:
+        """Return what a function of a module makes of the runtime in its process.
+
+        It is called with the runtime, the arguments, and what tells `on_progress` or raises `Cancelled`.
+        """
+        with closing(self._process.call("perform", task, *arguments)) as pending:
+            while not isinstance(reply := pending.next(), Result):
+                if reply is not None:
+                    on_progress(*cast(tuple[object, ...], reply.event))
+            return cast(_Value, reply.value)
 
     @property
     def pid(self) -> int:
@@ -115,9 +174,7 @@ class Worker(AbstractContextManager["Worker"]):
 
     def generate(self, request: GenerationRequest) -> Generator[GenerationEvent]:
         """Yield the answer as it is written; closing the iterator stops it and waits a moment for the end."""
-        with closing(self._process.call("generate", request)) as pending:
-            while isinstance(reply := pending.next(), Event):
-                yield cast(GenerationEvent, reply.event)
+        yield from cast(Generator[GenerationEvent], self._process.events("generate", request))
 
     def cancel(self) -> None:
         """End the running answer within a moment; callable from any thread."""
@@ -196,7 +253,8 @@ class EngineProcess:
     """A process that holds models. Its threads end with it; `close` ends it."""
 
     def __init__(self, on_log: LogListener | None) -> None:
-        self._process = process = start_python(_CODE, subprocess.PIPE, "the engine's process")
+        code = _CODE.format(on_log is not None)
+        self._process = process = start_python(code, subprocess.PIPE, "the engine's process")
         assert process.stdin is not None
         assert process.stdout is not None
         assert process.stderr is not None
@@ -207,6 +265,7 @@ class EngineProcess:
         self._frames: SimpleQueue[bytes | None] = SimpleQueue()
         self._pending: dict[int, Pending] = {}
         self._end: EngineError | None = None
+        self._opens = False  # models, or has
         self.reader = threading.Thread(target=self._read, name="localspec-replies", daemon=True)
         self._writer = threading.Thread(target=self._write, name="localspec-requests", daemon=True)
         self.reader.start()
@@ -216,6 +275,7 @@ class EngineProcess:
         """Begin a call; raise `EngineDied` if there is nobody to answer it."""
         number = next(self._numbers)
         pending = Pending(self, number)
+        self._opens |= method == "open"
         # in this order, and in `_settle` in the other: a call too late to be told of the end sees it here
         self._pending[number] = pending
         if self._end is not None:
@@ -224,6 +284,12 @@ class EngineProcess:
         self.send(Call(number, method, arguments, options))
         pending.can_cancel = True
         return pending
+
+    def events(self, method: str, *arguments: object) -> Generator[object]:
+        """Yield the events of a call; closing the iterator stops it and waits a moment for the end."""
+        with closing(self.call(method, *arguments)) as pending:
+            while isinstance(reply := pending.next(), Event):
+                yield reply.event
 
     def send(self, request: Request) -> None:
         """Tell the child something without waiting for it to listen; the reader finds out that it is gone."""
@@ -243,6 +309,8 @@ class EngineProcess:
         """End the process: by the end of its requests, or by force. Calls under way raise `EngineDied`."""
         if self._end is None:
             self._end = EngineError("the models are closed")
+        if not self._opens:  # what it is getting ready for does not come
+            self._process.kill()
         self._frames.put(None)
         if not self._ends_within(_POLITE_S):
             self._process.kill()

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from localspec.errors import LocalSpecError
-from localspec.types import GenerationEvent, ModelInfo
+from localspec.types import Mode, ModelInfo
 
 ASIDES = frozenset({"count_tokens", "memory"})
 """The methods that are answered at once, while another call is being worked on."""
@@ -24,8 +24,8 @@ class LogLine:
     text: str
 
 
-Opened = tuple[ModelInfo, ModelInfo | None, tuple[str, ...]]
-"""The target, the draft model and notes about them: the result of `open`."""
+Opened = tuple[ModelInfo, ModelInfo | None, tuple[str, ...], tuple[Mode, ...]]
+"""The target, the draft model, notes about them and their modes: the result of `open`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Call:
     """Something to do; the replies bear the same number."""
 
     number: int
-    method: str  # of open models, or `open`, which also takes whether log lines are asked for
+    method: str  # of open models, or `look`, `open` and `perform`
     arguments: tuple[Any, ...]
     options: dict[str, Any] = field(default_factory=dict)
 
@@ -47,10 +47,10 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something happened in a call that goes on: a fraction loaded, or a part of an answer."""
+    """Something happened in a call that goes on: a fraction loaded, a part of an answer or of a task."""
 
     number: int
-    event: GenerationEvent | float
+    event: object
 
 
 @dataclass(frozen=True, slots=True)

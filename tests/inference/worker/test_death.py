@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from localspec.errors import EngineDied
+from localspec.errors import EngineDied, ModelFileError
 from localspec.inference.worker import LogLine, Worker
 from localspec.inference.worker.client import explain
 from localspec.types import ModelOptions, TextDelta
@@ -81,10 +81,10 @@ def test_an_assertion_of_llama_cpp_is_the_reason_given(
     monkeypatch.setattr(tiny, "byte_texts", lambda: [*texts[:-1], texts[0]])
     model = tiny.llama(tmp_path / "twice.gguf")
     lines = list[LogLine]()
-    with pytest.raises(EngineDied, match="GGML_ASSERT") as caught:
+    with pytest.raises(ModelFileError, match="GGML_ASSERT") as caught:
         Worker.open(ModelOptions(model), on_log=lines.append)
-    assert "llama-vocab.cpp:" in str(caught.value)
-    assert "/" not in str(caught.value)
+    assert caught.value.message.startswith(f"{model} cannot be opened: ")
+    assert " llama-vocab.cpp:" in caught.value.message
     assert any("GGML_ASSERT" in line.text for line in lines)
     assert capfd.readouterr() == ("", "")
 
