@@ -197,10 +197,9 @@ def test_an_open_chat_can_be_read_where_nothing_can_be_written(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make(file)
-    with Store(file) as store:
-        answer = store.add(1, 1, "assistant", "half an", state="writing")
     monkeypatch.setattr(database, "BUSY_S", 0.01)
-    with Store(file, lambda: answer.created + 5) as early:
+    with Store(file) as writer, Store(file) as early:
+        answer = writer.add(1, 1, "assistant", "half an", state="writing")
         blocker = sqlite3.connect(file, isolation_level=None)
         blocker.execute("BEGIN IMMEDIATE")
         with Store(file, lambda: answer.created + 60) as store:
@@ -229,6 +228,7 @@ def test_what_was_written_survives_a_kill(file: Path) -> None:
         program.send_signal(signal.SIGKILL)
     with Store(file) as store:
         assert [message.content for message in store.messages(1)] == ["Count!", "one two three"]
+        assert store.messages(1)[1].state == "stopped"  # nobody else is there who could go on with it
 
 
 def test_a_closed_store_says_so(file: Path) -> None:

@@ -47,6 +47,12 @@ def messages(folder: Path) -> list[tuple[str, str]]:
             return []
 
 
+def lengths(folder: Path) -> list[int]:
+    """Return the lengths of all messages that are on the disk."""
+    with closing(sqlite3.connect(f"file:{folder / 'data' / 'chats.db'}?mode=ro", uri=True)) as connection:
+        return [found for (found,) in connection.execute("SELECT length(content) FROM messages ORDER BY id")]
+
+
 def drafts(folder: Path) -> str:
     """Return the unsent text of all chats that is on the disk."""
     with closing(sqlite3.connect(f"file:{folder / 'data' / 'chats.db'}?mode=ro", uri=True)) as connection:
@@ -115,5 +121,23 @@ def test_bytes_that_are_no_text_and_pasted_sequences_end_nothing_and_send_nothin
         assert messages(tmp_path) == []
         draft = drafts(tmp_path)
         assert draft == "caf\ufffd \ufffdone \ufffdred\ntwo \nthree and four"
+        terminal.send("\x11")
+        assert terminal.leave() == 0
+
+
+def test_answer_that_a_kill_broke_off_is_shown_so_at_once(
+    run: Callable[..., Terminal], tmp_path: Path
+) -> None:
+    with run("--temp", "50", "--top-k", "0", "--top-p", "1", "--min-p", "0", "--mode", "off") as terminal:
+        terminal.shows("Ask anything", "demo target")
+        terminal.send("Tell me a story.")
+        terminal.shows("me a story.")
+        terminal.send("\r")
+        terminal.until(lambda: lengths(tmp_path)[1:] > [20])
+        terminal.kill()
+    assert messages(tmp_path)[-1] == ("assistant", "writing")
+    with run() as terminal:
+        terminal.shows("Tell me a story.", "stopped")
+        assert messages(tmp_path)[-1] == ("assistant", "stopped")
         terminal.send("\x11")
         assert terminal.leave() == 0

@@ -299,7 +299,7 @@ class Store:
 
     def _tidy(self) -> None:
         """Drop what was deleted long ago; on a full disk that can wait."""
-        self._bury()
+        self._bury(-1.0 if self._database.was_alone else DEAD_AFTER_S)
         before = self._now() - KEPT_S
         old = f"deleted < ? OR (updated < ? AND {_EMPTY})"
         with suppress(StoreError):
@@ -310,9 +310,9 @@ class Store:
             with self._database.writing() as connection:
                 connection.execute(f"DELETE FROM chats WHERE {old}", (before, before))
 
-    def _bury(self) -> Collection[int]:
+    def _bury(self, after_s: float = DEAD_AFTER_S) -> Collection[int]:
         """Note that answers whose program has died were stopped; return them even where noting fails."""
-        limits = (self._now(), DEAD_AFTER_S)
+        limits = (self._now(), after_s)
         with self._database.reading() as connection:
             found = connection.execute(f"SELECT id FROM messages WHERE {_DEAD}", limits).fetchall()
         dead = {number for (number,) in found} - self._writing

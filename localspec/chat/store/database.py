@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -73,6 +74,8 @@ class Database:
                 connection.close()
                 raise
         self._connection = connection
+        self._presence: int | None = None
+        self.was_alone = path is not None and self._announce(path.parent)
 
     def reading(self) -> AbstractContextManager[sqlite3.Connection]:
         """Hold one unchanging view of the database."""
@@ -88,6 +91,26 @@ class Database:
             if self._connection is not None:
                 self._connection.close()
                 self._connection = None
+            if self._presence is not None:
+                os.close(self._presence)
+                self._presence = None
+
+    def _announce(self, folder: Path) -> bool:
+        """Share a lock that the system takes back when this program ends; tell whether nobody else has it."""
+        if sys.platform == "win32":
+            return False
+        import fcntl
+
+        try:
+            self._presence = os.open(folder, os.O_RDONLY)
+            with suppress(BlockingIOError):
+                fcntl.flock(self._presence, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(self._presence, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                return True
+            fcntl.flock(self._presence, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:  # a disk without locks
+            pass
+        return False
 
     @contextmanager
     def _transaction(self, begin: str) -> Iterator[sqlite3.Connection]:
