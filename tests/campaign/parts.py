@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tests.campaign.chats import chats
+from tests.campaign.disks import disks
 from tests.campaign.engine_calls import engine_calls
 from tests.campaign.headers import headers, opened, shrunk
 from tests.campaign.kills import kills
 from tests.campaign.log import Part
+from tests.campaign.lying_hub import lying_hub
 from tests.campaign.templates import templates
 from tests.campaign.turns import turns
 
@@ -31,5 +33,7 @@ PARTS = {
     "chats": Sized(chats, 3, 100, "two programs at one file of chats, beside a plain model of it"),
     "engine_calls": Sized(engine_calls, 3, 150, "calls, cancels, ends and deaths of the engine"),
     "kills": Sized(kills, 4, 200, "kills of answers, of the screen, the tuner, downloads and migrations"),
+    "disks": Sized(disks, 4, 200, "disks that are full or only to be read, and clocks that jump"),
+    "lying_hub": Sized(lying_hub, 8, 1_000, "a hub that lies in its fields and breaks its answers"),
     "turns": Sized(turns, 40, 5_000, "turns with edits, cancels, kills and other models"),
 }
