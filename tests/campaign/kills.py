@@ -245,6 +245,7 @@ def gone(engines: Sequence[psutil.Process]) -> None:
     require(not alive, f"{len(alive)} processes are left: {alive}")
 
 
+_FOLDERS = {"config", "data", "state", ".cache"}
 KINDS = (answer, adding, migration, download, screen, answer, tuner, adding, migration, download)
 
 
@@ -256,3 +257,5 @@ def kills(log: Log, folder: Path) -> None:
         own.mkdir()
         with log.case(number, what=kind.__name__):
             kind(log.random(number), own)
+            written = {path.name for path in own.iterdir() if not path.name.startswith("chats.db")}
+            require(written <= _FOLDERS, f"files outside the folders that are told: {written - _FOLDERS}")

@@ -6,7 +6,6 @@ import os
 import random
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -66,10 +65,10 @@ _HEADERS = (
 )
 
 
-def _anything(rng: random.Random, depth: int = 0) -> Any:  # noqa: ANN401 - JSON
-    some: list[Any] = [
-        None, True, 0, -1, 1.5, 2**70, float("nan"), float("inf"), "", "main", "a" * 40, "../" * 9, "/etc/passwd",
-        rng.choice(_NAMES),
+def _anything(rng: random.Random, depth: int = 0) -> object:
+    some: list[object] = [
+        None, True, 0, -1, 1.5, 2**70, float("nan"), float("inf"), "", "main", "a" * 40, "../" * 9,
+        "/etc/passwd", rng.choice(_NAMES),
     ]  # fmt: skip
     if depth < 3 and rng.random() < 0.4:
         inner = [_anything(rng, depth + 1) for _ in range(rng.randrange(4))]
