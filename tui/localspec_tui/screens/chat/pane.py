@@ -191,9 +191,8 @@ class ChatPane(Vertical):
         What was typed meanwhile, behind the text of the chat before, is meant for this one.
         """
         await self.show(at)
-        typed = self.composer.text
-        meanwhile = typed.removeprefix(before) if typed.startswith(before) else ""
-        self.composer.text = self._session.chat.info.draft + meanwhile
+        typed = self.composer.text if self.composer.text.startswith(before) else ""
+        self.composer.text = self._session.chat.info.draft + typed.removeprefix(before)
         self.composer.focus()
 
     async def delete(self) -> None:
