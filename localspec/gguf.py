@@ -15,11 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from localspec.errors import ModelFileError
+from localspec.safe_text import safe_line
 
 Scalar = bool | int | float | str
 
 TOKENS = "tokenizer.ggml.tokens"
 _LARGEST = 2**32  # llama.cpp reads what a model consists of into 32 bits
+_LONGEST_NAME = 200
 _MOST_ELEMENTS = 2**63  # of a tensor, as in ggml
 
 
@@ -75,6 +77,12 @@ class Header:
         """Return an integer value; `{arch}` in the key stands for the architecture."""
         value = self.values.get(key.replace("{arch}", self.architecture), default)
         return self._whole(key, value) if isinstance(value, int | float) else default
+
+    @property
+    def name(self) -> str:
+        """Return what the model calls itself, in one line, else the name of its file."""
+        told = safe_line(self.text("general.name")).strip() or safe_line(self.path.stem)
+        return told[:_LONGEST_NAME]
 
     @property
     def acceptance(self) -> float | None:

@@ -240,7 +240,8 @@ class Dialogue:
 
     def _help(self, _argument: str) -> None:
         text = Path(__file__).with_name("chat_commands.txt").read_text(encoding="utf-8")
-        say(text.format(modes="|".join(MODES)).rstrip("\n"))
+        for line in text.format(modes="|".join(MODES)).splitlines():
+            say(line)
 
     def _mode(self, argument: str) -> None:
         if argument and argument not in MODES:
@@ -257,7 +258,8 @@ class Dialogue:
         self._shows_stats = not self._shows_stats
         options = self._last_options
         if self._last is not None and options is not None:
-            say("\n".join(figures.table(options.request.settings, options.reason, self._last.summary)))
+            for line in figures.table(options.request.settings, options.reason, self._last.summary):
+                say(line)
         say(f"a line of figures after each answer: {'on' if self._shows_stats else 'off'}")
 
     def _regenerate(self, _argument: str) -> None:

@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, Literal
 
 from localspec import units
 from localspec.cli.shared.arguments import Parser, verb_parser
-from localspec.cli.shared.console import FAILURE, SUCCESS, colours_unwanted, is_terminal, print_result
+from localspec.cli.shared.console import FAILURE, SUCCESS, Styled, colours_unwanted, is_terminal, print_result
 from localspec.errors import UserError
 from localspec.llama.library import VERSION
+from localspec.safe_text import safe_line
 from localspec.storage import paths
 
 if TYPE_CHECKING:
@@ -90,8 +91,9 @@ def page(checks: Sequence[Check], *, colours: bool) -> Iterator[str]:
     """Yield the lines of the report: a line for each check, below it the command that mends it."""
     width = max((len(check.name) for check in checks), default=0)
     for check in checks:
-        style, reset = (_STYLES[check.verdict], _RESET) if colours else ("", "")
-        yield f"{style}{_WORDS[check.verdict]}{reset}  {check.name:<{width}}  {check.text}"
+        word, what = _WORDS[check.verdict], f"  {check.name:<{width}}  {check.text}"
+        style = _STYLES[check.verdict]
+        yield Styled(f"{style}{word}{_RESET}{safe_line(what)}") if colours else f"{word}{what}"
         if check.mend:
             yield f"{'':>{width + 8}}mend: {check.mend}"
     tally = Counter(check.verdict for check in checks)

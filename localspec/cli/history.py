@@ -16,15 +16,16 @@ from localspec import units
 from localspec.cli.shared.arguments import Parser, verb_parser, whole, with_command
 from localspec.cli.shared.console import (
     SUCCESS,
+    Styled,
     colours_unwanted,
     is_terminal,
     print_json,
     print_result,
-    printable,
     read_utf8,
     say,
 )
 from localspec.errors import UserError
+from localspec.safe_text import safe_line
 from localspec.storage import paths
 from localspec.storage.paths import expanded, make_private_folder, write_atomically
 
@@ -110,7 +111,7 @@ def _hit_lines(hits: Sequence[SearchHit]) -> Iterator[str]:
             if at == 0:
                 yield _line(hit.chat)
             if hit.message is not None:
-                yield f"    {_marked(hit) if bold else hit.excerpt}"
+                yield Styled(f"    {_marked(hit)}") if bold else f"    {hit.excerpt}"
 
 
 def _names(chats: Iterable[ChatInfo]) -> str:
@@ -122,16 +123,15 @@ def _line(chat: ChatInfo, width: int = 0) -> str:
 
     pin = "  (pinned)" if chat.pinned else ""
     number = units.counted(chat.messages, "message")
-    line = f"{chat.id:>{width}}  {when(chat.updated)}  {number:>13}  {chat.title or 'Untitled'}{pin}"
-    return printable(line)
+    return f"{chat.id:>{width}}  {when(chat.updated)}  {number:>13}  {chat.title or 'Untitled'}{pin}"
 
 
 def _marked(hit: SearchHit) -> str:
     parts, end = [], 0
     for start, stop in hit.marks:
-        parts += [hit.excerpt[end:start], _BOLD, hit.excerpt[start:stop], _PLAIN]
+        parts += [safe_line(hit.excerpt[end:start]), _BOLD, safe_line(hit.excerpt[start:stop]), _PLAIN]
         end = stop
-    return "".join([*parts, hit.excerpt[end:]])
+    return "".join([*parts, safe_line(hit.excerpt[end:])])
 
 
 def _as_json(chat: ChatInfo) -> dict[str, object]:
@@ -229,7 +229,7 @@ def _print_texts(store: Store, chats: Iterable[ChatInfo], form: Format) -> None:
 
     for chat in chats:
         text = chat_text(store, chat, form)
-        sys.stdout.write(printable(text if text.endswith("\n") else f"{text}\n"))
+        sys.stdout.write(text if text.endswith("\n") else f"{text}\n")
 
 
 def _import(store: Store, args: argparse.Namespace) -> None:

@@ -9,6 +9,7 @@ from localspec.cli.shared.arguments import Parser, verb_parser
 from localspec.cli.shared.console import SUCCESS, print_result, say
 from localspec.models.default_pair import on_this_computer
 from localspec.models.local import LocalModel
+from localspec.safe_text import safe_line
 from localspec.storage.paths import expanded
 
 _HEADINGS = ("NAME", "ARCHITECTURE", "PARAMETERS", "QUANT", "SIZE", "CONTEXT", "VOCABULARY", "FOUND IN")
@@ -16,7 +17,6 @@ _OF_HEADER = {
     "architecture": "architecture", "title": "name", "parameters": "parameters", "quant": "quant",
     "context": "training_context", "vocabulary": "vocabulary", "vocabulary_family": "vocabulary_family",
 }  # fmt: skip
-_CONTROL = dict.fromkeys((*range(0x20), *range(0x7F, 0xA0)), "?")  # a file may call itself anything
 _NUMERIC = frozenset({2, 4, 5})
 _SOURCES = {
     "hub": "Hugging Face cache",
@@ -64,7 +64,7 @@ def table(models: Iterable[LocalModel]) -> list[str]:
         for model in models
         if model.shape is None
     ]
-    return [line.translate(_CONTROL) for line in lines]
+    return [safe_line(line) for line in lines]  # a file may call itself anything
 
 
 def as_json(model: LocalModel) -> dict[str, object]:

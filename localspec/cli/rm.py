@@ -13,6 +13,7 @@ from localspec.errors import UserError
 from localspec.models.default_pair import on_this_computer
 from localspec.models.local import LocalModel, named, no_such_model
 from localspec.models.removal import Removal, plan_removal, remove
+from localspec.safe_text import safe_line
 from localspec.storage.config import read_config
 from localspec.storage.paths import config_dir
 
@@ -76,7 +77,7 @@ def _announce(removal: Removal, configured: Sequence[Path]) -> None:
 
 def _agrees(removals: Sequence[Removal]) -> bool:
     what = removals[0].model.name if len(removals) == 1 else f"these {len(removals)} models"
-    return ask(f"Delete {what}? [y/N] ").strip().lower() in ("y", "yes")
+    return ask(f"Delete {safe_line(what)}? [y/N] ").strip().lower() in ("y", "yes")
 
 
 def _tell(removals: Sequence[Removal], *, as_json: bool) -> None:

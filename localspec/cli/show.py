@@ -14,6 +14,7 @@ from localspec.errors import UserError
 from localspec.hardware.memory.needs import LayerSplit, MemoryRequest, estimate, exact
 from localspec.models.names import looks_like_reference, parse
 from localspec.models.shape import ModelShape, read_shape
+from localspec.safe_text import safe_line
 from localspec.types import ModelOptions
 
 Needs = dict[str, int | None]  # by the columns of the table
@@ -75,7 +76,7 @@ def described(shape: ModelShape) -> list[str]:
         lines.append("  keeps a running state, which cannot be rewound: speculation does not work with it")
     lines.append(f"  {shape.vocabulary:,} tokens in the vocabulary {shape.vocabulary_family}")
     lines.append(f"  trained on up to {shape.training_context:,} tokens of context")
-    return ["".join(filter(str.isprintable, line)) for line in lines]  # a file may name itself with anything
+    return [safe_line(line) for line in lines]  # a file may call itself anything
 
 
 def as_json(shape: ModelShape, path: Path | None, needs: Sequence[Needs]) -> dict[str, object]:

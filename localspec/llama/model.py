@@ -94,7 +94,7 @@ class Model:
     @property
     def name(self) -> str:
         """Return the model's own name, else that of its file."""
-        return self.header.text("general.name") or self.options.path.stem
+        return self.header.name
 
     @property
     def end_tokens(self) -> frozenset[int]:

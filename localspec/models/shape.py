@@ -243,7 +243,7 @@ def _shape(header: Header) -> ModelShape:
     width, heads = header.integer("{arch}.embedding_length"), _most(header, "{arch}.attention.head_count")
     rest = sum(tensor.bytes for tensor in outside.values())
     return ModelShape(
-        name=header.text("general.name") or header.path.stem,
+        name=header.name,
         architecture=header.architecture,
         quant=_quant_name(header),
         parameters=header.parameters,

@@ -117,13 +117,13 @@ def test_parameters(count: int, text: str) -> None:
     assert units.number(count) == text
 
 
-def test_what_would_rule_the_terminal_is_shown_as_a_question(invoke: Invoke, tmp_path: Path) -> None:
+def test_what_would_rule_the_terminal_is_shown_in_one_line(invoke: Invoke, tmp_path: Path) -> None:
     def architecture(recipe: tiny.Recipe) -> None:
         recipe.writer.add_tokenizer_pre("\x1b]0;owned\x07")
 
     tiny.llama(tmp_path / "a\n\x1b[2J.gguf", adjust=architecture)
     out = invoke("models", str(tmp_path)).out
-    assert "a??[2J" in out
+    assert "a [2J" in out
     assert "\x1b" not in out
 
 

@@ -71,7 +71,7 @@ def test_a_name_that_would_rule_the_terminal(invoke: Invoke, tmp_path: Path) -> 
         recipe.writer.add_name("Fine\x1b[2J\nmodel")
 
     out = invoke("show", str(tiny.llama(tmp_path / "a.gguf", adjust=rename))).out
-    assert out.startswith("Fine[2Jmodel\n")
+    assert out.startswith("Fine[2J model\n")
 
 
 def test_a_model_on_the_hub(invoke: Invoke, demo_target: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -51,6 +51,7 @@ class Terminal:
         )
         os.close(slave)
         self.output = ""  # everything so far, without control sequences
+        self.raw = b""  # with them
         self._rest = b""
 
     def __enter__(self) -> Self:
@@ -73,7 +74,9 @@ class Terminal:
         if not select.select([self._master], [], [], within_s)[0]:
             return
         try:
-            data = self._rest + os.read(self._master, 1 << 16)
+            data = os.read(self._master, 1 << 16)
+            self.raw += data
+            data = self._rest + data
         except OSError:  # the program has gone
             return
         cut = data.rfind(b"\x1b")  # a sequence may be cut in two

@@ -6,16 +6,19 @@ import gc
 import sys
 import threading
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 from rich.console import RenderableType
+from rich.segment import Segment
 from textual import events
 from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
+from textual.color import Color
 from textual.driver import Driver
+from textual.filter import LineFilter
 from textual.screen import Screen
 from textual.theme import Theme
 from textual.widgets import Input, TextArea
@@ -23,6 +26,7 @@ from textual.widgets import Input, TextArea
 from localspec.chat.commands import COMMANDS, Command
 from localspec.chat.loading import ModelLoader
 from localspec.chat.session import ChatSession
+from localspec.safe_text import safe_line
 from localspec.storage.config import Config
 from localspec_tui.screens.chat.pane import Log
 from localspec_tui.screens.chat.screen import ChatScreen
@@ -38,6 +42,19 @@ def collect_rarely() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(10_000, 5, 100)
+
+
+class _NothingObeyed(LineFilter):
+    """Takes out of a row what a terminal would obey, whoever wrote it and whichever widget shows it."""
+
+    def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
+        return [
+            segment if segment.text.isprintable() else segment._replace(text=safe_line(segment.text))
+            for segment in segments
+        ]
+
+
+_NOTHING_OBEYED = _NothingObeyed()
 
 
 class LocalSpecApp(App[int]):
@@ -69,6 +86,10 @@ class LocalSpecApp(App[int]):
         self._first_start = first_start
         self._wanted_theme = config.theme or DEFAULT_THEME
         self.set_keymap(dict(config.keys))
+
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        """Return what every row passes on its way to the terminal."""
+        return [*super().get_line_filters(), _NOTHING_OBEYED]
 
     def get_driver_class(self) -> type[Driver]:
         """Return what reads the terminal and draws on it."""

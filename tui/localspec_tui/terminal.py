@@ -12,7 +12,7 @@ from textual._xterm_parser import BRACKETED_PASTE_END, BRACKETED_PASTE_START, XT
 from textual.drivers.linux_driver import LinuxDriver
 from textual.message import Message
 
-from localspec_tui.widgets.markdown.blocks import printable
+from localspec.safe_text import safe_text
 
 _REST_S = 0.1  # without a byte: what came is whole
 
@@ -42,7 +42,7 @@ class InputParser(XTermParser):
             text, end, typed = "".join(self._pasted).rpartition(BRACKETED_PASTE_END)
             if end:
                 self._pasted.clear()
-                yield events.Paste(printable(text.replace("\r\n", "\n").replace("\r", "\n")))
+                yield events.Paste(safe_text(text.replace("\r\n", "\n").replace("\r", "\n")))
                 yield from self.feed(typed)
 
     def _typed(self, text: str) -> Iterable[Message]:

@@ -29,12 +29,12 @@ from localspec.chat.store import record_codec
 from localspec.chat.store.database import Database
 from localspec.chat.store.search import excerpt, parse
 from localspec.errors import StoreError, UserError
+from localspec.safe_text import safe_line
 
 KEPT_S = 30 * 24 * 3600.0  # a deleted chat can be brought back so long, an empty one stays so long
 DEAD_AFTER_S = 10.0  # an answer is saved every half second; a program that has not for so long is gone
 MAX_TITLE = 200
 _MAX_GIVEN = 60  # a title that nobody chose fits the sidebar
-_UNSEEN = re.compile(r"[\s\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 _OF_MARKDOWN = re.compile(r"\s*(#+|[>*-])\s+(?=\S)")
 _EMPTY = "draft = '' AND NOT EXISTS (SELECT 1 FROM messages WHERE chat = chats.id)"
 _LISTED = "deleted IS NULL AND EXISTS (SELECT 1 FROM messages WHERE chat = chats.id)"
@@ -325,7 +325,7 @@ class Store:
 
 def title_line(text: str) -> str:
     """Return a text as a title: one line without control characters."""
-    return _UNSEEN.sub(" ", text).strip()[:MAX_TITLE].rstrip()
+    return " ".join(safe_line(text).split())[:MAX_TITLE].rstrip()
 
 
 def title_of(message: StoredMessage) -> str:

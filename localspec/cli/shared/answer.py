@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
-from localspec.cli.shared.console import StatusLine, on_interrupt, printable, say
+from localspec.cli.shared.console import StatusLine, Styled, is_terminal, on_interrupt, say
+from localspec.safe_text import safe_text
 from localspec.types import Finished, ModeChanged, PromptProgress, Provenance, TextDelta
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ _STYLES = {
     Provenance.PREPARED: ("\x1b[36m", "prepared draft"),
     Provenance.BONUS: ("\x1b[33m", "bonus"),
 }
-LEGEND = ", ".join(f"{style}{word}{_RESET if style else ''}" for style, word in _STYLES.values())
+LEGEND = Styled(", ".join(f"{style}{word}{_RESET if style else ''}" for style, word in _STYLES.values()))
 
 
 def stream(models: OpenModels, answer: Iterator[AnswerEvent]) -> Generator[AnswerEvent]:
@@ -128,7 +129,7 @@ def write_answer(
 def show(delta: TextDelta, *, colours: bool) -> None:
     """Write new text of an answer to standard output at once."""
     for piece in delta.pieces:
-        text = printable(piece.text)
+        text = safe_text(piece.text) if is_terminal(sys.stdout) else piece.text
         style, _ = _STYLES[piece.provenance] if colours else ("", "")
-        sys.stdout.write(f"{style}{text}{_RESET}" if style else text)
+        sys.stdout.write(Styled(f"{style}{text}{_RESET}") if style else text)
     sys.stdout.flush()

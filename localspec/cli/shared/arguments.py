@@ -14,6 +14,7 @@ from localspec.app.options import MODES
 from localspec.cli.shared.opening import check, fetch, list_devices
 from localspec.errors import UserError
 from localspec.models.names import parse
+from localspec.safe_text import safe_line
 from localspec.storage.config import LARGEST_CONTEXT, SMALLEST_CONTEXT
 from localspec.storage.profiles import SAMPLING_RANGES
 from localspec.types import (
@@ -347,8 +348,12 @@ def set_up_logging(*, verbose: bool) -> None:
     """Send LocalSpec's own log and llama.cpp's to standard error if `verbose`, and nowhere otherwise."""
     import logging  # 5 ms that `--help` does without
 
+    class OneLine(logging.Formatter):
+        def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - its name in `logging`
+            return safe_line(super().formatMessage(record))
+
     handler: logging.Handler = logging.StreamHandler() if verbose else logging.NullHandler()
-    handler.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
+    handler.setFormatter(OneLine("%(levelname)s %(name)s: %(message)s"))
     logger = logging.getLogger("localspec")
     logger.handlers[:] = [handler]
     logger.setLevel(logging.DEBUG if verbose else logging.NOTSET)

@@ -8,22 +8,52 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, redirect_stderr, redirect_stdout, suppress
 from errno import ENOSPC
 from itertools import count
 from types import FrameType
-from typing import Self, TextIO
+from typing import Any, Self, TextIO, cast
 
 from localspec.errors import Cancelled, EngineDied, LocalSpecError, UserError
+from localspec.safe_text import safe_line, safe_text
 
-ERASE_LINE = "\r\x1b[K"
 _PATIENCE = 2  # an impatient second press means the same as the first
 _ENDS = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
-# Without a terminal's control characters an answer cannot move the cursor or retitle the window.
-_CONTROL = {code: None for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"}
-
 SUCCESS, FAILURE, USAGE, INTERRUPTED = 0, 1, 2, 130
-_ONE_LINE = dict.fromkeys((*range(0x20), *range(0x7F, 0xA0)), " ")  # files and servers say anything
+
+
+class Styled(str):
+    """A text with sequences of our own for a terminal; what others wrote in it has to be safe already."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        """Return the text itself: `print` is to pass on what it was given."""
+        return self
+
+
+ERASE_LINE = Styled("\r\x1b[K")
+
+
+class _Shown:
+    """A stream for people, who are shown what is written to it; only what is `Styled` is obeyed."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - as the stream has it
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        return self._stream.write(text if isinstance(text, Styled) else safe_text(text))
+
+
+@contextmanager
+def nothing_obeyed() -> Iterator[None]:
+    """Let no terminal obey what models, files, servers and people wrote; into a pipe data goes as it is."""
+    out, err = (cast("TextIO", _Shown(stream)) for stream in (sys.stdout, sys.stderr))
+    with redirect_stderr(err), redirect_stdout(out if is_terminal(sys.stdout) else sys.stdout):
+        yield
 
 
 def is_terminal(stream: TextIO | None) -> bool:
@@ -42,7 +72,7 @@ def say(text: str) -> None:
     That nobody can read it stops no work, unless nobody reads the data either.
     """
     try:
-        print(text, file=sys.stderr, flush=True)
+        print(_line(text), file=sys.stderr, flush=True)
     except OSError as error:
         if isinstance(error, BrokenPipeError) and _are_one(sys.stdout, sys.stderr):
             raise
@@ -68,13 +98,17 @@ def print_json(value: Mapping[str, object], *, escaped: bool = True) -> None:
 def print_result(
     value: Mapping[str, object], lines: Iterable[str], *, as_json: bool, escaped: bool = False
 ) -> None:
-    """Print what a verb found: one JSON object for programs, or lines for people."""
+    """Print what a verb found: one JSON object for programs, or lines for people, each of which stays one."""
     if as_json:
         print_json(value, escaped=escaped)
     else:
         for line in lines:
-            print(line)
+            print(_line(line) if is_terminal(sys.stdout) else line)
     sys.stdout.flush()
+
+
+def _line(text: str) -> str:
+    return text if isinstance(text, Styled) else safe_line(text)
 
 
 def _are_one(one: TextIO, other: TextIO) -> bool:
@@ -90,11 +124,6 @@ def forget(stream: TextIO) -> None:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, stream.fileno())
         os.close(nowhere)
-
-
-def printable(text: str) -> str:
-    """Return a text that models or people wrote without what a terminal would obey, if it goes to one."""
-    return text.translate(_CONTROL) if is_terminal(sys.stdout) else text
 
 
 def read_utf8(stream: TextIO, most: int = -1) -> str:
@@ -165,7 +194,7 @@ class StatusLine:
     def update(self, text: str) -> None:
         """Show `text` in place of what the line said."""
         if self._enabled:
-            sys.stderr.write(f"{ERASE_LINE}{text[: _columns()]}")
+            sys.stderr.write(Styled(f"{ERASE_LINE}{safe_line(text)[: _columns()]}"))
             sys.stderr.flush()
             self._visible = True
 
@@ -235,9 +264,9 @@ def tell(error: LocalSpecError) -> None:
     message, hint = (error.message, error.hint) if isinstance(error, UserError) else (str(error), "")
     if isinstance(error, EngineDied):
         hint = "the model's file may be damaged, or memory too short; -v shows what llama.cpp says"
-    say(f"error: {message.translate(_ONE_LINE)}")
+    say(f"error: {message}")
     if hint:
-        say(f"  hint: {hint.translate(_ONE_LINE)}")
+        say(f"  hint: {hint}")
 
 
 def exit_code(action: Callable[[], int], argv: Sequence[str]) -> int:
@@ -280,7 +309,7 @@ def _explain(error: Exception, *, verbose: bool) -> None:
         import traceback  # 10 ms that only a crash should cost
 
         traceback.print_exception(error, file=sys.stderr)
-    say(f"error: unexpected {type(error).__name__}: {str(error).translate(_ONE_LINE)}")
+    say(f"error: unexpected {type(error).__name__}: {error}")
     if not verbose:
         say("  hint: this is a mistake in LocalSpec; run it again with -v for the traceback, and report it")
 

@@ -11,7 +11,8 @@ from collections.abc import Iterator, Sequence
 from textwrap import wrap
 from typing import Self, TextIO
 
-from localspec.cli.shared.console import colours_unwanted, is_terminal, say
+from localspec.cli.shared.console import Styled, colours_unwanted, is_terminal, say
+from localspec.safe_text import safe_line
 from localspec.tuning.events import (
     LoadOptionsChosen,
     StageBegan,
@@ -213,12 +214,13 @@ class Canvas:
 
     def draw(self, kept: Sequence[str], lines: Sequence[str]) -> None:
         """Put `lines` in place of those before, below `kept`."""
+        lines = [safe_line(line) for line in lines]
         if not kept and tuple(lines) == self._drawn:
             return
         width = self.width
-        above = (row for line in kept for row in wrap(line, width, subsequent_indent="    "))
-        self._stream.write(self._erased(width + 1) + "".join(f"{row}\n" for row in above))
-        self._stream.write("\n".join(self._styled(lines)))
+        above = (row for line in kept for row in wrap(safe_line(line), width, subsequent_indent="    "))
+        self._stream.write(Styled(self._erased(width + 1) + "".join(f"{row}\n" for row in above)))
+        self._stream.write(Styled("\n".join(self._styled(lines))))
         self._stream.flush()
         self._drawn = tuple(lines)
 

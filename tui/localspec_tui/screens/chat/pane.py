@@ -34,6 +34,7 @@ from localspec.chat.session import ChatSession
 from localspec.errors import Cancelled, ContextFullError, EngineDied, LocalSpecError, StoreError, UserError
 from localspec.inference.interface import OpenModels
 from localspec.inference.worker import LogLine
+from localspec.safe_text import safe_text
 from localspec.types import Message, Mode
 from localspec_tui.screens.chat.answering import STUCK, AnswerEnded, Answering, Job
 from localspec_tui.screens.chat.status import ChatStatus
@@ -46,7 +47,6 @@ from localspec_tui.widgets.composer.composer import (
     QueuedPromptTaken,
 )
 from localspec_tui.widgets.log_panel import LogPanel
-from localspec_tui.widgets.markdown.blocks import printable
 from localspec_tui.widgets.status import TitleBar, in_words
 from localspec_tui.widgets.timeline import Timeline
 from localspec_tui.widgets.transcript.message import ActionAsked
@@ -491,7 +491,7 @@ class ChatPane(Vertical):
 
     async def edit(self, message: StoredMessage) -> None:
         """Let a message be rewritten; a new question is answered at once, an answer can be continued."""
-        before = printable(message.content)
+        before = safe_text(message.content)
 
         async def take(text: str | None) -> None:
             if text is None or not text.strip() or text == before:

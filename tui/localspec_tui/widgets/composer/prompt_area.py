@@ -12,8 +12,8 @@ from textual.dom import DOMNode
 from textual.geometry import Size
 from textual.widgets import TextArea
 
+from localspec.safe_text import safe_text
 from localspec_tui.keys import take_key
-from localspec_tui.widgets.markdown.blocks import printable
 
 MOST_LINES = 10
 FOLD_FROM = 10_000  # characters; every key press costs time in proportion to the longest line
@@ -27,7 +27,7 @@ class PastedTexts:
 
     def fold(self, text: str) -> str:
         """Return the text in plain lines, or a mark for it if it is long."""
-        text = printable(text.replace("\r\n", "\n").replace("\r", "\n"))
+        text = safe_text(text.replace("\r\n", "\n").replace("\r", "\n"))
         if len(text) < FOLD_FROM:
             return text
         if known := next((mark for mark, kept in self._texts.items() if kept == text), None):

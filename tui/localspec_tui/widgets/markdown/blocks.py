@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -10,26 +9,16 @@ from itertools import zip_longest
 from rich.cells import cell_len
 from textual.content import Content
 
+from localspec.safe_text import safe_text
+
 _NARROWEST = 5  # of a table's column
 _SEPARATOR = " │ "
-# Without control characters a text cannot move the cursor or retitle the window.
-_CONTROL = {code: None for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"}
-_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
-_LINE_ENDS = {0x0B: "\n", 0x0C: "\n", 0x85: "\n", 0x2028: "\n", 0x2029: "\n"}
-_TABLE = _CONTROL | _LINE_ENDS
 _TAB = "    "
-
-
-def printable(text: str) -> str:
-    """Return a text without control characters, its lines ended by line feeds."""
-    if "\x1b" in text:
-        text = _ESCAPES.sub("", text)
-    return text.replace("\r\n", "\n").translate(_TABLE)
 
 
 def clean(text: str) -> str:
     """Return a text without control characters, its lines ended by line feeds and tabs spelt as spaces."""
-    return printable(text).replace("\t", _TAB)
+    return safe_text(text).replace("\t", _TAB)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,28 @@
+"""Text that files, servers, models and people wrote, as a terminal may have it: shown and never obeyed."""
+
+from __future__ import annotations
+
+import re
+
+_SEQUENCES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
+_LINE_ENDS = {0x0B: "\n", 0x0C: "\n", 0x85: "\n", 0x2028: "\n", 0x2029: "\n"}
+_REORDERING = (*range(0x202A, 0x202F), *range(0x2066, 0x206A))  # lets a text read otherwise than it is
+_CONTROL = {
+    code: None for code in (*range(0x20), *range(0x7F, 0xA0), *_REORDERING) if chr(code) not in "\n\t"
+}
+_TABLE = _CONTROL | _LINE_ENDS
+_TABLE_OF_A_LINE = _CONTROL | dict.fromkeys((9, 10, 13, *_LINE_ENDS), " ")
+
+
+def safe_text(text: str) -> str:
+    """Return a text without what a terminal would obey, its lines ended by line feeds."""
+    if text.isprintable():
+        return text
+    if "\x1b" in text:
+        text = _SEQUENCES.sub("", text)
+    return text.replace("\r\n", "\n").translate(_TABLE)
+
+
+def safe_line(text: str) -> str:
+    """Return a name or a message in one line; of a sequence is left what tells that there was one."""
+    return text if text.isprintable() else text.replace("\r\n", "\n").translate(_TABLE_OF_A_LINE)
