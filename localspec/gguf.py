@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import mmap
 import stat
 import struct
 from collections.abc import Callable, Iterator, Sequence
@@ -65,7 +64,8 @@ class Header:
     weight_bytes: int
     end: int  # where the last tensor ends in the file
     file_bytes: int
-    tokens_at: int = 0  # where the texts of the vocabulary start in the file
+    tokens_at: int = 0  # where the texts of the vocabulary start in the file, and how many bytes they are
+    tokens_bytes: int = 0
     tokens_digest: str = ""  # a checksum of them
 
     def text(self, key: str) -> str:
@@ -118,7 +118,7 @@ _NUMBERS_KEPT = 1024  # short arrays of numbers are per-layer settings; longer o
 class _Reader:
     """A cursor over the first bytes of a file of `size` bytes; running over them raises struct.error."""
 
-    def __init__(self, data: mmap.mmap | bytes, size: int) -> None:
+    def __init__(self, data: bytes, size: int) -> None:
         self.data = data
         self.size = size
         self.at = 0
@@ -164,7 +164,7 @@ class _Reader:
         return count, kept
 
 
-def parse(path: Path, data: mmap.mmap | bytes, file_bytes: int) -> Header:
+def parse(path: Path, data: bytes, file_bytes: int) -> Header:
     """Return the header in `data`, the start of a file; raises struct.error where the data ends too soon."""
     reader = _Reader(data, file_bytes)
     reader.at = 8
@@ -172,7 +172,7 @@ def parse(path: Path, data: mmap.mmap | bytes, file_bytes: int) -> Header:
     values: dict[str, Scalar] = {}
     numbers: dict[str, tuple[float, ...]] = {}
     counts: dict[str, int] = {}
-    tokens_at, digest = 0, ""
+    tokens_at, tokens_bytes, digest = 0, 0, ""
     for _ in range(entries):
         key, kind = reader.string(), int(reader.number("I"))
         if kind == _STRING:
@@ -183,7 +183,7 @@ def parse(path: Path, data: mmap.mmap | bytes, file_bytes: int) -> Header:
             if kept is not None:
                 numbers[key] = kept
             if key == TOKENS:
-                tokens_at = start
+                tokens_at, tokens_bytes = start, reader.at - start
                 digest = hashlib.blake2b(data[start : reader.at], digest_size=8).hexdigest()
         else:
             if kind not in _FORMATS:
@@ -205,6 +205,7 @@ def parse(path: Path, data: mmap.mmap | bytes, file_bytes: int) -> Header:
         end=-(-reader.at // alignment) * alignment + last if tensors else reader.at,
         file_bytes=file_bytes,
         tokens_at=tokens_at,
+        tokens_bytes=tokens_bytes,
         tokens_digest=digest,
     )
 
@@ -271,6 +272,7 @@ Ranges = Callable[[int, int], bytes]
 """Read some bytes of a file: from an offset, so many of them."""
 
 _FIRST_READ, _GROWTH = 1 << 20, 4  # most headers are 1 to 16 MB, nearly all of it the vocabulary
+_FIRST_READ_HERE = 8 << 20  # a disk gives more at once
 _LARGEST_HEADER = 256 << 20
 
 
@@ -286,16 +288,19 @@ def read_header(path: Path) -> Header:
 
 
 @lru_cache(maxsize=4)  # a plan reads the files that are opened then: 50 ms for a large vocabulary
-def _read(path: Path, _inode: int, _bytes: int, _modified: int) -> Header:
-    with path.open("rb") as file:
-        check_magic(path, file.read(512))
-        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            return parse(path, data, len(data))
+def _read(path: Path, _inode: int, file_bytes: int, _modified: int) -> Header:
+    with path.open("rb", buffering=0) as file:  # not mapped: where a file gets shorter, that ends the process
+
+        def read(start: int, count: int) -> bytes:
+            file.seek(start)
+            return file.read(count)
+
+        return header_of(read, file_bytes, path, _FIRST_READ_HERE)
 
 
-def header_of(read: Ranges, file_bytes: int, path: Path) -> Header:
+def header_of(read: Ranges, file_bytes: int, path: Path, wanted: int = _FIRST_READ) -> Header:
     """Read a header through byte ranges, few and growing; `path` is what messages call the file."""
-    held, wanted = b"", _FIRST_READ
+    held = b""
     with _plain_errors(path):
         while True:
             wanted = min(wanted, file_bytes, _LARGEST_HEADER)
@@ -312,12 +317,10 @@ def header_of(read: Ranges, file_bytes: int, path: Path) -> Header:
 
 def read_tokens(header: Header) -> tuple[bytes, ...]:
     """Return the texts of the vocabulary from the file of a header, as they are stored there."""
-    found, at, size_of = [], header.tokens_at, struct.Struct("<Q").unpack_from
-    with (
-        _plain_errors(header.path),
-        header.path.open("rb") as file,
-        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data,
-    ):
+    found, size_of = [], struct.Struct("<Q").unpack_from
+    with _plain_errors(header.path), header.path.open("rb") as file:
+        file.seek(header.tokens_at)
+        data, at = file.read(header.tokens_bytes), 0
         for _ in range(header.counts.get(TOKENS, 0)):
             end = at + 8 + size_of(data, at)[0]
             found.append(data[at + 8 : end])

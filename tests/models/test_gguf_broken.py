@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import os
 import struct
+import subprocess
+import sys
 from functools import partial
 from pathlib import Path
 
@@ -9,6 +11,7 @@ import pytest
 from gguf import GGUFValueType
 from gguf.gguf_writer import GGUFValue
 
+from localspec import gguf
 from localspec.errors import ModelFileError
 from localspec.models.shape import read_shape, shape_of_parts
 from tests.llama import tiny
@@ -160,3 +163,50 @@ def test_a_link_to_nowhere_is_no_misspelt_path(tmp_path: Path) -> None:
     (tmp_path / "a.gguf").symlink_to("gone")
     with pytest.raises(ModelFileError, match="links to a file that is gone"):
         read_shape(tmp_path / "a.gguf")
+
+
+CUT = """
+import os, sys
+from pathlib import Path
+from localspec import gguf
+from localspec import gguf
+from localspec.errors import ModelFileError
+
+path, {name} = Path(sys.argv[1]), gguf.{name}
+
+def cut_first(*arguments):
+    os.truncate(path, 600)
+    return {name}(*arguments)
+
+header = gguf.read_header(path) if "{name}" == "read_tokens" else None
+gguf.{name} = cut_first
+try:
+    print(len(gguf.read_tokens(header)) if header else gguf.read_header(path).architecture)
+except ModelFileError as error:
+    print(error.message)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="an open file cannot get shorter there")
+@pytest.mark.parametrize(
+    ("at", "told"), [("parse", "llama"), ("check_magic", "llama"), ("read_tokens", "ends inside its header")]
+)
+def test_a_file_that_gets_shorter_while_it_is_read_ends_nothing(tmp_path: Path, at: str, told: str) -> None:
+    path = tiny.llama(tmp_path / "a.gguf", extra=2000)  # a header of several pages
+    done = subprocess.run(
+        [sys.executable, "-c", CUT.format(name=at), path],
+        capture_output=True, text=True, timeout=60, check=False,
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])},
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    assert told in done.stdout
+
+
+def test_a_file_that_gets_shorter_between_two_reads_is_told(tmp_path: Path) -> None:
+    whole = tiny.llama(tmp_path / "a.gguf").read_bytes()
+
+    def read(start: int, count: int) -> bytes:
+        return whole[start : min(start + count, 3000)]
+
+    with pytest.raises(ModelFileError, match="ends inside its header"):
+        gguf.header_of(read, len(whole), tmp_path / "a.gguf", 1000)
