@@ -414,7 +414,11 @@ class Chats(RuleBasedStateMachine):
     @invariant()
     def both_list_the_same(self) -> None:
         listed = {number for number, talk in self.known.items() if talk.listed}
-        binned = {number for number, talk in self.known.items() if talk.deleted_at is not None}
+        binned = {
+            number
+            for number, talk in self.known.items()
+            if talk.deleted_at is not None and (talk.messages or talk.draft)
+        }
         for store in self.stores:
             require({chat.id for chat in store.chats()} == listed, "other chats are listed")
             require({chat.id for chat in store.deleted()} == binned, "other chats are in the bin")

@@ -186,6 +186,18 @@ class Calls(RuleBasedStateMachine):
         if self.answer is not None:
             self.leaves_the_answer()
 
+    @precondition(lambda self: self.alive and not self.closed)
+    @rule(chance=st.integers(0, 7))
+    def does_not_react(self, chance: int) -> None:
+        """Live on without an answer, as an engine in an endless loop."""
+        if chance:
+            return
+        os.kill(self.worker.pid, signal.SIGSTOP)
+        self.leaves_the_answer()
+        with soon("closing an engine that does not react", 4.0):
+            self.worker.close()
+        self.closed = True
+
     @rule()
     def is_closed_by_another_thread(self) -> None:
         if self.answer is None:
