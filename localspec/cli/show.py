@@ -65,6 +65,8 @@ def described(shape: ModelShape) -> list[str]:
         f"  {layers} layers, {shape.width:,} wide, {shape.heads} attention heads",
         f"  a token reads {units.memory(shape.read_bytes, 0.1)} of weights",
     ]
+    if shape.doubt:
+        lines.insert(3, f"  {shape.doubt}")
     if shape.experts_used:
         lines[-1] += f": {shape.experts_used} experts of each layer and what they share"
     if cached:

@@ -55,6 +55,14 @@ class ModelShape:
         return self.input_bytes + self.output_bytes + sum(layer.weight_bytes for layer in self.layers)
 
     @property
+    def doubt(self) -> str:
+        """Return what the file lacks of the layers that its header claims; empty where it has them all."""
+        there, claimed = sum(layer.weight_bytes > 0 for layer in self.layers), len(self.layers)
+        if there == claimed:
+            return ""
+        return f"the header claims {claimed:,} layers, and {there:,} are there: llama.cpp may refuse the file"
+
+    @property
     def read_bytes(self) -> int:
         """Return the bytes of weights that writing one token reads."""
         return self.output_bytes + sum(layer.read_bytes for layer in self.layers)

@@ -96,3 +96,12 @@ def test_v_tells_what_the_engine_logs(demo_target: Path) -> None:
     done = called("run", "-v", "-m", demo_target, "--mode", "off", "-n", "1", "Hi")
     assert done.returncode == 0
     assert "INFO localspec.llama.cpp: llama_model_loader: " in done.stderr
+
+
+def test_layers_that_are_not_there_are_told_before_anything_is_opened(tmp_path: Path) -> None:
+    path = broken(tmp_path / "broken.gguf", "llama.block_count", 1000, GGUFValueType.UINT32)
+    for verb in (("show",), ("plan", "-m")):
+        done = called(*verb, path)
+        assert done.returncode == 0
+        assert "the header claims 1,000 layers, and 2 are there" in done.stdout
+    assert "layers, and" not in called("show", tiny.llama(tmp_path / "fine.gguf")).stdout

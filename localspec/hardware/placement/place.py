@@ -58,6 +58,9 @@ def place(
 
 
 def _reasons(chosen: PlacementCandidate, search: PlacementSearch) -> Iterable[str]:
+    for shape in filter(None, (search.target, search.draft)):
+        if shape.doubt:
+            yield f"in {shape.name} {shape.doubt}"
     yield _target_reason(chosen, search)
     if chosen.context < search.contexts[0]:
         usual = search.fitting(search.contexts[0])
