@@ -219,6 +219,17 @@ def test_a_prepared_draft_is_judged_by_what_was_known_before_it_was_drawn() -> N
     assert verdicts == {True: {True, False}, False: {True}}
 
 
+@pytest.mark.parametrize("step", [0.001, 0.1, 0.2, 0.3, 0.5, 1.0])
+def test_how_much_of_a_drawn_draft_is_ready_does_not_decide_who_writes(step: float) -> None:
+    """Whether a further token is there depends on those that were drawn before it."""
+    policy = policy_of(latency_model(step=step), SETTINGS, deterministic=False)
+    lookup = PromptLookup(SuffixIndex(), policy, PromptLookupStats())
+    lookup.begin([*BLOCK, *BLOCK])
+    guess = lookup.first(4)
+    found = {lookup.beaten(guess, 4, drawn([0.6] * ready)) for ready in (1, 2, 3, 4)}
+    assert len(found) == 1
+
+
 @pytest.mark.parametrize("left", [[], [0.9, 0.9], [0.01]])
 def test_what_is_left_of_an_earlier_draft_does_not_decide_who_writes(left: list[float]) -> None:
     bench = Bench([*BLOCK, *BLOCK[:6]], sampling=PLAIN, settings=replace(SETTINGS, acceptance="rejection"))

@@ -274,6 +274,19 @@ def test_gathering_lets_a_new_text_start_from_everything_that_was_read() -> None
     assert_cache_follows(bench.draft_state, bench.model)
 
 
+@pytest.mark.parametrize("sent", [0, 1, 2])
+def test_what_was_drafted_beyond_the_tail_goes_to_its_branch_when_a_round_opens(sent: int) -> None:
+    bench = Bench(sent=5)
+    bench.cache.open_round(sent)
+    written = greedy_text(bench.model, TEXT, 5)
+    assert [each.token for each in bench.draft_state.proposals] == written[: sent + 1]
+    assert bench.own.outcome == VerifyOutcome(sent, written[sent])
+    assert [each.token for each in bench.own.proposals] == written[sent + 1 :]
+    bench.cache.gather()
+    assert [each.token for each in bench.draft_state.proposals] == written
+    assert_cache_follows(bench.draft_state, bench.model)
+
+
 def test_penalties_see_the_text_of_each_branch() -> None:
     sampling = replace(PLAIN, presence_penalty=30.0, penalty_window=64)
     bench = Bench(replace(SETTINGS, acceptance="match"), 3, sampling)

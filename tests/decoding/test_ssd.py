@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -10,6 +11,7 @@ from queue import SimpleQueue
 import pytest
 
 from localspec.decoding.drafters.drafter import DraftState
+from localspec.decoding.drafters.prompt_lookup import PromptLookup, PromptLookupStats, SuffixIndex
 from localspec.decoding.drafters.ssd import DraftWorker, SSDDrafter
 from localspec.decoding.policy import CostCurve, LatencyModel
 from localspec.errors import Cancelled, EngineError
@@ -263,3 +265,78 @@ def test_ending_stops_a_draft_model_that_reads_a_long_prompt() -> None:
     second.begin(PROMPT)
     second.commit(VerifyOutcome(0, 5))
     second.end()
+
+
+def test_while_a_round_opens_nothing_is_to_be_had_under_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The caller may look at any moment: a branch of the last round under the next one's number is wrong."""
+    model = FakeModel(sequences=5)
+    worker = ahead_of(model).worker
+    worker.state.begin(PROMPT)
+    worker.open_round(0, math.inf)
+    while worker.cache.step():
+        continue
+    before = worker.prepared
+    seen = []
+    opening = worker.cache.open_round
+
+    def watched(sent: int, since: float) -> None:
+        seen.append(worker.prepared)
+        opening(sent, since)
+        seen.append(worker.prepared)
+
+    monkeypatch.setattr(worker.cache, "open_round", watched)
+    worker.cache.settle(VerifyOutcome(0, first_token(model)))
+    worker.open_round(1, math.inf)
+    assert [number for number, _ in seen] == [before[0]] * 2
+    assert all(branches is before[1] for _, branches in seen)
+    assert worker.prepared[0] == before[0] + 1
+    assert worker.prepared[1] is worker.cache.branches
+    assert worker.prepared[1] is not before[1]
+
+
+@pytest.mark.parametrize("least", [0.0, 0.5, 0.7, 0.9])
+@pytest.mark.parametrize("limit", [1, 2, 4])
+def test_what_is_prepared_next_follows_as_many_tokens_as_were_sent(least: float, limit: int) -> None:
+    model = FakeModel(sequences=5)
+    state = DraftState(model, clock=lambda: 1e-6 * len(model.calls))  # never too late to prepare
+    drafter = drafter_on(state, None, replace(SETTINGS, min_confidence=least))
+    drafter.worker.inbox = inbox = Watched()
+    drafter.begin(PROMPT)
+    assert inbox.idle.wait(PATIENCE_S)
+    bonus = first_token(model)
+    drafter.commit(VerifyOutcome(0, bonus))
+    ready = drafter.worker.prepared[1][VerifyOutcome(0, bonus)].proposals
+    draft = drafter.look_up(limit)
+    assert draft is not None
+    assert len(draft.tokens) <= min(limit, len(ready))
+    assert inbox.idle.wait(PATIENCE_S)
+    number, branches = drafter.worker.prepared
+    drafter.end()
+    assert number == 1
+    assert max(outcome.accepted for outcome in branches) == len(draft.tokens)
+    text = [*PROMPT, bonus, *draft.tokens]
+    assert VerifyOutcome(len(draft.tokens), first_token(model, text)) in branches
+
+
+def test_a_draft_that_a_repetition_follows_is_told_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Alone, what the draft model is unsure of would be cut off."""
+    model = FakeModel(sequences=5)
+    state = DraftState(model, clock=lambda: 1e-6 * len(model.calls))
+    worker = drafter_on(state, None, replace(SETTINGS, min_confidence=0.9)).worker
+    lookup = PromptLookup(SuffixIndex(), worker.policy, PromptLookupStats())
+    monkeypatch.setattr(lookup, "continuation", lambda *_: (7, 8))
+    drafter = SSDDrafter(worker, SETTINGS.draft_length, lookup)
+    worker.inbox = inbox = Watched()
+    drafter.begin(PROMPT)
+    assert inbox.idle.wait(PATIENCE_S)
+    outcome = VerifyOutcome(0, first_token(model))
+    ready = [proposal.token for proposal in worker.prepared[1][outcome].proposals[: SETTINGS.draft_length]]
+    drafter.commit(outcome)
+    draft = drafter.look_up(9)
+    assert draft is not None
+    assert draft.tokens == (*ready, 7, 8)
+    assert inbox.idle.wait(PATIENCE_S)
+    branches = worker.prepared[1]
+    drafter.end()
+    assert max(each.accepted for each in branches) == len(draft.tokens)
+    assert tuple(each.token for each in state.proposals[: len(draft.tokens)]) == draft.tokens

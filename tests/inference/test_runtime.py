@@ -242,6 +242,16 @@ def test_tokens_and_text_translate(runtime: Runtime) -> None:
     assert runtime.count_tokens(QUESTION) > len(runtime.encode(QUESTION[0].content))
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_scores_after_an_answer_are_those_of_the_tokens_alone(runtime: Runtime, mode: Mode) -> None:
+    tokens = runtime.encode("Once upon a time there was a fox.")
+    alone = [row.tolist() for row in runtime.score(tokens)]
+    before = [token for token, *_ in runtime.generate_tokens(greedy(EngineSettings(mode=mode)))]
+    assert [row.tolist() for row in runtime.score(tokens)] == alone
+    after = [token for token, *_ in runtime.generate_tokens(greedy(EngineSettings(mode=mode)))]
+    assert after == before
+
+
 def test_scores_are_the_logits_that_greedy_decoding_follows(runtime: Runtime) -> None:
     prompt = runtime.encode(QUESTION)
     tokens = [token for token, *_ in runtime.generate_tokens(greedy())]

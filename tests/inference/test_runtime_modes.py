@@ -9,6 +9,7 @@ from typing import cast
 
 import pytest
 
+from localspec.errors import Cancelled
 from localspec.hardware.memory.needs import uses_processor
 from localspec.inference.runtime import Runtime
 from localspec.llama.model import Model
@@ -44,6 +45,17 @@ def test_a_cancel_of_nothing_stops_nothing(demo_target: Path) -> None:
         with alone._contexts.at_work():
             alone.cancel()  # too late for the last step
         assert len(list(alone.score([5, 6, 7]))) == 3
+
+
+def test_a_cancel_reaches_both_models_at_work(demo_target: Path, demo_draft: Path) -> None:
+    options = ModelOptions(demo_target, context=96, threads=1)
+    with Runtime.open(options, replace(options, path=demo_draft)) as pair:
+        for model in (pair._contexts.target, pair._contexts.draft):
+            assert model is not None
+            with pair._contexts.at_work():
+                pair.cancel()
+                with pytest.raises(Cancelled):
+                    model.evaluate([5, 6, 7])
 
 
 @pytest.mark.parametrize(
