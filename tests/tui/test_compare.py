@@ -13,6 +13,7 @@ from localspec.chat.answering import AnswerEvent, Saved, Started
 from localspec.chat.messages import StoredMessage
 from localspec.errors import EngineError
 from localspec.types import Finished, Mode, Provenance, TextDelta, TextPiece
+from localspec_tui.screens import compare
 from localspec_tui.screens.compare import AnswerColumn, CompareScreen
 from tests.tui.answers import plain, record_of, sd, ssd
 from tests.tui.styled import STYLES
@@ -40,10 +41,13 @@ class Host(App[None]):
 
     def on_mount(self) -> None:
         self.push_screen(
-            CompareScreen(self._compared, self.answer, self.cancel, self.cancel), self.results.append
+            CompareScreen(self._compared, self.answer, self.cancel, self.end), self.results.append
         )
 
     def cancel(self) -> None:
+        self.end()
+
+    def end(self) -> None:
         self.cancelled.set()
         self.released.set()
 
@@ -125,6 +129,27 @@ async def test_escape_stops_what_runs_and_starts_nothing_more() -> None:
         await until(pilot, lambda: bool(app.results))
         assert app.results == [None]
         assert app.order[-1] == "sd ends"
+
+
+class DeafHost(Host):
+    """An engine that hears nothing, until it is ended."""
+
+    def cancel(self) -> None:
+        pass
+
+
+@pytest.mark.asyncio
+async def test_second_escape_ends_an_engine_that_does_not_react(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compare, "STUCK_S", 0.0)
+    app = DeafHost("off", "sd", held=("off",))
+    async with app.run_test() as pilot:
+        await until(pilot, lambda: "The answer" in app.said(".answer-column--text", "off"))
+        await pilot.press("escape")
+        await until(pilot, lambda: "the engine does not react" in app.said("#compare-progress"))
+        assert not app.cancelled.is_set()
+        await pilot.press("escape")
+        await until(pilot, lambda: app.results == [None])
+        assert app.order == ["off begins", "off ends"]
 
 
 @pytest.mark.asyncio

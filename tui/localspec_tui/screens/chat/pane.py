@@ -120,8 +120,8 @@ class ChatPane(Vertical):
 
     @property
     def answering(self) -> bool:
-        """Tell whether an answer is being written."""
-        return self._answer is not None and not self._answer.saved
+        """Tell whether an answer is being written, or does not end."""
+        return self._answer is not None and (not self._answer.saved or self._answer.is_stuck)
 
     @property
     def working(self) -> bool:
@@ -327,15 +327,10 @@ class ChatPane(Vertical):
         if self._ticks is not None:
             self._ticks.resume()
 
-    @property
-    def is_stuck(self) -> bool:
-        """Tell whether the models were to stop a while ago."""
-        return self._answer is not None and self._answer.is_stuck
-
     def stop(self) -> None:
         """End an answer under way, with the engine if that does not react; what came is kept."""
-        if self.is_stuck:
-            self.run_worker(self.reload(), group="reload", exclusive=True)
+        if self._answer is not None and self._answer.is_stuck:
+            self.run_worker(self.reload())
         elif self._answer is not None:
             self._answer.stop()
 
@@ -344,7 +339,7 @@ class ChatPane(Vertical):
         if (models := self._loader.ready) is not None:
             await asyncio.to_thread(models.close)
             self._loader.reopen(models)
-        self._loader.start()  # where none were open
+        self._loader.start()
 
     async def until_free(self) -> None:
         """Cut short what is still measured after an answer; raises `UserError` while one is written."""

@@ -363,7 +363,7 @@ class ChatScreen(Screen[int]):
 
     def action_stop(self) -> None:
         """Stop the answer; if there is none, go back to the prompt."""
-        if self.pane.answering or self.pane.is_stuck:
+        if self.pane.answering:
             self.pane.stop()
         elif isinstance(self._loader.state, Loading):
             self._loader.cancel()
@@ -378,7 +378,7 @@ class ChatScreen(Screen[int]):
         selected = widget.selected_text if isinstance(widget, TextArea | Input) else self.get_selected_text()
         if selected:
             await self.pane.copy(selected, "the selection")
-        elif self.pane.answering or self.pane.is_stuck:
+        elif self.pane.answering:
             self.pane.stop()
         elif time.monotonic() - self._interrupted < QUIT_WITHIN_S:
             self.app.exit(0)
