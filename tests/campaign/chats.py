@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hypothesis import HealthCheck, Phase, seed, settings
+from hypothesis import seed
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -23,12 +23,13 @@ from localspec.chat.messages import Attachment, Role, State
 from localspec.chat.open_chat import OpenChat
 from localspec.chat.store import KEPT_S, Store
 from localspec.errors import UserError
-from tests.campaign.log import Log, require
+from tests.campaign.log import Log, require, thorough
 from tests.chat.sample_record import RECORD
 
 WORDS = ("walnut", "teapot", "Grünkohl", "zebra", "東京", "quartz", "ñandú")
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028]")
 _LATER_S = 60.0
+_BATCH = 10
 _word = st.sampled_from(WORDS)
 _talk = st.lists(_word, min_size=1, max_size=6).map(" ".join)
 _anything = st.text(st.characters(codec=None), max_size=60)  # halves of characters included
@@ -430,22 +431,12 @@ class Chats(RuleBasedStateMachine):
 def chats(log: Log, folder: Path) -> None:
     """Run the machine so many times; Hypothesis shortens what it finds to the fewest steps."""
     tempfile.tempdir = str(folder)
-    machine = seed(log.seed)(Chats)
     try:
-        for number in log.numbers():
+        for number, count in log.batches(_BATCH):
+            log.cases += count - 1
             with log.case(number):
                 run_state_machine_as_test(
-                    machine,
-                    settings=settings(
-                        max_examples=log.most,
-                        stateful_step_count=40,
-                        database=None,
-                        deadline=None,
-                        suppress_health_check=list(HealthCheck),
-                        phases=(Phase.generate, Phase.shrink),
-                    ),
+                    seed(f"{log.seed} {number}")(Chats), settings=thorough(count, steps=40)
                 )
-            log.cases += log.most - 1
-            return
     finally:
         tempfile.tempdir = None

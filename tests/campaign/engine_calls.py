@@ -12,7 +12,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 import psutil
-from hypothesis import HealthCheck, Phase, seed, settings
+from hypothesis import seed
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -26,7 +26,9 @@ from localspec.errors import EngineDied, EngineError, LocalSpecError, UserError
 from localspec.inference.worker import Worker
 from localspec.types import Finished, GenerationEvent, Message, ModelOptions, Request, TextDelta
 from tests.campaign.fake_engine import CODE
-from tests.campaign.log import PROMPT_S, Log, allowed_s, require
+from tests.campaign.log import PROMPT_S, Log, allowed_s, require, thorough
+
+_BATCH = 10
 
 
 @contextmanager
@@ -240,20 +242,9 @@ def engine_calls(log: Log, _folder: Path) -> None:
     us = psutil.Process()
     opened().close()
     before = us.num_fds(), threading.active_count(), {child.pid for child in us.children()}
-    for number in log.numbers():
+    for number, count in log.batches(_BATCH):
+        log.cases += count - 1
         with log.case(number):
-            run_state_machine_as_test(
-                seed(log.seed)(Calls),
-                settings=settings(
-                    max_examples=log.most,
-                    stateful_step_count=30,
-                    database=None,
-                    deadline=None,
-                    suppress_health_check=list(HealthCheck),
-                    phases=(Phase.generate, Phase.shrink),
-                ),
-            )
+            run_state_machine_as_test(seed(f"{log.seed} {number}")(Calls), settings=thorough(count, steps=30))
             after = us.num_fds(), threading.active_count(), {child.pid for child in us.children()}
             require(after == before, f"descriptors, threads, children: {after}, before {before}")
-        log.cases += log.most - 1
-        return

@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from hypothesis import HealthCheck, Phase, settings
+
 PROMPT_S = 2.0  # nothing that a person waits for takes longer
 _OURS = "/tests/campaign/"
 
@@ -29,6 +31,18 @@ def require(condition: object, what: str) -> None:
     """Say what is wrong unless a condition holds."""
     if not condition:
         raise WrongError(what)
+
+
+def thorough(examples: int, steps: int = 50) -> settings:
+    """Return how Hypothesis is to look: without a memory, and to the shortest example of what it finds."""
+    return settings(
+        max_examples=examples,
+        stateful_step_count=steps,
+        database=None,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+        phases=(Phase.generate, Phase.shrink),
+    )
 
 
 @dataclass(slots=True)
@@ -57,6 +71,13 @@ class Log:
                 yield number
         finally:
             self.taken_s += time.monotonic() - begun
+
+    def batches(self, size: int) -> Iterator[tuple[int, int]]:
+        """Yield numbers and sizes of batches of cases, for whoever cannot be interrupted after each."""
+        left, self.most = self.most, -(-self.most // size)
+        for number in self.numbers():
+            yield number, min(size, left)
+            left = max(left - size, 1)
 
     def random(self, number: int) -> random.Random:
         """Return the random numbers of a case."""
