@@ -146,7 +146,7 @@ def read_only(_rng: random.Random, folder: Path) -> None:
 
 def limited(rng: random.Random, folder: Path) -> None:
     """Write where the system lets no file grow any more."""
-    command = [sys.executable, "-c", _LIMITED, str(folder / "chats.db"), str(rng.randrange(100, 900) << 10)]
+    command = [sys.executable, "-c", _LIMITED, str(folder / "chats.db"), str(rng.randrange(300, 900) << 10)]
     result = subprocess.run(
         command, env=environment(folder), capture_output=True, text=True, timeout=60, check=False
     )

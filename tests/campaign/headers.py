@@ -28,7 +28,6 @@ CORPUS = Path(__file__).with_name("corpus.jsonl")
 MOST_BYTES = 256 << 20  # that reading a header may take, whatever it says
 _UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2028\u2029\u2066-\u2069]")
 _BATCH = 100
-_MOST_FAR = 32 << 20  # of a longer one up to 256 MiB are fetched before it is given up
 _CHAT = (Message("user", "Hello!"),)
 
 
@@ -110,7 +109,7 @@ def _tokens(path: Path) -> object:
 def _in_ranges(path: Path) -> object:
     """Read as from the hub, where a header comes in pieces."""
     with path.open("rb") as file:
-        size = min(file.seek(0, 2), _MOST_FAR)
+        size = file.seek(0, 2)
 
         def piece(start: int, count: int) -> bytes:
             file.seek(start)
