@@ -33,19 +33,6 @@ async def writing(pilot: Pilot[None], host: Host, messages: int = 40) -> Shown:
     return item
 
 
-async def scroll_up(pilot: Pilot[None], host: Host, rows: int) -> None:
-    """Scroll as a reader does, who goes on when the picture has followed."""
-    before, y = host.rows(), host.transcript.scroll_y
-    host.transcript.scroll_relative(y=-rows, animate=False)
-    moved = host.transcript.scroll_y != y
-    for _ in range(1_000):
-        await pilot.pause()
-        if not moved or host.rows() != before:
-            break
-        await asyncio.sleep(0.005)
-    await asyncio.sleep(0.005)  # earlier messages are prepared in a thread
-
-
 @pytest.mark.asyncio
 async def test_long_chat_opens_at_its_end_with_few_widgets() -> None:
     host = Host()
@@ -87,7 +74,9 @@ async def test_reading_through_a_whole_chat_upwards_misses_no_message() -> None:
             seen |= {row.split()[-1] for row in host.rows() if "message number" in row}
             if "1" in seen:
                 break
-            await scroll_up(pilot, host, 20)
+            host.transcript.action_page_up()
+            await pilot.pause()
+            await asyncio.sleep(0.005)  # earlier messages are prepared in a thread
         assert seen == {str(number) for number in range(1, 91)}
         assert len(mounted(host.transcript)) <= 70
 

@@ -417,7 +417,9 @@ class ChatScreen(Screen[int]):
     def action_page(self, pages: int) -> None:
         """Scroll the messages while the cursor stays in the prompt."""
         transcript = self.pane.transcript
-        transcript.scroll_relative(y=pages * max(1, transcript.size.height - 2), animate=False)
+        transcript.scroll_relative(
+            y=pages * max(1, transcript.size.height - 2), animate=False, immediate=True
+        )
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Leave the End key, and undoing, to a text that is being written."""

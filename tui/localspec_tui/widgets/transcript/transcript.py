@@ -419,21 +419,24 @@ class Transcript(VerticalScroll, can_focus=False):
 
     on_resize = watch_virtual_size
 
+    # Textual works a goal out at once and goes there after the next refresh: what is mounted above meanwhile
+    # would be jumped over. So all of these move at once; an animation, too, would aim at a place that moves.
+
     def action_scroll_up(self) -> None:
-        """Scroll a line at once: an animation would aim at a place that moves."""
-        self.scroll_up(animate=False)
+        """Scroll a line."""
+        self.scroll_up(animate=False, immediate=True)
 
     def action_scroll_down(self) -> None:
-        """Scroll a line at once."""
-        self.scroll_down(animate=False)
+        """Scroll a line."""
+        self.scroll_down(animate=False, immediate=True)
 
     def action_page_up(self) -> None:
-        """Scroll a page at once."""
-        self.scroll_page_up(animate=False)
+        """Scroll a page."""
+        self.scroll_relative(y=-self.size.height, animate=False, immediate=True)
 
     def action_page_down(self) -> None:
-        """Scroll a page at once."""
-        self.scroll_page_down(animate=False)
+        """Scroll a page."""
+        self.scroll_relative(y=self.size.height, animate=False, immediate=True)
 
     def _resume(self) -> None:
         if self.scroll_target_y >= self.max_scroll_y and self.has_end():
