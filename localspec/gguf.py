@@ -272,7 +272,6 @@ Ranges = Callable[[int, int], bytes]
 """Read some bytes of a file: from an offset, so many of them."""
 
 _FIRST_READ, _GROWTH = 1 << 20, 4  # most headers are 1 to 16 MB, nearly all of it the vocabulary
-_FIRST_READ_HERE = 8 << 20  # a disk gives more at once
 _LARGEST_HEADER = 256 << 20
 
 
@@ -295,12 +294,12 @@ def _read(path: Path, _inode: int, file_bytes: int, _modified: int) -> Header:
             file.seek(start)
             return file.read(count)
 
-        return header_of(read, file_bytes, path, _FIRST_READ_HERE)
+        return header_of(read, file_bytes, path)
 
 
-def header_of(read: Ranges, file_bytes: int, path: Path, wanted: int = _FIRST_READ) -> Header:
+def header_of(read: Ranges, file_bytes: int, path: Path) -> Header:
     """Read a header through byte ranges, few and growing; `path` is what messages call the file."""
-    held = b""
+    held, wanted = b"", _FIRST_READ
     with _plain_errors(path):
         while True:
             wanted = min(wanted, file_bytes, _LARGEST_HEADER)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from time import monotonic
 
 import pytest
 
 from localspec.chat.answer_settings import PairKnowledge, TunedChoice
 from localspec.storage.config import Config
 from localspec.types import EngineSettings, TaskType
+from localspec_tui.widgets import status
 from localspec_tui.widgets.status import TitleBar
 from tests.scripted import says
 from tests.tui.desktop import desktop
@@ -45,12 +47,16 @@ async def test_auto_shows_whom_it_follows_until_a_profile_is_pinned(
         assert screen.models.requests[-1].sampling.temperature == 0.2
 
 
-async def test_reason_of_tuned_settings_is_seen_and_stale_ones_are_told(tmp_path: Path) -> None:
+async def test_reason_of_tuned_settings_is_seen_and_stale_ones_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     experience = PairKnowledge(FOUND.get)
     async with desktop(tmp_path, says("word " * 30), size=(140, 30), experience=experience) as screen:
         await screen.answered(TALK)
         assert ["from other files" in note.message for note in screen.app._notifications] == [True]
         await screen.enter("/profile coding")
+        await screen.shows("profile Coding")
+        monkeypatch.setattr(status, "monotonic", lambda: monotonic() + 60)  # that was read
         await screen.answered(CODE)
         assert "tuned today: 1.8x plain" in screen.status()
         assert screen.models.requests[-1].settings.draft_length == 5
