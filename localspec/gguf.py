@@ -397,3 +397,31 @@ def _paths(header: Header) -> list[Path]:
             f"parts of {header.path} are missing: {', '.join(missing)}", "download all parts"
         )
     return paths
+
+
+def check_model_file(path: Path) -> Header:
+    """Read the header of a model that can chat, with the totals of its parts; else raise `ModelFileError`."""
+    header = read_header(path)
+    _check_kind(header)
+    return total(read_parts(header))
+
+
+def _check_kind(header: Header) -> None:
+    path, architecture = header.path, header.architecture
+    kind = header.text("general.type")
+    if kind not in ("", "model"):
+        raise ModelFileError(f"{path} holds no model but this: {kind}", "name the model's own .gguf file")
+    if not architecture:
+        raise ModelFileError(f"{path} does not name its architecture", "download the file again")
+    if what := facts()["not_chat"].get(architecture):
+        raise ModelFileError(f"{path} is {what}", "choose a chat model")
+    pooled = header.integer("{arch}.pooling_type") > 0
+    causal = header.values.get(f"{architecture}.attention.causal") is not False
+    if architecture in facts()["encoders"] or pooled or not causal:
+        raise ModelFileError(
+            f"{path} is an embedding model ({architecture}): it writes no text", "choose a chat model"
+        )
+    if not header.tensors:
+        raise ModelFileError(f"{path} holds a vocabulary and no weights", "download the full model")
+    if "tokenizer.ggml.model" not in header.values or "tokenizer.ggml.tokens" not in header.counts:
+        raise ModelFileError(f"{path} has no vocabulary", "choose a GGUF with its tokenizer inside")

@@ -344,7 +344,7 @@ def models() -> Iterator[Check]:
 
 
 def _model(name: str, path: Path) -> Check:
-    from localspec.llama.model import check_model_file
+    from localspec.gguf import check_model_file
 
     try:
         header = check_model_file(path)

@@ -14,7 +14,7 @@ from localspec.app.tuned_pair import KnownPair, settled
 from localspec.chat.answer_settings import with_auto
 from localspec.cli.shared.arguments import Parser, add_answer_flags, verb_parser
 from localspec.errors import UserError
-from localspec.llama.model import check_model_file
+from localspec.gguf import check_model_file
 from localspec.models.default_pair import default_pair
 from localspec.storage import paths
 from localspec.storage.config import read_config

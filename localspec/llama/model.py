@@ -7,13 +7,12 @@ import os
 import weakref
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import psutil
 
 from localspec.errors import Cancelled, EngineError, ModelFileError, UserError
-from localspec.gguf import Header, facts, read_header, read_parts, total
+from localspec.gguf import Header, check_model_file
 from localspec.llama import backends, library
 from localspec.llama.backends import BackendDevice
 from localspec.llama.library import native
@@ -238,31 +237,3 @@ def _load_error(options: ModelOptions, problems: list[str]) -> UserError:
     return ModelFileError(
         f"llama.cpp cannot load {options.path}: {reason}", "choose another file, or report the model"
     )
-
-
-def check_model_file(path: Path) -> Header:
-    """Read the header of a model that can chat, with the totals of its parts; else raise `ModelFileError`."""
-    header = read_header(path)
-    _check_kind(header)
-    return total(read_parts(header))
-
-
-def _check_kind(header: Header) -> None:
-    path, architecture = header.path, header.architecture
-    kind = header.text("general.type")
-    if kind not in ("", "model"):
-        raise ModelFileError(f"{path} holds no model but this: {kind}", "name the model's own .gguf file")
-    if not architecture:
-        raise ModelFileError(f"{path} does not name its architecture", "download the file again")
-    if what := facts()["not_chat"].get(architecture):
-        raise ModelFileError(f"{path} is {what}", "choose a chat model")
-    pooled = header.integer("{arch}.pooling_type") > 0
-    causal = header.values.get(f"{architecture}.attention.causal") is not False
-    if architecture in facts()["encoders"] or pooled or not causal:
-        raise ModelFileError(
-            f"{path} is an embedding model ({architecture}): it writes no text", "choose a chat model"
-        )
-    if not header.tensors:
-        raise ModelFileError(f"{path} holds a vocabulary and no weights", "download the full model")
-    if "tokenizer.ggml.model" not in header.values or "tokenizer.ggml.tokens" not in header.counts:
-        raise ModelFileError(f"{path} has no vocabulary", "choose a GGUF with its tokenizer inside")

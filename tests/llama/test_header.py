@@ -9,9 +9,9 @@ import gguf
 import pytest
 
 from localspec.errors import ModelFileError
-from localspec.gguf import facts, read_header
+from localspec.gguf import check_model_file, facts, read_header
 from localspec.llama.library import native
-from localspec.llama.model import Model, check_model_file
+from localspec.llama.model import Model
 from localspec.types import ModelOptions
 from tests.llama import tiny
 
