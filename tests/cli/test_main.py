@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -64,6 +65,20 @@ def test_a_bare_command_without_terminal_and_text_is_a_mistake(fake: FakeRuntime
     assert outcome.code == 2
     assert "standard input is empty" in outcome.err
     assert fake.opened == []
+
+
+def test_the_screen_starts_without_what_only_the_models_need() -> None:
+    code = (
+        "import sys; import localspec.cli.screen, localspec_tui.launch\n"
+        "heavy = {'numpy', 'llama_cpp', 'psutil', 'jinja2', 'localspec.inference.runtime'}\n"
+        "print(heavy & set(sys.modules))\n"
+    )
+    path = os.pathsep.join((str(ROOT), str(ROOT / "tui")))
+    result = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60,
+        env=os.environ | {"PYTHONPATH": path},
+    )  # fmt: skip
+    assert result.stdout == "set()\n"
 
 
 def test_checking_arguments_imports_nothing_heavy() -> None:
