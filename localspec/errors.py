@@ -3,6 +3,7 @@
 LocalSpecError
 ├── UserError          a person can put it right: one line, what, where and what to do; exit code 2
 │   ├── ModelFileError     a model file is missing, broken or of the wrong kind
+│   ├── UnavailableError   the hub has no model of this name
 │   ├── PairingError       this draft cannot serve this target
 │   └── ContextFullError   the text does not fit the context
 ├── EngineError        llama.cpp or the machine failed; exit code 1
@@ -33,6 +34,10 @@ class UserError(LocalSpecError):
 
 class ModelFileError(UserError):
     """A model file is missing, broken or of a kind that cannot chat."""
+
+
+class UnavailableError(UserError):
+    """The hub has no model of this name."""
 
 
 class PairingError(UserError):

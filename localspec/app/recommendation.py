@@ -74,8 +74,9 @@ def recommend(
 
 def on_disk(model: CatalogueModel, local: Iterable[LocalModel]) -> LocalModel | None:
     """Return the model on disk that a model of the catalogue is; what is broken has to come again."""
-    if model.reference:
-        return of_reference(parse(model.reference), (found for found in local if not found.problem))
+    if model.references:
+        sound = [found for found in local if not found.problem]
+        return next(filter(None, (of_reference(parse(name), sound) for name in model.references)), None)
     return next(
         (found for found in local if found.source == model.kind and found.path.name == model.file), None
     )

@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Literal
 
+from localspec.models.names import Reference, looks_like_reference
 from localspec.models.shape import LayerShape, ModelShape
 from localspec.storage.toml_file import TomlTable, read_table
 
@@ -45,6 +46,7 @@ class CatalogueModel:
     window: int | None = None
     full_every: int = 1  # of models with a window, only every so manyth layer keeps the whole context
     checked: bool = False
+    also: tuple[str, ...] = ()  # further names on the hub under which the model can be had
 
     @property
     def kind(self) -> Literal["hub", "package", "bundled"]:
@@ -62,6 +64,11 @@ class CatalogueModel:
     def reference(self) -> str:
         """Return the name under which `pull` finds the model; empty where nothing has to be pulled."""
         return f"{self.source}:{self.quant}" if self.kind == "hub" else ""
+
+    @property
+    def references(self) -> tuple[str, ...]:
+        """Return all names under which `pull` may find the model, the best first."""
+        return (self.reference, *self.also) if self.reference else ()
 
     @property
     def download_bytes(self) -> int:
@@ -110,6 +117,12 @@ class Catalogue:
 def shipped() -> Catalogue:
     """Return the catalogue that comes with the program."""
     return read_catalogue(Path(__file__).with_name("catalogue.toml"))
+
+
+def known_as(reference: Reference) -> CatalogueModel | None:
+    """Return the model of the catalogue that a name on the hub means."""
+    wanted = str(reference).lower()
+    return next((model for model in shipped().models if wanted in map(str.lower, model.references)), None)
 
 
 def read_catalogue(path: Path) -> Catalogue:
@@ -176,6 +189,9 @@ def _model(key: str, table: TomlTable) -> CatalogueModel:
     source = model.source
     if source != _BUNDLED and not source.startswith(_PACKAGE) and source.count("/") != 1:
         table.complain("source", f"`source` has to be USER/REPO, `{_BUNDLED}` or `{_PACKAGE}NAME`")
+    for name in model.also:
+        if not looks_like_reference(name):
+            table.complain("also", f"`{name}` does not name a model on the hub, as USER/REPO:QUANT does")
     if source.count("/") != 1 and not model.file:
         table.complain("source", "a model that is at hand already needs the name of its `file`")
     return model

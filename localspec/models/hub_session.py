@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
-from localspec.errors import UserError
+from localspec.errors import UnavailableError, UserError
 
 USUAL_ENDPOINT = "https://huggingface.co"
 _MOST_RETRIES = 99
@@ -242,11 +242,13 @@ def _refused(what: str, error: RefusedError) -> UserError:
             f"{what} is gated: its owner wants you to accept terms first", f"open its page on {host}, {then}"
         )
     if error.code == "RevisionNotFound":
-        return UserError(f"{what} does not exist in this revision", "leave out what follows the @")
+        return UnavailableError(f"{what} does not exist in this revision", "leave out what follows the @")
     if error.code == "EntryNotFound":
-        return UserError(f"{what} is no longer there", "pull the repository again without naming a file")
+        return UnavailableError(
+            f"{what} is no longer there", "pull the repository again without naming a file"
+        )
     if error.code == "RepoNotFound" or status == 404 or (status == 401 and not has_token):
-        return UserError(
+        return UnavailableError(
             f"{host} has no public repository {what}",
             "check the spelling" + ("" if has_token else f"; for a private or gated one, {_TOKEN_HINT}"),
         )

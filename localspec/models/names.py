@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from localspec.errors import UserError
+from localspec.errors import UnavailableError, UserError
 from localspec.storage.paths import expanded
 
 HUB_HOSTS = ("huggingface.co", "www.huggingface.co", "hf.co")
@@ -136,7 +136,7 @@ def choose(reference: Reference, names: Sequence[str]) -> tuple[str, ...]:
     if reference.file is not None:
         return all_parts(_named(reference, reference.file, names), names)
     if not models:
-        raise UserError(
+        raise UnavailableError(
             f"{reference.repository} holds no GGUF model",
             "look for a repository of the same model with GGUF in its name",
         )
@@ -217,7 +217,7 @@ def _named(reference: Reference, file: str, names: Sequence[str]) -> str:
         return found
     models = models_among(names)
     hint = close_names(file, models) or f"there are: {_listed(models)}"
-    raise UserError(f"{reference.repository} has no file {file}", hint)
+    raise UnavailableError(f"{reference.repository} has no file {file}", hint)
 
 
 def _has_word(name: str, word: str) -> bool:
@@ -228,7 +228,8 @@ def _no_such_quant(reference: Reference, quant: str, models: Sequence[str]) -> U
     existing = dict.fromkeys(quant_of(name) or name for name in models)
     close = close_names(quant, existing)
     hint = f"there are: {_listed(tuple(existing))}"
-    return UserError(f"{reference.repository} has no quant {quant}" + (f"; {close}" if close else ""), hint)
+    wrong = f"{reference.repository} has no quant {quant}" + (f"; {close}" if close else "")
+    return UnavailableError(wrong, hint)
 
 
 def _listed(names: Sequence[str], most: int = 24) -> str:

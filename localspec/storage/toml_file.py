@@ -161,6 +161,8 @@ class TomlTable:
         kind = kinds[0]
         if get_origin(kind) is Literal:
             return self.choice(key, get_args(kind), "")
+        if get_origin(kind) is tuple:
+            return self.words(key)
         if kind is str:
             return self.line(key)
         if kind is bool:

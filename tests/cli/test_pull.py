@@ -14,9 +14,12 @@ import pytest
 from localspec.app.options import pair_options
 from localspec.cli.run import parser
 from localspec.cli.shared.opening import progress_line
+from localspec.models import catalogue
 from localspec.models import hub as hub_module
+from localspec.models.catalogue import Catalogue, CatalogueModel
 from localspec.models.hub import DownloadProgress
 from localspec.models.names import Reference
+from tests.cli.choosing import entry
 from tests.cli.conftest import Invoke
 from tests.models.disk import REPOSITORY, model_bytes
 from tests.models.hub_server import COMMIT, Hub, Repository, in_place_of_the_hub
@@ -191,3 +194,49 @@ def test_a_file_that_is_named_by_its_path_is_not_checked(invoke: Invoke, empty_h
     path = landed(empty_home, "Q4_K_M")
     path.resolve().write_bytes(DRAFT + b"mended")
     assert invoke("run", "Hi", "-m", str(path)).code == 0
+
+
+@pytest.fixture
+def catalogued(monkeypatch: pytest.MonkeyPatch) -> CatalogueModel:
+    """A model of the catalogue, of which the hub has the second source alone."""
+    model = entry("big", 3, quant="Q8_0", also=("other/gone-GGUF:Q8_0", f"{REPOSITORY}:Q8_0"))
+    known = Catalogue("2026-01-01", (model,), ())
+    monkeypatch.setattr(catalogue, "shipped", lambda: known)
+    return model
+
+
+def test_a_model_of_the_catalogue_comes_from_the_next_source(
+    invoke: Invoke, empty_home: Path, catalogued: CatalogueModel
+) -> None:
+    outcome = invoke("pull", catalogued.reference)
+    assert (outcome.code, outcome.out) == (0, f"{landed(empty_home, 'Q8_0')}\n")
+    told = outcome.err.splitlines()
+    assert [line.partition(" has no ")[2] for line in told[:2]] == [
+        "public repository user/big-GGUF: the catalogue is wrong about it",
+        "public repository other/gone-GGUF: the catalogue is wrong about it",
+    ]
+
+
+def test_a_model_that_is_nowhere_is_called_the_mistake_of_the_catalogue(
+    invoke: Invoke, hub: Hub, catalogued: CatalogueModel
+) -> None:
+    del hub.repositories[REPOSITORY]
+    outcome = invoke("pull", catalogued.reference)
+    assert outcome.code == 2
+    assert "error: Big Q8_0 is nowhere to be had where LocalSpec's catalogue knows it" in outcome.err
+    assert "spelling" not in outcome.err
+
+
+def test_a_name_that_somebody_spelled_is_not_the_mistake_of_the_catalogue(invoke: Invoke) -> None:
+    outcome = invoke("pull", "someone/else")
+    assert outcome.code == 2
+    assert "check the spelling" in outcome.err
+
+
+def test_without_a_network_the_next_source_is_not_asked(
+    invoke: Invoke, hub: Hub, catalogued: CatalogueModel
+) -> None:
+    hub.html = True
+    outcome = invoke("pull", catalogued.reference)
+    assert "does not answer like the hub" in outcome.err
+    assert "wrong about it" not in outcome.err

@@ -11,7 +11,7 @@ import pytest
 from localspec.app.recommendation import Ranked
 from localspec.cli import recommend
 from localspec.cli.setup import work
-from localspec.errors import UserError
+from localspec.errors import UnavailableError, UserError
 from localspec.hardware.device_info import Machine
 from localspec.models.catalogue import approximate_shape
 from localspec.models.names import Reference
@@ -34,6 +34,8 @@ class World:
         self.measured: list[bool] = []
         self.offline = False
         self.draft_differs = False
+        self.unknown: set[str] = set()  # names that the hub does not have
+        self.pairs = [pair(BIG, SMALL)]
 
     def machine(self, fresh: bool = False, *_: object, may_measure: bool = True) -> Machine:
         if may_measure:
@@ -43,6 +45,8 @@ class World:
     def fetch(self, reference: Reference) -> Path:
         if self.offline:
             raise UserError("the hub cannot be reached", "check the network")
+        if str(reference) in self.unknown:
+            raise UnavailableError(f"nobody has {reference}", "take another")
         path = self.folder / f"{reference.repository.rpartition('/')[2]}-{reference.quant}.gguf"
         is_small = "small" in path.name
         self.fetched.append(str(reference))
@@ -51,7 +55,7 @@ class World:
     def ranking(self, found: Machine, task: str | None) -> tuple[object, ...]:
         local = [
             replace(on_disk(model.reference, approximate_shape(model)), path=path)
-            for model in (BIG, SMALL)
+            for model in {model for known in self.pairs for model in known.models}
             if (path := self.folder / f"{model.key}-GGUF-Q4_K_M.gguf").exists()
         ]
         from localspec.app import recommendation
@@ -59,7 +63,7 @@ class World:
 
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(recommendation, "may_serve", lambda _a, _b: PairingVerdict(True, "", 10))
-            return recommendation.recommend(found, (pair(BIG, SMALL),), local)
+            return recommendation.recommend(found, self.pairs, local)
 
 
 @pytest.fixture
@@ -91,6 +95,34 @@ def test_yes_on_a_pipe_fetches_places_and_writes(invoke: Invoke, world: World) -
     again = invoke("setup", "--yes")
     assert "says all this already" in again.err
     assert len(world.fetched) == 2
+
+
+def test_a_pair_that_the_hub_does_not_have_makes_room_for_the_next(invoke: Invoke, world: World) -> None:
+    world.pairs = [pair(entry("best", 4), SMALL, score=90), pair(BIG, SMALL)]
+    world.unknown = {"user/best-GGUF:Q4_K_M"}
+    outcome = invoke("setup", "--yes")
+    assert outcome.code == 0
+    assert "nobody has user/best-GGUF:Q4_K_M" in outcome.err
+    assert read_config(config_file()).target == world.folder / "big-GGUF-Q4_K_M.gguf"
+
+
+def test_a_pair_that_the_hub_does_not_have_is_not_offered_again(invoke: Invoke, world: World) -> None:
+    world.pairs = [pair(entry("best", 4), SMALL, score=90), pair(BIG, SMALL)]
+    world.unknown = {"user/best-GGUF:Q4_K_M"}
+    before, after = invoke("setup", typed="s\n1\ny\nq\n").err.split("nobody has user/best-GGUF:Q4_K_M")
+    assert "1. Best Q4_K_M + Small Q4_K_M" in before
+    assert "1. Big Q4_K_M + Small Q4_K_M" in after
+    assert "Best" not in after
+
+
+def test_where_the_hub_has_no_pair_at_all_those_that_are_here_are_written(
+    invoke: Invoke, world: World
+) -> None:
+    world.unknown = {"user/small-GGUF:Q4_K_M"}
+    outcome = invoke("setup", "--yes")
+    assert outcome.code == 0
+    assert "Nothing in the catalogue fits it." in outcome.err
+    assert not world.folder.joinpath("small-GGUF-Q4_K_M.gguf").exists()
 
 
 def test_a_damaged_model_on_disk_is_not_configured(invoke: Invoke, world: World) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
@@ -13,12 +14,16 @@ from localspec.models.catalogue import (
     CatalogueModel,
     CataloguePair,
     approximate_shape,
+    known_as,
     read_catalogue,
     shipped,
 )
 from localspec.models.names import parse
 from localspec.models.shape import read_shape
 from localspec.types import TaskType
+from tests.models import check_catalogue
+from tests.models.disk import REPOSITORY, model_bytes
+from tests.models.hub_server import Repository, in_place_of_the_hub
 
 MINIMAL = """\
 schema = 1
@@ -163,3 +168,34 @@ def test_a_pair_of_two_families_is_refused(tmp_path: Path) -> None:
     other = MINIMAL[start:end].replace("models.big", "models.odd").replace('"one"', '"two"')
     with pytest.raises(UserError, match="different vocabularies: one and two"):
         read(tmp_path, MINIMAL + 'draft = "odd"\n' + other)
+
+
+def test_further_sources_are_names_on_the_hub(tmp_path: Path) -> None:
+    text = MINIMAL.replace('quant = "Q4_K_M"', 'quant = "Q4_K_M"\nalso = ["other/big:Q4_K_M"]')
+    assert read(tmp_path, text)[0].target.references == ("user/big-GGUF:Q4_K_M", "other/big:Q4_K_M")
+    with pytest.raises(UserError, match=r"catalogue\.toml, line 8: `big` does not name a model on the hub"):
+        read(tmp_path, text.replace("other/big:Q4_K_M", "big"))
+
+
+def test_a_name_leads_to_its_entry_whatever_its_case() -> None:
+    wanted = next(found for found in shipped().models if found.reference)
+    assert known_as(parse(wanted.reference.upper())) is wanted
+    assert known_as(parse("nobody/nothing:Q8_0")) is None
+
+
+def test_the_check_asks_every_source_and_tells_what_is_wrong(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    draft = model_bytes()
+    bundled = model("bundled-draft")
+    right = replace(bundled, key="right", source=REPOSITORY, quant="Q8_0", checked=False)
+    wrong = replace(right, key="wrong", layers=3, bytes=4_000_000, also=("nobody/nothing:Q8_0",))
+    with in_place_of_the_hub(monkeypatch) as hub:
+        hub.repositories[REPOSITORY] = Repository({"tiny-Q8_0.gguf": draft})
+        assert check_catalogue.main([right]) == 0
+        assert check_catalogue.main([wrong]) == 1
+    first, second, third = capsys.readouterr().out.splitlines()
+    assert first == f"right  {REPOSITORY}:Q8_0: right"
+    assert second == f"wrong  {REPOSITORY}:Q8_0: bytes = 3_021_344, not 4_000_000; layers = 2, not 3"
+    assert third.startswith("wrong  nobody/nothing:Q8_0: ")
+    assert "has no public repository nobody/nothing" in third

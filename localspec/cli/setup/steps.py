@@ -9,7 +9,7 @@ from enum import Enum
 from typing import Literal
 
 from localspec.cli.shared.console import tell
-from localspec.errors import UserError
+from localspec.errors import UnavailableError, UserError
 
 Step = Literal["measure", "choose", "download", "place", "write", "end"]
 
@@ -170,7 +170,8 @@ def converse(work: Working, ask: Ask | None, given: Answer | None = None) -> Sta
                 given = None  # coming back, one may choose otherwise
             state = advance(state, answer, needs_download=work.do(state.step, answer))
         except UserError as error:
-            if ask is None or (answer is None and not may_choose_anew):
+            goes_on = ask is not None or isinstance(error, UnavailableError)  # with what is second best
+            if not goes_on or (answer is None and not may_choose_anew):
                 raise
             tell(error)
             while may_choose_anew and state.step != "choose" and state.before is not None:

@@ -18,7 +18,7 @@ from localspec.cli.pair import find_target
 from localspec.cli.setup.steps import Answer, OnDisk, Recommended, Reply, State, Step, Working
 from localspec.cli.shared.console import StatusLine, say
 from localspec.cli.shared.opening import check, fetch
-from localspec.errors import PairingError, UserError
+from localspec.errors import PairingError, UnavailableError, UserError
 from localspec.hardware.device_info import Machine
 from localspec.hardware.machine import known_machine
 from localspec.hardware.memory.needs import context_size
@@ -50,6 +50,7 @@ class Work(Working):
         self._placement: Placement | None = None
         self._edit: Edit | None = None
         self._measured = False
+        self._gone: set[str] = set()  # models that the hub turned out not to have
 
     def show(self, state: State) -> None:
         """Tell what a step is about, before its question."""
@@ -117,7 +118,13 @@ class Work(Working):
 
     def _show_choices(self) -> None:
         ranked = recommend.ranking(self._seen(), self._task)
-        usable = [option for option in ranked if option.placement and option.pair.target.kind != "bundled"]
+        usable = [
+            option
+            for option in ranked
+            if option.placement
+            and option.pair.target.kind != "bundled"
+            and not self._gone.intersection(model.key for model in option.missing)
+        ]
         self._ranked = tuple(usable[: recommend.SHOWN])
         self.options = len(self._ranked)
         for device in self._seen().devices:
@@ -132,7 +139,13 @@ class Work(Working):
 
     def _download(self) -> None:
         assert self._option is not None
-        got = {model.key: fetch(parse(model.reference)) for model in self._option.missing}
+        got = {}
+        for model in self._option.missing:
+            try:
+                got[model.key] = fetch(parse(model.reference))
+            except UnavailableError:
+                self._gone.add(model.key)
+                raise
         entries = zip(self._option.pair.models, self._option.files, strict=True)
         self._take(replace(self._option, files=tuple(path or got.get(model.key) for model, path in entries)))
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from localspec import units
 from localspec.app.options import PairOptions
 from localspec.cli.shared.console import StatusLine, on_interrupt, say
-from localspec.models.names import Reference
+from localspec.errors import UnavailableError
+from localspec.models.names import Reference, parse
 
 if TYPE_CHECKING:
     from localspec.hardware.devices import Ask
@@ -57,7 +58,29 @@ def load(worker: Worker, options: PairOptions) -> None:
 
 
 def fetch(reference: Reference) -> Path:
-    """Download a model with progress on standard error, and return its file."""
+    """Download a model with progress on standard error, and return its file.
+
+    One of the catalogue comes from the first of its sources that has it; where none has, the
+    `UnavailableError` calls that the catalogue's mistake.
+    """
+    from localspec.models.catalogue import known_as
+
+    entry, asked = known_as(reference), str(reference)
+    if entry is None:
+        return _fetch_from(reference)
+    others = [parse(name) for name in entry.references if name.lower() != asked.lower()]
+    for place in (reference, *others):
+        try:
+            return _fetch_from(place)
+        except UnavailableError as error:
+            say(f"{error.message}: the catalogue is wrong about it")
+    raise UnavailableError(
+        f"{entry.title} {entry.quant} is nowhere to be had where LocalSpec's catalogue knows it",
+        "`localspec recommend` lists other pairs; a newer LocalSpec may know better",
+    )
+
+
+def _fetch_from(reference: Reference) -> Path:
     from localspec.models.hub import pull  # huggingface_hub: 0.2 s
 
     def found(model: RemoteModel, to_come: int) -> None:
