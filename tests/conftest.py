@@ -111,3 +111,11 @@ def demo_target_q8(demo_target: Path, tmp_path_factory: pytest.TempPathFactory) 
         [sys.executable, "-c", QUANTIZE, str(demo_target), str(path)], check=True, capture_output=True
     )
     return path
+
+
+@pytest.fixture(scope="session")
+def made_hybrid(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny qwen35 in Q8_0 with an MTP head, on the bundled vocabulary; its texts make no sense."""
+    from tests.made_models import hybrid  # 0.2 s, which few tests need
+
+    return hybrid(tmp_path_factory.mktemp("models") / "made-hybrid.gguf")

@@ -1,0 +1,179 @@
+"""Small models of today's kinds on the bundled vocabulary: random weights, and heads that are fitted to them.
+
+A target's text hangs mostly on its last tokens, because its layers add little, so a head that ridge
+regression finds from a few calls is accepted often.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from functools import cache
+from pathlib import Path
+
+import gguf
+import numpy as np
+from numpy.typing import NDArray
+
+from localspec.demo import bundled_pair
+from localspec.demo.training.gguf_writing import add_tensor, copy_tokenizer, finish
+from localspec.llama.backends import function
+from localspec.llama.context import Context
+from localspec.llama.model import Model
+from localspec.types import ModelOptions
+
+Floats = NDArray[np.float64]
+
+WIDTH, HEADS, HEAD_WIDTH, LAYERS, EVERY = 64, 2, 32, 4, 4
+STATE, KEY_HEADS, VALUE_HEADS, KERNEL = 32, 1, 2, 4  # of a gated delta net
+INNER = VALUE_HEADS * STATE
+MIX = 0.09  # of what a layer adds
+TEXTS, LENGTH = 10, 250  # that a head is fitted to
+SET_NEXTN = "_Z26llama_set_embeddings_nextnP13llama_contextbb"
+GET_NEXTN = "_Z26llama_get_embeddings_nextnP13llama_context"
+P = ctypes.c_void_p
+
+
+class Weights:
+    """The tensors of a model in the making: random, matrices in one type."""
+
+    def __init__(self, path: Path, architecture: str, kind: str, seed: int = 0) -> None:
+        self.writer = gguf.GGUFWriter(path, architecture)
+        self.random = np.random.default_rng(seed)
+        self._kind = gguf.GGMLQuantizationType[kind.upper()]
+        self.vocabulary = len(_bundled().fields["tokenizer.ggml.tokens"].data)
+        copy_tokenizer(self.writer, _bundled())
+
+    def add(self, name: str, values: Floats) -> None:
+        kind = gguf.GGMLQuantizationType.F32 if "conv1d" in name else self._kind
+        add_tensor(self.writer, name, values.astype(np.float32), kind)
+
+    def matrix(self, name: str, inputs: int, outputs: int, gain: float = 1.0) -> None:
+        self.add(f"{name}.weight", self.random.normal(0, gain / np.sqrt(inputs), (outputs, inputs)))
+
+    def ones(self, *names: str, width: int = WIDTH) -> None:
+        for name in names:
+            self.add(f"{name}.weight", 1 + self.random.normal(0, 0.05, width))
+
+
+def hybrid(
+    path: Path, *, kind: str = "q8_0", head: bool = True, adjust: Callable[[Weights], None] = lambda _: None
+) -> Path:
+    """Write a qwen35: three gated delta nets, a layer of attention, and an MTP head if asked for."""
+    weights = Weights(path, "qwen35", kind)
+    _describe_hybrid(weights.writer, heads=int(head))
+    embedding = weights.random.normal(0, 1, (weights.vocabulary, WIDTH))
+    weights.add("token_embd.weight", embedding)
+    weights.ones("output_norm")
+    weights.matrix("output", WIDTH, weights.vocabulary, 3.0)
+    for layer in range(LAYERS):
+        _around(weights, layer)
+        if (layer + 1) % EVERY:
+            _delta_net(weights, layer)
+        else:
+            _attention(weights, layer)
+    if head:
+        block, trunk = f"blk.{LAYERS}", path.with_suffix(".trunk.gguf")
+        matrix = _fitted(hybrid(trunk, kind=kind, head=False), embedding)
+        _around(weights, LAYERS, mix=1e-3)
+        _attention(weights, LAYERS, mix=1e-3)
+        weights.add(f"{block}.nextn.eh_proj.weight", matrix)
+        for name in ("enorm", "hnorm"):
+            weights.add(f"{block}.nextn.{name}.weight", np.ones(WIDTH))
+    adjust(weights)
+    finish(weights.writer)
+    return path
+
+
+def _describe_hybrid(writer: gguf.GGUFWriter, heads: int) -> None:
+    writer.add_name("Made hybrid")
+    writer.add_block_count(LAYERS + heads)  # the head counts as a block
+    writer.add_context_length(2048)
+    writer.add_embedding_length(WIDTH)
+    writer.add_feed_forward_length(2 * WIDTH)
+    writer.add_head_count(HEADS)
+    writer.add_head_count_kv(1)
+    writer.add_key_length(HEAD_WIDTH)
+    writer.add_value_length(HEAD_WIDTH)
+    writer.add_layer_norm_rms_eps(1e-6)
+    writer.add_rope_dimension_count(HEAD_WIDTH // 4)
+    writer.add_rope_freq_base(1e6)
+    writer.add_array("qwen35.rope.dimension_sections", [2, 1, 1, 0])
+    writer.add_uint32("qwen35.full_attention_interval", EVERY)
+    writer.add_ssm_conv_kernel(KERNEL)
+    writer.add_ssm_inner_size(INNER)
+    writer.add_ssm_state_size(STATE)
+    writer.add_ssm_time_step_rank(VALUE_HEADS)
+    writer.add_uint32("qwen35.ssm.group_count", KEY_HEADS)
+    if heads:
+        writer.add_uint32("qwen35.nextn_predict_layers", heads)
+
+
+def _around(weights: Weights, layer: int, mix: float = MIX) -> None:
+    block = f"blk.{layer}"
+    weights.ones(f"{block}.attn_norm", f"{block}.post_attention_norm")
+    weights.matrix(f"{block}.ffn_gate", WIDTH, 2 * WIDTH)
+    weights.matrix(f"{block}.ffn_up", WIDTH, 2 * WIDTH)
+    weights.matrix(f"{block}.ffn_down", 2 * WIDTH, WIDTH, mix)
+
+
+def _attention(weights: Weights, layer: int, mix: float = MIX) -> None:
+    block = f"blk.{layer}"
+    weights.matrix(f"{block}.attn_q", WIDTH, 2 * HEADS * HEAD_WIDTH)  # queries and gates
+    weights.matrix(f"{block}.attn_k", WIDTH, HEAD_WIDTH)
+    weights.matrix(f"{block}.attn_v", WIDTH, HEAD_WIDTH)
+    weights.matrix(f"{block}.attn_output", HEADS * HEAD_WIDTH, WIDTH, 4 * mix)
+    weights.ones(f"{block}.attn_q_norm", f"{block}.attn_k_norm", width=HEAD_WIDTH)
+
+
+def _delta_net(weights: Weights, layer: int) -> None:
+    block, convolved = f"blk.{layer}", 2 * KEY_HEADS * STATE + INNER
+    weights.matrix(f"{block}.attn_qkv", WIDTH, convolved)
+    weights.matrix(f"{block}.attn_gate", WIDTH, INNER)
+    weights.add(f"{block}.ssm_conv1d.weight", weights.random.normal(0, 0.5, (convolved, KERNEL)))
+    weights.add(f"{block}.ssm_dt.bias", weights.random.normal(0, 0.5, VALUE_HEADS))
+    weights.add(f"{block}.ssm_a", -weights.random.uniform(0.02, 0.3, VALUE_HEADS))  # it forgets slowly
+    weights.matrix(f"{block}.ssm_beta", WIDTH, VALUE_HEADS)
+    weights.matrix(f"{block}.ssm_alpha", WIDTH, VALUE_HEADS)
+    weights.ones(f"{block}.ssm_norm", width=STATE)
+    weights.matrix(f"{block}.ssm_out", INNER, WIDTH, 2 * MIX)
+
+
+def _fitted(target: Path, embedding: Floats) -> Floats:
+    """Return what makes of a token and the hidden state before it the hidden state after it."""
+    seen, wanted = [], []
+    for tokens, hidden in _hidden_states(target, len(embedding)):
+        seen.append(np.concatenate([rms(embedding[tokens[1:]]), rms(hidden[:-1])], 1))
+        wanted.append(hidden[1:])
+    return ridge(np.concatenate(seen), np.concatenate(wanted))
+
+
+def _hidden_states(target: Path, vocabulary: int) -> Iterator[tuple[NDArray[np.int64], Floats]]:
+    """Yield random texts with the states before the target's last norm."""
+    options = ModelOptions(path=target, context=LENGTH, gpu_layers=0)
+    with closing(Model.open(options)) as model:
+        context = Context(model, options, threads=1)
+        function(SET_NEXTN, None, P, ctypes.c_bool, ctypes.c_bool)(context.pointer, True, False)
+        for seed in range(TEXTS):
+            tokens = np.random.default_rng(seed).integers(10, vocabulary, LENGTH)
+            context.truncate(0)
+            context.evaluate(tokens.tolist())
+            address = function(GET_NEXTN, P, P)(context.pointer)
+            held = (ctypes.c_float * (LENGTH * WIDTH)).from_address(address)
+            yield tokens, np.ctypeslib.as_array(held).reshape(LENGTH, WIDTH).astype(np.float64)
+
+
+@cache
+def _bundled() -> gguf.GGUFReader:
+    return gguf.GGUFReader(bundled_pair()[0])  # 1 s
+
+
+def rms(rows: Floats) -> Floats:
+    """Return rows of the same length."""
+    return np.asarray(rows / np.sqrt((rows * rows).mean(-1, keepdims=True) + 1e-6))
+
+
+def ridge(x: Floats, y: Floats) -> Floats:
+    """Return the matrix that makes y of x with least error, and without large numbers."""
+    return np.asarray(np.linalg.solve(x.T @ x + np.eye(x.shape[1]), x.T @ y).T, np.float64)
