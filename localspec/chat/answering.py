@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -12,7 +12,7 @@ from typing import TypeVar
 from localspec.chat.messages import AnswerRecord, Span, State, StoredMessage
 from localspec.chat.tree import Branches
 from localspec.decoding.tally import Tally
-from localspec.errors import Cancelled, EngineError, StoreError
+from localspec.errors import Cancelled, EngineError, LocalSpecError, StoreError
 from localspec.inference.interface import OpenModels
 from localspec.types import (
     Finished,
@@ -28,7 +28,7 @@ from localspec.types import (
 )
 
 T = TypeVar("T")
-SAVE_EVERY_S = 0.4  # a kill loses no more of the text
+SAVE_EVERY_S = 0.3  # with the time that a save takes, a kill loses no text that is older than 0.5 s
 
 _STATES: dict[FinishReason, State] = {
     "stop": "complete",
@@ -77,18 +77,13 @@ AnswerEvent = Started | GenerationEvent | Saved
 class Answering:
     """An answer on its way from the models into the tree; good for one use."""
 
-    def __init__(
-        self,
-        branches: Branches,
-        place: StoredMessage,
-        record: AnswerRecord,
-        clock: Callable[[], float],
-    ) -> None:
+    def __init__(self, branches: Branches, place: StoredMessage, record: AnswerRecord) -> None:
         """Prepare an answer to `place` if that is a question, else the continuation of that answer."""
         self._branches = branches
         self._record = record
-        self._clock = clock
-        self._trouble: StoreError | None = None
+        self._trouble: LocalSpecError | None = None
+        self._over = threading.Event()
+        self._saver = threading.Thread(target=self._save_as_it_comes, name="localspec-save", daemon=True)
         self._rounds: list[RoundDone] = []
         self._changes: list[ModeChanged] = []
         self._tally = Tally(0, record.settings.mode)
@@ -102,12 +97,12 @@ class Answering:
             self._id, earlier = place.id, branches.record(place.id)
             self._pieces = pieces_of(place.content, earlier.spans if earlier is not None else ())
             self._keep("writing")
-        self._saved_s = clock()
 
     def events(self, models: OpenModels, request: Request) -> Generator[AnswerEvent]:
         """Yield the answer as `OpenChat.answer` promises it."""
         failure: BaseException | None = None
         generated: Iterator[GenerationEvent] = iter(())
+        self._saver.start()
         try:
             yield Started(self._branches.message(self._id))
             generated = models.generate(request)
@@ -136,9 +131,6 @@ class Answering:
         match event:
             case TextDelta(pieces):
                 self._pieces += pieces
-                if self._clock() - self._saved_s >= SAVE_EVERY_S:
-                    self._keep("writing")
-                    self._saved_s = self._clock()
             case RoundDone(stats, tokens):
                 self._rounds.append(event)
                 self._work_s += stats.seconds
@@ -155,8 +147,18 @@ class Answering:
     def _text(self) -> str:
         return "".join(piece.text for piece in self._pieces)
 
+    def _save_as_it_comes(self) -> None:
+        """Keep what is new at every interval, whether more comes or the models pause."""
+        saved = 0
+        while not self._over.wait(SAVE_EVERY_S):
+            if len(self._pieces) > saved or self._trouble is not None:
+                saved = len(self._pieces)
+                self._keep("writing")
+
     def _end(self, state: State) -> Saved | None:
         """Keep the answer as it stands at its end; None if nothing came of it."""
+        self._over.set()
+        self._saver.join()  # no earlier state may be written after this one
         text, earlier = self._text, self._earlier
         if earlier is not None and text == earlier.content:
             self._keep("complete" if state == "complete" else earlier.state)
@@ -190,7 +192,7 @@ class Answering:
         try:
             self._branches.write(self._id, self._text, state, record)
             self._trouble = None
-        except StoreError as error:
+        except LocalSpecError as error:
             self._trouble = error
 
 

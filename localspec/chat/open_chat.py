@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -24,18 +23,10 @@ if TYPE_CHECKING:
 class OpenChat(Branches):
     """A chat of the store; one thread may write an answer while others read it and walk its branches."""
 
-    def __init__(
-        self,
-        store: Store,
-        chat_id: int,
-        usual_system: str = "",
-        *,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, store: Store, chat_id: int, usual_system: str = "") -> None:
         """Open a chat; `usual_system` is used where the chat has no system prompt of its own."""
         super().__init__(store, chat_id)
         self.usual_system = usual_system
-        self._clock = clock
 
     @property
     def path(self) -> tuple[StoredMessage, ...]:
@@ -139,7 +130,7 @@ class OpenChat(Branches):
             prompt=to_prompt(self.system, path, continues=continues is not None),
             seed=_drawn_seed() if options.request.seed is None else options.request.seed,
         )
-        answering = Answering(self, place, _record(models, options, request), self._clock)
+        answering = Answering(self, place, _record(models, options, request))
         yield from answering.events(models, request)
 
     def _answer_again(self, message_id: int) -> StoredMessage:

@@ -40,7 +40,7 @@ from localspec.chat.open_chat import OpenChat
 def slowly():
     for number in range(10_000):
         yield f"{number} "
-        time.sleep(0.005)
+        time.sleep(0.005 if number % 40 else 1.0)  # now and then the models pause
 store = Store(folder / "chats.db")
 chat = OpenChat(store, store.new_chat().id)
 chat.ask("Count!")

@@ -1,44 +1,48 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from localspec.chat import answering
 from localspec.chat.answering import Saved, Started
 from localspec.chat.messages import AnswerRecord, State
 from localspec.chat.open_chat import OpenChat
 from localspec.chat.store import Store
-from localspec.errors import StoreError
+from localspec.errors import StoreError, UserError
 from localspec.types import TextDelta
+from tests.campaign.kills import LOST_S
+from tests.campaign.log import allowed_s
 from tests.chat.talk import answer_again, kept, options, streamed, texts
-from tests.scripted import MARKDOWN, Gate, ScriptedModels, says
+from tests.scripted import MARKDOWN, PATIENCE_S, Gate, ScriptedModels, says
 
 
 class FullDisk(Store):
-    """A store that can be told to take no more text."""
+    """A store that can be told to take no more text, and that can be waited for."""
 
     is_full = False
     writes = 0
+    last = ""
+    wrote = threading.Condition()
 
     def write(self, message_id: int, content: str, state: State, record: AnswerRecord | None = None) -> None:
-        self.writes += 1
-        if self.is_full:
-            raise StoreError("no room left")
-        super().write(message_id, content, state, record)
+        try:
+            if self.is_full:
+                raise StoreError("no room left")
+            super().write(message_id, content, state, record)
+        finally:
+            with self.wrote:
+                self.writes += 1
+                self.last = content
+                self.wrote.notify_all()
 
-
-class Clock:
-    """A clock that moves by a step with every look."""
-
-    def __init__(self, step_s: float = 0.0) -> None:
-        self.now_s = 0.0
-        self.step_s = step_s
-
-    def __call__(self) -> float:
-        self.now_s += self.step_s
-        return self.now_s
+    def tried(self, text: str) -> bool:
+        """Wait until somebody has tried to write this."""
+        with self.wrote:
+            return self.wrote.wait_for(lambda: self.last == text, PATIENCE_S)
 
 
 @pytest.fixture
@@ -54,30 +58,43 @@ def chat(store: FullDisk) -> OpenChat:
     return chat
 
 
-def test_the_text_is_saved_while_it_comes(store: FullDisk) -> None:
-    chat = OpenChat(store, store.new_chat().id, clock=Clock(step_s=1.0))
-    chat.ask("one?")
-    gate = Gate()
-    answer = chat.answer(ScriptedModels(says("a b c d ", gate, "e")), options())
-    came = ""
-    for event in answer:
-        came += event.text if isinstance(event, TextDelta) else ""
-        if isinstance(event, TextDelta):
-            assert kept(chat, store) == (came, "writing")
-        if came == "a b c d ":
-            gate.open()
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answering, "SAVE_EVERY_S", 0.005)
+
+
+@pytest.mark.usefixtures("hasty")
+def test_the_text_is_saved_while_it_comes_and_while_the_models_pause(chat: OpenChat, store: FullDisk) -> None:
+    first, second = Gate(), Gate()
+    answer = chat.answer(ScriptedModels(says("a b c d ", first, "e f ", second, "g")), options())
+    reader = threading.Thread(target=lambda: list(answer), daemon=True)
+    reader.start()
+    for gate, came in ((first, "a b c d "), (second, "a b c d e f ")):
+        assert store.tried(came)
+        assert gate.reached.wait(PATIENCE_S)
+        assert kept(chat, store) == (came, "writing")
+        gate.open()
+    reader.join(PATIENCE_S)
+    assert kept(chat, store) == ("a b c d e f g", "complete")
+
+
+def test_the_text_is_safe_half_a_second_after_it_came(chat: OpenChat, store: FullDisk) -> None:
+    answer = chat.answer(ScriptedModels(says("a b c", Gate())), options())
+    came = next(event.text for event in answer if isinstance(event, TextDelta))
+    began_s = time.monotonic()
+    assert store.tried(came)
+    assert time.monotonic() - began_s < allowed_s(LOST_S)
+    answer.close()
 
 
 def test_saving_does_not_happen_with_every_token(chat: OpenChat, store: FullDisk) -> None:
-    models = ScriptedModels(says(MARKDOWN * 3))
-    hasty = OpenChat(store, chat.info.id, clock=Clock(step_s=0.1))
-    came = sum(isinstance(event, TextDelta) for event in hasty.answer(models, options()))
-    assert came / 6 < store.writes < came / 3
+    answer = chat.answer(ScriptedModels(says(MARKDOWN * 9)), options())
+    came = sum(isinstance(event, TextDelta) for event in answer)
+    assert 0 < store.writes < came / 3
 
 
-def test_a_full_disk_takes_nothing_from_the_screen(store: FullDisk) -> None:
-    chat = OpenChat(store, store.new_chat().id, clock=Clock(step_s=1.0))
-    chat.ask("one?")
+@pytest.mark.usefixtures("hasty")
+def test_a_full_disk_takes_nothing_from_the_screen(chat: OpenChat, store: FullDisk) -> None:
     answer = chat.answer(ScriptedModels(says("a b c d e f")), options())
     events = [next(answer)]
     store.is_full = True
@@ -89,12 +106,26 @@ def test_a_full_disk_takes_nothing_from_the_screen(store: FullDisk) -> None:
     assert chat.shown()[-1].label
 
 
-def test_trouble_with_the_disk_that_passed_is_no_error(store: FullDisk) -> None:
-    chat = OpenChat(store, store.new_chat().id, clock=Clock(step_s=1.0))
-    chat.ask("one?")
-    for event in chat.answer(ScriptedModels(says("a b c d e f")), options()):
-        store.is_full = isinstance(event, Started)
-    assert kept(chat, store) == ("a b c d e f", "complete")
+@pytest.mark.usefixtures("hasty")
+def test_trouble_with_the_disk_that_passed_is_no_error(chat: OpenChat, store: FullDisk) -> None:
+    gate = Gate()
+    for event in chat.answer(ScriptedModels(says("a b ", gate, "c")), options()):
+        if isinstance(event, Started):
+            store.is_full = True
+        elif isinstance(event, TextDelta) and store.is_full:
+            assert store.tried(event.text)
+            store.is_full = False
+            gate.open()
+    assert kept(chat, store) == ("a b c", "complete")
+
+
+@pytest.mark.usefixtures("hasty")
+def test_an_answer_that_somebody_took_out_of_the_chat_is_told(chat: OpenChat, store: FullDisk) -> None:
+    answer = chat.answer(ScriptedModels(says("a b c")), options())
+    assert store.tried(next(event.text for event in answer if isinstance(event, TextDelta)))
+    chat.give_up(chat.path[-1].id)
+    with pytest.raises(UserError, match="has no message"):
+        list(answer)
 
 
 def test_others_read_and_walk_while_an_answer_is_written(chat: OpenChat) -> None:

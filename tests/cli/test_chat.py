@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 from types import SimpleNamespace
 
@@ -15,6 +16,7 @@ from localspec.storage.paths import chats_file
 from localspec.types import Finished, GenerationEvent, Provenance, Request, TextDelta, TextPiece
 from tests.cli.conftest import Invoke
 from tests.cli.fake_runtime import SUMMARY, FakeRuntime, model_info, says
+from tests.scripted import PATIENCE_S
 
 
 def prompts(fake: FakeRuntime) -> list[list[str]]:
@@ -278,6 +280,20 @@ def test_what_is_typed_is_kept_and_listed(fake: FakeRuntime, invoke: Invoke) -> 
     ]
     listed = invoke("history")
     assert "4 messages  first\n" in listed.out
+
+
+def test_what_an_answer_has_is_kept_while_the_models_pause(fake: FakeRuntime, invoke: Invoke) -> None:
+    def pauses(_request: Request) -> Iterator[GenerationEvent]:
+        yield TextDelta((TextPiece("half an ", Provenance.TARGET),))
+        deadline = time.monotonic() + PATIENCE_S
+        while kept("first")[-1] != ("assistant", "half an "):
+            assert time.monotonic() < deadline, "nobody saves it"
+        yield TextDelta((TextPiece("answer", Provenance.TARGET),))
+        yield Finished("stop", SUMMARY)
+
+    fake.scripts = [pauses]
+    assert invoke("chat", typed="first\n").out == "half an answer\n"
+    assert kept("first")[-1] == ("assistant", "half an answer")
 
 
 def test_a_kept_answer_says_how_it_was_written(fake: FakeRuntime, invoke: Invoke) -> None:

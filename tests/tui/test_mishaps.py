@@ -148,10 +148,21 @@ async def test_prompts_that_wait_are_kept_with_the_chat_before_a_kill(tmp_path: 
         await desk.until(lambda: len(desk.path) == 4 and not desk.store.chat(number).draft)
 
 
+async def test_what_an_answer_has_is_kept_while_the_models_pause(tmp_path: Path) -> None:
+    gate = Gate()
+    async with desktop(tmp_path, says("half an ", gate, "answer")) as desk:
+        await desk.enter("first")
+        await desk.until(gate.reached.is_set)
+        chat = desk.chat.session.chat.info.id
+        await desk.until(lambda: desk.store.messages(chat)[-1].content == "half an ")
+        gate.open()
+        await desk.until(lambda: not desk.chat.pane.working)
+
+
 async def test_text_that_is_saved_before_it_is_drawn_is_drawn_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(answering, "SAVE_EVERY_S", 0.0)
+    monkeypatch.setattr(answering, "SAVE_EVERY_S", 0.001)
     gate = Gate()
     async with desktop(tmp_path, says("alpha beta ", gate)) as desk:
         await desk.enter("go")
