@@ -21,7 +21,7 @@ from localspec import units
 from localspec.cli.shared.arguments import Parser, verb_parser
 from localspec.cli.shared.console import FAILURE, SUCCESS, Styled, colours_unwanted, is_terminal, print_result
 from localspec.errors import UserError
-from localspec.llama.library import VERSION
+from localspec.llama.library import VERSION, added_backend
 from localspec.safe_text import safe_line
 from localspec.storage import paths
 
@@ -82,8 +82,12 @@ def examine() -> Iterator[Check]:
     """Look at the machine, then at files and the terminal."""
     from localspec.hardware import devices, machine
 
-    sight = devices.look()
-    yield from machine_checks(sight, machine.recall(sight) or sight.machine, os.environ)
+    try:
+        sight = devices.look()
+    except UserError as error:
+        yield Check("llama.cpp", "fail", error.message, error.hint)
+    else:
+        yield from machine_checks(sight, machine.recall(sight) or sight.machine, os.environ)
     yield from file_checks(os.environ)
 
 
@@ -145,6 +149,8 @@ def _build(sight: Sight, vendors: Sequence[str]) -> Check:
         return Check("llama.cpp", "fail", f"it does not work here: {why}", rebuild_command(vendors))
     backends = dict.fromkeys(device.backend for device in found.devices)
     text = f"llama-cpp-python {found.version} computes with {', '.join(backends)}"
+    if (added := added_backend()) is not None:
+        text += f"; `{added[1]}` is loaded beside it"
     if found.version != VERSION:
         text += f"; LocalSpec is tested with {VERSION}"
         return Check("llama.cpp", "warn", text, rebuild_command(vendors))
@@ -185,7 +191,8 @@ def _cards(sight: Sight, vendors: Sequence[str], environment: Mapping[str, str])
         return Check("cards", "pass", f"the {vendor} card is used")
     if _USABLE_BY[vendor].intersection(sight.found.backends):
         return _hidden(vendor, environment)
-    text = f"this build of llama.cpp cannot use the {vendor} card: models compute on the processor"
+    text = f"this build of llama.cpp cannot use the {vendor} card: models compute on the processor; build it "
+    text += "anew, or load a card's backend beside it (README, Cards)"
     return Check("cards", "fail" if vendor == "NVIDIA" else "warn", text, rebuild_command((vendor,)))
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import psutil
 
 from localspec.child_process import values_of
-from localspec.errors import LocalSpecError
+from localspec.errors import LocalSpecError, UserError
 from localspec.hardware import nvml
 from localspec.hardware.device_info import DeviceInfo, DeviceKind, Machine
 from localspec.llama.cores import allowed_cores, control_groups, core_limits, number_in, text_in
@@ -56,6 +56,7 @@ class Sight:
 def look(timeout_s: float = PATIENCE_S, *, via: Ask | None = None) -> Sight:
     """Look at this machine without measuring; a driver that dies or hangs is a note.
 
+    Raises `UserError` where a backend is to be loaded that cannot be.
     `via` asks in a process that is there already, such as `Worker.look`.
     """
     found, cards, trouble = Found(), nvml.Cards(), ""
@@ -65,6 +66,8 @@ def look(timeout_s: float = PATIENCE_S, *, via: Ask | None = None) -> Sight:
                 found = answer
             else:
                 cards = answer
+    except UserError:
+        raise
     except LocalSpecError as error:
         trouble = str(error)
     return Sight(describe(found, cards, processor(allowed_cores()), os.environ, trouble), found, cards)

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import sys
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 import psutil
 
 from localspec.errors import EngineError, UserError
-from localspec.llama.library import Native, native
+from localspec.llama.library import Native, exported, native
 from localspec.types import DeviceMemory
 
 DeviceKind = Literal["cpu", "gpu", "igpu", "accel"]
@@ -127,14 +125,7 @@ def version() -> str:
 
 def function(name: str, result: Native, *arguments: Native) -> Native:
     """Return a function of ggml with its types declared."""
-    api = native()
-    # POSIX looks a symbol up through dependencies, Windows only in the very library
-    for library in (api._lib, *_ggml_libraries(Path(api._base_path))):  # noqa: SLF001
-        if hasattr(library, name):
-            found = library[name]  # a fresh object: declaring its types changes nobody else's
-            found.restype, found.argtypes = result, list(arguments)
-            return found
-    raise UserError(f"this build of llama.cpp lacks {name}", "install llama-cpp-python as LocalSpec pins it")
+    return exported(native(), name, result, *arguments)
 
 
 def device_handles() -> dict[str, int]:
@@ -158,13 +149,6 @@ def _backend_name(registry: int) -> str:
 def text(raw: bytes | None) -> str:
     """Return C's text as Python's."""
     return (raw or b"").decode("utf-8", "replace")
-
-
-def _ggml_libraries(folder: Path) -> list[ctypes.CDLL]:
-    if os.name != "nt":
-        return []
-    paths = (folder / f"{name}.dll" for name in ("ggml", "ggml-base", "ggml-cpu"))
-    return [ctypes.CDLL(str(path)) for path in paths if path.exists()]
 
 
 _NAME = "_Z26llama_get_memory_breakdownPK13llama_context"

@@ -1,4 +1,4 @@
-"""llama.cpp itself: loaded on first use, in one place, with its environment, log and version check."""
+"""llama.cpp itself: loaded on first use, in one place: environment, log, version check, added backend."""
 
 from __future__ import annotations
 
@@ -10,13 +10,17 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeAlias
 
-from localspec.errors import EngineError
+from localspec.errors import EngineError, UserError
+from localspec.storage.config import read_config
+from localspec.storage.paths import config_dir, expanded
 
 VERSION = "0.3.36"
 MAX_SEQUENCES = 256  # llama-cparams.h, LLAMA_MAX_SEQ
+ADDED_BACKEND = "GGML_BACKEND_PATH"  # ggml-backend-reg.cpp
 
 Native: TypeAlias = Any
 """Something that only ctypes knows the type of."""
@@ -27,7 +31,10 @@ _kept_alive: list[object] = []  # callbacks that native code holds
 
 
 def native() -> Native:
-    """Return llama-cpp-python's low-level binding, initialised; raise `EngineError` where it cannot serve."""
+    """Return llama-cpp-python's low-level binding, initialised.
+
+    Raises `EngineError` where it cannot serve, `UserError` where an added backend cannot be loaded.
+    """
     global _api  # noqa: PLW0603 - the library can be started only once in a process
     if _api is None:
         with _lock:
@@ -48,7 +55,51 @@ def _start() -> Native:
     _check(api, llama_cpp.__version__)
     _redirect_log(api)
     api.llama_backend_init()
+    if (addition := added_backend()) is not None:
+        _load_backend(api, *addition)
     return api
+
+
+def added_backend() -> tuple[str, Path] | None:
+    """Return who names a backend to load beside those of the build, and its file; raises `UserError`.
+
+    `GGML_BACKEND_PATH` goes before config.toml, also where it is empty.
+    """
+    if (named := os.environ.get(ADDED_BACKEND)) is not None:
+        return (ADDED_BACKEND, expanded(named).absolute()) if named else None
+    backend = read_config(path := config_dir() / "config.toml").backend
+    return None if backend is None else (f"`backend` in {path}", backend)
+
+
+def _load_backend(api: Native, named_by: str, path: Path) -> None:
+    """Load a card's backend: llama.cpp does so only in a build that holds none (ggml-backend-reg.cpp)."""
+    if not path.is_file():
+        raise UserError(f"{named_by} names no file: {path}", "correct the path, or leave it out")
+    load = exported(api, "ggml_backend_load", ctypes.c_void_p, ctypes.c_char_p)
+    with problems_of_this_thread() as problems:
+        loaded = load(os.fsencode(path))
+    if not loaded:
+        reason = last_problem(problems, "it does not suit this system").rpartition(f"{path}: ")[2]
+        hint = f"build it from the llama.cpp within llama-cpp-python {VERSION} (README), or leave it out"
+        raise UserError(f"the backend that {named_by} names cannot be loaded: {path}: {reason}", hint)
+
+
+def exported(api: Native, name: str, result: Native, *arguments: Native) -> Native:
+    """Return a function of ggml with its types declared."""
+    # POSIX looks a symbol up through dependencies, Windows only in the very library
+    for library in (api._lib, *_ggml_libraries(Path(api._base_path))):  # noqa: SLF001
+        if hasattr(library, name):
+            found = library[name]  # a fresh object: declaring its types changes nobody else's
+            found.restype, found.argtypes = result, list(arguments)
+            return found
+    raise UserError(f"this build of llama.cpp lacks {name}", "install llama-cpp-python as LocalSpec pins it")
+
+
+def _ggml_libraries(folder: Path) -> list[ctypes.CDLL]:
+    if os.name != "nt":
+        return []
+    paths = (folder / f"{name}.dll" for name in ("ggml", "ggml-base", "ggml-cpu"))
+    return [ctypes.CDLL(str(path)) for path in paths if path.exists()]
 
 
 @contextmanager

@@ -26,6 +26,7 @@ class Config:
 
     theme: str = ""  # empty follows the default
     keys: tuple[tuple[str, str], ...] = ()  # a binding's id and its keys, with commas between them
+    backend: Path | None = None  # of a card, loaded beside those that llama.cpp was built with
     target: Path | None = None
     draft: Path | None = None
     context: int = 0
@@ -50,14 +51,14 @@ def read_config(path: Path) -> Config:
     except OSError:  # a closed folder: the next line says so
         pass
     root = read_table(path)
-    root.allow(("theme", "models", "chat", "tuning", "attachments", "keys"))
+    root.allow(("theme", "backend", "models", "chat", "tuning", "attachments", "keys"))
     models, chat = root.table("models"), root.table("chat")
     tuning, attachments = root.table("tuning"), root.table("attachments")
     models.allow(("target", "draft", "context"))
     chat.allow(("profile", "sidebar"))
     tuning.allow(("learn",))
     attachments.allow(("max_kib",))
-    target, draft = (_model(models, key, path.parent) for key in ("target", "draft"))
+    target, draft = (_file(models, key, path.parent) for key in ("target", "draft"))
     if draft is not None and target is None:
         models.complain("draft", "`draft` names a draft model, but there is no `target`")
     if "profile" in chat:
@@ -65,6 +66,7 @@ def read_config(path: Path) -> Config:
         chat.expect("profile", chat.line("profile"), {usual.profile, *shipped_files(), *own}, "profile")
     return Config(
         theme=root.line("theme", usual.theme),
+        backend=_file(root, "backend", path.parent),
         keys=tuple(_keys(root.table("keys"))) if "keys" in root else (),
         target=target,
         draft=draft,
@@ -85,7 +87,7 @@ def check_models(path: Path, config: Config) -> None:
                 read_table(path).table("models").complain(key, f"`{key}` names no file: {model}", hint)
 
 
-def _model(table: TomlTable, key: str, folder: Path) -> Path | None:
+def _file(table: TomlTable, key: str, folder: Path) -> Path | None:
     text = table.line(key)
     if not text:
         return None

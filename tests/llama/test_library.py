@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import subprocess
 import sys
 import threading
@@ -20,7 +21,7 @@ def run_fresh(code: str, **environment: str) -> subprocess.CompletedProcess[str]
         [sys.executable, "-c", code],
         capture_output=True,
         text=True,
-        env={"PYTHONPATH": str(root), **environment},
+        env={"PYTHONPATH": str(root), "HOME": os.environ["HOME"], **environment},
         check=False,
     )
 
