@@ -54,6 +54,11 @@ def duration(seconds: float) -> str:
     return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"
 
 
+def first_call(seconds: float) -> str:
+    """Return what is going on while a card compiles."""
+    return f"the card's programs are being made, once: {duration(seconds)} so far"
+
+
 def ago(moment: str, now: datetime) -> str:
     """Return how long ago a moment in ISO 8601 was."""
     try:

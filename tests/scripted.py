@@ -216,6 +216,7 @@ class ScriptedModels:
         self.preferred: Mode = "ssd" if has_draft else "ngram"
         self.plain: float | None = PLAIN_TOKENS_PER_S
         self.devices: tuple[DeviceMemory, ...] = (DeviceMemory("CPU", 6 * 2**30, 16 * 2**30),)
+        self.makes_programs_s: float | None = None  # for which a card has compiled
         self.requests: list[Request] = []
         self.closed = False
         self._scripts = list(scripts or (says("An answer from the script."),))
@@ -299,6 +300,10 @@ class ScriptedModels:
         """Return the settings in the preferred mode."""
         self._check_alive()
         return replace(settings or EngineSettings(), mode=self.preferred), "the script prefers it"
+
+    def first_call_s(self) -> float | None:
+        """Return `makes_programs_s`."""
+        return self.makes_programs_s
 
     def count_tokens(self, messages: Sequence[Message]) -> int:
         """Return the number of words, and one more for each turn and the start of the answer."""

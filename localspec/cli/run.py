@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -25,7 +25,7 @@ from localspec.cli.shared.console import (
     say,
 )
 from localspec.errors import UserError
-from localspec.types import Finished, Message
+from localspec.types import Finished, GenerationEvent, Message
 
 if TYPE_CHECKING:
     from localspec.inference.interface import OpenModels
@@ -67,11 +67,16 @@ def main(argv: Sequence[str]) -> int:
         opening.tell_notes(models, pair)
         experience, by_name = known.experience, {profile.name: profile for profile in profiles}
         profile = followed(profiles[0], by_name, [(question, ())])
-        options = Chooser(models, experience, opening.note).options(profile, asked)
         system_message = (Message("system", system),) if system else ()
         prompt = question if args.no_chat else (*system_message, Message("user", question))
-        events = models.generate(replace(options.request, prompt=prompt))
-        answer = write_answer(models, events, silent=args.json, colours=bool(args.color))
+        chosen: list[AnswerOptions] = []
+
+        def events() -> Iterator[GenerationEvent]:
+            chosen.append(Chooser(models, experience, opening.note).options(profile, asked))
+            yield from models.generate(replace(chosen[0].request, prompt=prompt))
+
+        answer = write_answer(models, events(), silent=args.json, colours=bool(args.color))
+        (options,) = chosen
         if answer.finished is not None:
             settings, summary = options.request.settings, answer.finished.summary
             experience.learn(Answered(profile.task, settings, summary, steady=not answer.changes))

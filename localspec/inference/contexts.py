@@ -128,6 +128,11 @@ class Contexts:
             if context is not None:
                 context.cancel()
 
+    def first_call_s(self) -> float | None:
+        """Return for how long a card has been at a call that it may compile programs for."""
+        taken = [context.first_call_s() for context in (self.target, self.draft) if context is not None]
+        return max((seconds for seconds in taken if seconds is not None), default=None)
+
     def _resume(self) -> None:
         """Take back a cancel that nobody has noticed."""
         for context in (self.target, self.draft):

@@ -20,8 +20,8 @@ from localspec.types import (
 class OpenModels(Protocol):
     """A target and at most one draft model, open.
 
-    One thread at a time generates or measures; `cancel`, `count_tokens` and `memory` may be called meanwhile
-    from others. Every call may raise `EngineDied`.
+    One thread at a time generates or measures; `cancel`, `count_tokens`, `memory` and `first_call_s` may be
+    called meanwhile from others. Every call may raise `EngineDied`.
     """
 
     @property
@@ -59,6 +59,9 @@ class OpenModels(Protocol):
 
     def memory(self) -> tuple[DeviceMemory, ...]:
         """Return the memory of every device that holds a part of these models."""
+
+    def first_call_s(self) -> float | None:
+        """Return for how long a card has been making the programs of a call, None if it is not."""
 
     def close(self) -> None:
         """Free the models; a second call does nothing."""

@@ -68,6 +68,7 @@ class Runtime(AbstractContextManager["Runtime"]):
         self._text: list[int] = []  # of the last prompt and its answer
         self._sampling = Sampling()
         self.notes, self.modes = contexts.notes, contexts.modes
+        self.uses_cards = any(model is not None and model.cards for model in (target, draft))
         self.target = target.info(contexts.target.context_size)
         self.draft: ModelInfo | None = None
         if draft is not None and contexts.draft is not None:
@@ -195,6 +196,10 @@ class Runtime(AbstractContextManager["Runtime"]):
     def cancel(self) -> None:
         """End the running answer or measurement within a moment; callable from any thread."""
         self._contexts.cancel()
+
+    def first_call_s(self) -> float | None:
+        """Return for how long a card has been making the programs of a call, None if it is not."""
+        return self._contexts.first_call_s()
 
     def measure_plain(self) -> PlainRate | None:
         """Measure plain decoding after the text of the last answer, in a fraction of a second.

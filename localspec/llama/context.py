@@ -25,14 +25,18 @@ Rows = NDArray[np.float32]
 
 _OK, _NO_CELL, _ABORTED = 0, 1, 2
 _SET, _CLEAR = b"\1", b"\0"
+STOPPABLE_S = 0.1
+_FIRST_PIECE, _SMALLEST_PIECE = 64, 32  # tokens of a prompt that a card reads in one call
+_LONG_S, _MUCH_LONGER = 2.0, 8  # of a call: in seconds, and times the fastest of other sizes
 _RECURRENT = "it keeps a running state, not tokens"
 
 
 class Context:
     """The state of one model: sequence 0 is the main sequence, the others are branches.
 
-    One thread at a time; only `cancel` may be called from another.
-    On the CPU it stops native code within one graph node, elsewhere between micro-batches.
+    One thread at a time; only `cancel` and `first_call_s` may be called from another.
+    On the CPU a cancel stops native code within one graph node, elsewhere between calls: a prompt is read
+    in calls that a card ends within `STOPPABLE_S`.
     `rows` bounds the rows of logits of one call: memory for so many vocabularies is set aside.
     """
 
@@ -73,6 +77,10 @@ class Context:
         self.max_rows: int = parameters.n_outputs_max  # of logits that one call can give
         self.busy_s = 0.0  # in native code since the context was opened
         self._micro_batch: int = parameters.n_ubatch
+        self._card_alone = bool(model.cards) and "CPU" not in model.info().devices
+        self._piece: int = min(_FIRST_PIECE, self._micro_batch) if self._card_alone else self._micro_batch
+        self._sizes: dict[int, float] = {}  # of calls so far, with the seconds of the last but for the first
+        self._new_since: float | None = None  # a call of a size that is not among them is under way
         self._batch = Batch(parameters.n_batch, sequences, context)
         self._lengths = [0] * sequences
         self._no_rows: Rows = np.empty((0, self.vocabulary_size), np.float32)
@@ -106,7 +114,7 @@ class Context:
             count = self._chunk(total - done, logits)
             rows = logits if done + count == total else 0
             self._batch.fill_run(tokens[done : done + count], self._lengths[0], rows)
-            self._run((0,), rows)
+            self._run((0,), rows, count)
             self._lengths[0] += count
             done += count
         return self._rows(logits)
@@ -130,7 +138,7 @@ class Context:
         for sequence, length in grown.items():
             self._check_room(length, sequence)
         self._batch.fill_fan(tokens, sequences, positions)
-        self._run(grown, count)
+        self._run(grown, count, count)
         for sequence, length in grown.items():
             self._lengths[sequence] = length
         return self._rows(count)
@@ -162,6 +170,18 @@ class Context:
         self._check_open()
         self._copy(self._memory, source, target, start, end)
         self._lengths[target] = end
+
+    def first_call_s(self) -> float | None:
+        """Return for how long a card has been at a call unlike any before, if longer than calls take.
+
+        Backends like Vulkan, Metal and SYCL compile programs at their first use, for up to minutes.
+        """
+        since = self._new_since
+        if since is None or not self.model.cards:
+            return None
+        taken = perf_counter() - since
+        usual_s = min((seconds for seconds in self._sizes.copy().values() if seconds), default=0.0)
+        return taken if taken > max(_LONG_S, _MUCH_LONGER * usual_s) else None
 
     def cancel(self) -> None:
         """Stop the running or the next call with `Cancelled`; callable from any thread."""
@@ -202,22 +222,37 @@ class Context:
             )
 
     def _chunk(self, left: int, rows: int) -> int:
-        """Return how many tokens to read next: a micro-batch, but all rows come from one last call."""
-        if left <= max(self._micro_batch, rows):
+        """Return how many tokens to read next: a piece, but all rows come from one last call."""
+        if left <= max(self._piece, rows):
             return left
-        return min(self._micro_batch, left - max(rows, 1))
+        return min(self._piece, left - max(rows, 1))
 
-    def _run(self, touched: Iterable[int], rows: int) -> None:
+    def _fit_piece(self, seconds: float) -> None:
+        """Read larger or smaller pieces after one that took so long; a slow first call is made up for."""
+        if seconds > STOPPABLE_S:
+            self._piece = max(_SMALLEST_PIECE, self._piece // 2)
+        elif seconds < STOPPABLE_S / 3:
+            self._piece = min(self._micro_batch, self._piece * 2)
+
+    def _run(self, touched: Iterable[int], rows: int, count: int) -> None:
         self._check_open()
         if self._flag[0] != _CLEAR:
             self._notice_cancel()
+        is_new = count not in self._sizes
         start = perf_counter()
+        if is_new:
+            self._new_since = start
         code = self._decode(self._pointer, self._batch.native)
         if code == _OK and rows:
             self._address = self._logits(self._pointer)  # which waits until all is computed
         elif code == _OK:
             self._synchronize(self._pointer)
-        self.busy_s += perf_counter() - start
+        seconds = perf_counter() - start
+        self.busy_s += seconds
+        self._sizes[count] = 0.0 if is_new else seconds
+        self._new_since = None
+        if self._card_alone and count == self._piece:
+            self._fit_piece(seconds)
         if code != _OK:
             self._recover(code, touched)
 

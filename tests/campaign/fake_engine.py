@@ -90,6 +90,10 @@ class FakeRuntime:
         """End the answer."""
         self._cancelled.set()
 
+    def first_call_s(self) -> float | None:
+        """Return None: it runs on no card."""
+        return None
+
     def count_tokens(self, messages: Sequence[Message]) -> int:
         """Count messages."""
         return len(messages)

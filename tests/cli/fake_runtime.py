@@ -85,6 +85,7 @@ class FakeRuntime:
     requests: list[Request] = field(default_factory=list)
     opened: list[PairOptions] = field(default_factory=list)
     cancelled: threading.Event = field(default_factory=threading.Event)
+    makes_programs_s: float | None = None
     closed: bool = False
 
     def install(self, replace: Callable[[object, str, object], None]) -> None:
@@ -132,6 +133,9 @@ class FakeRuntime:
 
     def memory(self) -> tuple[DeviceMemory, ...]:
         return ()
+
+    def first_call_s(self) -> float | None:
+        return self.makes_programs_s
 
     def count_tokens(self, messages: Sequence[Message]) -> int:
         return len(messages)

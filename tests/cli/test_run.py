@@ -5,14 +5,17 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from errno import ENOSPC
 from pathlib import Path
 
 import pytest
 
+from localspec.cli.shared.console import ERASE_LINE, StatusLine
 from localspec.errors import Cancelled, ContextFullError, EngineError, ModelFileError
 from localspec.types import (
+    EngineSettings,
     Finished,
     GenerationEvent,
     Message,
@@ -260,6 +263,39 @@ def test_progress_shows_for_long_prompts_on_a_terminal(
     monkeypatch.setattr("localspec.cli.shared.console.is_terminal", lambda stream: stream is sys.stderr)
     outcome = invoke("run", "Hi")
     assert ("reading the prompt: 50%" in outcome.err) == shown
+    assert outcome.out == "Hi\n"
+
+
+@pytest.mark.parametrize("phase", ["choosing", "writing"])
+def test_a_card_that_makes_its_programs_is_told_until_the_answer_comes(
+    fake: FakeRuntime, invoke: Invoke, monkeypatch: pytest.MonkeyPatch, phase: str
+) -> None:
+    told = threading.Event()
+    update = StatusLine.update
+
+    def watched(line: StatusLine, text: str) -> None:
+        update(line, text)
+        fake.makes_programs_s = None
+        told.set()
+
+    def compiles(_settings: EngineSettings | None = None) -> tuple[EngineSettings, str]:
+        fake.makes_programs_s = 12.3
+        assert told.wait(timeout=20)
+        return EngineSettings(mode="off"), "measured"
+
+    def script(request: Request) -> Iterator[GenerationEvent]:
+        if phase == "writing":
+            compiles()
+        yield from says("Hi")(request)
+
+    fake.scripts = [script]
+    monkeypatch.setattr(StatusLine, "update", watched)
+    monkeypatch.setattr("localspec.cli.shared.console.is_terminal", lambda stream: stream is sys.stderr)
+    if phase == "choosing":
+        monkeypatch.setattr(fake, "choose_settings", compiles)
+    outcome = invoke("run", "Hi")
+    assert "the card's programs are being made, once: 12 s so far" in outcome.err
+    assert outcome.err.endswith(ERASE_LINE)
     assert outcome.out == "Hi\n"
 
 

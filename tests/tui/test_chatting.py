@@ -41,6 +41,18 @@ async def test_figures_of_an_answer_stand_in_the_status_line_with_a_measured_rat
         assert "acc" in desk.status()
 
 
+async def test_a_card_that_makes_its_programs_is_told_while_it_does(tmp_path: Path) -> None:
+    gate = Gate()
+    async with desktop(tmp_path, says("the beginning ", gate, "the end")) as desk:
+        await desk.enter("tell me")
+        await desk.until(gate.reached.is_set)
+        desk.models.makes_programs_s = 12.3
+        await desk.shows("the card's programs are being made, once: 12 s so far")
+        desk.models.makes_programs_s = None
+        await desk.until(lambda: "programs" not in desk.status())
+        gate.open()
+
+
 async def test_escape_stops_the_answer_and_keeps_what_came(tmp_path: Path) -> None:
     gate = Gate()
     async with desktop(tmp_path, says("the beginning ", gate, "the end")) as desk:

@@ -65,6 +65,10 @@ class FakeModels:
     def cancel(self) -> None:
         """Nothing runs for long."""
 
+    def first_call_s(self) -> float | None:
+        """Return None: it runs on no card."""
+        return None
+
     def count_tokens(self, messages: Sequence[Message]) -> int:
         return sum(len(message.content.split()) for message in messages)
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
+from localspec import units
 from localspec.cli.shared.console import StatusLine, Styled, is_terminal, on_interrupt, say
 from localspec.safe_text import safe_text
 from localspec.types import Finished, ModeChanged, PromptProgress, Provenance, TextDelta
@@ -58,7 +59,7 @@ def stream(models: OpenModels, answer: Iterator[AnswerEvent]) -> Generator[Answe
         stopped_s = stopped_s or time.monotonic()
         models.cancel()
 
-    with on_interrupt(stop):
+    with on_interrupt(stop), StatusLine() as status:
         thread.start()
         try:
             while not ended:
@@ -70,7 +71,10 @@ def stream(models: OpenModels, answer: Iterator[AnswerEvent]) -> Generator[Answe
                 try:
                     event = events.get(timeout=_POLL_S)
                 except Empty:
+                    if (seconds := models.first_call_s()) is not None:
+                        status.update(units.first_call(seconds))
                     continue
+                status.clear()
                 ended = event is None or isinstance(event, BaseException)
                 if isinstance(event, BaseException):
                     raise event

@@ -13,6 +13,7 @@ import pickle
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
@@ -29,11 +30,12 @@ from localspec.inference.worker.wire import (
     Cancel,
     Event,
     Failure,
+    FirstCall,
     LogLine,
     Opened,
-    Reply,
     Request,
     Result,
+    Told,
 )
 from localspec.llama.library import native
 
@@ -46,6 +48,7 @@ _PATIENCE_S = 0.8
 _AGAIN_S = 0.05  # the runtime ignores a cancel before its first step, so it is repeated
 _STEP = 0.005  # of the progress: finer is not worth a message
 _URGENT_S = 0.1
+_WATCH_S = 0.5  # between two looks whether a card makes programs
 
 
 def main(*, tells_log: bool) -> None:
@@ -98,10 +101,10 @@ class Outbox:
 
     def __init__(self, stream: IO[bytes]) -> None:
         self._stream = stream
-        self._queue: SimpleQueue[Reply | LogLine | threading.Event] = SimpleQueue()
+        self._queue: SimpleQueue[Told | threading.Event] = SimpleQueue()
         threading.Thread(target=self._send, name="localspec-outbox", daemon=True).start()
 
-    def put(self, item: Reply | LogLine) -> None:
+    def put(self, item: Told) -> None:
         """Send something soon."""
         self._queue.put(item)
 
@@ -119,7 +122,7 @@ class Outbox:
                     batch.append(self._queue.get_nowait())
             self._write(batch)
 
-    def _write(self, batch: list[Reply | LogLine | threading.Event]) -> None:
+    def _write(self, batch: list[Told | threading.Event]) -> None:
         items = [item for item in batch if not isinstance(item, threading.Event)]
         if items:
             with suppress(OSError):  # the parent is gone, and this process ends soon
@@ -217,7 +220,7 @@ class Service:
             self._outbox.put(reply)
             job.ended.set()
 
-    def _reply(self, job: _Job) -> Reply:
+    def _reply(self, job: _Job) -> Result | Failure:
         number = job.call.number
         try:
             return Result(number, self._perform(job))
@@ -267,7 +270,18 @@ class Service:
         self._runtime = runtime = Runtime.open(
             *job.call.arguments, on_progress=on_progress, **job.call.options
         )
+        threading.Thread(target=self._watch, args=(runtime,), name="localspec-watch", daemon=True).start()
         return runtime.target, runtime.draft, runtime.notes, runtime.modes
+
+    def _watch(self, runtime: Runtime) -> None:
+        """Tell when cards begin to make programs, and when they have done with it."""
+        told = False
+        while runtime.uses_cards:
+            time.sleep(_WATCH_S)
+            seconds = runtime.first_call_s()
+            if (seconds is not None) is not told:
+                told = not told
+                self._outbox.put(FirstCall(seconds))
 
     def _tell(self, job: _Job, *words: object) -> None:
         """Tell how far a task is; raises `Cancelled` if it is not wanted any more."""

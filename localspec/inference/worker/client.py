@@ -30,11 +30,13 @@ from localspec.inference.worker.wire import (
     Cancel,
     Event,
     Failure,
+    FirstCall,
     LogLine,
     Opened,
     Reply,
     Request,
     Result,
+    Told,
 )
 from localspec.types import GenerationEvent, Mode, ModelInfo, ModelOptions
 from localspec.types import Request as GenerationRequest
@@ -180,6 +182,11 @@ class Worker(AbstractContextManager["Worker"]):
         """End the running answer within a moment; callable from any thread."""
         self._process.cancel()
 
+    def first_call_s(self) -> float | None:
+        """Return for how long a card has been making the programs of a call, None if it is not."""
+        since = self._process.first_call_since
+        return None if since is None else time.monotonic() - since
+
     choose_settings = _remote(TunableModels.choose_settings)
     count_tokens = _remote(TunableModels.count_tokens)
     measure_plain = _remote(TunableModels.measure_plain)
@@ -265,6 +272,7 @@ class EngineProcess:
         self._frames: SimpleQueue[bytes | None] = SimpleQueue()
         self._pending: dict[int, Pending] = {}
         self._end: EngineError | None = None
+        self.first_call_since: float | None = None  # in which a card makes programs
         self._opens = False  # models, or has
         self.reader = threading.Thread(target=self._read, name="localspec-replies", daemon=True)
         self._writer = threading.Thread(target=self._write, name="localspec-requests", daemon=True)
@@ -353,9 +361,11 @@ class EngineProcess:
         except Exception:  # noqa: BLE001 - a value cut off in the middle fails in many ways, all of them the end
             self._settle()
 
-    def _deliver(self, reply: Reply | LogLine) -> None:
+    def _deliver(self, reply: Told) -> None:
         if isinstance(reply, LogLine):
             self._output.tell(reply)
+        elif isinstance(reply, FirstCall):
+            self.first_call_since = None if reply.seconds is None else time.monotonic() - reply.seconds
         elif (pending := self._pending.get(reply.number)) is not None:
             pending.replies.put(reply)
 
@@ -365,6 +375,7 @@ class EngineProcess:
             self._process.kill()  # it cannot answer any more
             self._ends_within(_DEATH_S)
         self._output.reader.join(_FIRM_S)
+        self.first_call_since = None
         died = EngineDied("the engine was ended")
         if self._end is None:
             self._end = died = EngineDied(explain(self._process.returncode or 0, self._output.last_lines))

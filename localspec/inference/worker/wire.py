@@ -54,6 +54,13 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True)
+class FirstCall:
+    """A card has been making programs for so long, or has done with it (None)."""
+
+    seconds: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class Result:
     """A call has ended well."""
 
@@ -71,3 +78,4 @@ class Failure:
 
 Request = Call | Cancel
 Reply = Event | Result | Failure
+Told = Reply | LogLine | FirstCall

@@ -13,7 +13,7 @@ from localspec.errors import EngineError
 from localspec.inference.worker import LogLine, Worker
 from localspec.inference.worker.child import LogSender, Outbox
 from localspec.inference.worker.client import Output
-from localspec.inference.worker.wire import Reply
+from localspec.inference.worker.wire import Told
 from localspec.types import Message, ModelOptions
 from tests.inference.runtimes import end_of, greedy
 from tests.inference.worker.processes import patience
@@ -105,7 +105,7 @@ def test_an_error_is_sent_before_native_code_can_end_the_process() -> None:
         def __init__(self) -> None:
             self.done: list[str] = []
 
-        def put(self, item: Reply | LogLine) -> None:
+        def put(self, item: Told) -> None:
             assert isinstance(item, LogLine)
             self.done.append(item.text)
 

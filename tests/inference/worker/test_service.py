@@ -13,8 +13,9 @@ import pytest
 
 from localspec.errors import EngineError
 from localspec.inference.runtime import Runtime
+from localspec.inference.worker import child
 from localspec.inference.worker.child import Outbox, Service
-from localspec.inference.worker.wire import Call, Cancel, Event, Failure, LogLine, Reply, Result
+from localspec.inference.worker.wire import Call, Cancel, Event, Failure, FirstCall, LogLine, Result, Told
 from localspec.types import Finished, GenerationEvent, Summary
 
 CANCELLED = Finished("cancelled", Summary())
@@ -53,8 +54,8 @@ class Line:
     models: HardOfHearing
     stream: IO[bytes]
 
-    def read(self, count: int) -> list[Reply | LogLine]:
-        items: list[Reply | LogLine] = []
+    def read(self, count: int) -> list[Told]:
+        items: list[Told] = []
         while len(items) < count:
             items += pickle.load(self.stream)
         return items
@@ -142,3 +143,20 @@ def test_writing_to_nobody_ends_quietly(line: Line) -> None:
     line.stream.close()
     line.outbox.put(LogLine(10, "name", "text"))
     line.outbox.flush(timeout_s=20)
+
+
+def test_cards_that_begin_and_end_making_programs_are_told_once_each(
+    line: Line, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = [None, 2.5, 3.0, 3.5, None, None]
+
+    class Models:
+        uses_cards = True
+
+        def first_call_s(self) -> float | None:
+            self.uses_cards = len(looks) > 1
+            return looks.pop(0)
+
+    monkeypatch.setattr(child, "_WATCH_S", 0.0)
+    line.service._watch(cast(Runtime, Models()))
+    assert line.read(2) == [FirstCall(2.5), FirstCall(None)]

@@ -22,7 +22,7 @@ from localspec.errors import (
 from localspec.inference.interface import OpenModels, TunableModels
 from localspec.inference.runtime import Runtime
 from localspec.inference.worker import LogLine, Worker
-from localspec.inference.worker.wire import Reply
+from localspec.inference.worker.wire import FirstCall, Reply
 from localspec.types import (
     EngineSettings,
     Finished,
@@ -257,3 +257,15 @@ def test_loading_can_be_stopped_before_the_first_news(demo_target: Path) -> None
         Worker.open(ModelOptions(demo_target), on_progress=stop)
     assert asked == [0.0]
     assert children() <= before
+
+
+def test_it_tells_for_how_long_a_card_has_been_making_programs(open_worker: Open) -> None:
+    worker = open_worker()
+    assert worker.first_call_s() is None
+    worker._process._deliver(FirstCall(12.0))
+    assert 12.0 <= (worker.first_call_s() or 0) < 60
+    worker._process._deliver(FirstCall(None))
+    assert worker.first_call_s() is None
+    worker._process._deliver(FirstCall(3.0))
+    worker._process.kill()
+    assert worker.first_call_s() is None

@@ -385,6 +385,8 @@ class ChatPane(Vertical):
         self.status.tell(update)
         if answer.is_stuck and self.status.said != STUCK:
             self.status.say(STUCK)
+        elif answer.models is not None and not answer.is_stuck:
+            self.status.tell_first_call(answer.models.first_call_s())
 
     async def _show_started(self, message: StoredMessage) -> None:
         """Show where the answer is going to be written; one that failed at once is gone already."""

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable
 from contextlib import suppress
 
+from localspec import units
 from localspec.chat import live_stats
 from localspec.chat.answering import LiveUpdate
 from localspec.chat.live_stats import Figures, LiveStats
@@ -34,6 +35,7 @@ class ChatStatus(StatusLine):
         self._held = 0  # tokens that the open chat takes,
         self._is_estimate = False  # which nobody has counted
         self._is_new = True
+        self._makes_programs = False
 
     async def attempt(self, action: Awaitable[None]) -> None:
         """Wait for an action, and say what goes wrong, as long as it does."""
@@ -65,6 +67,12 @@ class ChatStatus(StatusLine):
             self.show(self._live_stats.figures())
         if update.saved is not None and update.saved.record is not None:
             self._show_record(update.saved.record)
+
+    def tell_first_call(self, seconds: float | None) -> None:
+        """Say for how long a card has been making programs, if it is."""
+        if seconds is not None or self._makes_programs:
+            self.mention("" if seconds is None else units.first_call(seconds))
+        self._makes_programs = seconds is not None
 
     def _take_up(self) -> None:
         """Show what was chosen for an answer that begins."""
