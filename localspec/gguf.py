@@ -112,44 +112,77 @@ _FORMATS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: 
 _STRING, _ARRAY = 8, 9
 _DIMENSIONS = 4  # ggml.h, GGML_MAX_DIMS
 _ARRAY_HEAD = 12  # the kind of its members and their number
+_MAGIC = 8  # bytes, with the version
+_LEAST_ENTRY, _LEAST_TENSOR = 13, 24  # bytes in a header
+_MOST_LISTED = 50_000  # keys, or tensors; large models have some thousands
 _NUMBERS_KEPT = 1024  # short arrays of numbers are per-layer settings; longer ones belong to the vocabulary
+
+Ranges = Callable[[int, int], bytes]
+"""Read some bytes of a file: from an offset, so many of them."""
+
+_FIRST_READ, _GROWTH = 1 << 20, 4  # most headers are 1 to 16 MB, nearly all of it the vocabulary
+_LARGEST_HEADER = 64 << 20  # of 8 million empty texts it is read in 2 s
 
 
 class _Reader:
-    """A cursor over the first bytes of a file of `size` bytes; running over them raises struct.error."""
+    """A cursor over the start of a file of `size` bytes, of which it reads more where that is needed."""
 
-    def __init__(self, data: bytes, size: int) -> None:
-        self.data = data
-        self.size = size
+    def __init__(self, read: Ranges, size: int) -> None:
+        self._read = read
+        self._size = size
+        self.data = read(0, min(_FIRST_READ, size))
         self.at = 0
 
+    def check(self, count: int) -> None:
+        """Raise EOFError if the file cannot hold so many more bytes, ValueError if no header does."""
+        end = self.at + count
+        if end > min(self._size, _LARGEST_HEADER):
+            raise EOFError if end > self._size else ValueError
+
+    def skip(self, count: int) -> int:
+        """Pass so many bytes, which `data` then holds; return where they start."""
+        start = self.at
+        if start + count > len(self.data):
+            self.check(count)
+        self.at += count
+        while len(self.data) < self.at:
+            wanted = min(max(len(self.data) * _GROWTH, self.at), self._size, _LARGEST_HEADER)
+            if not (piece := self._read(len(self.data), wanted - len(self.data))):
+                raise EOFError
+            self.data += piece
+        return start
+
     def number(self, kind: str) -> int | float | bool:
-        (value,) = struct.unpack_from("<" + kind, self.data, self.at)
-        self.at += struct.calcsize("<" + kind)
+        start = self.skip(struct.calcsize("<" + kind))
+        (value,) = struct.unpack_from("<" + kind, self.data, start)
         return value  # type: ignore[no-any-return]
 
     def count(self) -> int:
         value = int(self.number("Q"))
-        if value > self.size:  # nothing in a file can be more numerous than its bytes
+        if value > self._size:  # nothing in a file can be more numerous than its bytes
             raise ValueError
         return value
 
     def string(self) -> str:
         size = self.count()
-        raw = self.data[self.at : self.at + size]
-        if len(raw) < size:
-            raise struct.error("text beyond the end")
-        self.at += size
-        return raw.decode("utf-8", "replace")
+        start = self.skip(size)
+        return self.data[start : self.at].decode("utf-8", "replace")
 
     def skip_strings(self, count: int) -> None:
-        # this loop reads vocabularies of 300,000 texts: nothing in it but what must be
-        data, at, size_of = self.data, self.at, struct.Struct("<Q").unpack_from
-        for _ in range(count):
-            at += 8 + size_of(data, at)[0]
-        self.at = at
-        if at > len(data):
-            raise struct.error("text beyond the end")
+        self.check(8 * count)
+        start, rest, size_of = self.at, iter(range(count)), struct.Struct("<Q").unpack_from
+        data, at = self.data, start
+        while True:
+            try:
+                for _ in rest:  # of 300,000 texts of a vocabulary: nothing in it but what must be
+                    at += 8 + size_of(data, at)[0]
+                break
+            except struct.error:  # the size of this one lies beyond what was read so far
+                self.at = at
+                size = self.count()
+                data, at = self.data, self.at + size
+        self.at = start
+        self.skip(at - start)
 
     def array(self) -> tuple[int, tuple[float, ...] | None]:
         kind, count = int(self.number("I")), self.count()
@@ -158,17 +191,19 @@ class _Reader:
             return count, None
         if kind not in _FORMATS:
             raise ValueError
-        layout = struct.Struct(f"<{count}{_FORMATS[kind]}")
-        kept = layout.unpack_from(self.data, self.at) if count <= _NUMBERS_KEPT else None
-        self.at += layout.size
-        return count, kept
+        start = self.skip(count * struct.calcsize("<" + _FORMATS[kind]))
+        if count > _NUMBERS_KEPT:
+            return count, None
+        return count, struct.unpack_from(f"<{count}{_FORMATS[kind]}", self.data, start)
 
 
-def parse(path: Path, data: bytes, file_bytes: int) -> Header:
-    """Return the header in `data`, the start of a file; raises struct.error where the data ends too soon."""
-    reader = _Reader(data, file_bytes)
-    reader.at = 8
+def parse(path: Path, reader: _Reader, file_bytes: int) -> Header:
+    """Return the header that a reader stands before."""
+    reader.skip(_MAGIC)
     count, entries = reader.count(), reader.count()
+    if max(count, entries) > _MOST_LISTED:
+        raise ValueError
+    reader.check(entries * _LEAST_ENTRY + count * _LEAST_TENSOR)
     values: dict[str, Scalar] = {}
     numbers: dict[str, tuple[float, ...]] = {}
     counts: dict[str, int] = {}
@@ -184,7 +219,7 @@ def parse(path: Path, data: bytes, file_bytes: int) -> Header:
                 numbers[key] = kept
             if key == TOKENS:
                 tokens_at, tokens_bytes = start, reader.at - start
-                digest = hashlib.blake2b(data[start : reader.at], digest_size=8).hexdigest()
+                digest = hashlib.blake2b(reader.data[start : reader.at], digest_size=8).hexdigest()
         else:
             if kind not in _FORMATS:
                 raise ValueError
@@ -268,13 +303,6 @@ def _resemblance(start: bytes) -> str:
     return f"it starts with {start[:8]!r}"
 
 
-Ranges = Callable[[int, int], bytes]
-"""Read some bytes of a file: from an offset, so many of them."""
-
-_FIRST_READ, _GROWTH = 1 << 20, 4  # most headers are 1 to 16 MB, nearly all of it the vocabulary
-_LARGEST_HEADER = 256 << 20
-
-
 def read_header(path: Path) -> Header:
     """Read a GGUF file's header; raise `ModelFileError` if it is not one."""
     with _plain_errors(path):
@@ -299,19 +327,10 @@ def _read(path: Path, _inode: int, file_bytes: int, _modified: int) -> Header:
 
 def header_of(read: Ranges, file_bytes: int, path: Path) -> Header:
     """Read a header through byte ranges, few and growing; `path` is what messages call the file."""
-    held, wanted = b"", _FIRST_READ
     with _plain_errors(path):
-        while True:
-            wanted = min(wanted, file_bytes, _LARGEST_HEADER)
-            piece = read(len(held), wanted - len(held)) if wanted > len(held) else b""
-            held += piece
-            check_magic(path, held[:512])
-            try:
-                return parse(path, held, file_bytes)
-            except struct.error:
-                if not piece or wanted == file_bytes:
-                    raise
-            wanted *= _GROWTH
+        reader = _Reader(read, file_bytes)
+        check_magic(path, reader.data[:512])
+        return parse(path, reader, file_bytes)
 
 
 def read_tokens(header: Header) -> tuple[bytes, ...]:
@@ -341,7 +360,7 @@ def _plain_errors(path: Path) -> Iterator[None]:
         raise ModelFileError(
             f"{path} cannot be read: {error.strerror or error}", "check the file's permissions"
         ) from error
-    except struct.error:
+    except (EOFError, struct.error):
         raise ModelFileError(
             f"{path} ends inside its header", "the file is incomplete: download it again"
         ) from None

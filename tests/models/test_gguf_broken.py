@@ -123,9 +123,81 @@ def test_cut_ranges(tmp_path: Path) -> None:
 
 
 def test_a_source_that_sends_nothing_more_ends() -> None:
-    endless = b"GGUF" + struct.pack("<IQQ", 3, 1, 2**40)
-    with pytest.raises(ModelFileError):
+    endless = b"GGUF" + struct.pack("<IQQ", 3, 1, 1000)
+    with pytest.raises(ModelFileError, match="ends inside its header"):
         shape_of_parts(((partial(piece, endless), 2**50),), "far")
+
+
+def text(of: bytes) -> bytes:
+    return struct.pack("<Q", len(of)) + of
+
+
+def list_of(kind: int, count: int) -> bytes:
+    return text(b"k") + struct.pack("<IIQ", GGUFValueType.ARRAY, kind, count)
+
+
+BROKEN, CUT_OFF = "broken GGUF header", "ends inside its header"
+
+
+@pytest.mark.parametrize(
+    ("tensors", "keys", "rest", "size", "told"),
+    [
+        (0, 2**24, b"", 2**36, BROKEN),
+        (2**24, 0, b"", 2**36, BROKEN),
+        (0, 40_000, b"", 400_000, CUT_OFF),
+        (40_000, 0, b"", 900_000, CUT_OFF),
+        (0, 1, text(b"k") + struct.pack("<IQ", GGUFValueType.STRING, 2**35), 2**36, BROKEN),
+        (0, 1, text(b"k") + struct.pack("<IQ", GGUFValueType.STRING, 4096), 4096, CUT_OFF),
+        (0, 1, list_of(GGUFValueType.UINT8, 2**35), 2**36, BROKEN),
+        (0, 1, list_of(GGUFValueType.UINT64, 2**35), 2**36, CUT_OFF),
+        (0, 1, list_of(GGUFValueType.STRING, 2**30), 2**36, BROKEN),
+        (0, 1, list_of(GGUFValueType.STRING, 2**30), 2**32, CUT_OFF),
+        (0, 1, list_of(GGUFValueType.STRING, 9) + struct.pack("<Q", 2**35), 2**36, BROKEN),
+    ],
+)
+def test_a_header_that_claims_to_be_endless_is_refused_by_what_it_claims(
+    tensors: int, keys: int, rest: bytes, size: int, told: str, tmp_path: Path
+) -> None:
+    start, asked = b"GGUF" + struct.pack("<IQQ", 3, tensors, keys) + rest, []
+
+    def zeros(at: int, count: int) -> bytes:
+        asked.append(count)
+        return start[at : at + count].ljust(count, b"\0")
+
+    with pytest.raises(ModelFileError, match=told):
+        gguf.header_of(zeros, size, tmp_path / "a.gguf")
+    assert sum(asked) <= 1 << 20
+
+
+def test_a_header_that_goes_on_and_on_is_read_so_far_and_no_further(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    start, asked = b"GGUF" + struct.pack("<IQQ", 3, 0, 20_000), []
+
+    def zeros(at: int, count: int) -> bytes:
+        asked.append(count)
+        return start[at : at + count].ljust(count, b"\0")
+
+    monkeypatch.setattr(gguf, "_FIRST_READ", 1000)
+    monkeypatch.setattr(gguf, "_LARGEST_HEADER", 270_000)
+    gguf.header_of(zeros, 2**36, tmp_path / "a.gguf")
+    assert sum(asked) <= 270_000
+    monkeypatch.setattr(gguf, "_LARGEST_HEADER", 200_000)
+    with pytest.raises(ModelFileError, match=BROKEN):
+        gguf.header_of(zeros, 2**36, tmp_path / "a.gguf")
+
+
+@pytest.mark.parametrize("first", [23, 100, 3001])
+def test_a_header_is_the_same_in_whatever_pieces_it_comes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, first: int
+) -> None:
+    path = tiny.llama(tmp_path / "a.gguf", extra=2000)
+    whole, size = gguf.read_header(path), path.stat().st_size
+    monkeypatch.setattr(gguf, "_FIRST_READ", first)
+    monkeypatch.setattr(gguf, "_GROWTH", 1)
+    asked: list[tuple[int, int]] = []
+    assert gguf.header_of(ranges_of(path, asked), size, path) == whole
+    assert all(at == sum(count for _, count in asked[:number]) for number, (at, _) in enumerate(asked))
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
