@@ -14,7 +14,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run LocalSpec with the given arguments, by default those of the process; return the exit code."""
     from localspec.cli.main import main as command_line
 
-    return command_line(sys.argv[1:] if argv is None else argv, open_screen)
+    if argv is None:
+        return command_line(sys.argv[1:], open_screen, get_ready)
+    return command_line(argv, open_screen)
+
+
+def get_ready(argv: Sequence[str]) -> None:
+    """Start the process that is to open models, while this one finds out which."""
+    from localspec.inference.worker import start_early
+
+    start_early(tells_log=not {"-v", "--verbose"}.isdisjoint(argv))
 
 
 def open_screen(argv: Sequence[str]) -> int:

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from localspec.hardware.device_info import Machine
     from localspec.hardware.devices import Ask
     from localspec.hardware.placement.constraints import DeviceAssignment, Placement, PlacementConstraints
-    from localspec.inference.worker import LogLine, Worker
+    from localspec.inference.worker.client import Worker
+    from localspec.inference.worker.wire import LogLine
     from localspec.models.shape import ModelShape
 
 _FEW = 3  # alternatives, where nobody asks for all
@@ -161,7 +162,7 @@ def open_in_worker(
     on_log: Callable[[LogLine], None] | None = None,
 ) -> Worker:
     """Open a pair that has its place, in a process of its own."""
-    from localspec.inference.worker import Worker
+    from localspec.inference.worker.client import Worker
 
     return Worker.open(
         pair.target,

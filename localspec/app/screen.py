@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from localspec.chat.answer_settings import PairKnowledge, SessionRequest
 from localspec.inference.interface import OpenModels
-from localspec.inference.worker import LogLine
+from localspec.inference.worker.wire import LogLine
 from localspec.storage.config import Config
 from localspec.storage.profiles import Profiles
 

@@ -24,7 +24,8 @@ from localspec.types import GenerationEvent, ModelOptions, Request, TaskType
 
 if TYPE_CHECKING:
     from localspec.hardware.devices import Ask
-    from localspec.inference.worker import LogLine, Worker
+    from localspec.inference.worker.client import Worker
+    from localspec.inference.worker.wire import LogLine
     from localspec.storage.pair_identity import Identity
 
 

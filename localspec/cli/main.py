@@ -14,21 +14,28 @@ from localspec.errors import UserError
 from localspec.version import __version__
 
 Verb = Callable[[Sequence[str]], int]
+GetReady = Callable[[Sequence[str]], None]
 VERBS = (
     "run", "chat", "history", "profiles", "verify", "bench",
     "setup", "tune", "recommend", "models", "show", "pair", "pull", "rm", "plan", "devices", "doctor",
 )  # fmt: skip
+ANSWERING = ("run", "chat", "verify")  # which open models that flags name, in a process of their own
 ALIASES = {"ls": "models", "list": "models"}
 
 
-def main(argv: Sequence[str], open_screen: Verb | None = None) -> int:
-    """Run the command line and return its exit code; where a chat is wanted without a verb, `open_screen`."""
+def main(
+    argv: Sequence[str], open_screen: Verb | None = None, get_ready: GetReady = lambda _argv: None
+) -> int:
+    """Run the command line and return its exit code; where a chat is wanted without a verb, `open_screen`.
+
+    `get_ready` is called before the imports of a verb that answers: 0.1 s.
+    """
     _open_missing_streams()
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # a terminal that lacks a character shows `?` instead of failing
             stream.reconfigure(errors="replace")
     with nothing_obeyed():
-        return exit_code(lambda: _dispatch(argv, open_screen or _verb("chat")), argv)
+        return exit_code(lambda: _dispatch(argv, open_screen or _verb("chat"), get_ready), argv)
 
 
 def _open_missing_streams() -> None:
@@ -40,7 +47,7 @@ def _open_missing_streams() -> None:
     sys.stderr = sys.stderr or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, PTH123
 
 
-def _dispatch(argv: Sequence[str], open_screen: Verb) -> int:
+def _dispatch(argv: Sequence[str], open_screen: Verb, get_ready: GetReady) -> int:
     first = argv[0] if argv else ""
     if first in ("-h", "--help", "help"):
         sys.stdout.write(Path(__file__).with_name("usage.txt").read_text(encoding="utf-8"))
@@ -53,23 +60,27 @@ def _dispatch(argv: Sequence[str], open_screen: Verb) -> int:
 
         list_devices()
         return 0
-    first = ALIASES.get(first, first)
-    if first in VERBS:
-        return _verb(first)(argv[1:])
-    if first and not first.startswith("-"):
+    name = ALIASES.get(first, first)
+    if name in VERBS:
+        argv = argv[1:]
+    elif first and not first.startswith("-"):
         _refuse_misspelt_verb(first)
-        return _verb("run")(argv)
-    return _without_verb(argv, open_screen)(argv)
+        name = "run"
+    elif not (name := _without_verb(argv)):
+        return open_screen(argv)
+    if name in ANSWERING and {"-h", "--help"}.isdisjoint(argv):
+        get_ready(argv)
+    return _verb(name)(argv)
 
 
-def _without_verb(argv: Sequence[str], open_screen: Verb) -> Verb:
-    """Return what flags alone mean: the screen or a chat if somebody sits there, else one answer."""
+def _without_verb(argv: Sequence[str]) -> str:
+    """Return what flags alone mean: a chat if somebody sits there, or nothing for the screen, else `run`."""
     if "--plain" in argv:
-        return _verb("chat")
+        return "chat"
     if not _wants_to_talk(argv):
-        return _verb("run")
+        return "run"
     can_draw = is_terminal(sys.stdout) and os.environ.get("TERM") != "dumb"
-    return open_screen if can_draw else _verb("chat")
+    return "" if can_draw else "chat"
 
 
 def _verb(name: str) -> Verb:

@@ -68,7 +68,7 @@ def _open(
     args: argparse.Namespace, known: KnownPair, on_progress: Callable[[float], bool], on_log: OnLog
 ) -> OpenModels:
     """Open the models that the arguments name, or config.toml does at that moment."""
-    from localspec.inference.worker import LogLine
+    from localspec.inference.worker.wire import LogLine
 
     def tell(line: str) -> None:
         on_log(LogLine(logging.INFO, "plan", line))

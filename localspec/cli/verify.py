@@ -38,7 +38,7 @@ from localspec.types import EngineSettings
 if TYPE_CHECKING:
     from localspec.benchmark.exactness import Difference, DistributionResult, Effort, GreedyResult, Report
     from localspec.inference.interface import OpenModels
-    from localspec.inference.worker import Worker
+    from localspec.inference.worker.client import Worker
 
 
 def parser() -> Parser:

@@ -19,7 +19,7 @@ from localspec.chat.loading import ModelLoader
 from localspec.chat.session import ChatSession
 from localspec.chat.store import Store
 from localspec.demo import bundled_pair
-from localspec.inference.worker import Worker
+from localspec.inference.worker.client import Worker
 from localspec.storage.config import Config
 from localspec.storage.profiles import profiles
 from localspec.types import ModelOptions, Sampling

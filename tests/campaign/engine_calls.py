@@ -23,7 +23,7 @@ from hypothesis.stateful import (
 )
 
 from localspec.errors import EngineDied, EngineError, LocalSpecError, UserError
-from localspec.inference.worker import Worker
+from localspec.inference.worker.client import Worker
 from localspec.types import Finished, GenerationEvent, Message, ModelOptions, Request, TextDelta
 from tests.campaign.fake_engine import CODE
 from tests.campaign.log import PROMPT_S, Log, allowed_s, require, thorough

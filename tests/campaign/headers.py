@@ -17,7 +17,7 @@ from localspec.cli.main import main
 from localspec.demo import bundled_pair
 from localspec.errors import EngineError, UserError
 from localspec.gguf import header_of, read_header, read_tokens
-from localspec.inference.worker import Worker
+from localspec.inference.worker.client import Worker
 from localspec.models.shape import read_shape, shape_of_parts
 from localspec.types import EngineSettings, Message, ModelOptions, Request, Sampling
 from tests.campaign.gguf_edits import Base, Edit, any_edits, drawn

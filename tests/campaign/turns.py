@@ -19,7 +19,7 @@ from localspec.chat.session import ChatSession
 from localspec.chat.store import Store
 from localspec.demo import bundled_pair, prompts
 from localspec.errors import Cancelled, ContextFullError, EngineDied, UserError
-from localspec.inference.worker import Worker
+from localspec.inference.worker.client import Worker
 from localspec.storage.profiles import profiles
 from localspec.types import Mode, ModelOptions, TextDelta
 from tests.campaign.log import Log, require

@@ -32,7 +32,7 @@ from localspec.cli.bench.contenders import (
 )
 from localspec.errors import UserError
 from localspec.hardware.devices import Answer, Ask
-from localspec.inference.worker import Worker
+from localspec.inference.worker.client import Worker
 from localspec.storage.profiles import Speculation
 from localspec.types import EngineSettings, Message, ModelOptions, TaskType
 from tests.cli.bench_tables import REQUEST

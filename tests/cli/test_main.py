@@ -3,7 +3,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -65,6 +65,32 @@ def test_a_bare_command_without_terminal_and_text_is_a_mistake(fake: FakeRuntime
     assert outcome.code == 2
     assert "standard input is empty" in outcome.err
     assert fake.opened == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "readied"),
+    [
+        (["run", "Hi"], ["Hi"]),
+        (["Is it so?", "-v"], ["Is it so?", "-v"]),
+        (["--plain", "--no-fit"], ["--plain", "--no-fit"]),
+        (["verify", "--no-fit"], ["--no-fit"]),
+        (["run", "--help"], None),
+        (["--version"], None),
+        (["profiles"], None),
+    ],
+)
+def test_who_opens_models_for_an_answer_is_told_before_the_verb(
+    monkeypatch: pytest.MonkeyPatch, arguments: list[str], readied: list[str] | None
+) -> None:
+    order: list[object] = []
+
+    def verb(_name: str) -> Callable[[Sequence[str]], int]:
+        order.append("verb")
+        return lambda _argv: 0
+
+    monkeypatch.setattr(command_line, "_verb", verb)
+    command_line.main(arguments, lambda _argv: 0, order.append)
+    assert order == [*([readied] if readied else []), *(["verb"] if "--version" not in arguments else [])]
 
 
 def test_the_screen_starts_without_what_only_the_models_need() -> None:

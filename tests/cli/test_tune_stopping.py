@@ -165,7 +165,7 @@ def test_load_options_say_how_models_are_opened(monkeypatch: pytest.MonkeyPatch)
         def open(*models: ModelOptions, **how: Any) -> None:  # noqa: ANN401
             asked.append((*models, how))
 
-    monkeypatch.setattr("localspec.inference.worker.Worker", Worker)
+    monkeypatch.setattr("localspec.inference.worker.client.Worker", Worker)
     stop = Stop()
     opener(PAIR, stop)(LoadOptions(2, 1, 1024, True, "q8_0", True))
     opener(PAIR, stop)(LoadOptions())

@@ -9,7 +9,7 @@ import gguf
 import pytest
 
 from localspec.errors import ModelFileError
-from localspec.gguf import check_model_file, facts, read_header
+from localspec.gguf import check_model_file, facts, known, read_header
 from localspec.llama.library import native
 from localspec.llama.model import Model
 from localspec.types import ModelOptions
@@ -61,6 +61,12 @@ def test_a_file_is_read_once_until_it_changes(tmp_path: Path, monkeypatch: pytes
         tmp_path / "b.gguf", adjust=lambda recipe: recipe.writer.add_string("test.new", "yes")
     ).replace(path)
     assert read_header(path).text("test.new") == "yes"
+
+
+def test_no_more_headers_are_kept_than_a_plan_needs(tmp_path: Path) -> None:
+    paths = [tiny.llama(tmp_path / f"{number}.gguf") for number in range(6)]
+    headers = [read_header(path) for path in paths]
+    assert [*known.values()] == headers[-4:]
 
 
 def test_per_layer_values(tmp_path: Path) -> None:

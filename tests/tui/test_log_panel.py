@@ -11,7 +11,7 @@ from textual.app import App, ComposeResult
 from textual.pilot import Pilot
 from textual.widgets import Log
 
-from localspec.inference.worker import LogLine
+from localspec.inference.worker.wire import LogLine
 from localspec_tui.widgets.log_panel import KEPT, LogPanel, written
 from tests.tui.styled import STYLES
 

@@ -10,7 +10,7 @@ from localspec.app.screen import ScreenRequest
 from localspec.chat.loading import ModelLoader
 from localspec.chat.session import ChatSession
 from localspec.chat.store import Store
-from localspec.inference.worker import LogLine
+from localspec.inference.worker.wire import LogLine
 from localspec.storage import paths
 from localspec_tui.app import LocalSpecApp
 from localspec_tui.widgets.log_panel import KEPT

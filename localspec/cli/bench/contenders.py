@@ -39,7 +39,7 @@ from localspec.types import EngineSettings, Mode, Request, Sampling, TaskType
 
 if TYPE_CHECKING:
     from localspec.hardware.devices import Ask
-    from localspec.inference.worker import Worker
+    from localspec.inference.worker.client import Worker
 
 TUNED = "tuned"
 MODES = ("off", "ngram", *DRAFT_MODES)

@@ -15,7 +15,8 @@ from localspec.models.names import Reference, parse
 
 if TYPE_CHECKING:
     from localspec.hardware.devices import Ask
-    from localspec.inference.worker import LogLine, Worker
+    from localspec.inference.worker.client import Worker
+    from localspec.inference.worker.wire import LogLine
     from localspec.llama.backends import BackendDevice
     from localspec.models.hub import DownloadProgress, RemoteModel
 
@@ -24,7 +25,7 @@ _QUIET_S = 0.5  # a load that takes less needs no progress line
 
 def start_worker(*, verbose: bool) -> Worker:
     """Start the process that is to open models, which gets ready while this one reads what they are."""
-    from localspec.inference.worker import Worker
+    from localspec.inference.worker.client import Worker
 
     return Worker(_log if verbose else None)
 

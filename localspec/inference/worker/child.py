@@ -256,6 +256,7 @@ class Service:
         return None
 
     def _open(self, job: _Job) -> Opened:
+        from localspec.gguf import known
         from localspec.inference.runtime import Runtime  # numpy, llama.cpp: 0.3 s, and requests are heard
 
         told = -1.0
@@ -267,9 +268,9 @@ class Service:
                 self._outbox.put(Event(job.call.number, fraction))
             return not job.cancelled
 
-        self._runtime = runtime = Runtime.open(
-            *job.call.arguments, on_progress=on_progress, **job.call.options
-        )
+        headers, *models = job.call.arguments
+        known.update(headers)
+        self._runtime = runtime = Runtime.open(*models, on_progress=on_progress, **job.call.options)
         threading.Thread(target=self._watch, args=(runtime,), name="localspec-watch", daemon=True).start()
         return runtime.target, runtime.draft, runtime.notes, runtime.modes
 

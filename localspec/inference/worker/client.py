@@ -21,9 +21,10 @@ from itertools import takewhile
 from queue import Empty, SimpleQueue
 from typing import IO, TYPE_CHECKING, Concatenate, ParamSpec, TypeVar, cast
 
-from localspec.child_process import exit_words, printed_before, start_python
+from localspec.child_process import exit_words, printed_before
 from localspec.errors import Cancelled, EngineDied, EngineError, LocalSpecError, ModelFileError
 from localspec.inference.interface import TunableModels
+from localspec.inference.worker import start
 from localspec.inference.worker.wire import (
     ASIDES,
     Call,
@@ -54,7 +55,6 @@ _FIRM_S = 0.5
 _ASIDE_S = 3.0  # for what is answered at once
 _LEAVING_S = 2.0  # for a call that is not wanted any more
 _DEATH_S = 1.0  # from the end of a pipe to the end of its process
-_CODE = "from localspec.inference.worker.child import main; main(tells_log={})"
 _LINES_KEPT = 100
 _ASSERTION = "GGML_ASSERT"  # while it opens a model, it is the file that is not as expected
 _LONGEST_LINE = 2**16  # bytes: something that prints without line breaks must not fill the memory
@@ -127,10 +127,12 @@ class Worker(AbstractContextManager["Worker"]):
 
         Raises `Cancelled` when stopped, `EngineDied`, and what `Runtime.open` raises.
         """
+        from localspec.gguf import known  # which a plan has read
+
         sizes = {"max_fan_out": max_fan_out, "draft_threads": draft_threads}
         try:
             with self._or_killed():
-                pending = self._process.call("open", target, draft, **sizes)
+                pending = self._process.call("open", known, target, draft, **sizes)
                 opened = cast(Opened, _watched(pending, on_progress))
         except EngineDied as died:
             files = " with ".join(str(options.path) for options in (target, draft) if options is not None)
@@ -260,8 +262,7 @@ class EngineProcess:
     """A process that holds models. Its threads end with it; `close` ends it."""
 
     def __init__(self, on_log: LogListener | None) -> None:
-        code = _CODE.format(on_log is not None)
-        self._process = process = start_python(code, subprocess.PIPE, "the engine's process")
+        self._process = process = start(tells_log=on_log is not None)
         assert process.stdin is not None
         assert process.stdout is not None
         assert process.stderr is not None

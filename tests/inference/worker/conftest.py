@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from localspec.inference.runtime import Runtime
-from localspec.inference.worker import Worker
+from localspec.inference.worker.client import Worker
 from localspec.types import ModelOptions
 
 Open = Callable[[], Worker]

@@ -21,7 +21,7 @@ ENDLESS = Request("the sea", _ANYTHING, EngineSettings(mode="off"), None, seed=1
 PRELUDE = """
 import os, resource, signal, sys
 from localspec.types import *
-from localspec.inference.worker import Worker
+from localspec.inference.worker.client import Worker
 from tests.inference.runtimes import greedy
 from tests.inference.worker.processes import ENDLESS
 options = ModelOptions(Path(sys.argv[1]), context=2048, threads=1)

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from localspec.errors import EngineDied, ModelFileError
-from localspec.inference.worker import LogLine, Worker
-from localspec.inference.worker.client import explain
+from localspec.inference.worker.client import Worker, explain
+from localspec.inference.worker.wire import LogLine
 from localspec.types import ModelOptions, TextDelta
 from tests.inference.runtimes import QUESTION, end_of, greedy
 from tests.inference.worker.conftest import Open

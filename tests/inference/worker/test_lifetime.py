@@ -12,8 +12,10 @@ from pathlib import Path
 import psutil
 import pytest
 
+from localspec import gguf
 from localspec.errors import EngineDied, EngineError
-from localspec.inference.worker import Worker, client
+from localspec.inference.worker import client
+from localspec.inference.worker.client import Worker
 from localspec.types import Message, ModelOptions
 from tests.inference.worker.conftest import Open
 from tests.inference.worker.processes import (
@@ -39,11 +41,43 @@ print(worker.pid, flush=True)
 
 def test_the_parent_imports_neither_numpy_nor_llama_cpp() -> None:
     code = (
-        "import sys, localspec.inference.worker; "
+        "import sys, localspec.inference.worker.client; "
         "sys.exit(bool({'numpy', 'llama_cpp', 'localspec.inference.runtime'} & {*sys.modules}))"
     )
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     subprocess.run([sys.executable, "-P", "-c", code], check=True, env=environment)
+
+
+def test_a_process_that_was_started_early_holds_the_models_of_the_first_worker(demo_target: Path) -> None:
+    code = """
+from localspec.inference.worker import start_early
+from tests.inference.worker.processes import children
+start_early(tells_log=False)
+early = children()
+with Worker.open(options) as worker, Worker.open(options) as other:
+    print(early == {worker.pid}, other.pid in early)
+"""
+    assert run_script(code, demo_target) == "True False\n"
+
+
+def test_a_process_that_was_started_early_in_vain_ends_with_its_program(demo_target: Path) -> None:
+    code = """
+from localspec.inference.worker import start_early
+from tests.inference.worker.processes import children
+start_early(tells_log=True)
+print(*children(), flush=True)
+"""
+    with start_script(code, demo_target) as script:
+        assert script.stdout is not None
+        assert ends(int(script.stdout.readline()))
+
+
+def test_the_engine_does_not_read_a_header_again_that_its_parent_has_read(tmp_path: Path) -> None:
+    model = tiny.llama(tmp_path / "model.gguf")
+    header = gguf.read_header(model)
+    header.values["general.name"] = "As the parent has read it"
+    with Worker.open(ModelOptions(model, threads=1)) as worker:
+        assert worker.target.name == "As the parent has read it"
 
 
 def test_the_engine_ends_with_a_killed_parent(demo_target: Path) -> None:

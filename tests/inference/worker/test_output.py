@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 
 from localspec.errors import EngineError
-from localspec.inference.worker import LogLine, Worker
 from localspec.inference.worker.child import LogSender, Outbox
-from localspec.inference.worker.client import Output
-from localspec.inference.worker.wire import Told
+from localspec.inference.worker.client import Output, Worker
+from localspec.inference.worker.wire import LogLine, Told
 from localspec.types import Message, ModelOptions
 from tests.inference.runtimes import end_of, greedy
 from tests.inference.worker.processes import patience

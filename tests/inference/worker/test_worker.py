@@ -21,8 +21,8 @@ from localspec.errors import (
 )
 from localspec.inference.interface import OpenModels, TunableModels
 from localspec.inference.runtime import Runtime
-from localspec.inference.worker import LogLine, Worker
-from localspec.inference.worker.wire import FirstCall, Reply
+from localspec.inference.worker.client import Worker
+from localspec.inference.worker.wire import FirstCall, LogLine, Reply
 from localspec.types import (
     EngineSettings,
     Finished,

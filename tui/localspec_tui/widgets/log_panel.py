@@ -16,7 +16,7 @@ from textual.containers import Vertical
 from textual.content import Content
 from textual.widgets import Log, Static
 
-from localspec.inference.worker import LogLine
+from localspec.inference.worker.wire import LogLine
 
 KEPT = 2000  # lines
 FLUSHES_PER_S = 10

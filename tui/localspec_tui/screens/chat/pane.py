@@ -33,7 +33,7 @@ from localspec.chat.prompting import exchanges
 from localspec.chat.session import ChatSession
 from localspec.errors import Cancelled, ContextFullError, EngineDied, LocalSpecError, StoreError, UserError
 from localspec.inference.interface import OpenModels
-from localspec.inference.worker import LogLine
+from localspec.inference.worker.wire import LogLine
 from localspec.safe_text import safe_text
 from localspec.types import Message, Mode
 from localspec_tui.screens.chat.answering import STUCK, AnswerEnded, Answering, Job
