@@ -90,6 +90,7 @@ def _bits(name: str) -> int:
 
 
 MOST_LAYERS = 1024
+_EXPERTS_USED = "{arch}.expert_used_count"
 _BLOCK = re.compile(r"blk\.(\d+)\.(.+)")
 _FLOAT = 4  # recurrent state is kept in f32
 
@@ -107,7 +108,12 @@ def _layers(header: Header, grouped: Mapping[int, Mapping[str, Tensor]]) -> tupl
     caches = blocks - header.integer("{arch}.attention.shared_kv_layers")
     if header.architecture == "gemma3n":
         caches = 20
-    used, experts = header.integer("{arch}.expert_used_count"), header.integer("{arch}.expert_count")
+    used, experts = _most(header, _EXPERTS_USED), header.integer("{arch}.expert_count")
+    if not (0 < used <= experts or used == experts == 0):
+        raise ModelFileError(
+            f"{header.path} has a broken GGUF header: {used:,} of {experts:,} experts are in use",
+            "download the file again",
+        )
     layers = []
     for number, (key, value, window) in enumerate(_cache_widths(header, _windows(header, count))):
         parts = grouped.get(number, {})
@@ -116,7 +122,7 @@ def _layers(header: Header, grouped: Mapping[int, Mapping[str, Tensor]]) -> tupl
         has_attention = any(name.startswith("attn_k" if is_recurrent else "attn_") for name in parts)
         is_cached = has_attention and number < caches
         read = sum(
-            tensor.bytes * used // experts if "_exps" in name and 0 < used <= experts else tensor.bytes
+            tensor.bytes * used // experts if "_exps" in name and experts else tensor.bytes
             for name, tensor in parts.items()
         )
         layers.append(
@@ -266,7 +272,7 @@ def _shape(header: Header) -> ModelShape:
         training_context=header.integer("{arch}.context_length"),
         vocabulary_family=_family(header),
         tied=tied,
-        experts_used=header.integer("{arch}.expert_used_count"),
+        experts_used=_most(header, _EXPERTS_USED),
         expert_feed_forward=_most(header, "{arch}.expert_feed_forward_length"),
         attention_width=heads * header.integer("{arch}.attention.key_length", width // max(1, heads)),
         acceptance=header.acceptance,

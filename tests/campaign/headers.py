@@ -32,13 +32,14 @@ _CHAT = (Message("user", "Hello!"),)
 
 
 def bases(folder: Path) -> tuple[Base, ...]:
-    """Return the files to start from: the bundled ones, and made ones of three kinds."""
+    """Return the files to start from: the bundled ones, and made ones of four kinds."""
     folder.mkdir(exist_ok=True, parents=True)
     target, draft = bundled_pair()
     made = {
         "made": lambda path: tiny.llama(path, template="{% for m in messages %}{{ m.content }}{% endfor %}"),
         "window": tiny.sliding_window,
         "recurrent": tiny.recurrent,
+        "mixture": tiny.mixture,
     }
     written = [Base(name, make(folder / f"{name}.gguf")) for name, make in made.items()]
     return Base("target", target), Base("draft", draft), *written
@@ -149,7 +150,7 @@ def opened(log: Log, folder: Path) -> None:
     path = folder / "opened.gguf"
     for number in log.numbers():
         rng = log.random(number)
-        name = rng.choice(["made", "made", "window", "recurrent", "draft"])
+        name = rng.choice(["made", "made", "window", "recurrent", "mixture", "draft"])
         edits = drawn(rng, {"window": "gemma2", "recurrent": "mamba"}.get(name, "llama"))
         edits = tuple(edit for edit in edits if edit[0] != "size")
         with log.case(number, 10.0, _short(name, edits)):

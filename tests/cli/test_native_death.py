@@ -56,6 +56,14 @@ def test_a_file_that_stops_llama_cpp_while_it_is_opened(tmp_path: Path, change: 
     assert "download it again" in hint
 
 
+@pytest.mark.parametrize("verb", [("run", "Hi", "-m"), ("show",), ("plan", "-m")])
+def test_more_experts_in_use_than_there_are(tmp_path: Path, verb: tuple[str, ...]) -> None:
+    done = called(*verb, tiny.mixture(tmp_path / "broken.gguf", used=100))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "100 of 4 experts" in done.stderr or "n_expert_used" in done.stderr
+    assert len(done.stderr.splitlines()) == 2
+
+
 @pytest.mark.parametrize("change", [EPSILON, NEGATIVE])
 def test_a_file_that_stops_llama_cpp_while_it_answers(tmp_path: Path, change: Change) -> None:
     done = called("run", "-m", broken(tmp_path / "broken.gguf", *change), "Hi")

@@ -76,13 +76,19 @@ def _shape(recipe: Recipe) -> None:
     writer.add_layer_norm_rms_eps(1e-5)
 
 
-def _attention_block(recipe: Recipe, layer: int) -> None:
+def _attention_block(recipe: Recipe, layer: int, experts: int = 0) -> None:
     for part in ("attn_q", "attn_k", "attn_v", "attn_output"):
         recipe.matrix(f"blk.{layer}.{part}", WIDTH, WIDTH)
+    recipe.ones(f"blk.{layer}.attn_norm", f"blk.{layer}.ffn_norm")
+    if experts:
+        recipe.matrix(f"blk.{layer}.ffn_gate_inp", experts, WIDTH)
+        recipe.matrix(f"blk.{layer}.ffn_gate_exps", experts, FEED_FORWARD, WIDTH)
+        recipe.matrix(f"blk.{layer}.ffn_up_exps", experts, FEED_FORWARD, WIDTH)
+        recipe.matrix(f"blk.{layer}.ffn_down_exps", experts, WIDTH, FEED_FORWARD)
+        return
     recipe.matrix(f"blk.{layer}.ffn_gate", FEED_FORWARD, WIDTH)
     recipe.matrix(f"blk.{layer}.ffn_up", FEED_FORWARD, WIDTH)
     recipe.matrix(f"blk.{layer}.ffn_down", WIDTH, FEED_FORWARD)
-    recipe.ones(f"blk.{layer}.attn_norm", f"blk.{layer}.ffn_norm")
 
 
 def llama(
@@ -105,6 +111,23 @@ def llama(
         _attention_block(recipe, layer)
     if adjust is not None:
         adjust(recipe)
+    return recipe.write()
+
+
+def mixture(path: Path, *, experts: int = 4, used: int | list[int] = 2) -> Path:
+    recipe = Recipe(path, "llama")
+    tokens = recipe.vocabulary()
+    _shape(recipe)
+    recipe.writer.add_expert_count(experts)
+    if isinstance(used, int):
+        recipe.writer.add_expert_used_count(used)
+    else:
+        recipe.writer.add_array("llama.expert_used_count", used)
+    recipe.writer.add_expert_feed_forward_length(FEED_FORWARD)
+    recipe.matrix("token_embd", tokens, WIDTH)
+    recipe.ones("output_norm")
+    for layer in range(LAYERS):
+        _attention_block(recipe, layer, experts)
     return recipe.write()
 
 

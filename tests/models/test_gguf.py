@@ -89,6 +89,10 @@ def test_layers_of_several_shapes(name: str, tmp_path: Path) -> None:
     assert shape.quant == "F16"
 
 
+def test_each_layer_may_use_another_number_of_experts(tmp_path: Path) -> None:
+    assert read_shape(tiny.mixture(tmp_path / "a.gguf", used=[1, 3])).experts_used == 3
+
+
 def test_windows_of_every_sixth_layer(tmp_path: Path) -> None:
     shape = read_shape(make(tmp_path / "a.gguf", SHAPES["sliding window"]))
     assert [layer.window for layer in shape.layers] == [512, 512, 512, 512, 512, None, 512, 512]

@@ -88,6 +88,13 @@ def test_numbers_that_cannot_be(
     assert str(path) in refused.value.message
 
 
+@pytest.mark.parametrize(("used", "experts"), [(100, 4), (5, 4), (0, 4), (2, 0)])
+def test_more_experts_in_use_than_there_are(tmp_path: Path, used: int, experts: int) -> None:
+    path = tiny.mixture(tmp_path / "a.gguf", experts=experts, used=used)
+    with pytest.raises(ModelFileError, match=f"a.gguf has .* {used} of {experts} experts are in use"):
+        read_shape(path)
+
+
 @pytest.mark.parametrize("value", [float("inf"), float("nan"), "many", True])
 def test_values_of_the_wrong_kind_count_as_none(tmp_path: Path, value: object) -> None:
     kinds = {float: GGUFValueType.FLOAT64, str: GGUFValueType.STRING, bool: GGUFValueType.BOOL}
