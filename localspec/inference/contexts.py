@@ -49,13 +49,13 @@ class Contexts:
                 f"a context of {size} tokens is too small to talk", f"give -c {SMALLEST_CONTEXT} or more"
             )
         self.target = self._open(target, replace(target.options, context=size))
-        _log_memory(self.target, target.options)
+        _log_memory(self.target, target.options, target)
         self.can_rewind, self.can_branch = can_rewind(self.target), False
         self.draft: Context | None = None
         if draft is not None:
             options = draft_options(draft.options, size, on_processor=uses_processor(draft))
             self.draft = self._open(draft, options, max_fan_out + 1)
-            _log_memory(self.draft, options)
+            _log_memory(self.draft, options, draft)
             self.can_branch = not draft.recurrent
             self.can_rewind = can_rewind(self.draft) and self.can_rewind
         self.notes = tuple(
@@ -227,12 +227,13 @@ class CostedEngine(Engine):
                 yield event
 
 
-def _log_memory(context: Context, options: ModelOptions) -> None:
+def _log_memory(context: Context, options: ModelOptions, model: Model) -> None:
     if logger.isEnabledFor(logging.INFO):
         from localspec.hardware.memory.needs import compare, expected_of, needs_of
 
         with suppress(LocalSpecError):  # where nobody can tell there is nothing to log
-            logger.info("%s", compare(options.path.stem, needs_of(context), expected_of(context, options)))
+            expected = expected_of(context, options, model.cards)
+            logger.info("%s", compare(options.path.stem, needs_of(context), expected))
 
 
 def _threads_of_steps(draft: Model, most: int) -> int:

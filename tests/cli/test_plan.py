@@ -16,8 +16,7 @@ from localspec.cli.shared.console import say
 from localspec.errors import UserError
 from localspec.hardware import machine as machine_module
 from localspec.hardware.device_info import Machine
-from localspec.hardware.memory.budget import by_shares
-from localspec.hardware.memory.needs import CacheTypes, LayerSplit
+from localspec.hardware.memory.needs import CacheTypes, LayerSplit, by_shares
 from localspec.hardware.placement import place as place_module
 from localspec.hardware.placement.constraints import Placement, PlacementConstraints
 from localspec.hardware.placement.place import place

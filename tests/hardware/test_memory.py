@@ -103,3 +103,38 @@ def test_without_flash_attention_every_layer_has_values_as_wide_as_the_widest(de
     request = MemoryRequest(LayerSplit(), 2048)
     [flash], [plain] = estimate(mixed, request), estimate(mixed, replace(request, flash_attention=False))
     assert flash.cache < plain.cache == estimate(dense, request)[0].cache
+
+
+MIB = 2**20
+# What llama.cpp gave two of Vulkan's devices, the first layers to the one and the rest to the other; MiB.
+ON_TWO_CARDS = [
+    ("demo", (3, 3), 8192, 512, {"CPU": 40.9, "A": 57.8, "B": 63.1}),
+    ("demo", (3, 3), 32768, 512, {"CPU": 136.9, "A": 207.8, "B": 213.1}),
+    ("demo", (3, 3), 32768, 128, {"CPU": 39.5, "A": 107.9, "B": 114.4}),
+    ("demo", (3, 3), 131072, 512, {"CPU": 520.9, "A": 807.8, "B": 813.1}),
+    ("demo", (1, 5), 32768, 512, {"CPU": 136.9, "A": 158.1, "B": 262.8}),
+    ("demo", (2, 2), 32768, 512, {"CPU": 89.8, "A": 107.3, "B": 88.5}),
+    ("demo", (3,), 32768, 512, {"CPU": 114.7, "A": 135.1}),
+    ("dense", (3, 3), 16384, 512, {"CPU": 70.5, "A": 124.4, "B": 128.4}),
+    ("sliding window", (4, 4), 16384, 512, {"CPU": 134.6, "A": 109.6, "B": 177.6}),
+    ("sliding window", (7, 1), 16384, 512, {"CPU": 134.6, "A": 202.1, "B": 82.4}),
+    ("mixture of experts", (2, 2), 16384, 512, {"CPU": 70.5, "A": 84.7, "B": 88.7}),
+    ("tied output", (3, 3), 16384, 512, {"CPU": 74.5, "A": 87.9, "B": 93.9}),
+]
+
+
+@pytest.mark.parametrize(("name", "layers", "context", "micro_batch", "taken"), ON_TWO_CARDS)
+def test_a_model_split_over_cards_takes_what_llama_cpp_took(
+    name: str,
+    layers: tuple[int, ...],
+    context: int,
+    micro_batch: int,
+    taken: dict[str, float],
+    tmp_path: Path,
+    demo_target: Path,
+) -> None:
+    path = demo_target if name == "demo" else make(tmp_path / "a.gguf", replace(SHAPES[name], bare=True))
+    split = LayerSplit(("A", "B")[: len(layers)], layers)
+    needs = by_device(read_shape(path), MemoryRequest(split, context, micro_batch=micro_batch))
+    found = {device: need.total / MIB for device, need in needs.items()}
+    assert found == {device: pytest.approx(size, rel=0.05) for device, size in taken.items()}

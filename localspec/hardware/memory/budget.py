@@ -135,21 +135,6 @@ class LayerSizes:
         return LayerSplit(tuple(reversed(counts)), tuple(reversed(counts.values())))
 
 
-def by_shares(devices: tuple[str, ...], shares: Sequence[float], gpu_layers: int, layers: int) -> LayerSplit:
-    """Divide layers as llama.cpp does; `gpu_layers` counts the weights after the last layer as one more."""
-    taken = min(gpu_layers, layers + 1)
-    if taken == 0 or not devices:
-        return LayerSplit()
-    ends = list(accumulate(shares))
-    counts = [0] * len(devices)
-    for index in range(taken):
-        at = next(i for i, end in enumerate(ends) if end * taken > index * ends[-1])
-        counts[at] += 1
-    counts[at] -= 1  # the last is not a layer
-    used = [i for i, count in enumerate(counts) if count or i == at]
-    return LayerSplit(tuple(devices[i] for i in used), tuple(counts[i] for i in used))
-
-
 def check_fit(
     needs: Iterable[DeviceNeed],
     machine: Machine,

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from localspec.errors import EngineDied, EngineError
@@ -28,6 +30,7 @@ _CELLS_MULTIPLE = 256
 _FLOAT, _HALF = 4, 2
 _PER_TOKEN = 32  # positions, ids and the like
 DEFAULT_CONTEXT = 8192  # models trained on 128k tokens would ask for many GiB of cache
+_COPIES = 4  # of its inputs that a pipeline of cards holds: ggml's GGML_SCHED_MAX_COPIES
 _FLOATS = ("f32", "f16", "bf16")
 
 
@@ -73,6 +76,21 @@ class LayerSplit:
         return sum(self.layers)
 
 
+def by_shares(devices: tuple[str, ...], shares: Sequence[float], gpu_layers: int, layers: int) -> LayerSplit:
+    """Divide layers as llama.cpp does; `gpu_layers` counts the weights after the last layer as one more."""
+    taken = min(gpu_layers, layers + 1)
+    if taken == 0 or not devices:
+        return LayerSplit()
+    ends = list(accumulate(shares))
+    counts = [0] * len(devices)
+    for index in range(taken):
+        at = next(i for i, end in enumerate(ends) if end * taken > index * ends[-1])
+        counts[at] += 1
+    counts[at] -= 1  # the last is not a layer
+    used = [i for i, count in enumerate(counts) if count or i == at]
+    return LayerSplit(tuple(devices[i] for i in used), tuple(counts[i] for i in used))
+
+
 @dataclass(frozen=True, slots=True)
 class MemoryRequest:
     """One model on its devices with its context: what its need of memory follows from."""
@@ -92,9 +110,9 @@ def estimate(
 
     `whole_windows` keeps all tokens also for layers that look back only so far, which a rewind needs.
     """
+    cached = partial(_cache_bytes, shape, request, whole_windows)
     assignments = _assignments(shape, request)
     last = request.split.devices[-1] if request.split.devices else PROCESSOR
-    inputs, inside, output = _graph(shape, request)
     needs = []
     for device, layers in assignments.items():
         has_output, on_processor = device == last, device == PROCESSOR
@@ -103,8 +121,11 @@ def estimate(
             weights += shape.output_bytes
         if on_processor:
             weights += 0 if has_output and shape.tied else shape.input_bytes
-        cache = sum(_cache_bytes(layer, shape, request, whole_windows=whole_windows) for layer in layers)
-        compute = max(inputs * on_processor, inside * bool(layers), output * has_output)
+        cache = sum(map(cached, layers))
+        compute = _compute(shape, request, device, layers)
+        if device in request.split.devices[:1]:  # which reads prompts for the processor: a matrix, a cache
+            lent = (layer.weight_bytes // 3 + cached(layer) for layer in assignments[PROCESSOR])
+            compute += max(lent, default=0)
         if on_processor:  # which holds the logits of all others, too
             compute += logits_bytes(shape.vocabulary, request.sequences)
         needs.append(DeviceNeed(device, weights, cache, compute))
@@ -135,7 +156,7 @@ def _assignments(shape: ModelShape, request: MemoryRequest) -> dict[str, tuple[L
     return assignments
 
 
-def _cache_bytes(layer: LayerShape, shape: ModelShape, request: MemoryRequest, *, whole_windows: bool) -> int:
+def _cache_bytes(shape: ModelShape, request: MemoryRequest, whole_windows: bool, layer: LayerShape) -> int:
     held, values = cells(request), layer.value_values
     if values and request.flash_attention is False:  # values lie transposed then, as wide as the widest
         values = max(other.value_values for other in shape.layers)
@@ -147,6 +168,28 @@ def _cache_bytes(layer: LayerShape, shape: ModelShape, request: MemoryRequest, *
         + values * kv_types()[request.cache.values][1] // 32
     )
     return held * per_cell + request.sequences * layer.state_bytes
+
+
+def _compute(shape: ModelShape, request: MemoryRequest, device: str, layers: tuple[LayerShape, ...]) -> int:
+    """Return what intermediate results take of a device, beside what a card takes over for the processor.
+
+    Of a model wholly on several cards llama.cpp makes a pipeline: each holds its inputs several times, and
+    none of them gives way to the output.
+    """
+    cards = request.split.devices
+    # a card is given the masks that its own layers read
+    inputs, inside, output = _graph(replace(shape, layers=layers) if device in cards else shape, request)
+    is_pipeline = len(cards) > 1 and request.split.on_cards >= len(shape.layers)
+    held = (_COPIES if is_pipeline else 1) * inputs
+    if is_pipeline and device in cards[1:]:  # two results of the card before, not one
+        held += _COPIES * min(request.micro_batch, request.context) * _FLOAT * shape.width
+    if device == PROCESSOR and cards:
+        return held  # its layers read prompts on a card
+    inside = held - inputs + inside if layers else held
+    if device not in (cards[-1:] or (PROCESSOR,)):
+        return inside
+    # what the last layer's experts leave is too scattered to hold the logits
+    return max(inside, output + (held if is_pipeline or shape.experts_used else 0))
 
 
 def _graph(shape: ModelShape, request: MemoryRequest) -> tuple[int, int, int]:
@@ -170,8 +213,8 @@ def _graph(shape: ModelShape, request: MemoryRequest) -> tuple[int, int, int]:
     feed_forward = 3 * inner + 3 * shape.width + queries
     rows = min(tokens, max(ROWS, sequences))
     output = rows * _FLOAT * (shape.vocabulary + shape.width) + tokens * _FLOAT * shape.width
-    if shape.experts_used:  # what the last layer's experts leave is too scattered to hold the logits
-        output += tokens * mask + rows * _FLOAT * shape.experts_used * shape.width
+    if shape.experts_used:
+        output += rows * _FLOAT * shape.experts_used * shape.width
     inputs = tokens * (mask + _FLOAT * shape.width + _PER_TOKEN)
     return inputs, tokens * int(mask + _FLOAT * max(attention, feed_forward) + _PER_TOKEN), output
 
@@ -246,11 +289,14 @@ def needs_of(context: Context) -> tuple[DeviceNeed, ...]:
     )
 
 
-def expected_of(context: Context, options: ModelOptions) -> tuple[DeviceNeed, ...]:
-    """Return what the formula expects of a context opened so; raises UserError for a file without shape."""
+def expected_of(context: Context, options: ModelOptions, cards: Sequence[str]) -> tuple[DeviceNeed, ...]:
+    """Return what the formula expects of a context opened so, its model on `cards`.
+
+    Raises UserError for a file without shape.
+    """
     shape = read_shape(options.path)
     request = MemoryRequest(
-        _split(options, len(shape.layers)),
+        _split(options, cards, len(shape.layers)),
         context.context_size,
         CacheTypes(options.kv_type_k, options.kv_type_v),
         options.flash_attention,
@@ -260,14 +306,12 @@ def expected_of(context: Context, options: ModelOptions) -> tuple[DeviceNeed, ..
     return estimate(shape, request)
 
 
-def _split(options: ModelOptions, layers: int) -> LayerSplit:
-    """Return the split that options give; where they leave it to llama.cpp, the processor."""
-    if not options.devices or not options.gpu_layers:
-        return LayerSplit()
-    shares = options.tensor_split or (options.gpu_layers,)
-    counts = [int(share) for share in shares]
-    counts[-1] -= 1  # what follows the layers counts as one
-    return LayerSplit(options.devices, tuple(min(count, layers) for count in counts))
+def _split(options: ModelOptions, cards: Sequence[str], layers: int) -> LayerSplit:
+    """Return the split that options give; what they leave to llama.cpp, in equal parts."""
+    names = tuple(name for name in options.devices or cards if name in cards)
+    shares = (*options.tensor_split, *(0.0 for _ in names))[: len(names)]
+    taken = layers + 1 if options.gpu_layers is None else options.gpu_layers
+    return by_shares(names, shares if any(shares) else [1.0] * len(names), taken, layers)
 
 
 def compare(model: str, actual: Iterable[DeviceNeed], expected: Iterable[DeviceNeed]) -> str:

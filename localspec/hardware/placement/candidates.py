@@ -23,12 +23,13 @@ from localspec.decoding.speed_model import (
 from localspec.errors import UserError
 from localspec.hardware.bandwidth import PROCESSOR, Rates
 from localspec.hardware.device_info import Machine
-from localspec.hardware.memory.budget import LayerSizes, MemoryBudget, Shortage, by_shares
+from localspec.hardware.memory.budget import LayerSizes, MemoryBudget, Shortage
 from localspec.hardware.memory.needs import (
     DEFAULT_CONTEXT,
     DeviceNeed,
     LayerSplit,
     MemoryRequest,
+    by_shares,
     context_size,
     draft_flash_attention,
     estimate,
