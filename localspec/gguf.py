@@ -429,10 +429,14 @@ def _paths(header: Header) -> list[Path]:
     return paths
 
 
-def check_model_file(path: Path) -> Header:
-    """Read the header of a model that can chat, with the totals of its parts; else raise `ModelFileError`."""
+def check_model_file(path: Path, *, head: bool = False) -> Header:
+    """Read the header of a model that can chat, with the totals of its parts; else raise `ModelFileError`.
+
+    A `head` need not be able to.
+    """
     header = read_header(path)
-    _check_kind(header)
+    if not head:
+        _check_kind(header)
     return total(read_parts(header))
 
 

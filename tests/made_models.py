@@ -6,8 +6,7 @@ regression finds from a few calls is accepted often.
 
 from __future__ import annotations
 
-import ctypes
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from functools import cache
 from pathlib import Path
@@ -18,8 +17,9 @@ from numpy.typing import NDArray
 
 from localspec.demo import bundled_pair
 from localspec.demo.training.gguf_writing import add_tensor, copy_tokenizer, finish
-from localspec.llama.backends import function
 from localspec.llama.context import Context
+from localspec.llama.heads import HiddenStates
+from localspec.llama.library import native
 from localspec.llama.model import Model
 from localspec.types import ModelOptions
 
@@ -30,9 +30,6 @@ STATE, KEY_HEADS, VALUE_HEADS, KERNEL = 32, 1, 2, 4  # of a gated delta net
 INNER = VALUE_HEADS * STATE
 MIX = 0.09  # of what a layer adds
 TEXTS, LENGTH = 10, 250  # that a head is fitted to
-SET_NEXTN = "_Z26llama_set_embeddings_nextnP13llama_contextbb"
-GET_NEXTN = "_Z26llama_get_embeddings_nextnP13llama_context"
-P = ctypes.c_void_p
 
 
 class Weights:
@@ -140,6 +137,104 @@ def _delta_net(weights: Weights, layer: int) -> None:
     weights.matrix(f"{block}.ssm_out", INNER, WIDTH, 2 * MIX)
 
 
+EAGLE_LAYERS = (1, 3, 5)
+WRITERS, WRITTEN = 24, 120  # texts that the target writes at once, and their lengths
+
+
+def eagle3(
+    path: Path, target: Path, *, own: bool = False, drafted: int = 0, layers: Sequence[int] = EAGLE_LAYERS
+) -> Path:
+    """Write an EAGLE-3 head for the bundled target or a copy of it; it borrows what is not its `own`.
+
+    With `drafted` it knows only so many of the tokens.
+    """
+    table, norm = map(_of_bundled, ("token_embd.weight", "output_norm.weight"))
+    width, kind = table.shape[1], "f32"
+    weights = Weights(path, "eagle3", kind)
+    _describe_eagle3(weights.writer, width, layers)
+    known, wanted = [], []
+    texts = _written(target)
+    for tokens, read, left in _seen(target, layers, texts):
+        known.append(np.concatenate([read[:-1], rms(table[tokens[1:]])], 1))
+        wanted.append((left / norm)[1:])
+    matrix = ridge(np.concatenate(known), np.concatenate(wanted))
+    one, none = np.eye(width), np.zeros((width, width))
+    weights.add("fc.weight", matrix[:, : 3 * width])
+    weights.add("output_norm.weight", norm)
+    block = "blk.0"
+    for name in ("attn_norm", "attn_norm_2", "ffn_norm"):
+        weights.add(f"{block}.{name}.weight", np.ones(width))
+    for name in ("attn_q", "attn_k"):  # a token looks at itself
+        weights.add(f"{block}.{name}.weight", np.concatenate([2 * one, none], 1))
+    weights.add(f"{block}.attn_v.weight", np.concatenate([one, none], 1))
+    weights.add(f"{block}.attn_output.weight", matrix[:, 3 * width :])
+    for name in ("gate", "up", "down"):
+        weights.matrix(f"{block}.ffn_{name}", width, width, 0.05)
+    if drafted:
+        often = np.argsort(-np.bincount(texts.ravel(), minlength=len(table)), kind="stable")
+        chosen = np.sort(often[:drafted])
+        weights.writer.add_tensor("d2t", chosen, raw_dtype=gguf.GGMLQuantizationType.I64)
+        weights.add("output.weight", table[chosen])
+    if own:
+        weights.add("token_embd.weight", table)
+        weights.add("output.weight", table)
+    finish(weights.writer)
+    return path
+
+
+def _describe_eagle3(writer: gguf.GGUFWriter, width: int, layers: Sequence[int]) -> None:
+    writer.add_name("Made EAGLE-3 head")
+    writer.add_block_count(1)
+    writer.add_context_length(1024)
+    writer.add_embedding_length(width)
+    writer.add_feed_forward_length(width)
+    writer.add_head_count(3)
+    writer.add_head_count_kv(3)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_rope_dimension_count(width // 3)
+    writer.add_rope_freq_base(10000.0)
+    writer.add_array("eagle3.target_layers", list(layers))
+    writer.add_uint32("eagle3.target_hidden_size", width)
+
+
+def _written(target: Path) -> NDArray[np.int64]:
+    """Return texts that the target has written, at a temperature of 0.7."""
+    random = np.random.default_rng(0)
+    options = ModelOptions(path=target, context=WRITERS * WRITTEN, gpu_layers=0)
+    with closing(Model.open(options)) as model:
+        writers = [*range(WRITERS)]
+        context = Context(model, options, sequences=WRITERS, threads=1)
+        texts = random.integers(10, model.vocabulary.size, (WRITERS, WRITTEN))
+        for at in range(WRITTEN - 1):
+            rows = context.step(texts[:, at].tolist(), writers) / 0.7
+            if at >= 3:  # what comes before is by chance
+                texts[:, at + 1] = (rows + random.gumbel(size=rows.shape)).argmax(1)
+    return texts
+
+
+def _seen(
+    target: Path, layers: Sequence[int], texts: NDArray[np.int64]
+) -> Iterator[tuple[NDArray[np.int64], Floats, Floats]]:
+    """Yield texts with what some layers of the target read, and what its last norm leaves."""
+    options = ModelOptions(path=target, context=WRITTEN, gpu_layers=0)
+    with closing(Model.open(options)) as model:
+        context = Context(model, options, threads=1)
+        states = HiddenStates(context, layers)
+        states.switch(on=True)
+        native().llama_set_embeddings(context.pointer, True)
+        for tokens in texts:
+            context.truncate(0)
+            context.evaluate(tokens.tolist(), WRITTEN)
+            left = native().llama_get_embeddings(context.pointer)
+            normed = np.ctypeslib.as_array(left, (WRITTEN, states.width // len(layers)))
+            yield tokens, states.last(WRITTEN).astype(np.float64), normed.astype(np.float64)
+
+
+def _of_bundled(name: str) -> Floats:
+    found = next(each for each in _bundled().tensors if each.name == name)
+    return np.asarray(gguf.quants.dequantize(found.data, found.tensor_type), np.float64)
+
+
 def _fitted(target: Path, embedding: Floats) -> Floats:
     """Return what makes of a token and the hidden state before it the hidden state after it."""
     seen, wanted = [], []
@@ -154,14 +249,13 @@ def _hidden_states(target: Path, vocabulary: int) -> Iterator[tuple[NDArray[np.i
     options = ModelOptions(path=target, context=LENGTH, gpu_layers=0)
     with closing(Model.open(options)) as model:
         context = Context(model, options, threads=1)
-        function(SET_NEXTN, None, P, ctypes.c_bool, ctypes.c_bool)(context.pointer, True, False)
+        states = HiddenStates(context, (model.layers,))
+        states.switch(on=True)
         for seed in range(TEXTS):
             tokens = np.random.default_rng(seed).integers(10, vocabulary, LENGTH)
             context.truncate(0)
             context.evaluate(tokens.tolist())
-            address = function(GET_NEXTN, P, P)(context.pointer)
-            held = (ctypes.c_float * (LENGTH * WIDTH)).from_address(address)
-            yield tokens, np.ctypeslib.as_array(held).reshape(LENGTH, WIDTH).astype(np.float64)
+            yield tokens, states.last(LENGTH).astype(np.float64)
 
 
 @cache

@@ -9,6 +9,7 @@ from itertools import count
 import numpy as np
 
 from localspec.decoding.drafters.drafter import Drafter, DraftState
+from localspec.decoding.drafters.head_drafter import Head, HeadDrafter
 from localspec.decoding.drafters.model_drafter import ModelDrafter
 from localspec.decoding.drafters.prompt_lookup import (
     PromptLookup,
@@ -65,7 +66,8 @@ class Drafters:
         if settings.mode == "ssd":
             worker = self._worker(self.state, policy, proposer, settings)
             return SSDDrafter(worker, settings.draft_length, lookup)
-        return ModelDrafter(self.state, policy, proposer, settings.draft_length, lookup)
+        kind = HeadDrafter if isinstance(self.state.model, Head) else ModelDrafter
+        return kind(self.state, policy, proposer, settings.draft_length, lookup)
 
 
 class Engine:

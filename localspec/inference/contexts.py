@@ -22,7 +22,9 @@ from localspec.hardware.memory.needs import context_size, draft_options, uses_pr
 from localspec.llama.backends import devices, version
 from localspec.llama.context import Context, can_rewind
 from localspec.llama.cores import physical_cores
+from localspec.llama.heads import HeadContext
 from localspec.llama.model import Model
+from localspec.models.heads import head_kind
 from localspec.storage.call_costs import costs_file, keep_costs, recall_costs
 from localspec.storage.config import SMALLEST_CONTEXT
 from localspec.storage.pair_identity import MachineFacts, identify
@@ -53,11 +55,15 @@ class Contexts:
         self.can_rewind, self.can_branch = can_rewind(self.target), False
         self.draft: Context | None = None
         if draft is not None:
+            is_head = draft.pointer == target.pointer or head_kind(draft.header) is not None
             options = draft_options(draft.options, size, on_processor=uses_processor(draft))
-            self.draft = self._open(draft, options, max_fan_out + 1)
-            _log_memory(self.draft, options, draft)
-            self.can_branch = not draft.recurrent
-            self.can_rewind = can_rewind(self.draft) and self.can_rewind
+            if is_head:
+                self.draft = HeadContext(draft, options, self.target)
+            else:
+                self.draft = self._open(draft, options, max_fan_out + 1)
+                _log_memory(self.draft, options, draft)
+                self.can_branch = not draft.recurrent
+                self.can_rewind = can_rewind(self.draft) and self.can_rewind
         self.notes = tuple(
             f"{model.name} ({model.header.architecture}) keeps a running state instead of every token, "
             "so tokens that were guessed wrong cannot be taken back: it writes without speculation"

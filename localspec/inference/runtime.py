@@ -33,6 +33,7 @@ from localspec.llama.model import Model
 from localspec.llama.rendering import renderer
 from localspec.llama.template import trailing_spaces
 from localspec.llama.vocabulary import Detokenizer
+from localspec.models.heads import head_for, head_part
 from localspec.models.pairing import compare_vocabularies
 from localspec.storage.profiles import REQUEST_RANGES, SAMPLING_RANGES, SPECULATION_RANGES
 from localspec.storage.toml_file import Range, TomlTable
@@ -92,13 +93,17 @@ class Runtime(AbstractContextManager["Runtime"]):
         renderer.start()  # while the models load
         with ExitStack() as opened:
 
-            def load(options: ModelOptions, number: int) -> Model:
-                share = _share(on_progress, number, 1 if draft is None else 2)
-                return opened.enter_context(closing(Model.open(options, share)))
+            def load(options: ModelOptions, number: int, *, head: bool) -> Model:
+                share = _share(on_progress, number, 1 if draft is None or is_own else 2)
+                return opened.enter_context(closing(Model.open(options, share, head=head)))
 
-            target_model, draft_model = load(target, 0), None
-            if draft is not None:
-                draft_model = load(draft, 1)
+            head = None if draft is None else head_for(target, draft)
+            is_own = draft is not None and head is not None and draft.path == target.path
+            target_model, draft_model = load(target, 0, head=is_own), None
+            if draft is not None and is_own:
+                draft_model = target_model.sharing(draft, head_part(target_model.header))
+            elif draft is not None:
+                draft_model = load(draft, 1, head=head is not None)
                 compare_vocabularies(target_model.vocabulary, draft_model.vocabulary)
             opened_contexts = contexts(target_model, draft_model, max_fan_out, draft_threads)
             runtime = cls(target_model, draft_model, opened_contexts)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import ctypes
 import weakref
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from time import perf_counter
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import psutil
@@ -23,12 +24,31 @@ from localspec.types import KvType, ModelOptions
 
 Rows = NDArray[np.float32]
 
-_OK, _NO_CELL, _ABORTED = 0, 1, 2
+_OK, _NO_CELL, ABORTED = 0, 1, 2
 _SET, _CLEAR = b"\1", b"\0"
 STOPPABLE_S = 0.1
 _FIRST_PIECE, _SMALLEST_PIECE = 64, 32  # tokens of a prompt that a card reads in one call
 _LONG_S, _MUCH_LONGER = 2.0, 8  # of a call: in seconds, and times the fastest of other sizes
 _RECURRENT = "it keeps a running state, not tokens"
+
+
+class Reader(Protocol):
+    """Who hears what sequence 0 of a context reads and forgets."""
+
+    def read(self, start: int, tokens: Sequence[int]) -> None:
+        """Take the tokens of a native call from position `start` on, right after it."""
+
+    def cut(self, length: int) -> None:
+        """Forget what depends on tokens from position `length` on."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeadLink:
+    """What the context of a head is opened with besides: its target's, and the width of hidden states."""
+
+    target: Context
+    width: int
+    is_mtp: bool
 
 
 class Context:
@@ -48,16 +68,21 @@ class Context:
         sequences: int = 1,
         threads: int | None = None,
         rows: int = 128,
+        link: HeadLink | None = None,
     ) -> None:
         api = native()
         _check_options(options, sequences)
         context = options.context or model.training_context
         cells = context + (sequences - 1) * _CELLS_PER_BRANCH
         needed = kv_bytes(model.header, cells, options.kv_type_k, options.kv_type_v)
+        if link is not None:
+            needed //= max(1, model.header.integer("{arch}.block_count"))  # a head is one layer
         _check_memory(model, context, needed)
         self.model = model
         self._flag, self._abort = abort_flag(api)
         parameters = context_parameters(options, cells, sequences, rows, threads)
+        if link is not None:
+            parameters.ctx_other, parameters.ctx_type = link.target.pointer, int(link.is_mtp)
         parameters.abort_callback = self._abort
         parameters.abort_callback_data = ctypes.addressof(self._flag)
         with library.problems_of_this_thread() as problems:
@@ -81,7 +106,8 @@ class Context:
         self._piece: int = min(_FIRST_PIECE, self._micro_batch) if self._card_alone else self._micro_batch
         self._sizes: dict[int, float] = {}  # of calls so far, with the seconds of the last but for the first
         self._new_since: float | None = None  # a call of a size that is not among them is under way
-        self._batch = Batch(parameters.n_batch, sequences, context)
+        self.reader: Reader | None = None
+        self._batch = Batch(parameters.n_batch, sequences, context, link.width if link else 0)
         self._lengths = [0] * sequences
         self._no_rows: Rows = np.empty((0, self.vocabulary_size), np.float32)
         self._address: int | None = None  # of the last call's logits
@@ -104,19 +130,20 @@ class Context:
         is read.
         """
         total = len(tokens)
-        if not total:
-            raise ValueError("there are no tokens to evaluate")
-        if not 0 <= logits <= min(total, self.max_rows):
-            raise ValueError(f"{logits} rows of logits from {total} tokens; the most is {self.max_rows}")
-        self._check_room(self._lengths[0] + total, 0)
+        self._check_call(total, logits)
         done = 0
         while done < total:
             count = self._chunk(total - done, logits)
             rows = logits if done + count == total else 0
-            self._batch.fill_run(tokens[done : done + count], self._lengths[0], rows)
+            part, start = tokens[done : done + count], self._lengths[0]
+            self._batch.fill_run(part, start, rows)
             self._run((0,), rows, count)
             self._lengths[0] += count
             done += count
+            if self.reader is not None:
+                started = perf_counter()
+                self.reader.read(start, part)
+                self.busy_s += perf_counter() - started
         return self._rows(logits)
 
     def step(self, tokens: Sequence[int], sequences: Sequence[int]) -> Rows:
@@ -157,6 +184,8 @@ class Context:
         if not self._remove(self._memory, sequence, length or -1, -1):
             raise EngineError(f"{self.model.name} cannot go back to token {length} of {held}: {_RECURRENT}")
         self._lengths[sequence] = length
+        if self.reader is not None and not sequence:
+            self.reader.cut(length)
 
     def share(self, source: int, target: int, end: int) -> None:
         """Let `target` share what `source` holds from `target`'s own end up to position `end` (exclusive)."""
@@ -203,6 +232,13 @@ class Context:
         self._pointer = None
         self._seen, self._view = 0, self._no_rows
         self._free()
+
+    def _check_call(self, total: int, logits: int) -> None:
+        if not total:
+            raise ValueError("there are no tokens to evaluate")
+        if not 0 <= logits <= min(total, self.max_rows):
+            raise ValueError(f"{logits} rows of logits from {total} tokens; the most is {self.max_rows}")
+        self._check_room(self._lengths[0] + total, 0)
 
     def _check_open(self) -> None:
         if self._pointer is None:
@@ -266,7 +302,7 @@ class Context:
         if code != -1:  # -1 refuses the whole batch; other codes leave cells that were never computed
             for sequence in touched:
                 self._restore(sequence)
-        if code == _ABORTED:
+        if code == ABORTED:
             self._notice_cancel()
         raise EngineError(f"llama.cpp failed to decode (code {code}); its log says why")
 
@@ -299,10 +335,11 @@ def _free(pointer: int, _model: Model, _flag: Native) -> None:
 
 
 class Batch:
-    """A `llama_batch` of up to `capacity` tokens, each in exactly one sequence."""
+    """A `llama_batch` of up to `capacity` tokens, each in one sequence, with `hidden` numbers beside it."""
 
-    def __init__(self, capacity: int, sequences: int, positions: int) -> None:
+    def __init__(self, capacity: int, sequences: int, positions: int, hidden: int = 0) -> None:
         api = native()
+        self.hidden = np.zeros((capacity, hidden), np.float32)
         self._tokens = np.zeros(capacity, np.int32)
         self._positions = np.zeros(capacity, np.int32)
         self._counts = np.ones(capacity, np.int32)
@@ -316,7 +353,7 @@ class Batch:
         self.native: Native = api.llama_batch(
             n_tokens=0,
             token=_pointer(self._tokens, ctypes.c_int32),
-            embd=None,
+            embd=_pointer(self.hidden, ctypes.c_float) if hidden else None,
             pos=_pointer(self._positions, ctypes.c_int32),
             n_seq_id=_pointer(self._counts, ctypes.c_int32),
             seq_id=_pointer(self._pointers, ctypes.POINTER(ctypes.c_int32)),

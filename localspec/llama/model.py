@@ -6,6 +6,7 @@ import ctypes
 import os
 import weakref
 from collections.abc import Callable, Sequence
+from copy import copy
 from functools import cached_property
 from typing import Any
 
@@ -59,23 +60,35 @@ class Model:
 
     @classmethod
     def open(
-        cls, options: ModelOptions, on_progress: Progress | None = None, *, allocate: bool = True
+        cls,
+        options: ModelOptions,
+        on_progress: Progress | None = None,
+        *,
+        allocate: bool = True,
+        head: bool = False,
     ) -> Model:
         """Load a model; `on_progress(fraction)` returns False to stop with `Cancelled`.
 
-        Without `allocate` nothing takes memory and nothing can be computed: only sizes are real.
+        Without `allocate` nothing takes memory and nothing can be computed: only sizes are real. With `head`
+        it may be one of EAGLE-3, and its own MTP head is loaded, which must be there.
 
         Raises `ModelFileError` for a file that cannot chat, `UserError` for options that cannot be met.
         """
-        header = check_model_file(options.path)
+        header = check_model_file(options.path, head=head)
         native()
         cards = _cards(options)
         _check_devices(options, len(cards))
         if allocate:
             _check_room(options, header, cards)
-        pointer = _load(options, on_progress, allocate=allocate)
+        pointer = _load(options, on_progress, allocate=allocate, mtp=head)
         used = [cards[options.main_gpu]] if cards and options.split_mode == "none" else cards
         return cls(pointer, options, header, used, allocated=allocate)
+
+    def sharing(self, options: ModelOptions, header: Header) -> Model:
+        """Return the same weights under other options and a header of a part: closing one closes both."""
+        other = copy(self)
+        other.options, other.header = options, header
+        return other
 
     @cached_property
     def template(self) -> ChatTemplate:
@@ -129,9 +142,10 @@ class Model:
         self._free()
 
 
-def _load(options: ModelOptions, on_progress: Progress | None, *, allocate: bool) -> int:
+def _load(options: ModelOptions, on_progress: Progress | None, *, allocate: bool, mtp: bool) -> int:
     api = native()
     parameters, keep = _parameters(options)
+    parameters.load_mtp = mtp
     if not allocate:
         parameters.no_alloc, parameters.load_mode = True, _LOAD_PLAIN
     failures: list[BaseException] = []  # an exception cannot cross C, so it waits here

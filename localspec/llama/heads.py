@@ -1,0 +1,242 @@
+"""Heads (an MTP block, EAGLE-3): they draft from hidden states of their target, in a cache of their own.
+
+Sources: llama.cpp's common/speculative.cpp (`draft_mtp`, `draft_eagle3`) and src/llama-ext.h.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from time import perf_counter
+
+import numpy as np
+
+from localspec.errors import EngineError
+from localspec.llama.backends import function
+from localspec.llama.context import ABORTED, Batch, Context, HeadLink, Rows
+from localspec.llama.library import Native, native
+from localspec.llama.model import Model
+from localspec.types import ModelOptions
+
+EAGLE3 = "eagle3"
+WIDEST = 128  # tokens of a call: an encoder sets a row of logits aside for each
+KEPT = 64  # of the target's tokens, before the head reads them although nobody wants a draft
+
+_P, _U32, _FLAG = ctypes.c_void_p, ctypes.c_uint32, ctypes.c_bool
+
+
+def _extension(name: str, posix: str, windows: str, result: Native, *arguments: Native) -> Native:
+    """Return a function of llama-ext.h, whose names in the library are those of C++."""
+    mangled = f"?{name}@@{windows}" if sys.platform == "win32" else f"_Z{len(name)}{name}{posix}"
+    return function(mangled, result, *arguments)
+
+
+class HiddenStates:
+    """What a context computes beside logits: the inputs of some layers, or what leaves the last one."""
+
+    def __init__(self, context: Context, layers: Sequence[int]) -> None:
+        """Take the numbers of layers; as many as there are layers stands for what leaves the last one."""
+        model, api = context.model, native()
+        self._context = context
+        self._layers = [layer for layer in layers if layer < model.layers]
+        self._leaving = len(self._layers) < len(layers)
+        width = api.llama_model_n_embd_out if self._leaving else api.llama_model_n_embd
+        self._width: int = width(model.pointer)
+        self.width = len(layers) * self._width
+        names = "llama_set_embeddings_nextn", "llama_get_embeddings_nextn"
+        self._set = _extension(
+            names[0], "P13llama_contextbb", "YAXPEAUllama_context@@_N1@Z", None, _P, _FLAG, _FLAG
+        )
+        self._get = _extension(names[1], "P13llama_context", "YAPEAMPEAUllama_context@@@Z", _P, _P)
+        names = "llama_set_embeddings_layer_inp", "llama_get_embeddings_layer_inp"
+        self._set_input = _extension(
+            names[0], "P13llama_contextjb", "YAXPEAUllama_context@@I_N@Z", None, _P, _U32, _FLAG
+        )
+        self._get_input = _extension(
+            names[1], "P13llama_contextj", "YAPEAMPEAUllama_context@@I@Z", _P, _P, _U32
+        )
+
+    def switch(self, *, on: bool) -> None:
+        """Compute them from the next call on, or no longer."""
+        pointer = self._context.pointer
+        if self._leaving:
+            # masked would give the first rows for those with logits, where a graph keeps all rows
+            self._set(pointer, on, False)
+        for layer in self._layers:
+            self._set_input(pointer, layer, on)
+
+    def last(self, count: int) -> Rows:
+        """Return those of the last call, which had so many tokens; valid until the next call."""
+        pointer = self._context.pointer
+        found = [self._get_input(pointer, layer) for layer in self._layers]
+        found += [self._get(pointer)] * self._leaving
+        if not all(found):
+            raise EngineError("llama.cpp gave no hidden states")
+        kind = ctypes.c_float * (count * self._width)
+        parts = [np.ctypeslib.as_array(kind.from_address(each)).reshape(count, -1) for each in found]
+        return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
+
+
+class HeadContext(Context):
+    """The cache of a head: a `LanguageModel` whose sequence 0 follows its target's, and that has no branches.
+
+    A token's cell is made of the token and the target's hidden state before it. While the head drafts, its
+    own state stands in for the target's; such cells are dropped as soon as the target has read on.
+    """
+
+    def __init__(
+        self, model: Model, options: ModelOptions, target: Context, *, threads: int | None = None
+    ) -> None:
+        """Open the cache; raises as `Context` does, and whether head and target fit must be known."""
+        listed = model.header.numbers.get(f"{EAGLE3}.target_layers")
+        self._encodes = listed is not None  # EAGLE-3 makes its input of several states
+        layers = [int(layer) for layer in listed or (target.model.layers,)]
+        self._states = HiddenStates(target, layers)
+        narrow = replace(
+            options, batch=min(options.batch, WIDEST), micro_batch=min(options.micro_batch, WIDEST)
+        )
+        width = native().llama_model_n_embd_out(model.pointer)
+        super().__init__(model, narrow, threads=threads, link=HeadLink(target, width, not self._encodes))
+        target.model.close_before(self.close)
+        self._own = HiddenStates(self, (model.layers,))
+        self._own.switch(on=True)
+        self._encoder = Batch(self._micro_batch, 1, self.context_size, self._states.width)
+        self._encode = native().llama_encode
+        self._follows, self._kept = False, KEPT
+        self._true = 0  # leading tokens whose cells are made of the target's own states
+        self._tokens: list[int] = []  # of the target, from position `_start` on, with the states after them
+        self._start = 0
+        self._after: Rows = np.empty((0, self._batch.hidden.shape[1]), np.float32)
+        self._state: Rows | None = None  # the head's own after its last token, until its next call
+        target.reader = self
+
+    def follow(self, *, on: bool, kept: int = KEPT) -> None:
+        """Take the target's hidden states from its next call on, or no longer.
+
+        So many of them are kept before the head reads them without being asked.
+        """
+        if on != self._follows:
+            self._states.switch(on=on)
+        self._follows, self._kept = on, kept
+
+    def read(self, start: int, tokens: Sequence[int]) -> None:
+        """Take what the target's last call has read from a position on."""
+        self.cut(start)
+        if not self._follows:
+            self.cut(0)
+            return
+        states = self._states.last(len(tokens))
+        states = self._through_encoder(states) if self._encodes else states
+        if self._tokens and self._start + len(self._tokens) == start:
+            self._tokens += tokens
+            self._after = np.concatenate([self._after, states])
+        else:
+            self._start, self._tokens, self._after = start, [*tokens], states.copy()
+        if self._lengths[0] < self._start:  # what lies between is lost to the head: it starts anew
+            self.truncate(0)
+            self._lengths[0] = self._true = self._start
+        if len(self._tokens) >= self._kept:
+            self._catch_up()
+
+    def cut(self, length: int) -> None:
+        """Forget what depends on the target's tokens from position `length` on, and all of its own."""
+        if self._follows:
+            self.truncate(min(self._lengths[0], self._true, length + 1))
+            self._state = None
+        kept = max(0, length - self._start)
+        del self._tokens[kept:]
+        self._after = self._after[:kept]
+
+    def evaluate(self, tokens: Sequence[int], logits: int = 1) -> Rows:
+        """Append tokens to the main sequence and return the logits after the last `logits` of them."""
+        total, rows = len(tokens), self._no_rows
+        self._check_call(total, logits)
+        done = 0
+        while done < total:
+            count = self._chunk(total - done, logits)
+            rows = self._extend(tokens[done : done + count], logits if done + count == total else 0)
+            done += count
+        return rows
+
+    def step(self, tokens: Sequence[int], sequences: Sequence[int]) -> Rows:
+        """Append tokens to sequence 0, the only one, and return a row of logits for each."""
+        if any(sequences):
+            raise ValueError("a head has no branches")
+        return self.evaluate(tokens, len(tokens))
+
+    def truncate(self, length: int, sequence: int = 0) -> None:
+        """Forget everything from position `length` on."""
+        self._check_open()
+        if not 0 <= length <= self.length(sequence):
+            raise ValueError(f"the head holds {self._lengths[0]} tokens and cannot be cut to {length}")
+        if length < self._lengths[0]:
+            self._remove(self._memory, 0, length or -1, -1)  # it has attention alone: that always works
+            self._lengths[0], self._state = length, None
+            self._true = min(self._true, length)
+
+    def _catch_up(self) -> None:
+        """Read all tokens whose states are known; the last state waits for the token after it."""
+        unread = self._tokens[self._lengths[0] - self._start :]
+        if unread:
+            self.evaluate(unread, 0)
+        self._start += len(self._tokens) - 1
+        self._tokens, self._after = self._tokens[-1:], self._after[-1:].copy()
+
+    def _extend(self, tokens: Sequence[int], logits: int) -> Rows:
+        """Read tokens in one call."""
+        start, count = self._lengths[0], len(tokens)
+        self._put_states(start, self._batch.hidden[:count])
+        lost = int(self._encodes and not start)  # EAGLE-3: nothing precedes the first token
+        read = tokens[lost:]
+        if lost:
+            self._batch.hidden[: count - 1] = self._batch.hidden[1:count]
+        if read:
+            # of EAGLE-3 all rows are wanted or none: its graph gives the first rows for any others
+            wanted = len(read) if logits and self._encodes else logits
+            self._batch.fill_run(read, start + lost, wanted)
+            self._run((0,), wanted, len(read))
+        self._lengths[0] += count
+        if not logits:
+            self._state = None
+            return self._no_rows
+        if len(read) < logits:
+            raise EngineError(f"{self.model.name} cannot tell what follows the first token alone")
+        self._state = self._own.last(len(read))[-1]
+        return self._rows(wanted)[wanted - logits :]
+
+    def _put_states(self, start: int, hidden: Rows) -> None:
+        """Fill in the states before tokens from a position on, the target's where they are known."""
+        count = len(hidden)
+        first = self._start + 1 - start  # the token that the first known state precedes
+        known = self._after[max(0, -first) : max(0, count - first)]
+        place = max(0, first)
+        hidden[:] = 0.0
+        hidden[place : place + len(known)] = known
+        if self._state is not None and not (len(known) and place == 0):
+            hidden[0] = self._state
+        elif self._true == start and (len(known) or (self._tokens and start == self._start)):
+            self._true = start + min(count, place + len(known))
+
+    def _through_encoder(self, states: Rows) -> Rows:
+        """Return what EAGLE-3 makes of the target's states, a row for each."""
+        most = self._micro_batch  # with more tokens in a call of the encoder llama.cpp ends the process
+        return np.concatenate(
+            [self._encode_some(states[at : at + most]) for at in range(0, len(states), most)]
+        )
+
+    def _encode_some(self, states: Rows) -> Rows:
+        count = len(states)
+        self._encoder.hidden[:count] = states
+        self._encoder.fill_run([0] * count, self._lengths[0], count)  # as if they followed
+        self._encoder.native.token = None
+        started = perf_counter()
+        code = self._encode(self.pointer, self._encoder.native)
+        if code == ABORTED:
+            self._notice_cancel()
+        if code:
+            raise EngineError(f"llama.cpp failed to encode (code {code}); its log says why")
+        made = self._own.last(count).copy()
+        self.busy_s += perf_counter() - started
+        return made

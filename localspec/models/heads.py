@@ -1,0 +1,135 @@
+"""Draft heads: which files hold one, and whether it fits a target; known from headers alone.
+
+What does not fit must be found here: llama.cpp would end the process, or draft nonsense.
+Sources: llama.cpp's src/models/eagle3.cpp, qwen35.cpp, common/speculative.cpp.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal
+
+from localspec.errors import PairingError
+from localspec.gguf import Header, check_model_file, facts
+from localspec.types import ModelOptions
+
+HeadKind = Literal["mtp", "eagle3"]
+
+HEAD_NAMES: dict[HeadKind, str] = {"mtp": "MTP head", "eagle3": "EAGLE-3 head"}
+_OTHER = "name another -md file, or leave it out: repetitions in the text serve as drafts too"
+_LAYERS = 3  # whose inputs EAGLE-3 reads
+
+
+def head_for(target: ModelOptions, draft: ModelOptions) -> HeadKind | None:
+    """Return what kind of head is to draft for a target, None for a model.
+
+    The target's own file as that of the draft stands for the head in it. Raises `PairingError` if it cannot.
+    """
+    one = check_model_file(target.path)
+    if draft.path == target.path:
+        return "mtp" if own_head(one)[0] else None
+    other = check_model_file(draft.path, head=True)
+    if (kind := head_kind(other)) is None:
+        if problem := unsupported(other):
+            raise PairingError(problem, _OTHER)
+        return None
+    check_head(one, other)
+    if kind == "eagle3" and borrows(other) and _place(target) != _place(draft):
+        raise PairingError(
+            f"{draft.path.name} borrows tensors of its target, and is to sit on another device",
+            "give -devd and -ngld as -dev and -ngl, or leave them out",
+        )
+    return kind
+
+
+def _place(options: ModelOptions) -> tuple[str, ...] | None:
+    """Return the last of the devices that options name, nothing for the processor, None for all there are."""
+    if options.gpu_layers == 0:
+        return ()
+    return options.devices if options.devices is None else options.devices[-1:]
+
+
+def head_part(header: Header) -> Header:
+    """Return a file's header with nothing but the tensors of the MTP head in it."""
+    block = f"blk.{header.integer('{arch}.block_count') - 1}."
+    tensors = tuple(tensor for tensor in header.tensors if tensor.name.startswith(block))
+    parameters, weight_bytes = (sum(getattr(t, name) for t in tensors) for name in ("elements", "bytes"))
+    return replace(header, tensors=tensors, parameters=parameters, weight_bytes=weight_bytes)
+
+
+def head_kind(draft: Header) -> HeadKind | None:
+    """Return what kind of head a draft file holds, None for a model of its own."""
+    if draft.architecture == "eagle3":
+        return "eagle3"
+    blocks, heads = (draft.integer(f"{{arch}}.{key}") for key in ("block_count", "nextn_predict_layers"))
+    names = {tensor.name for tensor in draft.tensors}
+    alone = heads and blocks > heads and "blk.0.attn_norm.weight" not in names
+    return "mtp" if alone else None
+
+
+def unsupported(draft: Header) -> str:
+    """Return what a file holds that drafts in a way LocalSpec does not know; empty for all others."""
+    kind: str = facts()["other_heads"].get(draft.architecture, "")
+    return kind and f"{draft.name} is {kind}, with which LocalSpec cannot draft yet"
+
+
+def own_head(target: Header) -> tuple[bool, str]:
+    """Tell whether a model's file holds an MTP head that can be used; else why not, if it speaks of one."""
+    heads, blocks = target.integer("{arch}.nextn_predict_layers"), target.integer("{arch}.block_count")
+    if not heads or target.architecture in facts()["no_heads"]:
+        return False, ""
+    if heads > 1:
+        return False, f"{target.name} has {heads} MTP blocks; LocalSpec drafts with heads of one"
+    if target.architecture not in facts()["mtp"]:
+        kind = f"the MTP head of {target.name} ({target.architecture})"
+        return False, f"{kind} is of a kind with which LocalSpec cannot draft yet"
+    wanted = f"blk.{blocks - 1}.nextn.eh_proj.weight"
+    if not any(tensor.name == wanted for tensor in target.tensors):
+        return False, f"{target.name} speaks of an MTP head, but its file lacks it: {wanted} is missing"
+    return True, ""
+
+
+def check_head(target: Header, draft: Header) -> None:
+    """Raise `PairingError` unless the head in a draft file fits a target."""
+    problem = _eagle3_problem(target, draft) if head_kind(draft) == "eagle3" else _mtp_problem(target, draft)
+    if problem:
+        raise PairingError(f"{draft.path.name} cannot draft for {target.path.name}: {problem}", _OTHER)
+
+
+def _mtp_problem(target: Header, draft: Header) -> str:
+    if draft.architecture != target.architecture:
+        return f"its MTP head is of a {draft.architecture}, the target is a {target.architecture}"
+    wide, made_for = (header.integer("{arch}.embedding_length") for header in (target, draft))
+    if made_for != wide or _trunk(draft) != _trunk(target):
+        sizes = f"{_trunk(draft)} layers, {made_for} numbers wide"
+        return f"it was made for a target of {sizes}; this one has {_trunk(target)}, {wide} numbers wide"
+    return own_head(draft)[1]
+
+
+def _eagle3_problem(target: Header, draft: Header) -> str:
+    layers, count = draft.numbers.get("eagle3.target_layers", ()), _trunk(target)
+    if target.architecture not in facts()["layer_inputs"]:
+        return f"llama.cpp does not hand out what the layers of a {target.architecture} read"
+    if len(layers) != _LAYERS:
+        return f"it names {len(layers)} layers of its target, not {_LAYERS}"
+    most = count if target.architecture in facts()["last_output"] else count - 1
+    if not all(0 <= layer <= most for layer in layers):
+        listed = ", ".join(f"{layer:.0f}" for layer in layers)
+        return f"it reads layers {listed} of its target, which has {count}"
+    wide, narrow = target.integer("{arch}.embedding_length"), draft.integer("{arch}.embedding_length")
+    if draft.integer("eagle3.target_hidden_size") != wide:
+        hidden = draft.integer("eagle3.target_hidden_size")
+        return f"it was made for a target {hidden} numbers wide, this one has {wide}"
+    if borrows(draft) and narrow != wide:
+        return f"it borrows tensors of its target, which is {wide} numbers wide, and is itself {narrow} wide"
+    return ""
+
+
+def borrows(draft: Header) -> bool:
+    """Tell whether an EAGLE-3 head uses embeddings or output of its target, whose device it then needs."""
+    return not {"token_embd.weight", "output.weight"} <= {tensor.name for tensor in draft.tensors}
+
+
+def _trunk(header: Header) -> int:
+    """Return the number of layers without the heads behind them."""
+    return header.integer("{arch}.block_count") - header.integer("{arch}.nextn_predict_layers")
