@@ -131,8 +131,13 @@ def plain_errors(what: str, place: Path | None = None) -> Iterator[None]:
 
 
 def retries(error: Exception) -> int:
-    """Return how often to try again: seldom where a server ends its answer early, never where it is odd."""
+    """Return how often to try again: seldom where a server ends its answer early, never where it is odd.
+
+    Nor where the hub, which is reached, sends on to a name that cannot be.
+    """
     kinds, text = _kinds(error), str(error)
+    if _is_unresolved(text) and _proxy() is None and _host(error) != _endpoint_host():
+        return 0
     if isinstance(error, RefusedError):
         return _MOST_RETRIES if error.status in (408, 429, 500, 502, 503, 504) else 0
     if kinds & {"TimeoutException", "NetworkError", "ProxyError"}:
@@ -176,6 +181,10 @@ def unreachable(error: Exception) -> UserError:
             f"{host} cannot be reached through the proxy {proxy}: {text}",
             "correct HTTPS_PROXY, or unset it if you need no proxy",
         )
+    if _is_unresolved(text):
+        return UserError(
+            f"the name {host} cannot be resolved", "check the network connection and HF_ENDPOINT"
+        )
     if retries(error) < _MOST_RETRIES:
         return _ill_behaved(host, text, _kinds(error))
     if "certificate" in lowered:
@@ -183,14 +192,15 @@ def unreachable(error: Exception) -> UserError:
             f"the certificate of {host} is not trusted: {text}",
             "check this computer's clock; behind a company's gateway, let SSL_CERT_FILE name its certificate",
         )
-    if any(word in lowered for word in ("name or service", "name resolution", "nodename", "getaddrinfo")):
-        return UserError(
-            f"the name {host} cannot be resolved", "check the network connection and HF_ENDPOINT"
-        )
     if "timeout" in type(error).__name__.lower():
         return UserError(f"{host} does not answer in time", "check the network connection and try again")
     kind = text or type(error).__name__
     return UserError(f"{host} cannot be reached: {kind}", "check the network connection and try again")
+
+
+def _is_unresolved(text: str) -> bool:
+    words = ("name or service", "name resolution", "nodename", "getaddrinfo")
+    return any(word in text.lower() for word in words)
 
 
 def _ill_behaved(host: str, text: str, kinds: set[str]) -> UserError:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -138,3 +140,21 @@ def test_what_a_refusal_says_besides_is_not_read(
     head = b"HTTP/1.1 %d No\r\nX-Error-Code: %s\r\nContent-Length: %d\r\n" % (status, code, len(body) + 10**9)
     hub.raw["/api/"] = head + CLOSE + b"\r\n" + body
     assert words in refusal()
+
+
+def test_a_name_that_no_redirect_should_lead_to_is_tried_once(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def resolved(host: str, *more: Any, **words: Any) -> Any:  # noqa: ANN401 - as in socket
+        asked.append(host)
+        if host == "nowhere.invalid":
+            raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+        return known(host, *more, **words)
+
+    known = socket.getaddrinfo
+    monkeypatch.setattr(socket, "getaddrinfo", resolved)
+    hub.raw[f"/{NAME}/resolve"] = redirect(b"http://nowhere.invalid/file")
+    assert refusal() == "the name nowhere.invalid cannot be resolved"
+    assert asked.count("nowhere.invalid") == 1

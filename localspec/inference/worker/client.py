@@ -401,7 +401,7 @@ _MEANINGS = {
     "SIGTERM": "was ended by another program",
 }
 _WINDOWS_NAMES = {0xC0000005: "SIGSEGV", 0xC000001D: "SIGILL", 0xC0000094: "SIGFPE"}
-_DUMP = "Fatal Python error: "  # how faulthandler begins, after what the library itself has said
+_DUMP = "Fatal Python error:"  # how faulthandler begins, after what the library itself has said
 _FOLDER = re.compile(r"^\S*[/\\](?=[^/\\\s]+:\d+: )")  # in which somebody built the library
 _TELLING = re.compile(r"assert|error|exception|failed|what\(\):|abort", re.IGNORECASE)
 
