@@ -50,11 +50,14 @@ def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=True)
-def empty_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+def empty_home(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Path:
     """Put the home folder and everything that is derived from it into an empty folder."""
     home = tmp_path_factory.mktemp("home")
+    of_cards = () if request.node.get_closest_marker("gpu") else ("GGML_",)
     for name in os.environ:
-        if name.startswith(("LOCALSPEC_", "HF_", "HUGGINGFACE_", "LLAMA_CACHE", "XDG_", "GGML_")):
+        if name.startswith(("LOCALSPEC_", "HF_", "HUGGINGFACE_", "LLAMA_CACHE", "XDG_", *of_cards)):
             monkeypatch.delenv(name)
     for name in ("HOME", "USERPROFILE", "APPDATA", "LOCALAPPDATA"):
         monkeypatch.setenv(name, str(home))
