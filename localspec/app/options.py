@@ -39,6 +39,7 @@ class PairOptions:
     draft_threads: int | None
     max_fan_out: int
     asked_for_gpu: bool
+    notes: tuple[str, ...] = ()  # what a person should know of this choice
 
 
 def pair_options(args: argparse.Namespace) -> PairOptions:
@@ -59,8 +60,9 @@ def pair_options(args: argparse.Namespace) -> PairOptions:
             f"-ub/--ubatch-size {micro_batch} is larger than the batch of {args.batch_size}",
             "lower -ub or raise -b/--batch-size",
         )
-    _check_draft_flags(args, has_draft=bool(args.model_draft or not args.model))
     target_path, draft_path = _paths(args)
+    draft_path, notes = _drafting(args, target_path, draft_path)
+    _check_draft_flags(args, has_draft=draft_path is not None)
     target = _target_options(args, target_path, micro_batch)
     return PairOptions(
         target=target,
@@ -68,7 +70,29 @@ def pair_options(args: argparse.Namespace) -> PairOptions:
         draft_threads=args.threads_draft,
         max_fan_out=max(USUAL_FAN_OUT, args.fan_out or 0),
         asked_for_gpu=bool(getattr(args, "gpu_layers", 0) or getattr(args, "gpu_layers_draft", 0)),
+        notes=notes,
     )
+
+
+def _drafting(
+    args: argparse.Namespace, target: Path, draft: Path | None
+) -> tuple[Path | None, tuple[str, ...]]:
+    """Return the file to draft with, which may be the target's own, and why it is not the one that was named.
+
+    Raises `UserError` where --spec-type wants another kind.
+    """
+    from localspec.models.heads import kind_of_draft, unsupported_draft
+
+    notes: tuple[str, ...] = ()
+    if draft is not None and (problem := unsupported_draft(draft)):
+        draft, notes = None, (problem,)
+    wanted = getattr(args, "spec_type", None)
+    kind = kind_of_draft(target, draft)
+    if draft is None and kind is not None and args.mode not in ("off", "ngram"):
+        draft = target
+    if wanted is not None and draft is not None and wanted != (found := f"draft-{kind or 'simple'}"):
+        raise UserError(f"--spec-type {wanted} does not fit {draft.name}: that is {found}", f"use {found}")
+    return draft, notes
 
 
 def _with_configured_models(args: argparse.Namespace) -> argparse.Namespace:

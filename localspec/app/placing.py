@@ -52,22 +52,24 @@ def plan(args: argparse.Namespace, pair: PairOptions, *, via: Ask | None = None)
     from localspec.hardware.placement.place import confirm, place
 
     target = _shape(pair.target.path, args)
-    draft = None if pair.draft is None else _shape(pair.draft.path, args)
+    draft = None if pair.draft is None else _shape(pair.target.path, args, pair.draft.path)
     machine = known_machine(may_measure=False, via=via)
     asked = constraints(args, pair, machine)
     placement = place(machine, target, draft, asked)
     applied = apply(placement, pair)
-    shapes = (target,) if draft is None or applied.draft is None else (target, draft)
-    options = (applied.target,) if applied.draft is None else (applied.target, applied.draft)
+    alone = draft is None or draft.is_head or applied.draft is None  # a head takes next to nothing
+    shapes = (target,) if draft is None or alone else (target, draft)
+    options = (applied.target,) if applied.draft is None or alone else (applied.target, applied.draft)
     confirm(placement, shapes, options, machine, asked)
     return placement
 
 
-def _shape(path: Path, args: argparse.Namespace) -> ModelShape:
-    from localspec.models.shape import read_shape
+def _shape(path: Path, args: argparse.Namespace, draft: Path | None = None) -> ModelShape:
+    """Return the shape of a target, or of what drafts for it."""
+    from localspec.models.shape import read_draft_shape, read_shape
 
     try:
-        return read_shape(path)
+        return read_shape(path) if draft is None else read_draft_shape(path, draft)
     except ModelFileError as error:
         if args.model:
             raise

@@ -38,6 +38,7 @@ from localspec.benchmark.harness import Question, memory_peak
 from localspec.child_process import exit_words, start_python
 from localspec.errors import Cancelled, ContextFullError, EngineDied, EngineError, UserError
 from localspec.llama.cores import physical_cores
+from localspec.models.heads import kind_of_draft
 from localspec.storage.json_file import checked
 from localspec.storage.paths import expanded
 from localspec.types import ModelOptions, Request, Summary
@@ -242,7 +243,7 @@ def _words(target: ModelOptions, draft: ModelOptions | None, draft_length: int |
     if draft is None:
         flags.append(("--spec-type", "none"))
     else:
-        flags += [*draft_flags(draft, draft.threads or threads), ("--spec-type", "draft-simple")]
+        flags += draft_flags(target, draft, draft.threads or threads)
         if draft_length is not None:
             flags.append(("--spec-draft-n-max", str(draft_length)))
     return chain.from_iterable(flags)
@@ -268,17 +269,22 @@ def target_flags(options: ModelOptions) -> list[Flag]:
     return [(flag, str(value)) for flag, value in found if value]
 
 
-def draft_flags(options: ModelOptions, threads: int) -> list[Flag]:
-    """Return the flags of a draft model; threads 0 are the target's.
+def draft_flags(target: ModelOptions, draft: ModelOptions, threads: int) -> list[Flag]:
+    """Return the flags of a draft model or a head; threads 0 are the target's.
 
     Its context, batches, flash attention and way of loading are always the target's.
     """
+    kind = kind_of_draft(target.path, draft.path)
+    own = (
+        ("--spec-draft-model", _path(draft)),
+        *_device_flags(draft, "--spec-draft-device", "--spec-draft-ngl"),
+    )
     found = (
-        ("--spec-draft-model", _path(options)),
-        *_device_flags(options, "--spec-draft-device", "--spec-draft-ngl"),
+        *(() if draft.path == target.path and kind else own),
         ("--spec-draft-threads", threads),
-        ("--spec-draft-type-k", options.kv_type_k),
-        ("--spec-draft-type-v", options.kv_type_v),
+        ("--spec-draft-type-k", draft.kv_type_k),
+        ("--spec-draft-type-v", draft.kv_type_v),
+        ("--spec-type", f"draft-{kind or 'simple'}"),
     )
     return [(flag, str(value)) for flag, value in found if value]
 

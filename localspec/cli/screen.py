@@ -16,6 +16,7 @@ from localspec.cli.shared.arguments import Parser, add_answer_flags, verb_parser
 from localspec.errors import UserError
 from localspec.gguf import check_model_file
 from localspec.models.default_pair import default_pair
+from localspec.models.heads import head_for
 from localspec.storage import paths
 from localspec.storage.config import read_config
 from localspec.storage.profiles import Profiles, profiles
@@ -39,9 +40,9 @@ def main(argv: Sequence[str], open_screen: Callable[[ScreenRequest], int]) -> in
     args = parser().parse_args(argv)
     config = read_config(paths.config_dir() / "config.toml")
     pair = pair_options(args)
-    for model in (pair.target, pair.draft):
-        if model is not None:
-            check_model_file(model.path)
+    check_model_file(pair.target.path)
+    if pair.draft is not None:
+        head_for(pair.target, pair.draft)
     found = profiles(paths.config_dir() / "profiles")
     try:
         usual = Profiles(with_auto(found)).named(args.profile or config.profile)
@@ -73,7 +74,10 @@ def _open(
     def tell(line: str) -> None:
         on_log(LogLine(logging.INFO, "plan", line))
 
-    return placing.open_in_worker(known.place(pair_options(args), tell), on_progress, on_log)
+    pair = pair_options(args)
+    for note in pair.notes:
+        tell(note)
+    return placing.open_in_worker(known.place(pair, tell), on_progress, on_log)
 
 
 def _tune(

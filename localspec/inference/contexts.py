@@ -24,7 +24,7 @@ from localspec.llama.context import Context, can_rewind
 from localspec.llama.cores import physical_cores
 from localspec.llama.heads import HeadContext
 from localspec.llama.model import Model
-from localspec.models.heads import head_kind
+from localspec.models.heads import head_kind, own_head
 from localspec.storage.call_costs import costs_file, keep_costs, recall_costs
 from localspec.storage.config import SMALLEST_CONTEXT
 from localspec.storage.pair_identity import MachineFacts, identify
@@ -70,6 +70,8 @@ class Contexts:
             for model in (target, draft)
             if model is not None and model.recurrent
         )
+        if draft is None and (problem := own_head(target.header)[1]):
+            self.notes += (problem,)
         self._at_work = False
         beside = None if draft is None else draft.options
         self._opened = (target.options, beside, max_fan_out, draft_threads)

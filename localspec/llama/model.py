@@ -7,6 +7,7 @@ import os
 import weakref
 from collections.abc import Callable, Sequence
 from copy import copy
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -85,9 +86,10 @@ class Model:
         return cls(pointer, options, header, used, allocated=allocate)
 
     def sharing(self, options: ModelOptions, header: Header) -> Model:
-        """Return the same weights under other options and a header of a part: closing one closes both."""
-        other = copy(self)
-        other.options, other.header = options, header
+        """Return a part of these weights, where they are, under other options: closing one closes both."""
+        here, other = self.options, copy(self)
+        other.options = replace(options, gpu_layers=here.gpu_layers, devices=here.devices)
+        other.header = header
         return other
 
     @cached_property

@@ -6,11 +6,13 @@ Sources: llama.cpp's src/models/eagle3.cpp, qwen35.cpp, common/speculative.cpp.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Literal
 
-from localspec.errors import PairingError
-from localspec.gguf import Header, check_model_file, facts
+from localspec.errors import ModelFileError, PairingError
+from localspec.gguf import Header, check_model_file, facts, read_header, read_parts, total
 from localspec.types import ModelOptions
 
 HeadKind = Literal["mtp", "eagle3"]
@@ -20,21 +22,41 @@ _OTHER = "name another -md file, or leave it out: repetitions in the text serve 
 _LAYERS = 3  # whose inputs EAGLE-3 reads
 
 
+def kind_of_draft(target: Path, draft: Path | None) -> HeadKind | None:
+    """Return what kind of head a draft file holds, or without one the target's file; None for no head.
+
+    A file that cannot be read has none here: whoever opens it says why. Raises `PairingError` for a head that
+    does not fit the target.
+    """
+    with suppress(ModelFileError):
+        one = total(read_parts(read_header(target)))
+        if draft is None or draft == target:
+            return "mtp" if own_head(one)[0] else None
+        other = total(read_parts(read_header(draft)))
+        if (kind := head_kind(other)) is not None:
+            check_head(one, other)
+        return kind
+    return None
+
+
+def unsupported_draft(draft: Path) -> str:
+    """Return what a file holds that drafts in a way LocalSpec does not know; empty for all others."""
+    with suppress(ModelFileError):
+        header = read_header(draft)
+        if kind := facts()["other_heads"].get(header.architecture):
+            return f"{header.name} is {kind}, with which LocalSpec cannot draft yet: it goes on without"
+    return ""
+
+
 def head_for(target: ModelOptions, draft: ModelOptions) -> HeadKind | None:
     """Return what kind of head is to draft for a target, None for a model.
 
     The target's own file as that of the draft stands for the head in it. Raises `PairingError` if it cannot.
     """
-    one = check_model_file(target.path)
-    if draft.path == target.path:
-        return "mtp" if own_head(one)[0] else None
-    other = check_model_file(draft.path, head=True)
-    if (kind := head_kind(other)) is None:
-        if problem := unsupported(other):
-            raise PairingError(problem, _OTHER)
-        return None
-    check_head(one, other)
-    if kind == "eagle3" and borrows(other) and _place(target) != _place(draft):
+    kind = kind_of_draft(target.path, draft.path)
+    for path in (target.path, draft.path):
+        check_model_file(path, head=kind is not None and path == draft.path)
+    if kind == "eagle3" and borrows(read_header(draft.path)) and _place(target) != _place(draft):
         raise PairingError(
             f"{draft.path.name} borrows tensors of its target, and is to sit on another device",
             "give -devd and -ngld as -dev and -ngl, or leave them out",
@@ -65,12 +87,6 @@ def head_kind(draft: Header) -> HeadKind | None:
     names = {tensor.name for tensor in draft.tensors}
     alone = heads and blocks > heads and "blk.0.attn_norm.weight" not in names
     return "mtp" if alone else None
-
-
-def unsupported(draft: Header) -> str:
-    """Return what a file holds that drafts in a way LocalSpec does not know; empty for all others."""
-    kind: str = facts()["other_heads"].get(draft.architecture, "")
-    return kind and f"{draft.name} is {kind}, with which LocalSpec cannot draft yet"
 
 
 def own_head(target: Header) -> tuple[bool, str]:

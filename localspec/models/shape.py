@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
 
 from localspec.errors import ModelFileError
 from localspec.gguf import TOKENS, Header, Ranges, Tensor, facts, header_of, read_header, read_parts, total
+from localspec.models.heads import head_part, kind_of_draft
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,7 @@ class ModelShape:
     expert_feed_forward: int = 0
     attention_width: int = 0  # of all heads together, where it is not the embedding's
     acceptance: float | None = None  # share of its guesses that the target it was made for accepts
+    is_head: bool = False  # it drafts from the hidden states of its target, and sits where that does
 
     @property
     def weight_bytes(self) -> int:
@@ -220,6 +222,36 @@ def read_shape(path: Path) -> ModelShape:
     return _shape(total(read_parts(read_header(path))))
 
 
+def read_draft_shape(target: Path, draft: Path) -> ModelShape:
+    """Read the shape of what drafts for a target: of a head what it has itself, and what it reads."""
+    kind, shape = kind_of_draft(target, draft), read_shape(draft)
+    if kind is None:
+        return shape
+    header = total(read_parts(read_header(draft)))
+    if kind == "mtp":
+        shape = _head_shape(header, shape, is_own=draft == target)
+    if not any(tensor.name == _OUTPUT for tensor in header.tensors) or draft == target:
+        [layer] = shape.layers
+        read = layer.read_bytes + read_shape(target).output_bytes
+        shape = replace(shape, layers=(replace(layer, read_bytes=read),))
+    return replace(shape, is_head=True)
+
+
+def _head_shape(header: Header, shape: ModelShape, *, is_own: bool) -> ModelShape:
+    """Return what the MTP head in a file adds to its target, with all else of the file unless that is it."""
+    part, groups = head_part(header), _most(header, "{arch}.attention.head_count_kv")
+    width = shape.width // max(1, shape.heads)
+    keys, values = (header.integer(f"{{arch}}.attention.{kind}_length", width) for kind in ("key", "value"))
+    layer = LayerShape(part.weight_bytes, part.weight_bytes, groups * keys, groups * values)
+    return replace(
+        shape,
+        parameters=part.parameters if is_own else shape.parameters,
+        layers=(layer,),
+        input_bytes=0 if is_own else shape.input_bytes,
+        output_bytes=0 if is_own else shape.output_bytes,
+    )
+
+
 def shape_of_parts(parts: Sequence[tuple[Ranges, int]], place: str) -> ModelShape:
     """Read the shape of a split model, whose files come in order."""
     headers = [header_of(read, file_bytes, Path(place)) for read, file_bytes in parts]
@@ -241,7 +273,7 @@ def _shape(header: Header) -> ModelShape:
     if not header.architecture:
         raise ModelFileError(f"{header.path} does not name its architecture", "download the file again")
     grouped, outside = _by_layer(header.tensors)
-    if _TABLE not in outside:
+    if _TABLE not in outside and header.architecture != "eagle3":  # which may borrow its target's
         raise ModelFileError(
             f"{header.path} has no {_TABLE}: it is no language model", "choose a model that writes text"
         )
@@ -252,8 +284,8 @@ def _shape(header: Header) -> ModelShape:
                 "download the file again",
             )
     layers = _layers(header, grouped)
-    table = outside.pop(_TABLE).bytes
-    tied = _OUTPUT not in outside
+    table = outside.pop(_TABLE).bytes if _TABLE in outside else 0
+    tied = table > 0 and _OUTPUT not in outside
     width, heads = header.integer("{arch}.embedding_length"), _most(header, "{arch}.attention.head_count")
     rest = sum(tensor.bytes for tensor in outside.values())
     return ModelShape(

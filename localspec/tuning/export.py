@@ -75,7 +75,9 @@ def flags(exported: Exported) -> Sequence[tuple[str, str]]:
     """Return llama-server's flags with their values."""
     found = [*target_flags(exported.target), ("--parallel", "1")]
     if exported.settings.mode in ("sd", "ssd") and exported.draft is not None:
-        found += draft_flags(exported.draft, exported.draft_threads or exported.draft.threads)
+        found += draft_flags(
+            exported.target, exported.draft, exported.draft_threads or exported.draft.threads
+        )
     return [*found, *_speculation_flags(exported.settings)]
 
 
@@ -88,7 +90,6 @@ def _speculation_flags(settings: EngineSettings) -> Iterator[tuple[str, str]]:
             yield "--spec-ngram-simple-size-n", str(SHORTEST_MATCH)
             yield "--spec-ngram-simple-size-m", str(settings.draft_length)
         case "sd" | "ssd":
-            yield "--spec-type", "draft-simple"
             yield "--spec-draft-n-max", str(settings.draft_length)
             if settings.min_confidence is not None:
                 yield "--spec-draft-p-min", f"{settings.min_confidence:g}"

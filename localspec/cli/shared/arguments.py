@@ -32,6 +32,7 @@ MAX_DRAFT_LENGTH = 256
 MAX_FAN_OUT = 64
 _SAMPLING = Sampling()
 _SETTINGS = EngineSettings()
+_DRAFT_KINDS = ("draft-simple", "draft-mtp", "draft-eagle3")  # llama.cpp's
 N = TypeVar("N", int, float)
 
 
@@ -215,12 +216,20 @@ def add_device_flags(parser: Parser) -> None:
     add = parser.add_argument_group("devices").add_argument
     layers = partial(add, type=gpu_layers, default=argparse.SUPPRESS, metavar="N|auto|all")
     layers("-ngl", "--gpu-layers", "--n-gpu-layers", help="layers of the target on the GPU")
-    layers("-ngld", "--gpu-layers-draft", "--n-gpu-layers-draft", help="layers of the draft")
+    names = ("-ngld", "--gpu-layers-draft", "--n-gpu-layers-draft", "--spec-draft-ngl")
+    layers(*names, help="layers of the draft")
     add("-ts", "--tensor-split", type=tensor_split, default=(), metavar="3,1", help="shares per device")
     add("-sm", "--split-mode", choices=get_args(SplitMode), default="layer", help="how to split the target")
     add("-mg", "--main-gpu", type=whole(0, 63), default=0, metavar="N", help="device when not split")
     add("-dev", "--device", type=device_names, metavar="NAMES", help="devices of the target, or none")
-    add("-devd", "--device-draft", type=device_names, metavar="NAMES", help="devices of the draft model")
+    add(
+        "-devd",
+        "--device-draft",
+        "--spec-draft-device",
+        type=device_names,
+        metavar="NAMES",
+        help="devices of the draft model",
+    )
     add("--list-devices", action=_ListDevices, nargs=0, help="list the devices and leave")
 
 
@@ -273,6 +282,28 @@ def add_prompt_flags(parser: Parser) -> None:
     add("--chat-template-kwargs", type=template_variables, default=(), metavar="JSON", help=about)
 
 
+class _SpecType(argparse.Action):
+    """Reads llama.cpp's kinds of speculation: one of a draft, one of repetitions, both, or none."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: object, *_: object
+    ) -> None:
+        drafts, repeats = set[str](), False
+        for kind in str(values).split(","):
+            if kind in _DRAFT_KINDS:
+                drafts.add(kind)
+            elif kind.startswith("ngram-"):
+                repeats = True
+            elif kind != "none":
+                known = ", ".join(("none", *_DRAFT_KINDS, "ngram-simple"))
+                raise argparse.ArgumentError(self, f"`{kind}` is not one of {known}")
+        if len(drafts) > 1:
+            raise argparse.ArgumentError(self, f"one draft at a time, not {' and '.join(sorted(drafts))}")
+        namespace.spec_type = next(iter(drafts), None)
+        namespace.mode = "sd" if drafts else "ngram" if repeats else "off"
+        namespace.fallback = "ngram" if drafts and repeats else namespace.fallback
+
+
 def add_speculation_flags(parser: Parser) -> None:
     """Add how to speculate."""
     group = parser.add_argument_group(
@@ -280,6 +311,8 @@ def add_speculation_flags(parser: Parser) -> None:
     )
     add, s = group.add_argument, _SETTINGS
     add("--mode", choices=MODES, default="auto", help="decoding mode; auto takes what pays here (auto)")
+    about = "the mode in llama.cpp's words: none, draft-simple, draft-mtp, draft-eagle3, ngram-simple"
+    add("--spec-type", action=_SpecType, metavar="TYPES", default=argparse.SUPPRESS, help=about)
     length = partial(add, type=whole(1, MAX_DRAFT_LENGTH), dest="draft_length")
     about = f"most tokens in a draft ({s.draft_length})"
     length("--draft-length", "--spec-draft-n-max", metavar="N", help=about)

@@ -124,7 +124,7 @@ def progress_line(progress: DownloadProgress) -> str:
 
 def tell_notes(worker: Worker, options: PairOptions) -> None:
     """Print what the person at the keyboard should know about these models on this machine."""
-    for text in worker.notes:
+    for text in (*options.notes, *worker.notes):
         note(text)
     if options.asked_for_gpu and all(device.kind == "cpu" for device in _devices(worker.look)):
         note("-ngl has no effect, because this build of llama.cpp computes on the CPU only")

@@ -26,6 +26,7 @@ from localspec.hardware.device_info import Machine
 from localspec.hardware.memory.budget import LayerSizes, MemoryBudget, Shortage
 from localspec.hardware.memory.needs import (
     DEFAULT_CONTEXT,
+    ROWS,
     DeviceNeed,
     LayerSplit,
     MemoryRequest,
@@ -154,9 +155,16 @@ class PlacementSearch:
             taken = () if draft is None or self.draft is None else self._needs(self.draft, draft, context)
             seen = set()
             for split in self._target_splits(sizes, taken, context):
-                if split not in seen:
+                if split not in seen and self._may_draft(split, draft):
                     seen.add(split)
                     yield self._candidate(context, split, draft, taken)
+
+    def _may_draft(self, target: LayerSplit, draft: LayerSplit | None) -> bool:
+        """Tell whether the draft can sit so: a head does where its target's last layer is."""
+        asked = (self.constraints.draft_devices, self.constraints.draft_gpu_layers)
+        if self.draft is None or draft is None or not self.draft.is_head or asked != (None, None):
+            return True
+        return draft.devices[-1:] == target.devices[-1:]
 
     def _candidate(
         self, context: int, target: LayerSplit, draft: LayerSplit | None, taken: tuple[DeviceNeed, ...]
@@ -183,6 +191,8 @@ class PlacementSearch:
             return MemoryRequest(split, context, constraints.cache, flash, batch)
         held, here = constraints.draft_cache, self.uses_processor(shape, split)
         flash = draft_flash_attention(flash, held.values, on_processor=here)
+        if shape.is_head:
+            return MemoryRequest(split, context, held, flash, min(batch, ROWS))
         return MemoryRequest(split, context, held, flash, batch, constraints.max_fan_out + 1)
 
     def _needs(self, shape: ModelShape, split: LayerSplit, context: int) -> tuple[DeviceNeed, ...]:
@@ -293,9 +303,11 @@ class PlacementSearch:
             lambda width: draft_passes.take(draft, width, threads.alone[1]).seconds,
             known,
         )
-        speeds = tuple(ranked([plain, waiting, ahead]))
+        is_head = self.draft is not None and self.draft.is_head
+        speeds = tuple(ranked([plain, waiting] if is_head else [plain, waiting, ahead]))
         if self.constraints.mode in {"sd", "ssd"}:
-            asked = next(speed for speed in speeds if speed.mode == self.constraints.mode)
+            wanted = "sd" if is_head else self.constraints.mode
+            asked = next(speed for speed in speeds if speed.mode == wanted)
             speeds = (asked, *(speed for speed in speeds if speed is not asked))
         return speeds
 
