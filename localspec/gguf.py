@@ -429,6 +429,19 @@ def _paths(header: Header) -> list[Path]:
     return paths
 
 
+STATE_DRAFT = 8  # the longest draft of or for a model with a running state: each token takes another state
+
+
+def kept_states(architecture: str, sequences: int) -> tuple[int, int]:
+    """Return how many snapshots of each sequence a model's running state takes, and how many spare sequences.
+
+    Sequences of a draft model branch at every token, and a target without snapshots goes back to one place.
+    """
+    if sequences > 1:
+        return 0, STATE_DRAFT + 2
+    return (STATE_DRAFT, 0) if architecture in facts()["snapshots"] else (0, 1)
+
+
 def check_model_file(path: Path, *, head: bool = False) -> Header:
     """Read the header of a model that can chat, with the totals of its parts; else raise `ModelFileError`.
 

@@ -114,6 +114,16 @@ class PacedModel:
         return self._model.max_sequences
 
     @property
+    def max_draft(self) -> int:
+        """Return how many tokens of the last call can be taken back."""
+        return self._model.max_draft
+
+    @property
+    def rereads(self) -> bool:
+        """Tell whether what is kept of a call that was taken back in part is read again."""
+        return self._model.rereads
+
+    @property
     def busy_s(self) -> float:
         """Return the seconds that calls have taken, the holding included."""
         return self._model.busy_s + self._hold.seconds
@@ -135,6 +145,22 @@ class PacedModel:
         rows = self._model.step(tokens, sequences)
         self._hold.rest(len(tokens), time.perf_counter() - started)
         return rows
+
+    def rewindable(self, length: int) -> int:
+        """Return to how many of the first `length` tokens `truncate` can go back."""
+        return self._model.rewindable(length)
+
+    def mark(self) -> None:
+        """Let `truncate` come back to here."""
+        self._model.mark()
+
+    def checkpoint(self) -> None:
+        """Let `truncate` come back to here for long."""
+        self._model.checkpoint()
+
+    def branchable(self, end: int) -> bool:
+        """Tell whether a branch can share sequence 0 up to position `end`."""
+        return self._model.branchable(end)
 
     def truncate(self, length: int, sequence: int = 0) -> None:
         """Forget everything of a sequence from position `length` on."""

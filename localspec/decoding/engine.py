@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
+from dataclasses import replace
 from itertools import count
 
 import numpy as np
@@ -61,6 +62,7 @@ class Drafters:
             return PromptLookupDrafter(policy, self._index)
         if self.state is None:
             raise ValueError(f"mode {settings.mode} needs a draft model")
+        settings = replace(settings, draft_length=min(settings.draft_length, self.state.model.max_draft))
         uses_lookup = settings.fallback == "ngram"
         lookup = PromptLookup(self._index, policy, self._lookup_stats) if uses_lookup else None
         if settings.mode == "ssd":

@@ -13,7 +13,6 @@ from localspec.decoding.model import LanguageModel, Rows
 from localspec.decoding.policy import SpeculationPolicy
 from localspec.decoding.sampling import distribution, penalises
 from localspec.decoding.verify import BufferedUniforms, Uniforms, verify, verify_greedily
-from localspec.errors import EngineError
 from localspec.types import (
     Acceptance,
     Distribution,
@@ -59,8 +58,8 @@ class Decoder:
         self.reused = 0  # tokens of the last prompt that were not read again
 
     def forget(self, length: int = 0) -> None:
-        """Empty the cache from a position on."""
-        self._forget(min(length, len(self._held)))
+        """Empty the cache from a position on, or as far before it as the model can go back."""
+        self._forget(self._target.rewindable(min(length, len(self._held))))
         self.reused = 0
 
     def cached(self, prompt: Sequence[int]) -> int:
@@ -102,20 +101,17 @@ class Decoder:
                 if is_last:
                     return
                 drafter.commit(outcome)
-                draft = drafter.draft(min(params.draft_length, room - 1))
+                draft = drafter.draft(min(params.draft_length, room - 1, self._target.max_draft))
+                if draft.tokens:
+                    self._target.mark()
                 rows = self._evaluate([text[-1], *draft.tokens], len(draft.tokens) + 1)
         finally:
             drafter.end()
 
     def _read(self, prompt: Sequence[int]) -> Generator[PromptProgress, None, Rows]:
         """Read what the cache lacks of a prompt."""
-        cached = self.cached(prompt)
-        try:
-            self._forget(cached)
-        except EngineError:  # a model that keeps a running state instead of tokens cannot go back
-            cached = 0
-            self._forget(cached)
-        self.reused = cached
+        cached = self.reused = self._target.rewindable(self.cached(prompt))
+        self._forget(cached)
         total = len(prompt) - cached
         done = 0
         while total - done > READ_CHUNK:

@@ -201,7 +201,8 @@ def _text(model: LanguageModel, count: int) -> list[int]:
 
 def _evaluate(model: LanguageModel, size: int) -> float:
     length, before = model.length(), model.busy_s
-    model.evaluate(_text(model, size), size)
+    again = size // 2 if model.rereads else 0  # half of the last draft was taken back
+    model.evaluate(_text(model, size + again), size)
     model.truncate(length)
     return model.busy_s - before
 
@@ -232,6 +233,7 @@ def _scratch(model: LanguageModel | None, depth: int) -> Iterator[None]:
     try:
         if missing > 0:
             model.evaluate(_text(model, missing), 0)
+        model.checkpoint()
         yield
     finally:
         model.truncate(length)

@@ -33,6 +33,14 @@ class LanguageModel(Protocol):
         """Return how many sequences there are, sequence 0 included."""
 
     @property
+    def max_draft(self) -> int:
+        """Return how many tokens of the last call can be taken back: the longest draft."""
+
+    @property
+    def rereads(self) -> bool:
+        """Tell whether what is kept of a call that was taken back in part is read again with the next."""
+
+    @property
     def busy_s(self) -> float:
         """Return the seconds spent in native code since the model was opened."""
 
@@ -42,15 +50,34 @@ class LanguageModel(Protocol):
     def evaluate(self, tokens: Sequence[int], logits: int = 1) -> Rows:
         """Append tokens to sequence 0 and return the logits after the last `logits` (0 or more) of them.
 
-        Raises `Cancelled` after `cancel`, with sequence 0 at the length it had or a little longer;
-        `ContextFullError` when the tokens do not fit.
+        Raises `Cancelled` after `cancel`, with sequence 0 at the length it had or a little longer, or where
+        a running state was kept last; `ContextFullError` when the tokens do not fit.
         """
 
     def step(self, tokens: Sequence[int], sequences: Sequence[int]) -> Rows:
         """Append `tokens[i]` to `sequences[i]` in one pass and return one row of logits for each."""
 
+    def rewindable(self, length: int) -> int:
+        """Return the most of sequence 0's first `length` tokens to which `truncate` can go back now.
+
+        It is all of them for caches of tokens; a running state goes back into the last call, once, and to
+        marks and checkpoints.
+        """
+
     def truncate(self, length: int, sequence: int = 0) -> None:
-        """Forget everything of a sequence from position `length` on."""
+        """Forget everything of a sequence from position `length` on; a branch may become empty.
+
+        Raises `EngineError`, with the sequence as it was, where it cannot go back so far.
+        """
+
+    def mark(self) -> None:
+        """Let `truncate` come back to the end of sequence 0, and branches begin there, for some rounds."""
+
+    def checkpoint(self) -> None:
+        """Let `truncate` come back to the end of sequence 0 for long."""
+
+    def branchable(self, end: int) -> bool:
+        """Tell whether a branch can share sequence 0 up to position `end` now."""
 
     def share(self, source: int, target: int, end: int) -> None:
         """Let `target` share what `source` holds from `target`'s own end up to position `end` (exclusive)."""
@@ -60,3 +87,24 @@ class LanguageModel(Protocol):
 
     def resume(self) -> None:
         """Take back a `cancel` that no call has noticed."""
+
+
+class TokenCache:
+    """What a `LanguageModel` says of going back whose cache holds every token: anywhere, at no cost."""
+
+    rereads = False
+    max_draft = 2**31 - 1
+
+    def rewindable(self, length: int) -> int:
+        """Return `length`."""
+        return length
+
+    def mark(self) -> None:
+        """Do nothing: `truncate` can come back to here anyway."""
+
+    def checkpoint(self) -> None:
+        """Do nothing: `truncate` can come back to here anyway."""
+
+    def branchable(self, end: int) -> bool:
+        """Say yes."""
+        return True

@@ -20,10 +20,11 @@ from localspec.decoding.speed_model import shared_cores
 from localspec.errors import LocalSpecError, UserError
 from localspec.hardware.memory.needs import context_size, draft_options, uses_processor
 from localspec.llama.backends import devices, version
-from localspec.llama.context import Context, can_rewind
+from localspec.llama.context import Context
 from localspec.llama.cores import physical_cores
 from localspec.llama.heads import HeadContext
 from localspec.llama.model import Model
+from localspec.llama.recurrent import open_context
 from localspec.models.heads import head_kind, own_head
 from localspec.storage.call_costs import costs_file, keep_costs, recall_costs
 from localspec.storage.config import SMALLEST_CONTEXT
@@ -52,7 +53,7 @@ class Contexts:
             )
         self.target = self._open(target, replace(target.options, context=size))
         _log_memory(self.target, target.options, target)
-        self.can_rewind, self.can_branch = can_rewind(self.target), False
+        self.can_branch = False
         self.draft: Context | None = None
         if draft is not None:
             is_head = draft.pointer == target.pointer or head_kind(draft.header) is not None
@@ -62,14 +63,8 @@ class Contexts:
             else:
                 self.draft = self._open(draft, options, max_fan_out + 1)
                 _log_memory(self.draft, options, draft)
-                self.can_branch = not draft.recurrent
-                self.can_rewind = can_rewind(self.draft) and self.can_rewind
-        self.notes = tuple(
-            f"{model.name} ({model.header.architecture}) keeps a running state instead of every token, "
-            "so tokens that were guessed wrong cannot be taken back: it writes without speculation"
-            for model in (target, draft)
-            if model is not None and model.recurrent
-        )
+                self.can_branch = True
+        self.notes: tuple[str, ...] = (_rereads(target),) if self.target.rereads else ()
         if draft is None and (problem := own_head(target.header)[1]):
             self.notes += (problem,)
         self._at_work = False
@@ -78,7 +73,7 @@ class Contexts:
         self._plan_threads(target.options, draft, draft_threads)
 
     def _open(self, model: Model, options: ModelOptions, sequences: int = 1) -> Context:
-        return Context(model, options, sequences=sequences)
+        return open_context(model, options, sequences=sequences)
 
     def _plan_threads(self, target: ModelOptions, draft: Model | None, draft_threads: int | None) -> None:
         wanted = target.threads or physical_cores()
@@ -94,8 +89,7 @@ class Contexts:
     def modes(self) -> tuple[Mode, ...]:
         """Return the modes that these models can decode in."""
         has_draft = self.draft is not None
-        can: dict[Mode, bool] = {"off": True, "ngram": self.can_rewind, "sd": self.can_rewind and has_draft}
-        can["ssd"] = can["sd"] and self.can_branch
+        can: dict[Mode, bool] = {"off": True, "ngram": True, "sd": has_draft, "ssd": self.can_branch}
         return tuple(mode for mode, possible in can.items() if possible)
 
     def costs_file(self, *, together: bool) -> Path | None:
@@ -233,6 +227,13 @@ class CostedEngine(Engine):
                 if isinstance(event, Round):
                     self._compare(event, together=together)
                 yield event
+
+
+def _rereads(model: Model) -> str:
+    return (
+        f"{model.name} ({model.header.architecture}) keeps a running state, and llama.cpp no earlier ones: "
+        "behind a wrong guess it reads again, so speculation pays only where most guesses are right"
+    )
 
 
 def _log_memory(context: Context, options: ModelOptions, model: Model) -> None:

@@ -122,8 +122,6 @@ class Runtime(AbstractContextManager["Runtime"]):
     def choose_settings(self, settings: EngineSettings | None = None) -> tuple[EngineSettings, str]:
         """Return the settings whose mode should be fastest here, and the reason in a plain sentence."""
         settings = settings or EngineSettings()
-        if not self._contexts.can_rewind:
-            return replace(settings, mode="off"), "this model cannot take tokens back"
         if self._draft_model is None:
             reason = "there is no draft model; repetitions in the text serve as drafts"
             return replace(settings, mode="ngram"), reason
@@ -214,8 +212,9 @@ class Runtime(AbstractContextManager["Runtime"]):
         end = len(self._text)
         room = min(PLAIN_TOKENS + 1, self.target.context - end)  # the first warms up
         is_cached = end > 0 and self._engine.decoder.cached(self._text) == end - 1
-        if room <= FEWEST_PLAIN_TOKENS or not is_cached or not self._contexts.can_rewind:
+        if room <= FEWEST_PLAIN_TOKENS or not is_cached:
             return None
+        self._contexts.target.checkpoint()
         written, text = AnswerText(Detokenizer(self._target_model.vocabulary)), list(self._text)
         answer = AnswerEvents(written, Tally(end, "off"), frozenset(), Stopwatch())
         params = DecodeParams(self._sampling, "rejection", 0, room, frozenset())
@@ -233,8 +232,6 @@ class Runtime(AbstractContextManager["Runtime"]):
 
     def measure_costs(self, request: CostRequest) -> CallCosts:
         """Time native calls, in empty caches; branches and sizes that are impossible here are left out."""
-        if not self._contexts.can_rewind:
-            raise UserError(f"{self.target.name} cannot take tokens back", "it writes without speculation")
         if not self._contexts.can_branch:
             request = replace(request, step_widths=(1,))
         with self._contexts.at_work():
@@ -303,13 +300,11 @@ class Runtime(AbstractContextManager["Runtime"]):
         return self.target.context if request.max_tokens is None else request.max_tokens
 
     def _checked(self, settings: EngineSettings) -> EngineSettings:
-        """Return the settings, or plain decoding where the models allow nothing else."""
+        """Return the settings, or in mode sd those for drafts that cannot branch."""
         if settings.mode in {"sd", "ssd"} and self._draft_model is None:
             raise UserError(
                 f"mode {settings.mode} needs a draft model", "give one with -md FILE, or use --mode ngram"
             )
-        if settings.mode != "off" and not self._contexts.can_rewind:
-            return replace(settings, mode="off")
         if settings.mode == "ssd" and not self._contexts.can_branch:
             return replace(settings, mode="sd")
         return settings

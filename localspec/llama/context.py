@@ -29,7 +29,6 @@ _SET, _CLEAR = b"\1", b"\0"
 STOPPABLE_S = 0.1
 _FIRST_PIECE, _SMALLEST_PIECE = 64, 32  # tokens of a prompt that a card reads in one call
 _LONG_S, _MUCH_LONGER = 2.0, 8  # of a call: in seconds, and times the fastest of other sizes
-_RECURRENT = "it keeps a running state, not tokens"
 
 
 class Reader(Protocol):
@@ -60,6 +59,8 @@ class Context:
     `rows` bounds the rows of logits of one call: memory for so many vocabularies is set aside.
     """
 
+    _extra_states = (0, 0)  # snapshots and spare sequences: see `kept_states`
+
     def __init__(
         self,
         model: Model,
@@ -71,7 +72,8 @@ class Context:
         link: HeadLink | None = None,
     ) -> None:
         api = native()
-        _check_options(options, sequences)
+        snapshots, spare = self._extra_states
+        _check_options(options, sequences + spare)
         context = options.context or model.training_context
         cells = context + (sequences - 1) * _CELLS_PER_BRANCH
         needed = kv_bytes(model.header, cells, options.kv_type_k, options.kv_type_v)
@@ -80,7 +82,8 @@ class Context:
         _check_memory(model, context, needed)
         self.model = model
         self._flag, self._abort = abort_flag(api)
-        parameters = context_parameters(options, cells, sequences, rows, threads)
+        parameters = context_parameters(options, cells, sequences + spare, rows, threads)
+        parameters.n_rs_seq = snapshots
         if link is not None:
             parameters.ctx_other, parameters.ctx_type = link.target.pointer, int(link.is_mtp)
         parameters.abort_callback = self._abort
@@ -100,6 +103,8 @@ class Context:
         self.context_size = context  # tokens that one sequence can hold
         self.max_sequences = sequences  # the main sequence included
         self.max_rows: int = parameters.n_outputs_max  # of logits that one call can give
+        self.max_draft = context  # tokens of the last call that can be taken back
+        self.rereads = False
         self.busy_s = 0.0  # in native code since the context was opened
         self._micro_batch: int = parameters.n_ubatch
         self._card_alone = bool(model.cards) and "CPU" not in model.info().devices
@@ -109,6 +114,7 @@ class Context:
         self.reader: Reader | None = None
         self._batch = Batch(parameters.n_batch, sequences, context, link.width if link else 0)
         self._lengths = [0] * sequences
+        self._width = 0  # tokens of the last call that read a run
         self._no_rows: Rows = np.empty((0, self.vocabulary_size), np.float32)
         self._address: int | None = None  # of the last call's logits
         self._seen, self._view = 0, self._no_rows
@@ -139,6 +145,7 @@ class Context:
             self._batch.fill_run(part, start, rows)
             self._run((0,), rows, count)
             self._lengths[0] += count
+            self._width = count
             done += count
             if self.reader is not None:
                 started = perf_counter()
@@ -170,11 +177,22 @@ class Context:
             self._lengths[sequence] = length
         return self._rows(count)
 
-    def truncate(self, length: int, sequence: int = 0) -> None:
-        """Forget everything of a sequence from position `length` on.
+    def rewindable(self, length: int) -> int:
+        """Return the most of the main sequence's first `length` tokens to which `truncate` can go back."""
+        return length
 
-        Raises `EngineError`, with the sequence as it was, for a model that cannot rewind; 0 always works.
-        """
+    def mark(self) -> None:
+        """Let `truncate` come back to here, for some rounds; this model can anyway."""
+
+    def checkpoint(self) -> None:
+        """Let `truncate` come back to here, for long; this model can anyway."""
+
+    def branchable(self, end: int) -> bool:
+        """Tell whether a branch can share the main sequence up to position `end`."""
+        return end <= self._lengths[0]
+
+    def truncate(self, length: int, sequence: int = 0) -> None:
+        """Forget everything of a sequence from position `length` on."""
         held = self._lengths[self._checked(sequence)]
         if not 0 <= length <= held:
             raise ValueError(f"sequence {sequence} holds {held} tokens and cannot be cut to {length}")
@@ -182,7 +200,7 @@ class Context:
             return
         self._check_open()
         if not self._remove(self._memory, sequence, length or -1, -1):
-            raise EngineError(f"{self.model.name} cannot go back to token {length} of {held}: {_RECURRENT}")
+            raise EngineError(f"{self.model.name} cannot go back to token {length} of {held}")
         self._lengths[sequence] = length
         if self.reader is not None and not sequence:
             self.reader.cut(length)
@@ -194,8 +212,6 @@ class Context:
             raise ValueError(f"{end} is outside {start} to {held}, the ends of {target} and {source}")
         if start == end or source == target:
             return
-        if self.model.recurrent and end != held:  # its state has no positions: only the whole can be copied
-            raise EngineError(f"{self.model.name} cannot branch at token {end} of {held}: {_RECURRENT}")
         self._check_open()
         self._copy(self._memory, source, target, start, end)
         self._lengths[target] = end
@@ -307,10 +323,7 @@ class Context:
         raise EngineError(f"llama.cpp failed to decode (code {code}); its log says why")
 
     def _restore(self, sequence: int) -> None:
-        length = self._lengths[sequence]
-        if not self._remove(self._memory, sequence, length, -1):
-            self._remove(self._memory, sequence, -1, -1)  # a recurrent state cannot be mended, only dropped
-            self._lengths[sequence] = 0
+        self._remove(self._memory, sequence, self._lengths[sequence] or -1, -1)
 
     def _notice_cancel(self) -> None:
         self._flag[0] = _CLEAR
@@ -389,23 +402,6 @@ class Batch:
 
 def _pointer(array: NDArray[Any], kind: Native) -> Native:
     return ctypes.cast(array.ctypes.data, ctypes.POINTER(kind))
-
-
-def can_rewind(context: Context) -> bool:
-    """Find out whether an empty context can take tokens back; it is empty again afterwards."""
-    if context.length():
-        raise ValueError("only an empty context can be probed")
-    if not context.model.recurrent:  # caches of tokens take back any; trying would read all weights
-        return True
-    # llama.cpp common/common.cpp, common_context_can_seq_rm: decode two tokens, remove one
-    context.evaluate([0, 0], logits=0)
-    try:
-        context.truncate(1)
-    except EngineError:
-        return False
-    finally:
-        context.truncate(0)
-    return True
 
 
 _FLOATS = ("f32", "f16", "bf16")

@@ -182,6 +182,9 @@ def test_the_same_prompt_again_reads_one_token() -> None:
 class RunningState(FakeModel):
     """A model that cannot go back, except to the beginning."""
 
+    def rewindable(self, length: int) -> int:
+        return length if length == self.length() else 0
+
     def truncate(self, length: int, sequence: int = 0) -> None:
         if 0 < length < self.length(sequence):
             raise EngineError("it keeps a running state")

@@ -297,17 +297,6 @@ def test_vocabularies_that_differ_in_one_token_are_refused(tmp_path: Path) -> No
         Runtime.open(ModelOptions(one), ModelOptions(other))
 
 
-def test_a_model_that_cannot_rewind_writes_without_speculation(tmp_path: Path) -> None:
-    path = tiny.recurrent(tmp_path / "recurrent.gguf")
-    with Runtime.open(ModelOptions(path)) as opened:
-        assert len(opened.notes) == 1
-        assert opened.choose_settings()[0].mode == "off"
-        request = greedy(EngineSettings(mode="ngram"), "abc abc abc", 8)
-        first = [token for token, *_ in opened.generate_tokens(request)]
-        assert first
-        assert [token for token, *_ in opened.generate_tokens(request)] == first
-
-
 def test_loading_reports_progress_and_can_be_cancelled(demo_target: Path, demo_draft: Path) -> None:
     heard: list[float] = []
 

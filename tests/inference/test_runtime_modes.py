@@ -13,29 +13,32 @@ from localspec.errors import Cancelled
 from localspec.hardware.memory.needs import uses_processor
 from localspec.inference.runtime import Runtime
 from localspec.llama.model import Model
-from localspec.types import EngineSettings, ModelOptions
+from localspec.types import EngineSettings, Mode, ModelOptions
 from tests.inference.runtimes import MODES, answer, greedy, open_pair
 from tests.llama import tiny
 
 
-def test_a_pair_can_do_all_unless_its_memory_forbids(
+def test_a_pair_can_do_all_unless_the_draft_cannot_branch(
     demo_target_q8: Path, demo_draft: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with open_pair(demo_target_q8, demo_draft) as runtime:
-        opened = runtime._contexts
+        assert (runtime.modes, runtime.notes) == (MODES, ())
+        monkeypatch.setattr(runtime._contexts, "can_branch", False)
+        assert list(runtime._contexts.modes) == ["off", "ngram", "sd"]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_models_with_a_running_state_are_a_pair(tmp_path: Path, mode: Mode) -> None:
+    target, draft = tiny.recurrent(tmp_path / "target.gguf"), tiny.recurrent(tmp_path / "draft.gguf")
+    options = ModelOptions(target, threads=1, flash_attention=False)
+    with Runtime.open(options, replace(options, path=draft)) as runtime:
         assert runtime.modes == MODES
-        monkeypatch.setattr(opened, "can_branch", False)
-        assert list(opened.modes) == ["off", "ngram", "sd"]
-        monkeypatch.setattr(opened, "can_branch", True)
-        monkeypatch.setattr(opened, "can_rewind", False)
-        assert list(opened.modes) == ["off"]
-
-
-def test_a_draft_model_that_cannot_rewind_is_no_draft_model(tmp_path: Path) -> None:
-    target, draft = tiny.llama(tmp_path / "target.gguf"), tiny.recurrent(tmp_path / "draft.gguf")
-    with Runtime.open(ModelOptions(target, threads=1), ModelOptions(draft, threads=1)) as runtime:
-        assert runtime.modes == ("off",)
-        assert "(mamba) keeps a running state" in runtime.notes[0]
+        assert "(mamba) keeps a running state" in "".join(runtime.notes)
+        expected = answer(runtime, greedy(prompt="abc abc abc", max_tokens=24))[0]
+        settings = EngineSettings(mode=mode, draft_length=4, min_confidence=0.0)
+        said, end = answer(runtime, greedy(settings, "abc abc abc", 24))
+        assert said == expected
+        assert end.summary.drafted or mode != "sd"
 
 
 def test_a_cancel_of_nothing_stops_nothing(demo_target: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from localspec.llama import recurrent
 from localspec.llama.context import Context
 from localspec.llama.model import Model
 from localspec.types import ModelOptions
@@ -57,7 +58,7 @@ def open_context() -> Iterator[OpenContext]:
     def build(model: Model, *, sequences: int = 1, rows: int = 32, **options: object) -> Context:
         chosen = {"batch": 64, "micro_batch": 32, **options}
         settings = ModelOptions(path=model.options.path, **chosen)  # type: ignore[arg-type]
-        context = Context(model, settings, sequences=sequences, threads=1, rows=rows)
+        context = recurrent.open_context(model, settings, sequences=sequences, threads=1, rows=rows)
         opened.append(context)
         return context
 

@@ -11,18 +11,13 @@ import pytest
 
 from localspec.decoding.measurements import CallCosts, CostRequest, Costs, Trace, TraceRequest, TraceSegment
 from localspec.errors import EngineDied, EngineError, UserError
-from localspec.inference.runtime import Runtime
 from localspec.storage import tuned_settings
-from localspec.storage.tuned_settings import LoadOptions
 from localspec.tuning.events import Dropped, StageBegan, StageProgress, TaskResult
-from localspec.tuning.load_options import MachineLimits
 from localspec.tuning.report.page import render
-from localspec.tuning.run import TuningRun
 from localspec.tuning.run_folder import RunFolder
 from localspec.tuning.simulator.simulator import Simulator
 from localspec.tuning.space import LLAMA_CPP
-from localspec.types import GenerationEvent, ModelOptions, Request
-from tests.llama import tiny
+from localspec.types import GenerationEvent, Request
 from tests.tuning.fake_models import TRACED, FakeModels
 from tests.tuning.report_sample import sample
 from tests.tuning.test_tune import identity, planned, results, run_of, stopped_at
@@ -235,17 +230,3 @@ def test_models_that_cannot_take_tokens_back_decode_plainly_and_that_is_found_qu
     kept = tuned_settings.recall(identity(plan), "writing")
     assert kept.settings is not None
     assert kept.settings.mode == "off"
-
-
-@pytest.mark.parametrize("quick", [True, False])
-def test_a_real_recurrent_model_is_tuned_to_plain_decoding(tmp_path: Path, quick: bool) -> None:
-    options = ModelOptions(tiny.recurrent(tmp_path / "recurrent.gguf"), context=4096, threads=1)
-    plan = replace(planned(tmp_path, quick=quick), target=options, draft=None)
-
-    def open_models(_workplace: LoadOptions) -> Runtime:
-        return Runtime.open(options)
-
-    room = MachineLimits(cores=2, has_draft=False)
-    (result,) = results(TuningRun(plan, open_models, identity(plan), room).events())
-    assert result.settings.mode == "off"
-    assert "cannot take tokens back" in result.reason

@@ -20,7 +20,7 @@ from localspec.decoding.engine import Engine
 from localspec.decoding.loop import DecodeParams, Round
 from localspec.decoding.measure import STEP_WIDTHS, VERIFY_SIZES
 from localspec.decoding.measurements import CallCosts, Costs, Trace, TraceSegment
-from localspec.decoding.model import Rows
+from localspec.decoding.model import Rows, TokenCache
 from localspec.decoding.policy import CostCurve, LatencyModel
 from localspec.decoding.sampling import top_candidates
 from localspec.errors import Cancelled
@@ -113,7 +113,7 @@ class Box:
         return not self._items
 
 
-class PlacedModel:
+class PlacedModel(TokenCache):
     """A model whose logits depend on nothing but the place, and whose calls take virtual time."""
 
     def __init__(self, rows: NDArray[np.float32], stage: Stage, actor: int, cost: Cost) -> None:

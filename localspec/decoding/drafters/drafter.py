@@ -76,7 +76,7 @@ class DraftState:
     def begin(self, text: Sequence[int]) -> None:
         """Start from a new text; what the caches hold of it stays, in every sequence."""
         held = self.whole()[: self.model.length()]
-        kept = min(common_prefix(held, text), max(len(text) - 1, 0))
+        kept = self.model.rewindable(min(common_prefix(held, text), max(len(text) - 1, 0)))
         for sequence in range(self.model.max_sequences):
             if self.model.length(sequence) > kept:
                 self.model.truncate(kept, sequence)
@@ -107,6 +107,7 @@ class DraftState:
         missing = self.missing()
         started = self.clock()
         rows = self.model.evaluate(missing)
+        self.model.mark()
         self.proposals += proposer.propose(rows, [self.whole()] if proposer.needs_history else None)
         if len(missing) == 1:
             policy.step.observe(1, self.clock() - started)
@@ -120,7 +121,7 @@ class DraftState:
         """Let somebody else's tokens follow the first proposals; the model reads them when it drafts."""
         taken = [Proposal(token, 0.0, (), None) for token in tokens]
         self.proposals = [*self.proposals[:after], *taken]
-        self.model.truncate(min(self.model.length(), len(self.text) + after - 1))
+        self._cut(len(self.text) + after - 1)
 
     def adopt(self, tokens: Sequence[int], proposer: Proposer, after: int = 0) -> None:
         """Let somebody else's tokens follow the first proposals, and look beyond their end."""
@@ -145,4 +146,15 @@ class DraftState:
             self.proposals = proposals[accepted + 1 :]
         else:
             self.proposals = []
-            self.model.truncate(min(self.model.length(), len(self.text) - 1))
+            self._cut(len(self.text) - 1)
+
+    def read_singly(self) -> None:
+        """Read the whole but the last proposal, one token at a time behind the text that was known before."""
+        self._cut(len(self.text) - 1)
+        for token in self.missing()[:-1]:
+            self.model.evaluate([token], 0)
+            self.model.mark()
+
+    def _cut(self, length: int) -> None:
+        """Forget what the cache holds from a position on, or from where the model can go back to."""
+        self.model.truncate(self.model.rewindable(min(self.model.length(), length)))

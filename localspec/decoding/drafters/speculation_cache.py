@@ -86,6 +86,8 @@ class SpeculationCache:
         self._forks = []
         calibrator = self._policy.calibration.after_rejection
         for accepted, proposal in enumerate(judged):
+            if not state.model.branchable(len(state.text) + accepted):
+                continue  # copied tokens that a model with a running state has read at once
             exactly = self._exactly[accepted]
             self._forks += forecasts_after(accepted, proposal, exactly, proposal.token, calibrator)
         if len(state.proposals) > sent:
@@ -105,6 +107,8 @@ class SpeculationCache:
         tail = state.unsent(sent)
         prepared, state.proposals = state.proposals[sent + 1 :], state.proposals[: sent + 1]
         found = forecasts_after(sent, tail, exactly, None, self._policy.calibration.after_all)
+        if not state.model.branchable(len(state.text) + sent):
+            found = [each for each in found if each.outcome.bonus == tail.token]
         chance = next((each.chance for each in found if each.outcome.bonus == tail.token), 0.0)
         value = chance
         for proposal in prepared:
@@ -143,8 +147,10 @@ class SpeculationCache:
         state.text += [proposal.token for proposal in state.proposals[: outcome.accepted]]
         state.text.append(outcome.bonus)
         state.proposals = branch.proposals
-        if branch.sequence:
-            model = state.model
+        model = state.model
+        if model.rereads:  # it can branch only where it has read one token at a time
+            state.read_singly()
+        elif branch.sequence:
             model.truncate(fork)
             model.share(branch.sequence, 0, model.length(branch.sequence))
         return True
@@ -193,6 +199,7 @@ class SpeculationCache:
         policy.step.observe(len(tokens), state.clock() - started)
         for branch, proposal in zip(work, proposals, strict=True):
             if branch is None:
+                state.model.mark()
                 state.proposals.append(proposal)
                 self._tail_known()
             else:

@@ -20,7 +20,7 @@ from localspec.decoding.drafters.proposer import Proposal, Proposer
 from localspec.decoding.drafters.ssd import CopiedTokens, DraftReply, DraftWorker, SSDDrafter, VerifyResult
 from localspec.decoding.engine import Drafters
 from localspec.decoding.measurements import Costs, Trace
-from localspec.decoding.model import Rows
+from localspec.decoding.model import Rows, TokenCache
 from localspec.decoding.policy import SpeculationPolicy
 from localspec.decoding.tally import Tally, total
 from localspec.errors import Cancelled
@@ -77,7 +77,7 @@ class VirtualClock:
         self._reply, self._due = reply, self.now + delay_s
 
 
-class ReplayedModel:
+class ReplayedModel(TokenCache):
     """A draft model that only knows places in a traced answer, and whose calls take their time.
 
     Its rows are the proposals of the places that they belong to; behind the answer's end, that of the last.

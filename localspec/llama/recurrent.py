@@ -1,0 +1,260 @@
+"""The context of a model that keeps a running state, in all of its layers or in some: a hybrid.
+
+Such a state is that of the last token alone. There are three ways back, of which none trusts llama.cpp's word
+that it has gone back: after some calls it says so of states that it has long overwritten.
+
+- Snapshots (`n_rs_seq`): of each of the last tokens of the last call; for a target of some architectures, as
+  llama.cpp computes wrong what several sequences with snapshots share.
+- Marks: spare sequences that share the state until the main sequence goes on (llama_memory_seq_cp, which
+  copies nothing). What follows a mark is read again with the next call.
+- Checkpoints: copies in the processor's memory, where texts begin and end, for the next turn or an edit.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from itertools import pairwise
+from time import perf_counter
+
+import numpy as np
+from numpy.typing import NDArray
+
+from localspec.errors import EngineError
+from localspec.gguf import STATE_DRAFT, kept_states
+from localspec.llama.context import Context, Rows
+from localspec.llama.library import native
+from localspec.llama.model import Model
+from localspec.types import ModelOptions
+
+CHECKPOINTS = 4
+TAIL = 16  # tokens at the end of a prompt that the next one may spell otherwise: who speaks, `<think>`
+_MERGED = 8  # tokens after a mark that are cheaper to read along than in a call of their own
+_PARTIAL = 1  # LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY: the running state without the cache of tokens
+
+
+def open_context(
+    model: Model,
+    options: ModelOptions,
+    *,
+    sequences: int = 1,
+    threads: int | None = None,
+    rows: int = 128,
+) -> Context:
+    """Open the context that a model needs."""
+    if not model.recurrent:
+        return Context(model, options, sequences=sequences, threads=threads, rows=rows)
+    for states in (kept_states(model.header.architecture, sequences), (0, 1)):
+        context = RecurrentContext(
+            model, options, sequences=sequences, threads=threads, rows=rows, states=states
+        )
+        if context.max_draft:
+            break
+        context.close()  # llama.cpp keeps no snapshots of this architecture after all
+    return context
+
+
+class RecurrentContext(Context):
+    """A context that goes back to states that were kept, and reads on from there."""
+
+    def __init__(
+        self,
+        model: Model,
+        options: ModelOptions,
+        *,
+        sequences: int = 1,
+        threads: int | None = None,
+        rows: int = 128,
+        states: tuple[int, int] = (0, 1),
+    ) -> None:
+        self._extra_states, marks = states, states[1]
+        super().__init__(model, options, sequences=sequences, threads=threads, rows=rows)
+        self._snapshots: int = native().llama_n_rs_seq(self.pointer)
+        self.max_draft = STATE_DRAFT if marks else self._snapshots
+        self.rereads = marks > 0
+        self._undoable = 0  # tokens at the end whose snapshots are true
+        self._texts: list[list[int]] = [[] for _ in range(sequences)]
+        self._unread: list[int] = []  # the end of the main sequence, which llama.cpp has to read again
+        self._marks: dict[int, int] = {}  # by length of the text: a spare sequence
+        self._free_marks = list(range(sequences, sequences + marks))
+        self._checkpoints: dict[int, NDArray[np.uint8]] = {}  # by length of the text
+
+    def length(self, sequence: int = 0) -> int:
+        """Return how many tokens a sequence holds."""
+        return super().length(sequence) + (0 if sequence else len(self._unread))
+
+    def evaluate(self, tokens: Sequence[int], logits: int = 1) -> Rows:
+        """Append tokens to the main sequence and return the logits after the last `logits` of them.
+
+        Raises `Cancelled` with the sequence at the last state that was kept, `ContextFullError` before
+        anything is read.
+        """
+        if logits > 1 or len(tokens) < 2 * TAIL:
+            return self._read(tokens, logits)
+        self._check_room(self.length() + len(tokens), 0)  # a prompt, or a piece of one
+        if self.length() - max(self._checkpoints, default=0) > TAIL:
+            self.checkpoint()
+        self._read(tokens[:-TAIL], 0)
+        self.checkpoint()
+        return self._read(tokens[-TAIL:], logits)
+
+    def _read(self, tokens: Sequence[int], logits: int) -> Rows:
+        unread, self._unread, self._undoable = self._unread, [], 0
+        text = self._texts[0]
+        text += tokens
+        try:
+            rows = super().evaluate([*unread, *tokens] if unread else tokens, logits)
+        finally:
+            del text[self._lengths[0] :]
+        self._undoable = min(self._snapshots, self._width - 1)  # there is none before the call's first token
+        return rows
+
+    def _read_along(self) -> None:
+        """Read again what follows a mark."""
+        if self._unread:
+            self._read((), 0)
+
+    def step(self, tokens: Sequence[int], sequences: Sequence[int]) -> Rows:
+        """Append `tokens[i]` to `sequences[i]` in one pass and return one row of logits for each."""
+        self._read_along()
+        self._undoable = 0
+        rows = super().step(tokens, sequences)
+        for token, sequence in zip(tokens, sequences, strict=True):
+            self._texts[sequence].append(token)
+        return rows
+
+    def rewindable(self, length: int) -> int:
+        """Return the most of the main sequence's first `length` tokens to which `truncate` can go back."""
+        if length >= self._lengths[0] - self._undoable or any(mark <= length for mark in self._marks):
+            return length
+        return max((kept for kept in self._checkpoints if kept <= length), default=0)
+
+    def truncate(self, length: int, sequence: int = 0) -> None:
+        """Forget everything of a sequence from position `length` on; a branch is emptied.
+
+        Raises `EngineError`, with the sequence as it was, for less than `rewindable` says.
+        """
+        held = self.length(sequence)
+        if not 0 <= length <= held:
+            raise ValueError(f"sequence {sequence} holds {held} tokens and cannot be cut to {length}")
+        if length == held:
+            return
+        self._check_open()
+        if sequence:
+            self._remove(self._memory, sequence, -1, -1)
+            self._lengths[sequence], self._texts[sequence] = 0, []
+            return
+        if self.rewindable(length) != length:
+            raise EngineError(
+                f"{self.model.name} cannot go back to token {length} of {held}: it keeps a running state"
+            )
+        if 0 < self._lengths[0] - length <= self._undoable:
+            self._remove(self._memory, 0, length, -1)
+            self._lengths[0], self._undoable = length, 0  # once: the next needs another call
+        elif length < self._lengths[0]:
+            self._go_back(length)
+        self._unread = self._texts[0][self._lengths[0] : length]
+        self._cut(length)
+
+    def _go_back(self, length: int) -> None:
+        """Take up the last kept state of at most so many tokens."""
+        kept = [at for at in (*self._marks, *self._checkpoints) if at <= length]
+        at = max(kept, default=0)
+        self._lengths[0], self._undoable = at, 0
+        if at in self._marks:
+            self._remove(self._memory, 0, -1, -1)
+            self._copy(self._memory, self._marks[at], 0, -1, -1)
+            return
+        if at:
+            state, api = self._checkpoints[at], native()
+            if api.llama_state_seq_set_data_ext(self._pointer, _bytes(state), state.size, 0, _PARTIAL):
+                self._remove(self._memory, 0, at, -1)  # of the cache of tokens; the state ends there
+                return
+            self._checkpoints.clear()
+        self._remove(self._memory, 0, -1, -1)
+        self._lengths[0] = 0
+
+    def _cut(self, length: int) -> None:
+        """Forget what was kept of a longer text."""
+        del self._texts[0][length:]
+        for at in [at for at in self._marks if at > length]:
+            self._drop_mark(at)
+        for at in [at for at in self._checkpoints if at > length]:
+            del self._checkpoints[at]
+        if self.reader is not None:  # which is told again what is read again
+            self.reader.cut(self._lengths[0])
+
+    def _restore(self, sequence: int) -> None:
+        """Go back to a kept state: llama.cpp takes back anything of a call that failed, and wrongly."""
+        if sequence:
+            self._remove(self._memory, sequence, -1, -1)
+            self._lengths[sequence], self._texts[sequence] = 0, []
+            return
+        if self.max_sequences > 1:  # the call may have moved the states of others, half-way
+            for at in list(self._marks):
+                self._drop_mark(at)
+        self._go_back(self._lengths[0])
+        self._cut(self._lengths[0])
+
+    def mark(self) -> None:
+        """Let `truncate` come back to here, until later marks take the place."""
+        if len(self._unread) > _MERGED:
+            self._read_along()
+        at = self._lengths[0]
+        if self._unread or at in self._marks or not at or self._snapshots:
+            return
+        if not self._free_marks:
+            self._drop_mark(min(self._marks))
+        self._marks[at] = self._free_marks.pop()
+        self._copy(self._memory, 0, self._marks[at], -1, -1)
+
+    def _drop_mark(self, at: int) -> None:
+        mark = self._marks.pop(at)
+        self._remove(self._memory, mark, -1, -1)
+        self._free_marks.append(mark)
+
+    def checkpoint(self) -> None:
+        """Let `truncate` come back to here, for long; of too many, the one goes that costs least."""
+        self._read_along()
+        at, api = self._lengths[0], native()
+        if not at or at in self._checkpoints:
+            return
+        if len(self._checkpoints) == CHECKPOINTS:
+            ends = sorted(self._checkpoints)
+            gaps = {end: end - before for before, end in pairwise([0, *ends])}
+            del self._checkpoints[min(gaps, key=gaps.__getitem__)]
+        started = perf_counter()
+        state = np.empty(api.llama_state_seq_get_size_ext(self.pointer, 0, _PARTIAL), np.uint8)
+        if api.llama_state_seq_get_data_ext(self.pointer, _bytes(state), state.size, 0, _PARTIAL):
+            self._checkpoints[at] = state
+        self.busy_s += perf_counter() - started
+
+    def branchable(self, end: int) -> bool:
+        """Tell whether a branch can share the main sequence up to position `end`."""
+        return end in self._marks or (end == self._lengths[0] and not self._unread)
+
+    def share(self, source: int, target: int, end: int) -> None:
+        """Let `target` hold what `source` holds up to position `end` (exclusive)."""
+        held, start = self.length(source), self.length(target)
+        if not start <= end <= held:
+            raise ValueError(f"{end} is outside {start} to {held}, the ends of {target} and {source}")
+        if start == end or source == target:
+            return
+        if end == self._lengths[source] and not (source == 0 and self._unread):
+            origin = source
+        elif source == 0 and end in self._marks:
+            origin = self._marks[end]
+        else:
+            raise EngineError(
+                f"{self.model.name} cannot branch at token {end} of {held}: it keeps a running state"
+            )
+        self._check_open()
+        self._remove(self._memory, target, -1, -1)
+        self._copy(self._memory, origin, target, -1, -1)
+        self._lengths[target], self._texts[target] = end, self._texts[source][:end]
+        if target == 0:
+            self._unread, self._undoable = [], 0
+
+
+def _bytes(state: NDArray[np.uint8]) -> ctypes.Array[ctypes.c_uint8]:
+    return (ctypes.c_uint8 * state.size).from_address(state.ctypes.data)
