@@ -151,6 +151,9 @@ def _build(sight: Sight, vendors: Sequence[str]) -> Check:
     text = f"llama-cpp-python {found.version} computes with {', '.join(backends)}"
     if (added := added_backend()) is not None:
         text += f"; `{added[1]}` is loaded beside it"
+        if all(device.kind == "cpu" for device in found.devices):
+            mend = "localspec --list-devices   # again, once the driver of the card is installed"
+            return Check("llama.cpp", "warn", f"{text}, but finds no card", mend)
     if found.version != VERSION:
         text += f"; LocalSpec is tested with {VERSION}"
         return Check("llama.cpp", "warn", text, rebuild_command(vendors))

@@ -44,9 +44,9 @@ def test_a_backend_is_loaded_beside_those_of_the_build(
     library = toy(tmp_path, 2)
     monkeypatch.setenv("GGML_BACKEND_PATH", str(library))
     assert devices.look().found.backends == ("CPU", "Toy")
-    assert next(check for check in examine() if check.name == "llama.cpp").text.endswith(
-        f"`{library}` is loaded beside it"
-    )
+    seen = next(check for check in examine() if check.name == "llama.cpp")
+    assert seen.text.endswith(f"`{library}` is loaded beside it, but finds no card")
+    assert seen.verdict == "warn"
 
 
 @needs_compiler
