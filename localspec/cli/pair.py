@@ -219,7 +219,7 @@ class Gain:
 
 def measure(models: OpenModels, on_progress: Callable[[float], object]) -> Gain:
     """Answer some bundled prompts plainly and with the draft in turn, and compare; raises EngineError."""
-    from localspec.benchmark.harness import OwnContender, Question, Run, in_turn
+    from localspec.benchmark.harness import Harness, OwnContender, Question, Run, in_turn
 
     chosen, _ = models.choose_settings(EngineSettings())
     if chosen.mode in ("off", "ngram"):  # expected to lose: then it has to show that
@@ -231,6 +231,8 @@ def measure(models: OpenModels, on_progress: Callable[[float], object]) -> Gain:
     for number, text in enumerate(texts):
         request = Request((Message("user", text),), sampling, chosen, max_tokens=TOKENS, seed=SEEDS + number)
         question = Question("dialogue", request)
+        for way in ways if not number else ():
+            Harness([question]).warm_up(way, 0)
         runs = {
             way.name: Run(way.name, question.task, number, 0, way.answer(question))
             for way, _ in in_turn(ways, [number], number)  # drift of the machine hits both alike

@@ -36,9 +36,11 @@ class PlainCost:
         """Learn from one token."""
         place = depth // BUCKET
         self._count[place] += 1
+        nearest = self.at(depth)
+        seconds = seconds if nearest is None else min(seconds, OUTLIER * nearest)
         known = self._known.setdefault(place, seconds)
         rate = max(LEARNING_RATE, 1.0 / self._count[place])  # first a mean, then a running one
-        self._known[place] = known + rate * (min(seconds, OUTLIER * known) - known)
+        self._known[place] = known + rate * (seconds - known)
 
     def at(self, depth: int) -> float | None:
         """Return the seconds at a depth: in proportion between two measured ones, else as at the nearest."""

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
-from itertools import repeat
+from itertools import count, repeat
 from random import Random
 from typing import TypeVar
 
@@ -19,7 +19,13 @@ from localspec.decoding.drafters.drafter import Drafter
 from localspec.decoding.loop import DecodeParams, Decoder, Round
 from localspec.decoding.measurements import CallCosts, CostRequest, TraceSegment
 from localspec.decoding.model import LanguageModel, Rows
-from localspec.decoding.policy import AcceptanceCalibration, CostCurve, LatencyModel, SpeculationPolicy
+from localspec.decoding.policy import (
+    AcceptanceCalibration,
+    CostCurve,
+    LatencyModel,
+    SpeculationPolicy,
+    is_plausible,
+)
 from localspec.decoding.sampling import (
     Floats,
     Ids,
@@ -37,8 +43,10 @@ FEWEST_SIZES = 3
 FEWEST_WISHED = 6
 STEP_WIDTHS = (1, 2, 4, 8, 16)
 PREFIX = 32  # tokens of text in the cache while measuring
+FEWEST_PASSES = 2  # one time alone may be a disturbance
 PASSES = 5
 MOST_PASSES = 40  # more would tell nothing new
+TRIES = 2  # of a measurement whose curves make no sense
 ANCHORS = 9  # calls with one token, at either end of a measurement
 FEWEST_ANCHORS = 3
 ANCHOR_SHARE = 0.1  # of the budget
@@ -58,30 +66,47 @@ class _CallTimer:
     verify: defaultdict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
     step: defaultdict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
 
+    def __post_init__(self) -> None:
+        most = 0 if self.draft is None else self.draft.max_sequences
+        self.widths = [width for width in self.widths if width <= most]
+
+    def warm_up(self, *, on_card: bool) -> None:
+        """Make the calls that are not to be timed: a card makes its kernels at the first of every size."""
+        draft = self.draft
+        for size in self.sizes if on_card else ():
+            _evaluate(self.target, size)
+        for width in self.widths if on_card and draft is not None else ():
+            _step(draft, width)
+        _evaluate(self.target, 1)  # the first call of all builds graphs and touches memory
+
     def run(self, *, together: bool) -> None:
-        """Time the calls of both models, in turn or at once.
+        """Time the calls of both models, in turn or at once; a second time where the curves make no sense.
 
         In turn, every draft call follows a target call, which has thrown the draft's weights out of the
         processor's caches as it will when decoding.
         """
         draft = self.draft
-        self.widths = [width for width in self.widths if draft is not None and width <= draft.max_sequences]
-        if draft is None or not self.widths:
-            self._fill(None)
-        elif together:
-            with self._busy(draft) as enough:
-                self._fill(None, enough)
-        else:
-            self._fill(draft)
+        for _ in range(TRIES):
+            self.verify.clear()
+            self.step.clear()
+            if draft is None or not self.widths:
+                self._fill(None)
+            elif together:
+                with self._busy(draft) as enough:
+                    self._fill(None, enough)
+            else:
+                self._fill(draft)
+            if all(is_plausible(dict(_medians(times))) for times in (self.verify, self.step)):
+                return
 
     def _fill(self, draft: LanguageModel | None, enough: Callable[[], bool] = lambda: True) -> None:
-        """Time calls until the budget is spent, but always a few and until there is `enough` of others."""
-        started = time.perf_counter()
-        most = self.passes * max(len(self.sizes), len(self.widths))
-        widths = repeat(0) if draft is None else _mixed(self.widths)
-        for number, (size, width) in enumerate(zip(_mixed(self.sizes), widths, strict=False)):
-            spent = number >= most or time.perf_counter() - started > self.budget_s
-            if spent and number >= self.fewest and enough():
+        """Time calls until the budget is spent, but all a few times and until there is `enough` of others."""
+        ends = time.perf_counter() + self.budget_s
+        widths = repeat((MOST_PASSES, 0)) if draft is None else self._laps(self.widths)
+        for (lap, size), (steps_lap, width) in zip(self._laps(self.sizes), widths, strict=False):
+            passes = min(lap, steps_lap)
+            is_spent = passes >= self.passes or time.perf_counter() > ends
+            if passes >= FEWEST_PASSES and is_spent and enough():
                 return
             seconds = _evaluate(self.target, size)
             if size == 1:  # plain decoding repeats one size, whose graph llama.cpp then reuses
@@ -89,6 +114,21 @@ class _CallTimer:
             self.verify[size].append(seconds)
             if draft is not None:
                 self.step[width].append(_step(draft, width))
+
+    def _laps(self, sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
+        """Yield sizes for ever, with how often all were: as many as half of the budget allows, but a few.
+
+        They come first in their order, then in ever another one, so that no drift favours any.
+        """
+        late, reached, random = time.perf_counter() + self.budget_s / FEWEST_PASSES, list[int](), Random(0)
+        for size in sizes:
+            if len(reached) >= self.fewest and time.perf_counter() > late:
+                break
+            reached.append(size)
+            yield 0, size
+        for lap in count(1):
+            yield from ((lap, size) for size in reached)
+            random.shuffle(reached)
 
     @contextmanager
     def _busy(self, draft: LanguageModel) -> Iterator[Callable[[], bool]]:
@@ -101,12 +141,12 @@ class _CallTimer:
         stop, done = threading.Event(), threading.Event()
 
         def work() -> None:
-            for number, width in enumerate(_mixed(self.widths), start=1):
-                self.step[width].append(_step(draft, width))
-                if number >= min(self.fewest, len(self.widths)):
+            for lap, width in self._laps(self.widths):
+                if lap >= FEWEST_PASSES:
                     done.set()
                 if stop.is_set():
                     return
+                self.step[width].append(_step(draft, width))
 
         with ThreadPoolExecutor(1, "measure") as pool:
             busy = pool.submit(work)
@@ -118,24 +158,32 @@ class _CallTimer:
 
 
 def measure(
-    target: LanguageModel, draft: LanguageModel | None, budget_s: float, *, together: bool
+    target: LanguageModel,
+    draft: LanguageModel | None,
+    budget_s: float,
+    *,
+    together: bool,
+    on_card: bool = False,
 ) -> LatencyModel:
     """Return the costs of both models, alone or while both work at once.
 
-    The first sizes are always measured, the others as the budget allows.
+    The first sizes are always measured, the others as the budget allows. What a card needs to make its
+    kernels counts neither as a cost nor in the budget.
     """
     from statistics import median_low  # 3 ms, which costs that were kept do without
 
     timer = _CallTimer(target, draft, VERIFY_SIZES, STEP_WIDTHS, FEWEST_SIZES, PASSES, budget_s)
     with _scratch(target, PREFIX), _scratch(draft, PREFIX):
-        _evaluate(target, 1)  # the first call of all builds graphs and touches memory
+        timer.warm_up(on_card=on_card)
         timer.run(together=together)
     curve = {size: median_low(seconds) for size, seconds in timer.verify.items()}
     steps = {width: median_low(seconds) for width, seconds in timer.step.items()}
     return LatencyModel(CostCurve(curve), CostCurve(steps or {1: curve[1]}))
 
 
-def time_calls(target: LanguageModel, draft: LanguageModel | None, request: CostRequest) -> CallCosts:
+def time_calls(
+    target: LanguageModel, draft: LanguageModel | None, request: CostRequest, *, on_card: bool = False
+) -> CallCosts:
     """Return what was wished for, as far as the caches have room for it."""
     from statistics import median, quantiles
 
@@ -146,7 +194,7 @@ def time_calls(target: LanguageModel, draft: LanguageModel | None, request: Cost
     depth = min(request.depth, target.context_size - max(sizes))
     with _scratch(target, depth), _scratch(draft, depth):
         depth = target.length()
-        _evaluate(target, 1)
+        timer.warm_up(on_card=on_card)
         before = _anchors(target, budget_s)
         timer.run(together=together)
         after = _anchors(target, budget_s)
@@ -184,14 +232,6 @@ def _anchors(target: LanguageModel, budget_s: float) -> list[float]:
     ):
         seconds.append(_evaluate(target, 1))
     return seconds
-
-
-def _mixed(sizes: Sequence[int]) -> Iterator[int]:
-    """Yield sizes for ever: first in their order, then in ever another one, so that no drift favours any."""
-    order, random = list(sizes), Random(0)
-    while True:
-        yield from order
-        random.shuffle(order)
 
 
 def _text(model: LanguageModel, count: int) -> list[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
+from itertools import combinations
 
 from localspec.types import EngineSettings, RoundStats
 
@@ -57,7 +58,8 @@ class CostCurve:
         """Learn from one call."""
         sizes, known = self._table
         at = bisect_left(sizes, size)
-        if at == len(sizes) or sizes[at] != size:
+        if at == len(sizes) or sizes[at] != size:  # a first call may have compiled something, too
+            seconds = min(seconds, OUTLIER * self(size))
             self._table = [*sizes[:at], size, *sizes[at:]], [*known[:at], seconds, *known[at:]]
         else:
             rate = LEARNING_RATE if seconds > known[at] else LEARNING_RATE_DOWN
@@ -75,6 +77,14 @@ class CostCurve:
     def points(self) -> dict[int, float]:
         """Return the known sizes with their seconds."""
         return dict(zip(*self._table, strict=True))
+
+
+def is_plausible(costs: Mapping[int, float]) -> bool:
+    """Tell whether no call takes many times what a larger one does, nor what its tokens would one by one."""
+    return all(
+        seconds < OUTLIER * more_s and more_s < OUTLIER * seconds * more / size
+        for (size, seconds), (more, more_s) in combinations(sorted(costs.items()), 2)
+    )
 
 
 class Calibrator:

@@ -15,7 +15,7 @@ from localspec.decoding.fallback import PlainCost
 from localspec.decoding.loop import DecodeParams, Round
 from localspec.decoding.measure import PREFIX, measure
 from localspec.decoding.model import LanguageModel
-from localspec.decoding.policy import CostCurve, LatencyModel
+from localspec.decoding.policy import CostCurve, LatencyModel, is_plausible
 from localspec.decoding.speed_model import shared_cores
 from localspec.errors import LocalSpecError, UserError
 from localspec.hardware.memory.needs import context_size, draft_options, uses_processor
@@ -91,6 +91,11 @@ class Contexts:
         has_draft = self.draft is not None
         can: dict[Mode, bool] = {"off": True, "ngram": True, "sd": has_draft, "ssd": self.can_branch}
         return tuple(mode for mode, possible in can.items() if possible)
+
+    @property
+    def on_card(self) -> bool:
+        """Tell whether a card holds a part of these models: it makes kernels at the first call of a size."""
+        return any(each is not None and bool(each.model.cards) for each in (self.target, self.draft))
 
     def costs_file(self, *, together: bool) -> Path | None:
         """Return where call costs are kept, of one model at work at a time or of both; None if nowhere."""
@@ -169,11 +174,14 @@ class CostedEngine(Engine):
         return LatencyModel(CostCurve(verify), CostCurve(step))
 
     def _measured(self, together: bool) -> LatencyModel:
-        found = measure(*self.alone(together=together), MEASURE_S, together=together)
+        models, on_card = self.alone(together=together), self._contexts.on_card
+        found = measure(*models, MEASURE_S, together=together, on_card=on_card)
+        verify, step = found.verify.points(), found.step.points()
         if not together:
             self.plain.observe(PREFIX, found.verify(1))
-        if (file := self._contexts.costs_file(together=together)) is not None:
-            keep_costs(file, time.time(), found.verify.points(), found.step.points())
+        file = self._contexts.costs_file(together=together)
+        if file is not None and is_plausible(verify) and is_plausible(step):
+            keep_costs(file, time.time(), verify, step)
         return found
 
     def _compare(self, event: Round, *, together: bool) -> None:

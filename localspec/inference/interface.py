@@ -78,3 +78,9 @@ class TunableModels(OpenModels, Protocol):
 
         Raises `ContextFullError`, and `Cancelled` after `cancel`.
         """
+
+
+def on_card(models: OpenModels) -> bool:
+    """Tell whether a card computes a part of these models: there the first call of a kind makes kernels."""
+    sides = (models.target, models.draft)
+    return any(device != "CPU" for side in sides if side is not None for device in side.devices)

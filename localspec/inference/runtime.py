@@ -235,7 +235,8 @@ class Runtime(AbstractContextManager["Runtime"]):
         if not self._contexts.can_branch:
             request = replace(request, step_widths=(1,))
         with self._contexts.at_work():
-            return time_calls(*self._engine.alone(together=request.together), request)
+            models, on_card = self._engine.alone(together=request.together), self._contexts.on_card
+            return time_calls(*models, request, on_card=on_card)
 
     def trace(self, asked: TraceRequest) -> TraceSegment:
         """Decode one answer plainly and tell what both models thought before each token."""

@@ -15,7 +15,7 @@ from localspec.storage.json_file import JsonFile, warn
 from localspec.storage.pair_identity import Identity
 from localspec.storage.paths import data_dir
 
-SCHEMA = 1
+SCHEMA = 2  # 1 held times of calls that compiled something
 HOLDS_S = 24 * 3600.0  # what was measured on a busy machine should not count for long
 LARGEST_FILE = 64 * 1024
 

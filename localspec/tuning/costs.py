@@ -16,8 +16,9 @@ from statistics import fmean
 from typing import TypeVar, get_args
 
 from localspec.decoding.measurements import CallCosts, CostRequest, Costs, Overhead
+from localspec.decoding.policy import is_plausible
 from localspec.errors import Cancelled, EngineError, UserError
-from localspec.inference.interface import OpenModels, TunableModels
+from localspec.inference.interface import OpenModels, TunableModels, on_card
 from localspec.storage.json_file import JsonFile
 from localspec.tuning.plan import ReopenedModels
 from localspec.tuning.simulator.call_times import Timing
@@ -35,7 +36,7 @@ TOKENS = 48  # of an answer
 TRIMMED = 0.1  # of the values at either end, which disturbances make
 UNDISTURBED = 0.25  # the share of waits in which the drafter was free at once
 FEWEST_WAITS = 4
-SCHEMA = 1
+SCHEMA = 2  # 1 held times of calls that compiled something
 _T = TypeVar("_T")
 
 # Different lengths tell what a token costs, few branches leave something to ask for. Without a confidence
@@ -97,7 +98,7 @@ def costs_of(
 def _still_holds(models: TunableModels, calls: CallCosts) -> bool:
     found = _time_tokens(models, calls.depth, together=calls.together, budget_s=CHECK_S)
     now, before = dict(found.verify), dict(calls.verify)
-    return 1 / HOLDS <= now[1] / before[1] <= HOLDS
+    return is_plausible(before) and 1 / HOLDS <= now[1] / before[1] <= HOLDS
 
 
 def _time_tokens(models: TunableModels, depth: int, *, together: bool, budget_s: float) -> CallCosts:
@@ -212,15 +213,18 @@ def real_rounds(
 ) -> tuple[RealRound, ...]:
     """Decode the beginnings of answers, in turn in every mode, and return the rounds after each's first.
 
-    Every mode gets at least one answer; where models can be `reopened`, a mode that crashes is left out, and
-    so are those that did before. Raises `Cancelled` after `cancel`.
+    Every mode gets at least one answer. On a card another one makes kernels before the clock runs, and so
+    does the first round of each kind, which is left out. Where models can be `reopened`, a mode that crashes
+    is left out, and so are those that did before. Raises `Cancelled` after `cancel`.
     """
     modes: tuple[Mode, ...] = ("off", "ngram") if models.draft is None else ("off", "ngram", "sd", "ssd")
     left_out = {} if reopened is None else reopened.left_out
-    rounds: list[RealRound] = []
-    began = time.perf_counter()
-    for number, request in enumerate(requests):
-        if number and time.perf_counter() - began > budget_s:
+    rounds, known = list[RealRound](), set[tuple[object, ...]]()
+    warm_ups, began = int(on_card(models)), 0.0
+    for number, request in enumerate((*requests[:warm_ups], *requests)):
+        if number <= warm_ups:
+            began = time.perf_counter()
+        elif time.perf_counter() - began > budget_s:
             break
         for mode in modes:
             if mode in left_out:
@@ -229,7 +233,10 @@ def real_rounds(
             tokens = min(request.max_tokens or TOKENS, TOKENS)
             asked = replace(request, settings=settings, max_tokens=tokens, steps_down=False)
             try:
-                rounds += _rounds_of(models, asked)
+                for each in _rounds_of(models, asked):
+                    call = mode, each.stats.drafted, each.first_call
+                    rounds += [each] if call in known or not warm_ups else []
+                    known.add(call)
             except EngineError as error:
                 if reopened is None or mode == "off":
                     raise

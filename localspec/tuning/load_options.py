@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from localspec.benchmark.harness import answered
 from localspec.errors import Cancelled, EngineError, LocalSpecError
-from localspec.inference.interface import OpenModels
+from localspec.inference.interface import OpenModels, on_card
 from localspec.storage.tuned_settings import LoadOptions
 from localspec.tuning.events import Attempt
 from localspec.tuning.study_file import ENDED, FAILURE, UNFINISHED, StudyFile, StudyKey, explained
@@ -282,6 +282,8 @@ def _attempt(
 def _race(models: OpenModels, plan: AttemptPlan, bar: Sequence[float]) -> Iterator[tuple[Mode, float]]:
     """Yield the fastest mode after each request and its tokens per second, until they are behind `bar`."""
     answers: dict[Mode, list[Summary]] = {mode: [] for mode in plan.modes}
+    for mode in plan.modes if on_card(models) else ():  # there the first answer makes kernels
+        answered(models, replace(plan.requests[0], settings=EngineSettings(mode=mode)))
     for number, request in enumerate(plan.requests):
         for mode, summaries in answers.items():
             summary, _ = answered(models, replace(request, settings=EngineSettings(mode=mode)))

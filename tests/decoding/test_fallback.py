@@ -173,6 +173,13 @@ def test_plain_cost_is_known_where_it_was_measured_between_and_beyond() -> None:
     assert plain.at(100_000) == 0.030
 
 
+def test_a_first_token_at_a_depth_that_compiles_something_hardly_counts() -> None:
+    plain = plain_at(100)
+    for seconds in (50.0, 0.01, 0.01, 0.01):
+        plain.observe(4 * DEPTH, seconds)
+    assert plain.at(4 * DEPTH) == pytest.approx(0.015)
+
+
 def repeated(plain: PlainCost, seconds: float, times: int) -> float | None:
     for _ in range(times):
         plain.observe(DEPTH, seconds)

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from localspec.decoding.measure import measure, time_calls
-from localspec.decoding.measurements import CostRequest
+from localspec.decoding.measurements import CallCosts, CostRequest
 from localspec.decoding.model import Rows
-from localspec.decoding.policy import LatencyModel
+from localspec.decoding.policy import CostCurve, LatencyModel
 from localspec.errors import Cancelled, EngineError
 from localspec.testing.fake import FakeModel, Pacing
 from tests.decoding.toys import PATIENCE_S
@@ -76,12 +76,14 @@ def wait_for(event: threading.Event) -> None:
     assert event.wait(PATIENCE_S)
 
 
+@pytest.mark.parametrize("on_card", [True, False])
 @pytest.mark.parametrize("together", [True, False])
-def test_a_cancel_ends_measuring_and_leaves_no_trace(together: bool) -> None:
+def test_a_cancel_ends_measuring_and_leaves_no_trace(together: bool, on_card: bool) -> None:
     target, draft = filled(FakeModel(), 5), filled(FakeModel(sequences=18), 5)
     target._delay = lambda: target.cancel() if len(target.calls) == 4 else None
     with pytest.raises(Cancelled):
-        measure(target, draft, 5.0, together=together)
+        measure(target, draft, 5.0, together=together, on_card=on_card)
+    assert len(target.calls) < 6
     assert target.tokens() == draft.tokens() == [0, 1, 2, 3, 4]
     assert "measure" not in {thread.name for thread in threading.enumerate()}
 
@@ -119,6 +121,89 @@ class PacedFake(FakeModel):
     def step(self, tokens: Sequence[int], sequences: Sequence[int]) -> Rows:
         self.depths |= {self.length(sequence) for sequence in sequences}
         return super().step(tokens, sequences)
+
+
+COMPILE_S = 50.0
+
+
+class CardFake(PacedFake):
+    """A fake model on a card that compiles something at the first call of every size."""
+
+    @property
+    def busy_s(self) -> float:
+        return super().busy_s + COMPILE_S * len(set(self.calls))
+
+
+class DisturbedFake(PacedFake):
+    """A fake model that something else disturbs during the calls of some numbers."""
+
+    disturbed: Sequence[int] = ()
+
+    @property
+    def busy_s(self) -> float:
+        return super().busy_s + sum(number < len(self.calls) for number in self.disturbed)
+
+
+def assert_paced(found: LatencyModel | CallCosts, target: PacedFake, draft: PacedFake) -> None:
+    for curve, model in ((found.verify, target), (found.step, draft)):
+        points = curve.points() if isinstance(curve, CostCurve) else dict(curve)
+        assert points == pytest.approx({size: model._pacing(size) for size in points})
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_what_a_card_compiles_is_no_cost(together: bool) -> None:
+    target, draft = CardFake(0.03, 0.02), CardFake(0.004, 0.01, sequences=25)
+    found = measure(target, draft, 0.0, together=together, on_card=True)
+    assert_paced(found, target, draft)
+    target, draft = CardFake(0.03, 0.02), CardFake(0.004, 0.01, sequences=25)
+    wished = time_calls(target, draft, replace(WISH, together=together), on_card=True)
+    assert_paced(wished, target, draft)
+    assert wished.drift == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("kind", [CardFake, PacedFake])
+def test_a_card_compiles_outside_of_the_budget(
+    kind: type[PacedFake], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, draft = kind(0.03, 0.02), kind(0.004, 0.01, sequences=17)
+    clock = lambda: target.busy_s + draft.busy_s  # noqa: E731
+    monkeypatch.setattr("localspec.decoding.measure.time.perf_counter", clock)
+    found = measure(target, draft, 0.4, together=False, on_card=True)
+    assert list(found.verify.points()) == [1, 2, 3, 5, 9]
+    assert list(found.step.points()) == [1, 2, 4, 8, 16]
+
+
+def test_a_processor_is_spared_the_calls_that_are_not_timed() -> None:
+    target, draft = FakeModel(), FakeModel(sequences=17)
+    measure(target, draft, 0.0, together=False)
+    text, first, lap = [32], [1], [1, 1, 2, 5]
+    assert target.calls == [*text, *first, *lap, *lap]
+
+
+@pytest.mark.parametrize("number", range(2, 11))
+def test_a_single_disturbance_is_no_cost(number: int) -> None:
+    target, draft = DisturbedFake(0.03, 0.02), DisturbedFake(0.004, 0.01, sequences=17)
+    target.disturbed = draft.disturbed = (number,)
+    assert_paced(measure(target, draft, 0.0, together=False), target, draft)
+
+
+def test_a_curve_that_makes_no_sense_is_measured_again() -> None:
+    target = DisturbedFake(0.03, 0.02)
+    target.disturbed = (5, 9)  # both times a call of five tokens
+    found = measure(target, None, 0.0, together=False)
+    assert [target.calls[number] for number in target.disturbed] == [5, 5]
+    assert found.verify.points() == pytest.approx({size: target._pacing(size) for size in (1, 2, 5)})
+
+
+def test_curves_that_never_make_sense_are_given_up() -> None:
+    class Nonsense(FakeModel):
+        @property
+        def busy_s(self) -> float:
+            return sum(1.0 / size**2 for size in self.calls)
+
+    target = Nonsense()
+    assert measure(target, None, 0.0, together=False).verify(5) == pytest.approx(1 / 25)
+    assert len(target.calls) < 20
 
 
 @pytest.mark.parametrize("together", [True, False])

@@ -8,7 +8,14 @@ import pytest
 
 from localspec.decoding.drafters.drafter import DraftState
 from localspec.decoding.drafters.model_drafter import ModelDrafter
-from localspec.decoding.policy import AcceptanceCalibration, Calibrator, CostCurve, LatencyModel
+from localspec.decoding.policy import (
+    OUTLIER,
+    AcceptanceCalibration,
+    Calibrator,
+    CostCurve,
+    LatencyModel,
+    is_plausible,
+)
 from localspec.testing.fake import FakeModel
 from localspec.types import EngineSettings, VerifyOutcome
 from tests.decoding.toys import PLAIN, latency_model, policy_of, proposer_of, stats
@@ -54,6 +61,33 @@ def test_one_disturbed_call_hardly_counts_and_a_fast_one_is_soon_believed() -> N
     faster.observe(1, 0.5)
     assert disturbed(1) < 1.5
     assert 1.0 - faster(1) > slower(1) - 1.0 > 0
+
+
+def test_the_first_call_of_a_size_may_have_compiled_something() -> None:
+    curve = CostCurve({1: 0.01, 3: 0.02})
+    curve.observe(2, 50.0)
+    curve.observe(9, 50.0)
+    assert curve(2) == pytest.approx(OUTLIER * 0.015)
+    assert curve(9) <= OUTLIER * 0.2
+
+
+@pytest.mark.parametrize(
+    ("costs", "plausible"),
+    [
+        ({}, True),
+        ({1: 0.01}, True),
+        ({1: 0.014, 2: 0.022, 5: 0.038}, True),
+        ({1: 0.01, 8: 0.03, 9: 0.011}, True),  # llama.cpp computes more than eight otherwise
+        ({1: 0.01, 2: 0.02, 4: 0.04, 8: 0.08}, True),
+        ({1: 0.013, 2: 0.111, 5: 0.172}, False),
+        ({1: 0.008, 2: 0.010, 4: 0.014, 8: 187.2}, False),
+        ({1: 0.05, 2: 0.01, 3: 0.011}, False),
+    ],
+)
+def test_a_call_takes_neither_much_less_than_a_smaller_nor_more_than_its_tokens_alone(
+    costs: dict[int, float], plausible: bool
+) -> None:
+    assert is_plausible(costs) == plausible
 
 
 def test_an_unlearned_calibration_takes_confidence_at_its_word() -> None:

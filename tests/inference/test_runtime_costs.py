@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+import time
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
@@ -10,12 +12,17 @@ from pathlib import Path
 
 import pytest
 
-from localspec.decoding.model import LanguageModel
+from localspec.decoding.measurements import CostRequest
+from localspec.decoding.model import LanguageModel, Rows
 from localspec.decoding.policy import CostCurve, LatencyModel
 from localspec.inference import contexts
-from localspec.inference.contexts import COMPARED
+from localspec.inference.contexts import COMPARED, Contexts
 from localspec.inference.runtime import Runtime
+from localspec.llama.context import Context
+from localspec.llama.model import Model
+from localspec.storage.call_costs import Points, recall_costs
 from localspec.storage.paths import data_dir
+from localspec.testing.fake import Pacing
 from localspec.types import ModelOptions
 from tests.inference.runtimes import FORCED, answer, greedy
 
@@ -29,8 +36,14 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     times: list[bool] = []
 
     def measure(
-        _target: LanguageModel, _draft: LanguageModel | None, _budget_s: float, *, together: bool
+        _target: LanguageModel,
+        _draft: LanguageModel | None,
+        _budget_s: float,
+        *,
+        together: bool,
+        on_card: bool,
     ) -> LatencyModel:
+        assert not on_card
         times.append(together)
         return LatencyModel(CostCurve({1: SLOW_S, 9: 1.1 * SLOW_S}), CostCurve({1: 0.001 * SLOW_S}))
 
@@ -107,3 +120,105 @@ def test_costs_of_a_machine_that_was_faster_are_what_speculation_has_to_beat(
         with open_pair() as runtime:
             answer(runtime, greedy(FORCED, max_tokens=10 * COMPARED))
             assert runtime._engine.plain.at(0) == pytest.approx(FAST_S)
+
+
+COMPILE_S = 30.0
+
+
+class Card(Context):
+    """A context on a card that is not here: its calls take virtual time, the first of every kind more."""
+
+    pacing = Pacing(0.02, 0.02)
+    compile_s = 0.0
+
+    def __init__(self, model: Model, options: ModelOptions, *, sequences: int) -> None:
+        super().__init__(model, options, sequences=sequences)
+        self._compiled = set[tuple[str, int]]()
+        self._virtual_s = 0.0
+
+    def evaluate(self, tokens: Sequence[int], logits: int = 1) -> Rows:
+        return self._paced(super().evaluate(tokens, logits), "evaluate", len(tokens))
+
+    def step(self, tokens: Sequence[int], sequences: Sequence[int]) -> Rows:
+        return self._paced(super().step(tokens, sequences), "step", len(tokens))
+
+    def _paced(self, rows: Rows, kind: str, size: int) -> Rows:
+        self._virtual_s += self.pacing(size) + ((kind, size) not in self._compiled) * self.compile_s
+        self._compiled.add((kind, size))
+        self.busy_s = self._virtual_s
+        return rows
+
+
+class DraftCard(Card):
+    pacing = Pacing(0.002, 0.01)
+
+
+class Cards(Contexts):
+    """Contexts of a pair on two such cards."""
+
+    def _open(self, model: Model, options: ModelOptions, sequences: int = 1) -> Context:
+        return (Card if sequences == 1 else DraftCard)(model, options, sequences=sequences)
+
+    @property
+    def on_card(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def open_cards(open_pair: Open, monkeypatch: pytest.MonkeyPatch) -> Open:
+    monkeypatch.setattr("localspec.decoding.measure.PASSES", 1)
+    monkeypatch.setattr(contexts, "MEASURE_S", 1e9)
+    return partial(open_pair, contexts=Cards)
+
+
+def kept_files() -> list[Path]:
+    return sorted((data_dir() / "costs").glob("*.json"))
+
+
+def kept_costs() -> list[tuple[Points, Points]]:
+    found = [recall_costs(file, time.time()) for file in kept_files()]
+    return [costs for costs in found if costs is not None]
+
+
+def test_a_card_that_compiles_at_every_first_call_is_chosen_for_as_one_that_does_not(
+    open_cards: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open_cards() as runtime:
+        expected, before = runtime.choose_settings(), kept_costs()
+    assert len(before) == 2
+    assert expected[0].mode == "ssd"
+    for file in kept_files():
+        file.unlink()
+    monkeypatch.setattr(Card, "compile_s", COMPILE_S)
+    with open_cards() as runtime:
+        assert runtime.choose_settings() == expected
+        for now, then in zip(kept_costs(), before, strict=True):
+            for points, known in zip(now, then, strict=True):
+                assert points == pytest.approx(known)
+    with open_cards() as runtime:
+        assert runtime.choose_settings()[1] == f"{expected[1]}, measured earlier"
+        for wish in (CostRequest(40, together, (1, 3), (1, 2), 0.0) for together in (False, True)):
+            found = runtime.measure_costs(wish)
+            assert dict(found.verify) == pytest.approx({size: Card.pacing(size) for size in (1, 3)})
+            assert dict(found.step) == pytest.approx({width: DraftCard.pacing(width) for width in (1, 2)})
+
+
+def test_costs_that_older_versions_kept_are_measured_again(open_cards: Open) -> None:
+    with open_cards() as runtime:
+        expected, before = runtime.choose_settings(), kept_costs()
+    for file in kept_files():
+        text = json.loads(file.read_text(encoding="utf-8")) | {"schema": 1}
+        text["verify"][0]["seconds"] = 187.2
+        file.write_text(json.dumps(text), encoding="utf-8")
+    with open_cards() as runtime:
+        assert runtime.choose_settings() == expected
+    assert len(kept_costs()) == len(before)
+
+
+def test_curves_that_make_no_sense_are_used_but_not_kept(
+    open_cards: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Card, "pacing", lambda _self, size: 50.0 if size == 5 else 0.02)
+    with open_cards() as runtime:
+        runtime.choose_settings()
+    assert kept_files() == []

@@ -142,10 +142,10 @@ def test_a_cancel_while_costs_are_measured(
     started = threading.Event()
 
     def endless(
-        target: LanguageModel, draft: LanguageModel | None, _budget_s: float, *, together: bool
+        target: LanguageModel, draft: LanguageModel | None, _budget_s: float, *, together: bool, on_card: bool
     ) -> LatencyModel:
         started.set()
-        return measure(target, draft, 1e9, together=together)
+        return measure(target, draft, 1e9, together=together, on_card=on_card)
 
     def cancelling(opened: Runtime) -> threading.Thread:
         def cancel() -> None:

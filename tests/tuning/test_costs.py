@@ -118,7 +118,7 @@ def test_damaged_costs_are_none(tmp_path: Path) -> None:
     value = json.loads(text)
     call, overhead = value["calls"][0], value["overheads"][0]
     damaged: tuple[object, ...] = (
-        value | {"schema": 0},
+        value | {"schema": 1},  # with times of calls that compiled something
         value | {"calls": []},
         value | {"calls": [call | {"verify": [[1, -0.5]]}]},
         value | {"calls": [call | {"verify": []}]},
