@@ -71,7 +71,7 @@ class _CallTimer:
         self.widths = [width for width in self.widths if width <= most]
 
     def warm_up(self, *, on_card: bool) -> None:
-        """Make the calls that are not to be timed: a card makes its kernels at the first of every size."""
+        """Make the calls that are not to be timed: a card makes its programs at the first of every size."""
         draft = self.draft
         for size in self.sizes if on_card else ():
             _evaluate(self.target, size)
@@ -168,7 +168,7 @@ def measure(
     """Return the costs of both models, alone or while both work at once.
 
     The first sizes are always measured, the others as the budget allows. What a card needs to make its
-    kernels counts neither as a cost nor in the budget.
+    programs counts neither as a cost nor in the budget.
     """
     from statistics import median_low  # 3 ms, which costs that were kept do without
 

@@ -94,7 +94,7 @@ class Contexts:
 
     @property
     def on_card(self) -> bool:
-        """Tell whether a card holds a part of these models: it makes kernels at the first call of a size."""
+        """Tell whether a card holds a part of these models: it makes programs at the first call of a size."""
         return any(each is not None and bool(each.model.cards) for each in (self.target, self.draft))
 
     def costs_file(self, *, together: bool) -> Path | None:

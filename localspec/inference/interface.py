@@ -81,6 +81,6 @@ class TunableModels(OpenModels, Protocol):
 
 
 def on_card(models: OpenModels) -> bool:
-    """Tell whether a card computes a part of these models: there the first call of a kind makes kernels."""
+    """Tell whether a card computes a part of these models: there the first call of a kind makes programs."""
     sides = (models.target, models.draft)
     return any(device != "CPU" for side in sides if side is not None for device in side.devices)

@@ -69,7 +69,7 @@ class Runtime(AbstractContextManager["Runtime"]):
         self._text: list[int] = []  # of the last prompt and its answer
         self._sampling = Sampling()
         self.notes, self.modes = contexts.notes, contexts.modes
-        self.uses_cards = any(model is not None and model.cards for model in (target, draft))
+        self.uses_cards = contexts.on_card
         self.target = target.info(contexts.target.context_size)
         self.draft: ModelInfo | None = None
         if draft is not None and contexts.draft is not None:

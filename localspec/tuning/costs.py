@@ -213,7 +213,7 @@ def real_rounds(
 ) -> tuple[RealRound, ...]:
     """Decode the beginnings of answers, in turn in every mode, and return the rounds after each's first.
 
-    Every mode gets at least one answer. On a card another one makes kernels before the clock runs, and so
+    Every mode gets at least one answer. On a card another one makes programs before the clock runs, and so
     does the first round of each kind, which is left out. Where models can be `reopened`, a mode that crashes
     is left out, and so are those that did before. Raises `Cancelled` after `cancel`.
     """

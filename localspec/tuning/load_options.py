@@ -282,7 +282,7 @@ def _attempt(
 def _race(models: OpenModels, plan: AttemptPlan, bar: Sequence[float]) -> Iterator[tuple[Mode, float]]:
     """Yield the fastest mode after each request and its tokens per second, until they are behind `bar`."""
     answers: dict[Mode, list[Summary]] = {mode: [] for mode in plan.modes}
-    for mode in plan.modes if on_card(models) else ():  # there the first answer makes kernels
+    for mode in plan.modes if on_card(models) else ():  # there the first answer makes programs
         answered(models, replace(plan.requests[0], settings=EngineSettings(mode=mode)))
     for number, request in enumerate(plan.requests):
         for mode, summaries in answers.items():
