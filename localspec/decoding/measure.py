@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count, repeat
 from random import Random
 from typing import TypeVar
@@ -46,6 +47,7 @@ PREFIX = 32  # tokens of text in the cache while measuring
 FEWEST_PASSES = 2  # one time alone may be a disturbance
 PASSES = 5
 MOST_PASSES = 40  # more would tell nothing new
+PATIENCE_S = 5.0  # for programs that a card makes for one model; what is not made by then is not timed
 TRIES = 2  # of a measurement whose curves make no sense
 ANCHORS = 9  # calls with one token, at either end of a measurement
 FEWEST_ANCHORS = 3
@@ -72,12 +74,20 @@ class _CallTimer:
 
     def warm_up(self, *, on_card: bool) -> None:
         """Make the calls that are not to be timed: a card makes its programs at the first of every size."""
-        draft = self.draft
-        for size in self.sizes if on_card else ():
-            _evaluate(self.target, size)
-        for width in self.widths if on_card and draft is not None else ():
-            _step(draft, width)
+        if on_card:
+            self.sizes = self._warmed(self.sizes, partial(_evaluate, self.target))
+        if on_card and self.draft is not None:
+            self.widths = self._warmed(self.widths, partial(_step, self.draft))
         _evaluate(self.target, 1)  # the first call of all builds graphs and touches memory
+
+    def _warmed(self, sizes: Sequence[int], call: Callable[[int], object]) -> Sequence[int]:
+        """Return the sizes that were called: all that nobody has to wait for, but a few."""
+        ends = time.perf_counter() + PATIENCE_S
+        for done, size in enumerate(sizes):
+            if done >= self.fewest and time.perf_counter() > ends:
+                return sizes[:done]
+            call(size)
+        return sizes
 
     def run(self, *, together: bool) -> None:
         """Time the calls of both models, in turn or at once; a second time where the curves make no sense.

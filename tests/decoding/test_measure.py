@@ -123,15 +123,14 @@ class PacedFake(FakeModel):
         return super().step(tokens, sequences)
 
 
-COMPILE_S = 50.0
-
-
 class CardFake(PacedFake):
     """A fake model on a card that compiles something at the first call of every size."""
 
+    compile_s = 50.0
+
     @property
     def busy_s(self) -> float:
-        return super().busy_s + COMPILE_S * len(set(self.calls))
+        return super().busy_s + self.compile_s * len(set(self.calls))
 
 
 class DisturbedFake(PacedFake):
@@ -161,16 +160,28 @@ def test_what_a_card_compiles_is_no_cost(together: bool) -> None:
     assert wished.drift == pytest.approx(1.0)
 
 
-@pytest.mark.parametrize("kind", [CardFake, PacedFake])
+@pytest.mark.parametrize(
+    ("compile_s", "sizes", "widths"),
+    [
+        (0.0, [1, 2, 3, 5, 9], [1, 2, 4, 8, 16]),
+        (0.5, [1, 2, 3, 5, 9], [1, 2, 4, 8, 16]),
+        (50.0, [1, 2, 5], [1, 2, 4]),  # an answer does not wait for more
+    ],
+)
 def test_a_card_compiles_outside_of_the_budget(
-    kind: type[PacedFake], monkeypatch: pytest.MonkeyPatch
+    compile_s: float, sizes: list[int], widths: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    target, draft = kind(0.03, 0.02), kind(0.004, 0.01, sequences=17)
-    clock = lambda: target.busy_s + draft.busy_s  # noqa: E731
+    monkeypatch.setattr(CardFake, "compile_s", compile_s)
+    target, draft = CardFake(0.03, 0.02), CardFake(0.004, 0.01, sequences=17)
+
+    def clock() -> float:
+        return target.busy_s + draft.busy_s
+
     monkeypatch.setattr("localspec.decoding.measure.time.perf_counter", clock)
     found = measure(target, draft, 0.4, together=False, on_card=True)
-    assert list(found.verify.points()) == [1, 2, 3, 5, 9]
-    assert list(found.step.points()) == [1, 2, 4, 8, 16]
+    assert list(found.verify.points()) == sizes
+    assert list(found.step.points()) == widths
+    assert_paced(found, target, draft)
 
 
 def test_a_processor_is_spared_the_calls_that_are_not_timed() -> None:
