@@ -41,6 +41,13 @@ def rate(tokens_per_s: float) -> str:
     return f"{tokens_per_s:,.{0 if tokens_per_s >= 20 else 1}f}"
 
 
+def bandwidth(bytes_per_s: float) -> str:
+    """Return how fast a memory or a link is: 850 GB/s, 0.4 GB/s, 20 MB/s."""
+    if bytes_per_s < 5e7:
+        return f"{bytes_per_s / 1e6:.0f} MB/s"
+    return f"{bytes_per_s / 1e9:.{0 if bytes_per_s >= 9.95e9 else 1}f} GB/s"
+
+
 def counted(number: int, what: str) -> str:
     """Return a number with its noun: 1 chat, 2 chats."""
     return f"{number} {what}{'' if number == 1 else 's'}"

@@ -105,11 +105,16 @@ def constraints(args: argparse.Namespace, pair: PairOptions, machine: Machine) -
 
 def _devices(options: ModelOptions, machine: Machine) -> tuple[str, ...] | None:
     """Return the devices that the target is bound to; without a split, the main one."""
-    if options.split_mode != "none":
+    if options.split_mode == "layer":
         return options.devices
     cards = tuple(device.id for device in machine.devices if device.kind != "cpu")
     names = cards if options.devices is None else options.devices
-    if not names:
+    unable = [each.id for each in machine.devices if each.id in {*names} & {*cards} and not each.splits_rows]
+    if options.split_mode == "row" and options.gpu_layers != 0 and unable:
+        from localspec.llama.backends import rows_refused
+
+        raise rows_refused(unable[0])
+    if options.split_mode == "row" or not names:
         return options.devices
     if options.main_gpu >= len(names):
         raise UserError(f"-mg {options.main_gpu} names no device", f"there are {len(names)}, counted from 0")

@@ -82,10 +82,10 @@ def _rows(
 def _speed(rate: MemoryRate | None, possible: float | None) -> str:
     parts = []
     if rate is not None:
-        parts = [f"reads {rate.read / 1e9:.0f} GB/s", f"copies {rate.copy / 1e9:.0f} GB/s"]
+        parts = [f"reads {units.bandwidth(rate.read)}", f"copies {units.bandwidth(rate.copy)}"]
     if possible is not None:
         share = f" ({rate.read / possible:.0%} reached)" if rate is not None else ""
-        parts.append(f"{possible / 1e9:.0f} GB/s possible{share}")
+        parts.append(f"{units.bandwidth(possible)} possible{share}")
     return ", ".join(parts)
 
 

@@ -14,7 +14,7 @@ from contextlib import closing
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from shutil import disk_usage
+from shutil import disk_usage, which
 from typing import TYPE_CHECKING, Literal
 
 from localspec import units
@@ -112,7 +112,11 @@ def machine_checks(sight: Sight, rated: Machine, environment: Mapping[str, str])
     yield _build(sight, vendors)
     yield _instructions(sight, vendors)
     yield _cards(sight, vendors, environment)
-    yield _order(sight, environment)
+    if sight.found.devices:
+        names = [f"{device.name} ({device.description})" for device in sight.found.devices]
+        yield Check("devices", "pass", ", ".join(names))
+    if sight.cards.cards:
+        yield _order(sight, environment)
     cores = max(device.cores for device in rated.devices)
     yield _threads(environment, cores)
     yield _load(*busy_cores(), cores)
@@ -203,6 +207,8 @@ def _driver(trouble: str) -> Check:
     text = f"there is an NVIDIA card, but {trouble or 'its driver lists none'}"
     if "mismatch" in trouble.lower():
         return Check("driver", "fail", f"{text}: the driver was updated", "sudo reboot")
+    if which("nvidia-smi") is None:
+        return Check("driver", "fail", text, "install your system's NVIDIA driver")
     return Check("driver", "fail", text, "nvidia-smi   # says why; then install your system's NVIDIA driver")
 
 

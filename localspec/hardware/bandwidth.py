@@ -14,7 +14,8 @@ from itertools import permutations
 from typing import TYPE_CHECKING, Literal
 
 from localspec.errors import LocalSpecError
-from localspec.hardware.device_info import DeviceInfo, LinkRate, Machine, MemoryRate
+from localspec.hardware.device_info import DeviceInfo, LinkRate, Machine, MemoryRate, RateFailure
+from localspec.units import bandwidth
 
 if TYPE_CHECKING:
     from localspec.llama.buffers import Buffers
@@ -35,7 +36,7 @@ class Rate:
     """Bytes per second that a device reads, and where the figure comes from."""
 
     read: float
-    origin: Literal["measured", "theoretical", "name", "kind"]
+    origin: Literal["measured", "theoretical", "name", "kind", "failure"]
 
 
 class Rates:
@@ -44,6 +45,7 @@ class Rates:
     def __init__(self, machine: Machine) -> None:
         self._devices = {device.id: device for device in machine.devices}
         self._measured = {rate.device: rate.read for rate in machine.rates if rate.read > 0}
+        self.failures = {each.source: each.reason for each in machine.failures if each.source == each.target}
         self._links = {(link.source, link.target): link.rate for link in machine.links if link.rate > 0}
         self.of = {device.id: self._rate(device) for device in machine.devices}
         self.processor = self.of[PROCESSOR].read
@@ -58,6 +60,8 @@ class Rates:
             known = next((rate for word, rate in _APPLE.items() if word in device.name), _APPLE_BASE)
             share = _APPLE_CORES if device.kind == "cpu" else EFFECTIVE
             return Rate(share * known, "name")
+        if device.id in self.failures:  # too slow, or broken
+            return Rate(min(_ASSUMED[device.kind], self._measured.get(PROCESSOR, _ASSUMED["cpu"])), "failure")
         return Rate(_ASSUMED[device.kind], "kind")
 
     def shares_memory(self, device: str) -> bool:
@@ -85,7 +89,7 @@ class Rates:
         return _ASSUMED_LINK
 
 
-Measured = MemoryRate | LinkRate
+Measured = MemoryRate | LinkRate | RateFailure
 _FEWEST, _MOST = 3, 25
 """How often one thing is timed: the median of three is not moved by a single hiccup."""
 _CARD_BYTES, _CPU_BYTES, _LINK_BYTES = 2**30, 2**29, 2**27
@@ -110,17 +114,9 @@ class Job:
         """Tell whether one device is measured by itself."""
         return self.source == self.target
 
-    def __str__(self) -> str:
-        way = f"the way from {self.source} to {self.target}"
-        return f"the memory of {self.source}" if self.is_memory else way
-
-
-@dataclass(frozen=True, slots=True)
-class Refused:
-    """A job that could not be done, and why."""
-
-    job: Job
-    reason: str
+    def failed(self, reason: str) -> RateFailure:
+        """Return what stands in the place of its rate."""
+        return RateFailure(self.source, self.target, reason)
 
 
 def jobs(devices: Sequence[DeviceInfo]) -> tuple[Job, ...]:
@@ -136,7 +132,7 @@ def jobs(devices: Sequence[DeviceInfo]) -> tuple[Job, ...]:
     return (*memory, *links)
 
 
-def measure(work: Sequence[Job], seconds: float) -> Iterator[Measured | Refused]:
+def measure(work: Sequence[Job], seconds: float) -> Iterator[Measured]:
     """Yield what each job gives, in order; about so many seconds in all. Native: for a child process."""
     from localspec.llama.buffers import Buffers
 
@@ -146,7 +142,7 @@ def measure(work: Sequence[Job], seconds: float) -> Iterator[Measured | Refused]
         ends: dict[str, Buffers] = {}
         for job in work:
             if job.size < _FEWEST_BYTES:
-                yield Refused(job, "too little memory is free")
+                yield job.failed("too little memory is free")
                 continue
             try:
                 if job.is_memory:
@@ -157,13 +153,17 @@ def measure(work: Sequence[Job], seconds: float) -> Iterator[Measured | Refused]
                         ends[end] = opened.enter_context(Buffers(end, job.size))
                 yield _link_rate(job, ends, share_s)
             except LocalSpecError as error:
-                yield Refused(job, str(error))
+                yield job.failed(str(error))
 
 
 def _memory_rate(job: Job, share_s: float) -> MemoryRate:
     from localspec.llama.buffers import Buffers
 
-    with Buffers(job.source, job.size, job.passes) as block:
+    with Buffers(job.source, _FEWEST_BYTES) as block:
+        block.read_s()  # as below: the first time is another
+        fits = int(block.bytes / block.read_s() * share_s) // (1 + _FEWEST)
+    passes = max(1, min(job.passes, fits // job.size))
+    with Buffers(job.source, min(job.size, max(_FEWEST_BYTES, fits)), passes) as block:
         read_s, copy_s = typical_s(block.read_s, share_s), typical_s(block.copy_s, share_s)
         return MemoryRate(job.source, read=block.bytes / read_s, copy=2 * block.bytes / copy_s)
 
@@ -194,14 +194,14 @@ def typical_s(timed: Callable[[], float], share_s: float) -> float:
 
 def judge(machine: Machine) -> tuple[str, ...]:
     """Return what is wrong with the measured rates and the links, in plain words."""
-    notes = []
+    notes = list(map(str, machine.failures))
     rates = {rate.device: rate for rate in machine.rates}
     for device in machine.devices:
         rate, possible = rates.get(device.id), device.theoretical_rate
         if rate is not None and possible and rate.read < _FAR_BELOW * possible:
             notes.append(
-                f"{device.id} reads its memory at {rate.read / 1e9:.0f} GB/s, {rate.read / possible:.0%} of "
-                f"the {possible / 1e9:.0f} GB/s that a {device.name} can reach: it may be hot, held back by "
+                f"{device.id} reads its memory at {bandwidth(rate.read)}, {rate.read / possible:.0%} of "
+                f"the {bandwidth(possible)} that a {device.name} can reach: it may be hot, held back by "
                 "its power limit, or busy with another program"
             )
         if note := _lanes_note(device) or _slow_link_note(device, machine.links):

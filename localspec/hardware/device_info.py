@@ -38,6 +38,7 @@ class DeviceInfo:
     cores: int = 0
     sockets: int = 0
     features: tuple[str, ...] = ()  # instruction sets that this build of llama.cpp uses
+    splits_rows: bool = False  # with others of its backend
     drives_display: bool | None = None
     pcie_generation: int | None = None
     pcie_width: int | None = None
@@ -68,10 +69,25 @@ class LinkRate:
 
 
 @dataclass(frozen=True, slots=True)
+class RateFailure:
+    """A rate that could not be measured, and why: of a link, or of a device's memory if the ends are one."""
+
+    source: str
+    target: str
+    reason: str
+
+    def __str__(self) -> str:
+        is_memory = self.source == self.target
+        what = f"memory of {self.source}" if is_memory else f"way from {self.source} to {self.target}"
+        return f"the {what} could not be measured: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
 class Machine:
     """Everything known of this machine; rates are empty where nothing was measured."""
 
     devices: tuple[DeviceInfo, ...]
     rates: tuple[MemoryRate, ...] = ()
     links: tuple[LinkRate, ...] = ()
+    failures: tuple[RateFailure, ...] = ()
     notes: tuple[str, ...] = ()

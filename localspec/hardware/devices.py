@@ -141,6 +141,7 @@ def _graphics(device: BackendDevice, found: Found, card: nvml.Card | None, troub
         memory_total=device.memory_total,
         memory_free=device.memory_free,
         features=found.features.get(device.backend, ()),
+        splits_rows=device.splits_rows,
     )
 
 

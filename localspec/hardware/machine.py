@@ -10,14 +10,15 @@ from pathlib import Path
 from localspec.child_process import values_of
 from localspec.errors import Cancelled, EngineDied, EngineError, StoreError, UserError
 from localspec.hardware import devices, nvml
-from localspec.hardware.bandwidth import Job, Measured, Refused, jobs, judge, measure
-from localspec.hardware.device_info import LinkRate, Machine, MemoryRate
+from localspec.hardware.bandwidth import Job, Measured, jobs, judge, measure
+from localspec.hardware.device_info import LinkRate, Machine, MemoryRate, RateFailure
 from localspec.hardware.devices import PATIENCE_S, Ask, Sight
 from localspec.storage.json_file import JsonFile
 from localspec.storage.pair_identity import MachineFacts
 from localspec.storage.paths import data_dir
 
 SCHEMA = 1
+_PATIENCE_S = 2 * PATIENCE_S  # a card may have to make its programs, and then compute with them
 Progress = Callable[[float], bool]
 """Is told how much is done, 0 to 1; its False stops the work."""
 
@@ -28,16 +29,15 @@ def measure_rates(machine: Machine, seconds: float = 8.0, on_progress: Progress 
     What cannot be measured is a note.
     """
     work = jobs(machine.devices)
-    answers: list[Measured | Refused] = []
+    answers: list[Measured] = []
     for answer in _answers(work, seconds):
         answers.append(answer)
         if on_progress is not None and not on_progress(len(answers) / len(work)):
             raise Cancelled
     rates = tuple(answer for answer in answers if isinstance(answer, MemoryRate))
     links = tuple(answer for answer in answers if isinstance(answer, LinkRate))
-    refused = (answer for answer in answers if isinstance(answer, Refused))
-    troubles = (f"{answer.job} could not be measured: {answer.reason}" for answer in refused)
-    return _judged(replace(machine, rates=rates, links=links, notes=(*machine.notes, *troubles)))
+    failures = tuple(answer for answer in answers if isinstance(answer, RateFailure))
+    return _judged(replace(machine, rates=rates, links=links, failures=failures))
 
 
 def known_machine(
@@ -57,28 +57,28 @@ def known_machine(
     if kept is not None or not may_measure:
         return _judged(kept or sight.machine)
     measured = measure_rates(sight.machine, on_progress=on_progress)
-    if {rate.device for rate in measured.rates} == {device.id for device in sight.machine.devices}:
+    if measured.rates:
         with suppress(StoreError, UserError):  # a full disk costs the measuring next time, nothing else
             keep(sight, measured)
     return measured
 
 
-def _answers(work: Sequence[Job], seconds: float) -> Iterator[Measured | Refused]:
+def _answers(work: Sequence[Job], seconds: float) -> Iterator[Measured]:
     """Yield the answer to every job, each child going on where the one before has died."""
     left = tuple(work)
     while left:
         try:
             share_s = seconds * len(left) / len(work)
-            with closing(values_of(measure, PATIENCE_S + 3 * share_s, left, share_s)) as values:
+            with closing(values_of(measure, _PATIENCE_S + 3 * share_s, left, share_s)) as values:
                 for value in values:
                     left = left[1:]
                     yield value
             return
         except EngineDied as died:
-            yield Refused(left[0], str(died))
+            yield left[0].failed(str(died))
             left = left[1:]
         except EngineError as error:  # no process, no llama.cpp: the next one would fare no better
-            yield from (Refused(job, str(error)) for job in left)
+            yield from (job.failed(str(error)) for job in left)
             return
 
 
@@ -94,6 +94,7 @@ class _Kept:
     seen: object
     rates: tuple[MemoryRate, ...]
     links: tuple[LinkRate, ...]
+    failures: tuple[RateFailure, ...] = ()
 
 
 def kept_file() -> Path:
@@ -103,7 +104,7 @@ def kept_file() -> Path:
 
 def keep(sight: Sight, measured: Machine) -> None:
     """Write down what was measured on the machine as it was seen; raises StoreError or UserError."""
-    _file().write(_Kept(_seen(sight), measured.rates, measured.links))
+    _file().write(_Kept(_seen(sight), measured.rates, measured.links, measured.failures))
 
 
 def recall(sight: Sight) -> Machine | None:
@@ -114,7 +115,7 @@ def recall(sight: Sight) -> Machine | None:
         return None
     if kept is None or kept.seen != _seen(sight):
         return None
-    return replace(sight.machine, rates=kept.rates, links=kept.links)
+    return replace(sight.machine, rates=kept.rates, links=kept.links, failures=kept.failures)
 
 
 def _file() -> JsonFile[_Kept]:

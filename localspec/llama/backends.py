@@ -29,6 +29,7 @@ class BackendDevice:
     memory_free: int
     bus_id: str = ""  # its PCI address ("0000:c1:00.0") or empty
     backend: str = ""  # the part of ggml that runs it: "CPU", "CUDA", "ROCm", "Vulkan", "MTL" (Metal), ...
+    splits_rows: bool = False  # with others of its backend
 
 
 class _Props(ctypes.Structure):
@@ -47,6 +48,9 @@ def devices() -> tuple[BackendDevice, ...]:
     """Return every device, in ggml's order, with its memory as of now."""
     read = function("ggml_backend_dev_get_props", None, ctypes.c_void_p, ctypes.c_void_p)
     registry = function("ggml_backend_dev_backend_reg", ctypes.c_void_p, ctypes.c_void_p)
+    procedure = function(
+        "ggml_backend_reg_get_proc_address", ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p
+    )
     available = psutil.virtual_memory().available  # ggml calls all of the CPU's memory free
     found = []
     for handle in device_handles().values():
@@ -62,9 +66,15 @@ def devices() -> tuple[BackendDevice, ...]:
                     memory_free=available if props.type == 0 else props.memory_free,
                     bus_id=text(props.device_id),
                     backend=_backend_name(registry(handle)),
+                    splits_rows=bool(procedure(registry(handle), b"ggml_backend_split_buffer_type")),
                 )
             )
     return tuple(found)
+
+
+def rows_refused(device: str) -> UserError:
+    """Return the error for a model that is to be split by rows over a device that cannot do so."""
+    return UserError(f"-sm row: the backend of {device} cannot split matrices by rows", "use -sm layer")
 
 
 def graphics() -> tuple[BackendDevice, ...]:

@@ -78,7 +78,7 @@ class Model:
         header = check_model_file(options.path, head=head)
         native()
         cards = _cards(options)
-        _check_devices(options, len(cards))
+        _check_devices(options, cards)
         if allocate:
             _check_room(options, header, cards)
         pointer = _load(options, on_progress, allocate=allocate, mtp=head)
@@ -207,7 +207,10 @@ def _cards(options: ModelOptions) -> list[BackendDevice]:
     ]
 
 
-def _check_devices(options: ModelOptions, cards: int) -> None:
+def _check_devices(options: ModelOptions, devices: Sequence[BackendDevice]) -> None:
+    cards = len(devices)
+    if options.split_mode == "row" and (unable := [card.name for card in devices if not card.splits_rows]):
+        raise backends.rows_refused(unable[0])
     if options.gpu_layers is not None and options.gpu_layers < 0:
         raise UserError(f"{options.gpu_layers} layers cannot be offloaded", "give 0 or more")
     limit = native().llama_max_devices()

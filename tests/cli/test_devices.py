@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from importlib import import_module
 
 import pytest
@@ -119,6 +120,13 @@ def test_a_card_of_which_little_is_known_is_short() -> None:
         "  memory    8.0 GiB free of 8.0 GiB",
         "  state     shares the processor's memory",
     ]
+
+
+def test_slow_rates_have_their_decimals() -> None:
+    slow = replace(MACHINE, rates=(MemoryRate("CUDA0", 0.4e9, 9.96e9), MemoryRate("CPU", 2e7, 9.9e9)))
+    lines = [line for line in table(slow) if "reads" in line]
+    assert "reads 0.4 GB/s, copies 10 GB/s, 936 GB/s possible" in lines[0]
+    assert "reads 20 MB/s, copies 9.9 GB/s" in lines[1]
 
 
 def test_ctrl_c_leaves_with_its_own_code(asked: Asked, capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,6 +17,7 @@ from localspec.cli.doctor import Check, card_vendors, machine_checks, rebuild_co
 from localspec.hardware.device_info import DeviceInfo, Machine, MemoryRate
 from localspec.hardware.devices import Sight
 from localspec.hardware.nvml import Cards, look_through
+from localspec.llama.backends import BackendDevice
 from localspec.storage import paths
 from tests.hardware.cards import CPU, GIB, GTX_1060, RTX_3090, FakeLibrary, cuda, found
 from tests.llama import tiny
@@ -70,13 +71,26 @@ def test_the_small_card_within_the_processor_does_not_matter_beside_another(
     assert texts == ["the NVIDIA card is used"]
 
 
-def test_a_driver_that_does_not_answer_fails() -> None:
+def test_a_driver_that_does_not_answer_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     updated = Cards(trouble="NVIDIA's driver does not answer (Driver/library version mismatch)")
     seen = check("driver", replace(PLAIN, cards=updated))
     assert (seen.verdict, seen.mend) == ("fail", "sudo reboot")
     gone = check("driver", replace(PLAIN, cards=Cards(trouble="NVIDIA's driver does not answer (gone)")))
     assert "(gone)" in gone.text
+    assert "nvidia-smi" not in gone.mend
+    monkeypatch.setattr(doctor, "which", lambda name: f"/usr/bin/{name}")
+    gone = check("driver", replace(PLAIN, cards=Cards(trouble="NVIDIA's driver does not answer (gone)")))
     assert gone.mend.startswith("nvidia-smi")
+
+
+def test_devices_are_those_of_ggml_and_nvidia_smi_is_named_only_where_it_has_cards() -> None:
+    vulkan = BackendDevice("Vulkan0", "llvmpipe (LLVM)", "gpu", 8 * GIB, 8 * GIB, backend="Vulkan")
+    seen = replace(PLAIN, found=found(CPU, vulkan, replace(vulkan, name="Vulkan1")))
+    names = "CPU (a processor), Vulkan0 (llvmpipe (LLVM)), Vulkan1 (llvmpipe (LLVM))"
+    assert check("devices", seen).text == names
+    for sight in (PLAIN, seen):
+        assert not [each for each in machine_checks(sight, sight.machine, {}) if "nvidia-smi" in each.text]
+    assert "nvidia-smi" in check("order of cards", WITH_CARD).text
 
 
 def test_a_card_that_a_variable_hides_fails() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -139,6 +140,31 @@ def test_a_main_device_that_is_not_there_is_refused(number: str) -> None:
     args = plan.parser().parse_args([*PAIR, "-sm", "none", "-mg", number])
     with pytest.raises(UserError, match=f"-mg {number} names no device"):
         placing.constraints(args, pair_options(args), BIG_AND_SMALL)
+
+
+@pytest.mark.parametrize(
+    ("able", "flags", "refused"),
+    [
+        ((), [], "CUDA0"),
+        (("CUDA0",), [], "CUDA1"),
+        (("CUDA0",), ["-dev", "CUDA0"], None),
+        (("CUDA0", "CUDA1"), [], None),
+        ((), ["-dev", "none"], None),
+        ((), ["-ngl", "0"], None),
+    ],
+)
+def test_rows_are_split_only_where_the_backend_can(
+    able: tuple[str, ...], flags: list[str], refused: str | None
+) -> None:
+    devices = tuple(replace(each, splits_rows=each.id in able) for each in BIG_AND_SMALL.devices)
+    args = plan.parser().parse_args([*PAIR, "-sm", "row", *flags])
+    ask = partial(placing.constraints, args, pair_options(args), replace(BIG_AND_SMALL, devices=devices))
+    if refused is None:
+        ask()
+        return
+    with pytest.raises(UserError, match=f"-sm row: the backend of {refused} cannot") as caught:
+        ask()
+    assert caught.value.hint == "use -sm layer"
 
 
 @pytest.mark.usefixtures("invented")

@@ -6,8 +6,8 @@ from itertools import count
 import pytest
 
 from localspec.errors import EngineError
-from localspec.hardware.bandwidth import Job, Refused, jobs, judge, measure, typical_s
-from localspec.hardware.device_info import DeviceInfo, LinkRate, Machine, MemoryRate
+from localspec.hardware.bandwidth import Job, Rates, jobs, judge, measure, typical_s
+from localspec.hardware.device_info import DeviceInfo, LinkRate, Machine, MemoryRate, RateFailure
 from localspec.llama import buffers
 
 GIB, SIZE = 2**30, 2**26
@@ -43,15 +43,15 @@ def test_the_processor_is_really_measured() -> None:
 def test_what_a_device_refuses_does_not_stop_the_rest() -> None:
     work = (Job("CUDA7", "CUDA7", SIZE, 1), Job("CPU", "CUDA7", SIZE), Job("CPU", "CPU", SIZE, 1))
     first, second, third = measure(work, 0.01)
-    assert isinstance(first, Refused)
-    assert isinstance(second, Refused)
+    assert isinstance(first, RateFailure)
+    assert isinstance(second, RateFailure)
     assert "no device is called 'CUDA7'" in first.reason
     assert isinstance(third, MemoryRate)
 
 
 def test_a_full_device_is_not_judged_by_its_cache() -> None:
     (answer,) = measure((Job("CPU", "CPU", 2**20, 1),), 0.01)
-    assert answer == Refused(Job("CPU", "CPU", 2**20, 1), "too little memory is free")
+    assert answer == RateFailure("CPU", "CPU", "too little memory is free")
 
 
 class FakeBuffers:
@@ -104,8 +104,49 @@ def test_rates_follow_from_bytes_and_seconds(monkeypatch: pytest.MonkeyPatch) ->
         LinkRate("CUDA0", "CPU", 2.0**31),
         LinkRate("CUDA0", "CUDA1", 2.0**30),
     ]
-    assert refused == Refused(work[-1], "CUDA9 has no room")
+    assert refused == RateFailure("CUDA0", "CUDA9", "CUDA9 has no room")
     assert FakeBuffers.opened == 0
+
+
+class PacedBuffers(FakeBuffers):
+    """A block of a device that reads so many bytes per second, on a clock of its own."""
+
+    rate = 1e9
+    now = 0.0
+
+    def __init__(self, device: str, size: int, passes: int = 1) -> None:
+        super().__init__(device, size, passes)
+        self.passes = passes
+
+    def read_s(self) -> float:
+        PacedBuffers.now += self.bytes * self.passes / self.rate
+        return self.bytes / self.rate
+
+    def copy_s(self) -> float:
+        return self.read_s()
+
+
+@pytest.mark.parametrize(("rate", "most_s"), [(4e11, 1.5), (4e9, 1.5), (1e9, 1.5), (2e8, 4.0)])
+def test_a_slow_device_is_measured_with_blocks_that_fit_the_time(
+    rate: float, most_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(buffers, "Buffers", PacedBuffers)
+    monkeypatch.setattr("localspec.hardware.bandwidth.time.perf_counter", lambda: PacedBuffers.now)
+    monkeypatch.setattr(PacedBuffers, "rate", rate)
+    started = PacedBuffers.now
+    assert list(measure((Job("V", "V", 2**30, 4),), 1.0)) == [MemoryRate("V", rate, 2 * rate)]
+    assert PacedBuffers.now - started < most_s
+
+
+def test_what_could_not_be_measured_is_taken_for_no_faster_than_the_processor() -> None:
+    plain = replace(CARD, theoretical_rate=None)
+    failed = (RateFailure("CUDA0", "CUDA0", "it took longer than 84 s"),)
+    seen = Machine((plain, CPU), (MemoryRate("CPU", 30e9, 30e9),))
+    assert Rates(seen).of["CUDA0"].read > 200e9
+    assert Rates(replace(seen, failures=failed)).of["CUDA0"].read == 30e9
+    assert Rates(replace(seen, failures=(RateFailure("CPU", "CUDA0", "no"),))).of["CUDA0"].read > 200e9
+    known = replace(seen, devices=(CARD, CPU), failures=failed)
+    assert Rates(known).of["CUDA0"].read > 600e9  # its maker's figure says more
 
 
 def test_one_hiccup_does_not_count_and_neither_does_the_first_time() -> None:

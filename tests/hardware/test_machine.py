@@ -12,8 +12,8 @@ import pytest
 from localspec.child_process import values_of
 from localspec.errors import Cancelled, EngineDied, EngineError, UserError
 from localspec.hardware import devices, machine
-from localspec.hardware.bandwidth import Job, Measured, Refused
-from localspec.hardware.device_info import DeviceInfo, LinkRate, Machine, MemoryRate
+from localspec.hardware.bandwidth import Job, Measured
+from localspec.hardware.device_info import DeviceInfo, LinkRate, Machine, MemoryRate, RateFailure
 from localspec.hardware.devices import Sight
 from localspec.hardware.machine import known_machine, measure_rates
 from localspec.hardware.nvml import Cards
@@ -97,7 +97,7 @@ def test_errors_of_the_child_are_raised_here() -> None:
         list(values_of(stumble, 60.0))
 
 
-Child = Callable[[Sequence[Job]], Iterator[Measured | Refused]]
+Child = Callable[[Sequence[Job]], Iterator[Measured]]
 
 
 class Bench:
@@ -109,11 +109,11 @@ class Bench:
 
     def __call__(
         self, _task: object, _timeout_s: float, work: Sequence[Job], _seconds: float
-    ) -> Iterator[Measured | Refused]:
+    ) -> Iterator[Measured]:
         self.starts.append(len(work))
         yield from self.child(work)
 
-    def answers(self, work: Sequence[Job]) -> Iterator[Measured | Refused]:
+    def answers(self, work: Sequence[Job]) -> Iterator[Measured]:
         for job in work:
             if job.is_memory:
                 yield MemoryRate(job.source, 800e9, 700e9)
@@ -150,7 +150,7 @@ def test_rates_of_all_devices_and_ways_are_measured() -> None:
 
 
 def test_a_driver_that_dies_costs_one_figure_and_is_a_note(bench: Bench) -> None:
-    def dying(work: Sequence[Job]) -> Iterator[Measured | Refused]:
+    def dying(work: Sequence[Job]) -> Iterator[Measured]:
         for job in work:
             if job.source == job.target == "CUDA0":
                 raise EngineDied("the probing process ended: SIGABRT")
@@ -166,7 +166,7 @@ def test_a_driver_that_dies_costs_one_figure_and_is_a_note(bench: Bench) -> None
 
 
 def test_measuring_that_cannot_even_begin_is_told_for_everything(bench: Bench) -> None:
-    def failing(work: Sequence[Job]) -> Iterator[Measured | Refused]:
+    def failing(work: Sequence[Job]) -> Iterator[Measured]:
         yield from bench.answers(work[:0])
         raise EngineError("llama-cpp-python cannot be loaded")
 
@@ -259,9 +259,27 @@ def test_rates_that_are_not_known_may_stay_so(bench: Bench) -> None:
     assert known_machine(may_measure=False) == measured
 
 
-def test_half_a_measurement_is_not_kept(bench: Bench) -> None:
-    bench.child = lambda work: iter([MemoryRate("CPU", 30e9, 30e9)])
-    assert [rate.device for rate in known_machine().rates] == ["CPU"]
+def test_what_could_be_measured_is_kept_and_what_could_not_is_marked(bench: Bench) -> None:
+    def slow(work: Sequence[Job]) -> Iterator[Measured]:
+        for job in work:
+            if job.source == job.target == "CUDA0":
+                raise EngineDied("it took longer than 84 s")
+            yield from bench.answers([job])
+
+    bench.child = slow
+    first, started = known_machine(), len(bench.starts)
+    assert [rate.device for rate in first.rates] == ["CPU"]
+    assert len(first.links) == 2
+    assert first.failures == (RateFailure("CUDA0", "CUDA0", "it took longer than 84 s"),)
+    assert known_machine() == known_machine(may_measure=False) == first
+    assert len(bench.starts) == started
+    bench.child = bench.answers
+    assert known_machine(fresh=True).failures == known_machine().failures == ()
+
+
+def test_where_nothing_could_be_measured_nothing_is_kept(bench: Bench) -> None:
+    bench.child = lambda work: (job.failed("no room") for job in work)
+    assert len(known_machine().failures) == 4
     assert not machine.kept_file().exists()
 
 

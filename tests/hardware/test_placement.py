@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from localspec.errors import UserError
-from localspec.hardware.device_info import Machine
+from localspec.hardware.device_info import Machine, RateFailure
 from localspec.hardware.memory import budget
 from localspec.hardware.memory.needs import DeviceNeed, MemoryRequest, estimate
 from localspec.hardware.placement import candidates
@@ -229,6 +229,25 @@ def test_a_rate_that_nobody_measured_is_told() -> None:
     found = assignments(bare, LARGE, SMALL)
     assert told(found, "CUDA0's memory rate was not measured: 700 GB/s, 70% of its theoretical rate")
     assert not told(assignments(where, LARGE, SMALL), "not measured")
+
+
+def test_a_device_that_could_not_be_measured_is_neither_believed_in_nor_to_be_measured_again() -> None:
+    where = machine((card(0, 24), 900))
+    failed = (RateFailure("CUDA0", "CUDA0", "it took longer than 84 s"),)
+    slow = replace(where, rates=where.rates[1:], failures=failed)
+    found = assignments(slow, SMALL, None, PlacementConstraints(devices=("CUDA0",), gpu_layers=99))
+    why = "CUDA0's memory rate could not be measured (it took longer than 84 s): 50 GB/s"
+    assert told(found, f"{why}, taken for no faster than the processor's")
+    assert not told(found, "localspec devices")
+    assert found.tokens_per_s is not None
+    assert found.tokens_per_s < 1.2 * 50e9 / SMALL.weight_bytes  # at 250 GB/s it would be 430
+
+
+def test_a_slow_rate_is_told_with_its_decimal() -> None:
+    where = machine((card(0, 24), 900))
+    slow = replace(where, rates=where.rates[1:], devices=(replace(card(0, 24), theoretical_rate=1e9), cpu()))
+    constraints = PlacementConstraints(devices=("CUDA0",), gpu_layers=99)
+    assert told(assignments(slow, SMALL, None, constraints), "not measured: 0.7 GB/s")
 
 
 def test_layers_are_taken_back_where_the_exact_need_is_more_than_a_sum(

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -143,6 +144,16 @@ def test_memory_is_that_of_the_named_devices_and_of_this_program(monkeypatch: py
     assert found == DeviceMemory("CUDA0", 70, 100)
     assert own.device == "CPU"
     assert 0 < own.used < own.total == psutil.virtual_memory().total
+
+
+def test_rows_that_a_backend_cannot_split_are_refused_before_anything_is_loaded(
+    tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backends, "graphics", lambda: (replace(card("CUDA0"), splits_rows=True), card("B")))
+    with pytest.raises(UserError, match="-sm row: the backend of B cannot") as refused:
+        Model.open(ModelOptions(tiny_llama, split_mode="row"))
+    assert refused.value.hint == "use -sm layer"
+    Model.open(ModelOptions(tiny_llama, split_mode="row", gpu_layers=0)).close()
 
 
 @pytest.mark.parametrize(

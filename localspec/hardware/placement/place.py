@@ -22,7 +22,7 @@ from localspec.hardware.placement.constraints import (
 )
 from localspec.models.shape import ModelShape
 from localspec.types import ModelOptions
-from localspec.units import MODE_NAMES, memory, rate
+from localspec.units import MODE_NAMES, bandwidth, memory, rate
 
 _MIXTURE = 0.8  # a model that reads less than this share of its layers for one token is a mixture of experts
 CLOSE = 0.15  # of what a device has to give: the formula may be wrong by less than that
@@ -323,11 +323,12 @@ def _rate_reasons(found: PlacementCandidate, search: PlacementSearch) -> list[st
             "theoretical": "70% of its theoretical rate",
             "name": "from what its maker states of the chip",
             "kind": "assumed for a device of its kind",
+            "failure": "taken for no faster than the processor's",
         }[known.origin]
-        reasons.append(
-            f"{name}'s memory rate was not measured: {known.read / 1e9:.0f} GB/s, {source} "
-            "(`localspec devices` measures it)"
-        )
+        trouble = search.rates.failures.get(name)
+        lack = f"could not be measured ({trouble})" if trouble else "was not measured"
+        way_out = "" if trouble else " (`localspec devices` measures it)"
+        reasons.append(f"{name}'s memory rate {lack}: {bandwidth(known.read)}, {source}{way_out}")
     return reasons
 
 
