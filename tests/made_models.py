@@ -6,7 +6,7 @@ regression finds from a few calls is accepted often.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from functools import cache
 from pathlib import Path
@@ -54,31 +54,28 @@ class Weights:
             self.add(f"{name}.weight", 1 + self.random.normal(0, 0.05, width))
 
 
-def hybrid(
-    path: Path, *, kind: str = "q8_0", head: bool = True, adjust: Callable[[Weights], None] = lambda _: None
-) -> Path:
-    """Write a qwen35: three gated delta nets, a layer of attention, and an MTP head if asked for."""
+def hybrid(path: Path, *, kind: str = "q8_0", head: bool = True, trunk: bool = True) -> Path:
+    """Write a qwen35: three gated delta nets and a layer of attention, an MTP head, or both."""
     weights = Weights(path, "qwen35", kind)
     _describe_hybrid(weights.writer, heads=int(head))
     embedding = weights.random.normal(0, 1, (weights.vocabulary, WIDTH))
     weights.add("token_embd.weight", embedding)
     weights.ones("output_norm")
     weights.matrix("output", WIDTH, weights.vocabulary, 3.0)
-    for layer in range(LAYERS):
+    for layer in range(LAYERS) if trunk else ():
         _around(weights, layer)
         if (layer + 1) % EVERY:
             _delta_net(weights, layer)
         else:
             _attention(weights, layer)
     if head:
-        block, trunk = f"blk.{LAYERS}", path.with_suffix(".trunk.gguf")
-        matrix = _fitted(hybrid(trunk, kind=kind, head=False), embedding)
+        block, headless = f"blk.{LAYERS}", path.with_suffix(".trunk.gguf")
+        matrix = _fitted(hybrid(headless, kind=kind, head=False), embedding)
         _around(weights, LAYERS, mix=1e-3)
         _attention(weights, LAYERS, mix=1e-3)
         weights.add(f"{block}.nextn.eh_proj.weight", matrix)
         for name in ("enorm", "hnorm"):
             weights.add(f"{block}.nextn.{name}.weight", np.ones(WIDTH))
-    adjust(weights)
     finish(weights.writer)
     return path
 

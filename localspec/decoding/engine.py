@@ -65,10 +65,11 @@ class Drafters:
         settings = replace(settings, draft_length=min(settings.draft_length, self.state.model.max_draft))
         uses_lookup = settings.fallback == "ngram"
         lookup = PromptLookup(self._index, policy, self._lookup_stats) if uses_lookup else None
-        if settings.mode == "ssd":
+        is_head = isinstance(self.state.model, Head)
+        if settings.mode == "ssd" and not is_head:  # a head waits for what its target has read
             worker = self._worker(self.state, policy, proposer, settings)
             return SSDDrafter(worker, settings.draft_length, lookup)
-        kind = HeadDrafter if isinstance(self.state.model, Head) else ModelDrafter
+        kind = HeadDrafter if is_head else ModelDrafter
         return kind(self.state, policy, proposer, settings.draft_length, lookup)
 
 

@@ -74,6 +74,8 @@ class Runtime(AbstractContextManager["Runtime"]):
         self.draft: ModelInfo | None = None
         if draft is not None and contexts.draft is not None:
             self.draft = draft.info(contexts.draft.context_size)
+            if draft.pointer == target.pointer:
+                self.draft = replace(self.draft, name=f"{draft.name}, its MTP head")
 
     @classmethod
     def open(

@@ -1,0 +1,101 @@
+"""Answers that an EAGLE-3 head or an MTP head has drafted, on real models."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from localspec.errors import PairingError
+from localspec.inference.runtime import Runtime
+from localspec.types import EngineSettings, Message, ModelOptions, Sampling
+from tests.inference.runtimes import FORCED, OFF, QUESTION, answer, greedy, open_pair
+
+
+@pytest.fixture(scope="module")
+def eagle(demo_target_q8: Path, made_eagle3: Path) -> Iterator[Runtime]:
+    with open_pair(demo_target_q8, made_eagle3) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def mtp(made_hybrid: Path) -> Iterator[Runtime]:
+    with open_pair(made_hybrid, made_hybrid) as opened:
+        yield opened
+
+
+@pytest.fixture(params=["eagle", "mtp"])
+def runtime(request: pytest.FixtureRequest) -> Runtime:
+    opened: Runtime = request.getfixturevalue(request.param)
+    if "sd" not in opened.modes:
+        pytest.skip("the target cannot take tokens back")
+    return opened
+
+
+SETTINGS = (
+    FORCED,
+    EngineSettings(mode="sd", draft_length=1, min_confidence=0.0),
+    EngineSettings(mode="sd", draft_length=7, min_confidence=0.0),
+    EngineSettings(mode="sd", draft_length=4, min_confidence=0.0, acceptance="match"),
+    EngineSettings(mode="sd", draft_length=4, fallback="ngram", min_confidence=0.0),
+)
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=range(len(SETTINGS)))
+def test_greedy_text_is_that_of_plain_decoding(runtime: Runtime, settings: EngineSettings) -> None:
+    expected, _ = answer(runtime, replace(greedy(OFF), reuses_cache=False))
+    found, end = answer(runtime, replace(greedy(settings), reuses_cache=False))
+    assert found == expected
+    assert end.summary.accepted > 0
+    assert end.summary.draft_s > 0
+
+
+def test_a_conversation_with_edits_and_other_modes_between(runtime: Runtime) -> None:
+    talk = list(QUESTION)
+    for turn, settings in enumerate((FORCED, OFF, FORCED, EngineSettings(mode="ngram"), FORCED)):
+        request = greedy(settings, tuple(talk), 24)
+        found, _ = answer(runtime, request)
+        expected, _ = answer(runtime, replace(request, settings=OFF, reuses_cache=False))
+        assert found == expected
+        talk = [*talk, Message("assistant", found), Message("user", f"And then, number {turn}?")]
+        if turn == 2:
+            talk = [talk[0], Message("assistant", "Yes."), Message("user", "Tell me of a goat.")]
+
+
+def test_a_cancelled_answer_leaves_the_head_clean(runtime: Runtime) -> None:
+    expected, _ = answer(runtime, replace(greedy(OFF), reuses_cache=False))
+    for _ in range(2):
+        events = runtime.generate(greedy(FORCED))
+        next(events)
+        next(events)
+        runtime.cancel()
+        list(events)
+    assert answer(runtime, greedy(FORCED))[0] == expected
+
+
+def test_drafts_are_drawn_at_any_temperature(runtime: Runtime) -> None:
+    warm = replace(greedy(FORCED, max_tokens=60), sampling=Sampling(temperature=0.8))
+    _, end = answer(runtime, warm)
+    assert 0 < end.summary.accepted < end.summary.drafted
+
+
+def test_what_the_open_models_say_of_a_head(eagle: Runtime, mtp: Runtime) -> None:
+    assert eagle.draft is not None
+    assert "ssd" not in eagle.modes
+    assert eagle.draft.name == "Made EAGLE-3 head"
+    assert mtp.draft is not None
+    assert mtp.draft.parameters < mtp.target.parameters / 10
+    assert mtp.draft.name == "Made hybrid, its MTP head"
+
+
+def test_prepared_drafts_are_asked_of_a_head_in_vain(eagle: Runtime) -> None:
+    _, end = answer(eagle, greedy(replace(FORCED, mode="ssd")))
+    assert end.summary.drafted > 0
+    assert (end.summary.hits, end.summary.misses) == (0, 0)
+
+
+def test_a_head_of_another_target_opens_nothing(made_hybrid: Path, made_eagle3: Path) -> None:
+    with pytest.raises(PairingError, match="reads layers 1, 3, 5 of its target, which has 4"):
+        Runtime.open(ModelOptions(made_hybrid), ModelOptions(made_eagle3))
