@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import ipaddress
+import itertools
 import os
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from localspec import smollm2
 from localspec.demo import bundled_pair
+
+# Tests may import llama_cpp before localspec.llama says how long libgomp's threads spin: pairs of them, in
+# two processes on two cores, would take some ten times as long.
+os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 SMOLLM2_PACKAGE = smollm2.TARGET_PACKAGE
 QUANTIZE = """
@@ -49,12 +54,20 @@ def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(socket.socket, name, guarded(getattr(socket.socket, name)))
 
 
+@pytest.fixture(scope="session")
+def empty_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Folders one after the other; `mktemp` would read the names of all earlier ones for each."""
+    homes = tmp_path_factory.mktemp("homes")
+    return (homes / str(number) for number in itertools.count())
+
+
 @pytest.fixture(autouse=True)
 def empty_home(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+    request: pytest.FixtureRequest, empty_folders: Iterator[Path], monkeypatch: pytest.MonkeyPatch
 ) -> Path:
     """Put the home folder and everything that is derived from it into an empty folder."""
-    home = tmp_path_factory.mktemp("home")
+    home = next(empty_folders)
+    home.mkdir()
     of_cards = () if request.node.get_closest_marker("gpu") else ("GGML_",)
     for name in os.environ:
         if name.startswith(("LOCALSPEC_", "HF_", "HUGGINGFACE_", "LLAMA_CACHE", "XDG_", *of_cards)):

@@ -73,7 +73,8 @@ class FakeModel(TokenCache):
         before = shared.normal(size=(vocabulary, vocabulary)) * sharpness / 2
         last += own.normal(size=last.shape) * noise
         self._last: NDArray[np.float32] = last.astype(np.float32)
-        self._before: NDArray[np.float32] = before.astype(np.float32)
+        beginning = np.zeros((1, vocabulary))  # the last row: what stands before a first token
+        self._before: NDArray[np.float32] = np.vstack((before, beginning)).astype(np.float32)
         self._sequences: list[list[int]] = [[] for _ in range(sequences)]
         self._context = context
         self._delay = delay
@@ -112,8 +113,8 @@ class FakeModel(TokenCache):
 
     def logits_after(self, text: Sequence[int]) -> NDArray[np.float32]:
         """Return the logits after a text, as every path through the model must give them."""
-        before = self._before[text[-2]] if len(text) > 1 else 0.0
-        return np.asarray(self._last[text[-1]] + before, dtype=np.float32)
+        logits: NDArray[np.float32] = self._last[text[-1]] + self._before[text[-2] if len(text) > 1 else -1]
+        return logits
 
     def evaluate(self, tokens: Sequence[int], logits: int = 1) -> Rows:
         """Append tokens to sequence 0 and return the logits after the last `logits` of them."""
@@ -137,13 +138,15 @@ class FakeModel(TokenCache):
             started = 0.0 if self.hold is None else time.perf_counter()
             if self._delay is not None:
                 self._delay()
-            rows = []
+            before = []
             for token, sequence in entries:
-                self._sequences[sequence].append(token)
-                rows.append(self.logits_after(self._sequences[sequence]))
+                held = self._sequences[sequence]
+                before.append(held[-1] if held else -1)
+                held.append(token)
+            rows = self._last[[token for token, _ in entries]] + self._before[before]
             if self.hold is not None:
                 self.hold.rest(len(entries), time.perf_counter() - started)
-            return np.stack(rows)
+            return rows
         finally:
             self._in_use.release()
 

@@ -27,7 +27,7 @@ Bend = Callable[[str, bool, list[int], Row], Row]
 """Changes the logits that a mode chooses by: (mode, whether the round is a hit, text so far, logits)."""
 
 VOCABULARY, END = 40, 0
-EFFORT = Effort(prompts=6, greedy_tokens=40, sampled_tokens=2000)
+EFFORT = Effort(prompts=6, greedy_tokens=40, sampled_tokens=1200)
 HAS_DRAFT = variants(EngineSettings(), None, ("off", "ngram", "sd", "ssd"))
 
 
@@ -73,7 +73,7 @@ class MarkovRuntime:
             if request.sampling.temperature:
                 self.seeds += [request.seed] * (place == 0)
                 probs = np.exp(row - row.max(), dtype=np.float64)
-                token = int(random.choice(VOCABULARY, p=probs / probs.sum()))
+                token = int(probs.cumsum().searchsorted(random.random() * probs.sum(), side="right"))
             else:
                 token = int(row.argmax())
             text.append(token)

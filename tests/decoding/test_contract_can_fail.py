@@ -21,7 +21,7 @@ Drawn = Callable[[Proposer, list[int], list[float], Guesses], Proposal]
 both = pytest.mark.parametrize("settings", [SD, SSD])
 
 
-def lowest_p_value(settings: EngineSettings, tokens: int = 4000) -> float:
+def lowest_p_value(settings: EngineSettings, tokens: int = 2000) -> float:
     contract = EngineContract()
     contract.settings = settings
     values = contract.uniform_values(tokens)
@@ -108,7 +108,7 @@ def test_a_draft_shortened_by_its_own_tokens_is_noticed(monkeypatch: pytest.Monk
         return Draft(tuple(proposal.token for proposal in kept), q, origin) if kept else Draft()
 
     monkeypatch.setattr(model_drafter, "draft_of", without_unlikely)
-    assert lowest_p_value(SD, tokens=16000) < SIGNIFICANT
+    assert lowest_p_value(SD, tokens=6000) < SIGNIFICANT
 
 
 def test_one_random_stream_for_both_models_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,4 +120,4 @@ def test_one_random_stream_for_both_models_is_noticed(monkeypatch: pytest.Monkey
             return [5] * count
 
     monkeypatch.setattr(np.random, "SeedSequence", Twin)
-    assert lowest_p_value(SD, tokens=16000) < SIGNIFICANT
+    assert lowest_p_value(SD, tokens=12000) < SIGNIFICANT

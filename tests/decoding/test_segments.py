@@ -131,7 +131,7 @@ def test_parts_that_share_a_random_stream_would_be_noticed(
     monkeypatch.setattr(contract, "Toy", toy)
     suite = EngineContract()
     suite.settings = SSD
-    values = [value for found in suite.uniform_values(2000).values() for value in found]
+    values = [value for found in suite.uniform_values(1000).values() for value in found]
     assert (ks_uniform_p_value(values) > SIGNIFICANT) == is_right
 
 

@@ -12,7 +12,7 @@ from localspec.decoding.verify import verify, verify_greedily
 from localspec.types import Acceptance, Distribution, Draft, Sampling, VerifyOutcome
 
 VOCABULARY = 5
-ROUNDS = 12000
+ROUNDS = 6000
 PLAIN = Sampling(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
 
 Drafter = Callable[[tuple[int, ...], np.random.Generator], tuple[int, Distribution | None]]
