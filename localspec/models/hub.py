@@ -43,6 +43,7 @@ _READ = 4 << 20
 _TELL_S = 0.1
 _PART_FLAGS = os.O_RDWR | os.O_APPEND | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
 _RATE_WINDOW_S = 8.0
+_COMMIT = re.compile("[0-9a-z_-]{7,64}")  # of any kind of repository, and safe in a path
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,7 +282,7 @@ def look_up(reference: Reference) -> RemoteModel:
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise session.unlike_the_hub(str(error) if isinstance(error, UnexpectedError) else "") from error
     files = tuple(listed[name] for name in choose(reference, tuple(listed)))
-    if re.fullmatch("[0-9a-f]{40}", commit) is None or not all(map(_is_safe, files)):
+    if _COMMIT.fullmatch(commit) is None or not all(map(_is_safe, files)):
         raise UserError(
             f"{session.endpoint()} lists {reference.repository} without safe names and checksums",
             "this server cannot be used for downloads",

@@ -17,6 +17,7 @@ from localspec.storage.toml_file import TomlTable, read_table
 
 LARGEST_CONTEXT = 2**24
 SMALLEST_CONTEXT = 64
+_NAMES = Path(__file__).with_name("keys.toml")
 _KEY = re.compile(r"(?:(?:ctrl|shift|alt|super|hyper|meta)\+)*(?:[^\s+,]+|\+)")
 
 
@@ -58,6 +59,8 @@ def read_config(path: Path) -> Config:
     chat.allow(("profile", "sidebar"))
     tuning.allow(("learn",))
     attachments.allow(("max_kib",))
+    if theme := root.line("theme"):
+        root.expect("theme", theme, read_table(_NAMES).texts("themes"), "theme")
     target, draft = (_file(models, key, path.parent) for key in ("target", "draft"))
     if draft is not None and target is None:
         models.complain("draft", "`draft` names a draft model, but there is no `target`")
@@ -65,7 +68,7 @@ def read_config(path: Path) -> Config:
         own = files_in(path.parent / "profiles")
         chat.expect("profile", chat.line("profile"), {usual.profile, *shipped_files(), *own}, "profile")
     return Config(
-        theme=root.line("theme", usual.theme),
+        theme=theme,
         backend=_file(root, "backend", path.parent),
         keys=tuple(_keys(root.table("keys"))) if "keys" in root else (),
         target=target,
@@ -106,7 +109,7 @@ def _context(table: TomlTable) -> int:
 
 
 def _keys(keys: TomlTable) -> Iterator[tuple[str, str]]:
-    known = read_table(Path(__file__).with_name("keys.toml"))
+    known = read_table(_NAMES)
     ids, names = known.texts("bindings"), known.texts("keys")
     for name, table, key in keys.leaves():  # `message.copy = ...` without quotes is a table in TOML
         table.expect(key, name, ids, "key binding")

@@ -50,7 +50,20 @@ def outside(home: Path, cache: Path) -> dict[Path, bytes]:
 
 
 @pytest.mark.parametrize(
-    "commit", ["documents", "../../../../documents", "A" * 40, "a" * 39, "\0", "\ud800", ""]
+    "commit",
+    [
+        "documents",
+        "../../../../documents",
+        "A" * 40,
+        "a" * 6,
+        "a" * 65,
+        "a/b/c/d/e",
+        "....../",
+        "refs.lock",
+        "\0",
+        "\ud800",
+        "",
+    ],
 )
 def test_a_commit_that_is_none_touches_no_file(
     hub: Hub, empty_home: Path, cache: Path, mine: Path, commit: str
@@ -60,6 +73,12 @@ def test_a_commit_that_is_none_touches_no_file(
     assert not mine.is_symlink()
     assert outside(empty_home, cache) == {mine: b"mine"}
     assert hub.downloads == []
+
+
+@pytest.mark.parametrize("commit", ["a" * 64, "0123abc", "2026-11-23_2"])
+def test_a_commit_of_another_kind_of_repository(hub: Hub, commit: str) -> None:
+    hub.listed["sha"] = hub.repositories[NAME].commit = commit
+    assert pull(parse(NAME)).parent.name == commit
 
 
 @pytest.mark.parametrize("name", ["C:tiny.gguf", "a\x1b[2Jb.gguf", "a\nb.gguf", "a\0b.gguf", "\ud800.gguf",

@@ -89,6 +89,7 @@ def test_every_field_is_read(path: Path, empty_home: Path) -> None:
         ("[tuning]\nlern = true", 2, "did you mean `learn`?"),
         ("[attachments]\nmax_kib = 0", 2, "1 to 65536"),
         ("[attachments]\nmax_kb = 1", 2, "did you mean `max_kib`?"),
+        ("theme = 'nrd'", 1, "there is no theme `nrd`; did you mean `nord`?"),
         ("[keys]\n'message.cpy' = 'c'", 2, "no key binding `message.cpy`; did you mean `message.copy`?"),
         ("[keys]\n'message.copy' = []", 2, "names no key"),
         ("[keys]\n'message.copy' = 'ctrl k'", 2, "`ctrl k` is not a key"),

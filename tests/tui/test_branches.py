@@ -132,11 +132,21 @@ async def test_branches_are_walked_key_after_key(tmp_path: Path) -> None:
             await desk.press("ctrl+r")
             await desk.shows(f"{number}/{number}")
             await desk.until(lambda: not desk.chat.pane.working)
+        await desk.press("ctrl+up")
         for key, text in [("[", "two"), ("[", "one"), ("[", "one"), ("]", "two"), ("]", "three")]:
-            await desk.press("ctrl+up", key)
+            await desk.press(key)
             await settled(desk.pilot)
             assert desk.texts == ["count", text]
-        assert desk.composer.text == ""
+            assert selected(desk.transcript) == desk.path[-1].id
+        await desk.press("[", "[", "]", "[")  # in one burst
+        await settled(desk.pilot)
+        assert desk.texts == ["count", "one"]
+        await desk.press("]", "]", "q")  # no key of a message
+        await desk.until(lambda: desk.composer.text == "q")
+        await settled(desk.pilot)
+        assert desk.texts == ["count", "three"]
+        assert desk.composer.has_focus_within
+        await desk.press("backspace")
         await desk.enter("/branch previous")
         await desk.until(lambda: desk.texts == ["count", "two"])
         await desk.press("a")

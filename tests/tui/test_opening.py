@@ -18,11 +18,13 @@ from localspec.chat.store import Store
 from localspec.errors import Cancelled, ModelFileError, UserError
 from localspec.storage.config import Config
 from localspec.storage.profiles import profiles
+from localspec.storage.toml_file import read_table
 from localspec.types import ModeChanged
 from localspec_tui.app import LocalSpecApp
 from tests.scripted import ScriptedModels, says
 from tests.tui.desktop import Desktop, desktop
 from tests.tui.settled import settled
+from tests.tui.test_help import KEYS
 
 pytestmark = pytest.mark.asyncio
 
@@ -119,9 +121,15 @@ async def test_profile_of_the_configuration_that_does_not_exist_is_said_to_stand
         open_screen([])
 
 
-async def test_theme_of_the_configuration_that_does_not_exist_is_said(tmp_path: Path) -> None:
-    async with desktop(tmp_path, config=Config(theme="neon", sidebar=False)) as desk:
-        await desk.shows("there is no theme `neon`")
+async def test_theme_of_the_configuration_is_shown(tmp_path: Path) -> None:
+    async with desktop(tmp_path, config=Config(theme="nord", sidebar=False)) as desk:
+        assert desk.app.theme == "nord"
+
+
+async def test_themes_that_the_configuration_may_name_are_those_there_are(tmp_path: Path) -> None:
+    names = read_table(KEYS).texts("themes")
+    async with desktop(tmp_path) as desk:
+        assert sorted(names) == sorted(desk.app.available_themes)
 
 
 async def test_setup_that_was_left_early_opens_nothing_anew(

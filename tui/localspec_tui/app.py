@@ -84,7 +84,7 @@ class LocalSpecApp(App[int]):
         for theme in themes["themes"]:
             self.register_theme(Theme(**theme))
         self._first_start = first_start
-        self._wanted_theme = config.theme or DEFAULT_THEME
+        self._theme_at_start = config.theme or DEFAULT_THEME
         self.set_keymap(dict(config.keys))
 
     def get_line_filters(self) -> Sequence[LineFilter]:
@@ -109,15 +109,13 @@ class LocalSpecApp(App[int]):
 
     def on_mount(self) -> None:
         """Open the chat."""
-        self.theme = self._wanted_theme if self._wanted_theme in self.available_themes else DEFAULT_THEME
+        self.theme = self._theme_at_start
         self.push_screen(self.chat_screen)
 
     def on_ready(self) -> None:
         """Settle down: what has been loaded stays, and need not be looked through for garbage."""
         if self._first_start:
             self.chat_screen.pane.welcome.offer_setup()
-        if self.theme != self._wanted_theme:
-            self.chat_screen.say(f"there is no theme `{self._wanted_theme}`; /theme lists them")
         if not self.is_headless:  # tests start many of these in one process
             collect_rarely()
 

@@ -134,17 +134,17 @@ class ChatPane(Vertical):
 
     # --- the open chat ---
 
-    async def show(self, at: int | None = None) -> None:
-        """Show the open chat anew, at its end or at one of its messages."""
-        await self._show_messages(at)
+    async def show(self, at: int | None = None, focus: int | None = None) -> None:
+        """Show the open chat anew, at its end or at one of its messages; `focus` as the transcript has it."""
+        await self._show_messages(at, focus)
         self.show_figures()
         self.post_message(ChatsChanged())
 
-    async def _show_messages(self, at: int | None = None) -> None:
+    async def _show_messages(self, at: int | None = None, focus: int | None = None) -> None:
         shown = self._session.chat.shown()
         self.welcome.set_class(bool(shown), "hidden")
         self.transcript.set_class(not shown, "hidden")
-        await self.transcript.show(shown, at)
+        await self.transcript.show(shown, at, focus)
 
     def show_figures(self) -> None:
         """Show title, profile, mode and the figures of the last answer of the open chat."""
@@ -527,8 +527,14 @@ class ChatPane(Vertical):
     async def switch(self, message: StoredMessage, step: int) -> None:
         """Show another branch at a message."""
         self._must_be_idle()
-        await asyncio.to_thread(self._session.chat.switch, message.id, step)
-        await self.show()
+        chat = self._session.chat
+        # of keys in one burst each is meant for the message that the one before has brought
+        message = next((shown for shown in chat.path if shown.parent == message.parent), message)
+        place = len(chat.tree.path_to(message.id)) - 1
+        await asyncio.to_thread(chat.switch, message.id, step)
+        await self.show(focus=chat.path[place].id)
+        if self.transcript.has_focus_within:
+            self.transcript.focus_at(place)
 
     async def compare(self, message: StoredMessage, modes: tuple[Mode, ...] = COMPARED) -> None:
         """Answer a question in several modes with one seed, side by side."""

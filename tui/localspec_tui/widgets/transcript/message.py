@@ -126,10 +126,11 @@ class MessageView(Vertical, can_focus=True):
         return self.item.message.role == "assistant" or parameters[:1] not in _OF_ANSWERS
 
     def action_act(self, action: Action) -> None:
-        """Ask the screen to do something with this message; what is typed next is not meant for it."""
+        """Ask the screen to do something with this message; what is typed next is seldom meant for it."""
         message, text = self.item.message, ""
         self.screen.set_focus(self, scroll_visible=False)  # a click need not have
-        self.blur()
+        if action not in {"previous", "next"}:  # walking goes on
+            self.blur()
         if action == "copy-code":
             codes = code_blocks(self.body.text)
             if not codes:

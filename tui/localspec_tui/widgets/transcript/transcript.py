@@ -143,13 +143,16 @@ class Transcript(VerticalScroll, can_focus=False):
         yield self._hint
         yield self._legend
 
-    async def show(self, items: Sequence[Shown], at: int | None = None) -> None:
-        """Show a chat from its end, or around one of its messages, which is then marked."""
+    async def show(self, items: Sequence[Shown], at: int | None = None, focus: int | None = None) -> None:
+        """Show a chat from its end, or around one of its messages, which is then marked.
+
+        The message `focus` takes the focus over if one of those shown before has it.
+        """
         async with self._moving:
             self._items = list(items)
             index = self._index(at)
             window = Window.latest(self._sizes) if index is None else Window.around(self._sizes, index)
-            await self._open(window)
+            await self._open(window, focus)
             view = None if index is None else self._view(index)
             if view is not None:
                 view.add_class("-found")
@@ -293,16 +296,17 @@ class Transcript(VerticalScroll, can_focus=False):
         indices = range(len(self._items) - 1, -1, -1)
         return next((index for index in indices if self._items[index].message.id == number), None)
 
-    async def _open(self, window: Window) -> None:
+    async def _open(self, window: Window, focus: int | None = None) -> None:
         """Show these messages in place of those shown."""
         views = await self._make(window.first, window.last)
         before = list(self._views.values())
         self._views = {}
         self._take(views, window)
         with self.app.batch_update():
-            removals = [view.remove() for view in before]
             await self.mount_all(views, before=self._later)
-            for removal in removals:
+            if focus in self._views and self.has_focus_within:
+                self.screen.set_focus(self._views[focus], scroll_visible=False)
+            for removal in [view.remove() for view in before]:
                 await removal
 
     def _take(self, views: Sequence[MessageView], window: Window) -> None:
