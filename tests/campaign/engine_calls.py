@@ -42,7 +42,7 @@ def soon(what: str, within_s: float = PROMPT_S) -> Iterator[None]:
 
 def opened(name: str = "fake") -> Worker:
     """Open a fake engine in a process of its own."""
-    with patch("localspec.inference.worker.client._CODE", CODE):
+    with patch("localspec.inference.worker._CODE", CODE):
         return Worker.open(ModelOptions(Path(name)))
 
 

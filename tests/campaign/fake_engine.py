@@ -35,6 +35,8 @@ _INFO = ModelInfo(Path("fake.gguf"), "fake", "llama", 1, 1, 4096, 4096, 100, ("C
 class FakeRuntime:
     """Obeys the words of a prompt: `5` writes five pieces, `crash 5` dies after them."""
 
+    uses_cards = False
+
     def __init__(self) -> None:
         self.target, self.draft, self.notes, self.modes = _INFO, None, ("a note",), ("off",)
         self._cancelled = threading.Event()
