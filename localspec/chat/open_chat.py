@@ -70,13 +70,18 @@ class OpenChat(Branches):
             _check_question(text, message.attachments)
         return self.add(message.parent, message.role, text, attachments=message.attachments)
 
-    def switch(self, message_id: int, step: int) -> None:
-        """Show the branch so many siblings further, backwards if negative, and no further than there are."""
+    def switch(self, message_id: int, step: int) -> int:
+        """Show the branch so many siblings further, backwards if negative, and no further than there are.
+
+        Counted from the sibling that is shown; returns the one that is then.
+        """
         tree = self.tree
         siblings = tree.siblings(self.message(message_id).id)
-        place = min(max(siblings.index(message_id) + step, 0), len(siblings) - 1)
-        if siblings[place] != message_id:
+        shown = next((message.id for message in tree.path if message.id in siblings), message_id)
+        place = min(max(siblings.index(shown) + step, 0), len(siblings) - 1)
+        if siblings[place] != shown:
             self.move(tree.leaf_below(siblings[place]))
+        return siblings[place]
 
     def back_to(self, message_id: int) -> None:
         """End the shown branch at a message; what follows it stays as a branch."""

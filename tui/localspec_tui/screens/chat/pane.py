@@ -528,13 +528,10 @@ class ChatPane(Vertical):
         """Show another branch at a message."""
         self._must_be_idle()
         chat = self._session.chat
-        # of keys in one burst each is meant for the message that the one before has brought
-        message = next((shown for shown in chat.path if shown.parent == message.parent), message)
-        place = len(chat.tree.path_to(message.id)) - 1
-        await asyncio.to_thread(chat.switch, message.id, step)
-        await self.show(focus=chat.path[place].id)
+        shown = await asyncio.to_thread(chat.switch, message.id, step)
+        await self.show(focus=shown)
         if self.transcript.has_focus_within:
-            self.transcript.focus_at(place)
+            self.transcript.focus_at(len(chat.tree.path_to(shown)) - 1)
 
     async def compare(self, message: StoredMessage, modes: tuple[Mode, ...] = COMPARED) -> None:
         """Answer a question in several modes with one seed, side by side."""
