@@ -204,7 +204,7 @@ def judge(machine: Machine) -> tuple[str, ...]:
                 f"the {bandwidth(possible)} that a {device.name} can reach: it may be hot, held back by "
                 "its power limit, or busy with another program"
             )
-        if note := _lanes_note(device) or _slow_link_note(device, machine.links):
+        if note := _lanes_note(device) or _slow_link_note(device, rate, machine.links):
             notes.append(note)
     return tuple(notes)
 
@@ -220,9 +220,11 @@ def _lanes_note(device: DeviceInfo) -> str:
     )
 
 
-def _slow_link_note(device: DeviceInfo, links: Sequence[LinkRate]) -> str:
+def _slow_link_note(device: DeviceInfo, rate: MemoryRate | None, links: Sequence[LinkRate]) -> str:
     ways = [link.rate for link in links if link.target == device.id and link.source == "CPU"]
     if device.kind != "gpu" or not ways or ways[0] >= _SLOW_LINK:
+        return ""
+    if rate is not None and rate.read < _SLOW_LINK:  # it is the device that is slow: no slot would help
         return ""
     return (
         f"data reach {device.id} ({device.name}) at {ways[0] / 1e9:.1f} GB/s, as through one or two lanes: "

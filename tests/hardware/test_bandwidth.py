@@ -187,3 +187,4 @@ def test_a_slow_link_is_told_where_its_lanes_are_not_known() -> None:
     (note,) = judge(machine(CARD, link=0.8e9))
     assert "data reach CUDA0 (RTX 3090) at 0.8 GB/s" in note
     assert judge(machine(replace(CARD, kind="integrated"), link=0.8e9)) == ()
+    assert judge(machine(replace(CARD, theoretical_rate=None), read=0.2e9, link=0.8e9)) == ()
