@@ -243,6 +243,13 @@ def test_a_device_that_could_not_be_measured_is_neither_believed_in_nor_to_be_me
     assert found.tokens_per_s < 1.2 * 50e9 / SMALL.weight_bytes  # at 250 GB/s it would be 430
 
 
+def test_a_slow_card_that_is_named_holds_the_model_all_the_same() -> None:
+    where = machine((card(0, 24), 1), (card(1, 24), 1))
+    for names in (("CUDA0",), ("CUDA0", "CUDA1")):
+        assert assignments(where, SMALL, None, PlacementConstraints(devices=names)).target.devices
+    assert not assignments(where, SMALL, None).target.devices
+
+
 def test_a_slow_rate_is_told_with_its_decimal() -> None:
     where = machine((card(0, 24), 900))
     slow = replace(where, rates=where.rates[1:], devices=(replace(card(0, 24), theoretical_rate=1e9), cpu()))

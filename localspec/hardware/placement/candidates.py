@@ -259,7 +259,7 @@ class PlacementSearch:
         order = tuple(sorted(names, key=lambda name: self.rates.of[name].read))
         for start in range(len(order)):
             yield order[start:]
-        for at in range(len(order)):
+        for at in range(len(order) if len(order) > 1 else 0):  # without the only one it would be no card
             yield order[:at] + order[at + 1 :]
             yield (order[at],)
 
