@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localspec.decoding.drafters.drafter import Drafter
+from localspec.decoding.drafters.head_drafter import Head
 from localspec.decoding.loop import DecodeParams, Decoder, Round
 from localspec.decoding.measurements import CallCosts, CostRequest, TraceSegment
 from localspec.decoding.model import LanguageModel, Rows
@@ -332,6 +333,16 @@ class Tracer(Decoder):
         Its time is that of plain decoding after the first token, without what tracing adds. The draft
         model reads along afterwards, or now and then where the target's distributions are long.
         """
+        head: object = self._draft
+        if not isinstance(head, Head):
+            return self._traced(prompt, params, seed)
+        head.follow(on=True, kept=self._target.context_size)  # it reads nothing before it is asked
+        try:
+            return self._traced(prompt, params, seed)
+        finally:
+            head.follow(on=False)
+
+    def _traced(self, prompt: Sequence[int], params: DecodeParams, seed: int | None) -> TraceSegment:
         text, decode_s = list(prompt), 0.0
         of_target, of_draft = list[tuple[Ids, Floats, float]](), list[tuple[Ids, Rows, Floats]]()
         waiting, size = list[Distribution](), 0

@@ -113,10 +113,7 @@ class HeadContext(Context):
         target.reader = self
 
     def follow(self, *, on: bool, kept: int = KEPT) -> None:
-        """Take the target's hidden states from its next call on, or no longer.
-
-        So many of them are kept before the head reads them without being asked.
-        """
+        """Take the target's hidden states from its next call on, or no longer; see `Head` in decoding."""
         if on != self._follows:
             self._states.switch(on=on)
         self._follows, self._kept = on, kept

@@ -49,7 +49,7 @@ class FakeHead(FakeModel):
         self.true, self.guesses = 0, 0
         self._tastes = np.random.default_rng(7).normal(size=(8, target.vocabulary_size)).astype(np.float32)
 
-    def follow(self, *, on: bool) -> None:
+    def follow(self, *, on: bool, kept: int = 64) -> None:
         self.following = on
 
     def read(self, start: int, count: int) -> None:

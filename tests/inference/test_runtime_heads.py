@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from localspec.decoding.measurements import TraceRequest
 from localspec.errors import PairingError
 from localspec.inference.runtime import Runtime
 from localspec.types import EngineSettings, Message, ModelOptions, Sampling
@@ -29,8 +30,6 @@ def mtp(made_hybrid: Path) -> Iterator[Runtime]:
 @pytest.fixture(params=["eagle", "mtp"])
 def runtime(request: pytest.FixtureRequest) -> Runtime:
     opened: Runtime = request.getfixturevalue(request.param)
-    if "sd" not in opened.modes:
-        pytest.skip("the target cannot take tokens back")
     return opened
 
 
@@ -79,6 +78,12 @@ def test_drafts_are_drawn_at_any_temperature(runtime: Runtime) -> None:
     warm = replace(greedy(FORCED, max_tokens=60), sampling=Sampling(temperature=0.8))
     _, end = answer(runtime, warm)
     assert 0 < end.summary.accepted < end.summary.drafted
+
+
+def test_a_trace_tells_what_a_head_thinks_that_knows_its_targets_states(runtime: Runtime) -> None:
+    traced = runtime.trace(TraceRequest(greedy(OFF, max_tokens=80), candidates=8))
+    assert (traced.draft_ids[:, 0] == traced.tokens).mean() > 0.2
+    assert answer(runtime, greedy(FORCED))[0] == answer(runtime, greedy(OFF))[0]
 
 
 def test_what_the_open_models_say_of_a_head(eagle: Runtime, mtp: Runtime) -> None:

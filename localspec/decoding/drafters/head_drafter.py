@@ -17,8 +17,11 @@ class Head(Protocol):
     the accepted tokens are better than its own.
     """
 
-    def follow(self, *, on: bool) -> None:
-        """Take the target's hidden states from its next call on, or no longer."""
+    def follow(self, *, on: bool, kept: int = ...) -> None:
+        """Take the target's hidden states from its next call on, or no longer.
+
+        So many of them are kept before the head reads them without being asked.
+        """
 
 
 class HeadDrafter(ModelDrafter):
