@@ -68,7 +68,7 @@ class Runtime(AbstractContextManager["Runtime"]):
         self._fallbacks: dict[EngineSettings, ModeFallback] = {}
         self._text: list[int] = []  # of the last prompt and its answer
         self._sampling = Sampling()
-        self.notes, self.modes = contexts.notes, contexts.modes
+        self.notes, self.modes, self.first_call_s = contexts.notes, contexts.modes, contexts.first_call_s
         self.uses_cards = contexts.on_card
         self.target = target.info(contexts.target.context_size)
         self.draft: ModelInfo | None = None
@@ -201,10 +201,6 @@ class Runtime(AbstractContextManager["Runtime"]):
     def cancel(self) -> None:
         """End the running answer or measurement within a moment; callable from any thread."""
         self._contexts.cancel()
-
-    def first_call_s(self) -> float | None:
-        """Return for how long a card has been making the programs of a call, None if it is not."""
-        return self._contexts.first_call_s()
 
     def measure_plain(self) -> PlainRate | None:
         """Measure plain decoding after the text of the last answer, in a fraction of a second.
