@@ -189,9 +189,4 @@ def disks(log: Log, folder: Path) -> None:
     with small_disk(folder / "probe", 64) as mounted:
         if not mounted:
             log.notes.append("no disk can be mounted here: only the sizes of files were limited")
-    for number in log.numbers():
-        kind = KINDS[number % len(KINDS)]
-        own = folder / f"{number}"
-        own.mkdir()
-        with log.case(number, what=kind.__name__):
-            kind(log.random(number), own)
+    log.in_turn(KINDS, folder)

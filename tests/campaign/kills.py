@@ -251,11 +251,9 @@ KINDS = (answer, adding, migration, download, screen, answer, tuner, adding, mig
 
 def kills(log: Log, folder: Path) -> None:
     """Kill one after the other, each in a folder of its own."""
-    for number in log.numbers():
-        kind = KINDS[number % len(KINDS)]
-        own = folder / f"{number}"
-        own.mkdir()
-        with log.case(number, what=kind.__name__):
-            kind(log.random(number), own)
-            written = {path.name for path in own.iterdir() if not path.name.startswith("chats.db")}
-            require(written <= _FOLDERS, f"files outside the folders that are told: {written - _FOLDERS}")
+    log.in_turn(KINDS, folder, _within_the_folders)
+
+
+def _within_the_folders(own: Path) -> None:
+    written = {path.name for path in own.iterdir() if not path.name.startswith("chats.db")}
+    require(written <= _FOLDERS, f"files outside the folders that are told: {written - _FOLDERS}")

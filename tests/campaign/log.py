@@ -6,7 +6,7 @@ import os
 import random
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +15,8 @@ from hypothesis import HealthCheck, Phase, settings
 
 PROMPT_S = 2.0  # nothing that a person waits for takes longer
 _OURS = "/tests/campaign/"
+Kind = Callable[[random.Random, Path], None]
+"""Tries something in an empty folder."""
 
 
 class WrongError(AssertionError):
@@ -66,7 +68,7 @@ class Log:
         try:
             for number in range(self.most) if self.only is None else (self.only,):
                 if time.monotonic() - begun > self.seconds:
-                    self.notes.append(f"time was up after {self.cases:,} of {self.most:,} cases")
+                    self.notes.append(f"time was up after {self.cases:,} cases")
                     return
                 yield number
         finally:
@@ -82,6 +84,21 @@ class Log:
     def random(self, number: int) -> random.Random:
         """Return the random numbers of a case."""
         return random.Random(f"{self.what} {self.seed} {number}")
+
+    def in_turn(
+        self,
+        kinds: Sequence[Kind],
+        folder: Path,
+        check: Callable[[Path], object] = Path,
+    ) -> None:
+        """Try one kind of case after the other, each in a folder of its own, which is checked in the end."""
+        for number in self.numbers():
+            kind = kinds[number % len(kinds)]
+            own = folder / f"{number}"
+            own.mkdir()
+            with self.case(number, what=kind.__name__):
+                kind(self.random(number), own)
+                check(own)
 
     @contextmanager
     def case(
