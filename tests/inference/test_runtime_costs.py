@@ -12,10 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from localspec.decoding.measure import measure, time_calls
 from localspec.decoding.measurements import CostRequest
 from localspec.decoding.model import LanguageModel, Rows
 from localspec.decoding.policy import CostCurve, LatencyModel
 from localspec.inference import contexts
+from localspec.inference import runtime as runtime_module
 from localspec.inference.contexts import COMPARED, Contexts
 from localspec.inference.runtime import Runtime
 from localspec.llama.context import Context
@@ -222,3 +224,21 @@ def test_curves_that_make_no_sense_are_used_but_not_kept(
     with open_cards() as runtime:
         runtime.choose_settings()
     assert kept_files() == []
+
+
+def test_both_measurements_are_told_of_cards(open_cards: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[bool] = []
+
+    def noting(works: Callable[..., object]) -> Callable[..., object]:
+        def measured(*models: object, on_card: bool, **ways: object) -> object:
+            told.append(on_card)
+            return works(*models, on_card=on_card, **ways)
+
+        return measured
+
+    monkeypatch.setattr(contexts, "measure", noting(measure))
+    monkeypatch.setattr(runtime_module, "time_calls", noting(time_calls))
+    with open_cards() as runtime:
+        runtime.choose_settings()
+        runtime.measure_costs(CostRequest(40, together=False, budget_s=0.0))
+    assert told == [True, True, True]
