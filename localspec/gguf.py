@@ -429,6 +429,7 @@ def _paths(header: Header) -> list[Path]:
     return paths
 
 
+CHECKPOINTS = 4  # of a running state, in the processor's memory
 STATE_DRAFT = 8  # the longest draft of or for a model with a running state: each token takes another state
 
 

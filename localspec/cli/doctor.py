@@ -46,7 +46,6 @@ _WATCH_S = 0.3
 _BUSY = 0.5  # of all cores, taken by other programs
 _SCARCE, _TOO_LITTLE = 2**30, 2**26
 _PRIVATE = 0o077
-_RUNNING_STATE = (".ssm.", ".wkv", "rwkv", ".shortconv.")  # in the header of models that keep one
 
 
 @dataclass(frozen=True, slots=True)
@@ -366,13 +365,6 @@ def _model(name: str, path: Path) -> Check:
         header = check_model_file(path)
     except UserError as error:
         return Check(name, "fail", error.message, f"{error.hint}, or: localspec setup")
-    keys = (*header.values, *header.numbers)
-    if any(mark in key for key in keys for mark in _RUNNING_STATE):
-        text = (
-            f"`{path.name}` ({header.architecture}) keeps a running state: guessed tokens cannot be taken "
-            "back at any place, so speculation is limited or off"
-        )
-        return Check(name, "warn", text, "localspec recommend   # lists models that can")
     return Check(name, "pass", f"`{path.name}` ({header.architecture}) is in order")
 
 

@@ -11,6 +11,7 @@ from localspec.app.options import local_file
 from localspec.cli.shared.arguments import Parser, context_size, verb_parser
 from localspec.cli.shared.console import SUCCESS, print_result, say
 from localspec.errors import UserError
+from localspec.gguf import kept_states
 from localspec.hardware.memory.needs import LayerSplit, MemoryRequest, estimate, exact
 from localspec.models.names import looks_like_reference, parse
 from localspec.models.shape import ModelShape, read_shape
@@ -74,11 +75,20 @@ def described(shape: ModelShape) -> list[str]:
         lines.append(f"  and leaves {per_token / 1024:,.1f} KiB in the cache (in f16)")
     if windows:
         lines.append(f"  {len(windows)} of the layers look back {max(windows):,} tokens at most")
-    if any(layer.state_bytes for layer in shape.layers):
-        lines.append("  keeps a running state, which cannot be rewound: speculation does not work with it")
+    if shape.state_bytes:
+        lines.append(
+            f"  keeps a running state of {units.memory(shape.state_bytes, 0.1)}, {_ways_back(shape)}"
+        )
     lines.append(f"  {shape.vocabulary:,} tokens in the vocabulary {shape.vocabulary_family}")
     lines.append(f"  trained on up to {shape.training_context:,} tokens of context")
     return [safe_line(line) for line in lines]  # a file may call itself anything
+
+
+def _ways_back(shape: ModelShape) -> str:
+    snapshots, _ = kept_states(shape.architecture, 1)
+    if snapshots:
+        return f"and as a target {snapshots} more, to take back as many guesses"
+    return "and reads again behind a wrong guess: speculation pays where most are right"
 
 
 def as_json(shape: ModelShape, path: Path | None, needs: Sequence[Needs]) -> dict[str, object]:

@@ -26,6 +26,7 @@ from localspec.llama.heads import HeadContext
 from localspec.llama.model import Model
 from localspec.llama.recurrent import open_context
 from localspec.models.heads import head_kind, own_head
+from localspec.models.shape import read_shape
 from localspec.storage.call_costs import costs_file, keep_costs, recall_costs
 from localspec.storage.config import SMALLEST_CONTEXT
 from localspec.storage.pair_identity import MachineFacts, identify
@@ -61,7 +62,8 @@ class Contexts:
             if is_head:
                 self.draft = HeadContext(draft, options, self.target)
             else:
-                self.draft = self._open(draft, options, max_fan_out + 1)
+                branches = read_shape(options.path).branches(max_fan_out) if draft.recurrent else max_fan_out
+                self.draft = self._open(draft, options, branches + 1)
                 _log_memory(self.draft, options, draft)
                 self.can_branch = True
         self.notes: tuple[str, ...] = (_rereads(target),) if self.target.rereads else ()

@@ -21,13 +21,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localspec.errors import EngineError
-from localspec.gguf import STATE_DRAFT, kept_states
+from localspec.gguf import CHECKPOINTS, STATE_DRAFT, kept_states
 from localspec.llama.context import Context, Rows
 from localspec.llama.library import native
 from localspec.llama.model import Model
 from localspec.types import ModelOptions
 
-CHECKPOINTS = 4
 TAIL = 16  # tokens at the end of a prompt that the next one may spell otherwise: who speaks, `<think>`
 _MERGED = 8  # tokens after a mark that are cheaper to read along than in a call of their own
 _PARTIAL = 1  # LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY: the running state without the cache of tokens

@@ -10,7 +10,18 @@ from itertools import zip_longest
 from pathlib import Path
 
 from localspec.errors import ModelFileError
-from localspec.gguf import TOKENS, Header, Ranges, Tensor, facts, header_of, read_header, read_parts, total
+from localspec.gguf import (
+    TOKENS,
+    Header,
+    Ranges,
+    Tensor,
+    facts,
+    header_of,
+    kept_states,
+    read_header,
+    read_parts,
+    total,
+)
 from localspec.models.heads import head_part, kind_of_draft
 
 
@@ -55,6 +66,18 @@ class ModelShape:
     def weight_bytes(self) -> int:
         """Return the bytes of all weights."""
         return self.input_bytes + self.output_bytes + sum(layer.weight_bytes for layer in self.layers)
+
+    @property
+    def state_bytes(self) -> int:
+        """Return the bytes of one running state, 0 where there is none."""
+        return sum(layer.state_bytes for layer in self.layers)
+
+    def branches(self, wanted: int) -> int:
+        """Return how many branches it gets as a draft model: states take 3/4 of its weights at most."""
+        if not self.state_bytes:
+            return wanted
+        _, marks = kept_states(self.architecture, 1 + wanted)
+        return max(1, min(wanted, 3 * self.weight_bytes // 4 // self.state_bytes - marks))
 
     @property
     def doubt(self) -> str:

@@ -54,15 +54,6 @@ def steps_of(models: TunableModels) -> int:
     return len(DEPTHS) * (1 if models.draft is None else 2) + 1
 
 
-def can_rewind(models: TunableModels) -> bool:
-    """Tell whether tokens can be taken back, which everything but plain decoding needs."""
-    try:
-        _time_tokens(models, 1, together=False, budget_s=0.0)
-    except UserError:
-        return False
-    return True
-
-
 def costs_of(
     models: ReopenedModels, path: Path, key: str, requests: Sequence[Request], budget_s: float
 ) -> Iterator[tuple[str, int] | Costs]:

@@ -25,7 +25,7 @@ from localspec.storage.tuned_settings import LoadOptions
 from localspec.storage.usage_stats import file_of, learned, starting_points
 from localspec.tuning.calibration import calibrate
 from localspec.tuning.confirm import Confirmation, Entrant, Terms, confirm, entrants
-from localspec.tuning.costs import can_rewind, costs_of, recall_costs, steps_of
+from localspec.tuning.costs import costs_of, recall_costs, steps_of
 from localspec.tuning.events import (
     Attempt,
     BestSoFar,
@@ -151,8 +151,6 @@ class TuningRun:
             return replace(known, **{name: getattr(usual, name) for name in plan.fixed})
         with self._open(usual) as models:
             asked = self._prompts(models, ATTEMPT_PROMPTS, ATTEMPT_TOKENS)
-            if not can_rewind(models):
-                return usual
         steps, attempts = len(possible(self._limits)) + 2, list[Attempt]()
         yield StageBegan("machine", None, steps)
         modes: tuple[Mode, ...] = ("off", "sd", "ssd") if self._limits.has_draft else ("off", "ngram")

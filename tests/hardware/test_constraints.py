@@ -8,7 +8,7 @@ from localspec.errors import UserError
 from localspec.hardware.memory.needs import CacheTypes, LayerSplit, by_shares
 from localspec.hardware.placement.constraints import Placement, PlacementConstraints
 from localspec.hardware.placement.place import place
-from tests.hardware.machines import GIB, LARGE, MIDDLE, SMALL, card, cpu, machine, model, recurrent
+from tests.hardware.machines import GIB, LARGE, MIDDLE, SMALL, card, cpu, machine, model
 
 TWO = machine((card(0, 24), 900), (card(1, 8), 300))
 
@@ -123,12 +123,6 @@ def test_flags_that_say_what_the_plan_says_cost_nothing() -> None:
     found = place(TWO, LARGE, SMALL, PlacementConstraints(devices=("CUDA0",), draft_devices=("CUDA1",)))
     assert reason(found, "the flags") == "the flags cost no speed against the plan without them"
     assert not [text for text in place(TWO, LARGE, SMALL, PlacementConstraints()).reasons if "flags" in text]
-
-
-def test_asking_for_speculation_does_not_let_a_running_state_rewind() -> None:
-    found = place(TWO, recurrent(4, 32), SMALL, PlacementConstraints(mode="sd"))
-    assert found.mode == "off"
-    assert "cannot take tokens back" in reason(found, "stays idle")
 
 
 def test_a_device_named_twice_is_refused() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from localspec.errors import EngineError, UserError
+from localspec.gguf import CHECKPOINTS
 from localspec.hardware.memory.needs import (
     CacheTypes,
     DeviceNeed,
@@ -24,6 +25,7 @@ from localspec.inference.contexts import Contexts
 from localspec.llama.context import Context, context_parameters
 from localspec.llama.library import Native
 from localspec.llama.model import Model
+from localspec.llama.recurrent import open_context
 from localspec.models.shape import read_shape
 from localspec.types import ModelOptions
 from tests.hardware import shapes_more
@@ -130,10 +132,37 @@ def test_windows_are_on_the_layers_where_llama_cpp_has_them(
 def test_caches_of_other_kinds(make_model: Callable[[Path], Path], sequences: int, tmp_path: Path) -> None:
     options = ModelOptions(path=make_model(tmp_path / "a.gguf"), context=4096)
     with closing(Model.open(options, allocate=False)) as model:
-        [planned] = needs_of(Context(model, options, sequences=sequences))
+        [planned] = needs_of(open_context(model, options, sequences=sequences))
     [guessed] = estimate(read_shape(options.path), MemoryRequest(LayerSplit(), 4096, sequences=sequences))
     assert (guessed.weights, guessed.cache) == (planned.weights, planned.cache)
     assert guessed.total == pytest.approx(planned.total, rel=0.10)
+
+
+@pytest.mark.parametrize("fan_out", [None, 3, 16])
+def test_states_of_a_pair_are_counted_before_it_is_opened(made_hybrid: Path, fan_out: int | None) -> None:
+    """A target keeps snapshots, a draft model spare sequences; neither takes more than is planned."""
+    options = ModelOptions(made_hybrid, context=1024, devices=CPU, flash_attention=False)
+    shape = read_shape(made_hybrid)
+    sequences = 1 if fan_out is None else 1 + shape.branches(fan_out)
+    [guessed] = estimate(shape, MemoryRequest(LayerSplit(), 1024, flash_attention=False, sequences=sequences))
+    with closing(Model.open(options)) as model:
+        context = open_context(model, options, sequences=sequences)
+        context.evaluate(range(3, 300))
+        [taken] = needs_of(context)
+    states = 9 if fan_out is None else sequences + 10
+    assert taken.cache > (states + CHECKPOINTS) * shape.state_bytes
+    assert guessed.cache == taken.cache
+    assert guessed.total == pytest.approx(taken.total, rel=0.05)
+
+
+@pytest.mark.parametrize(("states", "branches"), [(100, 16), (30, 12), (20, 5), (1, 1), (0, 16)])
+def test_states_of_a_draft_model_take_less_than_its_weights(
+    made_hybrid: Path, states: int, branches: int
+) -> None:
+    shape = read_shape(made_hybrid)
+    shape = replace(shape, layers=shape.layers[:1])  # one with a state
+    layer = replace(shape.layers[0], state_bytes=shape.weight_bytes // states if states else 0)
+    assert replace(shape, layers=(layer,)).branches(16) == branches
 
 
 def test_recurrent_state_is_counted(tmp_path: Path) -> None:

@@ -209,10 +209,10 @@ def test_without_a_draft_decoding_is_plain() -> None:
 
 
 @pytest.mark.parametrize(("target", "draft"), [(recurrent(4, 32), SMALL), (MIDDLE, recurrent(0.4, 28))])
-def test_a_model_with_a_running_state_decodes_plainly(target: ModelShape, draft: ModelShape) -> None:
+def test_models_with_a_running_state_speculate(target: ModelShape, draft: ModelShape) -> None:
     found = assignments(machine((card(0, 24), 900)), target, draft)
-    assert (found.draft, found.mode) == (None, "off")
-    assert told(found, "cannot take tokens back")
+    assert found.draft is not None
+    assert found.mode != "off"
 
 
 def test_a_draft_without_room_stays_closed() -> None:

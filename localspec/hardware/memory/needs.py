@@ -14,7 +14,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from localspec.errors import EngineDied, EngineError
-from localspec.gguf import kv_types
+from localspec.gguf import CHECKPOINTS, kept_states, kv_types
 from localspec.hardware.bandwidth import PROCESSOR
 from localspec.models.shape import LayerShape, ModelShape, read_shape
 from localspec.types import KvType, ModelOptions
@@ -121,7 +121,7 @@ def estimate(
             weights += shape.output_bytes
         if on_processor:
             weights += 0 if has_output and shape.tied else shape.input_bytes
-        cache = sum(map(cached, layers))
+        cache = sum(map(cached, layers)) + on_processor * CHECKPOINTS * shape.state_bytes
         compute = _compute(shape, request, device, layers)
         if device in request.split.devices[:1]:  # which reads prompts for the processor: a matrix, a cache
             lent = (layer.weight_bytes // 3 + cached(layer) for layer in assignments[PROCESSOR])
@@ -167,7 +167,8 @@ def _cache_bytes(shape: ModelShape, request: MemoryRequest, whole_windows: bool,
         layer.key_values * kv_types()[request.cache.keys][1] // 32
         + values * kv_types()[request.cache.values][1] // 32
     )
-    return held * per_cell + request.sequences * layer.state_bytes
+    snapshots, spare = kept_states(shape.architecture, request.sequences)
+    return held * per_cell + (request.sequences + spare) * (1 + snapshots) * layer.state_bytes
 
 
 def _compute(shape: ModelShape, request: MemoryRequest, device: str, layers: tuple[LayerShape, ...]) -> int:
@@ -197,7 +198,10 @@ def _graph(shape: ModelShape, request: MemoryRequest) -> tuple[int, int, int]:
 
     Widths are floats per token.
     """
-    flash, sequences, kept = request.flash_attention is not False, request.sequences, cells(request)
+    flash, kept = request.flash_attention is not False, cells(request)
+    sequences = request.sequences
+    if shape.state_bytes:
+        sequences += kept_states(shape.architecture, sequences)[1]
     # llama.cpp plans with as many tokens for one sequence as for another
     tokens = -(-min(request.micro_batch, kept) // sequences) * sequences
     kinds = {layer.window is not None for layer in shape.layers if layer.key_values}
@@ -258,8 +262,8 @@ def exact(
 
 def _needs_of_all(models: Sequence[ModelOptions], max_fan_out: int) -> Iterator[Needs]:
     """Yield what the target takes, then the draft model; for a child process."""
-    from localspec.llama.context import Context
     from localspec.llama.model import Model
+    from localspec.llama.recurrent import open_context
 
     size = 0
     for number, options in enumerate(models):
@@ -269,7 +273,8 @@ def _needs_of_all(models: Sequence[ModelOptions], max_fan_out: int) -> Iterator[
             else:
                 size = context_size(options.context, model.training_context)
                 opened = replace(options, context=size)
-            yield needs_of(Context(model, opened, sequences=max_fan_out + 1 if number else 1))
+            branches = read_shape(options.path).branches(max_fan_out) if number else 0
+            yield needs_of(open_context(model, opened, sequences=1 + branches))
 
 
 def uses_processor(model: Model) -> bool:
@@ -282,10 +287,13 @@ def needs_of(context: Context) -> tuple[DeviceNeed, ...]:
     """Return what an open context and its model hold on each device; `EngineError` where nobody can tell."""
     from localspec.llama.backends import breakdown
 
-    rows = logits_bytes(context.vocabulary_size, context.max_sequences)
+    rows, kept = logits_bytes(context.vocabulary_size, context.max_sequences), 0
+    if context.model.recurrent:
+        kept = CHECKPOINTS * read_shape(context.model.options.path).state_bytes
     return tuple(
-        DeviceNeed(row.device, row.weights, row.cache, row.compute + (rows if row.device == PROCESSOR else 0))
+        DeviceNeed(row.device, row.weights, row.cache + kept * here, row.compute + rows * here)
         for row in breakdown(context.pointer)
+        for here in (row.device == PROCESSOR,)
     )
 
 

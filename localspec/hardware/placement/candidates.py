@@ -106,7 +106,6 @@ class PlacementSearch:
         self.constraints = constraints
         self.rates = Rates(machine)
         self.budget = MemoryBudget(machine, constraints.reserve)
-        self.cannot_rewind = any(shape is not None and is_recurrent(shape) for shape in models)
         self.cores = max(1, self.budget.devices[PROCESSOR].cores)
         self._passes = Passes(self.target, self.rates, self.cores)
         self._draft_passes = Passes(self.draft, self.rates, self.cores) if self.draft else None
@@ -193,7 +192,7 @@ class PlacementSearch:
         flash = draft_flash_attention(flash, held.values, on_processor=here)
         if shape.is_head:
             return MemoryRequest(split, context, held, flash, min(batch, ROWS))
-        return MemoryRequest(split, context, held, flash, batch, constraints.max_fan_out + 1)
+        return MemoryRequest(split, context, held, flash, batch, shape.branches(constraints.max_fan_out) + 1)
 
     def _needs(self, shape: ModelShape, split: LayerSplit, context: int) -> tuple[DeviceNeed, ...]:
         return estimate(shape, self.request(shape, split, context))
@@ -209,11 +208,7 @@ class PlacementSearch:
 
     def _draft_splits(self, context: int) -> list[LayerSplit | None]:
         shape, constraints = self.draft, self.constraints
-        if (
-            shape is None
-            or constraints.mode in {"off", "ngram"}
-            or (self.cannot_rewind and constraints.mode is None)
-        ):
+        if shape is None or constraints.mode in {"off", "ngram"}:
             return [None]
         given, asked, layers = constraints.draft_devices, constraints.draft_gpu_layers, len(shape.layers)
         names = tuple(name for name in (self.budget.cards if given is None else given) if name != PROCESSOR)
@@ -289,7 +284,7 @@ class PlacementSearch:
             return passes.take(target, tokens, threads.alone[0])
 
         plain = plain_speed(lambda tokens: verify(tokens).seconds)
-        if draft is None or draft_passes is None or self.cannot_rewind:
+        if draft is None or draft_passes is None:
             return (plain,)
         known = self.draft.acceptance if self.draft else None
         ahead = ahead_speed(
@@ -338,11 +333,6 @@ def _contexts(target: ModelShape, asked: int) -> tuple[int, ...]:
     most = context_size(0, target.training_context or DEFAULT_CONTEXT)
     halves = (DEFAULT_CONTEXT >> number for number in range(1, DEFAULT_CONTEXT.bit_length()))
     return (most, *(size for size in halves if SMALLEST_CONTEXT <= size < most))
-
-
-def is_recurrent(shape: ModelShape) -> bool:
-    """Tell whether a model keeps a running state, which cannot take tokens back."""
-    return any(layer.state_bytes for layer in shape.layers)
 
 
 @dataclass(frozen=True, slots=True)

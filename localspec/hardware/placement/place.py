@@ -13,7 +13,7 @@ from localspec.hardware.bandwidth import PROCESSOR
 from localspec.hardware.device_info import Machine
 from localspec.hardware.memory.budget import MemoryBudget, Shortage, check_fit, ways_out
 from localspec.hardware.memory.needs import CacheTypes, DeviceNeed, LayerSplit, MemoryRequest, Needs, exact
-from localspec.hardware.placement.candidates import PlacementCandidate, PlacementSearch, is_recurrent
+from localspec.hardware.placement.candidates import PlacementCandidate, PlacementSearch
 from localspec.hardware.placement.constraints import (
     Alternative,
     DeviceAssignment,
@@ -246,16 +246,10 @@ def _draft_reason(found: PlacementCandidate, search: PlacementSearch) -> str | N
         return None
     if found.draft is None:
         return f"the draft stays closed: {_why_closed(search)}"
-    if search.cannot_rewind:
-        return f"the draft stays idle: {_why_closed(search)}"
     return _draft_place(found, found.draft, len(search.draft.layers), search)
 
 
 def _why_closed(search: PlacementSearch) -> str:
-    shapes = {"target": search.target, "draft": search.draft}
-    for who, shape in shapes.items():
-        if shape is not None and is_recurrent(shape):
-            return f"the {who} keeps a running state and cannot take tokens back, so decoding is plain"
     if search.constraints.mode in {"off", "ngram"}:
         return f"mode {search.constraints.mode} does not ask it"
     return "no device has room for it"
