@@ -284,7 +284,7 @@ def possible(request: BenchRequest, models: Worker) -> BenchRequest:
     """Leave out usual modes that these models cannot decode in; raises UserError for others."""
     unable = [mode for mode in request.modes if COMBINED.get(mode, mode) not in (*models.modes, TUNED)]
     if unable and request.asked_modes:
-        reason = "; ".join(models.notes) or "these models cannot take tokens back"
+        reason = "; ".join(models.notes) or "a head drafts while its target waits"
         raise UserError(f"mode {unable[0]} is not possible: {reason}", f"leave {unable[0]} out of --modes")
     return replace(request, modes=tuple(mode for mode in request.modes if mode not in unable))
 
