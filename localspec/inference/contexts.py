@@ -58,10 +58,10 @@ class Contexts:
         self.draft: Context | None = None
         if draft is not None:
             is_head = draft.pointer == target.pointer or head_kind(draft.header) is not None
-            options = draft_options(draft.options, size, on_processor=uses_processor(draft))
             if is_head:
-                self.draft = HeadContext(draft, options, self.target)
+                self.draft = HeadContext(draft, replace(draft.options, context=size), self.target)
             else:
+                options = draft_options(draft.options, size, on_processor=uses_processor(draft))
                 branches = read_shape(options.path).branches(max_fan_out) if draft.recurrent else max_fan_out
                 self.draft = self._open(draft, options, branches + 1)
                 _log_memory(self.draft, options, draft)

@@ -189,9 +189,9 @@ class PlacementSearch:
         if shape is not self.draft:
             return MemoryRequest(split, context, constraints.cache, flash, batch)
         held, here = constraints.draft_cache, self.uses_processor(shape, split)
-        flash = draft_flash_attention(flash, held.values, on_processor=here)
         if shape.is_head:
             return MemoryRequest(split, context, held, flash, min(batch, ROWS))
+        flash = draft_flash_attention(flash, held.values, on_processor=here)
         return MemoryRequest(split, context, held, flash, batch, shape.branches(constraints.max_fan_out) + 1)
 
     def _needs(self, shape: ModelShape, split: LayerSplit, context: int) -> tuple[DeviceNeed, ...]:
