@@ -30,7 +30,7 @@ async def burst(desk: Desktop, keys: Iterable[str]) -> None:
     for key in keys:
         name = _character_to_key(key) if len(key) == 1 else key
         desk.app.post_message(events.Key(name, key if len(key) == 1 else None))
-    await settled(desk.pilot)
+    await desk.pilot.pause()
 
 
 async def three_chats(desk: Desktop) -> list[int]:
@@ -112,7 +112,7 @@ async def test_a_letter_that_means_nothing_at_a_question_is_a_prompt(tmp_path: P
     async with desktop(tmp_path) as desk:
         await desk.answered("question")
         await burst(desk, ["ctrl+up", "k", *"create more"])
-        assert desk.composer.text == "create more"
+        await desk.until(lambda: desk.composer.text == "create more")
 
 
 async def test_focus_goes_to_the_prompt_when_the_chats_give_way_to_a_narrow_window(tmp_path: Path) -> None:
@@ -132,8 +132,9 @@ async def test_a_deed_that_is_refused_gives_the_focus_to_the_prompt(tmp_path: Pa
         await desk.enter("go")
         await desk.until(gate.reached.is_set)
         await burst(desk, ["ctrl+up", "r", *TYPED])
-        assert desk.composer.text == TYPED
+        await desk.until(lambda: desk.composer.text == TYPED)
         gate.open()
+        await desk.until(lambda: not desk.chat.pane.working)
 
 
 async def test_what_is_typed_while_a_chat_opens_is_kept(tmp_path: Path) -> None:
@@ -146,7 +147,7 @@ async def test_what_is_typed_while_a_chat_opens_is_kept(tmp_path: Path) -> None:
         await asyncio.sleep(0)
         await burst(desk, "done")
         await going
-        assert desk.composer.text == "done"
+        await desk.until(lambda: desk.composer.text == "done")
         assert desk.store.chat(left).draft == "a draft"
 
 

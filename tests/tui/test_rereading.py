@@ -49,11 +49,11 @@ async def test_messages_far_above_are_put_away_while_others_come() -> None:
     host = Host()
     async with host.run_test(size=(80, 24)) as pilot:
         await host.transcript.show(chat(10))
-        for item in chat(120)[10:]:
+        for item in chat(80)[10:]:
             await host.transcript.add(item)
         await settled(pilot)
         assert len(host.query(MessageView)) <= 70
-        assert "message number 120" in host.text()
+        assert "message number 80" in host.text()
 
 
 @pytest.mark.asyncio

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 from textual.app import App, ComposeResult
 from textual.content import Content
+from textual.geometry import Size
 
 from localspec.chat.live_stats import Figures
 from localspec.types import DeviceMemory
@@ -42,6 +43,12 @@ async def shown(
         await pilot.pause()
         assert all(Content(row).cell_length <= width - 2 for row in app.text.split("\n"))
         return app.text
+
+
+def test_a_sentence_may_come_before_the_line_has_a_width() -> None:
+    line = StatusLine()
+    line.say(ERROR)
+    assert line.get_content_height(Size(0, 0), Size(0, 0), 0) == 1
 
 
 @pytest.mark.asyncio

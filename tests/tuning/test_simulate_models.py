@@ -61,9 +61,9 @@ def test_another_tail_than_it_has_read_is_as_right_as_it_is(model: ReplayedModel
     model.evaluate([own, *right[1:]][: more + 1])
     model.rewrite(right, START + WRONG)
     assert model.length() == START + WRONG + more + 1
-    assert model.follow(ONE.tokens[WRONG + more + 1]) == WRONG + more + 2
+    assert model.append(ONE.tokens[WRONG + more + 1]) == WRONG + more + 2
     model.rewrite([own], START + WRONG)
-    assert model.follow(right[1]) < 0
+    assert model.append(right[1]) < 0
 
 
 def test_a_tail_that_it_has_not_read_is_still_to_be_read(model: ReplayedModel) -> None:

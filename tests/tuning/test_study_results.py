@@ -90,7 +90,7 @@ def test_the_parameter_that_decides_is_the_most_important(tmp_path: Path, mode: 
 
     total = Counter[str]()
     for seed in range(3):  # of one search alone, chance may say otherwise
-        wish = Search(Space(modes), trials=70, shares=1, seed=seed)
+        wish = Search(Space(modes), trials=45, shares=1, seed=seed)
         key = StudyKey("t", f"seed {seed}")
         tried = tuple(search(only_length, wish, ready(tmp_path / "s.db"), key))
         found = dict(importance(tried, wish.space))

@@ -65,7 +65,7 @@ def planned(folder: Path, *tasks: str, resume: bool = False, quick: bool = True)
         ModelOptions(files[0]),
         ModelOptions(files[1]),
         tuple(short(known.named(task)) for task in tasks or ("coding",)),
-        trials=12,
+        trials=8,
         quick=quick,
         resume=resume,
     )

@@ -107,19 +107,19 @@ class ReplayedModel(TokenCache):
     def evaluate(self, tokens: Sequence[int], logits: int = 1) -> Rows:
         """Append tokens to sequence 0 and return what is proposed after the last `logits` of them."""
         self._spend(self.times.waited_step(len(tokens)), self.times.drafting_s)
-        places = [self.follow(token) for token in tokens]
+        places = [self.append(token) for token in tokens]
         return cast("Rows", [self.script.at(place) for place in places[len(tokens) - logits :]])
 
     def step(self, tokens: Sequence[int], sequences: Sequence[int]) -> Rows:
         """Append each token to its sequence and return what is proposed after them."""
         self._spend(self.times.step(len(tokens)), self.times.around_step(len(tokens)))
-        return cast("Rows", list(map(self.script.at, map(self.follow, tokens, sequences))))
+        return cast("Rows", list(map(self.script.at, map(self.append, tokens, sequences))))
 
     def _spend(self, native_s: float, python_s: float) -> None:
         self.clock.spend(native_s + python_s)
         self.busy_s += native_s
 
-    def follow(self, token: int, sequence: int = 0) -> int:
+    def append(self, token: int, sequence: int = 0) -> int:
         """Append a token, and return the place after it.
 
         Its complement says that the draft model has led itself astray.
@@ -147,7 +147,7 @@ class ReplayedModel(TokenCache):
         if held > 0:
             self.truncate(start)
             for token in tokens[:held]:
-                self.follow(token)
+                self.append(token)
 
     def truncate(self, length: int, sequence: int = 0) -> None:
         """Forget everything of a sequence from position `length` on."""

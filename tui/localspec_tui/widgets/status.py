@@ -312,7 +312,8 @@ class StatusLine(Widget):
         """Return the lines of what is said where it is too long to stand beside the meter."""
         said = said_part(self.said)
         room = width - (self._meter.width + GAP if self._meter else 0)
-        if self._loading is not None or said.width <= room:
+        is_shown = width > 0  # a line that is not laid out has nowhere to wrap
+        if self._loading is not None or said.width <= room or not is_shown:
             return ()
         lines = Content(said.text).wrap(width)
         if len(lines) <= MOST_ROWS:
