@@ -48,6 +48,7 @@ class Tensor:
     sizes: tuple[int, ...]
     elements: int
     bytes: int
+    at: int = 0  # where it starts, after the header
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,7 +260,7 @@ def _tensors(reader: _Reader, count: int) -> tuple[tuple[Tensor, ...], int]:
         if elements >= _MOST_ELEMENTS:
             raise ValueError
         size = elements // per_block * block_bytes
-        listed.append(Tensor(name, kind, sizes, elements, size))
+        listed.append(Tensor(name, kind, sizes, elements, size, offset))
         last = max(last, offset + size)
     return tuple(listed), last
 

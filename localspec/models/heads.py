@@ -6,20 +6,21 @@ Sources: llama.cpp's src/models/eagle3.cpp, qwen35.cpp, common/speculative.cpp.
 
 from __future__ import annotations
 
+import struct
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 from localspec.errors import ModelFileError, PairingError
-from localspec.gguf import Header, check_model_file, facts, read_header, read_parts, total
+from localspec.gguf import TOKENS, Header, check_model_file, facts, read_header, read_parts, total
 from localspec.types import ModelOptions
 
 HeadKind = Literal["mtp", "eagle3"]
 
-HEAD_NAMES: dict[HeadKind, str] = {"mtp": "MTP head", "eagle3": "EAGLE-3 head"}
 _OTHER = "name another -md file, or leave it out: repetitions in the text serve as drafts too"
 _LAYERS = 3  # whose inputs EAGLE-3 reads
+_I64 = 27  # ggml.h, enum ggml_type
 
 
 def kind_of_draft(target: Path, draft: Path | None) -> HeadKind | None:
@@ -138,7 +139,20 @@ def _eagle3_problem(target: Header, draft: Header) -> str:
         return f"it was made for a target {hidden} numbers wide, this one has {wide}"
     if borrows(draft) and narrow != wide:
         return f"it borrows tensors of its target, which is {wide} numbers wide, and is itself {narrow} wide"
-    return ""
+    known, drafted = draft.counts.get(TOKENS, 0), _drafted(draft)
+    return "" if all(0 <= token < known for token in drafted) else f"its d2t goes beyond {known:,} tokens"
+
+
+def _drafted(draft: Header) -> tuple[int, ...]:
+    """Return the tokens that a head can draft where its file lists them; -1 for a list of another type."""
+    found = next((tensor for tensor in draft.tensors if tensor.name == "d2t"), None)
+    if found is None:
+        return ()
+    data = draft.end - max(tensor.at + tensor.bytes for tensor in draft.tensors)
+    with draft.path.open("rb") as file:
+        file.seek(data + found.at)
+        raw = file.read(found.bytes)
+    return struct.unpack(f"<{found.elements}q", raw) if found.kind == _I64 else (-1,)
 
 
 def borrows(draft: Header) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import gguf
 import pytest
 
 from localspec.errors import PairingError
@@ -98,6 +99,21 @@ def test_an_eagle3_head_for_another_target(draft: Header, told: str) -> None:
     assert told in error.value.message
 
 
+@pytest.mark.parametrize("tokens", [(5, 8192), (-1, 5)])
+def test_a_head_that_drafts_tokens_which_are_none(
+    demo_target: Path, tmp_path: Path, tokens: tuple[int, ...]
+) -> None:
+    """llama.cpp ends the process where it puts a row of logits to such a token."""
+    few = eagle3(tmp_path / "few.gguf", demo_target, drafted=2)
+    assert head_for(ModelOptions(demo_target), ModelOptions(few)) == "eagle3"
+    reader = gguf.GGUFReader(few, "r+")
+    found = next(tensor for tensor in reader.tensors if tensor.name == "d2t")
+    found.data[:] = tokens
+    reader.data.flush()
+    with pytest.raises(PairingError, match="its d2t goes beyond 8,192 tokens"):
+        head_for(ModelOptions(demo_target), ModelOptions(few))
+
+
 def test_targets_that_hand_out_nothing() -> None:
     with pytest.raises(PairingError, match="does not hand out what the layers of a mamba read"):
         check_head(replace(LLAMA, architecture="mamba"), EAGLE)
@@ -118,8 +134,6 @@ def test_an_mtp_head_for_another_target(target: Header, told: str) -> None:
 
 
 def test_a_head_of_a_kind_that_is_not_known(tmp_path: Path) -> None:
-    import gguf
-
     writer = gguf.GGUFWriter(tmp_path / "assistant.gguf", "gemma4-assistant")
     writer.add_name("Helper")
     writer.write_header_to_file()
