@@ -80,6 +80,34 @@ def hybrid(path: Path, *, kind: str = "q8_0", head: bool = True, trunk: bool = T
     return path
 
 
+def attention(path: Path) -> Path:
+    """Write a llama with the hybrid's embeddings and output, so that they often agree."""
+    weights = Weights(path, "llama", "q8_0")
+    writer = weights.writer
+    writer.add_block_count(1)
+    writer.add_context_length(2048)
+    writer.add_embedding_length(WIDTH)
+    writer.add_feed_forward_length(2 * WIDTH)
+    writer.add_head_count(HEADS)
+    writer.add_layer_norm_rms_eps(1e-6)
+    writer.add_rope_dimension_count(HEAD_WIDTH)
+    weights.add("token_embd.weight", weights.random.normal(0, 1, (weights.vocabulary, WIDTH)))
+    weights.ones("output_norm")
+    weights.matrix("output", WIDTH, weights.vocabulary, 3.0)
+    weights.ones("blk.0.attn_norm", "blk.0.ffn_norm")
+    for part in "qkv":
+        weights.matrix(f"blk.0.attn_{part}", WIDTH, WIDTH)
+    weights.matrix("blk.0.attn_output", WIDTH, WIDTH, MIX)
+    for part, shape in (
+        ("gate", (WIDTH, 2 * WIDTH)),
+        ("up", (WIDTH, 2 * WIDTH)),
+        ("down", (2 * WIDTH, WIDTH)),
+    ):
+        weights.matrix(f"blk.0.ffn_{part}", *shape, MIX)
+    finish(weights.writer)
+    return path
+
+
 def _describe_hybrid(writer: gguf.GGUFWriter, heads: int) -> None:
     writer.add_name("Made hybrid")
     writer.add_block_count(LAYERS + heads)  # the head counts as a block

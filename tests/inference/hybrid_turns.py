@@ -1,0 +1,142 @@
+"""Conversations with models that keep a running state, against plain decoding that reads every prompt anew.
+
+`python -m tests.inference.hybrid_turns` holds long ones in every mode, and prints what came of them.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from localspec.decoding import loop
+from localspec.decoding.engine import Engine
+from localspec.decoding.loop import DecodeParams, Round
+from localspec.errors import Cancelled
+from localspec.llama.context import Context
+from localspec.llama.model import Model
+from localspec.llama.recurrent import open_context
+from localspec.testing.contract import GREEDY, NO_END, OFF, latency_model
+from localspec.types import EngineSettings, ModelOptions
+
+LONGEST = 40  # tokens of a prompt that are new: from 64 tokens in a call on, the processor rounds differently
+MODES = {
+    "off": OFF,
+    "ngram": EngineSettings(mode="ngram", draft_length=6),
+    "sd": EngineSettings(mode="sd", draft_length=5, min_confidence=0.0),
+    "sd + ngram": EngineSettings(mode="sd", draft_length=8, min_confidence=0.1, fallback="ngram"),
+    "ssd": EngineSettings(mode="ssd", draft_length=5, fan_out_budget=6, min_confidence=0.0),
+    "ssd + ngram": EngineSettings(mode="ssd", draft_length=4, fan_out_budget=4, fallback="ngram"),
+}
+
+
+@dataclass
+class Outcome:
+    """What came of a conversation."""
+
+    answers: int = 0
+    wrong: list[str] = field(default_factory=list)
+    drafted: int = 0
+    accepted: int = 0
+    prompts: int = 0  # tokens
+    reused: int = 0
+
+
+@contextmanager
+def opened(target: Path, draft: Path | None, branches: int = 6) -> Iterator[tuple[Engine, Engine]]:
+    """Open a pair, and its target once more for plain decoding."""
+    with ExitStack() as stack:
+
+        def context(path: Path, sequences: int = 1) -> Context:
+            # other cells, and flash attention, round by the order of cells, which branches change
+            options = ModelOptions(path, 2048, 0, kv_type_k="f32", kv_type_v="f32", flash_attention=False)
+            model = stack.enter_context(closing(Model.open(options)))
+            return open_context(model, options, sequences=sequences, threads=1)
+
+        pair = Engine(context(target), None if draft is None else context(draft, 1 + branches))
+        yield pair, Engine(context(target))
+
+
+def talk(engine: Engine, plain: Engine, settings: EngineSettings, seed: int, turns: int) -> Outcome:
+    """Go on, edit, have answers written anew, cancel, and cut answers short; compare every answer."""
+    drawn, found = random.Random(seed), Outcome()
+    text, ends = _words(drawn, 20), list[int]()
+    for turn in range(turns):
+        if len(text) > 1500:
+            text, ends = text[:50], []
+        kind = drawn.choice(["next", "next", "edit", "again", "cancel", "cut"])
+        if ends and kind in {"edit", "again"}:
+            text = text[: drawn.choice(ends)] + (_words(drawn, LONGEST) if kind == "edit" else [])
+        length = drawn.randrange(8, 40)
+        cancelled_after = drawn.randrange(length) if kind == "cancel" else None
+        answer = _answer(engine, text, settings, length, cancelled_after, found)
+        plain.forget()
+        expected = _answer(plain, text, OFF, length, None, Outcome())
+        found.answers, found.prompts = found.answers + 1, found.prompts + len(text)
+        found.reused += engine.reused
+        if answer != expected[: len(answer)] or (cancelled_after is None and len(answer) < length):
+            found.wrong.append(f"{settings.mode}, seed {seed}, turn {turn} ({kind})")
+        ends = [end for end in ends if end < len(text)] + [len(text)]
+        kept = answer[: len(answer) // 2] if kind == "cut" else answer  # as where thinking is left out
+        text = text + kept + _words(drawn, LONGEST)
+    return found
+
+
+def _words(drawn: random.Random, most: int) -> list[int]:
+    return drawn.choices(range(10, 8000), k=drawn.randint(1, most))
+
+
+def _answer(
+    engine: Engine,
+    prompt: list[int],
+    settings: EngineSettings,
+    length: int,
+    cancelled_after: int | None,
+    found: Outcome,
+) -> list[int]:
+    params = DecodeParams(GREEDY, settings.acceptance, max(settings.draft_length, 8), length, NO_END)
+    answer, target = list[int](), engine.decoder._target
+    try:
+        for event in engine.rounds(prompt, settings, params, latency_model(), 1):
+            if isinstance(event, Round):
+                answer += event.tokens
+                found.drafted += event.stats.drafted
+                found.accepted += event.stats.accepted
+                if cancelled_after is not None and len(answer) > cancelled_after:
+                    target.cancel()
+    except Cancelled:
+        pass
+    target.resume()
+    return answer
+
+
+def main(seeds: int = 50, turns: int = 30) -> None:
+    """Hold long conversations with every pair in every mode."""
+    from tests import made_models
+
+    folder = Path(tempfile.mkdtemp())
+    target = made_models.hybrid(folder / "target.gguf")
+    drafts = {
+        "an attention draft": made_models.attention(folder / "attention.gguf"),
+        "a hybrid draft": made_models.hybrid(folder / "hybrid.gguf", kind="q4_0", head=False),
+    }
+    loop.READ_CHUNK = LONGEST
+    for name, draft in drafts.items():
+        with opened(target, draft) as (engine, plain):
+            for mode, settings in MODES.items():
+                all_found = [talk(engine, plain, settings, seed, turns) for seed in range(seeds)]
+                sums = {
+                    each: sum(getattr(one, each) for one in all_found)
+                    for each in ("answers", "drafted", "accepted", "prompts", "reused")
+                }
+                wrong = [text for one in all_found for text in one.wrong]
+                sys.stdout.write(f"{name}, {mode}: {sums}, wrong {len(wrong)} {wrong[:3]}\n")
+                sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))

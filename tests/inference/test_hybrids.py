@@ -1,0 +1,46 @@
+"""Conversations with models that keep a running state say what plain decoding says, in every mode."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from localspec.decoding import loop
+from localspec.decoding.engine import Engine
+from localspec.llama import recurrent
+from tests import made_models
+from tests.inference.hybrid_turns import LONGEST, MODES, opened, talk
+
+TURNS = 5
+Pair = tuple[Engine, Engine]
+
+
+@pytest.fixture(scope="module", params=["attention", "hybrid", "attention, target without snapshots"])
+def pair(
+    request: pytest.FixtureRequest, made_hybrid: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Pair]:
+    path = tmp_path_factory.mktemp("draft") / "draft.gguf"
+    if request.param == "hybrid":
+        made_models.hybrid(path, kind="q4_0", head=False)
+    else:
+        made_models.attention(path)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(loop, "READ_CHUNK", LONGEST)
+        if "without" in request.param:
+            patched.setattr(recurrent, "kept_states", lambda *_: (0, 1))
+        with opened(made_hybrid, path) as engines:
+            yield engines
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_every_answer_is_that_of_plain_decoding(pair: Pair, mode: str) -> None:
+    engine, plain = pair
+    engine.forget()
+    found = talk(engine, plain, MODES[mode], seed=len(mode), turns=TURNS)
+    assert not found.wrong
+    assert found.answers == TURNS
+    assert found.reused > found.prompts / 3  # what was said before is not read again
+    if mode not in {"off", "ngram"}:
+        assert 0 < found.accepted < found.drafted
