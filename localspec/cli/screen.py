@@ -41,8 +41,7 @@ def main(argv: Sequence[str], open_screen: Callable[[ScreenRequest], int]) -> in
     config = read_config(paths.config_dir() / "config.toml")
     pair = pair_options(args)
     check_model_file(pair.target.path)
-    if pair.draft is not None:
-        head_for(pair.target, pair.draft)
+    head_for(pair.target, pair.draft)
     found = profiles(paths.config_dir() / "profiles")
     try:
         usual = Profiles(with_auto(found)).named(args.profile or config.profile)

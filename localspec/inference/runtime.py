@@ -99,7 +99,7 @@ class Runtime(AbstractContextManager["Runtime"]):
                 share = _share(on_progress, number, 1 if draft is None or is_own else 2)
                 return opened.enter_context(closing(Model.open(options, share, head=head)))
 
-            head = None if draft is None else head_for(target, draft)
+            head = head_for(target, draft)
             is_own = draft is not None and head is not None and draft.path == target.path
             target_model, draft_model = load(target, 0, head=is_own), None
             if draft is not None and is_own:

@@ -31,6 +31,10 @@ def kind_of_draft(target: Path, draft: Path | None) -> HeadKind | None:
     """
     with suppress(ModelFileError):
         one = total(read_parts(read_header(target)))
+        if head_kind(one) == "mtp":
+            raise PairingError(
+                f"{target} holds an MTP head and no model", "give it with -md, the model with -m"
+            )
         if draft is None or draft == target:
             return "mtp" if own_head(one)[0] else None
         other = total(read_parts(read_header(draft)))
@@ -49,12 +53,14 @@ def unsupported_draft(draft: Path) -> str:
     return ""
 
 
-def head_for(target: ModelOptions, draft: ModelOptions) -> HeadKind | None:
+def head_for(target: ModelOptions, draft: ModelOptions | None) -> HeadKind | None:
     """Return what kind of head is to draft for a target, None for a model.
 
     The target's own file as that of the draft stands for the head in it. Raises `PairingError` if it cannot.
     """
-    kind = kind_of_draft(target.path, draft.path)
+    kind = kind_of_draft(target.path, None if draft is None else draft.path)
+    if draft is None:
+        return None
     for path in (target.path, draft.path):
         check_model_file(path, head=kind is not None and path == draft.path)
     if kind == "eagle3" and borrows(read_header(draft.path)) and _place(target) != _place(draft):

@@ -181,3 +181,6 @@ def test_a_file_of_a_head_alone(made_hybrid: Path, tmp_path: Path) -> None:
     assert shape.is_head
     assert len(shape.layers) == 1
     assert head_for(ModelOptions(made_hybrid), ModelOptions(alone)) == "mtp"
+    for draft in (None, ModelOptions(made_hybrid)):
+        with pytest.raises(PairingError, match=r"alone\.gguf holds an MTP head and no model"):
+            head_for(ModelOptions(alone), draft)
