@@ -69,12 +69,15 @@ def open_pair(target: Path | None = None, draft: Path | None = None, *, context:
     from localspec.demo import bundled_pair
     from localspec.errors import UserError
     from localspec.inference.runtime import Runtime  # numpy and llama.cpp: 0.3 s
+    from localspec.models.heads import kind_of_draft
     from localspec.types import ModelOptions
 
     if target is None and draft is not None:
         raise UserError("a draft model alone writes nothing", "name the target that it is to serve, too")
     if target is None:
         target, draft = bundled_pair()
+    if draft is None and kind_of_draft(target, None) is not None:
+        draft = target  # the head in its file
     return Runtime.open(ModelOptions(target, context=context), None if draft is None else ModelOptions(draft))
 
 

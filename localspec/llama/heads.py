@@ -27,8 +27,16 @@ KEPT = 64  # of the target's tokens, before the head reads them although nobody 
 _P, _U32, _FLAG = ctypes.c_void_p, ctypes.c_uint32, ctypes.c_bool
 
 
-def _extension(name: str, posix: str, windows: str, result: Native, *arguments: Native) -> Native:
-    """Return a function of llama-ext.h, whose names in the library are those of C++."""
+_MANGLED = {  # the functions of llama-ext.h, which are C++: the ends of their names on POSIX and on Windows
+    "llama_set_embeddings_nextn": ("P13llama_contextbb", "YAXPEAUllama_context@@_N1@Z"),
+    "llama_get_embeddings_nextn": ("P13llama_context", "YAPEAMPEAUllama_context@@@Z"),
+    "llama_set_embeddings_layer_inp": ("P13llama_contextjb", "YAXPEAUllama_context@@I_N@Z"),
+    "llama_get_embeddings_layer_inp": ("P13llama_contextj", "YAPEAMPEAUllama_context@@I@Z"),
+}
+
+
+def _extension(name: str, result: Native, *arguments: Native) -> Native:
+    posix, windows = _MANGLED[name]
     mangled = f"?{name}@@{windows}" if sys.platform == "win32" else f"_Z{len(name)}{name}{posix}"
     return function(mangled, result, *arguments)
 
@@ -45,18 +53,10 @@ class HiddenStates:
         width = api.llama_model_n_embd_out if self._leaving else api.llama_model_n_embd
         self._width: int = width(model.pointer)
         self.width = len(layers) * self._width
-        names = "llama_set_embeddings_nextn", "llama_get_embeddings_nextn"
-        self._set = _extension(
-            names[0], "P13llama_contextbb", "YAXPEAUllama_context@@_N1@Z", None, _P, _FLAG, _FLAG
-        )
-        self._get = _extension(names[1], "P13llama_context", "YAPEAMPEAUllama_context@@@Z", _P, _P)
-        names = "llama_set_embeddings_layer_inp", "llama_get_embeddings_layer_inp"
-        self._set_input = _extension(
-            names[0], "P13llama_contextjb", "YAXPEAUllama_context@@I_N@Z", None, _P, _U32, _FLAG
-        )
-        self._get_input = _extension(
-            names[1], "P13llama_contextj", "YAPEAMPEAUllama_context@@I@Z", _P, _P, _U32
-        )
+        self._set = _extension("llama_set_embeddings_nextn", None, _P, _FLAG, _FLAG)
+        self._get = _extension("llama_get_embeddings_nextn", _P, _P)
+        self._set_input = _extension("llama_set_embeddings_layer_inp", None, _P, _U32, _FLAG)
+        self._get_input = _extension("llama_get_embeddings_layer_inp", _P, _P, _U32)
 
     def switch(self, *, on: bool) -> None:
         """Compute them from the next call on, or no longer."""
@@ -218,22 +218,17 @@ class HeadContext(Context):
 
     def _through_encoder(self, states: Rows) -> Rows:
         """Return what EAGLE-3 makes of the target's states, a row for each."""
-        most = self._micro_batch  # with more tokens in a call of the encoder llama.cpp ends the process
-        return np.concatenate(
-            [self._encode_some(states[at : at + most]) for at in range(0, len(states), most)]
-        )
-
-    def _encode_some(self, states: Rows) -> Rows:
-        count = len(states)
-        self._encoder.hidden[:count] = states
-        self._encoder.fill_run([0] * count, self._lengths[0], count)  # as if they followed
-        self._encoder.native.token = None
-        started = perf_counter()
-        code = self._encode(self.pointer, self._encoder.native)
-        if code == ABORTED:
-            self._notice_cancel()
-        if code:
-            raise EngineError(f"llama.cpp failed to encode (code {code}); its log says why")
-        made = self._own.last(count).copy()
-        self.busy_s += perf_counter() - started
-        return made
+        made, most = [], self._micro_batch  # with more tokens in such a call llama.cpp ends the process
+        for part in (states[at : at + most] for at in range(0, len(states), most)):
+            count, self._encoder.native.token = len(part), None
+            self._encoder.hidden[:count] = part
+            self._encoder.fill_run([0] * count, self._lengths[0], count)  # as if they followed
+            started = perf_counter()
+            code = self._encode(self.pointer, self._encoder.native)
+            if code == ABORTED:
+                self._notice_cancel()
+            if code:
+                raise EngineError(f"llama.cpp failed to encode (code {code}); its log says why")
+            made.append(self._own.last(count).copy())
+            self.busy_s += perf_counter() - started
+        return np.concatenate(made)

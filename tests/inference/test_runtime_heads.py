@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import localspec
 from localspec.decoding.measurements import TraceRequest
 from localspec.errors import PairingError
 from localspec.inference.runtime import Runtime
@@ -99,6 +100,12 @@ def test_prepared_drafts_are_asked_of_a_head_in_vain(eagle: Runtime) -> None:
     _, end = answer(eagle, greedy(replace(FORCED, mode="ssd")))
     assert end.summary.drafted > 0
     assert (end.summary.hits, end.summary.misses) == (0, 0)
+
+
+def test_the_public_api_finds_a_head_in_the_targets_file(made_hybrid: Path) -> None:
+    with localspec.open_pair(made_hybrid, context=512) as opened:
+        assert opened.draft is not None
+        assert opened.draft.path == made_hybrid
 
 
 def test_a_head_of_another_target_opens_nothing(made_hybrid: Path, made_eagle3: Path) -> None:
