@@ -86,8 +86,6 @@ class SpeculationCache:
         self._forks = []
         calibrator = self._policy.calibration.after_rejection
         for accepted, proposal in enumerate(judged):
-            if not state.model.branchable(len(state.text) + accepted):
-                continue  # copied tokens that a model with a running state has read at once
             exactly = self._exactly[accepted]
             self._forks += forecasts_after(accepted, proposal, exactly, proposal.token, calibrator)
         if len(state.proposals) > sent:
@@ -107,8 +105,6 @@ class SpeculationCache:
         tail = state.unsent(sent)
         prepared, state.proposals = state.proposals[sent + 1 :], state.proposals[: sent + 1]
         found = forecasts_after(sent, tail, exactly, None, self._policy.calibration.after_all)
-        if not state.model.branchable(len(state.text) + sent):
-            found = [each for each in found if each.outcome.bonus == tail.token]
         chance = next((each.chance for each in found if each.outcome.bonus == tail.token), 0.0)
         value = chance
         for proposal in prepared:
@@ -216,7 +212,9 @@ class SpeculationCache:
 
     def _chosen_work(self) -> list[Branch | None]:
         """Return the branches to extend in the next call, the best first; None is the tail."""
-        limit = self._settings.draft_length + 1
+        limit, model, known = self._settings.draft_length + 1, self._state.model, len(self._state.text)
+        if model.rereads:  # it cannot branch within what it has read at once, or without a mark
+            self._forks = [fork for fork in self._forks if model.branchable(known + fork.outcome.accepted)]
         work: list[tuple[float, Branch | Forecast | None]] = [
             (branch.value, branch) for branch in self.branches.values() if len(branch.proposals) < limit
         ]
