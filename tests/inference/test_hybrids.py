@@ -13,7 +13,7 @@ from localspec.llama import recurrent
 from tests import made_models
 from tests.inference.hybrid_turns import LONGEST, MODES, opened, talk
 
-TURNS = 5
+TURNS = 8
 Pair = tuple[Engine, Engine]
 
 
