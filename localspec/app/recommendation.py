@@ -11,11 +11,18 @@ from localspec.hardware.device_info import Machine
 from localspec.hardware.placement.candidates import COMFORTABLE_CONTEXT
 from localspec.hardware.placement.constraints import Placement, PlacementConstraints
 from localspec.hardware.placement.place import place
-from localspec.models.catalogue import Catalogue, CatalogueModel, CataloguePair, approximate_shape
+from localspec.models.catalogue import (
+    Catalogue,
+    CatalogueModel,
+    CataloguePair,
+    approximate_head,
+    approximate_shape,
+)
+from localspec.models.heads import kind_of_draft
 from localspec.models.local import LocalModel, of_reference
 from localspec.models.names import parse
 from localspec.models.pairing import PADDING_ALLOWED, PairingVerdict, may_serve
-from localspec.models.shape import ModelShape
+from localspec.models.shape import ModelShape, read_draft_shape
 from localspec.units import rate
 
 COMFORTABLE_RATE = 15.0
@@ -39,8 +46,9 @@ class Ranked:
 
     @property
     def opens_draft(self) -> bool:
-        """Tell whether the draft model is of use here."""
-        return self.pair.draft is not None and (self.placement is None or self.placement.draft is not None)
+        """Tell whether the draft model, or the target's own head, is of use here."""
+        drafts = self.pair.draft is not None or self.pair.target.mtp
+        return drafts and (self.placement is None or self.placement.draft is not None)
 
     @property
     def missing(self) -> tuple[CatalogueModel, ...]:
@@ -105,6 +113,8 @@ def _ranked(machine: Machine, pair: CataloguePair, local: Sequence[LocalModel], 
         model.shape if model is not None and model.shape is not None else approximate_shape(entry)
         for model, entry in zip(have, pair.models, strict=True)
     ]
+    if pair.draft is None and (head := _own_head(pair.target, files[0])) is not None:
+        shapes.append(head)
     placement, problem = None, _absent_package(pair, files) or _mismatch(files)
     if not problem:
         try:
@@ -113,6 +123,13 @@ def _ranked(machine: Machine, pair: CataloguePair, local: Sequence[LocalModel], 
             problem = error.message.removeprefix(f"{shapes[0].name} ")
     points, reasons = _judged(pair, placement, task)
     return Ranked(pair, files, placement, problem, points, tuple(reasons))
+
+
+def _own_head(target: CatalogueModel, path: Path | None) -> ModelShape | None:
+    """Return the shape of the head in a target's file, None without one."""
+    if path is None:
+        return approximate_head(target) if target.mtp else None
+    return read_draft_shape(path, path) if kind_of_draft(path, None) else None
 
 
 def _absent_package(pair: CataloguePair, files: Sequence[Path | None]) -> str:
@@ -160,6 +177,7 @@ def _judged(pair: CataloguePair, placement: Placement | None, task: str | None) 
 
 
 _BY_CATALOGUE = "the same by the catalogue; compared once both are on disk"
+_OWN = "its own, in the same file"
 _BY_SIZE = "of about the same size, so perhaps the same; compared once both are on disk"
 
 
@@ -230,6 +248,10 @@ def families(target: Target, local: Iterable[LocalModel], known: Catalogue) -> f
 def _from_disk(
     target: Target, machine: Machine, local: Sequence[LocalModel], known: Catalogue
 ) -> Iterator[Partner]:
+    if target.path is not None and kind_of_draft(target.path, None):
+        head = read_draft_shape(target.path, target.path)
+        verdict = PairingVerdict(True, _OWN, target.shape.parameters / max(1, head.parameters))
+        yield _partner("its own MTP head", target.path, verdict, target, head, machine)
     wanted = frozenset[str]() if target.path else families(target, local, known)
     for model in local:
         shape = model.shape
@@ -238,7 +260,11 @@ def _from_disk(
         ratio = target.shape.parameters / max(1, shape.parameters)
         if target.path is not None:
             try:
-                verdict = may_serve(target.path, model.path)
+                if kind_of_draft(target.path, model.path):
+                    shape = read_draft_shape(target.path, model.path)
+                    verdict = PairingVerdict(True, "a head that fits the target", ratio)
+                else:
+                    verdict = may_serve(target.path, model.path)
             except UserError as error:
                 verdict = PairingVerdict(False, error.message, ratio)
         elif (entry := entry_of(model, known)) is not None and entry.family in wanted:

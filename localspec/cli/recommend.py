@@ -107,6 +107,8 @@ def names(option: Ranked) -> str:
     """Return the names of a pair's models with their quants."""
     target, draft = option.pair.target, option.pair.draft
     text = f"{target.title} {target.quant}"
+    if draft is None and option.opens_draft:
+        return f"{text}, with its own MTP head"
     if draft is None or not option.opens_draft:
         return f"{text}, without a draft model"
     return f"{text} + {draft.title} {draft.quant}"

@@ -5,7 +5,7 @@ Its figures are rounded and partly unchecked; whoever uses them says so.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Literal
@@ -44,7 +44,10 @@ class CatalogueModel:
     active: int = 0  # parameters that a token uses
     tied: bool = False
     window: int | None = None
-    full_every: int = 1  # of models with a window, only every so manyth layer keeps the whole context
+    full_every: int = 1  # of models with a window or a state, only every so manyth keeps the whole context
+    state: int = 0  # bytes of the running state that the other layers of a hybrid keep instead
+    architecture: str = ""  # as llama.cpp calls it, where that is not the family's name
+    mtp: bool = False  # the file holds a head that drafts for the model
     checked: bool = False
     also: tuple[str, ...] = ()  # further names on the hub under which the model can be had
 
@@ -151,19 +154,14 @@ def approximate_shape(model: CatalogueModel) -> ModelShape:
     outside = model.vocabulary * model.width * (1 if model.tied else 2)
     used = max(0, model.active - outside) / max(1, model.parameters - outside)
     cached = model.kv_heads * model.head_size
-    layers = tuple(
-        LayerShape(
-            weight_bytes=each,
-            read_bytes=round(each * min(1.0, used)),
-            key_values=cached,
-            value_values=cached,
-            window=None if (number + 1) % model.full_every == 0 else model.window,
-        )
-        for number in range(model.layers)
-    )
+    full = LayerShape(each, round(each * min(1.0, used)), cached, cached)
+    other = replace(full, window=model.window)
+    if model.state:
+        other = replace(full, key_values=0, value_values=0, state_bytes=model.state)
+    layers = tuple(other if (number + 1) % model.full_every else full for number in range(model.layers))
     return ModelShape(
         name=model.title,
-        architecture=model.family,
+        architecture=model.architecture or model.family,
         quant=model.quant,
         parameters=model.parameters,
         file_bytes=model.bytes,
@@ -178,6 +176,15 @@ def approximate_shape(model: CatalogueModel) -> ModelShape:
         vocabulary_family=model.family,
         tied=model.tied,
     )
+
+
+def approximate_head(model: CatalogueModel) -> ModelShape:
+    """Return the shape that the MTP head in a model's file should have: a layer, and the model's output."""
+    shape = approximate_shape(model)
+    last = shape.layers[-1]
+    layer = replace(last, read_bytes=last.read_bytes + shape.output_bytes)
+    parameters = shape.parameters // len(shape.layers)
+    return replace(shape, parameters=parameters, layers=(layer,), input_bytes=0, output_bytes=0, is_head=True)
 
 
 def _model(key: str, table: TomlTable) -> CatalogueModel:

@@ -242,3 +242,9 @@ def test_the_bundled_pair_really_runs(
     assert gain.answers == 2
     assert gain.plain > 0
     assert gain.together > 0
+
+
+def test_the_head_in_a_target_s_own_file_is_a_draft_for_it(invoke: Invoke, made_hybrid: Path) -> None:
+    outcome = invoke("pair", str(made_hybrid))
+    assert outcome.code == 0
+    assert "  its own MTP head\n    vocabulary: its own, in the same file\n" in outcome.out

@@ -208,3 +208,17 @@ def test_a_broken_file_is_to_be_downloaded_again() -> None:
     broken = on_disk("user/big-GGUF:Q4_K_M", None, problem="is incomplete")
     (found,) = best((pair(BIG),), local=(broken,))
     assert (found.files, found.missing) == ((None,), (BIG,))
+
+
+def test_a_model_with_a_head_of_its_own_needs_no_draft_model_to_draft() -> None:
+    hybrid = entry(
+        "hybrid", 4, architecture="qwen35", vocabulary=248_320, tied=True, full_every=4, state=2**21, mtp=True
+    )
+    with_head, without = best((pair(hybrid, name="with"), pair(replace(hybrid, mtp=False), name="without")))
+    assert with_head.placement is not None
+    assert without.placement is not None
+    assert (with_head.placement.mode, without.placement.mode) == ("sd", "off")
+    assert with_head.placement.tokens_per_s > without.placement.tokens_per_s  # type: ignore[operator]
+    assert verb.names(with_head) == "Hybrid Q4_K_M, with its own MTP head"
+    assert verb.names(without) == "Hybrid Q4_K_M, without a draft model"
+    assert [model.key for model in with_head.missing] == ["hybrid"]

@@ -13,6 +13,7 @@ from localspec.errors import UserError
 from localspec.models.catalogue import (
     CatalogueModel,
     CataloguePair,
+    approximate_head,
     approximate_shape,
     known_as,
     read_catalogue,
@@ -87,9 +88,19 @@ def test_the_figures_of_a_model_go_together(entry: CatalogueModel) -> None:
     )
     # beside the weights of so small a model, its vocabulary weighs something
     assert low <= bits <= high * (1.25 if entry.kind == "bundled" else 1)
+    full, state = entry.layers, 0
     attention = 2 * entry.width * entry.head_size * (entry.heads + entry.kv_heads)
-    experts = 128 if entry.active < entry.parameters else 1
-    layers = entry.layers * (attention + 3 * entry.width * entry.feed_forward * experts)
+    if (
+        entry.state
+    ):  # gated attention, and 16 key heads of 128 in a delta net with states of 128 times its width
+        full = entry.layers // entry.full_every
+        attention += entry.width * entry.head_size * entry.heads
+        inner = (entry.state // 4 - 3 * 2 * 2048) / (128 + 3)
+        state = int((entry.layers - full) * entry.width * (2 * 2048 + 3 * inner))
+    experts = 1 if entry.active == entry.parameters else 257 if entry.state else 128
+    feeding = 3 * entry.width * entry.feed_forward * experts
+    head = (attention + feeding + 2 * entry.width**2) * entry.mtp
+    layers = full * attention + state + entry.layers * feeding + head
     tables = entry.vocabulary * entry.width * (1 if entry.tied else 2)
     assert layers + tables == pytest.approx(entry.parameters, rel=0.04)
 
@@ -199,3 +210,18 @@ def test_the_check_asks_every_source_and_tells_what_is_wrong(
     assert second == f"wrong  {REPOSITORY}:Q8_0: bytes = 3_021_344, not 4_000_000; layers = 2, not 3"
     assert third.startswith("wrong  nobody/nothing:Q8_0: ")
     assert "has no public repository nobody/nothing" in third
+
+
+def test_a_hybrid_has_a_cache_in_every_fourth_layer_and_a_state_in_the_others() -> None:
+    layers = approximate_shape(model("qwen3.5-4b")).layers
+    assert [layer.state_bytes > 0 for layer in layers[:5]] == [True, True, True, False, True]
+    assert [layer.key_values for layer in layers[:4]] == [0, 0, 0, 1024]
+    assert approximate_shape(model("qwen3.5-4b")).state_bytes == 24 * 2_195_456
+
+
+def test_the_head_in_a_file_reads_a_layer_and_the_output_of_its_model() -> None:
+    entry = model("qwen3.6-27b")
+    shape, head = approximate_shape(entry), approximate_head(entry)
+    assert head.is_head
+    assert len(head.layers) == 1
+    assert shape.output_bytes < head.layers[0].read_bytes < shape.weight_bytes / 10
