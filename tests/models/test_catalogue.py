@@ -22,7 +22,7 @@ from localspec.models.catalogue import (
 from localspec.models.names import parse
 from localspec.models.shape import read_shape
 from localspec.types import TaskType
-from tests.models import check_catalogue
+from tests.benchmarks import catalogue as script
 from tests.models.disk import REPOSITORY, model_bytes
 from tests.models.hub_server import Repository, in_place_of_the_hub
 
@@ -203,8 +203,8 @@ def test_the_check_asks_every_source_and_tells_what_is_wrong(
     wrong = replace(right, key="wrong", layers=3, bytes=4_000_000, also=("nobody/nothing:Q8_0",))
     with in_place_of_the_hub(monkeypatch) as hub:
         hub.repositories[REPOSITORY] = Repository({"tiny-Q8_0.gguf": draft})
-        assert check_catalogue.main([right]) == 0
-        assert check_catalogue.main([wrong]) == 1
+        assert script.main([right]) == 0
+        assert script.main([wrong]) == 1
     first, second, third = capsys.readouterr().out.splitlines()
     assert first == f"right  {REPOSITORY}:Q8_0: right"
     assert second == f"wrong  {REPOSITORY}:Q8_0: bytes = 3_021_344, not 4_000_000; layers = 2, not 3"

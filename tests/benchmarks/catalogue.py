@@ -1,4 +1,4 @@
-"""Ask the hub whether the catalogue is right about every model: `python -m tests.models.check_catalogue`.
+"""Ask the hub whether the catalogue is right about every model: `python -m tests.benchmarks.catalogue`.
 
 Each source of each model is looked up, and a few megabytes of its header are read.
 Exit code 1 if one is wrong.
