@@ -10,6 +10,7 @@ from localspec.errors import StoreError
 from localspec_tui.screens.dialogs import AskScreen
 from localspec_tui.screens.search import SearchScreen
 from localspec_tui.widgets.sidebar import ChangeAsked
+from localspec_tui.widgets.status import TitleBar
 from tests.scripted import Gate, says
 from tests.tui.desktop import Desktop, desktop
 
@@ -155,3 +156,11 @@ async def test_edit_that_cannot_be_kept_is_said(tmp_path: Path, monkeypatch: pyt
         monkeypatch.setattr(desk.store, "add", full)
         await desk.press("x", "ctrl+s")
         await desk.shows("the disk is full")
+
+
+async def test_an_answer_may_end_when_the_title_is_gone_already(tmp_path: Path) -> None:
+    async with desktop(tmp_path) as desk:
+        await desk.answered("first")
+        await desk.chat.query_one(TitleBar).remove()
+        desk.chat.pane.show_figures()
+        assert desk.texts[0] == "first"

@@ -148,7 +148,9 @@ class ChatPane(Vertical):
 
     def show_figures(self) -> None:
         """Show title, profile, mode and the figures of the last answer of the open chat."""
-        title_bar, chat = self.screen.query_one(TitleBar), self._session.chat
+        title_bar, chat = self.screen.query_one_optional(TitleBar), self._session.chat
+        if title_bar is None:  # the screen is being left while an answer ends
+            return
         title_bar.chat_title, title_bar.profile = chat.info.title, self._session.profile.title
         title_bar.mode = f"mode {self._session.mode or 'auto'}"
         self.status.show_chat(answering=self.answering)
