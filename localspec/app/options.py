@@ -60,6 +60,8 @@ def pair_options(args: argparse.Namespace) -> PairOptions:
             f"-ub/--ubatch-size {micro_batch} is larger than the batch of {args.batch_size}",
             "lower -ub or raise -b/--batch-size",
         )
+    if args.mode == "ssd" and isinstance(args.model, Reference) and not args.model_draft:
+        raise _no_draft(args.mode)  # a head in the file would not do either, so it need not be downloaded
     target_path, draft_path = _paths(args)
     draft_path, notes = _drafting(args, target_path, draft_path)
     _check_draft_flags(args, has_draft=draft_path is not None)
@@ -158,10 +160,14 @@ def _check_draft_flags(args: argparse.Namespace, *, has_draft: bool) -> None:
             )
         return
     if args.mode in DRAFT_MODES:
-        raise UserError(f"--mode {args.mode} needs a draft model", "add -md FILE, or use --mode ngram")
+        raise _no_draft(args.mode)
     for name, flag in _DRAFT_FLAGS.items():
         if getattr(args, name, None) is not None:
             raise UserError(f"{flag} speaks of a draft model, but there is none", "add -md FILE")
+
+
+def _no_draft(mode: str) -> UserError:
+    return UserError(f"--mode {mode} needs a draft model", "add -md FILE, or use --mode ngram")
 
 
 def _target_options(args: argparse.Namespace, path: Path, micro_batch: int) -> ModelOptions:

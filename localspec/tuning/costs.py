@@ -13,11 +13,11 @@ from itertools import pairwise
 from math import log
 from pathlib import Path
 from statistics import fmean
-from typing import TypeVar, get_args
+from typing import TypeVar
 
 from localspec.decoding.measurements import CallCosts, CostRequest, Costs, Overhead
 from localspec.decoding.policy import is_plausible
-from localspec.errors import Cancelled, EngineError, UserError
+from localspec.errors import Cancelled, EngineError
 from localspec.inference.interface import OpenModels, TunableModels, on_card
 from localspec.storage.json_file import JsonFile
 from localspec.tuning.plan import ReopenedModels
@@ -59,8 +59,7 @@ def costs_of(
 ) -> Iterator[tuple[str, int] | Costs]:
     """Yield what was just done and how many steps there are; the last value is the costs of a pair.
 
-    They are measured where none are kept that still hold. Modes that crash are left out, and all where tokens
-    cannot be taken back.
+    They are measured where none are kept that still hold. Modes that crash are left out.
     """
     kept, steps = recall_costs(path, key), steps_of(models.now)
     if kept is not None and not kept.left_out and _still_holds(models.now, kept.calls[0]):
@@ -68,16 +67,10 @@ def costs_of(
         yield kept
         return
     calls: list[CallCosts] = []
-    try:
-        for each in measure(models.now, budget_s=CALLS_SHARE * budget_s, reopened=models):
-            calls.append(each)
-            words = "both at work" if each.together else "one at a time"
-            yield f"{words}, {each.depth} tokens in the cache", steps
-    except UserError as error:
-        yield error.message, steps
-        drafting: tuple[Mode, ...] = get_args(Mode)[1:]
-        yield Costs((), left_out=tuple((mode, error.message) for mode in drafting))
-        return
+    for each in measure(models.now, budget_s=CALLS_SHARE * budget_s, reopened=models):
+        calls.append(each)
+        words = "both at work" if each.together else "one at a time"
+        yield f"{words}, {each.depth} tokens in the cache", steps
     rounds = real_rounds(models.now, requests, (1.0 - CALLS_SHARE) * budget_s, models)
     costs = Costs(tuple(calls), fit(calls, rounds), tuple(models.left_out.items()))
     keep_costs(path, key, costs)
@@ -109,7 +102,7 @@ def measure(
     """Yield the costs of calls, alone and with both models at work, with little and with much in the caches.
 
     Where the speed of the machine drifts, a measurement is repeated once, and the steadier one counts.
-    A slow model is spared the reading of long texts. Raises `UserError` if tokens cannot be taken back.
+    A slow model is spared the reading of long texts.
     Models that can be `reopened` and crash while both are at work go on alone.
     """
     ways = (False,) if models.draft is None else (False, True)

@@ -43,9 +43,9 @@ def test_the_bundled_pair_takes_the_names_away() -> None:
     "text",
     [
         "",
-        'theme = "x"',
+        'theme = "nord"',
         "[chat]\nsidebar = false\n",
-        'models.target = "q"\ntheme = "x"\n',
+        'models.target = "q"\ntheme = "nord"\n',
         'models = {target = "q"}\n',
         '"models" = {"target" = "q", draft = "r"}\n[keys]\n',
         '[models]\ntarget = """q"""\n\n\n# the end',

@@ -85,7 +85,7 @@ def test_what_has_changed_is_said(
     stale = {kept["tuned"]["task"]: kept["stale"] for kept in value["kept"]}
     assert stale["coding"] == []
     assert stale["math"][0].startswith("another placement: the draft model was on CUDA0")
-    monkeypatch.setattr("localspec.hardware.machine.version", lambda _name: "9.9.9")
+    monkeypatch.setattr("importlib.metadata.version", lambda _name: "9.9.9")
     assert "tuned with llama-cpp-python" in invoke("tune", "--show", "--no-fit").out
 
 
@@ -215,7 +215,7 @@ def test_what_was_not_tuned_cannot_be_exported(invoke: Invoke) -> None:
 
 @pytest.mark.usefixtures("two")
 def test_what_is_out_of_date_is_exported_with_a_note(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("localspec.hardware.machine.version", lambda _name: "9.9.9")
+    monkeypatch.setattr("importlib.metadata.version", lambda _name: "9.9.9")
     outcome = invoke("tune", "--export", "toml", "--task", "coding", "--no-fit")
     assert outcome.code == 0
     assert "note: coding: out of date: tuned with llama-cpp-python" in outcome.err

@@ -10,9 +10,8 @@ from typing import Self
 import pytest
 
 from localspec.decoding.measurements import CallCosts, CostRequest, Costs, Trace, TraceRequest, TraceSegment
-from localspec.errors import EngineDied, EngineError, UserError
-from localspec.storage import tuned_settings
-from localspec.tuning.events import Dropped, StageBegan, StageProgress, TaskResult
+from localspec.errors import EngineDied, EngineError
+from localspec.tuning.events import Dropped, StageProgress, TaskResult
 from localspec.tuning.report.page import render
 from localspec.tuning.run_folder import RunFolder
 from localspec.tuning.simulator.simulator import Simulator
@@ -203,30 +202,3 @@ def test_plain_decoding_that_crashes_ends_the_run(tmp_path: Path, stage: str) ->
     with pytest.raises(EngineDied):
         results(run_of(planned(tmp_path), models).events())
     assert models.opened == 1
-
-
-class Recurrent(FakeModels):
-    """Cannot take tokens back."""
-
-    def measure_costs(self, wish: CostRequest) -> CallCosts:
-        raise UserError("target cannot take tokens back", "it writes without speculation")
-
-
-@pytest.mark.parametrize("quick", [True, False])
-def test_models_that_cannot_take_tokens_back_decode_plainly_and_that_is_found_quickly(
-    tmp_path: Path, quick: bool
-) -> None:
-    plan, models = planned(tmp_path, "coding", "writing", quick=quick), Recurrent()
-    events = list(run_of(plan, models).events())
-    found = results(iter(events))
-    assert [(result.settings.mode, result.reason) for result in found] == [
-        ("off", "target cannot take tokens back")
-    ] * 2
-    assert all(result.winner.rate.value > 0 for result in found)
-    began = [(event.stage, event.task) for event in events if isinstance(event, StageBegan)]
-    assert began == [("costs", None), ("confirm", "coding"), ("confirm", "writing")]
-    assert models.traced == 0
-    assert sum(request.max_tokens or 0 for request in models.asked) < 2 * 400
-    kept = tuned_settings.recall(identity(plan), "writing")
-    assert kept.settings is not None
-    assert kept.settings.mode == "off"
