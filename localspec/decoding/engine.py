@@ -108,9 +108,8 @@ class Engine:
         Drafts and verdicts draw from independent random streams, in every segment from others.
         """
         self._reused = self.reused if segment else None
-        entropy = np.random.SeedSequence(seed).entropy
-        streams = (np.random.SeedSequence(entropy, spawn_key=(2 * segment + role,)) for role in (0, 1))
-        for_target, for_draft = map(np.random.default_rng, streams)
+        streams = np.random.SeedSequence(seed).spawn(2 * segment + 2)
+        for_target, for_draft = map(np.random.default_rng, streams[-2:])
         proposer = Proposer(params.sampling, settings, for_draft, self._vocabulary)
         policy = self.drafters.policy(latency, settings, deterministic=proposer.deterministic)
         drafter = self.drafters.drafter(settings, policy, proposer)

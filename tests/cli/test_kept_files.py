@@ -24,7 +24,8 @@ THEIRS = "/opt/localspec/bundled-1"
 def kept(tmp_path: Path) -> Path:
     """Unpack the archive into this test's home."""
     with tarfile.open(ARCHIVE) as archive:
-        archive.extractall(tmp_path, filter="data")
+        archive.extraction_filter = getattr(tarfile, "data_filter", None)  # since 3.11.4
+        archive.extractall(tmp_path)
     folder = data_dir()
     folder.parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / "data").rename(folder)

@@ -148,11 +148,9 @@ class ChatPane(Vertical):
 
     def show_figures(self) -> None:
         """Show title, profile, mode and the figures of the last answer of the open chat."""
-        title_bar, chat = self.screen.query_one_optional(TitleBar), self._session.chat
-        if title_bar is None:  # the screen is being left while an answer ends
-            return
-        title_bar.chat_title, title_bar.profile = chat.info.title, self._session.profile.title
-        title_bar.mode = f"mode {self._session.mode or 'auto'}"
+        for bar in self.screen.query(TitleBar):  # none while the screen is being left
+            bar.chat_title, bar.profile = self._session.chat.info.title, self._session.profile.title
+            bar.mode = f"mode {self._session.mode or 'auto'}"
         self.status.show_chat(answering=self.answering)
         if not self.working:
             self.run_worker(self._find_timeline(), group="timeline", exclusive=True)
