@@ -79,7 +79,7 @@ def pair_options(args: argparse.Namespace) -> PairOptions:
 def _drafting(
     args: argparse.Namespace, target: Path, draft: Path | None
 ) -> tuple[Path | None, tuple[str, ...]]:
-    """Return the file to draft with, which may be the target's own, and why it is not the one that was named.
+    """Return the file to draft with, which may be the target's own, and what else than was asked for is done.
 
     Raises `UserError` where --spec-type wants another kind.
     """
@@ -92,6 +92,8 @@ def _drafting(
     kind = kind_of_draft(target, draft)
     if draft is None and kind is not None and args.mode not in ("off", "ngram"):
         draft = target
+    if kind is not None and args.mode == "ssd":
+        notes += ("a head waits for what its target reads and cannot draft ahead: mode sd stands in for ssd",)
     if wanted is not None and draft is not None and wanted != (found := f"draft-{kind or 'simple'}"):
         raise UserError(f"--spec-type {wanted} does not fit {draft.name}: that is {found}", f"use {found}")
     return draft, notes

@@ -60,6 +60,16 @@ def test_a_head_in_the_targets_file_is_found(
     assert draft is None or draft.path == made_hybrid
 
 
+@pytest.mark.usefixtures("fake")
+@pytest.mark.parametrize(("mode", "told"), [("ssd", True), ("sd", False), ("auto", False)])
+def test_a_head_that_is_to_draft_ahead_takes_turns_and_that_is_told(
+    invoke: Invoke, made_hybrid: Path, mode: str, told: bool
+) -> None:
+    outcome = invoke("run", "Hi", "-m", str(made_hybrid), "--mode", mode, "--no-fit")
+    assert outcome.code == 0
+    assert ("note: a head waits for what its target reads" in outcome.err) == told
+
+
 def test_a_head_for_another_target_is_refused(
     fake: FakeRuntime, invoke: Invoke, made_hybrid: Path, made_eagle3: Path
 ) -> None:
