@@ -132,7 +132,8 @@ class Worker(AbstractContextManager["Worker"]):
         sizes = {"max_fan_out": max_fan_out, "draft_threads": draft_threads}
         try:
             with self._or_killed():
-                pending = self._process.call("open", known, target, draft, **sizes)
+                headers = known.copy()  # other threads may read one meanwhile
+                pending = self._process.call("open", headers, target, draft, **sizes)
                 opened = cast(Opened, _watched(pending, on_progress))
         except EngineDied as died:
             files = " with ".join(str(options.path) for options in (target, draft) if options is not None)
