@@ -192,6 +192,13 @@ def measure(
     return LatencyModel(CostCurve(curve), CostCurve(steps or {1: curve[1]}))
 
 
+def make_programs(target: LanguageModel, draft: LanguageModel | None) -> None:
+    """Make the calls that `measure` times, untimed: a card makes its programs at the first of every size."""
+    timer = _CallTimer(target, draft, VERIFY_SIZES, STEP_WIDTHS, FEWEST_SIZES, PASSES, 0.0)
+    with _scratch(target, PREFIX), _scratch(draft, PREFIX):
+        timer.warm_up(on_card=True)
+
+
 def time_calls(
     target: LanguageModel, draft: LanguageModel | None, request: CostRequest, *, on_card: bool = False
 ) -> CallCosts:

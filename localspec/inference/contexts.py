@@ -13,7 +13,7 @@ from pathlib import Path
 from localspec.decoding.engine import Engine, Rounds
 from localspec.decoding.fallback import PlainCost
 from localspec.decoding.loop import DecodeParams, Round
-from localspec.decoding.measure import PREFIX, measure
+from localspec.decoding.measure import PREFIX, make_programs, measure
 from localspec.decoding.model import LanguageModel
 from localspec.decoding.policy import CostCurve, LatencyModel, is_plausible
 from localspec.decoding.speed_model import shared_cores
@@ -172,6 +172,8 @@ class CostedEngine(Engine):
         if kept is None:
             return None
         verify, step = kept
+        if self._contexts.on_card:  # else the first rounds would count what making them takes
+            make_programs(*self.alone(together=together))
         self.earlier[together] = CostCurve(verify)
         return LatencyModel(CostCurve(verify), CostCurve(step))
 

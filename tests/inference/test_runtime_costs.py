@@ -25,7 +25,7 @@ from localspec.llama.model import Model
 from localspec.storage.call_costs import Points, recall_costs
 from localspec.storage.paths import data_dir
 from localspec.testing.fake import Pacing
-from localspec.types import ModelOptions
+from localspec.types import ModelOptions, RoundDone
 from tests.inference.runtimes import FORCED, answer, greedy
 
 SLOW_S, FAST_S = 50.0, 1e-7  # of a call, as no machine takes here
@@ -203,6 +203,19 @@ def test_a_card_that_compiles_at_every_first_call_is_chosen_for_as_one_that_does
             found = runtime.measure_costs(wish)
             assert dict(found.verify) == pytest.approx({size: Card.pacing(size) for size in (1, 3)})
             assert dict(found.step) == pytest.approx({width: DraftCard.pacing(width) for width in (1, 2)})
+
+
+def test_with_costs_kept_earlier_no_round_counts_what_programs_take(
+    open_cards: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open_cards() as runtime:
+        runtime.choose_settings()
+    monkeypatch.setattr(Card, "compile_s", COMPILE_S)
+    with open_cards() as runtime:
+        request = greedy(FORCED, max_tokens=24)
+        rounds = [event.stats for event in runtime.generate(request) if isinstance(event, RoundDone)]
+    assert any(stats.drafted > 1 for stats in rounds)
+    assert max(stats.verify_s for stats in rounds[1:]) < COMPILE_S  # the first read the prompt
 
 
 def test_costs_that_older_versions_kept_are_measured_again(open_cards: Open) -> None:
