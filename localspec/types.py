@@ -210,7 +210,32 @@ class Finished:
     summary: Summary
 
 
-GenerationEvent = PromptProgress | TextDelta | RoundDone | ModeChanged | Finished
+@dataclass(frozen=True, slots=True)
+class TokenScore:
+    """What the target itself thought of a token that the answer got.
+
+    `logprob` is the natural logarithm of the target's probability at temperature 1, before any step of
+    sampling: no logit bias, no grammar, no penalty. `top` are the most likely tokens, best first, each with
+    its bytes and its logarithm.
+    """
+
+    token: int
+    data: bytes  # what it adds to the text; one of a character's several bytes, perhaps
+    logprob: float
+    top: tuple[tuple[int, bytes, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TokensScored:
+    """The scores of a round's tokens, right before its text, if there is any yet.
+
+    An end token has none, nor has anything behind a stop string.
+    """
+
+    scores: tuple[TokenScore, ...]
+
+
+GenerationEvent = PromptProgress | TokensScored | TextDelta | RoundDone | ModeChanged | Finished
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +251,14 @@ TemplateVariables = tuple[tuple[str, bool | int | float | str], ...]
 
 
 @dataclass(frozen=True, slots=True)
+class Grammar:
+    """What an answer must look like, in one of four languages; `gbnf` is llama.cpp's."""
+
+    kind: Literal["json_schema", "gbnf", "lark", "regex"]
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Request:
     """One answer to generate: from a conversation, or from a bare text that the model continues.
 
@@ -235,6 +268,11 @@ class Request:
     `seed` None draws one.
     `template_variables` are passed to the model's chat template (`enable_thinking`, ...).
     `reuses_cache` False reads the whole prompt, as if it were the first.
+    `grammar` masks what the target may write, exactly: sampling goes on among the tokens that are left. Where
+    the prompt has opened the model's thinking, it holds from the end of that. Each of `logit_bias` adds a
+    number to the logit of a token, and -100 or less bans it, unless the grammar leaves nothing else. The
+    order is: logit bias, grammar, penalties and the rest of `Sampling`.
+    `top_logprobs` asks for `TokensScored`: with so many of the best tokens beside each (0: itself alone).
     """
 
     prompt: tuple[Message, ...] | str
@@ -246,6 +284,9 @@ class Request:
     template_variables: TemplateVariables = ()
     steps_down: bool = False
     reuses_cache: bool = True
+    grammar: Grammar | None = None
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    top_logprobs: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

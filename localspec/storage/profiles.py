@@ -38,7 +38,11 @@ SPECULATION_RANGES: Mapping[str, Range] = {
 }
 """The least and the largest value of every number in `EngineSettings`."""
 
-REQUEST_RANGES: Mapping[str, Range] = {"max_tokens": (1, 2**31 - 1), "seed": (0, 2**50)}
+REQUEST_RANGES: Mapping[str, Range] = {
+    "max_tokens": (1, 2**31 - 1),
+    "seed": (0, 2**50),
+    "top_logprobs": (0, 64),
+}
 """The least and the largest value of every number in `Request`."""
 
 DEFAULT_PROFILE = "general"
