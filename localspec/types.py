@@ -235,7 +235,13 @@ class TokensScored:
     scores: tuple[TokenScore, ...]
 
 
-GenerationEvent = PromptProgress | TokensScored | TextDelta | RoundDone | ModeChanged | Finished
+class Paused:
+    """The answer stands still between two rounds, until it is resumed or dropped by this number."""
+
+    number: int
+
+
+GenerationEvent = PromptProgress | TokensScored | TextDelta | RoundDone | ModeChanged | Finished | Paused
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,6 +310,19 @@ class DeviceMemory:
     device: str
     used: int
     total: int
+
+
+@dataclass(frozen=True, slots=True)
+class SavedConversations:
+    """What is kept of conversations whose caches made room for others, so as not to read them again.
+
+    `tokens` are those of the target; of the `bytes` at most `limit` are taken.
+    """
+
+    count: int = 0
+    tokens: int = 0
+    bytes: int = 0
+    limit: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from localspec.types import (
     ModelInfo,
     PlainRate,
     Request,
+    SavedConversations,
 )
 
 
@@ -65,6 +66,32 @@ class OpenModels(Protocol):
 
     def close(self) -> None:
         """Free the models; a second call does nothing."""
+
+
+class SharedModels(OpenModels, Protocol):
+    """Open models on which conversations take turns: an answer can stand still while others are written."""
+
+    def keep_conversations(self, limit: int) -> None:
+        """Keep the caches of conversations in turn, in so many bytes of this machine's memory.
+
+        At first the limit is 0, and nothing is kept: whatever is not in the cache is read again.
+        """
+
+    def pause(self) -> None:
+        """End the running answer's events with `Paused` after its round, or a piece of its prompt.
+
+        Any thread may call it. It does nothing where no answer runs, or where it ends by itself;
+        an answer that is cancelled as well may end either way.
+        """
+
+    def resume(self, number: int) -> Iterator[GenerationEvent]:
+        """Yield the rest of a paused answer; raises `UserError` if there is none of this number."""
+
+    def drop(self, number: int) -> None:
+        """Give up a paused answer, if there is one of this number; any thread may call it."""
+
+    def saved(self) -> SavedConversations:
+        """Return what is kept of conversations in turn; any thread may call it."""
 
 
 class TunableModels(OpenModels, Protocol):

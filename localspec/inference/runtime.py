@@ -51,6 +51,7 @@ from localspec.types import (
     Provenance,
     Request,
     Sampling,
+    SavedConversations,
 )
 
 SCORE_CHUNK = 64
@@ -201,6 +202,23 @@ class Runtime(AbstractContextManager["Runtime"]):
     def cancel(self) -> None:
         """End the running answer or measurement within a moment; callable from any thread."""
         self._contexts.cancel()
+
+    def keep_conversations(self, limit: int) -> None:
+        """Keep the caches of conversations in turn, in so many bytes of this machine's memory."""
+
+    def pause(self) -> None:
+        """End the running answer's events with `Paused` after its round; callable from any thread."""
+
+    def resume(self, number: int) -> Iterator[GenerationEvent]:
+        """Yield the rest of a paused answer; raises `UserError` if there is none of this number."""
+        raise UserError(f"there is no paused answer {number}", "it has gone on, or was dropped")
+
+    def drop(self, number: int) -> None:
+        """Give up a paused answer, if there is one of this number; callable from any thread."""
+
+    def saved(self) -> SavedConversations:
+        """Return what is kept of conversations in turn; callable from any thread."""
+        return SavedConversations()
 
     def measure_plain(self) -> PlainRate | None:
         """Measure plain decoding after the text of the last answer, in a fraction of a second.

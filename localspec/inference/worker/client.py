@@ -23,7 +23,7 @@ from typing import IO, TYPE_CHECKING, Concatenate, ParamSpec, TypeVar, cast
 
 from localspec.child_process import exit_words, printed_before
 from localspec.errors import Cancelled, EngineDied, EngineError, LocalSpecError, ModelFileError
-from localspec.inference.interface import TunableModels
+from localspec.inference.interface import OpenModels, SharedModels, TunableModels
 from localspec.inference.worker import start
 from localspec.inference.worker.wire import (
     ASIDES,
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 
 LogListener = Callable[[LogLine], None]
 _Arguments = ParamSpec("_Arguments")
+_Models = TypeVar("_Models", bound=OpenModels)
 _Value = TypeVar("_Value")
 
 _ASK_S = 0.05  # how often `on_progress` is asked whether to go on
@@ -61,7 +62,7 @@ _LONGEST_LINE = 2**16  # bytes: something that prints without line breaks must n
 
 
 def _remote(
-    method: Callable[Concatenate[TunableModels, _Arguments], _Value],
+    method: Callable[Concatenate[_Models, _Arguments], _Value],
 ) -> Callable[Concatenate[Worker, _Arguments], _Value]:
     """Return a method of open models that is called in the other process."""
 
@@ -181,9 +182,16 @@ class Worker(AbstractContextManager["Worker"]):
         """Yield the answer as it is written; closing the iterator stops it and waits a moment for the end."""
         yield from cast(Generator[GenerationEvent], self._process.events("generate", request))
 
+    def resume(self, number: int) -> Generator[GenerationEvent]:
+        """Yield the rest of a paused answer, as `generate` does; raises `UserError` if there is none."""
+        yield from cast(Generator[GenerationEvent], self._process.events("resume", number))
+
     def cancel(self) -> None:
         """End the running answer within a moment; callable from any thread."""
         self._process.cancel()
+
+    def pause(self) -> None:
+        """End the running answer's events with `Paused` after its round; callable from any thread."""
 
     def first_call_s(self) -> float | None:
         """Return for how long a card has been making the programs of a call, None if it is not."""
@@ -196,6 +204,9 @@ class Worker(AbstractContextManager["Worker"]):
     measure_costs = _remote(TunableModels.measure_costs)
     trace = _remote(TunableModels.trace)
     memory = _remote(TunableModels.memory)
+    keep_conversations = _remote(SharedModels.keep_conversations)
+    drop = _remote(SharedModels.drop)
+    saved = _remote(SharedModels.saved)
 
     def close(self) -> None:
         """End the process, in about a second at most; a second call does nothing."""
