@@ -235,6 +235,7 @@ class TokensScored:
     scores: tuple[TokenScore, ...]
 
 
+@dataclass(frozen=True, slots=True)
 class Paused:
     """The answer stands still between two rounds, until it is resumed or dropped by this number."""
 
