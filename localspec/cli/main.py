@@ -16,10 +16,10 @@ from localspec.version import __version__
 Verb = Callable[[Sequence[str]], int]
 GetReady = Callable[[Sequence[str]], None]
 VERBS = (
-    "run", "chat", "history", "profiles", "verify", "bench",
+    "run", "chat", "serve", "history", "profiles", "verify", "bench",
     "setup", "tune", "recommend", "models", "show", "pair", "pull", "rm", "plan", "devices", "doctor",
 )  # fmt: skip
-ANSWERING = ("run", "chat", "verify")  # which open models that flags name, in a process of their own
+ANSWERING = ("run", "chat", "serve", "verify")  # which open models that flags name, in a process of their own
 ALIASES = {"ls": "models", "list": "models"}
 
 

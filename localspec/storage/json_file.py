@@ -11,7 +11,7 @@ from functools import cache, partial
 from math import inf
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Generic, Literal, TypeVar, cast, get_args, get_origin, get_type_hints
+from typing import Any, Generic, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from localspec.errors import StoreError
 from localspec.storage.paths import PRIVATE_FILE, make_private_folder, read_plain, write_atomically
@@ -103,7 +103,7 @@ def _reader(kind: Any) -> Reader:  # noqa: ANN401 - types, and what stands for t
     if kind in _NAMES or kind is object:
         return partial(_plain, kind)
     origin = get_origin(kind)
-    if origin is UnionType:
+    if origin in (UnionType, Union):  # the latter of a Literal or None
         (inner,) = (_reader(part) for part in get_args(kind) if part is not NoneType)
         return lambda value, where: None if value is None else inner(value, where)
     if origin is Literal:

@@ -1,0 +1,157 @@
+"""`localspec serve`: one address for editors, agents and scripts that speak OpenAI's protocol."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import socket
+from collections.abc import Sequence
+from contextlib import suppress
+from ipaddress import ip_address
+
+from localspec.app.options import pair_options, session_request
+from localspec.app.tuned_pair import KnownPair
+from localspec.chat.answer_settings import AUTO, with_auto
+from localspec.cli.shared import opening
+from localspec.cli.shared.arguments import (
+    Parser,
+    add_device_flags,
+    add_model_flags,
+    add_placing_flags,
+    add_prompt_flags,
+    add_sampling_flags,
+    add_speculation_flags,
+    add_verbose_flag,
+    set_up_logging,
+    verb_parser,
+    whole,
+)
+from localspec.cli.shared.console import SUCCESS, leaving_in_order, say
+from localspec.errors import UserError
+from localspec.inference.interface import OpenModels
+from localspec.models.default_pair import name_of
+from localspec.storage.paths import config_dir
+from localspec.storage.profiles import profiles
+
+_PORT = 8080  # llama-server's
+_KEY = "LOCALSPEC_API_KEY"
+
+
+def parser() -> Parser:
+    """Return the parser of `localspec serve`."""
+    result = verb_parser(
+        "serve",
+        "Answer requests in OpenAI's protocol at one address. Every profile is a model to clients; any other "
+        "name of a model means the usual profile. Flags settle what requests leave open.",
+    )
+    add = result.add_argument_group("server").add_argument
+    add(
+        "--host",
+        default="127.0.0.1",
+        metavar="ADDRESS",
+        help="address to listen at (127.0.0.1: this machine)",
+    )
+    add(
+        "--port", type=whole(0, 65535), default=_PORT, metavar="N", help=f"port ({_PORT}; 0 takes a free one)"
+    )
+    about = f"key that clients have to send; better set {_KEY}, which other users cannot see"
+    add("--api-key", metavar="KEY", default=os.environ.get(_KEY), help=about)
+    about = "web page that may ask, such as https://example.org; repeatable"
+    add("--allow-origin", action="append", default=[], metavar="ORIGIN", help=about)
+    add_model_flags(result)
+    add_device_flags(result)
+    add_sampling_flags(result)
+    add_prompt_flags(result)
+    add_speculation_flags(result)
+    add_placing_flags(result)
+    add_verbose_flag(result.add_argument_group("output").add_argument)
+    return result
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the verb and return its exit code."""
+    args = parser().parse_args(argv)
+    is_local = _check_safe(args)
+    known_profiles = profiles(config_dir() / "profiles")
+    usual = args.profile or AUTO
+    offered = sorted(with_auto(known_profiles), key=lambda known: known.name != usual)
+    by_name = {known.name: known for known in offered}
+    if usual not in by_name:
+        known_profiles.named(usual)  # says what is close
+    asked, pair = session_request(args), pair_options(args)
+    set_up_logging(verbose=args.verbose)
+    with _listening(args.host, args.port) as listener, opening.start_worker(verbose=args.verbose) as first:
+        from localspec.server.application import Doors, application  # Starlette: 0.2 s
+        from localspec.server.listening import http_server
+        from localspec.server.queue import EngineQueue
+        from localspec.server.service import Service
+
+        known = KnownPair(args, via=first.look)
+        pair = known.place(pair, say)
+        workers = [first]
+
+        def open_models() -> OpenModels:
+            worker = workers.pop() if workers else opening.start_worker(verbose=args.verbose)
+            opening.load(worker, pair)
+            return worker
+
+        queue = EngineQueue(open_models, known.experience)
+        try:
+            opening.tell_notes(first, pair)
+            _tell_address(listener, queue.models, list(by_name))
+            hosts = frozenset({"127.0.0.1", "localhost", "::1", args.host}) if is_local else frozenset[str]()
+            doors = Doors(args.api_key, hosts, frozenset(args.allow_origin))
+            service = Service(queue, by_name, usual, asked, say)
+            with suppress(KeyboardInterrupt, SystemExit), leaving_in_order():
+                http_server(application(service, doors)).run(sockets=[listener])
+        finally:
+            queue.close()
+    return SUCCESS
+
+
+def _tell_address(listener: socket.socket, models: OpenModels, names: Sequence[str]) -> None:
+    host, port = listener.getsockname()[:2]
+    with_draft = f" with draft {name_of(models.draft)}" if models.draft else ""
+    say(f"{name_of(models.target)}{with_draft}; models for clients: {', '.join(names)}")
+    say(f"listening at http://{f'[{host}]' if ':' in host else host}:{port}/v1; Ctrl+C ends it")
+
+
+def _check_safe(args: argparse.Namespace) -> bool:
+    """Tell whether only this machine can ask; raises UserError where others could without a key."""
+    host: str = args.host
+    key: str | None = args.api_key
+    is_local = host == "localhost"
+    with suppress(ValueError):
+        is_local = is_local or ip_address(host).is_loopback
+    if not is_local and not key:
+        raise UserError(
+            f"--host {host} lets other machines ask, and there is no key",
+            f"set {_KEY} or add --api-key KEY; 127.0.0.1 is for this machine alone",
+        )
+    if key is not None and not (key.isascii() and key.isprintable() and key):
+        raise UserError("the API key holds a character that no header can", "use letters and digits")
+    return is_local
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    """Return a socket that listens; raises UserError for an address that is taken, or is none."""
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((host, port), family=family, backlog=128)
+    except OSError as error:
+        holder = _holder(port)
+        reason = f"{holder} has it" if holder else (error.strerror or str(error))
+        raise UserError(
+            f"cannot listen at {host} port {port}: {reason}", "take another with --port N or --host ADDRESS"
+        ) from None
+
+
+def _holder(port: int) -> str:
+    """Return who listens at a port of this machine, as far as one may know."""
+    import psutil
+
+    with suppress(psutil.Error, OSError):
+        for found in psutil.net_connections("tcp"):
+            if found.status == psutil.CONN_LISTEN and found.laddr.port == port and found.pid:
+                return f"{psutil.Process(found.pid).name()} (process {found.pid})"
+    return ""

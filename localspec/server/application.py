@@ -1,0 +1,99 @@
+"""The server's paths, and whom it lets in: no page of another site, and nobody without the key."""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import cast
+from urllib.parse import urlsplit
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from localspec.app.figures import Json
+from localspec.errors import LocalSpecError
+from localspec.server import openai, status
+from localspec.server.exchange import Handler, Refusal, refusal
+from localspec.server.service import Service
+
+_OPEN = ("/health", "/v1/health")  # which also who has no key may ask for
+
+
+@dataclass(frozen=True, slots=True)
+class Doors:
+    """Whom a server lets in."""
+
+    api_key: str | None = None
+    hosts: frozenset[str] = frozenset({"127.0.0.1", "localhost", "::1"})  # empty where a key protects
+    origins: frozenset[str] = frozenset()  # pages that may ask; `*` is any
+
+    def check(self, request: Request) -> None:
+        """Raise HTTPException for whom is not let in."""
+        headers = request.headers
+        if self.hosts and (host := _host(headers.get("host", ""))) not in self.hosts:
+            raise HTTPException(403, f"this server is not {host or 'what the request calls it'}")
+        origin = headers.get("origin")
+        if origin is not None and self.origins.isdisjoint((origin, "*")):
+            raise HTTPException(403, f"pages of {origin} may not ask this server; --allow-origin lets them")
+        if self.api_key is not None and request.url.path not in _OPEN:
+            given = headers.get("authorization", "").removeprefix("Bearer ") or headers.get("x-api-key", "")
+            if not hmac.compare_digest(given.encode(), self.api_key.encode()):
+                raise HTTPException(401, "the API key is missing or wrong")
+
+
+def application(service: Service, doors: Doors) -> Starlette:
+    """Return the ASGI application."""
+    protocols = (openai.protocol(service),)
+    posts = [
+        Route(path, _endpoint(handler, doors, protocol.error), methods=["POST"])
+        for protocol in protocols
+        for path, handler in protocol.handlers.items()
+    ]
+    gets = [
+        Route(path, _endpoint(handler, doors, openai.error), methods=["GET"])
+        for path, handler in status.handlers(service).items()
+    ]
+    cors = Middleware(CORSMiddleware, allow_origins=list(doors.origins), allow_methods=["GET", "POST"],
+                      allow_headers=["*"])  # fmt: skip
+    return Starlette(
+        routes=[*gets, *posts],
+        middleware=[cors] if doors.origins else [],
+        exception_handlers={HTTPException: _failed, Exception: _failed},
+    )
+
+
+def _endpoint(handler: Handler, doors: Doors, words: Callable[[Refusal], Json]) -> Handler:
+    """Return what answers at a path; what fails is told in the protocol's words."""
+
+    async def endpoint(request: Request) -> Response:
+        try:
+            doors.check(request)
+            return await handler(request)
+        except (LocalSpecError, HTTPException) as error:
+            refused = refusal(error)
+            return JSONResponse(words(refused), refused.status)
+
+    return endpoint
+
+
+def _host(header: str) -> str:
+    with suppress(ValueError):
+        return urlsplit(f"//{header}").hostname or ""
+    return ""
+
+
+async def _failed(_request: Request, error: Exception) -> Response:
+    known = isinstance(error, HTTPException)
+    refused = refusal(cast(HTTPException, error)) if known else Refusal(500, "server_error", _mistake(error))
+    return JSONResponse(openai.error(refused), refused.status)
+
+
+def _mistake(error: Exception) -> str:
+    return f"unexpected {type(error).__name__}: this is a mistake in LocalSpec; please report it"

@@ -1,0 +1,174 @@
+"""One exchange with a client: a body within its limits, a reply whole or as it is written, and what failed.
+
+Knows HTTP and nothing of models; which words a protocol has for an error is the protocol's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from contextlib import aclosing, suppress
+from dataclasses import dataclass
+from typing import TypeVar
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.types import Send
+
+from localspec.app.figures import Json
+from localspec.errors import Cancelled, ContextFullError, EngineDied, LocalSpecError, UserError
+from localspec.server.queue import QueueFullError
+from localspec.storage.json_file import UnexpectedError, checked
+
+LARGEST_BODY = 32 * 2**20  # bytes: more than any context holds
+BODY_S = 30.0  # for a request to arrive
+STALLED_S = 60.0  # for a client that reads nothing of its stream
+_GONE = 499  # nginx's status for a client that has left; nobody reads it
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+_UNCACHED = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a request is not answered, in the words that OpenAI's protocol and others share."""
+
+    status: int
+    kind: str
+    message: str
+
+
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+@dataclass(frozen=True, slots=True)
+class Protocol:
+    """Paths that take a POST, and how what fails there is worded."""
+
+    handlers: dict[str, Handler]
+    error: Callable[[Refusal], Json]
+
+
+def refusal(error: LocalSpecError | HTTPException) -> Refusal:
+    """Return an error as a client is told of it."""
+    if isinstance(error, HTTPException):
+        return Refusal(error.status_code, _kind(error.status_code), error.detail)
+    if isinstance(error, ContextFullError):
+        return Refusal(400, "exceed_context_size_error", str(error))
+    if isinstance(error, UserError):
+        return Refusal(400, "invalid_request_error", str(error))
+    if isinstance(error, QueueFullError | EngineDied):
+        return Refusal(503, "unavailable_error", str(error))
+    if isinstance(error, Cancelled):
+        return Refusal(503, "unavailable_error", "the answer was stopped")
+    return Refusal(500, "server_error", str(error))
+
+
+def _kind(status: int) -> str:
+    kinds = {401: "authentication_error", 403: "permission_error", 404: "not_found_error"}
+    return kinds.get(status, "invalid_request_error" if status < 500 else "server_error")
+
+
+async def read_json(request: Request) -> object:
+    """Return the JSON that a client sends; raises UserError, and HTTPException for too much or too slow."""
+    data = bytearray()
+    try:
+        async with asyncio.timeout(BODY_S):
+            async for piece in request.stream():
+                data += piece
+                if len(data) > LARGEST_BODY:
+                    raise HTTPException(413, f"a request may have {LARGEST_BODY // 2**20} MiB")
+    except TimeoutError:
+        raise HTTPException(408, f"the request did not arrive within {BODY_S:.0f} s") from None
+    try:
+        text = data.decode("utf-8")
+        value: object = json.loads(text, parse_constant=_no_number)
+        if _SURROGATE.search(text):  # half of a pair is no text
+            json.dumps(value, ensure_ascii=False).encode("utf-8")
+        return value
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"the request is not JSON in UTF-8: {error}") from None
+
+
+def _no_number(name: str) -> object:
+    raise ValueError(f"{name} is no number")
+
+
+def read(kind: type[T], value: object) -> T:
+    """Return the JSON of a request as a dataclass; raises UserError that says what stands where."""
+    try:
+        return checked(kind, value, "request")
+    except UnexpectedError as error:
+        raise UserError(str(error).replace("request.", "", 1)) from None
+
+
+async def whole(request: Request, wanted: Coroutine[object, object, Json]) -> Response:
+    """Return a reply that is sent when it is complete."""
+    return JSONResponse(await unless_gone(request, wanted))
+
+
+async def streamed(
+    request: Request, frames: AsyncGenerator[str], failed: Callable[[Refusal], str]
+) -> Response:
+    """Return a reply of server-sent events that begins with the first of them.
+
+    What is wrong with a request shows until then, in the status; what fails later is an event by `failed`.
+    """
+    first = await unless_gone(request, frames.__anext__())
+    return _EventStream(_guarded(first, frames, failed), media_type="text/event-stream", headers=_UNCACHED)
+
+
+def data_event(value: Json) -> str:
+    """Return an object as a server-sent event."""
+    return f"data: {json.dumps(value, ensure_ascii=False)}\n\n"
+
+
+async def _guarded(
+    first: str, frames: AsyncGenerator[str], failed: Callable[[Refusal], str]
+) -> AsyncGenerator[str]:
+    async with aclosing(frames):
+        yield first
+        try:
+            async for frame in frames:
+                yield frame
+        except LocalSpecError as error:
+            yield failed(refusal(error))
+
+
+class _EventStream(StreamingResponse):
+    """Ends what writes a stream as soon as nobody reads it, and gives up on a client that stalls."""
+
+    async def stream_response(self, send: Send) -> None:
+        """Send the events one by one."""
+        assert isinstance(self.body_iterator, AsyncGenerator)
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        async with aclosing(self.body_iterator):
+            async for frame in self.body_iterator:
+                body = {"type": "http.response.body", "body": frame.encode("utf-8"), "more_body": True}
+                async with asyncio.timeout(STALLED_S):
+                    await send(body)
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def unless_gone(request: Request, wanted: Coroutine[object, object, T]) -> T:
+    """Wait for something as long as the client does; raises HTTPException when it has left."""
+    task, leaving = asyncio.ensure_future(wanted), asyncio.ensure_future(_leaving(request))
+    try:
+        await asyncio.wait((task, leaving), return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise HTTPException(_GONE, "the client has left")
+        return task.result()
+    finally:
+        leaving.cancel()
+        if not task.done():
+            task.cancel()
+            with suppress(asyncio.CancelledError, LocalSpecError):
+                await task
+
+
+async def _leaving(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,182 @@
+"""OpenAI's protocol, with the real client where it matters and with what other clients send."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import openai
+import pytest
+
+from localspec.inference.runtime import Runtime
+from localspec.types import EngineSettings, Message, Request, Sampling
+from tests.inference.runtimes import text_of
+from tests.server.conftest import Served
+
+SAID = "Write a Python function that adds two numbers."
+GREEDY = {"temperature": 0, "max_tokens": 24}
+
+
+@pytest.fixture
+def client(served: Served) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0) as client:
+        yield client
+
+
+def test_the_client_chats(served: Served, client: openai.OpenAI) -> None:
+    reply = client.chat.completions.create(
+        model="coding", messages=[{"role": "user", "content": SAID}], temperature=0, max_tokens=24
+    )
+    (choice,) = reply.choices
+    assert choice.message.content == expected(served)
+    assert choice.finish_reason == "length"
+    assert reply.model == "coding"
+    assert reply.usage is not None
+    assert reply.usage.completion_tokens == 24
+    assert reply.usage.total_tokens == 24 + reply.usage.prompt_tokens
+
+
+def expected(served: Served) -> str:
+    """The same answer by the models alone."""
+    models = served.service.queue.models
+    assert isinstance(models, Runtime)
+    system = served.service.profiles["coding"].system_prompt
+    prompt = (Message("system", system), Message("user", SAID))
+    request = Request(prompt, Sampling(temperature=0), EngineSettings(mode="off"), 24)
+    return text_of(list(models.generate(request)))
+
+
+def test_a_stream_says_the_same(served: Served, client: openai.OpenAI) -> None:
+    stream = client.chat.completions.create(
+        model="coding",
+        messages=[{"role": "user", "content": SAID}],
+        temperature=0,
+        max_tokens=24,
+        stream=True,
+        stream_options={"include_usage": True},
+    )
+    chunks = list(stream)
+    deltas = [choice.delta for chunk in chunks for choice in chunk.choices]
+    assert deltas[0].role == "assistant"
+    assert "".join(delta.content or "" for delta in deltas) == expected(served)
+    assert len([delta for delta in deltas if delta.content]) > 1
+    assert [choice.finish_reason for chunk in chunks for choice in chunk.choices][-1] == "length"
+    usage = chunks[-1].usage
+    assert usage is not None
+    assert usage.completion_tokens == 24
+
+
+def test_a_bare_text_is_continued(client: openai.OpenAI) -> None:
+    text = "def add(a, b):\n"
+    reply = client.completions.create(model="auto", prompt=text, temperature=0, max_tokens=8)
+    again = client.completions.create(model="auto", prompt=[text], temperature=0, max_tokens=8, stream=True)
+    assert "".join(chunk.choices[0].text for chunk in again) == reply.choices[0].text != ""
+
+
+def test_timings_tell_of_speculation(served: Served) -> None:
+    body: dict[str, object] = {"messages": [{"role": "user", "content": SAID}], **GREEDY}
+    body["speculative"] = {"mode": "sd", "min_confidence": 0.2}
+    reply = served.chat(**body).json()
+    assert reply["timings"]["draft_n"] >= reply["timings"]["draft_n_accepted"] > 0
+    body["speculative"] = {"mode": "off"}
+    assert served.chat(**body).json()["timings"]["draft_n"] == 0
+
+
+def test_several_answers_differ_by_their_seed(served: Served) -> None:
+    body = {"messages": [{"role": "user", "content": "Tell me a story."}], "n": 3, "seed": 7}
+    body |= {"max_tokens": 12, "temperature": 1.0, "speculative": {"mode": "off"}}
+    reply = served.chat(**body).json()
+    texts = [choice["message"]["content"] for choice in reply["choices"]]
+    assert [choice["index"] for choice in reply["choices"]] == [0, 1, 2]
+    assert len(set(texts)) > 1
+    assert reply["usage"]["completion_tokens"] == 36
+    alone = served.chat(**body | {"n": 1, "seed": 8}).json()
+    assert alone["choices"][0]["message"]["content"] == texts[1]
+
+
+def test_stop_ends_an_answer(served: Served) -> None:
+    body = {"messages": [{"role": "user", "content": SAID}], "temperature": 0}
+    text = served.chat(**body | {"max_tokens": 24}).json()
+    word = text["choices"][0]["message"]["content"].split()[2]
+    reply = served.chat(**body | {"stop": word}).json()
+    assert reply["choices"][0]["finish_reason"] == "stop"
+    assert word not in reply["choices"][0]["message"]["content"]
+
+
+HI = {"role": "user", "content": "Hi"}
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"max_tokens": None, "stop": None, "seed": None, "stream": None, "max_completion_tokens": 4},
+        {"max_tokens": 4, "user": "me", "metadata": {}, "service_tier": "auto", "unheard_of": [1]},
+        {"max_tokens": 4, "stop": [], "logprobs": False, "response_format": {"type": "text"}},
+        {"max_tokens": 4, "chat_template_kwargs": {"enable_thinking": False}, "seed": -1},
+        {"max_tokens": 4, "messages": [{"role": "developer", "content": "Be brief."}, HI]},
+        {"max_tokens": 4, "messages": [{"role": "user", "content": [{"type": "text", "text": "Hi"}]}]},
+        {"max_tokens": 4, "model": "gpt-4o-mini"},
+    ],
+)
+def test_what_clients_send_is_taken(served: Served, more: dict[str, object]) -> None:
+    body = {"model": "auto", "messages": [HI], "temperature": 0, **more}
+    reply = served.chat(**body)
+    assert reply.status_code == 200, reply.text
+    assert reply.json()["usage"]["completion_tokens"] == 4
+
+
+IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ({"messages": []}, "messages is missing or empty"),
+        ({"messages": None}, "messages is missing or empty"),
+        ({"messages": [{"role": "user", "content": [IMAGE]}]}, "messages[0].content holds image_url"),
+        ({"messages": [{"role": "king", "content": "Hi"}]}, "messages[0].role is none of system"),
+        ({"messages": [{"content": "Hi"}]}, "messages[0].role is missing"),
+        ({"temperature": "hot"}, "temperature is not a number"),
+        ({"temperature": -1}, "temperature"),
+        ({"top_p": 2}, "top_p"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"max_tokens": 1.5}, "max_tokens is not a whole number"),
+        ({"n": 99}, "n is not a number from 1 to 8"),
+        ({"stop": [""]}, "stop has to be a text"),
+        ({"stop": 7}, "stop has to be a text"),
+        ({"speculative": {"mode": "warp"}}, "speculative.mode is none of off"),
+        ({"speculative": {"draft_length": 100_000}}, "draft_length"),
+        ({"chat_template_kwargs": {"a": []}}, "chat_template_kwargs has to be"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_in_a_sentence(
+    served: Served, more: dict[str, object], says: str
+) -> None:
+    body = {"messages": [HI], "max_tokens": 4, **more}
+    for stream in (False, True):
+        reply = served.chat(**body | {"stream": stream})
+        assert reply.status_code == 400, reply.text
+        assert reply.json()["error"]["type"] == "invalid_request_error"
+        assert says in reply.json()["error"]["message"]
+        assert "\n" not in reply.json()["error"]["message"]
+
+
+def test_the_client_understands_errors(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError, match="shorten it"):
+        client.chat.completions.create(model="auto", messages=[{"role": "user", "content": "word " * 3000}])
+    with pytest.raises(openai.NotFoundError):
+        client.embeddings.create(model="auto", input="Hi")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        *(b"", b"{", b"[]", b"null", b"\xff\xfe{}", b'{"messages": NaN}', b'{"messages": [{', b"9" * 10_000),
+        b"[" * 99999,
+        json.dumps({"messages": [{"role": "user", "content": "\ud800"}]}).encode(),
+    ],
+)
+def test_what_is_no_request_is_refused(served: Served, data: bytes) -> None:
+    reply = served.client.post("/v1/chat/completions", content=data)
+    assert reply.status_code == 400, reply.text
+    assert reply.json()["error"]["message"]
