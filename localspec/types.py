@@ -23,6 +23,8 @@ SplitMode = Literal["none", "layer", "row"]
 KvType = Literal["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0"]
 _COLDEST = 1e-30  # by less, differences of logits leave what 32 bits hold
 FinishReason = Literal["stop", "length", "context", "circles", "cancelled"]
+Token = tuple[int, bytes]
+"""A token and the bytes that it stands for."""
 
 
 class DraftOrigin(Enum):
@@ -246,11 +248,35 @@ GenerationEvent = PromptProgress | TokensScored | TextDelta | RoundDone | ModeCh
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
-    """One turn of a conversation."""
+class ToolCall:
+    """What an assistant asks for: a tool by its name, with `arguments`, the JSON text of an object."""
 
-    role: Literal["system", "user", "assistant"]
+    id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One turn of a conversation.
+
+    The assistant may call tools; a message of the role "tool" is what one of them returned, to the call of
+    that id. `thinking` is what the assistant thought before; most templates leave it out.
+    """
+
+    role: Literal["system", "user", "assistant", "tool"]
     content: str
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str = ""
+    thinking: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Infill:
+    """What stands behind a gap that the model is to fill, and other files, by name, that it may look at."""
+
+    suffix: str
+    files: tuple[tuple[str, str], ...] = ()
 
 
 TemplateVariables = tuple[tuple[str, bool | int | float | str], ...]
@@ -274,6 +300,9 @@ class Request:
     `max_tokens` None goes on until the model ends its turn, goes in circles or has filled the context;
     `seed` None draws one.
     `template_variables` are passed to the model's chat template (`enable_thinking`, ...).
+    `infill` of a bare text ends the answer where what follows begins.
+    `tools` are those that the model may call, each OpenAI's JSON of one; with them the answer shows the text
+    of control tokens, in which calls are often written.
     `reuses_cache` False reads the whole prompt, as if it were the first.
     `grammar` masks what the target may write, exactly: sampling goes on among the tokens that are left. Where
     the prompt has opened the model's thinking, it holds from the end of that. Each of `logit_bias` adds a
@@ -289,6 +318,8 @@ class Request:
     stop: tuple[str, ...] = ()
     seed: int | None = None
     template_variables: TemplateVariables = ()
+    infill: Infill | None = None
+    tools: tuple[str, ...] = ()
     steps_down: bool = False
     reuses_cache: bool = True
     grammar: Grammar | None = None

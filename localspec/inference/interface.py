@@ -15,6 +15,7 @@ from localspec.types import (
     PlainRate,
     Request,
     SavedConversations,
+    Token,
 )
 
 
@@ -69,7 +70,10 @@ class OpenModels(Protocol):
 
 
 class SharedModels(OpenModels, Protocol):
-    """Open models on which conversations take turns: an answer can stand still while others are written."""
+    """Open models on which conversations take turns: an answer can stand still while others are written.
+
+    Any thread may ask how they read, also while they generate.
+    """
 
     def keep_conversations(self, limit: int) -> None:
         """Keep the caches of conversations in turn, in so many bytes of this machine's memory.
@@ -92,6 +96,18 @@ class SharedModels(OpenModels, Protocol):
 
     def saved(self) -> SavedConversations:
         """Return what is kept of conversations in turn; any thread may call it."""
+
+    def count_tokens(self, messages: Sequence[Message], tools: Sequence[str] = ()) -> int:
+        """Return how many tokens a conversation takes, the start of the next answer included."""
+
+    def render(self, request: Request) -> str:
+        """Return the text of a request's prompt as the target reads it."""
+
+    def tokenize(self, text: str, *, special: bool = True, add_special: bool = False) -> list[Token]:
+        """Return the tokens of a text; `special` reads control tokens in it, `add_special` puts BOS first."""
+
+    def detokenize(self, tokens: Sequence[int]) -> str:
+        """Return the text of tokens, control tokens included; raises `UserError` for what is none."""
 
 
 class TunableModels(OpenModels, Protocol):

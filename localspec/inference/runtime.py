@@ -52,6 +52,7 @@ from localspec.types import (
     Request,
     Sampling,
     SavedConversations,
+    Token,
 )
 
 SCORE_CHUNK = 64
@@ -135,15 +136,37 @@ class Runtime(AbstractContextManager["Runtime"]):
         reason = explain(ranked) + (", measured earlier" if self._engine.earlier else "")
         return replace(settings, mode=ranked[0].mode), reason
 
-    def count_tokens(self, messages: Sequence[Message]) -> int:
+    def count_tokens(self, messages: Sequence[Message], tools: Sequence[str] = ()) -> int:
         """Return how many tokens a conversation takes, the start of the next answer included."""
-        return len(self.encode(tuple(messages)))
+        return len(self.encode(tuple(messages), tools=tools))
+
+    def render(self, request: Request) -> str:
+        """Return the text of a request's prompt as the target reads it."""
+        if isinstance(request.prompt, str):
+            return request.prompt
+        variables = dict(request.template_variables)
+        return self._target_model.template.render(request.prompt, variables, request.tools)
+
+    def tokenize(self, text: str, *, special: bool = True, add_special: bool = False) -> list[Token]:
+        """Return the tokens of a text; `special` reads control tokens in it, `add_special` puts BOS first."""
+        vocabulary = self._target_model.vocabulary
+        tokens = vocabulary.tokenize(text, special=special, add_special=add_special)
+        return [(token, vocabulary.piece(token, special=True)) for token in tokens]
+
+    def detokenize(self, tokens: Sequence[int]) -> str:
+        """Return the text of tokens, control tokens included; raises `UserError` for what is none."""
+        vocabulary = self._target_model.vocabulary
+        for token in tokens:
+            if not 0 <= token < vocabulary.size:
+                raise UserError(f"{token} is no token of the model", f"they are 0 to {vocabulary.size - 1}")
+        return vocabulary.decode(tokens, special=True)
 
     def encode(
         self,
         prompt: tuple[Message, ...] | str,
         variables: Sequence[tuple[str, bool | int | float | str]] = (),
         room: int | None = None,
+        tools: Sequence[str] = (),
     ) -> list[int]:
         """Return the tokens that the target reads for a prompt.
 
@@ -151,7 +174,7 @@ class Runtime(AbstractContextManager["Runtime"]):
         """
         model = self._target_model
         if not isinstance(prompt, str):
-            return model.template.encode_chat(prompt, dict(variables), room)
+            return model.template.encode_chat(prompt, dict(variables), room, tools)
         if room is not None:
             model.vocabulary.check_room((prompt,), room)
         return model.vocabulary.tokenize(prompt, add_special=True)
@@ -167,7 +190,8 @@ class Runtime(AbstractContextManager["Runtime"]):
             prompt = self._prompt(request)
             tally = Tally(len(prompt), self._checked(request.settings).mode)
             spaces = 0 if isinstance(request.prompt, str) else trailing_spaces(request.prompt)
-            text = AnswerText(Detokenizer(self._target_model.vocabulary), request.stop, spaces)
+            detokenizer = Detokenizer(self._target_model.vocabulary, special=bool(request.tools))
+            text = AnswerText(detokenizer, request.stop, spaces)
             answer = AnswerEvents(text, tally, self._target_model.end_tokens, stopwatch, request.max_tokens)
             reason: FinishReason = "cancelled"
             with suppress(Cancelled):
@@ -279,7 +303,10 @@ class Runtime(AbstractContextManager["Runtime"]):
         _check(request.settings, SPECULATION_RANGES)
         _check(request, REQUEST_RANGES)
         room = self.target.context
-        prompt = self.encode(request.prompt, request.template_variables, room)
+        if isinstance(request.prompt, str) and request.infill is not None:
+            prompt = self._target_model.vocabulary.infill(request.prompt, request.infill, room)
+        else:
+            prompt = self.encode(request.prompt, request.template_variables, room, request.tools)
         if not prompt:
             raise UserError("the prompt is empty", "write something for the model to answer")
         if len(prompt) >= room:

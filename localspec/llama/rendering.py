@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from localspec import units
 from localspec.child_process import exit_words, printed_before, start_python, take_pipes
@@ -58,11 +58,13 @@ class Renderer:
     def render(self, source: str, values: Mapping[str, object], messages: Sequence[Message]) -> str:
         """Return what a template makes of a conversation; callable from any thread.
 
+        `values` are for the template; its `tools` are the JSON of each.
         Raises `UserError` in the template's own words where it refuses or fails, and `ModelFileError` where
         it takes more than an honest one and is not to be asked again.
         """
-        turns = [{"role": message.role, "content": message.content} for message in messages]
-        size = sum(len(message.content) + _TURN for message in messages)
+        names = {call.id: call.name for message in messages for call in message.tool_calls}
+        turns = [_turn(message, names) for message in messages]
+        size = sum(len(message.content) + _TURN for message in messages) + _other_length(values, messages)
         seconds, length = _SECONDS + size * _SECONDS_EACH, _LENGTH + size * _LENGTH_EACH
         order = pickle.dumps((source, {**values, "messages": turns}, seconds, length))
         with self._lock:
@@ -107,6 +109,31 @@ class Renderer:
             self._end()  # nobody is left to read its reply
             raise
         return kind, text.decode("utf-8", "replace")
+
+
+def _turn(message: Message, names: Mapping[str, str]) -> dict[str, object]:
+    """Return a message as transformers gives it to templates; arguments are still text."""
+    turn: dict[str, object] = {"role": message.role, "content": message.content}
+    if message.role == "tool":
+        turn |= {"tool_call_id": message.tool_call_id, "name": names.get(message.tool_call_id, "")}
+    if message.thinking:
+        turn["reasoning_content"] = message.thinking
+        if not (message.content and message.tool_calls):  # which gpt-oss refuses
+            turn["thinking"] = message.thinking
+    if message.tool_calls:
+        turn["tool_calls"] = [
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            for call in message.tool_calls
+        ]
+    return turn
+
+
+def _other_length(values: Mapping[str, object], messages: Sequence[Message]) -> int:
+    """Return the length of what comes beside the contents: thoughts, calls and tools."""
+    calls = sum(len(call.arguments) + _TURN for message in messages for call in message.tool_calls)
+    tools = values.get("tools")
+    described = sum(len(tool) + _TURN for tool in tools) if isinstance(tools, tuple) else 0
+    return calls + described + sum(len(message.thinking) for message in messages)
 
 
 def _failure(what: str) -> ModelFileError:
@@ -181,11 +208,35 @@ def _rendered(
     from jinja2 import TemplateError
 
     try:
-        return _TEXT, compiled(source).render(values)
+        return _TEXT, compiled(source).render(_with_objects(values))
     except TemplateError as error:
         return _REFUSAL, _in_a_line(error)
     except Exception as error:  # noqa: BLE001 - whatever else foreign code raises
         return _FAILURE, f"fails: {type(error).__name__}: {_in_a_line(error)}"
+
+
+class _Arguments(dict[str, object]):
+    """The arguments of a call: an object to templates that look inside, its JSON to those that print it."""
+
+    def __str__(self) -> str:
+        return _to_json(dict(self))
+
+    def __add__(self, other: str) -> str:
+        return str(self) + other
+
+    def __radd__(self, other: str) -> str:
+        return other + str(self)
+
+
+def _with_objects(values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Turn the JSON of tools and of arguments into objects; what is none stays text."""
+    for turn in values["messages"]:
+        for call in turn.get("tool_calls", ()):
+            with suppress(ValueError):
+                arguments = json.loads(call["function"]["arguments"] or "{}")
+                if isinstance(arguments, dict):
+                    call["function"]["arguments"] = _Arguments(arguments)
+    return {**values, "tools": [*map(json.loads, values["tools"])]} if "tools" in values else values
 
 
 def _in_a_line(error: Exception) -> str:

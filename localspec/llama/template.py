@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 
 from localspec.errors import ModelFileError, UserError
 from localspec.llama.rendering import renderer
+from localspec.llama.tool_words import in_words
 from localspec.llama.vocabulary import BPE, SPM, Vocabulary
-from localspec.types import Message
+from localspec.types import Message, ToolCall
 
 _NEVER = re.compile("(?!)")
 
 Variables = Mapping[str, bool | int | float | str]
+
+_TOOL = {"name": "look_up", "description": "Looks up.", "parameters": {"type": "object", "properties": {}}}
+_CALL = ToolCall("abcdefgh1", "look_up", '{"word": "probed"}')
+PROBE = (
+    Message("user", "Look it up."),
+    Message("assistant", "", tool_calls=(_CALL,)),
+    Message("tool", "it says so", tool_call_id=_CALL.id),
+)
+"""A conversation that shows how a template writes a call of `PROBE_TOOL`, and its result."""
+PROBE_TOOL = json.dumps({"type": "function", "function": _TOOL})
 
 
 class ChatTemplate:
@@ -31,18 +45,22 @@ class ChatTemplate:
         self._control = re.compile("|".join(starts) or _NEVER.pattern)
 
     def encode_chat(
-        self, messages: Sequence[Message], variables: Variables | None = None, room: int | None = None
+        self,
+        messages: Sequence[Message],
+        variables: Variables | None = None,
+        room: int | None = None,
+        tools: Sequence[str] = (),
     ) -> list[int]:
         """Return the tokens of a conversation, up to where the assistant writes.
 
         A last message of the assistant is continued, from before its `trailing_spaces`.
-        Texts of control tokens inside messages stay text.
+        Texts of control tokens inside messages, calls and tools stay text.
         Raises `UserError` with the template's own words where it refuses the conversation, and
         `ContextFullError` for a text that plainly takes more than `room` tokens.
         """
         mark = f"\U000f0000{int.from_bytes(os.urandom(8))}"  # which nobody can have foreseen
-        guarded = [Message(message.role, self._guard(message.content, mark)) for message in messages]
-        rendered = self.render(guarded, variables)
+        guarded = [self._guarded(message, mark) for message in messages]
+        rendered = self.render(guarded, variables, [self._guarded_json(tool, mark) for tool in tools])
         vocabulary = self._vocabulary
         bos = vocabulary.decode([vocabulary.bos], special=True) if vocabulary.bos is not None else ""
         if vocabulary.adds_bos and bos:
@@ -55,12 +73,57 @@ class ChatTemplate:
             tokens += vocabulary.tokenize(part, special=part not in self._single)
         return tokens
 
-    def render(self, messages: Sequence[Message], variables: Variables | None = None) -> str:
-        """Return the text of a conversation, up to where the assistant writes."""
-        if messages and messages[-1].role == "assistant":
+    def render(
+        self, messages: Sequence[Message], variables: Variables | None = None, tools: Sequence[str] = ()
+    ) -> str:
+        """Return the text of a conversation, up to where the assistant writes; tools are JSON each.
+
+        Where the template knows nothing of tools, they and their results are told in words.
+        """
+        has_tools = tools or any(message.tool_calls or message.role == "tool" for message in messages)
+        if has_tools and not self._knows_tools:
+            messages, tools = in_words(messages, tools), ()
+        values: dict[str, object] = {**(variables or {})} | ({"tools": tuple(tools)} if tools else {})
+        if messages and messages[-1].role == "assistant" and not messages[-1].tool_calls:
             partial = messages[-1].content[: -trailing_spaces(messages) or None]
-            return self._up_to_the_answer(messages[:-1], variables or {}) + partial
-        return self._up_to_the_answer(messages, variables or {})
+            return self._up_to_the_answer(messages[:-1], values) + partial
+        return self._up_to_the_answer(messages, values)
+
+    @cached_property
+    def _knows_tools(self) -> bool:
+        """Tell whether the template writes tools, calls and results, as far as one can see."""
+        try:
+            text = self._run(PROBE, {"tools": (PROBE_TOOL,)})
+        except ModelFileError:
+            raise
+        except UserError:
+            return False
+        return "probed" in text and PROBE[-1].content in text and "Looks up." in text
+
+    def _guarded(self, message: Message, mark: str) -> Message:
+        calls = tuple(
+            ToolCall(call.id, self._guard(call.name, mark), self._guarded_json(call.arguments, mark))
+            for call in message.tool_calls
+        )
+        content, thinking = self._guard(message.content, mark), self._guard(message.thinking, mark)
+        return replace(message, content=content, thinking=thinking, tool_calls=calls)
+
+    def _guarded_json(self, text: str, mark: str) -> str:
+        """Guard the strings in JSON, where an escape may hide a control token that a template brings out."""
+
+        def guarded(value: object) -> object:
+            if isinstance(value, str):
+                return self._guard(value, mark)
+            if isinstance(value, list):
+                return [guarded(each) for each in value]
+            if isinstance(value, dict):
+                return {self._guard(key, mark): guarded(each) for key, each in value.items()}
+            return value
+
+        try:
+            return json.dumps(guarded(json.loads(text)), ensure_ascii=False)
+        except (ValueError, RecursionError):
+            return self._guard(text, mark)
 
     def _guard(self, content: str, mark: str) -> str:
         """Break every control token's text with the mark, at which the rendering is cut before tokenising."""
@@ -69,7 +132,7 @@ class ChatTemplate:
             content = content.replace(text, mark + text + mark)
         return content
 
-    def _up_to_the_answer(self, messages: Sequence[Message], variables: Variables) -> str:
+    def _up_to_the_answer(self, messages: Sequence[Message], variables: Mapping[str, object]) -> str:
         try:
             return self._run(messages, variables)
         except ModelFileError:
@@ -81,7 +144,7 @@ class ChatTemplate:
             merged = Message(messages[1].role, f"{messages[0].content}\n{messages[1].content}")
             return self._run([merged, *messages[2:]], variables)
 
-    def _run(self, messages: Sequence[Message], variables: Variables) -> str:
+    def _run(self, messages: Sequence[Message], variables: Mapping[str, object]) -> str:
         vocabulary = self._vocabulary
         values: dict[str, object] = {"enable_thinking": True}
         for name, token in (("bos", vocabulary.bos), ("eos", vocabulary.eos)):

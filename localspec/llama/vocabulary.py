@@ -6,14 +6,15 @@ import codecs
 import ctypes
 from collections.abc import Iterable, Sequence
 from functools import cached_property
-from itertools import repeat
+from itertools import chain, repeat
 
 import numpy as np
 from numpy.typing import NDArray
 
-from localspec.errors import ContextFullError, EngineError
+from localspec.errors import ContextFullError, EngineError, UserError
 from localspec.llama import backends
 from localspec.llama.library import native
+from localspec.types import Infill
 
 _END_ROLES = ("eos", "eot", "fim_pad", "fim_rep", "fim_sep")
 SPM, BPE = 1, 2
@@ -104,6 +105,32 @@ class Vocabulary:
         front = [self.bos] if add_special and self.adds_bos and self.bos is not None else []
         return [*front, *tokens[:count]]
 
+    def infill(self, text: str, gap: Infill, room: int | None = None) -> list[int]:
+        """Return the tokens that ask for what stands between a text and the gap's end.
+
+        The order is that of llama.cpp's `format_prompt_infill`.
+        Raises `UserError` where the vocabulary has no tokens for it.
+        """
+        api = native()
+        names = ("pre", "suf", "mid", "rep", "sep")
+        prefix, suffix, middle, project, file = (
+            _token(getattr(api, f"llama_vocab_fim_{name}")(self._open)) for name in names
+        )
+        if prefix is None or suffix is None or middle is None:
+            raise UserError(
+                "the model cannot fill a gap: its vocabulary has no tokens for it",
+                "open one that was trained to, such as Qwen2.5-Coder",
+            )
+        parts: list[int | str] = [project, "project\n"] if project is not None and gap.files else []
+        for name, content in gap.files:
+            parts += ["\n\n" if file is None else file, f"{name}\n", content]
+        parts += [file, "this file\n"] if file is not None and gap.files else []
+        parts += [prefix, text, suffix, gap.suffix, middle]
+        if room is not None:
+            self.check_room((part for part in parts if isinstance(part, str)), room)
+        tokens = ([part] if isinstance(part, int) else self.tokenize(part) for part in parts)
+        return [*self.tokenize("", add_special=True), *chain.from_iterable(tokens)]
+
     def check_room(self, parts: Iterable[str], room: int) -> None:
         """Raise `ContextFullError` for a text, in parts, that so many of the longest tokens cannot hold."""
         size = sum(len(part.encode("utf-8", "replace")) for part in parts)
@@ -158,13 +185,15 @@ class Vocabulary:
 class Detokenizer:
     """Turns a stream of tokens into text; a character split over tokens appears when it is complete."""
 
-    def __init__(self, vocabulary: Vocabulary) -> None:
+    def __init__(self, vocabulary: Vocabulary, *, special: bool = False) -> None:
+        """Start with nothing; `special` shows the texts of control tokens, too."""
         self._vocabulary = vocabulary
+        self._special = special
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def feed(self, token: int) -> str:
         """Take a token and return the text that is complete with it."""
-        return self._decoder.decode(self._vocabulary.piece(token))
+        return self._decoder.decode(self._vocabulary.piece(token, special=self._special))
 
     def flush(self) -> str:
         """Return what is left, a cut character as U+FFFD, and start anew."""

@@ -199,7 +199,10 @@ class Worker(AbstractContextManager["Worker"]):
         return None if since is None else time.monotonic() - since
 
     choose_settings = _remote(TunableModels.choose_settings)
-    count_tokens = _remote(TunableModels.count_tokens)
+    count_tokens = _remote(SharedModels.count_tokens)
+    render = _remote(SharedModels.render)
+    tokenize = _remote(SharedModels.tokenize)
+    detokenize = _remote(SharedModels.detokenize)
     measure_plain = _remote(TunableModels.measure_plain)
     measure_costs = _remote(TunableModels.measure_costs)
     trace = _remote(TunableModels.trace)

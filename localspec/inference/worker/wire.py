@@ -11,7 +11,7 @@ from typing import Any
 from localspec.errors import LocalSpecError
 from localspec.types import Mode, ModelInfo
 
-ASIDES = frozenset({"count_tokens", "memory", "drop", "saved"})
+ASIDES = frozenset({"count_tokens", "render", "tokenize", "detokenize", "memory", "drop", "saved"})
 """The methods that are answered at once, while another call is being worked on."""
 
 

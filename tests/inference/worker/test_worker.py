@@ -29,6 +29,7 @@ from localspec.types import (
     Message,
     Mode,
     ModelOptions,
+    Request,
     RoundDone,
     Sampling,
     TextDelta,
@@ -43,6 +44,13 @@ def test_it_offers_what_open_models_offer(worker: Worker, runtime: Runtime) -> N
     models: OpenModels = worker
     assert (models.target, models.draft, models.notes) == (runtime.target, runtime.draft, runtime.notes)
     assert models.count_tokens(QUESTION) == runtime.count_tokens(QUESTION)
+    rendered = worker.render(Request(QUESTION))
+    tokens = worker.tokenize(rendered)
+    assert [token for token, _ in tokens] == runtime.encode(QUESTION)
+    assert b"".join(piece for _, piece in tokens).decode() == rendered
+    assert worker.detokenize([token for token, _ in tokens]) == rendered
+    with pytest.raises(UserError, match="is no token"):
+        worker.detokenize([-1])
     assert all(0 < device.used <= device.total for device in models.memory())
 
 

@@ -1,0 +1,52 @@
+"""Tools in plain words, for chat templates that know none: described, called and answered as Hermes has it.
+
+The words are those of NousResearch's Hermes models, which Qwen's and many others were trained on, too.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from localspec.types import Message
+
+_FORM = '<tool_call>\n{"name": <function-name>, "arguments": <args-json-object>}\n</tool_call>'
+
+
+def in_words(messages: Sequence[Message], tools: Sequence[str]) -> list[Message]:
+    """Return a conversation without tools, whose texts say what they are, how they were called and what came.
+
+    Results of tools are a part of what the user says: templates may want the roles to alternate.
+    """
+    said: list[Message] = []
+    after_result = False
+    for message in messages:
+        content, is_result = message.content, message.role == "tool"
+        if is_result:
+            content = f"<tool_response>\n{content}\n</tool_response>"
+        elif message.tool_calls:
+            calls = (_called(call.name, call.arguments) for call in message.tool_calls)
+            content = "\n".join([*([content] if content else ()), *calls])
+        if said and said[-1].role == "user" and (is_result or (after_result and message.role == "user")):
+            said[-1] = Message("user", f"{said[-1].content}\n{content}")
+        else:
+            said.append(Message("user" if is_result else message.role, content, thinking=message.thinking))
+        after_result = is_result
+    if tools and said and said[0].role == "system":
+        return [Message("system", f"{said[0].content}\n\n{_described(tools)}"), *said[1:]]
+    return [Message("system", _described(tools)), *said] if tools else said
+
+
+def _called(name: str, arguments: str) -> str:
+    called = f'{{"name": {json.dumps(name, ensure_ascii=False)}, "arguments": {arguments or "{}"}}}'
+    return f"<tool_call>\n{called}\n</tool_call>"
+
+
+def _described(tools: Sequence[str]) -> str:
+    return (
+        "# Tools\n\nYou may call one or more functions to assist with the user query.\n\n"
+        "You are provided with function signatures within <tools></tools> XML tags:\n<tools>\n"
+        + "\n".join(tools)
+        + "\n</tools>\n\nFor each function call, return a json object with function name and arguments "
+        f"within <tool_call></tool_call> XML tags:\n{_FORM}"
+    )
