@@ -102,8 +102,6 @@ class Decoder:
                     return
                 drafter.commit(outcome)
                 draft = drafter.draft(min(params.draft_length, room - 1, self._target.max_draft))
-                if draft.tokens:
-                    self._target.mark()
                 rows = self._evaluate([text[-1], *draft.tokens], len(draft.tokens) + 1)
         finally:
             drafter.end()
@@ -124,6 +122,8 @@ class Decoder:
         """Evaluate tokens, with `_held` right even if it is interrupted."""
         self._held += tokens
         try:
+            if logits > 1:  # a draft, which may be taken back
+                self._target.mark()
             return self._target.evaluate(tokens, logits)
         finally:
             del self._held[self._target.length() :]

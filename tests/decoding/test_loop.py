@@ -243,6 +243,27 @@ def test_a_cancel_while_a_prompt_is_read_keeps_what_was_read() -> None:
     )
 
 
+def test_a_cancel_while_a_running_state_reads_again_keeps_what_it_held_then() -> None:
+    class Rereading(FakeModel):
+        is_left = False
+
+        def mark(self) -> None:
+            if self.is_left:
+                self.is_left = False
+                self.truncate(len(PROMPT))
+                raise Cancelled
+
+    model = Rereading()
+    decoder = Decoder(model)
+    rounds = decoder.rounds(PROMPT, Oracle(model), policy_of(), TASK, np.random.default_rng(0))
+    read = [*PROMPT, *tokens_of([next(rounds) for _ in range(3)])]
+    model.is_left = True
+    with pytest.raises(Cancelled):
+        next(rounds)
+    again = tokens_of(decode(model, Oracle(model), prompt=read, decoder=decoder))
+    assert again == greedy_text(model, read, 20)
+
+
 def test_penalties_reach_into_the_draft() -> None:
     model = FakeModel(vocabulary=6)
     params = replace(TASK, sampling=replace(GREEDY, presence_penalty=3.0, penalty_window=5), max_tokens=40)

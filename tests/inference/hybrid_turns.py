@@ -1,32 +1,38 @@
 """Conversations with models that keep a running state, against plain decoding that reads every prompt anew.
 
-`python -m tests.inference.hybrid_turns` holds long ones in every mode, and prints what came of them.
+`python -m tests.inference.hybrid_turns [CONVERSATIONS [TURNS [PAIR ...]]]` holds long ones in every mode, and
+prints what came of them.
 """
 
 from __future__ import annotations
 
 import random
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from localspec.decoding import loop
 from localspec.decoding.engine import Engine
 from localspec.decoding.loop import DecodeParams, Round
+from localspec.demo import bundled_pair
 from localspec.errors import Cancelled
 from localspec.llama.context import Context
+from localspec.llama.heads import HeadContext
 from localspec.llama.model import Model
 from localspec.llama.recurrent import open_context
+from localspec.models.heads import kind_of_draft
 from localspec.testing.contract import GREEDY, NO_END, OFF, latency_model
 from localspec.types import EngineSettings, ModelOptions
 
 LONGEST = 40  # tokens of a prompt that are new: from 64 tokens in a call on, the processor rounds differently
+AGAIN = 0.4  # of what is said was said before
 MODES = {
     "off": OFF,
-    "ngram": EngineSettings(mode="ngram", draft_length=6),
+    "ngram": EngineSettings(mode="ngram", draft_length=6, min_confidence=0.0),
     "sd": EngineSettings(mode="sd", draft_length=5, min_confidence=0.0),
     "sd + ngram": EngineSettings(mode="sd", draft_length=8, min_confidence=0.1, fallback="ngram"),
     "ssd": EngineSettings(mode="ssd", draft_length=5, fan_out_budget=6, min_confidence=0.0),
@@ -47,30 +53,39 @@ class Outcome:
 
 
 @contextmanager
-def opened(target: Path, draft: Path | None, branches: int = 6) -> Iterator[tuple[Engine, Engine]]:
-    """Open a pair, and its target once more for plain decoding."""
+def opened(target: Path, draft: Path, branches: int = 6) -> Iterator[tuple[Engine, Engine]]:
+    """Open a pair, of which the draft may be a head, and its target once more for plain decoding."""
+    is_head = kind_of_draft(target, draft) is not None
+    # other cells, and flash attention, round by the order of cells, which branches change
+    options = ModelOptions(target, 2048, 0, kv_type_k="f32", kv_type_v="f32", flash_attention=False)
+    of_draft = replace(options, path=draft)
     with ExitStack() as stack:
 
-        def context(path: Path, sequences: int = 1) -> Context:
-            # other cells, and flash attention, round by the order of cells, which branches change
-            options = ModelOptions(path, 2048, 0, kv_type_k="f32", kv_type_v="f32", flash_attention=False)
-            model = stack.enter_context(closing(Model.open(options)))
-            return open_context(model, options, sequences=sequences, threads=1)
+        def model(options: ModelOptions, *, head: bool = False) -> Model:
+            return stack.enter_context(closing(Model.open(options, head=head)))
 
-        pair = Engine(context(target), None if draft is None else context(draft, 1 + branches))
-        yield pair, Engine(context(target))
+        weights = model(options, head=draft == target)
+        first, plain = (open_context(weights, options, threads=1) for _ in range(2))
+        other: Context
+        if is_head:
+            of_head = weights if draft == target else model(of_draft, head=True)
+            other = HeadContext(of_head, of_draft, first, threads=1)
+        else:
+            other = open_context(model(of_draft), of_draft, sequences=1 + branches, threads=1)
+        yield Engine(first, other), Engine(plain)
 
 
 def talk(engine: Engine, plain: Engine, settings: EngineSettings, seed: int, turns: int) -> Outcome:
     """Go on, edit, have answers written anew, cancel, and cut answers short; compare every answer."""
     drawn, found = random.Random(seed), Outcome()
-    text, ends = _words(drawn, 20), list[int]()
+    said = [_words(drawn, 20)]
+    text, ends = [*said[0]], list[int]()
     for turn in range(turns):
         if len(text) > 1500:
             text, ends = text[:50], []
         kind = drawn.choice(["next", "next", "edit", "again", "cancel", "cut"])
         if ends and kind in {"edit", "again"}:
-            text = text[: drawn.choice(ends)] + (_words(drawn, LONGEST) if kind == "edit" else [])
+            text = text[: drawn.choice(ends)] + (_said(drawn, said) if kind == "edit" else [])
         length = drawn.randrange(8, 40)
         cancelled_after = drawn.randrange(length) if kind == "cancel" else None
         answer = _answer(engine, text, settings, length, cancelled_after, found)
@@ -82,8 +97,14 @@ def talk(engine: Engine, plain: Engine, settings: EngineSettings, seed: int, tur
             found.wrong.append(f"{settings.mode}, seed {seed}, turn {turn} ({kind})")
         ends = [end for end in ends if end < len(text)] + [len(text)]
         kept = answer[: len(answer) // 2] if kind == "cut" else answer  # as where thinking is left out
-        text = text + kept + _words(drawn, LONGEST)
+        text = text + kept + _said(drawn, said)
     return found
+
+
+def _said(drawn: random.Random, said: list[list[int]]) -> list[int]:
+    """Return new words or some that were said before, whose answer may be as it was, too."""
+    said.append(drawn.choice(said) if drawn.random() < AGAIN else _words(drawn, LONGEST))
+    return said[-1]
 
 
 def _words(drawn: random.Random, most: int) -> list[int]:
@@ -114,21 +135,25 @@ def _answer(
     return answer
 
 
-def main(seeds: int = 50, turns: int = 30) -> None:
+def main(seeds: str = "50", turns: str = "30", *wanted: str) -> None:
     """Hold long conversations with every pair in every mode."""
     from tests import made_models
+    from tests.conftest import QUANTIZE
 
     folder = Path(tempfile.mkdtemp())
-    target = made_models.hybrid(folder / "target.gguf")
-    drafts = {
-        "an attention draft": made_models.attention(folder / "attention.gguf"),
-        "a hybrid draft": made_models.hybrid(folder / "hybrid.gguf", kind="q4_0", head=False),
+    hybrid, bundled, in_q8 = made_models.hybrid(folder / "target.gguf"), bundled_pair()[0], folder / "q8.gguf"
+    subprocess.run([sys.executable, "-c", QUANTIZE, bundled, in_q8], check=True, capture_output=True)
+    pairs = {
+        "attention": (hybrid, made_models.attention(folder / "attention.gguf")),
+        "hybrid": (hybrid, made_models.hybrid(folder / "hybrid.gguf", kind="q4_0", head=False)),
+        "mtp": (hybrid, hybrid),
+        "eagle3": (in_q8, made_models.eagle3(folder / "eagle3.gguf", bundled)),
     }
     loop.READ_CHUNK = LONGEST
-    for name, draft in drafts.items():
-        with opened(target, draft) as (engine, plain):
+    for name in wanted or pairs:
+        with opened(*pairs[name]) as (engine, plain):
             for mode, settings in MODES.items():
-                all_found = [talk(engine, plain, settings, seed, turns) for seed in range(seeds)]
+                all_found = [talk(engine, plain, settings, seed, int(turns)) for seed in range(int(seeds))]
                 sums = {
                     each: sum(getattr(one, each) for one in all_found)
                     for each in ("answers", "drafted", "accepted", "prompts", "reused")
@@ -139,4 +164,4 @@ def main(seeds: int = 50, turns: int = 30) -> None:
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))
+    main(*sys.argv[1:])

@@ -128,6 +128,7 @@ class DraftState:
         self.take(tokens, after)
         whole, start = self.whole(), len(self.text) + after
         rows = self.model.evaluate(self.missing(), logits=len(tokens) + 1)
+        self.model.mark()  # the next call may go on from here, and leave no other place to branch from
         histories = [whole[: start + index] for index in range(len(tokens) + 1)]
         own = proposer.propose(rows, histories if proposer.needs_history else None)
         judged = [
