@@ -91,7 +91,7 @@ def describe(
     notes = list(cpu.notes)
     processor = replace(cpu.devices[0], features=found.features.get("CPU", ()))
     places: set[str] = set()
-    cuda = 0
+    cards_by_place = {card.bus_id: card for card in cards.cards}
     for device in found.devices:
         if device.kind not in _KINDS or (device.bus_id and device.bus_id in places):
             continue  # no memory of its own, or one card by two names: llama.cpp takes the first
@@ -99,8 +99,7 @@ def describe(
         if device.kind == "cpu":
             every.append(replace(processor, id=device.name, name=device.description))
             continue
-        card = nvml.match(device.bus_id, cuda, cards.cards, _visible(device, environment))
-        cuda += device.backend == "CUDA"
+        card = cards_by_place.get(device.bus_id) if device.bus_id else None
         every.append(_with_bus(_graphics(device, found, card, cards.trouble or trouble), device.bus_id))
         if card is not None and device.backend == "CUDA" and device.name != f"CUDA{card.number}":
             notes.append(_renumbered(device.name, card.number, environment))
@@ -116,14 +115,6 @@ def describe(
     if all(device.kind != "cpu" for device in every):
         every.append(replace(processor, name=platform.processor() or platform.machine()))
     return Machine(devices=tuple(every), notes=tuple(notes))
-
-
-def _visible(device: BackendDevice, environment: Mapping[str, str]) -> str | None:
-    """Return which cards CUDA shows; nothing where their order cannot be told."""
-    by_place = environment.get("CUDA_DEVICE_ORDER", "PCI_BUS_ID") == "PCI_BUS_ID"
-    if device.backend != "CUDA" or not by_place:
-        return ""
-    return environment.get("CUDA_VISIBLE_DEVICES")
 
 
 def _graphics(device: BackendDevice, found: Found, card: nvml.Card | None, trouble: str) -> DeviceInfo:

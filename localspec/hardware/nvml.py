@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -23,7 +23,6 @@ class Card:
     """A card; `number` is that of nvidia-smi, `device` what NVML says of it, for ggml to name and measure."""
 
     number: int
-    uuid: str = ""
     bus_id: str = ""
     device: DeviceInfo = UNKNOWN
 
@@ -71,36 +70,6 @@ def look_through(library: Library) -> Cards:
         return Cards(trouble=f"NVIDIA's driver does not answer ({_words(error)})")
 
 
-def match(bus_id: str, position: int, cards: Iterable[Card], visible: str | None) -> Card | None:
-    """Return the card that a device is: by its PCI address, or else as the n-th that CUDA may see."""
-    every = tuple(cards)
-    if bus_id:
-        wanted = _plain_bus_id(bus_id)
-        return next((card for card in every if card.bus_id == wanted), None)
-    seen = visible_cards(every, visible)
-    return seen[position] if position < len(seen) else None
-
-
-def visible_cards(cards: tuple[Card, ...], visible: str | None) -> tuple[Card, ...]:
-    """Return the cards that CUDA_VISIBLE_DEVICES leaves, in its order: numbers, or beginnings of UUIDs."""
-    if visible is None:
-        return tuple(sorted(cards, key=lambda card: card.bus_id))
-    seen: list[Card] = []
-    for entry in visible.split(","):
-        card = _named(entry.strip(), cards)
-        if card is None:  # CUDA ignores everything after a name that it does not know
-            break
-        seen.append(card)
-    return tuple(seen)
-
-
-def _named(entry: str, cards: tuple[Card, ...]) -> Card | None:
-    if entry.isdigit():
-        return next((card for card in cards if card.number == int(entry)), None)
-    found = [card for card in cards if entry and card.uuid.lower().startswith(entry.lower())]
-    return found[0] if len(found) == 1 else None
-
-
 def _answer(
     question: Callable[..., Answer], *arguments: object, what: str = "", missing: list[str] | None = None
 ) -> Answer:
@@ -143,7 +112,6 @@ def _card(library: Library, number: int) -> Card:
     )
     return Card(
         number,
-        _text(ask("nvmlDeviceGetUUID") or ""),
         _plain_bus_id(_text(pci.busId)) if pci is not None else "",
         replace(device, missing=tuple(missing)),
     )

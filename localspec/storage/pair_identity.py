@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from localspec.errors import ModelFileError, StoreError, UserError
-from localspec.storage.json_file import JsonFile
-from localspec.storage.paths import data_dir, expanded
+from localspec.errors import ModelFileError
+from localspec.storage.paths import expanded
 from localspec.types import ModelOptions
 
 _SMALLEST_CLASS = 4096
@@ -135,53 +132,29 @@ def _size(context: int) -> str:
     return f"up to {context:,} tokens" if context else "the model's own size"
 
 
-SCHEMA = 1
 HEAD_BYTES = 256 * 1024  # names, sizes and the first words of the vocabulary
 BLOCKS, BLOCK_BYTES = 64, 16 * 1024
-MOST_FILES = 200  # that are remembered
-LARGEST_FILE = 1024 * 1024
 _PART = re.compile(r"-00001-of-(\d{5})\.gguf$")
 
 
-@dataclass(frozen=True, slots=True)
-class _Known:
-    """A file as it was when it was read; `modified` is in nanoseconds, too many for a number in JSON."""
-
-    path: str
-    bytes: int
-    modified: str
-
-
-@dataclass(frozen=True, slots=True)
-class _Remembered:
-    files: tuple[_Known, ...]
-    fingerprint: str
-
-
-@dataclass(frozen=True, slots=True)
-class _Memory:
-    models: tuple[_Remembered, ...] = ()
-
-
 def fingerprint(path: Path) -> str:
-    """Return what tells a model's files from all others; remembered until they change.
+    """Return what tells a model's files from all others: their sizes, and 1.3 MB from all over each.
 
     Of a model in several files, `path` is the first. Raises `ModelFileError`.
     """
+    digest = hashlib.sha256()
     try:
-        files = tuple(_known(part) for part in _parts(path))
-        remembered = _recall()
-        for known in remembered:
-            if known.files == files:
-                return known.fingerprint
-        found = _read(files)
+        for part in _parts(path):
+            size = part.stat().st_size
+            digest.update(size.to_bytes(8, "little"))
+            with part.open("rb") as file:
+                digest.update(file.read(HEAD_BYTES))
+                for number in range(1, BLOCKS + 1):
+                    file.seek(max(0, size * number // BLOCKS - BLOCK_BYTES))
+                    digest.update(file.read(BLOCK_BYTES))
     except OSError as error:
         raise ModelFileError(f"{path} cannot be read: {error.strerror or error}") from error
-    names = {each.path for each in files}
-    others = [known for known in remembered if names.isdisjoint(each.path for each in known.files)]
-    with suppress(StoreError, UserError):  # a full disk costs the reading next time, nothing else
-        _file().write(_Memory((_Remembered(files, found), *others[: MOST_FILES - 1])))
-    return found
+    return digest.hexdigest()[:32]
 
 
 def _parts(path: Path) -> Iterator[Path]:
@@ -190,31 +163,3 @@ def _parts(path: Path) -> Iterator[Path]:
             yield path.with_name(f"{path.name[: match.start()]}-{number:05d}-of-{match[1]}.gguf")
     else:
         yield path
-
-
-def _known(path: Path) -> _Known:
-    real = path.resolve(strict=True)
-    status = real.stat()
-    return _Known(str(real), status.st_size, str(status.st_mtime_ns))
-
-
-def _read(files: tuple[_Known, ...]) -> str:
-    digest = hashlib.sha256()
-    for known in files:
-        digest.update(known.bytes.to_bytes(8, "little"))
-        with Path(known.path).open("rb") as file:
-            digest.update(file.read(HEAD_BYTES))
-            for number in range(1, BLOCKS + 1):
-                file.seek(max(0, known.bytes * number // BLOCKS - BLOCK_BYTES), os.SEEK_SET)
-                digest.update(file.read(BLOCK_BYTES))
-    return digest.hexdigest()[:32]
-
-
-def _file() -> JsonFile[_Memory]:
-    return JsonFile(data_dir() / "fingerprints.json", _Memory, SCHEMA, LARGEST_FILE)
-
-
-def _recall() -> tuple[_Remembered, ...]:
-    with suppress(UserError):
-        return (_file().read() or _Memory()).models
-    return ()

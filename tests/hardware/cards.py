@@ -12,7 +12,6 @@ from localspec.llama.backends import BackendDevice
 
 GIB = 2**30
 RTX_3090 = {
-    "UUID": "GPU-aaaa1111-0000",
     "Name": "NVIDIA GeForce RTX 3090",
     "PciInfo": SimpleNamespace(busId="00000000:C1:00.0"),
     "CurrPcieLinkGeneration": 4,
@@ -27,7 +26,6 @@ RTX_3090 = {
     "GraphicsRunningProcesses": [SimpleNamespace(pid=4_000_002, usedGpuMemory=None)],
 }
 GTX_1060 = RTX_3090 | {
-    "UUID": "GPU-bbbb2222-0000",
     "Name": b"NVIDIA GeForce GTX 1060",
     "PciInfo": SimpleNamespace(busId=b"00000000:01:00.0"),
     "DisplayActive": 0,

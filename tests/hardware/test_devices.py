@@ -42,22 +42,9 @@ def test_cards_are_matched_by_their_place_whatever_their_order() -> None:
     assert (cpu.id, cpu.cores, cpu.memory_free) == ("CPU", 8, 48 * GIB)
 
 
-def test_the_order_of_the_bus_serves_where_no_place_is_known() -> None:
+def test_a_card_without_a_place_on_the_bus_is_known_by_its_own_name() -> None:
     machine = describe(found(cuda(0), cuda(1), CPU), TWO, PROCESSOR, {})
-    assert [device.name for device in machine.devices[:2]] == [
-        "NVIDIA GeForce GTX 1060",
-        "NVIDIA GeForce RTX 3090",
-    ]
-    shown = describe(found(cuda(0), CPU), TWO, PROCESSOR, {"CUDA_VISIBLE_DEVICES": "1"})
-    assert shown.devices[0].name == "NVIDIA GeForce RTX 3090"
-    unknown = describe(found(cuda(0), CPU), TWO, PROCESSOR, {"CUDA_DEVICE_ORDER": "FASTEST_FIRST"})
-    assert unknown.devices[0].name == "a card"
-
-
-def test_only_cuda_s_own_devices_count_in_its_order() -> None:
-    vulkan = replace(cuda(0), name="Vulkan0", backend="Vulkan")
-    machine = describe(found(vulkan, cuda(0), CPU), TWO, PROCESSOR, {})
-    assert [device.name for device in machine.devices if device.id == "CUDA0"] == ["NVIDIA GeForce GTX 1060"]
+    assert [device.name for device in machine.devices[:2]] == ["a card", "a card"]
 
 
 def test_another_numbering_than_that_of_nvidia_smi_is_told() -> None:

@@ -9,11 +9,8 @@ import pytest
 
 from localspec.hardware import nvml
 from localspec.hardware.device_info import DeviceUser
-from localspec.hardware.nvml import Card, look_through, match
+from localspec.hardware.nvml import look_through
 from tests.hardware.cards import GTX_1060, RTX_3090, FakeLibrary
-
-OLD, NEW = Card(0, uuid="GPU-bbbb", bus_id="0000:01:00.0"), Card(1, uuid="GPU-aaaa", bus_id="0000:c1:00.0")
-BOTH = (OLD, NEW)
 
 
 def test_a_card_is_described() -> None:
@@ -59,7 +56,7 @@ def test_text_may_come_as_bytes() -> None:
 def test_one_answer_that_is_missing_leaves_the_others(what: str) -> None:
     (whole,) = look_through(FakeLibrary(RTX_3090)).cards
     (card,) = look_through(FakeLibrary({key: RTX_3090[key] for key in RTX_3090 if key != what})).cards
-    found, known = ((each.uuid, each.bus_id, *astuple(each.device)[:-1]) for each in (card, whole))
+    found, known = ((each.bus_id, *astuple(each.device)[:-1]) for each in (card, whole))
     assert sum(one != other for one, other in zip(found, known, strict=True)) == 1
     assert all("Not Supported" in words for words in card.device.missing)
 
@@ -103,27 +100,3 @@ def test_without_a_driver_its_binding_is_not_imported(monkeypatch: pytest.Monkey
     monkeypatch.delitem(sys.modules, "pynvml", raising=False)
     assert nvml.look().trouble == "NVIDIA's driver does not answer (NVML Shared Library Not Found)"
     assert "pynvml" not in sys.modules
-
-
-def test_a_place_on_the_bus_decides() -> None:
-    assert match("0000:c1:00.0", 0, BOTH, None) == NEW
-    assert match("0000:99:00.0", 0, BOTH, None) is None
-
-
-@pytest.mark.parametrize(
-    ("visible", "expected"),
-    [
-        (None, [OLD, NEW]),
-        ("1", [NEW]),
-        ("1,0", [NEW, OLD]),
-        (" 1 , 0 ", [NEW, OLD]),
-        ("GPU-aaaa", [NEW]),
-        ("gpu-bb,GPU-aaaa", [OLD, NEW]),
-        ("GPU-", []),  # both begin with it
-        ("0,9,1", [OLD]),  # what follows an unknown number is not seen
-        ("-1", []),
-        ("", []),
-    ],
-)
-def test_without_a_place_the_order_that_cuda_shows_decides(visible: str | None, expected: list[Card]) -> None:
-    assert [match("", n, BOTH, visible) for n in range(3)] == [*expected, None, None, None][:3]

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from localspec.storage.pair_identity import Identity, MachineFacts, ModelFacts, changes, fingerprint, identify
-from localspec.storage.paths import data_dir
+from localspec.storage.pair_identity import Identity, MachineFacts, ModelFacts, changes, identify
 from localspec.types import ModelOptions
 
 MACHINE = MachineFacts("A processor", 8, ("CUDA0: A card",), "550.1", "0.3.36")
@@ -31,14 +29,3 @@ def test_contexts_of_about_the_same_size_are_alike(tmp_path: Path, context: int,
     path = tmp_path / "model.gguf"
     path.write_bytes(b"GGUF")
     assert identify(ModelOptions(path, context=context), None, None, MACHINE).context == holds_to
-
-
-def test_a_file_that_changes_again_and_again_is_remembered_once(tmp_path: Path) -> None:
-    path, other = tmp_path / "model.gguf", tmp_path / "other.gguf"
-    other.write_bytes(b"GGUF")
-    fingerprint(other)
-    for size in range(1, 4):
-        path.write_bytes(b"GGUF" * size)
-        fingerprint(path)
-    known = json.loads((data_dir() / "fingerprints.json").read_text(encoding="utf-8"))["models"]
-    assert [each["files"][0]["path"] for each in known] == [str(path), str(other)]
