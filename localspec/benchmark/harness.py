@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from localspec.errors import Cancelled, EngineError, StoreError
-from localspec.storage.json_file import checked
-from localspec.storage.paths import PRIVATE_FILE, write_atomically
+from localspec.errors import Cancelled, EngineError
+from localspec.storage.json_file import JsonLines
 from localspec.types import (
     EngineSettings,
     Finished,
@@ -334,13 +332,17 @@ class RunRecord:
 
     def __post_init__(self) -> None:
         """Read what is there; damaged lines, and those of another key, are gone from then on."""
-        if self.path is not None:
-            try:
-                texts = self.path.read_text(encoding="utf-8", errors="replace").split("\n")
-            except OSError:
-                texts = []
-            known = "".join(f"{text}\n" for text in texts if self._take(text))
-            write_atomically(self.path, known, PRIVATE_FILE)
+        if self.path is None:
+            return
+        for line in JsonLines(self.path, _Line).keep(lambda line: line.key == self.key):
+            if (run := line.run) is not None:
+                first_s = run.spent_s - run.decode_s
+                summary = Summary(tokens=run.tokens, decode_s=run.decode_s, first_token_s=first_s)
+                self.runs[run.name, run.prompt, run.turn] = Run(run.name, "", run.prompt, run.turn, summary)
+            elif line.dropped is not None:
+                self.dropped[line.dropped.name] = line.dropped.reason
+            else:
+                self.tokens = line.tokens
 
     def of(self, name: str) -> list[Run]:
         """Return the runs of one contender in their order."""
@@ -350,39 +352,19 @@ class RunRecord:
         """Keep a finished run."""
         done = run.summary
         kept = _KeptRun(run.contender, run.prompt, run.repetition, done.tokens, done.decode_s, run.seconds)
-        self._write(run=asdict(kept))
+        self._write(_Line(self.key, run=kept))
         self.runs[run.contender, run.prompt, run.repetition] = run
 
     def set_tokens(self, tokens: int) -> None:
         """Keep how long the answers are."""
-        self._write(tokens=tokens)
+        self._write(_Line(self.key, tokens=tokens))
         self.tokens = tokens
 
     def drop(self, name: str, reason: str) -> None:
         """Keep that a contender takes part no more."""
-        self._write(dropped={"name": name, "reason": reason})
+        self._write(_Line(self.key, dropped=_KeptDrop(name, reason)))
         self.dropped[name] = reason
 
-    def _write(self, **what: object) -> None:
+    def _write(self, line: _Line) -> None:
         if self.path is not None:
-            try:
-                with self.path.open("a", encoding="utf-8") as file:
-                    file.write(json.dumps({"key": self.key, **what}) + "\n")
-            except OSError as error:
-                raise StoreError(f"cannot write `{self.path}`: {error.strerror or error}") from error
-
-    def _take(self, text: str) -> bool:
-        """Take in a line, if it is one of these runs."""
-        try:
-            line = checked(_Line, json.loads(text), "line")
-        except (ValueError, RecursionError):
-            return False
-        if line.key == self.key and (run := line.run) is not None:
-            first_s = run.spent_s - run.decode_s
-            summary = Summary(tokens=run.tokens, decode_s=run.decode_s, first_token_s=first_s)
-            self.runs[run.name, run.prompt, run.turn] = Run(run.name, "", run.prompt, run.turn, summary)
-        elif line.key == self.key and line.dropped is not None:
-            self.dropped[line.dropped.name] = line.dropped.reason
-        elif line.key == self.key:
-            self.tokens = line.tokens
-        return line.key == self.key
+            JsonLines(self.path, _Line).append(line)

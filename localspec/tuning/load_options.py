@@ -1,4 +1,4 @@
-"""The study of real short runs, for what cannot be simulated: threads, caches, where the draft model sits.
+"""Real short runs, for what cannot be simulated: threads, caches, where the draft model sits.
 
 Every attempt opens the models anew, in a process of their own. One that fails has a reason and no figure.
 An attempt that was under way when the program was killed is made again; after the second time it counts as
@@ -8,25 +8,19 @@ failed, because what ended the program may have been the attempt.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
 
 from localspec.benchmark.harness import answered
 from localspec.errors import Cancelled, EngineError, LocalSpecError
 from localspec.inference.interface import OpenModels, on_card
+from localspec.storage.json_file import JsonLines
 from localspec.storage.tuned_settings import LoadOptions
 from localspec.tuning.events import Attempt
-from localspec.tuning.study_file import ENDED, FAILURE, UNFINISHED, StudyFile, StudyKey, explained
-from localspec.types import EngineSettings, KvType, Mode, Request, Summary
-
-if TYPE_CHECKING:
-    from optuna import Study
-    from optuna.distributions import BaseDistribution
-    from optuna.trial import FrozenTrial
-
+from localspec.tuning.run_folder import digest
+from localspec.types import EngineSettings, Mode, Request, Summary
 
 ANCHOR_EVERY = 3  # attempts after which the usual load options are measured again, against drift
 STEP = 0.03  # faster than the best so far: enough to try the next change on top of it
@@ -172,9 +166,7 @@ def _gains(attempts: Sequence[Attempt]) -> dict[LoadOptions, list[float]]:
 OpenWith = Callable[[LoadOptions], AbstractContextManager[OpenModels]]
 
 BEHIND = 0.15  # the usual load options after some of the requests: then the rest is spared
-_MODE = "mode"
 _TWICE = "the program ended twice while this was tried"
-_FLASH = {None: "automatic", True: "on", False: "off"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,37 +188,59 @@ class _Measured:
     seconds: float = 0.0
 
 
-def try_load_options(
-    open_models: OpenWith, plan: AttemptPlan, path: Path, key: StudyKey
-) -> Iterator[Attempt]:
-    """Yield the attempts, those on file first; the time left of the budget is kept for the winner.
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """What one line of the file holds: an attempt that begins, what came of one, or that it was stopped."""
+
+    key: str
+    begun: LoadOptions | None = None
+    measured: _Measured | None = None
+
+
+def try_load_options(open_models: OpenWith, plan: AttemptPlan, path: Path, key: str) -> Iterator[Attempt]:
+    """Yield the attempts, those on file under the key first; the budget's last part is kept for the winner.
 
     Raises `StoreError`, and passes on `Cancelled`.
     """
-    with StudyFile(path) as file:
-        study = file.study(key.name(plan.limits, plan.modes, plan.requests), *_ABOUT)
-        kept = list(_kept(study.get_trials(deepcopy=False)))
-        done: list[_Measured] = []
+    key = digest(key, plan.limits, plan.modes, plan.requests)
+    file = JsonLines(path, _Line)
+    kept = list(_kept(file.keep(lambda line: line.key == key)))
+    done: list[_Measured] = []
 
-        def attempt(options: LoadOptions) -> Attempt:
-            measured = next((each for each in kept if each.attempt.workplace == options), None)
-            if measured is not None:  # of another one, where the budget is not what it was
-                kept.remove(measured)
-            else:
-                with explained(path):  # a file that the attempt itself misses is the attempt's failure
-                    measured = _attempt(study, open_models, options, plan, _bar(done, options))
-            done.append(measured)
-            return measured.attempt
+    def attempt(options: LoadOptions) -> Attempt:
+        measured = next((each for each in kept if each.attempt.workplace == options), None)
+        if measured is not None:  # of another one, where the budget is not what it was
+            kept.remove(measured)
+        else:
+            file.append(_Line(key, begun=options))
+            try:
+                measured = _attempt(open_models, options, plan, _bar(done, options))
+            finally:
+                file.append(_Line(key, measured=measured))
+        done.append(measured)
+        return measured.attempt
 
-        yield from course(plan.limits, attempt, lambda: _is_late(done, plan.budget_s))
+    return course(plan.limits, attempt, lambda: _is_late(done, plan.budget_s))
 
 
-_ABOUT = (
-    ("value", "tokens per second of whole answers, really run, in the fastest mode"),
-    ("steps", "requests answered in every mode"),
-    ("threads", "0 leaves it to the program"),
-    ("pruned", "clearly behind the usual workplace after some requests"),
-)
+def _kept(lines: Iterable[_Line]) -> Iterator[_Measured]:
+    """Yield the attempts on file; one that the program's end broke off twice in a row has failed."""
+    broken_off: list[LoadOptions] = []
+    for line in lines:
+        if line.begun is None:  # it came to its end, or somebody stopped it
+            broken_off = []
+            yield from [] if line.measured is None else [line.measured]
+            continue
+        if line.begun not in broken_off:
+            yield from _failed(broken_off)
+            broken_off = []
+        broken_off.append(line.begun)
+    yield from _failed(broken_off)
+
+
+def _failed(broken_off: Sequence[LoadOptions]) -> Iterator[_Measured]:
+    if len(broken_off) > 1:
+        yield _Measured(Attempt(broken_off[0], None, failure=_TWICE))
 
 
 def _is_late(done: Sequence[_Measured], budget_s: float) -> bool:
@@ -243,40 +257,23 @@ def _bar(done: Sequence[_Measured], options: LoadOptions) -> tuple[float, ...]:
 
 
 def _attempt(
-    study: Study, open_models: OpenWith, options: LoadOptions, plan: AttemptPlan, bar: Sequence[float]
+    open_models: OpenWith, options: LoadOptions, plan: AttemptPlan, bar: Sequence[float]
 ) -> _Measured:
-    """Make an attempt that is on file from its beginning."""
-    from optuna.trial import TrialState
-
+    """Open the models so and let them answer; what they fail of is the attempt's failure."""
     started = time.perf_counter()
-    study.enqueue_trial(_parameters(options))
-    trial = study.ask(_distributions())
     outcomes: list[tuple[Mode, float]] = []
     try:
         with open_models(options) as models:
-            for outcome in _race(models, plan, bar):
-                trial.report(outcome[1], len(outcomes))
-                outcomes.append(outcome)
-    except BaseException as error:
-        is_its_own = isinstance(error, MemoryError | LocalSpecError | OSError)
-        if isinstance(error, Cancelled) or not is_its_own:
-            trial.set_user_attr(UNFINISHED, "stopped")
-            study.tell(trial, state=TrialState.FAIL)
-            raise
+            outcomes += _race(models, plan, bar)
+    except Cancelled:
+        raise
+    except (MemoryError, LocalSpecError, OSError) as error:
         failure = "out of memory" if isinstance(error, MemoryError) else str(error)
-        trial.set_user_attr(FAILURE, failure)
-        study.tell(trial, state=TrialState.FAIL)
         failed = Attempt(options, None, failure=failure)
         return _Measured(failed, (), time.perf_counter() - started)
-    seconds, pruned = time.perf_counter() - started, len(outcomes) < len(plan.requests)
-    mode, rate = outcomes[-1]
-    trial.set_user_attr(_MODE, mode)
-    if pruned:
-        study.tell(trial, state=TrialState.PRUNED)
-    else:
-        study.tell(trial, rate)
+    (mode, rate), pruned = outcomes[-1], len(outcomes) < len(plan.requests)
     attempt = Attempt(options, None if pruned else rate, mode, pruned=pruned)
-    return _Measured(attempt, tuple(rate for _, rate in outcomes), seconds)
+    return _Measured(attempt, tuple(rate for _, rate in outcomes), time.perf_counter() - started)
 
 
 def _race(models: OpenModels, plan: AttemptPlan, bar: Sequence[float]) -> Iterator[tuple[Mode, float]]:
@@ -307,53 +304,3 @@ def _rates(answers: dict[Mode, list[Summary]]) -> dict[Mode, float]:
             raise EngineError("the answers were too short to measure anything")
         rates[mode] = sum(each.tokens for each in summaries) / seconds
     return rates
-
-
-def _kept(trials: Sequence[FrozenTrial]) -> Iterator[_Measured]:
-    """Return the attempts that are on file."""
-    from optuna.trial import TrialState
-
-    killed = 0
-    for trial in trials:
-        seconds = trial.duration.total_seconds() if trial.duration is not None else 0.0
-        failure = str(trial.user_attrs.get(FAILURE, ""))
-        if trial.state == TrialState.FAIL and not failure:
-            killed += trial.user_attrs.get(UNFINISHED) == ENDED
-            if killed < 2 or len(trial.params) < len(fields(LoadOptions)):
-                continue
-            failure = _TWICE
-        killed = 0
-        whole = trial.state == TrialState.COMPLETE
-        steps = tuple(trial.intermediate_values[step] for step in sorted(trial.intermediate_values))
-        attempt = Attempt(
-            _options(trial.params),
-            trial.value if whole else None,
-            str(trial.user_attrs.get(_MODE, "")),
-            failure,
-            pruned=trial.state == TrialState.PRUNED,
-        )
-        yield _Measured(attempt, () if failure else steps, seconds)
-
-
-def _distributions() -> dict[str, BaseDistribution]:
-    from optuna.distributions import CategoricalDistribution, IntDistribution
-
-    return {
-        "threads": IntDistribution(0, 4096),
-        "draft_threads": IntDistribution(0, 4096),
-        "micro_batch": IntDistribution(1, 65536),
-        "draft_flash_attention": CategoricalDistribution(tuple(_FLASH.values())),
-        "draft_kv_type": CategoricalDistribution(get_args(KvType)),
-        "draft_on_cpu": CategoricalDistribution((False, True)),
-    }
-
-
-def _parameters(options: LoadOptions) -> dict[str, int | str | bool]:
-    flash = _FLASH[options.draft_flash_attention]
-    return asdict(options) | {"draft_threads": options.draft_threads or 0, "draft_flash_attention": flash}
-
-
-def _options(parameters: dict[str, Any]) -> LoadOptions:
-    flash = {word: value for value, word in _FLASH.items()}[parameters["draft_flash_attention"]]
-    threads = parameters["draft_threads"] or None
-    return LoadOptions(**parameters | {"draft_threads": threads, "draft_flash_attention": flash})

@@ -155,8 +155,8 @@ class TuningRun:
         yield StageBegan("machine", None, steps)
         modes: tuple[Mode, ...] = ("off", "sd", "ssd") if self._limits.has_draft else ("off", "ngram")
         attempt_plan = AttemptPlan(self._limits, modes, asked, seconds_of("machine", plan))
-        key = StudyKey("ways to open the models", digest(self._place, self.state.number))
-        for attempt in try_load_options(self._open, attempt_plan, self.folder.studies, key):
+        key = digest(self._place, self.state.number)
+        for attempt in try_load_options(self._open, attempt_plan, self.folder.attempts, key):
             attempts.append(attempt)
             yield self.progress("machine", min(len(attempts), steps), steps, attempt.failure)
         chosen, reason = choose(attempts)

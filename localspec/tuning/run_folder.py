@@ -95,6 +95,11 @@ class RunFolder:
         """Return the file of all studies, of all pairs."""
         return data_dir() / "tune.db"
 
+    @property
+    def attempts(self) -> Path:
+        """Return where other ways to open the models are kept while they are tried."""
+        return self.path / "workplaces.jsonl"
+
     def traces(self, task: TaskType) -> Path:
         """Return where the traces of a task are kept."""
         return self.path / f"{task}.traces"

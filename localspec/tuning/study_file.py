@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from optuna.storages import RDBStorage
 
 FAILURE = "failure"
-UNFINISHED = "left unfinished"
-ENDED = "the program was ended"
 _BUSY_S = 10.0  # patience with another program that writes
 
 
@@ -77,18 +75,7 @@ class StudyFile:
                 study.set_metric_names(["tokens per second"])
                 for title, text in about:
                     study.set_user_attr(title, text)
-            self._end_unfinished(study)
         return study
-
-    def _end_unfinished(self, study: Study) -> None:
-        """Mark what a killed program left behind as failed."""
-        from optuna.trial import TrialState
-
-        for trial in study.get_trials(deepcopy=False, states=(TrialState.RUNNING, TrialState.WAITING)):
-            number = trial._trial_id  # noqa: SLF001 - the only way to reach a trial of another process
-            why = ENDED if trial.state == TrialState.RUNNING else "never begun"
-            self._storage.set_trial_user_attr(number, UNFINISHED, why)
-            self._storage.set_trial_state_values(number, TrialState.FAIL)
 
     def close(self) -> None:
         """Close the file; a second call does nothing."""

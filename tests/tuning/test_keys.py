@@ -5,7 +5,6 @@ from __future__ import annotations
 from localspec.decoding.measurements import CallCosts, Costs, Overhead
 from localspec.storage.pair_identity import Identity, MachineFacts, ModelFacts
 from localspec.storage.tuned_settings import LoadOptions
-from localspec.tuning.load_options import MachineLimits
 from localspec.tuning.run_folder import digest
 from localspec.tuning.space import Space
 from localspec.tuning.study_file import StudyKey
@@ -37,8 +36,5 @@ def test_costs_and_traces_have_the_names_that_they_had() -> None:
 
 
 def test_studies_have_the_names_that_they_had() -> None:
-    key = StudyKey("ways to open the models", digest(digest(IDENTITY), 1))
-    limits = MachineLimits(8, fixed=("threads",))
-    assert key.name(limits, ("off", "sd"), ASKED) == "ways to open the models [a3a9273695]"
     key = StudyKey("settings for coding", "k")
     assert key.name(Space(max_fan_out=24), 3) == "settings for coding [ec145b602a]"

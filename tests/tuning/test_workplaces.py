@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 
-import optuna
 import pytest
 
 from localspec.errors import Cancelled, EngineDied, EngineError, UserError
@@ -26,12 +25,11 @@ from localspec.tuning.load_options import (
     possible,
     try_load_options,
 )
-from localspec.tuning.study_file import StudyFile, StudyKey
 from localspec.types import Finished, FinishReason, GenerationEvent, Request, Summary
 from tests.scripted import ScriptedModels
-from tests.tuning.fake_study import ready
 
-KEY = StudyKey("how the models are opened", "machine")
+KEY = "machine"
+FILE = "workplaces.jsonl"
 ROOM = MachineLimits(cores=8)
 REQUESTS = (Request("one", seed=1), Request("two", seed=2), Request("three", seed=3))
 RUNS = AttemptPlan(ROOM, ("off", "sd", "ssd"), REQUESTS, budget_s=1e9)
@@ -95,7 +93,8 @@ class Bench:
 
 
 def run(path: Path, bench: Bench, runs: AttemptPlan = RUNS) -> tuple[Attempt, ...]:
-    return tuple(try_load_options(bench, runs, ready(path / "s.db"), KEY))
+    path.mkdir(exist_ok=True)
+    return tuple(try_load_options(bench, runs, path / FILE, KEY))
 
 
 @pytest.mark.parametrize(
@@ -207,7 +206,7 @@ def test_models_that_do_not_open_at_all_end_it(tmp_path: Path) -> None:
     def broken(_: LoadOptions) -> AbstractContextManager[OpenModels]:
         raise UserError("the file is gone")
 
-    attempts = tuple(try_load_options(broken, RUNS, ready(tmp_path / "s.db"), KEY))
+    attempts = tuple(try_load_options(broken, RUNS, tmp_path / FILE, KEY))
     assert attempts == (Attempt(USUAL, None, failure="the file is gone"),)
     assert choose(attempts) == (USUAL, "nothing could be compared: the file is gone")
     assert choose(()) == (USUAL, "nothing was tried")
@@ -216,7 +215,7 @@ def test_models_that_do_not_open_at_all_end_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize("stopped_after", [1, 3, 7])
 def test_an_abandoned_study_goes_on_where_it_was(tmp_path: Path, stopped_after: int) -> None:
     whole = run(tmp_path / "whole", Bench())
-    first = try_load_options(Bench(), RUNS, ready(tmp_path / "s.db"), KEY)
+    first = try_load_options(Bench(), RUNS, tmp_path / FILE, KEY)
     assert tuple(islice(first, stopped_after)) == whole[:stopped_after]
     del first
     bench = Bench()
@@ -267,8 +266,7 @@ def test_a_kill_makes_the_attempt_again_and_two_make_it_a_failure(tmp_path: Path
     assert killed(tmp_path) == -signal.SIGKILL
     once = tmp_path / "once"
     once.mkdir()
-    for file in tmp_path.glob("s.db*"):
-        (once / file.name).write_bytes(file.read_bytes())
+    (once / FILE).write_bytes((tmp_path / FILE).read_bytes())
     assert run(once, Bench()) == whole
     assert killed(tmp_path) == -signal.SIGKILL
     attempts = run(tmp_path, Bench())
@@ -277,14 +275,13 @@ def test_a_kill_makes_the_attempt_again_and_two_make_it_a_failure(tmp_path: Path
     assert "ended twice" in failed[0].failure
 
 
-def test_a_trial_that_never_began_is_not_taken_for_another(tmp_path: Path) -> None:
-    whole = run(tmp_path / "whole", Bench())
-    path = ready(tmp_path / "s.db")
-    list(islice(try_load_options(Bench(), RUNS, path, KEY), 2))
-    with StudyFile(path) as file:
-        study = file.study(KEY.name(ROOM, RUNS.modes, REQUESTS))
-        study.enqueue_trial({"threads": 3, "draft_threads": 3})
-    assert run(tmp_path, Bench()) == whole
+def test_a_damaged_line_costs_its_own_attempt_alone(tmp_path: Path) -> None:
+    whole = run(tmp_path, Bench())
+    lines = (tmp_path / FILE).read_text().splitlines(keepends=True)
+    (tmp_path / FILE).write_text("".join([*lines[:3], lines[3][:40] + "\n", *lines[4:]]))
+    bench = Bench()
+    assert run(tmp_path, bench) == whole
+    assert len(bench.opened) == 1
 
 
 def test_the_budget_leaves_time_to_measure_the_winner_again(tmp_path: Path) -> None:
@@ -306,14 +303,3 @@ def test_only_a_clear_gain_wins(rates: list[tuple[bool, float]], wins: bool) -> 
     other = LoadOptions(draft_threads=2)
     attempts = [Attempt(other if is_other else USUAL, value, "ssd") for is_other, value in rates]
     assert (choose(attempts)[0] == other) == wins
-
-
-def test_the_file_shows_failures_as_failures(tmp_path: Path) -> None:
-    run(tmp_path, Bench(fails(MemoryError())))
-    storage = optuna.storages.RDBStorage(f"sqlite:///{tmp_path / 's.db'}")
-    (name,) = optuna.get_all_study_names(storage)
-    trials = optuna.load_study(study_name=name, storage=storage).trials
-    storage.engine.dispose()
-    failed = [trial for trial in trials if trial.state.name == "FAIL"]
-    assert [trial.user_attrs["failure"] for trial in failed] == ["out of memory"] * 2
-    assert all(trial.value is None for trial in failed)
