@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
 
-from localspec.cli.shared.console import exit_code, is_terminal, nothing_obeyed
+from localspec.cli.shared.console import SIMPLER, exit_code, is_terminal, nothing_obeyed
 from localspec.errors import UserError
 from localspec.version import __version__
 
@@ -32,8 +32,8 @@ def main(
     """
     _open_missing_streams()
     for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):  # a terminal that lacks a character shows `?` instead of failing
-            stream.reconfigure(errors="replace")
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors=SIMPLER)
     with nothing_obeyed():
         return exit_code(lambda: _dispatch(argv, open_screen or _verb("chat"), get_ready), argv)
 

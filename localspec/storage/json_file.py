@@ -1,4 +1,4 @@
-"""JSON files of frozen dataclasses, whole or line by line; values are checked, complaints say where they are."""
+"""JSON files of frozen dataclasses, whole or line by line: values are checked, complaints say where."""
 
 from __future__ import annotations
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
 from math import isfinite
 from textwrap import wrap
 
@@ -39,49 +38,26 @@ _CONTENDERS = {
     "llama.cpp": "llama.cpp's defaults",
 }
 UNKNOWN = "–"
+FULL, EMPTY, LEVELS = "█", "░", "▁▂▃▄▅▆▇█"
+DONE, RUNNING = "✓", "▸"
 
 
-@dataclass(frozen=True, slots=True)
-class Glyphs:
-    """Characters to draw with."""
-
-    full: str = "█"
-    empty: str = "░"
-    levels: str = "▁▂▃▄▅▆▇█"
-    done: str = "✓"
-    running: str = "▸"
-    times: str = "×"
-
-
-UNICODE = Glyphs()
-ASCII = Glyphs("#", ".", "_.-=+*%#", "+", ">", "x")
-
-
-def glyphs(encoding: str | None) -> Glyphs:
-    """Return what a stream of an encoding can show."""
-    try:
-        "".join(getattr(UNICODE, each.name) for each in fields(Glyphs)).encode(encoding or "ascii")
-    except (UnicodeEncodeError, LookupError):
-        return ASCII
-    return UNICODE
-
-
-def bar(fraction: float, width: int, with_: Glyphs = UNICODE) -> str:
+def bar(fraction: float, width: int) -> str:
     """Return a bar of so many characters."""
     full = round(min(1.0, max(0.0, fraction)) * width)
-    return with_.full * full + with_.empty * (width - full)
+    return FULL * full + EMPTY * (width - full)
 
 
-def sparkline(values: Sequence[float], width: int, with_: Glyphs = UNICODE) -> str:
+def sparkline(values: Sequence[float], width: int) -> str:
     """Return a curve of the values in a row, the smallest at the bottom; the latest of each column counts."""
     if not values or width <= 0:
         return ""
     columns = min(width, len(values))
     shown = [values[(at + 1) * len(values) // columns - 1] for at in range(columns)]
-    low, high, top = min(shown), max(shown), len(with_.levels) - 1
+    low, high, top = min(shown), max(shown), len(LEVELS) - 1
     if high <= low:
-        return with_.levels[top // 2] * columns
-    return "".join(with_.levels[round((value - low) / (high - low) * top)] for value in shown)
+        return LEVELS[top // 2] * columns
+    return "".join(LEVELS[round((value - low) / (high - low) * top)] for value in shown)
 
 
 def figure(value: float) -> str:
@@ -225,16 +201,16 @@ _RESULT_RIGHT = frozenset({2, 3, 8})
 _NO_VALUE = "-"
 
 
-def result_lines(results: Sequence[TaskResult], width: int, with_: Glyphs = UNICODE) -> list[str]:
+def result_lines(results: Sequence[TaskResult], width: int) -> list[str]:
     """Return each result on a line under common headings, or in a few lines where it is narrow.
 
     Why a task is better off without speculation follows, and what could not be measured.
     """
     if not results:
         return []
-    lines = columns((_RESULT_HEAD, *(_row(result, with_) for result in results)), _RESULT_RIGHT)
+    lines = columns((_RESULT_HEAD, *(_row(result) for result in results)), _RESULT_RIGHT)
     if max(map(len, lines)) > width:
-        lines = [line for result in results for line in _narrow(result, width, with_)]
+        lines = [line for result in results for line in _narrow(result, width)]
     for result in results:
         if result.settings.mode == "off":
             lines += _wrapped([f"{result.task}: {result.reason}"], width, "")
@@ -251,8 +227,8 @@ def llama_ratio(result: TaskResult) -> float | None:
     return None if other is None or not other.rate.value else result.winner.rate.value / other.rate.value
 
 
-def _row(result: TaskResult, with_: Glyphs) -> tuple[str, ...]:
-    settings, winner, times = result.settings, result.winner, with_.times
+def _row(result: TaskResult) -> tuple[str, ...]:
+    settings, winner = result.settings, result.winner
     drafts, tempers = settings.mode != "off", _is_tempered(settings)
     ssd = settings.mode == "ssd"
     ratio = llama_ratio(result)
@@ -264,8 +240,8 @@ def _row(result: TaskResult, with_: Glyphs) -> tuple[str, ...]:
         (f"{settings.draft_temperature:.2g}" if tempers else "match") if drafts else _NO_VALUE,
         f"{settings.saguaro_c:.2g}" if ssd and tempers else _NO_VALUE,
         f"{figure(winner.rate.value)} ({interval(winner.rate)})",
-        f"{times}{winner.gain.value:.2f} ({gain_interval(winner.gain)})" if drafts else _NO_VALUE,
-        _NO_VALUE if ratio is None else f"{times}{ratio:.2f}",
+        f"×{winner.gain.value:.2f} ({gain_interval(winner.gain)})" if drafts else _NO_VALUE,
+        _NO_VALUE if ratio is None else f"×{ratio:.2f}",
         _NO_VALUE if winner.predicted is None else _predicted(winner),
     )
 
@@ -281,13 +257,13 @@ def _predicted(winner: ConfirmedContender) -> str:
     return f"{figure(winner.predicted)}{off}"
 
 
-def _narrow(result: TaskResult, width: int, with_: Glyphs) -> Iterator[str]:
+def _narrow(result: TaskResult, width: int) -> Iterator[str]:
     winner, ratio = result.winner, llama_ratio(result)
     parts = [f"{figure(winner.rate.value)} tok/s ({interval(winner.rate)})"]
     if result.settings.mode != "off":
-        parts.append(f"{with_.times}{winner.gain.value:.2f} of plain ({gain_interval(winner.gain)})")
+        parts.append(f"×{winner.gain.value:.2f} of plain ({gain_interval(winner.gain)})")
     if ratio is not None:
-        parts.append(f"{with_.times}{ratio:.2f} of llama.cpp")
+        parts.append(f"×{ratio:.2f} of llama.cpp")
     simulated = [] if winner.predicted is None else [f"simulated {_predicted(winner)}"]
     words = f"{result.task}: {settings_words(result.settings)}"
     yield from _wrapped([words, *simulated], width, "")

@@ -19,12 +19,9 @@ from localspec.tuning.events import (
     TuneProgress,
 )
 from localspec.tuning.words import (
-    ASCII,
-    UNICODE,
     bar,
     clock,
     figure,
-    glyphs,
     llama_ratio,
     load_options_words,
     result_lines,
@@ -89,12 +86,6 @@ class TestWords:
 
     def test_a_bar_stays_in_its_width(self) -> None:
         assert [bar(share, 4) for share in (-1, 0, 0.5, 1, 7)] == ["░░░░", "░░░░", "██░░", "████", "████"]
-
-    @pytest.mark.parametrize(
-        ("encoding", "drawn_with"), [("utf-8", UNICODE), ("ascii", ASCII), ("latin-1", ASCII), (None, ASCII)]
-    )
-    def test_characters_are_those_that_the_stream_has(self, encoding: str | None, drawn_with: object) -> None:
-        assert glyphs(encoding) == drawn_with
 
 
 class TestResults:
@@ -193,7 +184,7 @@ class TestBlock:
             BestSoFar("coding", SSD, 70.0),
             StageProgress("study", "coding", 5, 10, 45.0, "five"),
         )
-        lines = block(progress, 14.0, 100, UNICODE)
+        lines = block(progress, 14.0, 100)
         assert lines == [
             "▸ coding, study: simulating settings  ████████████░░░░░░░░░░░░  5 of 10 trials  five",
             "  SSD, draft 6, fan-out 12, temp 0.8, C 0.9",
@@ -205,13 +196,13 @@ class TestBlock:
         progress = folded(
             StageBegan("confirm", "coding", 9), BestSoFar("coding", SSD, 70.0, around(72.0, 2.0))
         )
-        assert "  72.0 tok/s (70.0-74.0)" in block(progress, 1.0, 80, UNICODE)
+        assert "  72.0 tok/s (70.0-74.0)" in block(progress, 1.0, 80)
 
     @pytest.mark.parametrize("width", [10, 30, 79])
     def test_it_fits(self, width: int) -> None:
         progress = folded(*machine(), *task("coding"))
         progress.take(StageBegan("study", "coding", 10), 50.0)
-        assert max(map(len, block(progress, 60.0, width, UNICODE))) <= width
+        assert max(map(len, block(progress, 60.0, width))) <= width
 
     def test_time_left_counts_down_between_events_and_never_below_nothing(self) -> None:
         progress = folded(StageBegan("costs", None, 4), StageProgress("costs", None, 1, 4, 30.0))

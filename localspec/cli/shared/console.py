@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 import signal
 import sys
@@ -20,6 +21,20 @@ from localspec.safe_text import safe_line, safe_text
 _PATIENCE = 2  # an impatient second press means the same as the first
 _ENDS = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
 SUCCESS, FAILURE, USAGE, INTERRUPTED = 0, 1, 2, 130
+
+
+SIMPLER = "localspec.simpler"
+"""How a stream meets characters that its encoding lacks: by simpler ones, or `?`, instead of failing."""
+_SIMPLER = str.maketrans("█░▁▂▃▄▅▆▇✓▸×–“”…·", '#._.-=+*%+>x-"".-')
+
+
+def _simpler(error: UnicodeError) -> tuple[str, int]:
+    assert isinstance(error, UnicodeEncodeError)
+    lacking = error.object[error.start : error.end].translate(_SIMPLER)
+    return lacking.encode("ascii", "replace").decode("ascii"), error.end
+
+
+codecs.register_error(SIMPLER, _simpler)
 
 
 class Styled(str):

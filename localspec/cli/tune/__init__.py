@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import shlex
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, get_args
@@ -36,7 +35,7 @@ from localspec.errors import Cancelled, UserError
 from localspec.storage import paths
 from localspec.storage.profiles import profiles
 from localspec.tuning.plan import QUICK_TRIALS, TRIALS, TunePlan
-from localspec.tuning.words import glyphs, llama_ratio, result_lines
+from localspec.tuning.words import llama_ratio, result_lines
 from localspec.types import TaskType
 
 if TYPE_CHECKING:
@@ -164,7 +163,7 @@ def _print_results(
         "workplace": None if progress.workplace is None else asdict(progress.workplace.workplace),
         "tasks": [result_json(result) for result in progress.results],
     }
-    shown = result_lines(progress.results, results_width(), glyphs(sys.stdout.encoding))
+    shown = result_lines(progress.results, results_width())
     print_result(value, shown, as_json=args.json, escaped=True)
     if progress.results:
         say(f"kept in {paths.data_dir() / 'tuned.json'}; `--mode auto` uses it from the next start on")

@@ -23,9 +23,10 @@ from localspec.tuning.events import (
     TuneProgress,
 )
 from localspec.tuning.words import (
+    DONE,
+    RUNNING,
     STAGE_WORDS,
     UNITS,
-    Glyphs,
     attempts_words,
     bar,
     best_words,
@@ -33,7 +34,6 @@ from localspec.tuning.words import (
     counts,
     figure,
     gain_interval,
-    glyphs,
     load_options_words,
     settings_words,
     shortened,
@@ -53,18 +53,16 @@ def results_width() -> int:
     return shutil.get_terminal_size().columns if is_terminal(sys.stdout) else _WIDE
 
 
-def lasting(
-    event: TuneEvent, ended: StageStatus | None, progress: TuneProgress, with_: Glyphs
-) -> Iterator[str]:
+def lasting(event: TuneEvent, ended: StageStatus | None, progress: TuneProgress) -> Iterator[str]:
     """Yield what stays readable after an event."""
     if ended is not None:
-        yield from stage_ended(ended, progress, with_)
+        yield from stage_ended(ended, progress)
     match event:
         case LoadOptionsChosen():
             yield f"  {attempts_words(event)}; {load_options_words(event.workplace)}"
             yield f"  {event.reason}"
         case TaskResult():
-            yield result_words(event, with_)
+            yield result_words(event)
 
 
 def stage_began(event: StageBegan) -> str:
@@ -75,9 +73,9 @@ def stage_began(event: StageBegan) -> str:
     return f"{line}, up to {event.steps} {UNITS[event.stage]}" if event.steps > 1 else line
 
 
-def stage_ended(state: StageStatus, progress: TuneProgress, with_: Glyphs) -> Iterator[str]:
+def stage_ended(state: StageStatus, progress: TuneProgress) -> Iterator[str]:
     """Yield what came of a stage."""
-    title = f"{with_.done} {_title(state.stage, state.task)}"
+    title = f"{DONE} {_title(state.stage, state.task)}"
     if state.kept >= state.steps > 0:
         yield f"{title}: kept from before"
     else:
@@ -89,23 +87,23 @@ def stage_ended(state: StageStatus, progress: TuneProgress, with_: Glyphs) -> It
         yield f"  best: {settings_words(best.settings)}: {best_words(best)}"
 
 
-def result_words(result: TaskResult, with_: Glyphs) -> str:
+def result_words(result: TaskResult) -> str:
     """Return a result in a line that can be read in passing."""
     if result.settings.mode == "off":
-        return f"{with_.done} {result.task}: plain decoding; {result.reason}"
+        return f"{DONE} {result.task}: plain decoding; {result.reason}"
     winner = result.winner
-    gain = f"{with_.times}{winner.gain.value:.2f} of plain ({gain_interval(winner.gain)})"
+    gain = f"×{winner.gain.value:.2f} of plain ({gain_interval(winner.gain)})"
     words = settings_words(result.settings)
-    return f"{with_.done} {result.task}: {words}: {figure(winner.rate.value)} tok/s, {gain}"
+    return f"{DONE} {result.task}: {words}: {figure(winner.rate.value)} tok/s, {gain}"
 
 
-def block(progress: TuneProgress, now_s: float, width: int, with_: Glyphs) -> list[str]:
+def block(progress: TuneProgress, now_s: float, width: int) -> list[str]:
     """Return the few lines that are drawn anew: the running stage, the best so far, the time."""
     state, lines = progress.current, []
     if state is not None:
-        lines.append(stage_line(state, width, with_))
+        lines.append(stage_line(state, width))
         task = progress.of(state.task) if state.task is not None else None
-        lines += best_lines(task, width, with_) if task is not None else []
+        lines += best_lines(task, width) if task is not None else []
     left_s = progress.left_s(now_s)
     left = "" if left_s is None else f", about {duration(left_s)} left"
     time_line = f"{clock(progress.took_s(now_s))} so far{left}. Ctrl+C stops"
@@ -114,23 +112,23 @@ def block(progress: TuneProgress, now_s: float, width: int, with_: Glyphs) -> li
     return [shortened(line, width) for line in lines]
 
 
-def stage_line(state: StageStatus, width: int, with_: Glyphs) -> str:
+def stage_line(state: StageStatus, width: int) -> str:
     """Return the running stage with a bar as wide as there is room for."""
-    title = f"{with_.running} {_title(state.stage, state.task)}: {STAGE_WORDS[state.stage]}"
+    title = f"{RUNNING} {_title(state.stage, state.task)}: {STAGE_WORDS[state.stage]}"
     done = counts(state)
     room = min(_BAR, width - len(title) - len(done) - 4)
     if room < _FEWEST:
         return f"{title}  {done}"
-    line = f"{title}  {bar(state.fraction, room, with_)}  {done}"
+    line = f"{title}  {bar(state.fraction, room)}  {done}"
     return f"{line}  {state.note}" if state.note else line
 
 
-def best_lines(task: TaskStatus, width: int, with_: Glyphs) -> list[str]:
+def best_lines(task: TaskStatus, width: int) -> list[str]:
     """Return the best settings so far, and how it came to them."""
     if task.best is None:
         return []
     words = best_words(task.best)
-    curve = sparkline(task.history, min(_CURVE, width - len(words) - 4), with_)
+    curve = sparkline(task.history, min(_CURVE, width - len(words) - 4))
     return [f"  {settings_words(task.best.settings)}", f"  {words}  {curve}".rstrip()]
 
 
@@ -153,7 +151,6 @@ class TuneView:
     def __init__(self, tasks: Sequence[TaskType], canvas: Canvas | None = None) -> None:
         self.progress = TuneProgress(tasks, time.monotonic())
         self.canvas = canvas
-        self._glyphs = glyphs(sys.stderr.encoding)
         self._lock = threading.RLock()  # Ctrl+C tells something while an event is taken in
         self._said: list[str] = []  # and not shown yet
         self._ended = threading.Event()
@@ -172,7 +169,7 @@ class TuneView:
         """Show what an event says."""
         with self._lock:
             ended = self.progress.take(event, time.monotonic())
-            self.tell(*lasting(event, ended, self.progress, self._glyphs))
+            self.tell(*lasting(event, ended, self.progress))
         if self.canvas is None and isinstance(event, StageBegan):
             self.tell(stage_began(event))
 
@@ -188,7 +185,7 @@ class TuneView:
     def _redraw(self) -> None:
         while self.canvas is not None and not self._ended.wait(REDRAWN_S):
             with self._lock:
-                self._show(block(self.progress, time.monotonic(), self.canvas.width, self._glyphs))
+                self._show(block(self.progress, time.monotonic(), self.canvas.width))
 
     def _show(self, lines: Sequence[str]) -> None:
         if self.canvas is not None:

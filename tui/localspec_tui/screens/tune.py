@@ -23,8 +23,9 @@ from localspec.chat.loading import ModelLoader
 from localspec.errors import Cancelled
 from localspec.tuning.events import StageStatus, TaskStatus, TuneEvent, TuneProgress
 from localspec.tuning.words import (
+    DONE,
+    RUNNING,
     STAGE_WORDS,
-    UNICODE,
     attempts_words,
     bar,
     best_words,
@@ -100,7 +101,7 @@ def _task(task: TaskStatus, stages: list[StageStatus], width: int) -> Iterator[C
 def _stage(name: str, state: StageStatus, width: int) -> Content:
     """Return a stage in a row: its name, a mark, a bar, how much is done."""
     is_done = state.took_s is not None
-    mark = (f"{UNICODE.done} ", "$text-success") if is_done else (f"{UNICODE.running} ", "$text-primary")
+    mark = (f"{DONE} ", "$text-success") if is_done else (f"{RUNNING} ", "$text-primary")
     label = "" if state.task is None else f"{state.stage:<8} "
     done = f"  {counts(state)}"
     if state.took_s is not None:
