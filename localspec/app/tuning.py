@@ -8,8 +8,7 @@ import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import TYPE_CHECKING, ParamSpec, TypeVar, cast, get_args
+from typing import TYPE_CHECKING, cast, get_args
 
 from localspec.app import placing
 from localspec.app.options import PairOptions, pair_options
@@ -20,7 +19,7 @@ from localspec.storage.profiles import Profile, Profiles
 from localspec.storage.tuned_settings import LoadOptions
 from localspec.tuning.events import TuneEvent
 from localspec.tuning.plan import QUICK_TRIALS, TRIALS, Opener, TunePlan
-from localspec.types import GenerationEvent, ModelOptions, Request, TaskType
+from localspec.types import ModelOptions, TaskType
 
 if TYPE_CHECKING:
     from localspec.hardware.devices import Ask
@@ -29,20 +28,11 @@ if TYPE_CHECKING:
     from localspec.storage.pair_identity import Identity
 
 
-P = ParamSpec("P")
-T = TypeVar("T")
-_LONG_CALLS = ("choose_settings", "measure_plain", "measure_costs", "trace")
-PATIENCE_S = 0.8  # with models that are to stop by themselves
-_AGAIN_S = 0.1  # a cancel that came between two calls is repeated
-
-
 class Stop:
     """Somebody's request to stop, which may come at any time and from any thread."""
 
-    def __init__(self, patience_s: float = PATIENCE_S) -> None:
-        self._patience_s = patience_s
+    def __init__(self) -> None:
         self._wanted = threading.Event()
-        self._over = threading.Event()
         self._models: TunableModels | None = None
 
     @property
@@ -51,14 +41,11 @@ class Stop:
         return self._wanted.is_set()
 
     def ask(self) -> None:
-        """Stop what runs; a second call does nothing."""
-        if not self._wanted.is_set():
-            self._wanted.set()
-            threading.Thread(target=self._cancel, name="localspec-tune-stop", daemon=True).start()
-
-    def over(self) -> None:
-        """Say that nothing runs any more."""
-        self._over.set()
+        """Stop what runs by closing the models, in a second at most; a second call does nothing."""
+        models, was_wanted = self._models, self.wanted
+        self._wanted.set()
+        if models is not None and not was_wanted:
+            threading.Thread(target=models.close, name="localspec-tune-stop", daemon=True).start()
 
     def check(self) -> None:
         """Raise `Cancelled` if somebody asked."""
@@ -66,67 +53,29 @@ class Stop:
             raise Cancelled("tuning was stopped")
 
     @contextmanager
-    def checked(self) -> Iterator[None]:
-        """Raise `Cancelled` before and after a call if somebody asked, whatever error that brought."""
-        self.check()
+    def explained(self) -> Iterator[None]:
+        """Raise `Cancelled` in the place of an error that models make because they were closed."""
         try:
             yield
-        except EngineError:  # perhaps the models were closed to end the call
+        except EngineError:
             self.check()
             raise
-        self.check()
 
     def at(self, open_models: Opener) -> Opener:
-        """Return how to open models that stop when asked."""
+        """Return how to open models that are closed when somebody asks; none are opened after that."""
 
         @contextmanager
         def opened(load_options: LoadOptions) -> Iterator[TunableModels]:
             self.check()
-            with open_models(load_options) as models:
+            with open_models(load_options) as models, self.explained():
                 self._models = models
                 try:
                     self.check()
-                    yield cast("TunableModels", _Stoppable(models, self))
+                    yield models
                 finally:
                     self._models = None
 
         return opened
-
-    def _cancel(self) -> None:
-        for _ in range(round(self._patience_s / _AGAIN_S)):
-            if (models := self._models) is not None:
-                models.cancel()
-            if self._over.wait(_AGAIN_S):
-                return
-        if (models := self._models) is not None:  # native code that hears nothing any more
-            models.close()
-
-
-class _Stoppable:
-    """Open models of which every long call raises `Cancelled` once somebody asked to stop.
-
-    What a cancelled call brought would look like a short answer or a fast one.
-    """
-
-    def __init__(self, models: TunableModels, stop: Stop) -> None:
-        self._models = models
-        self._stop = stop
-
-    def __getattr__(self, name: str) -> object:
-        value = getattr(self._models, name)
-        return partial(self._checked, value) if name in _LONG_CALLS else value
-
-    def generate(self, request: Request) -> Iterator[GenerationEvent]:
-        """Yield the answer as it is written."""
-        generate = cast("Callable[[Request], Generator[GenerationEvent]]", self._models.generate)
-        with self._stop.checked(), closing(generate(request)) as events:
-            for event in events:
-                self._stop.check()
-                yield event
-
-    def _checked(self, call: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
-        with self._stop.checked():
-            return call(*args, **options)
 
 
 USUAL_TASKS: tuple[TaskType, ...] = ("coding", "writing", "dialogue")
@@ -287,10 +236,8 @@ def run(
     """Yield what a run of the tuner says; raises `Cancelled` when it is stopped."""
     from localspec.tuning.run import tune
 
-    try:
-        with closing(cast("Generator[TuneEvent]", tune(plan, stop.at(opener(pair, stop, on_log))))) as events:
-            for event in events:
-                yield event
-                stop.check()
-    finally:
-        stop.over()
+    events = cast("Generator[TuneEvent]", tune(plan, stop.at(opener(pair, stop, on_log))))
+    with closing(events), stop.explained():
+        for event in events:
+            yield event
+            stop.check()

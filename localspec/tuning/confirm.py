@@ -229,9 +229,9 @@ class _Course:
         except EngineError as error:
             if self._reopen is None:
                 raise
-            self._drop(name, error)
-            self._models = self._reopen()
+            self._models = self._reopen()  # which raises where somebody has closed them to stop
             self._harness.cool()
+            self._drop(name, error)
 
     def _drop(self, name: str, error: Exception) -> None:
         if name == PLAIN:

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from localspec.cli.shared.console import (
+    SIMPLER,
     StatusLine,
     decode_utf8,
     leaving_in_order,
@@ -220,3 +221,10 @@ def test_json_escapes_characters_or_writes_them(
 ) -> None:
     print_json({"name": "ä"}, escaped=escaped)
     assert capsys.readouterr().out == f'{{"schema": 1, "name": "{shown}"}}\n'
+
+
+def test_characters_that_a_terminal_lacks_are_written_by_simpler_ones() -> None:
+    text = "▸ ×1.9 ██░░ ▁▄█ ✓ “日本”"
+    assert text.encode("ascii", SIMPLER) == b'> x1.9 ##.. _-# + "??"'
+    assert "×1.9 ▸".encode("latin-1", SIMPLER) == b"\xd71.9 >"
+    assert text.encode("utf-8", SIMPLER).decode() == text

@@ -17,25 +17,26 @@ from localspec.decoding.measurements import CallCosts, CostRequest
 from localspec.errors import Cancelled, EngineError
 from localspec.inference.interface import TunableModels
 from localspec.storage.tuned_settings import LoadOptions
-from localspec.types import Finished, GenerationEvent, ModelOptions, Request
-from tests.scripted import Gate, ScriptedModels, says
+from localspec.tuning.plan import ReopenedModels
+from localspec.types import ModelOptions, Request
+from tests.scripted import ScriptedModels, says
 
 
 class Slow(ScriptedModels):
-    """Models whose measurement goes on until it is cancelled."""
+    """Models whose measurement goes on until they are closed."""
 
     def __init__(self) -> None:
         super().__init__(says("hello ", "world"))
-        self.begun, self.cancelled = threading.Event(), threading.Event()
+        self.begun, self.ended = threading.Event(), threading.Event()
 
     def measure_costs(self, request: CostRequest) -> CallCosts:
         self.begun.set()
-        assert self.cancelled.wait(20), "nobody cancelled it"
-        return CallCosts(0, together=False, verify=((1, 0.0),), step=())
+        assert self.ended.wait(20), "nobody closed them"
+        raise EngineError("the models are closed")
 
-    def cancel(self) -> None:
-        self.cancelled.set()
-        super().cancel()
+    def close(self) -> None:
+        super().close()
+        self.ended.set()
 
 
 def openers(models: ScriptedModels) -> Callable[[LoadOptions], AbstractContextManager[TunableModels]]:
@@ -59,80 +60,36 @@ def asks_when(moment: threading.Event, stop: Stop) -> threading.Thread:
     return asker
 
 
-def test_a_measurement_under_way_is_cancelled_and_its_result_is_not_used() -> None:
+def test_a_stop_closes_the_models_and_that_is_no_failure_of_theirs() -> None:
     models, stop = Slow(), Stop()
     asker = asks_when(models.begun, stop)
     with pytest.raises(Cancelled), stop.at(openers(models))(LoadOptions()) as opened:
         opened.measure_costs(CostRequest(0, together=False))
     asker.join()
-    stop.over()
     assert models.closed
 
 
-class Deaf(Slow):
-    """Models that hear nothing: only closing them ends a call."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.ended, self.were_closed = threading.Event(), False
-
-    def cancel(self) -> None:
-        """Ignore it."""
-
-    def close(self) -> None:
-        super().close()
-        self.ended.set()
-
-    def measure_costs(self, request: CostRequest) -> CallCosts:
-        self.begun.set()
-        self.were_closed = self.ended.wait(20)
-        raise EngineError("the models are closed")
-
-
-def test_models_that_hear_nothing_are_closed_and_that_is_no_failure_of_theirs() -> None:
-    models, stop = Deaf(), Stop(patience_s=0.2)
+def test_what_was_closed_to_stop_is_not_opened_again_whatever_becomes_of_the_error() -> None:
+    models, stop = Slow(), Stop()
     asker = asks_when(models.begun, stop)
-    with pytest.raises(Cancelled), stop.at(openers(models))(LoadOptions()) as opened:
-        opened.measure_costs(CostRequest(0, together=False))
+    with ReopenedModels(lambda: stop.at(openers(models))(LoadOptions())) as opened:
+        with pytest.raises(EngineError) as ended:
+            opened.now.measure_costs(CostRequest(0, together=False))
+        with pytest.raises(Cancelled):
+            opened.without("ssd", ended.value)
     asker.join()
-    stop.over()
-    assert models.were_closed
 
 
 def test_an_error_that_nobody_asked_for_passes() -> None:
-    models, stop = Deaf(), Stop()
+    models, stop = Slow(), Stop()
     models.ended.set()
     with stop.at(openers(models))(LoadOptions()) as opened, pytest.raises(EngineError, match="closed"):
         opened.measure_costs(CostRequest(0, together=False))
 
 
-def test_a_stop_between_two_calls_reaches_the_next_one() -> None:
-    models, stop = Slow(), Stop()
-    with stop.at(openers(models))(LoadOptions()) as opened:
-        stop.ask()
-        with pytest.raises(Cancelled):
-            opened.measure_costs(CostRequest(0, together=False))
-    stop.over()
-    assert not models.begun.is_set()
-
-
-def test_an_answer_that_was_cut_short_does_not_look_like_a_short_answer() -> None:
-    gate, stop = Gate(), Stop()
-    models = ScriptedModels(says("one ", gate, "two"))
-    events: list[GenerationEvent] = []
-    with stop.at(openers(models))(LoadOptions()) as opened:
-        asker = asks_when(gate.reached, stop)
-        with pytest.raises(Cancelled):
-            events.extend(opened.generate(Request("Hi")))
-    asker.join()
-    stop.over()
-    assert not any(isinstance(event, Finished) for event in events)
-
-
 def test_nothing_is_opened_after_a_stop() -> None:
     models, stop = ScriptedModels(says("hello")), Stop()
     stop.ask()
-    stop.over()
     with pytest.raises(Cancelled), stop.at(openers(models))(LoadOptions()):
         raise AssertionError("it was opened")
     assert not models.closed
@@ -178,7 +135,6 @@ def test_load_options_say_how_models_are_opened(monkeypatch: pytest.MonkeyPatch)
     assert (usual, usual_draft, usual_how["draft_threads"]) == (PAIR.target, PAIR.draft, None)
     assert how["on_progress"](0.5)
     stop.ask()
-    stop.over()
     assert not how["on_progress"](0.5)
 
 

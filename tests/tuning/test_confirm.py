@@ -141,6 +141,17 @@ def dying(after: int, error: Exception) -> Pace:
     return pace
 
 
+def test_models_that_were_closed_to_stop_cost_no_contender_its_place(tmp_path: Path) -> None:
+    def stopped() -> TimedModels:
+        raise Cancelled("somebody stopped it")
+
+    file = tmp_path / "runs.jsonl"
+    models = TimedModels(dying(5, EngineDied("the models are closed")))
+    with pytest.raises(Cancelled):
+        list(confirm(models, REQUESTS, [SD, SSD], Terms(60.0, "key", file), stopped))
+    assert 'dropped": {' not in file.read_text()
+
+
 @pytest.mark.parametrize("after", [0, 5, 11, 17, 25])
 @pytest.mark.parametrize("error", [EngineDied("gone"), Cancelled()])
 def test_a_confirmation_goes_on_where_it_ended(tmp_path: Path, after: int, error: Exception) -> None:

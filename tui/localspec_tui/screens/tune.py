@@ -259,7 +259,6 @@ class TuneScreen(ModalScreen[None]):
             self._loader.release()
             self._events.extend(self._tuner(choice, self._stop))
         finally:
-            self._stop.over()
             self._loader.start()
 
     def _look(self) -> None:
