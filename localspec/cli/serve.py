@@ -28,7 +28,7 @@ from localspec.cli.shared.arguments import (
 )
 from localspec.cli.shared.console import SUCCESS, leaving_in_order, say
 from localspec.errors import UserError
-from localspec.inference.interface import OpenModels
+from localspec.inference.interface import SharedModels
 from localspec.models.default_pair import name_of
 from localspec.storage.paths import config_dir
 from localspec.storage.profiles import profiles
@@ -90,7 +90,7 @@ def main(argv: Sequence[str]) -> int:
         pair = known.place(pair, say)
         workers = [first]
 
-        def open_models() -> OpenModels:
+        def open_models() -> SharedModels:
             worker = workers.pop() if workers else opening.start_worker(verbose=args.verbose)
             opening.load(worker, pair)
             return worker
@@ -109,7 +109,7 @@ def main(argv: Sequence[str]) -> int:
     return SUCCESS
 
 
-def _tell_address(listener: socket.socket, models: OpenModels, names: Sequence[str]) -> None:
+def _tell_address(listener: socket.socket, models: SharedModels, names: Sequence[str]) -> None:
     host, port = listener.getsockname()[:2]
     with_draft = f" with draft {name_of(models.draft)}" if models.draft else ""
     say(f"{name_of(models.target)}{with_draft}; models for clients: {', '.join(names)}")

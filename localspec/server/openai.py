@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from math import inf
 from typing import Any, Literal, cast
 from uuid import uuid4
 
@@ -19,22 +21,24 @@ from localspec.errors import UserError
 from localspec.server.exchange import Protocol, Refusal, data_event, read, read_json, streamed, whole
 from localspec.server.queue import Asked
 from localspec.server.service import Service
-from localspec.storage.profiles import Speculation
+from localspec.storage.profiles import Profile, Speculation
 from localspec.types import (
     Finished,
     FinishReason,
     GenerationEvent,
+    Grammar,
     Message,
     Sampling,
     TemplateVariables,
     TextDelta,
+    TokenScore,
+    TokensScored,
 )
 
 _MOST_STOPS = 16
 _MOST_ANSWERS = 8
 _ENDED: dict[FinishReason, str] = {"stop": "stop"}  # all others ended before the model would have
-_NOT_YET = ("tools", "logprobs", "top_logprobs", "logit_bias", "grammar", "response_format")
-_MEANINGLESS: tuple[object, ...] = (None, False, 0, [], {}, {"type": "text"})
+_MOST_LOGPROBS = 20
 
 
 def protocol(service: Service) -> Protocol:
@@ -55,15 +59,14 @@ def error(refusal: Refusal) -> Json:
 
 
 async def _chat(service: Service, request: Request) -> Response:
-    body = _read_body(await read_json(request))
+    body = read(Body, await read_json(request))
     profile, messages = service.conversation(service.profile(body.model), conversation(body))
-    asked = Asked(messages, profile, asked_of(body, service.asked))
-    return await _answered(service, request, body, asked)
+    return await _answered(service, request, body, asked_of(body, service, messages, profile))
 
 
 async def _complete(service: Service, request: Request) -> Response:
-    body = _read_body(await read_json(request))
-    asked = Asked(bare_text(body), service.profile(body.model), asked_of(body, service.asked))
+    body = read(Body, await read_json(request))
+    asked = asked_of(body, service, bare_text(body), service.profile(body.model))
     return await _answered(service, request, body, asked)
 
 
@@ -99,6 +102,15 @@ class StreamOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class ResponseFormat:
+    """What an answer must look like."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: object = None  # OpenAI's, around the schema
+    schema: object = None  # llama.cpp's
+
+
+@dataclass(frozen=True, slots=True)
 class ChatMessage:
     """One message as clients send it; its content is a text, or parts of which the texts count."""
 
@@ -128,6 +140,11 @@ class Body:
     stop: object = None
     speculative: Speculation | None = None
     chat_template_kwargs: object = None
+    logprobs: object = None  # true or false in a chat, a number in a bare text
+    top_logprobs: int | None = None
+    logit_bias: object = None
+    response_format: ResponseFormat | None = None
+    grammar: str | None = None  # llama.cpp's
     messages: tuple[ChatMessage, ...] | None = None
     prompt: object = None
 
@@ -135,16 +152,6 @@ class Body:
     def wants_usage(self) -> bool:
         """Tell whether a stream is to end with the tokens it took."""
         return self.stream_options is not None and bool(self.stream_options.include_usage)
-
-
-def _read_body(value: object) -> Body:
-    """Return the JSON of a request; raises UserError for what it cannot ask for."""
-    body = read(Body, value)
-    assert isinstance(value, dict)
-    for name in _NOT_YET:
-        if value.get(name) not in _MEANINGLESS:
-            raise UserError(f"{name} is not supported", "leave it out")
-    return body
 
 
 def conversation(body: Body) -> tuple[Message, ...]:
@@ -180,8 +187,20 @@ def bare_text(body: Body) -> str:
     return prompt
 
 
-def asked_of(body: Body, usual: SessionRequest) -> SessionRequest:
-    """Return what a request settles over what is usual; raises UserError for what makes no sense."""
+def asked_of(body: Body, service: Service, prompt: tuple[Message, ...] | str, profile: Profile) -> Asked:
+    """Return what a request asks for; raises UserError for what makes no sense."""
+    return Asked(
+        prompt,
+        profile,
+        _settled(body, service.asked),
+        grammar=_grammar(body),
+        logit_bias=_bias(body.logit_bias),
+        top_logprobs=_logprobs(body),
+    )
+
+
+def _settled(body: Body, usual: SessionRequest) -> SessionRequest:
+    """Return what a request settles over what is usual."""
     given = {
         "temperature": body.temperature,
         "top_k": body.top_k,
@@ -207,6 +226,43 @@ def asked_of(body: Body, usual: SessionRequest) -> SessionRequest:
         seed=usual.seed if body.seed is None or body.seed < 0 else body.seed,
         template_variables=_variables(body.chat_template_kwargs) or usual.template_variables,
     )
+
+
+def _grammar(body: Body) -> Grammar | None:
+    wanted = body.response_format
+    if wanted is None or wanted.type == "text":
+        return None if body.grammar is None else Grammar("gbnf", body.grammar)
+    if body.grammar is not None:
+        raise UserError("response_format and grammar both say what the answer must look like", "keep one")
+    schema = wanted.schema
+    if wanted.type == "json_schema":
+        around = wanted.json_schema
+        schema = around.get("schema") if isinstance(around, dict) else schema
+        if not isinstance(schema, dict | bool):
+            raise UserError("response_format.json_schema.schema is missing, or not an object")
+    elif schema is None:
+        schema = {"type": "object"}
+    return Grammar("json_schema", json.dumps(schema))
+
+
+def _bias(value: object) -> tuple[tuple[int, float], ...]:
+    """Return the pairs of OpenAI's object, or of llama.cpp's list."""
+    pairs = list(value.items()) if isinstance(value, dict) else [] if value is None else value
+    try:
+        assert isinstance(pairs, list)
+        return tuple((int(token), float(-inf if bias is False else bias)) for token, bias in pairs)
+    except (AssertionError, TypeError, ValueError, OverflowError):
+        raise UserError("logit_bias is not an object of token ids and numbers") from None
+
+
+def _logprobs(body: Body) -> int | None:
+    given = body.logprobs
+    if given is None or given is False:
+        return None
+    wanted = body.top_logprobs or 0 if given is True else given
+    if not isinstance(wanted, int) or not 0 <= wanted <= _MOST_LOGPROBS:
+        raise UserError(f"logprobs ask for more than {_MOST_LOGPROBS} tokens, or no number of them")
+    return wanted
 
 
 def _stops(value: object) -> tuple[str, ...]:
@@ -242,14 +298,17 @@ class _Reply:
         """Return the reply to a client that waits for all of it."""
         choices, ended = [], list[Finished]()
         for index, events in enumerate(answers):
-            text = ""
+            text, scores = "", list[TokenScore]()
             async for event in events:
                 if isinstance(event, TextDelta):
                     text += event.text
+                elif isinstance(event, TokensScored):
+                    scores += event.scores
                 elif isinstance(event, Finished):
                     ended.append(event)
             reason = _ENDED.get(ended[-1].reason, "length")
-            choices.append({"index": index, **self._said(text), "logprobs": None, "finish_reason": reason})
+            choice = {"index": index, **self._said(text), "logprobs": self._scored(scores)}
+            choices.append(choice | {"finish_reason": reason})
         return {**self._head, "choices": choices, "usage": usage(ended), **_timings(ended)}
 
     def _said(self, text: str) -> Json:
@@ -267,25 +326,51 @@ class _Reply:
             self._head["object"] = "chat.completion.chunk"
         ended = list[Finished]()
         for index, events in enumerate(answers):
-            begun, parts = not self._is_chat, _StreamedText(apart=self._is_chat)
+            begun, parts, scores = not self._is_chat, _StreamedText(apart=self._is_chat), list[TokenScore]()
             async for event in events:
                 if not begun:  # not before: what is wrong with a request shows until then, in the status
                     begun = True
                     yield self._chunk(index, {"role": "assistant", "content": ""})
-                if isinstance(event, TextDelta):
+                if isinstance(event, TokensScored):
+                    scores += event.scores
+                elif isinstance(event, TextDelta):
                     for delta in parts.added(event.text):
-                        yield self._chunk(index, delta)
+                        yield self._chunk(index, delta, scores)
                 elif isinstance(event, Finished):
                     ended.append(event)
             for delta in parts.added("", more=False):
-                yield self._chunk(index, delta)
-            yield self._chunk(index, {}, _ENDED.get(ended[-1].reason, "length")) | _timings(ended)
+                yield self._chunk(index, delta, scores)
+            reason = _ENDED.get(ended[-1].reason, "length")
+            yield self._chunk(index, {}, scores, reason) | _timings(ended)
         if wants_usage:
             yield {**self._head, "choices": [], "usage": usage(ended)}
 
-    def _chunk(self, index: int, delta: Json, reason: str | None = None) -> Json:
+    def _chunk(
+        self, index: int, delta: Json, scores: list[TokenScore] | None = None, reason: str | None = None
+    ) -> Json:
+        """Return a piece of an answer, with the scores that wait for one."""
         said: Json = {"delta": delta} if self._is_chat else {"text": delta.get("content", "")}
-        return {**self._head, "choices": [{"index": index, **said, "finish_reason": reason}]}
+        said |= {"logprobs": self._scored(scores or ()), "finish_reason": reason}
+        if scores:
+            scores.clear()
+        return {**self._head, "choices": [{"index": index, **said}]}
+
+    def _scored(self, scores: Sequence[TokenScore]) -> Json | None:
+        """Return what the target thought of some tokens."""
+        if not scores:
+            return None
+        if self._is_chat:
+            content = [
+                _token(score.data, score.logprob)
+                | {"top_logprobs": [_token(data, logprob) for _, data, logprob in score.top]}
+                for score in scores
+            ]
+            return {"content": content}
+        return {
+            "tokens": [_text(score.data) for score in scores],
+            "token_logprobs": [score.logprob for score in scores],
+            "top_logprobs": [{_text(data): logprob for _, data, logprob in each.top} for each in scores],
+        }
 
 
 class _StreamedText:
@@ -332,3 +417,11 @@ def _parted(parts: Sequence[Part]) -> tuple[str, str]:
     """Return what was thought, and what was answered."""
     thinking = "".join(part.text for part in parts if part.kind == "thinking")
     return thinking, "".join(part.text for part in parts if part.kind == "answer")
+
+
+def _token(data: bytes, logprob: float) -> Json:
+    return {"token": _text(data), "logprob": max(logprob, -9999.0), "bytes": list(data)}
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "replace")

@@ -5,18 +5,28 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections import deque
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from localspec.chat.answer_settings import Answered, Chooser, PairKnowledge, SessionRequest
+from localspec.chat.answer_settings import Answered, AnswerOptions, Chooser, PairKnowledge, SessionRequest
 from localspec.errors import EngineDied, EngineError, LocalSpecError
-from localspec.inference.interface import OpenModels
+from localspec.inference.interface import SharedModels
 from localspec.storage.profiles import Profile
-from localspec.types import Finished, GenerationEvent, Message, ModeChanged, RoundDone
+from localspec.types import (
+    Finished,
+    GenerationEvent,
+    Grammar,
+    Message,
+    ModeChanged,
+    Paused,
+    PromptProgress,
+    RoundDone,
+)
 
 MOST_WAITING = 64
+TURN_S = 1.0  # for which an answer goes on before another one has its turn
+_READING = 1 / 16  # of what writing a token counts for
 
 
 class QueueFullError(EngineError):
@@ -30,6 +40,9 @@ class Asked:
     prompt: tuple[Message, ...] | str
     profile: Profile
     request: SessionRequest
+    grammar: Grammar | None = None
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    top_logprobs: int | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -39,30 +52,48 @@ class Job:
     number: int
     asked: Asked
     loop: asyncio.AbstractEventLoop
+    share: float  # what it and all before it have had, in tokens: who has had least is next
     since: float = field(default_factory=time.monotonic)
     events: asyncio.Queue[GenerationEvent | LocalSpecError | None] = field(default_factory=asyncio.Queue)
-    tokens: int = 0
     given_up: threading.Event = field(default_factory=threading.Event)
+    tokens: int = 0
+    read: int = 0  # of the prompt
+    options: AnswerOptions | None = None  # once it has begun
+    paused: int | None = None  # its number among the models' paused answers
+    changed: bool = False  # its mode has
+    tried_again: bool = False
 
     def tell(self, event: GenerationEvent | LocalSpecError | None) -> None:
         """Pass an event on; None after the last one."""
         with suppress(RuntimeError):  # the loop has ended, and with it whoever waited
             self.loop.call_soon_threadsafe(self.events.put_nowait, event)
 
+    def count(self, event: GenerationEvent) -> None:
+        """Count what an event stands for."""
+        if isinstance(event, RoundDone):
+            self.tokens += event.tokens
+            self.share += event.tokens
+        elif isinstance(event, PromptProgress):
+            self.share += (event.done - self.read) * _READING
+            self.read = event.done
+        elif isinstance(event, ModeChanged):
+            self.changed = True
+
 
 class EngineQueue:
-    """The one thread that works with the models; requests wait in the order of their arrival.
+    """The one thread that works with the models.
 
-    Models that died are opened again at once; the answer under way fails.
+    Up to `parallel` answers take turns: next is who has had the fewest tokens, and its turn ends between two
+    rounds. The others wait in the order of their arrival. Models that died are opened again at once.
     """
 
     def __init__(
-        self, open_models: Callable[[], OpenModels], experience: PairKnowledge, most: int = MOST_WAITING
+        self, open_models: Callable[[], SharedModels], experience: PairKnowledge, parallel: int = 4
     ) -> None:
         """Open the models in this thread; what goes wrong is raised here."""
-        self._open, self._experience, self._most = open_models, experience, most
+        self._open, self._experience, self._parallel = open_models, experience, parallel
         self._numbers = 0
-        self._waiting: deque[Job] = deque()
+        self._jobs: list[Job] = []  # in the order of their arrival, without the current one
         self._changed = threading.Condition()
         self._current: Job | None = None
         self._ends = False
@@ -74,22 +105,16 @@ class EngineQueue:
         self._thread.start()
 
     def jobs(self) -> tuple[Job | None, tuple[Job, ...]]:
-        """Return what is being answered, and what waits."""
+        """Return what is being written, and what waits for a turn or for its first one."""
         with self._changed:
-            return self._current, tuple(self._waiting)
+            return self._current, tuple(self._jobs)
 
     async def answer(self, asked: Asked) -> AsyncGenerator[GenerationEvent]:
         """Yield an answer as it is written; closing the generator gives it up, also while it waits.
 
         Raises `QueueFullError`, and what writing the answer raises.
         """
-        with self._changed:
-            if len(self._waiting) >= self._most:
-                raise QueueFullError(f"{self._most} requests are waiting already")
-            self._numbers += 1
-            job = Job(self._numbers, asked, asyncio.get_running_loop())
-            self._waiting.append(job)
-            self._changed.notify()
+        job = self._queued(asked)
         try:
             while (event := await job.events.get()) is not None:
                 if isinstance(event, LocalSpecError):
@@ -107,66 +132,132 @@ class EngineQueue:
         self._thread.join(timeout=2.0)
         self.models.close()
 
+    def _queued(self, asked: Asked) -> Job:
+        with self._changed:
+            if len(self._jobs) >= MOST_WAITING:
+                raise QueueFullError(f"{MOST_WAITING} requests are waiting already")
+            self._numbers += 1
+            others = [*self._jobs, self._current] if self._current else self._jobs
+            share = min((job.share for job in others), default=0.0)  # no more than those that are here
+            job = Job(self._numbers, asked, asyncio.get_running_loop(), share)
+            self._jobs.append(job)
+            self._changed.notify()
+        return job
+
     def _give_up(self, job: Job) -> None:
         with self._changed:
             job.given_up.set()
-            if job in self._waiting:
-                self._waiting.remove(job)
-            elif self._current is job:
+            if self._current is job:
                 self.models.cancel()
+            elif job in self._jobs and job.paused is None:
+                self._jobs.remove(job)
 
     def _work(self) -> None:
         while (job := self._next()) is not None:
-            error = self._reopened() if self.trouble else None
+            error: LocalSpecError | None = None
             try:
-                if error is None:
-                    self._write(job)
+                is_over = self._take_turn(job)
             except LocalSpecError as failed:
-                error = failed
+                error, is_over = failed, True
             except Exception as failed:  # noqa: BLE001 - the others still wait for this thread
-                error = EngineError(f"unexpected {type(failed).__name__}: {failed}")
-            finally:
-                with self._changed:
-                    self._current = None
-            job.tell(error)
+                error, is_over = EngineError(f"unexpected {type(failed).__name__}: {failed}"), True
             if isinstance(error, EngineDied):
-                self.trouble = str(error)
-                self._reopened()
+                self._bury(error)
+                if not job.tokens and not job.tried_again:  # it may have died long before
+                    job.tried_again, job.read, is_over = True, 0, False
+            with self._changed:
+                self._current = None
+                if not is_over:
+                    self._jobs.append(job)
+            if is_over:
+                job.tell(error)
 
     def _next(self) -> Job | None:
+        """Return whose turn it is, None at the end."""
         with self._changed:
-            self._changed.wait_for(lambda: self._waiting or self._ends)
+            self._changed.wait_for(lambda: self._jobs or self._ends)
             if self._ends:
                 return None
-            self._current = self._waiting.popleft()
+            self._current = min(self._candidates(), key=lambda job: (job.share, job.tokens))
+            self._jobs.remove(self._current)
             return self._current
 
-    def _reopened(self) -> LocalSpecError | None:
-        """Open the models again; return what goes wrong."""
+    def _candidates(self) -> list[Job]:
+        begun = [job for job in self._jobs if job.paused is not None]
+        new = [job for job in self._jobs if job.paused is None]
+        return begun + new[: max(0, self._parallel - len(begun) - (self._current is not None))]
+
+    def _take_turn(self, job: Job) -> bool:
+        """Write a part of an answer; return whether it is over."""
+        if job.given_up.is_set():
+            if job.paused is not None:
+                self.models.drop(job.paused)
+            return True
+        if self.trouble:
+            self._reopen()
+        ends, pauses = time.monotonic() + TURN_S, False
+        for event in self._events(job):
+            job.count(event)
+            if isinstance(event, Paused):
+                job.paused = event.number
+                return False
+            if job.given_up.is_set():
+                self.models.cancel()
+            elif not isinstance(event, RoundDone):
+                job.tell(event)
+            if not pauses and time.monotonic() > ends and self._is_due(job):
+                pauses = True
+                self.models.pause()
+            if isinstance(event, Finished) and not job.given_up.is_set():
+                self._learn(job, event)
+        return True
+
+    def _events(self, job: Job) -> Iterator[GenerationEvent]:
+        if job.paused is not None:
+            number, job.paused = job.paused, None
+            return self.models.resume(number)
+        asked = job.asked
+        job.options = self._chooser.options(asked.profile, asked.request)
+        request = replace(
+            job.options.request,
+            prompt=asked.prompt,
+            grammar=asked.grammar,
+            logit_bias=asked.logit_bias,
+            top_logprobs=asked.top_logprobs,
+        )
+        return self.models.generate(request)
+
+    def _is_due(self, job: Job) -> bool:
+        """Tell whether somebody else has had less than the answer that is being written."""
+        with self._changed:
+            return any(other.share < job.share for other in self._candidates())
+
+    def _learn(self, job: Job, finished: Finished) -> None:
+        assert job.options is not None
+        settings, task = job.options.request.settings, job.asked.profile.task
+        self._experience.learn(Answered(task, settings, finished.summary, steady=not job.changed))
+
+    def _bury(self, died: EngineDied) -> None:
+        """Open the models again, without the answers that were begun; the next one may try once more."""
+        with self._changed:
+            lost = [job for job in self._jobs if job.tokens]
+            self._jobs = [job for job in self._jobs if not job.tokens]
+            for job in self._jobs:
+                job.paused, job.read = None, 0
+        for job in lost:
+            job.tell(EngineDied(str(died)))
+        self.trouble = str(died)
+        with suppress(LocalSpecError):
+            self._reopen()
+
+    def _reopen(self) -> None:
+        """Open the models again; raises EngineDied."""
+        self.models.close()
         try:
-            self.models.close()
             self.models = self._open()
         except LocalSpecError as error:
             self.trouble = str(error)
-            return EngineDied(self.trouble)
+            raise EngineDied(self.trouble) from error
         self._chooser = Chooser(self.models, self._experience)
         self.trouble = ""
         self.restarts += 1
-        return None
-
-    def _write(self, job: Job) -> None:
-        asked, changed = job.asked, False
-        options = self._chooser.options(asked.profile, asked.request)
-        if job.given_up.is_set():
-            return
-        for event in self.models.generate(replace(options.request, prompt=asked.prompt)):
-            if job.given_up.is_set():
-                self.models.cancel()
-            elif isinstance(event, RoundDone):
-                job.tokens += event.tokens
-            else:
-                job.tell(event)
-            changed = changed or isinstance(event, ModeChanged)
-            if isinstance(event, Finished) and not job.given_up.is_set():
-                settings, steady = options.request.settings, not changed
-                self._experience.learn(Answered(asked.profile.task, settings, event.summary, steady=steady))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from asyncio import to_thread
 from dataclasses import asdict
 from functools import partial
 
@@ -81,8 +82,10 @@ async def _props(service: Service, _request: Request) -> Response:
 
 async def _slots(service: Service, _request: Request) -> Response:
     current, waiting = service.queue.jobs()
-    shown = [_slot(service, job, "waiting") for job in waiting]
-    return JSONResponse([_slot(service, current, "answering"), *shown] if current else shown)
+    states = [(job, "waiting" if job.paused is None else "paused") for job in waiting]
+    shown = [_slot(service, job, state) for job, state in [(current, "answering"), *states] if job]
+    saved = await to_thread(service.queue.models.saved)
+    return JSONResponse({"slots": shown, "saved": asdict(saved)})
 
 
 def _slot(service: Service, job: Job, state: str) -> Json:

@@ -13,7 +13,7 @@ import httpx2
 import pytest
 
 from localspec.chat.answer_settings import NONE, SessionRequest, with_auto
-from localspec.inference.interface import OpenModels
+from localspec.inference.interface import SharedModels
 from localspec.inference.runtime import Runtime
 from localspec.server.application import Doors, application
 from localspec.server.listening import http_server
@@ -44,7 +44,7 @@ class Served:
 
 
 @contextmanager
-def serving(open_models: Callable[[], OpenModels], doors: Doors | None = None) -> Iterator[Served]:
+def serving(open_models: Callable[[], SharedModels], doors: Doors | None = None) -> Iterator[Served]:
     """Serve what `open_models` opens, at a free port."""
     lines: list[str] = []
     known = {each.name: each for each in with_auto(profiles(Path("/nonexistent")))}

@@ -1,0 +1,262 @@
+"""The queue before the models: fair turns, clients that leave, models that die."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import aclosing
+from pathlib import Path
+
+import pytest
+
+from localspec.chat.answer_settings import NONE, SessionRequest
+from localspec.errors import EngineDied, EngineError, LocalSpecError
+from localspec.server import queue as queue_module
+from localspec.server.queue import MOST_WAITING, Asked, EngineQueue, QueueFullError
+from localspec.storage.profiles import Profile
+from localspec.types import GenerationEvent, Request, Sampling, TextDelta
+from tests.server.turning_models import TurningModels
+
+_MOMENT = threading.Event()
+PROFILE = Profile("general", "General", "", "dialogue", "", Sampling(), Path("general"))
+
+
+def asked(prompt: str, tokens: int | None = None) -> Asked:
+    return Asked(prompt, PROFILE, SessionRequest(max_tokens=tokens))
+
+
+class Engine:
+    """A queue before models that write a round at every step, and what is seen of both."""
+
+    def __init__(self, parallel: int = 3) -> None:
+        self.opened: list[TurningModels] = []
+        self.steps = threading.Semaphore(0)
+        self.opening_fails = False
+        self.queue = EngineQueue(self._open, NONE, parallel)
+
+    def _open(self) -> TurningModels:
+        if self.opening_fails:
+            raise EngineError("no memory")
+        self.opened.append(TurningModels(steps=self.steps))
+        return self.opened[-1]
+
+    @property
+    def models(self) -> TurningModels:
+        return self.opened[-1]
+
+    async def text(self, prompt: str, tokens: int | None = None) -> str:
+        events = self.queue.answer(asked(prompt, tokens))
+        return "".join([event.text async for event in events if isinstance(event, TextDelta)])
+
+    def start(self, prompt: str, tokens: int | None = None) -> asyncio.Task[str]:
+        return asyncio.create_task(self.text(prompt, tokens))
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        async with asyncio.timeout(20):
+            while not holds():
+                await asyncio.to_thread(_MOMENT.wait, 0.001)
+
+    async def at_work(self, number: int) -> None:
+        """Wait until so many requests have come in."""
+        await self.until(lambda: self.queue._numbers == number and self.queue._current is not None)
+
+
+@pytest.fixture
+def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
+    monkeypatch.setattr(queue_module, "TURN_S", 0.0)  # a turn is a round where somebody else has had less
+    found = Engine(*getattr(request, "param", ()))
+    yield found
+    found.steps.release(10_000)
+    found.queue.close()
+    assert not found.queue._thread.is_alive()
+
+
+def run(wanted: Awaitable[None]) -> None:
+    async def within() -> None:
+        await asyncio.wait_for(wanted, 20)
+
+    asyncio.run(within())
+
+
+def test_who_has_had_least_is_next(engine: Engine) -> None:
+    async def course() -> None:
+        answers = [engine.start("a", 40), engine.start("b", 40)]
+        await engine.at_work(2)
+        engine.steps.release(80)
+        assert await asyncio.gather(*answers) == ["a" * 40, "b" * 40]
+
+    run(course())
+    had: Counter[str] = Counter()
+    for letter in engine.models.written:
+        had[letter] += 1
+        assert abs(had["a"] - had["b"]) <= 2
+
+
+def test_a_short_answer_does_not_wait_for_a_long_one(engine: Engine) -> None:
+    async def course() -> None:
+        long = engine.start("l", 1000)
+        await engine.at_work(1)
+        engine.steps.release(100)
+        await engine.until(lambda: len(engine.models.written) == 100)
+        short = engine.start("s", 3)
+        await engine.at_work(2)
+        engine.steps.release(10)
+        assert await short == "sss"
+        assert not long.done()
+        engine.steps.release(1000)
+        assert await long == "l" * 1000
+
+    run(course())
+
+
+@pytest.mark.parametrize("engine", [(1,)], indirect=True)
+def test_without_sharing_the_order_is_that_of_arrival(engine: Engine) -> None:
+    async def course() -> None:
+        answers = [engine.start(letter, 5) for letter in "abc"]
+        await engine.at_work(3)
+        engine.steps.release(15)
+        await asyncio.gather(*answers)
+
+    run(course())
+    assert "".join(engine.models.written) == "aaaaabbbbbccccc"
+
+
+def test_no_more_answers_stand_still_than_may_be_under_way(engine: Engine) -> None:
+    async def course() -> None:
+        answers = [engine.start(letter, 5) for letter in "abcdef"]
+        await engine.at_work(6)
+        engine.steps.release(30)
+        await asyncio.gather(*answers)
+
+    run(course())
+    written = "".join(engine.models.written)
+    assert min(map(written.index, "def")) > min(map(written.rindex, "abc"))
+
+
+def test_who_leaves_is_not_written_for(engine: Engine) -> None:
+    """One whose answer is being written, one whose answer stands still, and one that waits."""
+
+    async def course() -> None:
+        tasks = {letter: engine.start(letter) for letter in "abcd"}
+        await engine.at_work(4)
+        engine.steps.release(3)
+        await engine.until(lambda: len(engine.models.written) == 3)
+        assert [job.paused for job in engine.queue.jobs()[1]].count(None) == 1
+        for task in tasks.values():
+            task.cancel()
+        await asyncio.gather(*tasks.values(), return_exceptions=True)
+        engine.steps.release(1)  # the one that is being written sees it when its round is over
+        last = engine.start("z", 1)
+        engine.steps.release(1)
+        assert await last == "z"
+
+    run(course())
+    assert engine.models.still == {}
+    assert len(engine.models.dropped) >= 2
+    assert len(engine.models.written) <= 5
+    assert len(engine.models.requests) == 4  # d's never came to the models
+
+
+def test_too_many_are_refused(engine: Engine) -> None:
+    async def course() -> None:
+        tasks = [engine.start("a")]
+        await engine.at_work(1)
+        tasks += [engine.start("a") for _ in range(MOST_WAITING)]
+        await engine.at_work(MOST_WAITING + 1)
+        with pytest.raises(QueueFullError, match="64 requests are waiting already"):
+            await engine.text("b")
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    run(course())
+
+
+def test_a_death_ends_what_was_begun_and_nothing_else(engine: Engine) -> None:
+    async def course() -> None:
+        tasks = [engine.start(letter, 3) for letter in "abcd"]
+        await engine.at_work(4)
+        engine.steps.release(2)
+        await engine.until(lambda: len(engine.models.written) == 2)
+        engine.models.dies.set()
+        engine.steps.release(100)
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+        for letter, result in zip("abcd", results, strict=True):
+            if letter in engine.opened[0].written:
+                assert str(result) == "the engine was ended by the system (SIGKILL)"
+            else:
+                assert result == 3 * letter
+
+    run(course())
+    assert engine.queue.restarts == 1
+    assert engine.opened[0].closed
+
+
+def test_a_death_before_the_first_token_shows_to_nobody(engine: Engine) -> None:
+    async def course() -> None:
+        engine.models.dies.set()
+        engine.steps.release(10)
+        assert await engine.text("a", 3) == "aaa"
+
+    run(course())
+
+
+def test_a_request_that_kills_the_models_twice_is_given_up(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def generate(_models: TurningModels, _request: Request) -> Iterator[GenerationEvent]:
+        raise EngineDied("it crashed")
+
+    monkeypatch.setattr(TurningModels, "generate", generate)
+
+    async def course() -> None:
+        with pytest.raises(EngineDied, match="it crashed"):
+            await engine.text("a")
+
+    run(course())
+    assert engine.queue.restarts == 2
+
+
+def test_models_that_cannot_be_opened_again_are_tried_with_every_request(engine: Engine) -> None:
+    async def course() -> None:
+        engine.models.dies.set()
+        engine.opening_fails = True
+        engine.steps.release(10)
+        for _ in range(2):
+            with pytest.raises(EngineDied, match="no memory"):
+                await engine.text("a")
+        assert engine.queue.trouble == "no memory"
+        engine.opening_fails = False
+        assert await engine.text("a", 2) == "aa"
+        assert engine.queue.trouble == ""
+
+    run(course())
+
+
+def test_a_mistake_of_ours_ends_one_answer(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    def generate(_models: TurningModels, _request: Request) -> Iterator[GenerationEvent]:
+        raise ZeroDivisionError("oh")
+
+    async def course() -> None:
+        with monkeypatch.context() as patched:
+            patched.setattr(TurningModels, "generate", generate)
+            with pytest.raises(LocalSpecError, match="unexpected ZeroDivisionError: oh"):
+                await engine.text("a")
+        engine.steps.release(1)
+        assert await engine.text("a", 1) == "a"
+
+    run(course())
+
+
+def test_closing_an_answer_ends_it(engine: Engine) -> None:
+    async def course() -> None:
+        async with aclosing(engine.queue.answer(asked("a"))) as events:
+            engine.steps.release(2)
+            await anext(events)
+        engine.steps.release(1)
+        await engine.until(lambda: engine.queue.jobs() == (None, ()))
+
+    run(course())
+    assert len(engine.models.written) <= 3

@@ -1,0 +1,111 @@
+"""Open models that write words in turns, one at each step that a test allows, and die when told to."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from localspec.errors import EngineDied
+from localspec.types import (
+    DraftOrigin,
+    EngineSettings,
+    Finished,
+    FinishReason,
+    GenerationEvent,
+    Message,
+    Paused,
+    PromptProgress,
+    Provenance,
+    Request,
+    RoundDone,
+    RoundStats,
+    SavedConversations,
+    Summary,
+    TextDelta,
+    TextPiece,
+    Token,
+)
+from tests.cli.fake_runtime import FakeRuntime
+
+ROUND = RoundStats(0, 0, DraftOrigin.NONE, 0.0, 0.0, 0.0, 0.0)
+
+
+@dataclass
+class TurningModels(FakeRuntime):
+    """Each answer is `max_tokens` times the first letter of its prompt; `steps` allows rounds."""
+
+    steps: threading.Semaphore | None = None
+    written: list[str] = field(default_factory=list)  # the prompt's first letter for each round, in order
+    dropped: list[int] = field(default_factory=list)
+    cancels: threading.Event = field(default_factory=threading.Event)
+    pauses: threading.Event = field(default_factory=threading.Event)
+    dies: threading.Event = field(default_factory=threading.Event)
+    numbers: Iterator[int] = field(default_factory=itertools.count)
+    still: dict[int, Iterator[GenerationEvent]] = field(default_factory=dict)
+
+    def choose_settings(self, settings: EngineSettings | None = None) -> tuple[EngineSettings, str]:
+        return replace(settings or EngineSettings(), mode="off"), "made up"
+
+    def generate(self, request: Request) -> Iterator[GenerationEvent]:
+        self.requests.append(request)
+        yield from self._until_paused(self._rounds(request))
+
+    def resume(self, number: int) -> Iterator[GenerationEvent]:
+        yield from self._until_paused(self.still.pop(number))
+
+    def pause(self) -> None:
+        self.pauses.set()
+
+    def cancel(self) -> None:
+        self.cancels.set()
+
+    def drop(self, number: int) -> None:
+        self.dropped.append(number)
+        del self.still[number]
+
+    def keep_conversations(self, limit: int) -> None:
+        pass
+
+    def saved(self) -> SavedConversations:
+        return SavedConversations(len(self.still))
+
+    def count_tokens(self, messages: Sequence[Message], tools: Sequence[str] = ()) -> int:
+        return len(messages)
+
+    def render(self, request: Request) -> str:
+        return str(request.prompt)
+
+    def tokenize(self, text: str, *, special: bool = True, add_special: bool = False) -> list[Token]:
+        return [(ord(letter), letter.encode()) for letter in text]
+
+    def detokenize(self, tokens: Sequence[int]) -> str:
+        return "".join(map(chr, tokens))
+
+    def _until_paused(self, rounds: Iterator[GenerationEvent]) -> Iterator[GenerationEvent]:
+        self.pauses.clear()
+        self.cancels.clear()
+        for event in rounds:
+            yield event
+            if self.pauses.is_set() and not isinstance(event, Finished):
+                number = next(self.numbers)
+                self.still[number] = rounds
+                yield Paused(number)
+                return
+
+    def _rounds(self, request: Request) -> Iterator[GenerationEvent]:
+        said = request.prompt if isinstance(request.prompt, str) else request.prompt[-1].content
+        letter, number = said[0], 0
+        yield PromptProgress(1, 1)
+        while number < (request.max_tokens or 1_000_000) and not self.cancels.is_set():
+            if self.steps is not None:
+                self.steps.acquire(timeout=20)
+            if self.dies.is_set():
+                raise EngineDied("the engine was ended by the system (SIGKILL)")
+            number += 1
+            self.written.append(letter)
+            yield TextDelta((TextPiece(letter, Provenance.TARGET),))
+            yield RoundDone(ROUND, 1)
+        reason: FinishReason = "cancelled" if self.cancels.is_set() else "length"
+        yield Finished(reason, Summary(prompt_tokens=len(said), tokens=number))
