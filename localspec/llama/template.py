@@ -13,23 +13,13 @@ from pathlib import Path
 
 from localspec.errors import ModelFileError, UserError
 from localspec.llama.rendering import renderer
-from localspec.llama.tool_words import in_words
+from localspec.llama.tool_words import PROBE, PROBE_TOOL, in_words
 from localspec.llama.vocabulary import BPE, SPM, Vocabulary
 from localspec.types import Message, ToolCall
 
 _NEVER = re.compile("(?!)")
 
 Variables = Mapping[str, bool | int | float | str]
-
-_TOOL = {"name": "look_up", "description": "Looks up.", "parameters": {"type": "object", "properties": {}}}
-_CALL = ToolCall("abcdefgh1", "look_up", '{"word": "probed"}')
-PROBE = (
-    Message("user", "Look it up."),
-    Message("assistant", "", tool_calls=(_CALL,)),
-    Message("tool", "it says so", tool_call_id=_CALL.id),
-)
-"""A conversation that shows how a template writes a call of `PROBE_TOOL`, and its result."""
-PROBE_TOOL = json.dumps({"type": "function", "function": _TOOL})
 
 
 class ChatTemplate:

@@ -8,9 +8,18 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from localspec.types import Message
+from localspec.types import Message, ToolCall
 
 _FORM = '<tool_call>\n{"name": <function-name>, "arguments": <args-json-object>}\n</tool_call>'
+_TOOL = {"name": "look_up", "description": "Looks up.", "parameters": {"type": "object", "properties": {}}}
+_CALL = ToolCall("abcdefgh1", "look_up", '{"word": "probed"}')
+PROBE_TOOL = json.dumps({"type": "function", "function": _TOOL})
+PROBE = (
+    Message("user", "Look it up."),
+    Message("assistant", "", tool_calls=(_CALL,)),
+    Message("tool", "it says so", tool_call_id=_CALL.id),
+)
+"""A conversation that shows how a chat template writes a call of `PROBE_TOOL`, and what it returned."""
 
 
 def in_words(messages: Sequence[Message], tools: Sequence[str]) -> list[Message]:

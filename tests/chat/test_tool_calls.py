@@ -1,0 +1,204 @@
+"""Calls as models write them, read whole and letter by letter: the same, and nothing is lost."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from localspec.chat.tool_calls import AnswerReader, Called, Piece, ToolFormat, Written, tool_format
+from localspec.types import Request
+
+TYPES = {"city": {"type": "string"}, "days": {"type": "integer"}}
+TOOLS = tuple(
+    json.dumps({"type": "function", "function": {"name": name, "parameters": {"properties": TYPES}}})
+    for name in ("weather", "a.b-c")
+)
+TURN = "<|im_end|>\n<|im_start|>assistant\n"
+HEADER = "<|eot_id|><|h|>assistant<|e|>\n\n"
+JSON_CALL = '{"name": "look_up", "arguments": {"word": "probed"}}'
+CODER = "<function=look_up>\n<parameter=word>\nprobed\n</parameter>\n</function>\n"
+GLM = (
+    "<tool_call>look_up\n<arg_key>word</arg_key>\n<arg_value>probed</arg_value>\n</tool_call><|observation|>"
+)
+HARMONY = ' to=functions.look_up<|channel|>commentary json<|message|>{"word": "probed"}<|call|>'
+FORMS = {  # what stands before the answer, and the call that stands there
+    "hermes": (TURN, f"<tool_call>\n{JSON_CALL}\n</tool_call><|im_end|>"),
+    "llama": (HEADER, JSON_CALL.replace("arguments", "parameters") + "<|eot_id|>"),
+    "mistral": ("[/INST]", f"[TOOL_CALLS][{JSON_CALL[:-1]}, " + '"id": "abcdefgh1"}]</s>'),
+    "mistral new": ("[/INST]", '[TOOL_CALLS]look_up[ARGS]{"word": "probed"}</s>[TOOL_RESULTS]'),
+    "coder": (TURN, f"<tool_call>\n{CODER}</tool_call>"),
+    "glm": ("<|assistant|>", f"\n<think></think>\n{GLM}"),
+    "gemma": ("<|turn>model\n", '<|tool_call>call:look_up{word:<|"|>probed<|"|>}<tool_call|><turn|>'),
+    "harmony": ("<|end|><|start|>assistant", HARMONY),
+}
+ARGUMENTS = {"city": 'Kö"ln {[', "days": 2}
+JSON = json.dumps(ARGUMENTS, ensure_ascii=False)
+
+
+def form(name: str) -> ToolFormat:
+    asked, written = FORMS[name]
+
+    def render(request: Request) -> str:
+        return f"Tools.Look it up.{asked}{written}it says so|" if request.tools else f"Look it up.{asked}"
+
+    return tool_format(render)
+
+
+def read(name: str, text: str, size: int = 1) -> tuple[str, str, list[tuple[str, str]]]:
+    """What was thought, said and called, where text comes in pieces of a size."""
+    reader = AnswerReader(form(name), TOOLS)
+    pieces: list[Piece] = []
+    for start in range(0, len(text), size):
+        pieces += reader.feed(text[start : start + size])
+    return collected([*pieces, *reader.feed("", more=False)])
+
+
+def collected(pieces: list[Piece]) -> tuple[str, str, list[tuple[str, str]]]:
+    calls = [(piece.index, piece.name) for piece in pieces if isinstance(piece, Called) and piece.id]
+    assert [index for index, _ in calls] == list(range(len(calls)))
+    arguments = [
+        "".join(piece.arguments for piece in pieces if isinstance(piece, Called) and piece.index == index)
+        for index, _ in calls
+    ]
+    written = [piece for piece in pieces if isinstance(piece, Written)]
+    thought = "".join(piece.text for piece in written if piece.is_thought)
+    said = "".join(piece.text for piece in written if not piece.is_thought)
+    return thought, said, [(name, each) for (_, name), each in zip(calls, arguments, strict=True)]
+
+
+CALL = f'{{"name": "weather", "arguments": {JSON}}}'
+ONE = [("weather", ARGUMENTS)]
+BOTH = [("weather", ARGUMENTS), ("a.b-c", {})]
+OTHER = '{"name": "a.b-c", "arguments": {}}'
+XML = """<tool_call>
+<function=weather>
+<parameter=city>
+Kö"ln {[
+</parameter>
+<parameter=days>
+2
+</parameter>
+</function>
+</tool_call>
+<tool_call>
+<function=a.b-c>
+</function>
+</tool_call>"""
+KEYS = """ok
+<tool_call>weather
+<arg_key>city</arg_key>
+<arg_value>Kö"ln {[</arg_value>
+<arg_key>days</arg_key>
+<arg_value>2</arg_value>
+</tool_call>
+<tool_call>a.b-c</tool_call>"""
+GEMMA = """<|tool_call>call:weather{city:<|"|>Kö"ln {[<|"|>,days:2}<tool_call|>
+<|tool_call>call:a.b-c{}<tool_call|>"""
+NEW = f"I look.[TOOL_CALLS]weather[ARGS]{JSON}[TOOL_CALLS]a.b-c[CALL_ID]abcdefghi[ARGS]{{}}"
+COMMENT = "<|channel|>commentary<|message|>I look.<|end|><|start|>assistant"
+CASES = [
+    ("hermes", f"<tool_call>\n{CALL}\n</tool_call>", "", ONE),
+    ("hermes", f"I look.\n<tool_call>{CALL}</tool_call>\n", "I look.", ONE),
+    ("hermes", f"<tool_call>\n{CALL}\n</tool_call>\n<tool_call>\n{OTHER}", "", BOTH),
+    ("hermes", f'<tool_call>{{"arguments": {JSON}, "name": "weather"}}</tool_call>ok', "ok", ONE),
+    ("hermes", f"```json\n{CALL}\n```", "", ONE),
+    ("hermes", f"<tool_call>\n{CALL}", "", ONE),
+    ("llama", f'{{"name": "weather", "parameters": {JSON}}}', "", ONE),
+    ("llama", f'<|python_tag|>{{"type": "function", "name": "weather", "parameters": {JSON}}}', "", ONE),
+    ("llama", f"{CALL}; {OTHER}", "", BOTH),
+    ("mistral", f"[TOOL_CALLS][{CALL}, {OTHER}]", "", BOTH),
+    ("mistral new", NEW, "I look.", BOTH),
+    ("coder", XML, "", BOTH),
+    ("glm", KEYS, "ok", BOTH),
+    ("gemma", GEMMA, "", BOTH),
+    (
+        "harmony",
+        f"<|channel|>commentary to=functions.weather <|constrain|>json<|message|>{JSON}<|call|>",
+        "",
+        ONE,
+    ),
+    ("harmony", f"{COMMENT} to=functions.weather<|channel|>commentary json<|message|>{JSON}", "I look.", ONE),
+]
+
+
+@pytest.mark.parametrize(("name", "text", "said", "calls"), CASES)
+def test_calls_are_read_in_the_form_of_the_template(
+    name: str, text: str, said: str, calls: list[tuple[str, object]]
+) -> None:
+    for size in (1, 3, 7, len(text)):
+        thought, answered, called = read(name, text, size)
+        assert (thought, answered) == ("", said)
+        assert [(tool, json.loads(arguments)) for tool, arguments in called] == calls
+
+
+def test_a_call_is_told_as_it_comes() -> None:
+    reader = AnswerReader(form("hermes"), TOOLS)
+    told = [
+        [*reader.feed(text)]
+        for text in ('<tool_call>{"name": "weather", "arguments": {"ci', 'ty": "Kö', 'ln"}')
+    ]
+    (begun, first), *rest = told
+    assert isinstance(begun, Called)
+    assert (begun.name, len(begun.id), begun.arguments) == ("weather", 9, "")
+    assert [first, *(piece for pieces in rest for piece in pieces)] == [
+        Called(0, '{"ci'), Called(0, 'ty": "Kö'), Called(0, 'ln"}'),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "tag", ["<think>\nhm\n</think>\n\n", "<|channel|>analysis<|message|>hm<|end|><|start|>assistant"]
+)
+def test_thinking_stays_apart(tag: str) -> None:
+    name = "harmony" if "channel" in tag else "hermes"
+    call = f"<tool_call>{CALL}</tool_call>"
+    if name == "harmony":
+        call = f"<|channel|>commentary to=functions.weather<|message|>{JSON}"
+    for size in (1, 1000):
+        thought, said, calls = read(name, tag + call, size)
+        assert (thought, said, calls) == ("hm", "", [("weather", JSON)])
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("hermes", "<tool_call>never</tool_call> mind"),
+        ("hermes", '<tool_call>\n{"name": "unknown", "arguments": {}}\n</tool_call>'),
+        ("hermes", '{"name": "Ada", "arguments": {"age": 36}}'),
+        ("hermes", "<tool_call>" + '{"x": "' + "y" * 600),
+        ("llama", '{"answer": [1, 2]} and more'),
+        ("llama", "```json\n[1]\n```"),
+        ("coder", "<tool_call>\n<function=nobody>\n</function>\n</tool_call>"),
+        ("mistral new", "[TOOL_CALLS]nobody[ARGS]{}"),
+        ("harmony", "no channel at all"),
+        ("gemma", "<|tool_call>call:nobody{}<tool_call|>"),
+        ("hermes", "a < b, <tool, <tool_cal"),
+    ],
+)
+def test_nonsense_comes_through_as_text(name: str, text: str) -> None:
+    assert read(name, text) == read(name, text, len(text)) == ("", text, [])
+
+
+MARKS = [
+    *("<tool_call>", "</tool_call>", "[TOOL_CALLS]", "[ARGS]", "<function=weather>", "<parameter=city>", "{"),
+    *("</parameter>", "call:weather{", "weather", "\n", " ", "x", '"', "<", CALL, '{"name": "weather", '),
+]
+KINDS = ["hermes", "llama", "mistral", "mistral new", "coder", "gemma"]
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.sampled_from(KINDS), st.lists(st.sampled_from(MARKS), max_size=9))
+def test_whatever_comes_is_read_alike_in_pieces_and_kept(name: str, marks: list[str]) -> None:
+    text = "".join(marks)
+    whole = read(name, text, max(1, len(text)))
+    assert read(name, text) == whole
+    if not whole[2]:
+        assert whole == ("", text, [])
+
+
+def test_without_tools_all_is_text() -> None:
+    text = f"<tool_call>{CALL}</tool_call>"
+    reader = AnswerReader(form("hermes"))
+    assert collected([*reader.feed(text), *reader.feed("", more=False)]) == ("", text, [])
