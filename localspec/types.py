@@ -301,8 +301,8 @@ class Request:
     `seed` None draws one.
     `template_variables` are passed to the model's chat template (`enable_thinking`, ...).
     `infill` of a bare text ends the answer where what follows begins.
-    `tools` are those that the model may call, each OpenAI's JSON of one; with them the answer shows the text
-    of control tokens, in which calls are often written.
+    `tools` are those that the model may call, each OpenAI's JSON of one; calls are often written in control
+    tokens, whose text `shows_control` leaves in the answer.
     `reuses_cache` False reads the whole prompt, as if it were the first.
     `grammar` masks what the target may write, exactly: sampling goes on among the tokens that are left. Where
     the prompt has opened the model's thinking, it holds from the end of that. Each of `logit_bias` adds a
@@ -320,6 +320,7 @@ class Request:
     template_variables: TemplateVariables = ()
     infill: Infill | None = None
     tools: tuple[str, ...] = ()
+    shows_control: bool = False
     steps_down: bool = False
     reuses_cache: bool = True
     grammar: Grammar | None = None

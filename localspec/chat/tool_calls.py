@@ -14,11 +14,16 @@ from uuid import uuid4
 
 from localspec.chat.thinking import split
 from localspec.llama.tool_words import PROBE, PROBE_TOOL
-from localspec.types import Request
+from localspec.types import Grammar, Request
 
 _NAME, _ARGUMENTS = "look_up", '{"word": "probed"}'
 _TAG = re.compile(r"<[^<>\s]+>|\[[A-Z_]+\]")
 _THOUGHT = re.compile(r"<think>\s*</think>|</think>")
+_SPACING = {
+    "whitespace_flexible": False,
+    "item_separator": ", ",
+    "key_separator": ": ",
+}  # as templates have it
 _LONGEST_HEAD = 400  # characters in which a call has to name its tool
 
 
@@ -87,6 +92,37 @@ def tool_format(render: Callable[[Request], str]) -> ToolFormat:
         return ToolFormat("named", before.strip(), closing, before, between)
     kind: Literal["parameters", "gemma"] = "gemma" if before.endswith("call:") else "parameters"
     return ToolFormat(kind, tag, closing, before)
+
+
+def call_grammar(form: ToolFormat, tools: Sequence[str], token: Callable[[str], int | None]) -> Grammar:
+    """Return the grammar of one call of one of some tools; `token` is that of a tag which is a single one.
+
+    Where arguments are not JSON, it settles that one is called and which, and leaves the rest to the model.
+    """
+
+    def spelled(text: str) -> str:
+        parts = [part for part in re.split(f"({_TAG.pattern})", text) if part]
+        tokens = [token(part) if _TAG.fullmatch(part) else None for part in parts]
+        return " ".join(
+            json.dumps(part, ensure_ascii=False) if number is None else f"<[{number}]>"
+            for part, number in zip(parts, tokens, strict=True)
+        )
+
+    between = form.between.replace(PROBE[1].tool_calls[0].id, _new_id())  # which some forms repeat
+    rules = [f"start: {' | '.join(f'call{number}' for number in range(len(tools)))}"]
+    for number, tool in enumerate(tools):
+        function = json.loads(tool)["function"]
+        schema = {**(function.get("parameters") or {"type": "object"}), "x-guidance": _SPACING}
+        arguments = f"%json {json.dumps(schema)}" if form.between else r"/[^\w.-](.|\n)*/"
+        parts = (
+            spelled(form.before),
+            json.dumps(function["name"]),
+            spelled(between),
+            arguments,
+            spelled(form.after),
+        )
+        rules.append(f"call{number}: {' '.join(part for part in parts if part)}")
+    return Grammar("lark", "\n".join(rules))
 
 
 class AnswerReader:
@@ -252,7 +288,7 @@ class _Calls:
             yield Written(text)
             return True
         if read.name and not self._id:
-            self._id = uuid4().hex[:9]
+            self._id = _new_id()
             yield Called(self._index, id=self._id, name=read.name)
         if added := read.arguments[self._told :]:
             self._told += len(added)
@@ -420,6 +456,10 @@ class _Gemma:
         texts[::2] = (re.sub(r"([{,]\s*)([\w.-]+)\s*:", r'\1"\2":', each) for each in texts[::2])
         texts[1::2] = (json.dumps(each, ensure_ascii=False) for each in texts[1::2])
         return _Read(head[1], "".join(texts).strip(), end + len(self._closing))
+
+
+def _new_id() -> str:
+    return uuid4().hex[:9]
 
 
 def _begun(text: str, marks: Sequence[str]) -> int:

@@ -190,7 +190,7 @@ class Runtime(AbstractContextManager["Runtime"]):
             prompt = self._prompt(request)
             tally = Tally(len(prompt), self._checked(request.settings).mode)
             spaces = 0 if isinstance(request.prompt, str) else trailing_spaces(request.prompt)
-            detokenizer = Detokenizer(self._target_model.vocabulary, special=bool(request.tools))
+            detokenizer = Detokenizer(self._target_model.vocabulary, special=request.shows_control)
             text = AnswerText(detokenizer, request.stop, spaces)
             answer = AnswerEvents(text, tally, self._target_model.end_tokens, stopwatch, request.max_tokens)
             reason: FinishReason = "cancelled"

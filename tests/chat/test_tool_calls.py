@@ -8,7 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from localspec.chat.tool_calls import AnswerReader, Called, Piece, ToolFormat, Written, tool_format
+from localspec.chat.tool_calls import (
+    AnswerReader,
+    Called,
+    Piece,
+    ToolFormat,
+    Written,
+    call_grammar,
+    tool_format,
+)
 from localspec.types import Request
 
 TYPES = {"city": {"type": "string"}, "days": {"type": "integer"}}
@@ -20,9 +28,7 @@ TURN = "<|im_end|>\n<|im_start|>assistant\n"
 HEADER = "<|eot_id|><|h|>assistant<|e|>\n\n"
 JSON_CALL = '{"name": "look_up", "arguments": {"word": "probed"}}'
 CODER = "<function=look_up>\n<parameter=word>\nprobed\n</parameter>\n</function>\n"
-GLM = (
-    "<tool_call>look_up\n<arg_key>word</arg_key>\n<arg_value>probed</arg_value>\n</tool_call><|observation|>"
-)
+GLM = "<tool_call>look_up\n<arg_key>word</arg_key>\n<arg_value>probed</arg_value>\n</tool_call><|user|>"
 HARMONY = ' to=functions.look_up<|channel|>commentary json<|message|>{"word": "probed"}<|call|>'
 FORMS = {  # what stands before the answer, and the call that stands there
     "hermes": (TURN, f"<tool_call>\n{JSON_CALL}\n</tool_call><|im_end|>"),
@@ -202,3 +208,36 @@ def test_without_tools_all_is_text() -> None:
     text = f"<tool_call>{CALL}</tool_call>"
     reader = AnswerReader(form("hermes"))
     assert collected([*reader.feed(text), *reader.feed("", more=False)]) == ("", text, [])
+
+
+@pytest.mark.parametrize(
+    ("name", "call"),
+    [
+        ("hermes", f"<tool_call>\n{CALL}\n</tool_call>"),
+        ("llama", f'{{"name": "weather", "parameters": {JSON}}}'),
+        ("mistral", f"[TOOL_CALLS][{CALL}]"),
+        ("mistral new", f"[TOOL_CALLS]weather[ARGS]{JSON}"),
+        ("coder", XML.partition("\n<tool_call>")[0]),
+        ("harmony", f"<|channel|>commentary to=functions.weather <|constrain|>json<|message|>{JSON}"),
+    ],
+)
+def test_a_grammar_allows_calls_of_the_tools_and_nothing_else(name: str, call: str) -> None:
+    from llguidance import LLMatcher, LLTokenizer
+
+    grammar = call_grammar(form(name), TOOLS, lambda tag: None)
+    tokenizer = LLTokenizer("byte")
+
+    def taken(text: str) -> int:
+        matcher = LLMatcher(tokenizer, LLMatcher.grammar_from_lark(grammar.text))
+        count = matcher.try_consume_tokens(list(text.encode()))
+        return count if matcher.is_accepting() else -count
+
+    assert taken(call) == len(call.encode())
+    assert taken(call.replace("weather", "whether")) <= 0
+    assert taken("I would rather talk.") <= 0
+    assert read(name, call)[2][0][0] == "weather"
+
+
+def test_a_tag_that_is_one_token_is_asked_for_by_its_number() -> None:
+    grammar = call_grammar(form("mistral new"), TOOLS, lambda tag: 9 if tag == "[ARGS]" else None)
+    assert 'call0: "[TOOL_CALLS]" "weather" <[9]> %json' in grammar.text
