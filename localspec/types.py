@@ -212,6 +212,17 @@ class Finished:
     summary: Summary
 
 
+THINKING_TAGS = {
+    "<think>": "</think>",
+    "<thinking>": "</thinking>",
+    "<thought>": "</thought>",
+    "<reasoning>": "</reasoning>",
+    "[think]": "[/think]",
+    "<|begin_of_thought|>": "<|end_of_thought|>",
+}
+"""What models put around their thinking, in small letters."""
+
+
 @dataclass(frozen=True, slots=True)
 class TokenScore:
     """What the target itself thought of a token that the answer got.

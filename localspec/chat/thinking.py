@@ -7,18 +7,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from localspec.types import THINKING_TAGS
+
 _OPENING = re.compile(r"[ \t]*(?P<mark>`{3,}(?=[^`\n]*$)|~{3,})(?P<info>[^\n]*)\n?", re.MULTILINE)
-_TAGS = {
-    "<think>": "</think>",
-    "<thinking>": "</thinking>",
-    "<thought>": "</thought>",
-    "<reasoning>": "</reasoning>",
-    "[think]": "[/think]",
-    "<|begin_of_thought|>": "<|end_of_thought|>",
-}
-_ANY_CLOSING = "|".join(map(re.escape, _TAGS.values()))
+_ANY_CLOSING = "|".join(map(re.escape, THINKING_TAGS.values()))
 _ANYWHERE = re.IGNORECASE | re.MULTILINE
-_THINKING_OPENING = re.compile(rf"[ \t]*({'|'.join(map(re.escape, _TAGS))})", re.IGNORECASE)
+_THINKING_OPENING = re.compile(rf"[ \t]*({'|'.join(map(re.escape, THINKING_TAGS))})", re.IGNORECASE)
 _STRAY_CLOSING = re.compile(rf"(?:^[ \t]*|(?<!`)(?=(?:{_ANY_CLOSING})[ \t]*$))({_ANY_CLOSING})", _ANYWHERE)
 
 
@@ -121,7 +115,7 @@ def without_thinking(text: str) -> str:
 
 
 def _thought_after(text: str, opening: re.Match[str], *, streaming: bool) -> _Thought:
-    tag = _TAGS[opening[1].lower()]
+    tag = THINKING_TAGS[opening[1].lower()]
     closing = re.compile(re.escape(tag), re.IGNORECASE).search(text, opening.end())
     if closing is None:
         end = len(text) - (_begun(text, opening.end(), (tag,)) if streaming else 0)
@@ -155,9 +149,9 @@ def _next_thought(
 def _begun_in_answer(text: str, at: int, *, thought_before: bool) -> int:
     """Return how many characters at the end of an answer may be the beginning of a tag that counts."""
     last_line = text[max(at, text.rfind("\n") + 1) :].lstrip().lower()
-    if last_line and any(tag.startswith(last_line) for tag in _TAGS):
+    if last_line and any(tag.startswith(last_line) for tag in THINKING_TAGS):
         return len(last_line)
-    begun = 0 if thought_before else _begun(text, at, tuple(_TAGS.values()))
+    begun = 0 if thought_before else _begun(text, at, tuple(THINKING_TAGS.values()))
     return begun if begun > 1 else 0  # a mere bracket is more often something else
 
 

@@ -39,33 +39,36 @@ class Drafters:
     def __init__(self, state: DraftState | None, worker: Worker = DraftWorker) -> None:
         self.state = state
         self._worker = worker
-        self._index = SuffixIndex()
+        self.index = SuffixIndex()
         self._lookup_stats = PromptLookupStats()
-        self._chosen = AcceptanceCalibration()  # of drafts that take the best token
-        self._drawn = AcceptanceCalibration()  # of drafts that draw from q
-        self._repeated = AcceptanceCalibration()  # of n-gram drafts, by length of the match
+        # by whether drafts are copied, take the best token, and follow rules: else they draw from q
+        self._calibrations: dict[tuple[bool, bool, bool], AcceptanceCalibration] = {}
 
     def policy(
-        self, latency: LatencyModel, settings: EngineSettings, *, deterministic: bool
+        self, latency: LatencyModel, settings: EngineSettings, *, deterministic: bool, ruled: bool = False
     ) -> SpeculationPolicy:
-        """Return the stopping rules; `deterministic` drafts take the best token and draw none."""
-        if settings.mode == "ngram":
-            return SpeculationPolicy(latency, self._repeated, settings, deterministic=True)
-        calibration = self._chosen if deterministic else self._drawn
-        return SpeculationPolicy(latency, calibration, settings, deterministic)
+        """Return the stopping rules; `deterministic` drafts take the best token and draw none.
+
+        Those that are `ruled` by a grammar or a bias are learned apart: some of their tokens have no choice.
+        """
+        copied = settings.mode == "ngram"
+        kind = (copied, deterministic or copied, ruled)
+        calibration = self._calibrations.setdefault(kind, AcceptanceCalibration())
+        return SpeculationPolicy(latency, calibration, settings, deterministic or copied)
 
     def drafter(self, settings: EngineSettings, policy: SpeculationPolicy, proposer: Proposer) -> Drafter:
         """Return who writes the drafts of an answer."""
         if settings.mode == "off":
             return Drafter()
         if settings.mode == "ngram":
-            return PromptLookupDrafter(policy, self._index)
+            return PromptLookupDrafter(policy, self.index)
         if self.state is None:
             raise ValueError(f"mode {settings.mode} needs a draft model")
         settings = replace(settings, draft_length=min(settings.draft_length, self.state.model.max_draft))
         uses_lookup = settings.fallback == "ngram"
-        lookup = PromptLookup(self._index, policy, self._lookup_stats) if uses_lookup else None
+        lookup = PromptLookup(self.index, policy, self._lookup_stats) if uses_lookup else None
         is_head = isinstance(self.state.model, Head)
+        proposer.leaps = proposer.rules is not None and not is_head  # a head needs its own state before each
         if settings.mode == "ssd" and not is_head:  # a head waits for what its target has read
             worker = self._worker(self.state, policy, proposer, settings)
             return SSDDrafter(worker, settings.draft_length, lookup)
@@ -110,8 +113,13 @@ class Engine:
         self._reused = self.reused if segment else None
         streams = np.random.SeedSequence(seed).spawn(2 * segment + 2)
         for_target, for_draft = map(np.random.default_rng, streams[-2:])
-        proposer = Proposer(params.sampling, settings, for_draft, self._vocabulary)
-        policy = self.drafters.policy(latency, settings, deterministic=proposer.deterministic)
+        rules = params.rules
+        drafted = None if rules is None else rules.copy()  # for a thread of its own
+        proposer = Proposer(params.sampling, settings, for_draft, self._vocabulary, drafted)
+        self.drafters.index.rules = rules
+        policy = self.drafters.policy(
+            latency, settings, deterministic=proposer.deterministic, ruled=rules is not None
+        )
         drafter = self.drafters.drafter(settings, policy, proposer)
         return self.decoder.rounds(prompt, drafter, policy, params, for_target)
 

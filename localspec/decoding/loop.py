@@ -8,10 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from localspec.decoding.constraint import TokenRules
 from localspec.decoding.drafters.drafter import Drafter, common_prefix
 from localspec.decoding.model import LanguageModel, Rows
 from localspec.decoding.policy import SpeculationPolicy
-from localspec.decoding.sampling import distribution, penalises
+from localspec.decoding.sampling import distribution, penalises, score
 from localspec.decoding.verify import BufferedUniforms, Uniforms, verify, verify_greedily
 from localspec.types import (
     Acceptance,
@@ -22,6 +23,7 @@ from localspec.types import (
     Provenance,
     RoundStats,
     Sampling,
+    TokenScore,
     VerifyOutcome,
 )
 
@@ -36,6 +38,7 @@ class Round:
     provenance: tuple[Provenance, ...]
     stats: RoundStats
     is_last: bool = False
+    scores: tuple[TokenScore, ...] = ()  # of its tokens, where they are asked for; without their bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +50,8 @@ class DecodeParams:
     draft_length: int
     max_tokens: int
     end_tokens: frozenset[int]
+    rules: TokenRules | None = None
+    top_logprobs: int | None = None
 
 
 class Decoder:
@@ -88,6 +93,7 @@ class Decoder:
                 outcome = self._judge(draft, rows, text, params, uniforms)
                 tokens = _cut([*draft.tokens[: outcome.accepted], outcome.bonus], params, emitted)
                 accepted = min(outcome.accepted, len(tokens))
+                scores = _scores(tokens, rows, params.top_logprobs)
                 self._forget(len(text) + accepted)
                 text += tokens
                 emitted += len(tokens)
@@ -96,7 +102,8 @@ class Decoder:
                     policy.observe(stats, len(tokens))
                 room = min(params.max_tokens - emitted, self._target.context_size - len(text))
                 is_last = tokens[-1] in params.end_tokens or room <= 0
-                yield Round(tuple(tokens), _provenance(draft, outcome)[: len(tokens)], stats, is_last)
+                origins = _provenance(draft, outcome)[: len(tokens)]
+                yield Round(tuple(tokens), origins, stats, is_last, scores)
                 clock.restart()
                 if is_last:
                     return
@@ -135,15 +142,18 @@ class Decoder:
     def _judge(
         self, draft: Draft, rows: Rows, text: list[int], params: DecodeParams, random: Uniforms
     ) -> VerifyOutcome:
-        sampling = params.sampling
+        sampling, rules = params.sampling, params.rules
         history = text[-sampling.penalty_window :] if penalises(sampling) else None
-        best_decides = sampling.is_greedy and history is None
+        best_decides = sampling.is_greedy and history is None and rules is None
         if best_decides and rows.item(0) == rows.item(0):  # not a number: let `distribution` say so
             return verify_greedily(draft, rows)
 
         def target(accepted: int) -> Distribution:
             seen = () if history is None else [*history, *draft.tokens[:accepted]]
-            return distribution(rows[accepted], sampling, seen)
+            if rules is None:
+                return distribution(rows[accepted], sampling, seen)
+            allowed = rules.allowed([*text, *draft.tokens[:accepted]])
+            return distribution(rules.biased(rows[accepted]), sampling, seen, allowed)
 
         return verify(draft, target, params.acceptance, random)
 
@@ -155,6 +165,17 @@ def _cut(tokens: list[int], params: DecodeParams, emitted: int) -> list[int]:
             tokens = tokens[: position + 1]
             break
     return tokens[: params.max_tokens - emitted]
+
+
+def _scores(tokens: Sequence[int], rows: Rows, top: int | None) -> tuple[TokenScore, ...]:
+    """Return what the target thought of tokens, with so many of its best; nothing for None."""
+    if top is None:
+        return ()
+    scored = [(token, *score(row, token, top)) for token, row in zip(tokens, rows, strict=False)]
+    return tuple(
+        TokenScore(token, b"", logprob, tuple((each, b"", its) for each, its in best))
+        for token, logprob, best in scored
+    )
 
 
 def _provenance(draft: Draft, outcome: VerifyOutcome) -> tuple[Provenance, ...]:

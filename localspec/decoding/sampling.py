@@ -111,12 +111,23 @@ def _thresholds(rows: Logits, count: int) -> Logits:
     return np.partition(maxima, width - count, axis=1)[:, width - count]
 
 
-def distribution(logits: Logits, sampling: Sampling, history: Sequence[int]) -> Distribution:
-    """Return the distribution of the next token, sorted by probability unless it spans the vocabulary.
+def distribution(
+    logits: Logits, sampling: Sampling, history: Sequence[int], allowed: Ids | None = None
+) -> Distribution:
+    """Return the distribution of the next token, sorted by probability unless nothing is cut off.
 
-    `logits` float32 (vocabulary,); `history` is the text so far, which the penalties look at.
+    `logits` float32 (vocabulary,); `history` is the text so far, which the penalties look at;
+    `allowed` are the only tokens that may follow, None all.
     """
     row = penalised_row(logits, sampling, history)
+    if allowed is None:
+        return _sampled(row, sampling)
+    among = _sampled(row.take(allowed), sampling)
+    return Distribution(allowed if among.ids is None else allowed[among.ids], among.probs)
+
+
+def _sampled(row: Logits, sampling: Sampling) -> Distribution:
+    """Apply all steps but the penalties."""
     if sampling.is_greedy:
         token = int(row.argmax())
         if row[token] != row[token]:
@@ -165,6 +176,15 @@ def draft_distribution(  # noqa: PLR0913 - every one of them shapes q
         weighted = [*(x * saguaro_c for x in probs[:saguaro_top]), *probs[saguaro_top:]]
         probs = _normalised(weighted) if sum(weighted) > 0 else probs
     return Distribution(np.array(ids[: len(probs)], np.int64), np.array(probs))
+
+
+def score(row: Logits, token: int, top: int) -> tuple[float, tuple[tuple[int, float], ...]]:
+    """Return a token's log-probability, and the best tokens with theirs, by the model's logits alone."""
+    values = row.astype(np.float64)
+    best = values.max()
+    scale = float(best) + log(np.exp(values - best).sum())
+    ids, _ = top_candidates(row[None], top) if top else (np.empty((1, 0), np.int64), None)
+    return values.item(token) - scale, tuple((each, values.item(each) - scale) for each in ids[0].tolist())
 
 
 def probability(distribution: Distribution, token: int) -> float:

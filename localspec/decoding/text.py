@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
+from dataclasses import replace
 from itertools import groupby
 from operator import itemgetter
 from typing import Protocol
@@ -20,6 +21,8 @@ from localspec.types import (
     RoundDone,
     TextDelta,
     TextPiece,
+    TokenScore,
+    TokensScored,
 )
 
 _BROKEN = "\N{REPLACEMENT CHARACTER}"
@@ -33,6 +36,9 @@ class Detokenizer(Protocol):
 
     def flush(self) -> str:
         """Return what still waits."""
+
+    def piece(self, token: int) -> bytes:
+        """Return the bytes that a token adds to the text."""
 
 
 class AnswerText:
@@ -63,6 +69,12 @@ class AnswerText:
             self._last = provenance
             self._append(self._detokenizer.feed(token))
         return self.stopped
+
+    def named(self, score: TokenScore) -> TokenScore:
+        """Return a score with the bytes of its tokens."""
+        piece = self._detokenizer.piece
+        best = tuple((token, piece(token), logprob) for token, _, logprob in score.top)
+        return replace(score, data=piece(score.token), top=best)
 
     def take(self) -> tuple[TextPiece, ...]:
         """Return the text that has become certain since the last call, joined by provenance."""
@@ -190,7 +202,7 @@ class AnswerEvents:
         """Translate what the token layer reports, until the answer ends itself; the caller closes it."""
         for event in events:
             if isinstance(event, Round):
-                self._take(event)
+                scores = event.scores[: self._take(event)]
                 self.tally.add(event.stats, len(event.tokens), self._stopwatch.seconds())
             elif isinstance(event, ModeChanged):
                 self.tally.change(event.mode)
@@ -198,6 +210,8 @@ class AnswerEvents:
                 if not isinstance(event, Round):
                     yield event
                     continue
+                if scores:
+                    yield TokensScored(tuple(map(self._text.named, scores)))
                 if pieces := self._text.take():
                     yield TextDelta(pieces)
                 yield RoundDone(event.stats, len(event.tokens))
@@ -210,12 +224,16 @@ class AnswerEvents:
             yield TextDelta(pieces)
         yield Finished(reason, self.tally.summary(cached_tokens))
 
-    def _take(self, round_: Round) -> None:
-        """Add a round's tokens to the text, up to that with which the answer ends itself."""
-        for token, provenance in zip(round_.tokens, round_.provenance, strict=True):
+    def _take(self, round_: Round) -> int:
+        """Add a round's tokens to the text, up to that with which the answer ends itself.
+
+        Returns how many there are before that.
+        """
+        for place, (token, provenance) in enumerate(zip(round_.tokens, round_.provenance, strict=True)):
             if token in self._end_tokens or self._text.add(token, provenance):
                 self._ending = "stop"
             elif self._loop_detector is not None and self._loop_detector.add(token):
                 self._ending = "circles"
             if self._ending is not None:
-                return
+                return place
+        return len(round_.tokens)

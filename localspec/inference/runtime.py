@@ -6,11 +6,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, suppress
 from dataclasses import fields, replace
 from functools import partial
+from math import isfinite
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from localspec.decoding.constraint import TokenRules
 from localspec.decoding.drafters.prompt_lookup import longest_draft
 from localspec.decoding.engine import Rounds, decode_in_segments
 from localspec.decoding.fallback import ModeFallback
@@ -29,6 +31,7 @@ from localspec.decoding.text import AnswerEvents, AnswerText, DecodeEvents
 from localspec.errors import Cancelled, ContextFullError, UserError
 from localspec.inference.contexts import Contexts, CostedEngine
 from localspec.llama.backends import memory_of
+from localspec.llama.grammar import Grammars
 from localspec.llama.model import Model
 from localspec.llama.rendering import renderer
 from localspec.llama.template import trailing_spaces
@@ -70,6 +73,7 @@ class Runtime(AbstractContextManager["Runtime"]):
         self._fallbacks: dict[EngineSettings, ModeFallback] = {}
         self._text: list[int] = []  # of the last prompt and its answer
         self._sampling = Sampling()
+        self._grammars = Grammars(target.vocabulary)
         self.notes, self.modes, self.first_call_s = contexts.notes, contexts.modes, contexts.first_call_s
         self.uses_cards = contexts.on_card
         self.target = target.info(contexts.target.context_size)
@@ -328,17 +332,37 @@ class Runtime(AbstractContextManager["Runtime"]):
             fallback = self._fallbacks.setdefault(settings, ModeFallback(settings.mode, self._engine.plain))
             self._engine.costs(together=False)  # before the prompt is in the cache, and of plain decoding
             self._engine.costs_in(settings.mode)
-        limit = self._limit(request)
+        limit, rules = self._limit(request), self._rules(request, prompt)
         longest = min(longest_draft(settings), self._contexts.target.max_rows - 1)  # and the bonus token
 
         def decode(mode: Mode, segment: int) -> Rounds:
             left = limit - (len(text) - len(prompt))
             params = DecodeParams(
-                request.sampling, settings.acceptance, longest, left, self._target_model.end_tokens
+                request.sampling,
+                settings.acceptance,
+                longest,
+                left,
+                self._target_model.end_tokens,
+                rules,
+                request.top_logprobs,
             )
             return self._engine.segment(text, replace(settings, mode=mode), params, request.seed, segment)
 
         yield from decode_in_segments(decode, settings.mode, text, self._engine.plain, fallback)
+
+    def _rules(self, request: Request, prompt: Sequence[int]) -> TokenRules | None:
+        """Return what a request asks of single tokens; raise `UserError` for what cannot be."""
+        size, bias, grammar = self.target.vocabulary, request.logit_bias, request.grammar
+        for token, value in bias:
+            if not 0 <= token < size:
+                raise UserError(
+                    f"logit bias: the model has no token {token}", f"its tokens are 0 to {size - 1}"
+                )
+            if not isfinite(value):
+                raise UserError(f"logit bias: {value} for token {token} is no number", "-100 bans a token")
+        if grammar is None:
+            return TokenRules(bias) if bias else None
+        return TokenRules(bias, self._grammars.constraint(grammar, prompt))
 
     def _limit(self, request: Request) -> int:
         return self.target.context if request.max_tokens is None else request.max_tokens

@@ -62,7 +62,7 @@ class Vocabulary:
     @cached_property
     def end_tokens(self) -> frozenset[int]:
         """Return every token that ends the model's turn."""
-        api, pointer = native(), self._open
+        api, pointer = native(), self.pointer
         # llama.cpp makes control tokens of those that it knows by their text; the others have a role
         named = {getattr(api, f"llama_vocab_{role}")(pointer) for role in _END_ROLES}
         candidates = self.special_tokens | named | self._likely_ends
@@ -75,7 +75,7 @@ class Vocabulary:
         """Return what kind of token each is, in llama.cpp's bits; nobody asks a draft model's."""
         # undeclared arguments pass twice as fast
         kind = backends.function("llama_vocab_get_attr", ctypes.c_int)
-        pointer = repeat(ctypes.c_void_p(self._open))
+        pointer = repeat(ctypes.c_void_p(self.pointer))
         return np.fromiter(map(kind, pointer, range(self.size)), np.int32, self.size)
 
     def _having(self, *attributes: str) -> frozenset[int]:
@@ -96,7 +96,7 @@ class Vocabulary:
         room = len(raw) + 8
         while True:
             tokens = (ctypes.c_int32 * room)()
-            count = native().llama_tokenize(self._open, raw, len(raw), tokens, room, False, special)
+            count = native().llama_tokenize(self.pointer, raw, len(raw), tokens, room, False, special)
             if count >= 0:
                 break
             if -count <= room:
@@ -157,11 +157,11 @@ class Vocabulary:
     @cached_property
     def texts(self) -> tuple[bytes, ...]:
         """Return every token's text as the vocabulary spells it."""
-        return tuple(map(native().llama_vocab_get_text, repeat(self._open), range(self.size)))
+        return tuple(map(native().llama_vocab_get_text, repeat(self.pointer), range(self.size)))
 
     def text(self, token: int) -> bytes:
         """Return a token's text as the vocabulary spells it."""
-        text: bytes = native().llama_vocab_get_text(self._open, token)
+        text: bytes = native().llama_vocab_get_text(self.pointer, token)
         return text
 
     def _read_piece(self, token: int, special: bool) -> bytes:
@@ -170,13 +170,14 @@ class Vocabulary:
         room = 64
         while True:
             buffer = ctypes.create_string_buffer(room)
-            count: int = native().llama_token_to_piece(self._open, token, buffer, room, 0, special)
+            count: int = native().llama_token_to_piece(self.pointer, token, buffer, room, 0, special)
             if count >= 0:
                 return buffer.raw[:count]
             room = -count
 
     @property
-    def _open(self) -> int:
+    def pointer(self) -> int:
+        """Return the native vocabulary; raise `EngineError` once its model is closed."""
         if self._pointer is None:
             raise EngineError("the model of this vocabulary is closed")
         return self._pointer
@@ -194,6 +195,10 @@ class Detokenizer:
     def feed(self, token: int) -> str:
         """Take a token and return the text that is complete with it."""
         return self._decoder.decode(self._vocabulary.piece(token, special=self._special))
+
+    def piece(self, token: int) -> bytes:
+        """Return the bytes that a token adds to the text."""
+        return self._vocabulary.piece(token)
 
     def flush(self) -> str:
         """Return what is left, a cut character as U+FFFD, and start anew."""

@@ -24,6 +24,9 @@ class Numbers:
     def flush(self) -> str:
         return ""
 
+    def piece(self, token: int) -> bytes:
+        return b"%d" % token
+
 
 def noticed_at(tokens: Iterable[int]) -> int | None:
     """Return after how many tokens a circle is noticed."""

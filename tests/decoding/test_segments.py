@@ -144,6 +144,9 @@ class Letters:
     def flush(self) -> str:
         return ""
 
+    def piece(self, token: int) -> bytes:
+        return b"%d" % token
+
 
 def answer_of(toy: RestlessToy, tokens: int, stop: tuple[str, ...] = ()) -> list[GenerationEvent]:
     prompt = [1, 2, 3]

@@ -23,6 +23,9 @@ class ByteDetokenizer:
     def flush(self) -> str:
         return self._decoder.decode(b"", final=True)
 
+    def piece(self, token: int) -> bytes:
+        return b"%d" % token
+
 
 def answer(pieces: list[str | bytes], stop: tuple[str, ...] = ()) -> AnswerText:
     return AnswerText(ByteDetokenizer([p.encode() if isinstance(p, str) else p for p in pieces]), stop)
@@ -196,6 +199,9 @@ def test_spaces_that_stand_before_the_answer_are_not_repeated(
 
         def flush(self) -> str:
             return ""
+
+        def piece(self, token: int) -> bytes:
+            return b"%d" % token
 
     answer = AnswerText(Pieces(), ("never",), known)
     for token in range(len(pieces)):

@@ -134,7 +134,7 @@ def test_what_the_file_calls_an_end_is_one(tmp_path: Path) -> None:
 
 
 def is_end(vocabulary: Vocabulary, token: int) -> bool:
-    return bool(native().llama_vocab_is_eog(vocabulary._open, token))
+    return bool(native().llama_vocab_is_eog(vocabulary.pointer, token))
 
 
 def test_padding_may_differ_a_little(llama_model: Model, tmp_path: Path) -> None:

@@ -103,7 +103,9 @@ class DraftState:
         return self.proposals[sent]
 
     def extend(self, policy: SpeculationPolicy, proposer: Proposer) -> None:
-        """Draft one more token."""
+        """Draft one more token, behind those that must come first."""
+        if proposer.leaps:
+            self.proposals += proposer.forced(self.whole())
         missing = self.missing()
         started = self.clock()
         rows = self.model.evaluate(missing)

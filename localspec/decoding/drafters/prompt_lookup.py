@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
 
+from localspec.decoding.constraint import TokenRules
 from localspec.decoding.drafters.drafter import Drafter, common_prefix
 from localspec.decoding.drafters.proposer import Proposal
 from localspec.decoding.policy import BINS, PRIOR_WEIGHT, AcceptanceCalibration, SpeculationPolicy
@@ -39,6 +40,8 @@ class SuffixIndex:
 
     def __init__(self, minimum: int = 3) -> None:
         self._minimum = minimum
+        self.rules: TokenRules | None = None
+        """What the text has to follow: what it refuses is not proposed."""
         self._tokens: list[int] = []
         self._before: list[int | None] = []  # for the run that ends here: the end of the equal run before
         self._latest: dict[bytes, int] = {}  # run -> its last end
@@ -86,7 +89,14 @@ class SuffixIndex:
             return (), 0
         period = len(self._tokens) - 1 - source
         following = self._tokens[source + 1 : source + 1 + limit]
-        return tuple(following[place % period] for place in range(limit)), length
+        proposed = tuple(following[place % period] for place in range(limit))
+        if self.rules is not None:
+            proposed = proposed[: self.rules.accepts(self._tokens, proposed)]
+        return proposed, length
+
+    def forced(self) -> tuple[int, ...]:
+        """Return the tokens that must follow."""
+        return () if self.rules is None else tuple(self.rules.forced(self._tokens))
 
     def propose_after(self, tokens: Sequence[int], limit: int) -> tuple[tuple[int, ...], int]:
         """Return what `propose` would if the text went on with some tokens; it stays as it is."""
@@ -143,7 +153,10 @@ class PromptLookupDrafter(Drafter):
         self._sent, self._confidences = (), []
 
     def draft(self, limit: int) -> Draft:
-        """Propose the continuation of the longest repeated ending, as far as it pays."""
+        """Propose what must follow, else the continuation of the longest repeated ending if it pays."""
+        if forced := self._index.forced()[:limit]:
+            self._sent = forced
+            return Draft(forced, None, DraftOrigin.NGRAM)
         tokens, matched = self._index.propose(limit)
         if matched < SHORTEST_MATCH:
             return Draft()

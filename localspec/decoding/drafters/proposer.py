@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from localspec.decoding.constraint import TokenRules
 from localspec.decoding.model import Rows
 from localspec.decoding.sampling import (
     NOT_NUMBERS,
@@ -17,6 +18,7 @@ from localspec.decoding.sampling import (
     column_maxima,
     draft_distribution,
     draw,
+    one_point,
     penalises,
     top_candidates,
 )
@@ -52,20 +54,25 @@ class Proposal(NamedTuple):  # a frozen dataclass takes twice as long to make
 class Proposer:
     """Choose draft tokens as they will be judged: the best for greedy and `match`, else drawn from q."""
 
+    leaps = False
+    """Whether tokens that must follow are proposed without asking the model for each."""
+
     def __init__(
         self,
         sampling: Sampling,
         settings: EngineSettings,
         random: np.random.Generator,
         vocabulary: int | None = None,
+        rules: TokenRules | None = None,
     ) -> None:
         """Take how the target chooses; ids from `vocabulary` on, which it lacks, are never proposed.
 
         With `needs_history` proposals depend on the text before them beyond the logits.
         """
+        self.rules = rules
         self._vocabulary = vocabulary
         self.deterministic = sampling.is_greedy or settings.acceptance == "match"
-        self.needs_history = penalises(sampling)
+        self.needs_history = penalises(sampling) or rules is not None
         # A greedy target has no temperature of its own: the draft's plain softmax ranks the guesses.
         plain = replace(sampling, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
         self._sampling = plain if sampling.is_greedy else sampling
@@ -81,9 +88,8 @@ class Proposer:
         if self._vocabulary is not None and rows.shape[1] > self._vocabulary:
             rows = rows[:, : self._vocabulary]
         if self.needs_history:
-            known = [best_candidates(row, CANDIDATES) for row in rows]
-            seen = histories or [()] * len(known)
-            return [self._penalised_row(*best, text) for best, text in zip(known, seen, strict=True)]
+            seen = histories or [()] * len(rows)
+            return [self._after(row, text) for row, text in zip(rows, seen, strict=True)]
         if self._guesses:
             return self._with_guesses(rows)
         if self.deterministic:
@@ -127,14 +133,34 @@ class Proposer:
         q = self._q(ids, logits, ())
         return Proposal(draw(q, self._random.random()), q.probs.item(0), guesses, q)
 
-    def _penalised_row(self, ids: list[int], logits: list[float], text: Sequence[int]) -> Proposal:
+    def forced(self, text: Sequence[int]) -> list[Proposal]:
+        """Return the tokens that must follow a text."""
+        tokens = () if self.rules is None else self.rules.forced(text)
+        drawn = not self.deterministic
+        return [
+            Proposal(token, 1.0, ((token, 1.0),), one_point(token) if drawn else None) for token in tokens
+        ]
+
+    def _after(self, row: NDArray[np.float32], text: Sequence[int]) -> Proposal:
         """Return a token drawn from q, or its best, with the best tokens of q as guesses."""
+        ids, logits = self._candidates(row, text)
         q = self._q(ids, logits, text[-self._window :])
         assert q.ids is not None
         guesses: Guesses = tuple(zip(q.ids[:GUESSES].tolist(), q.probs[:GUESSES].tolist(), strict=True))
         if self.deterministic:
             return Proposal(*guesses[0], guesses, None)
         return Proposal(draw(q, self._random.random()), guesses[0][1], guesses, q)
+
+    def _candidates(self, row: NDArray[np.float32], text: Sequence[int]) -> tuple[list[int], list[float]]:
+        """Return the best tokens that may follow a text; its best of all if it has none of them."""
+        if self.rules is None:
+            return best_candidates(row, CANDIDATES)
+        row, allowed = self.rules.biased(row), self.rules.allowed(text)
+        allowed = allowed if allowed is None else allowed[: allowed.searchsorted(len(row))]
+        if allowed is None or not len(allowed):
+            return best_candidates(row, CANDIDATES)
+        places, logits = best_candidates(row.take(allowed), CANDIDATES)
+        return allowed[places].tolist(), logits
 
     def _q(self, ids: list[int], logits: list[float], history: Sequence[int]) -> Distribution:
         return draft_distribution(

@@ -1,0 +1,78 @@
+"""What is asked of an answer's tokens beside `Sampling`: a bias for some, and a grammar that refuses many.
+
+Both change the target's distribution, and that of a draft model in the same way, so that they go on agreeing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ids = NDArray[np.int64]
+Logits = NDArray[np.float32]
+
+_BAN = -100.0
+_BANNED = -1e10  # no chance beside any other token, and yet a number: of banned ones alone the best is taken
+
+
+class Constraint(Protocol):
+    """Which tokens may follow a text, which begins with the prompt and may go back behind drafts at any time.
+
+    One thread at a time; another one takes a copy.
+    """
+
+    def allowed(self, text: Sequence[int]) -> Ids | None:
+        """Return the tokens that may follow, ascending and at least one; None stands for all."""
+
+    def accepts(self, text: Sequence[int], tokens: Sequence[int]) -> int:
+        """Return how many of some tokens may follow one after another."""
+
+    def copy(self) -> Constraint:
+        """Return another that says the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenRules:
+    """The bias first, by token; then the constraint. Penalties and the other steps of sampling come after."""
+
+    bias: tuple[tuple[int, float], ...] = ()
+    constraint: Constraint | None = None
+
+    def copy(self) -> TokenRules:
+        """Return the same rules for another thread."""
+        return self if self.constraint is None else replace(self, constraint=self.constraint.copy())
+
+    def biased(self, logits: Logits) -> Logits:
+        """Return rows of logits, or one, with the bias added; tokens that the rows lack are left out."""
+        known = {token: value for token, value in self.bias if token < logits.shape[-1]}
+        if not known:
+            return logits
+        values = [_BANNED if value <= _BAN else value for value in known.values()]
+        logits = logits.copy()
+        logits[..., list(known)] += np.array(values, np.float32)
+        return logits
+
+    def allowed(self, text: Sequence[int]) -> Ids | None:
+        """Return the tokens that may follow a text; None stands for all."""
+        return None if self.constraint is None else self.constraint.allowed(text)
+
+    def accepts(self, text: Sequence[int], tokens: Sequence[int]) -> int:
+        """Return how many of some tokens may follow one after another."""
+        return len(tokens) if self.constraint is None else self.constraint.accepts(text, tokens)
+
+    def forced(self, text: Sequence[int]) -> list[int]:
+        """Return the tokens that follow without a choice: each is the only one that may."""
+        found: list[int] = []
+        while len(found) < _LONGEST_FORCED:
+            allowed = self.allowed([*text, *found])
+            if allowed is None or len(allowed) != 1:
+                break
+            found.append(allowed.item())
+        return found
+
+
+_LONGEST_FORCED = 32

@@ -1,0 +1,178 @@
+"""Grammars on a model's vocabulary: which tokens may follow, by llguidance."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property, lru_cache
+from itertools import takewhile
+from typing import TYPE_CHECKING, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from localspec.errors import UserError
+from localspec.llama.vocabulary import Vocabulary
+from localspec.types import THINKING_TAGS, Grammar
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher, LLTokenizer
+    from llguidance._lib import JsonCompileOptions
+
+MOST_BYTES = 2**20  # of a grammar: a hundred times the largest in use
+_GRAMMARS_KEPT = 8
+_LONGEST_TAG = 16  # tokens, and blanks behind it
+_MASKS_KEPT = 16  # as lists of tokens: inside a string, say, one is wanted again and again
+# Between JSON's tokens, as llama.cpp has it: without an end of it some models write blanks for ever.
+_JSON: JsonCompileOptions = {"whitespace_pattern": r"( |\n{1,2}[ \t]{0,20})?"}
+_NAMES = {"json_schema": "JSON schema", "gbnf": "grammar", "lark": "Lark grammar", "regex": "expression"}
+
+
+class GrammarConstraint:
+    """A grammar that an answer follows from a position of the text on: a `Constraint` of decoding.
+
+    With `thinks_until` it begins only behind that token. When it is fulfilled nothing but an end token may
+    follow, and behind an end token the same again.
+    """
+
+    def __init__(self, compiled: CompiledGrammar, start: int, thinks_until: int | None = None) -> None:
+        self._compiled = compiled
+        self._start = start
+        self._thinks_until = thinks_until
+        self._matcher = compiled.matcher.deep_copy()
+        self._held: list[int] = []  # tokens that the matcher has taken
+
+    def copy(self) -> Self:
+        """Return another that says the same."""
+        return type(self)(self._compiled, self._start, self._thinks_until)
+
+    def allowed(self, text: Sequence[int]) -> NDArray[np.int64] | None:
+        """Return the tokens that may follow, ascending; None stands for all.
+
+        Raises `UserError` where the grammar asks for more work than llguidance does.
+        """
+        begin = self._begin(text)
+        if begin is None:
+            return None
+        if not self._go(text[begin:]):
+            return self._compiled.ends
+        mask = self._matcher.compute_bitmask()
+        if self._matcher.is_error():
+            raise _refused(self._compiled.kind, self._matcher.get_error())
+        return self._compiled.tokens_of(mask)
+
+    def accepts(self, text: Sequence[int], tokens: Sequence[int]) -> int:
+        """Return how many of some tokens may follow one after another, up to an end token."""
+        begin = self._begin([*text, *tokens])
+        if begin is None:
+            return len(tokens)
+        free = max(0, begin - len(text))
+        if not self._go(text[begin:]):
+            return 0
+        rest = list(tokens[free:])
+        ends = self._compiled.end_tokens
+        inner = list(takewhile(lambda token: token not in ends, rest))
+        count = self._matcher.validate_tokens(inner)
+        if count == len(inner) < len(rest):
+            allowed = self.allowed([*text, *tokens[: free + count]])
+            count += allowed is not None and rest[count] in allowed
+        return free + count
+
+    def _begin(self, text: Sequence[int]) -> int | None:
+        """Return where the grammar begins in a text, None while the model thinks."""
+        if self._thinks_until is None:
+            return self._start
+        try:
+            return text.index(self._thinks_until, self._start) + 1
+        except ValueError:
+            return None
+
+    def _go(self, path: Sequence[int]) -> bool:
+        """Let the matcher have taken exactly these tokens; tell whether more than an end may follow."""
+        held, shared = self._held, min(len(self._held), len(path))
+        back = 1
+        while held[:shared] != path[:shared]:  # what differs are drafts, near the end
+            shared, back = max(0, shared - back), 2 * back
+        if len(held) > shared:
+            self._matcher.rollback(len(held) - shared)
+            del held[shared:]
+        ends = self._compiled.end_tokens
+        missing = list(takewhile(lambda token: token not in ends, path[shared:]))
+        held += missing[: self._matcher.try_consume_tokens(missing)]
+        return len(held) == len(path)
+
+
+class CompiledGrammar:
+    """A grammar ready to be followed."""
+
+    def __init__(self, kind: str, matcher: LLMatcher, vocabulary: Vocabulary) -> None:
+        self.kind = kind
+        self.matcher = matcher
+        self.end_tokens = vocabulary.end_tokens
+        self.ends = np.array(sorted(vocabulary.end_tokens), np.int64)
+        self.tokens_of = lru_cache(_MASKS_KEPT)(_tokens_of)
+
+
+class Grammars:
+    """What makes grammars for a vocabulary; it prepares that once, which takes up to a second or two."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._vocabulary = vocabulary
+        self._compiled = lru_cache(_GRAMMARS_KEPT)(self._compile)
+
+    def constraint(self, grammar: Grammar, prompt: Sequence[int]) -> GrammarConstraint:
+        """Return a grammar for the answer to a prompt, or for what comes after the thinking that it opens.
+
+        The end of that must be one token; else the grammar leaves no thinking.
+        Raises `UserError` for a grammar that is wrong or too large.
+        """
+        return GrammarConstraint(self._compiled(grammar), len(prompt), self._thinks_until(prompt))
+
+    def _thinks_until(self, prompt: Sequence[int]) -> int | None:
+        end = self._vocabulary.decode(prompt[-_LONGEST_TAG:], special=True).rstrip().lower()
+        closing = next((tag for opening, tag in THINKING_TAGS.items() if end.endswith(opening)), "")
+        tokens = self._vocabulary.tokenize(closing, special=True)
+        return tokens[0] if len(tokens) == 1 else None
+
+    @cached_property
+    def _tokenizer(self) -> LLTokenizer:
+        from llguidance.llamacpp import lltokenizer_from_vocab
+
+        vocabulary = self._vocabulary
+        if not vocabulary.end_tokens:
+            raise UserError("the model has no token that ends an answer", "use it without a grammar")
+        return lltokenizer_from_vocab(vocabulary.pointer, eos_token=sorted(vocabulary.end_tokens))
+
+    def _compile(self, grammar: Grammar) -> CompiledGrammar:
+        from llguidance import LLMatcher
+
+        if len(grammar.text.encode("utf-8", "replace")) > MOST_BYTES:
+            raise _refused(grammar.kind, f"it has more than {MOST_BYTES:,} bytes")
+        try:
+            text = _for_llguidance(grammar)
+        except (ValueError, RecursionError) as error:
+            raise _refused(grammar.kind, str(error)) from None
+        matcher = LLMatcher(self._tokenizer, text, log_level=0)
+        if matcher.is_error():
+            raise _refused(grammar.kind, matcher.get_error())
+        return CompiledGrammar(grammar.kind, matcher, self._vocabulary)
+
+
+def _for_llguidance(grammar: Grammar) -> str:
+    from llguidance import LLMatcher
+    from llguidance.gbnf_to_lark import any_to_lark
+
+    if grammar.kind == "json_schema":
+        return LLMatcher.grammar_from_json_schema(grammar.text, defaults=_JSON)
+    if grammar.kind == "regex":
+        return LLMatcher.grammar_from_regex(grammar.text)
+    return LLMatcher.grammar_from_lark(any_to_lark(grammar.text) if grammar.kind == "gbnf" else grammar.text)
+
+
+def _tokens_of(mask: bytes) -> NDArray[np.int64]:
+    return np.flatnonzero(np.unpackbits(np.frombuffer(mask, np.uint8), bitorder="little").view(np.bool_))
+
+
+def _refused(kind: str, reason: str) -> UserError:
+    return UserError(
+        f"the {_NAMES[kind]} cannot be used: {' '.join(reason.split())}", "change that part of it"
+    )
