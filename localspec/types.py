@@ -21,6 +21,7 @@ FanOutShape = Literal["uniform", "geometric", "best-first"]
 Fallback = Literal["just-in-time", "ngram"]
 SplitMode = Literal["none", "layer", "row"]
 KvType = Literal["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0"]
+GrammarKind = Literal["json_schema", "gbnf", "lark", "regex"]
 _COLDEST = 1e-30  # by less, differences of logits leave what 32 bits hold
 FinishReason = Literal["stop", "length", "context", "circles", "cancelled"]
 Token = tuple[int, bytes]
@@ -298,7 +299,7 @@ TemplateVariables = tuple[tuple[str, bool | int | float | str], ...]
 class Grammar:
     """What an answer must look like, in one of four languages; `gbnf` is llama.cpp's."""
 
-    kind: Literal["json_schema", "gbnf", "lark", "regex"]
+    kind: GrammarKind
     text: str
 
 

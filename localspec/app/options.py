@@ -15,7 +15,7 @@ from localspec.models.names import Reference, file_named
 from localspec.storage.config import check_models, read_config
 from localspec.storage.paths import config_dir
 from localspec.storage.profiles import DEFAULT_PROFILE, Profile, Speculation, files_in, profile
-from localspec.types import Mode, ModelOptions, Sampling
+from localspec.types import Grammar, GrammarKind, Mode, ModelOptions, Sampling
 
 MODES = ("auto", *get_args(Mode))  # that one can ask for
 DRAFT_MODES = ("sd", "ssd")
@@ -252,15 +252,32 @@ def system_prompt(args: argparse.Namespace) -> str | None:
     file: str | None = args.system_prompt_file
     if text is not None and file is not None:
         raise UserError("-sys and -sysf both give a system prompt", "keep one of them")
-    if file is None:
-        return text
+    return text if file is None else _text_of(file, "system prompt").rstrip("\n")
+
+
+def grammar(args: argparse.Namespace) -> Grammar | None:
+    """Return the grammar that was given, None if none was; raises UserError for one that cannot be used."""
+    given: dict[GrammarKind, str | None] = {"json_schema": args.json_schema, "gbnf": args.grammar}
+    files = [(kind, file) for kind, file in given.items() if file is not None]
+    if len(files) > 1:
+        raise UserError("--json-schema and --grammar both say what the answer looks like", "keep one of them")
+    for kind, file in files:
+        from localspec.llama.grammar import check  # numpy and llguidance: 0.1 s
+
+        found = Grammar(kind, _text_of(file, "JSON schema" if kind == "json_schema" else "grammar"))
+        check(found)
+        return found
+    return None
+
+
+def _text_of(file: str, what: str) -> str:
     try:
-        return Path(file).read_text(encoding="utf-8").rstrip("\n")
+        return Path(file).read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise UserError(
-            f"system prompt file `{file}` is not UTF-8 text: byte {error.object[error.start]:#04x} "
+            f"{what} file `{file}` is not UTF-8 text: byte {error.object[error.start]:#04x} "
             f"at offset {error.start}",
             "save it as UTF-8",
         ) from None
     except OSError as error:
-        raise UserError(f"cannot read system prompt file `{file}`: {error.strerror}") from None
+        raise UserError(f"cannot read {what} file `{file}`: {error.strerror}") from None

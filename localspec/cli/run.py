@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from localspec.app import figures
-from localspec.app.options import pair_options, profiles_named, session_request
+from localspec.app.options import grammar, pair_options, profiles_named, session_request
 from localspec.app.tuned_pair import KnownPair
 from localspec.chat.answer_settings import Answered, AnswerOptions, Chooser, followed
 from localspec.cli.shared import opening
@@ -44,6 +44,11 @@ def parser() -> Parser:
     result.add_argument(
         "--no-chat", action="store_true", help="continue the bare text, without a chat template"
     )
+    add = result.add_argument_group("what the answer looks like").add_argument
+    about = "only what fits a JSON schema; where the template opens the model's thinking, from its end on"
+    add("-jf", "--json-schema", "--json-schema-file", metavar="FILE", dest="json_schema", help=about)
+    about = "only what fits a grammar in llama.cpp's GBNF, likewise"
+    add("--grammar", "--grammar-file", metavar="FILE", dest="grammar", help=about)
     add_answer_flags(result)
     return result
 
@@ -56,6 +61,7 @@ def main(argv: Sequence[str]) -> int:
     if system is None:
         system = "" if args.no_chat else profiles[0].system_prompt
     _check_combinations(args, system)
+    form = grammar(args)
     if asked.speculation.mode in ("off", "ngram"):
         pair = replace(pair, draft=None)  # nobody would ask it
     question = read_prompt(args.prompt if args.flag_prompt is None else [args.flag_prompt])
@@ -73,11 +79,11 @@ def main(argv: Sequence[str]) -> int:
 
         def events() -> Iterator[GenerationEvent]:
             chosen.append(Chooser(models, experience, opening.note).options(profile, asked))
-            yield from models.generate(replace(chosen[0].request, prompt=prompt))
+            yield from models.generate(replace(chosen[0].request, prompt=prompt, grammar=form))
 
         answer = write_answer(models, events(), silent=args.json, colours=bool(args.color))
         (options,) = chosen
-        if answer.finished is not None:
+        if answer.finished is not None and form is None:  # what is forced says little of other answers
             settings, summary = options.request.settings, answer.finished.summary
             experience.learn(Answered(profile.task, settings, summary, steady=not answer.changes))
         return _conclude(args, models, options, answer)
@@ -112,6 +118,8 @@ def _conclude(
             say(line)
     if finished.reason == "context":
         say(f"note: the context of {models.target.context} tokens is full; a larger -c leaves more room")
+    if (args.json_schema or args.grammar) and finished.reason in ("length", "context", "circles"):
+        say("note: the answer was cut off before it was what it has to be")
     return INTERRUPTED if finished.reason == "cancelled" else SUCCESS
 
 

@@ -145,27 +145,33 @@ class Grammars:
     def _compile(self, grammar: Grammar) -> CompiledGrammar:
         from llguidance import LLMatcher
 
-        if len(grammar.text.encode("utf-8", "replace")) > MOST_BYTES:
-            raise _refused(grammar.kind, f"it has more than {MOST_BYTES:,} bytes")
-        try:
-            text = _for_llguidance(grammar)
-        except (ValueError, RecursionError) as error:
-            raise _refused(grammar.kind, str(error)) from None
-        matcher = LLMatcher(self._tokenizer, text, log_level=0)
+        matcher = LLMatcher(self._tokenizer, _source(grammar), log_level=0)
         if matcher.is_error():
             raise _refused(grammar.kind, matcher.get_error())
         return CompiledGrammar(grammar.kind, matcher, self._vocabulary)
 
 
-def _for_llguidance(grammar: Grammar) -> str:
+def check(grammar: Grammar) -> None:
+    """Raise `UserError` for a grammar that is wrong or too large, whatever the model."""
     from llguidance import LLMatcher
-    from llguidance.gbnf_to_lark import any_to_lark
 
-    if grammar.kind == "json_schema":
-        return LLMatcher.grammar_from_json_schema(grammar.text, defaults=_JSON)
-    if grammar.kind == "regex":
-        return LLMatcher.grammar_from_regex(grammar.text)
-    return LLMatcher.grammar_from_lark(any_to_lark(grammar.text) if grammar.kind == "gbnf" else grammar.text)
+    is_wrong, said = LLMatcher.validate_grammar_with_warnings(_source(grammar))
+    if is_wrong:
+        raise _refused(grammar.kind, said[0])
+
+
+def _source(grammar: Grammar) -> str:
+    """Return a grammar as llguidance wants it."""
+    from llguidance import LLMatcher, grammar_from
+
+    if len(grammar.text.encode("utf-8", "replace")) > MOST_BYTES:
+        raise _refused(grammar.kind, f"it has more than {MOST_BYTES:,} bytes")
+    try:
+        if grammar.kind == "json_schema":
+            return LLMatcher.grammar_from_json_schema(grammar.text, defaults=_JSON)
+        return grammar_from(grammar.kind, grammar.text)
+    except (ValueError, RecursionError) as error:
+        raise _refused(grammar.kind, str(error)) from None
 
 
 def _tokens_of(mask: bytes) -> NDArray[np.int64]:

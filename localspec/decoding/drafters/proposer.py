@@ -54,6 +54,8 @@ class Proposal(NamedTuple):  # a frozen dataclass takes twice as long to make
 class Proposer:
     """Choose draft tokens as they will be judged: the best for greedy and `match`, else drawn from q."""
 
+    rules: TokenRules | None = None
+    """What drafts have to follow, too."""
     leaps = False
     """Whether tokens that must follow are proposed without asking the model for each."""
 
