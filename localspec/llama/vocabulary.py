@@ -114,7 +114,7 @@ class Vocabulary:
         api = native()
         names = ("pre", "suf", "mid", "rep", "sep")
         prefix, suffix, middle, project, file = (
-            _token(getattr(api, f"llama_vocab_fim_{name}")(self._open)) for name in names
+            _token(getattr(api, f"llama_vocab_fim_{name}")(self.pointer)) for name in names
         )
         if prefix is None or suffix is None or middle is None:
             raise UserError(
