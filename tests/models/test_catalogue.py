@@ -77,7 +77,7 @@ def test_pairs_share_a_vocabulary_and_the_draft_is_much_smaller() -> None:
             continue
         assert pair.draft.family == pair.target.family
         assert abs(pair.draft.vocabulary - pair.target.vocabulary) <= 128, pair.name
-        assert pair.draft.parameters * 3 < pair.target.parameters, pair.name
+        assert pair.draft.parameters * 2.5 < pair.target.parameters, pair.name
 
 
 @pytest.mark.parametrize("entry", shipped().models, ids=lambda entry: entry.key)
@@ -86,8 +86,8 @@ def test_the_figures_of_a_model_go_together(entry: CatalogueModel) -> None:
     low, high = {"Q3_K_M": (3.5, 4.5), "Q4_K_M": (4.4, 5.6), "Q5_K_M": (5.3, 6), "Q8_0": (8.2, 9)}.get(
         entry.quant, (4, 18)
     )
-    # beside the weights of so small a model, its vocabulary weighs something
-    assert low <= bits <= high * (1.25 if entry.kind == "bundled" else 1)
+    # of so small a model the vocabulary weighs something, and some matrices are too narrow for the quant
+    assert low <= bits <= high * (1.25 if entry.parameters < 0.7e9 else 1)
     full, state = entry.layers, 0
     attention = 2 * entry.width * entry.head_size * (entry.heads + entry.kv_heads)
     if (
