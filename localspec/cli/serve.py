@@ -32,6 +32,7 @@ from localspec.inference.interface import SharedModels
 from localspec.models.default_pair import name_of
 from localspec.storage.paths import config_dir
 from localspec.storage.profiles import profiles
+from localspec.units import memory
 
 _PORT = 8080  # llama-server's
 _KEY = "LOCALSPEC_API_KEY"
@@ -58,6 +59,12 @@ def parser() -> Parser:
     add("--api-key", metavar="KEY", default=os.environ.get(_KEY), help=about)
     about = "web page that may ask, such as https://example.org; repeatable"
     add("--allow-origin", action="append", default=[], metavar="ORIGIN", help=about)
+    about = "answers that take turns between two rounds, who has had the fewest tokens next (4)"
+    add("-np", "--parallel", type=whole(1, 64), default=4, metavar="N", help=about)
+    about = "off: strictly in the order of arrival; the same as --parallel 1"
+    add("--share", choices=("on", "off"), default="on", help=about)
+    about = "memory that keeps what was read of other conversations (a quarter of what is free, at most 8192)"
+    add("-cram", "--cache-ram", type=whole(0, 2**24), metavar="MIB", help=about)
     add_model_flags(result)
     add_device_flags(result)
     add_sampling_flags(result)
@@ -93,9 +100,10 @@ def main(argv: Sequence[str]) -> int:
         def open_models() -> SharedModels:
             worker = workers.pop() if workers else opening.start_worker(verbose=args.verbose)
             opening.load(worker, pair)
+            worker.keep_conversations(_kept(args.cache_ram))
             return worker
 
-        queue = EngineQueue(open_models, known.experience)
+        queue = EngineQueue(open_models, known.experience, 1 if args.share == "off" else args.parallel)
         try:
             opening.tell_notes(first, pair)
             _tell_address(listener, queue.models, list(by_name))
@@ -109,10 +117,20 @@ def main(argv: Sequence[str]) -> int:
     return SUCCESS
 
 
+def _kept(mebibytes: int | None) -> int:
+    """Return how many bytes of other conversations are kept."""
+    if mebibytes is not None:
+        return mebibytes * 2**20
+    import psutil
+
+    return min(8 * 2**30, int(psutil.virtual_memory().available) // 4)
+
+
 def _tell_address(listener: socket.socket, models: SharedModels, names: Sequence[str]) -> None:
     host, port = listener.getsockname()[:2]
     with_draft = f" with draft {name_of(models.draft)}" if models.draft else ""
     say(f"{name_of(models.target)}{with_draft}; models for clients: {', '.join(names)}")
+    say(f"other conversations are kept in up to {memory(models.saved().limit)}; /slots tells of them")
     say(f"listening at http://{f'[{host}]' if ':' in host else host}:{port}/v1; Ctrl+C ends it")
 
 

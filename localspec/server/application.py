@@ -43,7 +43,8 @@ class Doors:
         if origin is not None and self.origins.isdisjoint((origin, "*")):
             raise HTTPException(403, f"pages of {origin} may not ask this server; --allow-origin lets them")
         if self.api_key is not None and request.url.path not in _OPEN:
-            given = headers.get("authorization", "").removeprefix("Bearer ") or headers.get("x-api-key", "")
+            scheme, _, bearer = headers.get("authorization", "").partition(" ")
+            given = bearer if scheme.lower() == "bearer" else headers.get("x-api-key", "")
             if not hmac.compare_digest(given.encode(), self.api_key.encode()):
                 raise HTTPException(401, "the API key is missing or wrong")
 

@@ -1,68 +1,15 @@
-"""A server in a thread of this process, on the bundled pair; its models are in this process as well."""
+"""A server on the bundled pair, which is in this process as well."""
 
 from __future__ import annotations
 
-import socket
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from pathlib import Path
 
-import httpx2
 import pytest
 
-from localspec.chat.answer_settings import NONE, SessionRequest, with_auto
-from localspec.inference.interface import SharedModels
 from localspec.inference.runtime import Runtime
-from localspec.server.application import Doors, application
-from localspec.server.listening import http_server
-from localspec.server.queue import EngineQueue
-from localspec.server.service import Service
-from localspec.storage.profiles import profiles
 from localspec.types import ModelOptions
-
-
-@dataclass(frozen=True)
-class Served:
-    """A server that runs, and what it told whoever started it."""
-
-    port: int
-    service: Service
-    client: httpx2.Client
-    lines: list[str] = field(default_factory=list)
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
-
-    def post(self, path: str, body: object, headers: dict[str, str] | None = None) -> httpx2.Response:
-        return self.client.post(path, json=body, headers=headers)
-
-    def chat(self, **body: object) -> httpx2.Response:
-        return self.post("/v1/chat/completions", body)
-
-
-@contextmanager
-def serving(open_models: Callable[[], SharedModels], doors: Doors | None = None) -> Iterator[Served]:
-    """Serve what `open_models` opens, at a free port."""
-    lines: list[str] = []
-    known = {each.name: each for each in with_auto(profiles(Path("/nonexistent")))}
-    queue = EngineQueue(open_models, NONE)
-    service = Service(queue, known, "auto", SessionRequest(), lines.append)
-    server = http_server(application(service, doors or Doors()))
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
-        thread.start()
-        try:
-            port: int = listener.getsockname()[1]
-            with httpx2.Client(base_url=f"http://127.0.0.1:{port}", verify=False, timeout=30) as client:
-                yield Served(port, service, client, lines)
-        finally:
-            server.should_exit = True
-            thread.join(timeout=10)
-            queue.close()
-    assert not thread.is_alive()
+from tests.server.running import Served, serving
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ import pytest
 from localspec.inference.runtime import Runtime
 from localspec.types import EngineSettings, Message, Request, Sampling
 from tests.inference.runtimes import text_of
-from tests.server.conftest import Served
+from tests.server.running import Served
 
 SAID = "Write a Python function that adds two numbers."
 GREEDY = {"temperature": 0, "max_tokens": 24}

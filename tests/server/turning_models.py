@@ -36,6 +36,7 @@ ROUND = RoundStats(0, 0, DraftOrigin.NONE, 0.0, 0.0, 0.0, 0.0)
 class TurningModels(FakeRuntime):
     """Each answer is `max_tokens` times the first letter of its prompt; `steps` allows rounds."""
 
+    size: int = 1  # times that letter in a round
     steps: threading.Semaphore | None = None
     written: list[str] = field(default_factory=list)  # the prompt's first letter for each round, in order
     dropped: list[int] = field(default_factory=list)
@@ -101,11 +102,13 @@ class TurningModels(FakeRuntime):
         while number < (request.max_tokens or 1_000_000) and not self.cancels.is_set():
             if self.steps is not None:
                 self.steps.acquire(timeout=20)
+            else:
+                self.cancels.wait(0.001)  # no models write faster
             if self.dies.is_set():
                 raise EngineDied("the engine was ended by the system (SIGKILL)")
             number += 1
             self.written.append(letter)
-            yield TextDelta((TextPiece(letter, Provenance.TARGET),))
+            yield TextDelta((TextPiece(letter * self.size, Provenance.TARGET),))
             yield RoundDone(ROUND, 1)
         reason: FinishReason = "cancelled" if self.cancels.is_set() else "length"
         yield Finished(reason, Summary(prompt_tokens=len(said), tokens=number))

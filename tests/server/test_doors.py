@@ -1,0 +1,282 @@
+"""Whom the server lets in, and how long it bears with clients that are slow, broken or gone."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+
+import httpx2
+import pytest
+
+from localspec.server import exchange, listening
+from localspec.server.application import Doors
+from tests.server.running import Served, serving
+from tests.server.turning_models import TurningModels
+
+CHAT = "/v1/chat/completions"
+ASK = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 3}
+FOR_EVER = {**ASK, "max_tokens": None}
+_MOMENT = threading.Event()
+
+
+@pytest.fixture(scope="module")
+def made_up() -> Iterator[Served]:
+    with serving(TurningModels) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[Served]:
+    """A server with a key, and a page that may ask."""
+    doors = Doors("s3cret", origins=frozenset({"https://example.org"}))
+    with serving(TurningModels, doors) as running:
+        yield running
+
+
+def until(holds: Callable[[], bool], seconds: float = 20) -> float:
+    """Wait until something is so; return how long that took."""
+    began = time.monotonic()
+    while not holds():
+        assert time.monotonic() - began < seconds
+        _MOMENT.wait(0.001)
+    return time.monotonic() - began
+
+
+def is_idle(served: Served) -> bool:
+    return served.service.queue.jobs() == (None, ())
+
+
+def connected(served: Served) -> closing[socket.socket]:
+    return closing(socket.create_connection(("127.0.0.1", served.port), timeout=20))
+
+
+def sent(body: object, path: str = CHAT) -> bytes:
+    data = json.dumps(body).encode()
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(data)}\r\n\r\n"
+    return head.encode() + data
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "", "[", "a@b:c"]
+)
+def test_a_page_that_took_over_a_name_is_refused(made_up: Served, host: str) -> None:
+    for path in ("/health", "/v1/models"):
+        reply = made_up.client.get(path, headers={"Host": host})
+        assert reply.status_code == 403
+        assert reply.json()["error"]["type"] == "permission_error"
+    assert made_up.post(CHAT, ASK, {"Host": host}).status_code == 403
+
+
+@pytest.mark.parametrize("host", ["localhost", "LOCALHOST:99", "127.0.0.1:8080", "[::1]:8080", "[::1]"])
+def test_this_machine_is_let_in_by_its_names(made_up: Served, host: str) -> None:
+    assert made_up.client.get("/health", headers={"Host": host}).status_code == 200
+
+
+@pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://localhost:3000"])
+def test_pages_are_refused(made_up: Served, origin: str) -> None:
+    reply = made_up.post(CHAT, ASK, {"Origin": origin})
+    assert reply.status_code == 403
+    assert "--allow-origin" in reply.json()["error"]["message"]
+    wish = {"Origin": origin, "Access-Control-Request-Method": "POST"}
+    preflight = made_up.client.options(CHAT, headers=wish)
+    assert preflight.status_code >= 400
+    assert not [name for name in preflight.headers if name.startswith("access-control")]
+
+
+def test_a_page_that_was_named_may_ask(guarded: Served) -> None:
+    page = {"Origin": "https://example.org"}
+    wish = {
+        **page,
+        "Access-Control-Request-Method": "POST",
+        "Access-Control-Request-Headers": "authorization",
+    }
+    preflight = guarded.client.options(CHAT, headers=wish)
+    assert preflight.status_code == 200
+    assert preflight.headers["access-control-allow-origin"] == page["Origin"]
+    reply = guarded.post(CHAT, ASK, {**page, "Authorization": "Bearer s3cret"})
+    assert reply.status_code == 200
+    assert reply.headers["access-control-allow-origin"] == page["Origin"]
+    assert guarded.post(CHAT, ASK, {"Origin": "https://evil.example"}).status_code == 403
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 401),
+        ({"Authorization": "Bearer wrong"}, 401),
+        ({"Authorization": "Bearer s3cret2"}, 401),
+        ({"Authorization": "Basic s3cret"}, 401),
+        ({"x-api-key": "wrong"}, 401),
+        ({"Authorization": "Bearer s3cret"}, 200),
+        ({"Authorization": "bearer s3cret"}, 200),
+        ({"x-api-key": "s3cret"}, 200),
+    ],
+)
+def test_the_key_is_asked_for(guarded: Served, headers: dict[str, str], status: int) -> None:
+    assert guarded.post(CHAT, ASK, headers).status_code == status
+    for path in ("/v1/models", "/slots", "/metrics", "/props"):
+        assert guarded.client.get(path, headers=headers).status_code == status
+    assert guarded.client.get("/health", headers=headers).status_code == 200
+
+
+def test_a_key_that_is_no_text_is_wrong(guarded: Served) -> None:
+    with connected(guarded) as client:
+        client.sendall(
+            b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer \xff\xc3\r\n\r\n"
+        )
+        assert b" 401 " in client.recv(100)
+
+
+def test_a_body_that_is_too_large_is_refused(made_up: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exchange, "LARGEST_BODY", 1000)
+
+    def pieces() -> Iterator[bytes]:
+        for _ in range(100):
+            yield b" " * 100
+
+    for body in (b" " * 1001, pieces()):
+        with httpx2.Client(base_url=made_up.url, verify=False) as client:
+            reply = client.post(CHAT, content=body)
+        assert reply.status_code == 413
+        assert "a request may have" in reply.json()["error"]["message"]
+
+
+def test_a_body_that_does_not_come_is_not_waited_for(
+    made_up: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exchange, "BODY_S", 0.05)
+    with connected(made_up) as client:
+        client.sendall(sent(ASK)[:-5])
+        assert b" 408 " in client.recv(1000)
+
+
+@pytest.mark.parametrize("head", [b"", b"POST /v1/chat/completions HTTP/1.1\r\nHost: local"])
+def test_a_head_that_does_not_come_is_not_waited_for(
+    made_up: Served, monkeypatch: pytest.MonkeyPatch, head: bytes
+) -> None:
+    monkeypatch.setattr(listening, "HEADER_S", 0.05)
+    with connected(made_up) as client:
+        client.sendall(head)
+        assert client.recv(100) == b""
+    with connected(made_up) as client:  # also the second one on a connection
+        client.sendall(sent(ASK))
+        while b'"usage"' not in client.recv(10_000):
+            pass
+        client.sendall(b"GET /heal")
+        assert client.recv(100) == b""
+
+
+def test_a_head_that_is_too_large_is_refused(made_up: Served) -> None:
+    with connected(made_up) as client:
+        client.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nX: " + b"a" * listening.LARGEST_HEADER)
+        assert b" 400 " in client.recv(1000)
+
+
+def test_crowds_that_say_nothing_leave_room(made_up: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listening, "HEADER_S", 0.5)
+    monkeypatch.setattr(listening, "MOST_CONNECTIONS", 20)
+    with ExitStack() as crowd:
+        for _ in range(40):
+            crowd.enter_context(connected(made_up))
+        until(lambda: _is_answered(made_up))
+
+
+def _is_answered(served: Served) -> bool:
+    try:
+        return httpx2.get(f"{served.url}/health", verify=False).status_code == 200
+    except httpx2.HTTPError:
+        return False
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_who_leaves_is_not_answered_any_more(made_up: Served, stream: bool) -> None:
+    with connected(made_up) as client:
+        client.sendall(sent(FOR_EVER | {"stream": stream}))
+        until(lambda: made_up.service.queue.jobs()[0] is not None)
+        if stream:
+            client.recv(100)
+    until(lambda: is_idle(made_up))
+
+
+def test_who_leaves_while_waiting_is_forgotten(made_up: Served) -> None:
+    with connected(made_up) as first:
+        first.sendall(sent(FOR_EVER))
+        with connected(made_up) as second:
+            second.sendall(sent(FOR_EVER))
+            until(lambda: len(made_up.service.queue.jobs()[1]) == 1)
+        until(lambda: len(made_up.service.queue.jobs()[1]) == 0)
+    until(lambda: is_idle(made_up))
+
+
+def test_who_reads_nothing_of_a_stream_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exchange, "STALLED_S", 0.1)
+    with serving(lambda: TurningModels(size=50_000)) as wordy, connected(wordy) as client:
+        client.sendall(sent(FOR_EVER | {"stream": True}))
+        until(lambda: not is_idle(wordy))
+        until(lambda: is_idle(wordy))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",  # TLS
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"\r\n\r\n\r\n",
+        b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: -1\r\n\r\n",
+        b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"GET /health HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n",
+    ],
+)
+def test_what_is_no_http_harms_nobody(made_up: Served, data: bytes) -> None:
+    with connected(made_up) as client:
+        client.sendall(data)
+        client.shutdown(socket.SHUT_WR)
+        while client.recv(10_000):
+            pass
+    assert made_up.client.get("/health").status_code == 200
+
+
+def test_other_paths_and_methods_are_refused(made_up: Served) -> None:
+    assert made_up.client.get("/v1/nothing").json()["error"]["type"] == "not_found_error"
+    assert made_up.client.get(CHAT).status_code == 405
+    assert made_up.client.put(CHAT, json=ASK).json()["error"]["code"] == 405
+
+
+def test_a_death_is_told_with_its_reason_and_mended(made_up: Served) -> None:
+    def died() -> TurningModels:
+        models = made_up.service.queue.models
+        assert isinstance(models, TurningModels)
+        return models
+
+    with made_up.client.stream("POST", CHAT, json=FOR_EVER | {"stream": True}) as reply:
+        lines = reply.iter_lines()
+        next(lines)
+        died().dies.set()
+        *_, last = [line for line in lines if line]
+    error = json.loads(last.removeprefix("data: "))["error"]
+    assert error["code"] == 503
+    assert "SIGKILL" in error["message"]
+    until(lambda: not died().dies.is_set())
+    assert made_up.post(CHAT, ASK).json()["choices"][0]["message"]["content"] == "HHH"
+
+
+def test_what_runs_and_what_was_done_is_told(made_up: Served) -> None:
+    def figure(name: str) -> float:
+        lines = made_up.client.get("/metrics").text.splitlines()
+        return float(next(line.split()[1] for line in lines if line.startswith(f"localspec_{name} ")))
+
+    before = figure("tokens_total")
+    assert made_up.post(CHAT, ASK).status_code == 200
+    assert figure("tokens_total") == before + 3
+    with connected(made_up) as client:
+        client.sendall(sent(FOR_EVER))
+        until(lambda: figure("requests_answering") == 1)
+        (slot,) = made_up.client.get("/slots").json()["slots"]
+        assert (slot["is_processing"], slot["model"]) == (True, "general")
+    until(lambda: is_idle(made_up))
+    assert "Hi" not in "".join(made_up.lines)
+    assert "general" in made_up.lines[-1]
