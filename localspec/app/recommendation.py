@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from math import log2
 from pathlib import Path
 
 from localspec.errors import UserError
@@ -23,10 +24,13 @@ from localspec.models.local import LocalModel, of_reference
 from localspec.models.names import parse
 from localspec.models.pairing import PADDING_ALLOWED, PairingVerdict, may_serve
 from localspec.models.shape import ModelShape, read_draft_shape
-from localspec.units import rate
+from localspec.units import duration
 
-COMFORTABLE_RATE = 15.0
-"""Tokens per second: about twice as fast as people read. What is slower loses rank in proportion."""
+COMFORTABLE_S = 20.0
+"""For a page to be read and answered. What takes twice as long counts a quarter."""
+_PAGE, _ANSWER = 500, 200  # tokens
+_FLOPS = 50e9  # per second and core, that llama.cpp reaches in reading prompts, about; cards reach far more
+_DOWNLOAD = 2e9  # bytes; each doubling from there on costs two points
 _MADE_FOR_IT, _MADE_FOR_OTHER = 10, -15  # on the scale of `score`
 
 
@@ -122,7 +126,22 @@ def _ranked(machine: Machine, pair: CataloguePair, local: Sequence[LocalModel], 
         except UserError as error:
             problem = error.message.removeprefix(f"{shapes[0].name} ")
     points, reasons = _judged(pair, placement, task)
-    return Ranked(pair, files, placement, problem, points, tuple(reasons))
+    ranked = Ranked(pair, files, placement, problem, points, tuple(reasons))
+    if placement is None or placement.tokens_per_s is None:
+        return ranked
+    seconds = _reading_s(machine, pair.target, placement) + _ANSWER / placement.tokens_per_s
+    if seconds > COMFORTABLE_S:
+        points *= (COMFORTABLE_S / seconds) ** 2
+        reasons.insert(0, f"ranked lower for its speed: a page is read and answered in {duration(seconds)}")
+    points -= 2 * log2(1 + ranked.download_bytes / _DOWNLOAD)
+    return replace(ranked, points=max(0.0, points), reasons=tuple(reasons))
+
+
+def _reading_s(machine: Machine, target: CatalogueModel, placement: Placement) -> float:
+    """Return how long the processor takes for its share of reading a page."""
+    cores = max((device.cores for device in machine.devices if device.kind == "cpu"), default=0)
+    share = 1 - sum(placement.target.layers) / target.layers
+    return 2 * target.active * _PAGE * max(0.0, share) / (_FLOPS * max(1, cores))
 
 
 def _own_head(target: CatalogueModel, path: Path | None) -> ModelShape | None:
@@ -162,10 +181,6 @@ def _judged(pair: CataloguePair, placement: Placement | None, task: str | None) 
         reasons.append(f"made for {', '.join(pair.good_at)}; it can do other work, less well")
     if placement is None:
         return max(0.0, points), reasons
-    speed = placement.tokens_per_s
-    if speed is not None and speed < COMFORTABLE_RATE:
-        points *= speed / COMFORTABLE_RATE
-        reasons.append(f"ranked lower for its speed: {rate(speed)} tokens/s is a slow answer")
     context = placement.target.context
     wanted = min(COMFORTABLE_CONTEXT, pair.target.context)
     if context < wanted:

@@ -77,7 +77,25 @@ def test_a_model_that_was_made_for_short_talks_loses_nothing_by_them() -> None:
     (found,) = best((pair(entry("short", 1, context=2048), score=50),))
     assert found.placement is not None
     assert found.placement.target.context == 2048
-    assert found.points == 50
+    assert found.points > 49  # but for the download
+    assert not found.reasons
+
+
+def test_reading_a_page_counts_as_well_as_writing() -> None:
+    writes_fast = entry("sparse", 30, active=12_000_000_000)
+    on_processor = machine(processor=cpu(100), rate=400)
+    found = best((pair(writes_fast, score=60), pair(entry("quick", 1), score=50)), on=on_processor)
+    assert found[1].placement is not None
+    assert (found[1].placement.tokens_per_s or 0) > 40
+    assert names(found) == ["quick", "sparse"]
+    on_card = best((pair(entry("small", 7), score=60), pair(entry("quick", 1), score=50)))
+    assert names(on_card) == ["small", "quick"]
+
+
+def test_of_pairs_that_are_alike_the_smaller_download_is_the_better_one() -> None:
+    found = best((pair(entry("large", 7), score=50), pair(entry("little", 3), score=50)))
+    assert names(found) == ["little", "large"]
+    assert 1 < found[0].points - found[1].points < 5
 
 
 def test_a_task_lifts_the_models_made_for_it_and_lowers_the_others() -> None:
