@@ -7,7 +7,6 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from math import inf
 from typing import Any, Literal, cast
 from uuid import uuid4
 
@@ -250,7 +249,7 @@ def _bias(value: object) -> tuple[tuple[int, float], ...]:
     pairs = list(value.items()) if isinstance(value, dict) else [] if value is None else value
     try:
         assert isinstance(pairs, list)
-        return tuple((int(token), float(-inf if bias is False else bias)) for token, bias in pairs)
+        return tuple((int(token), float(-100 if bias is False else bias)) for token, bias in pairs)
     except (AssertionError, TypeError, ValueError, OverflowError):
         raise UserError("logit_bias is not an object of token ids and numbers") from None
 

@@ -13,6 +13,7 @@ from localspec.types import EngineSettings, Message, Request, Sampling
 from tests.inference.runtimes import text_of
 from tests.server.running import Served
 
+pytestmark = pytest.mark.filterwarnings("ignore:llama_token_get_attr is deprecated")  # llguidance
 SAID = "Write a Python function that adds two numbers."
 GREEDY = {"temperature": 0, "max_tokens": 24}
 
@@ -180,3 +181,103 @@ def test_what_is_no_request_is_refused(served: Served, data: bytes) -> None:
     reply = served.client.post("/v1/chat/completions", content=data)
     assert reply.status_code == 400, reply.text
     assert reply.json()["error"]["message"]
+
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"name": {"type": "string", "maxLength": 8}, "age": {"type": "integer", "maximum": 99}},
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_schema_is_kept_to(client: openai.OpenAI, stream: bool) -> None:
+    said = openai.types.chat.ChatCompletionUserMessageParam(role="user", content="Who is Bob?")
+    reply = client.chat.completions.create(
+        model="auto",
+        messages=[said],
+        temperature=1,
+        max_tokens=200,
+        response_format={"type": "json_schema", "json_schema": {"name": "person", "schema": SCHEMA}},
+        stream=stream,
+    )
+    if isinstance(reply, openai.Stream):
+        text = "".join(chunk.choices[0].delta.content or "" for chunk in reply)
+    else:
+        text = reply.choices[0].message.content or ""
+    person = json.loads(text)
+    assert sorted(person) == ["age", "name"]
+    assert isinstance(person["age"], int)
+
+
+def test_other_ways_to_name_what_an_answer_must_look_like(served: Served) -> None:
+    body = {"messages": [HI], "max_tokens": 60}
+    forms: list[dict[str, object]] = [
+        {"grammar": 'root ::= "{}" | "[1]"'},
+        {"response_format": {"type": "json_object"}},
+        {"response_format": {"type": "json_object", "schema": SCHEMA}},
+    ]
+    texts = [served.chat(**body, **form).json()["choices"][0]["message"]["content"] for form in forms]
+    assert texts[0] in ("{}", "[1]")
+    assert texts[1].startswith("{")
+    assert texts[2].lstrip("{ \n").startswith('"name"')
+
+
+@pytest.mark.parametrize(
+    ("form", "says"),
+    [
+        ({"grammar": "root ::= ("}, "the grammar cannot be used"),
+        ({"response_format": {"type": "json_schema"}}, "response_format.json_schema.schema is missing"),
+        ({"response_format": {"type": "xml"}}, "response_format.type is none of text"),
+        ({"response_format": {"type": "json_schema", "json_schema": {"schema": {"type": 7}}}}, ""),
+        ({"response_format": {"type": "json_object"}, "grammar": "root ::= [a]"}, "keep one"),
+        ({"logit_bias": {"x": 1}}, "logit_bias is not an object of token ids"),
+        ({"logit_bias": 5}, "logit_bias is not an object of token ids"),
+        ({"logit_bias": {"99999999": 1}}, "the model has no token 99999999"),
+        ({"logprobs": True, "top_logprobs": 99}, "logprobs ask for more than 20"),
+        ({"logprobs": "many"}, "logprobs"),
+    ],
+)
+def test_wrong_wishes_are_refused(served: Served, form: dict[str, object], says: str) -> None:
+    reply = served.chat(messages=[HI], max_tokens=4, **form)
+    assert reply.status_code == 400, reply.text
+    assert says in reply.json()["error"]["message"]
+
+
+def test_log_probabilities_are_the_targets(client: openai.OpenAI) -> None:
+    said = openai.types.chat.ChatCompletionUserMessageParam(role="user", content=SAID)
+    reply = client.chat.completions.create(
+        model="auto", messages=[said], max_tokens=8, temperature=0, logprobs=True, top_logprobs=3
+    )
+    (choice,) = reply.choices
+    assert choice.logprobs is not None
+    scores = choice.logprobs.content or []
+    assert b"".join(bytes(score.bytes or []) for score in scores).decode().strip() == choice.message.content
+    assert all(len(score.top_logprobs) == 3 for score in scores)
+    assert all(score.logprob == score.top_logprobs[0].logprob <= 0 for score in scores)  # greedy
+    chunks = client.chat.completions.create(
+        model="auto", messages=[said], max_tokens=8, temperature=0, logprobs=True, stream=True
+    )
+    streamed = [
+        one for each in chunks if (each.choices[0].logprobs) for one in each.choices[0].logprobs.content or []
+    ]
+    assert [one.token for one in streamed] == [one.token for one in scores]
+
+
+def test_log_probabilities_of_a_bare_text(served: Served) -> None:
+    body = {"prompt": "def add(a, b):\n", "max_tokens": 4, "temperature": 0, "logprobs": 2}
+    choice = served.post("/v1/completions", body).json()["choices"][0]
+    scores = choice["logprobs"]
+    assert "".join(scores["tokens"]) == choice["text"]
+    assert [max(top.values()) for top in scores["top_logprobs"]] == scores["token_logprobs"]
+    banned = served.post(
+        "/v1/completions", {**body, "logit_bias": [[first_token(served, body), False]]}
+    ).json()
+    assert banned["choices"][0]["logprobs"]["tokens"][0] != scores["tokens"][0]
+
+
+def first_token(served: Served, body: dict[str, object]) -> int:
+    models = served.service.queue.models
+    text = served.post("/v1/completions", body | {"max_tokens": 1}).json()["choices"][0]["text"]
+    return models.tokenize(text)[0][0]
