@@ -61,8 +61,9 @@ def application(service: Service, doors: Doors) -> Starlette:
         Route(path, _endpoint(handler, doors, openai.error), methods=["GET"])
         for path, handler in status.handlers(service).items()
     ]
-    cors = Middleware(CORSMiddleware, allow_origins=list(doors.origins), allow_methods=["GET", "POST"],
-                      allow_headers=["*"])  # fmt: skip
+    cors = Middleware(
+        CORSMiddleware, allow_origins=list(doors.origins), allow_methods=["*"], allow_headers=["*"]
+    )
     return Starlette(
         routes=[*gets, *posts],
         middleware=[cors] if doors.origins else [],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -11,26 +12,10 @@ from localspec.app.figures import summary_line
 from localspec.chat.answer_settings import SessionRequest, followed
 from localspec.server.queue import Asked, EngineQueue
 from localspec.storage.profiles import Profile
-from localspec.types import Finished, GenerationEvent, Message
+from localspec.types import Finished, GenerationEvent, Message, Summary
 
-
-@dataclass(slots=True)
-class Totals:
-    """What was answered since the start."""
-
-    requests: int = 0
-    failed: int = 0  # or given up
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
-    tokens: int = 0
-    rounds: int = 0
-    drafted: int = 0
-    accepted: int = 0
-    hits: int = 0
-    misses: int = 0
-    prompt_s: float = 0.0
-    decode_s: float = 0.0
-    waited_s: float = 0.0  # from the request to the first token
+_COUNTED = ("prompt_tokens", "cached_tokens", "tokens", "rounds", "drafted", "accepted", "hits", "misses",
+            "prompt_s", "decode_s")  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +27,7 @@ class Service:
     usual: str  # the profile of requests that name none
     asked: SessionRequest  # what flags settle, where requests leave it open
     tell: Callable[[str], object] = lambda _line: None
-    totals: Totals = field(default_factory=Totals)
+    totals: Counter[str] = field(default_factory=Counter)  # of `Summary`, and of requests
 
     def profile(self, model: str | None) -> Profile:
         """Return the profile that a request names; a name that is none means the usual one.
@@ -66,23 +51,22 @@ class Service:
 
         Raises `QueueFullError`, and what writing the answer raises.
         """
-        began, totals, finished = time.monotonic(), self.totals, False
-        totals.requests += 1
+        began, finished = time.monotonic(), None
+        self.totals["requests"] += 1
         try:
             async with aclosing(self.queue.answer(asked)) as events:
                 async for event in events:
                     if isinstance(event, Finished):
-                        finished = True
-                        self._count(event, time.monotonic() - began)
-                        line = summary_line("", event.summary).strip()
-                        self.tell(f"{time.strftime('%H:%M:%S')}  {asked.profile.name}  {line}")
+                        finished = event
+                        self._count(asked, event.summary, time.monotonic() - began)
                     yield event
         finally:
-            totals.failed += not finished
+            self.totals["failed"] += finished is None
 
-    def _count(self, finished: Finished, seconds: float) -> None:
-        summary, totals = finished.summary, self.totals
-        for name in ("prompt_tokens", "cached_tokens", "tokens", "rounds", "drafted", "accepted", "hits",
-                     "misses", "prompt_s", "decode_s"):  # fmt: skip
-            setattr(totals, name, getattr(totals, name) + getattr(summary, name))
-        totals.waited_s += max(0.0, seconds - summary.decode_s)
+    def _count(self, asked: Asked, summary: Summary, seconds: float) -> None:
+        figures = {name: getattr(summary, name) for name in _COUNTED}
+        waited = max(0.0, seconds - summary.first_token_s - summary.decode_s)
+        self.totals.update(figures | {"first_token_s": waited + summary.first_token_s, "waited_s": waited})
+        line = summary_line("", summary).strip()
+        waited_for = f"  waited {waited:.1f} s" if waited > 0.1 else ""
+        self.tell(f"{time.strftime('%H:%M:%S')}  {asked.profile.name}  {line}{waited_for}")

@@ -34,18 +34,9 @@ async def _health(service: Service, _request: Request) -> Response:
 
 async def _models(service: Service, _request: Request) -> Response:
     models = service.queue.models
-    meta = {"target": _model(models.target), "draft": models.draft and _model(models.draft)}
-    data = [
-        {
-            "id": name,
-            "object": "model",
-            "created": 0,
-            "owned_by": "localspec",
-            "description": f"{profile.title}: {profile.description}",
-            "meta": {**_model(models.target), **meta},
-        }
-        for name, profile in service.profiles.items()
-    ]
+    meta = _model(models.target) | {"draft": models.draft and _model(models.draft)}
+    usual = {"object": "model", "created": 0, "owned_by": "localspec", "meta": meta}
+    data = [{"id": name, "description": each.description, **usual} for name, each in service.profiles.items()]
     return JSONResponse({"object": "list", "data": data})
 
 
@@ -101,32 +92,12 @@ def _slot(service: Service, job: Job, state: str) -> Json:
 
 
 async def _metrics(service: Service, _request: Request) -> Response:
+    """Tell what was counted since the start, by the names of `Summary`, as Prometheus reads it."""
     current, waiting = service.queue.jobs()
-    totals = service.totals
-    counters = {
-        "requests": (totals.requests, "Requests that were let in."),
-        "requests_failed": (totals.failed, "Requests that failed, or whose client left."),
-        "prompt_tokens": (totals.prompt_tokens, "Tokens of prompts."),
-        "prompt_tokens_cached": (totals.cached_tokens, "Tokens of prompts that were found in the caches."),
-        "tokens": (totals.tokens, "Tokens that were written."),
-        "rounds": (totals.rounds, "Rounds of draft, verify and commit."),
-        "tokens_drafted": (totals.drafted, "Draft tokens that were judged."),
-        "tokens_accepted": (totals.accepted, "Draft tokens that were accepted."),
-        "prepared_hits": (totals.hits, "Rounds whose draft was prepared."),
-        "prepared_misses": (totals.misses, "Rounds that wanted a prepared draft and had none."),
-        "prompt_seconds": (totals.prompt_s, "Time of reading prompts."),
-        "decode_seconds": (totals.decode_s, "Time of writing."),
-        "waited_seconds": (totals.waited_s, "Time from requests to their first tokens."),
-        "engine_restarts": (service.queue.restarts, "Times that the models were opened again."),
-    }
-    gauges = {
-        "requests_answering": (int(current is not None), "Requests that are being answered."),
-        "requests_waiting": (len(waiting), "Requests that wait."),
-    }
+    counted = {**service.totals, "restarts": service.queue.restarts}
+    figures = [(f"{name}_total", "counter", value) for name, value in counted.items()]
+    figures += [("answering", "gauge", int(current is not None)), ("waiting", "gauge", len(waiting))]
     lines = [
-        f"# HELP localspec_{name}{end} {about}\n# TYPE localspec_{name}{end} {kind}\n"
-        f"localspec_{name}{end} {value:.10g}\n"
-        for kind, end, figures in (("counter", "_total", counters), ("gauge", "", gauges))
-        for name, (value, about) in figures.items()
+        f"# TYPE localspec_{name} {kind}\nlocalspec_{name} {value:.10g}\n" for name, kind, value in figures
     ]
     return PlainTextResponse("".join(lines), media_type="text/plain; version=0.0.4")
