@@ -34,7 +34,7 @@ def open_screen(argv: Sequence[str]) -> int:
 
 
 def _launch(request: ScreenRequest) -> int:
-    from localspec_tui.launch import launch  # Textual takes 0.3 s, which a mistake in the flags does without
+    from localspec_tui.app import launch  # Textual takes 0.3 s, which a mistake in the flags does without
 
     return launch(request)
 

@@ -16,7 +16,7 @@ from localspec.types import ModelOptions
 if TYPE_CHECKING:
     from localspec.hardware.device_info import Machine
     from localspec.hardware.devices import Ask
-    from localspec.hardware.placement.constraints import DeviceAssignment, Placement, PlacementConstraints
+    from localspec.hardware.placement.candidates import DeviceAssignment, Placement, PlacementConstraints
     from localspec.inference.worker.client import Worker
     from localspec.inference.worker.wire import LogLine
     from localspec.models.shape import ModelShape
@@ -81,7 +81,7 @@ def constraints(args: argparse.Namespace, pair: PairOptions, machine: Machine) -
     """Return what the arguments ask of a plan."""
     from localspec.hardware.memory.budget import parse_reserve
     from localspec.hardware.memory.needs import CacheTypes
-    from localspec.hardware.placement.constraints import PlacementConstraints
+    from localspec.hardware.placement.candidates import PlacementConstraints
 
     target, draft = pair.target, pair.draft
     return PlacementConstraints(

@@ -9,8 +9,7 @@ from pathlib import Path
 
 from localspec.errors import UserError
 from localspec.hardware.device_info import Machine
-from localspec.hardware.placement.candidates import COMFORTABLE_CONTEXT
-from localspec.hardware.placement.constraints import Placement, PlacementConstraints
+from localspec.hardware.placement.candidates import COMFORTABLE_CONTEXT, Placement, PlacementConstraints
 from localspec.hardware.placement.place import place
 from localspec.models.catalogue import (
     Catalogue,

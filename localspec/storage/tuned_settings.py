@@ -59,7 +59,6 @@ class Recalled:
 
     tuned: TunedTask | None = None
     stale: tuple[str, ...] = ()
-    note: str = ""  # why a file could not be read
 
     @property
     def settings(self) -> EngineSettings | None:
@@ -92,15 +91,14 @@ def keep(identity: Identity, tuned: TunedTask) -> None:
 
 def recall(identity: Identity, task: TaskType) -> Recalled:
     """Return what was tuned for a task: what holds, else what comes closest, with what has changed."""
-    contents, note = _read()
     found = [
         (changes(kept.identity, identity), kept.tuned)
-        for kept in contents.tasks
+        for kept in _read()[0].tasks
         if kept.tuned.task == task and same_pair(kept.identity, identity)
     ]
     found.sort(key=lambda each: each[1].measured_at, reverse=True)
     stale, tuned = min(found, key=lambda each: len(each[0]), default=((), None))
-    return Recalled(tuned, stale, note)
+    return Recalled(tuned, stale)
 
 
 def keep_workplace(identity: Identity, workplace: LoadOptions) -> None:

@@ -30,8 +30,9 @@ from localspec.benchmark.harness import (
 from localspec.benchmark.statistics import Paces, rate, speedup
 from localspec.errors import EngineError, UserError
 from localspec.inference.interface import OpenModels
-from localspec.tuning.events import ConfirmedContender, Dropped, SettingsCandidate
+from localspec.tuning.events import ConfirmedContender, Dropped
 from localspec.tuning.space import LLAMA_CPP
+from localspec.tuning.study import Tried
 from localspec.types import EngineSettings, Interval, Mode, Request
 
 NAMES = ("best", "second", "third")
@@ -100,13 +101,13 @@ class Confirmation:
     seconds: float = 0.0
 
 
-def entrants(candidates: Sequence[SettingsCandidate], llama_cpp: float | None = None) -> tuple[Entrant, ...]:
+def entrants(candidates: Sequence[Tried], llama_cpp: float | None = None) -> tuple[Entrant, ...]:
     """Return who takes part: the best candidates, the first being the best, and llama.cpp's defaults.
 
     `llama_cpp` are the tokens per second that are predicted for the latter.
     """
     named = zip(NAMES, candidates, strict=False)
-    found = [Entrant(name, each.settings, each.predicted) for name, each in named]
+    found = [Entrant(name, each.settings, each.estimate) for name, each in named]
     found = [entrant for entrant in found if entrant.settings.mode != "off"]
     return (*found, Entrant("llama.cpp", LLAMA_CPP, llama_cpp))
 

@@ -25,14 +25,6 @@ class Attempt:
 
 
 @dataclass(frozen=True, slots=True)
-class SettingsCandidate:
-    """Settings that the study found good, with the simulated tokens per second."""
-
-    settings: EngineSettings
-    predicted: float
-
-
-@dataclass(frozen=True, slots=True)
 class ConfirmedContender:
     """One way of decoding in the confirmation: measured tokens per second, and in those of plain decoding."""
 

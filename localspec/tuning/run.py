@@ -33,7 +33,6 @@ from localspec.tuning.events import (
     DraftCalibration,
     Dropped,
     LoadOptionsChosen,
-    SettingsCandidate,
     Stage,
     StageBegan,
     StageProgress,
@@ -56,8 +55,7 @@ from localspec.tuning.plan import (
 from localspec.tuning.run_folder import RunFolder, RunState, TaskState, digest
 from localspec.tuning.simulator.simulator import Simulator
 from localspec.tuning.space import LLAMA_CPP, space_of
-from localspec.tuning.study import Search, Tried, best, predicted, search
-from localspec.tuning.study_file import StudyKey
+from localspec.tuning.study import Search, StudyKey, Tried, best, predicted, search
 from localspec.tuning.traces import append, load, record, with_tokens
 from localspec.types import EngineSettings, Mode, ModelOptions, Request, TaskType
 
@@ -375,7 +373,7 @@ def study_key(task: TaskType, key: str) -> StudyKey:
     return StudyKey(f"settings for {task}", key)
 
 
-def _judged_by(verdict: Confirmation, candidates: tuple[SettingsCandidate, ...]) -> EngineSettings:
+def _judged_by(verdict: Confirmation, candidates: tuple[Tried, ...]) -> EngineSettings:
     """Return the settings that a calibration is told of: what was chosen, or what came closest."""
     if verdict.settings.mode in ("sd", "ssd"):
         return verdict.settings

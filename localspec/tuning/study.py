@@ -9,17 +9,21 @@ within 0.6% of Optuna's multivariate TPE on paced devices in a quarter of its ti
 from __future__ import annotations
 
 import math
+import os
+import sqlite3
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
-from localspec.errors import Cancelled, LocalSpecError
-from localspec.tuning.events import SettingsCandidate
-from localspec.tuning.report.data import Place
+from localspec.errors import Cancelled, LocalSpecError, StoreError
+from localspec.storage.paths import PRIVATE_FILE, make_private_folder
+from localspec.tuning.run_folder import digest
 from localspec.tuning.space import (
     Space,
     canonical,
@@ -29,12 +33,14 @@ from localspec.tuning.space import (
     starting_points,
     suggest,
 )
-from localspec.tuning.study_file import FAILURE, StudyFile, StudyKey, explained, quiet
 from localspec.types import EngineSettings, Mode
 
 if TYPE_CHECKING:
+    from optuna import Study
     from optuna.distributions import BaseDistribution
+    from optuna.storages import RDBStorage
     from optuna.trial import FrozenTrial
+
 
 NOTICEABLE = 1.001  # times the best: less is no reason to go on searching
 PATIENCE = 60  # trials without a noticeable gain: the last tenth of a percent is below what a run can tell
@@ -258,7 +264,7 @@ def _recalled(trial: FrozenTrial, trials: _Trials, space: Space) -> Tried | None
     )
 
 
-def best(tried: Iterable[Tried], count: int = 3) -> tuple[SettingsCandidate, ...]:
+def best(tried: Iterable[Tried], count: int = 3) -> tuple[Tried, ...]:
     """Return the best settings that differ in behaviour, without plain decoding.
 
     The very best comes first, then the best of every other mode that is close to it, since errors of the
@@ -276,8 +282,7 @@ def best(tried: Iterable[Tried], count: int = 3) -> tuple[SettingsCandidate, ...
     for each in [*firsts.values(), *ranked]:
         if len(chosen) < count and not any(_alike(each, other) for other in chosen):
             chosen.append(each)
-    chosen.sort(key=lambda each: (-each.estimate, each.number))
-    return tuple(SettingsCandidate(each.settings, each.estimate) for each in chosen)
+    return tuple(sorted(chosen, key=lambda each: (-each.estimate, each.number)))
 
 
 def _alike(one: Tried, other: Tried) -> bool:
@@ -307,12 +312,12 @@ def predicted(tried: Iterable[Tried], settings: EngineSettings, space: Space) ->
     return next((each.tokens_per_s for each in tried if each.settings == wanted), None)
 
 
-def landscape(tried: Iterable[Tried]) -> tuple[tuple[Place, float], ...]:
+def landscape(tried: Iterable[Tried]) -> tuple[tuple[tuple[int, int], float], ...]:
     """Return the best value for each draft length and fan-out budget, 0 for speculating without one.
 
     Where all trials were left early it is the value on the share of the trace that they saw.
     """
-    cells: dict[Place, tuple[bool, float]] = {}
+    cells: dict[tuple[int, int], tuple[bool, float]] = {}
     for each in tried:
         settings = each.settings
         if each.failure or settings.mode not in ("sd", "ssd"):
@@ -348,3 +353,135 @@ def importance(tried: Sequence[Tried], space: Space) -> tuple[tuple[str, float],
             )
         shares = get_param_importances(study, evaluator=PedAnovaImportanceEvaluator(), params=names)
     return tuple(shares.items())
+
+
+FAILURE = "failure"
+_BUSY_S = 10.0  # patience with another program that writes
+
+
+@dataclass(frozen=True, slots=True)
+class StudyKey:
+    """Which study: a title for people, and the digest of all evidence behind it; another is another study."""
+
+    title: str
+    digest: str
+
+    def name(self, *details: object) -> str:
+        """Return the study's name, which depends on further details too."""
+        return f"{self.title} [{digest(self.digest, details, length=10)}]"
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Use parts of Optuna that may change with a release, as the tests of each release will tell."""
+    from optuna.exceptions import ExperimentalWarning
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ExperimentalWarning)
+        yield
+
+
+class StudyFile:
+    """The file, open; a context manager."""
+
+    def __init__(self, path: Path) -> None:
+        """Open the file, made where it was missing; one that is damaged is set aside for a new one."""
+        self.path = path
+        with explained(path):
+            try:
+                self._storage = _opened(path)
+            except _Unusable:
+                path.replace(path.with_name(f"{path.name}.damaged"))
+                for ending in ("-wal", "-shm"):
+                    path.with_name(path.name + ending).unlink(missing_ok=True)
+                self._storage = _opened(path)
+
+    def study(self, name: str, *about: tuple[str, str]) -> Study:
+        """Return a study that maximises tokens per second, made where it was missing."""
+        import optuna
+
+        with explained(self.path), quiet():
+            study = optuna.create_study(
+                storage=self._storage, study_name=name, direction="maximize", load_if_exists=True
+            )
+            if not study.user_attrs:
+                study.set_metric_names(["tokens per second"])
+                for title, text in about:
+                    study.set_user_attr(title, text)
+        return study
+
+    def close(self) -> None:
+        """Close the file; a second call does nothing."""
+        self._storage.engine.dispose()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class _Unusable(Exception):  # noqa: N818 - the file, not the program
+    """This is no file of studies, or one of another release of Optuna."""
+
+
+def _opened(path: Path) -> RDBStorage:
+    import optuna
+    from optuna.storages import RDBStorage
+    from sqlalchemy import event
+    from sqlalchemy.exc import DatabaseError, OperationalError
+
+    optuna.logging.disable_default_handler()
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    _prepare(path)
+    try:
+        storage = RDBStorage(_url(path), {"connect_args": {"timeout": _BUSY_S}})
+    except OperationalError:
+        raise
+    except (DatabaseError, RuntimeError) as error:
+        raise _Unusable from error
+    storage.engine.dispose()
+    event.listen(storage.engine, "connect", _relax)
+    return storage
+
+
+def _url(path: Path) -> str:
+    """Return where Optuna finds the file; it would fill in what stands in braces."""
+    from sqlalchemy import URL
+
+    address = URL.create("sqlite", database=str(path)).render_as_string(hide_password=False)
+    return address.replace("{", "{{").replace("}", "}}")
+
+
+def _prepare(path: Path) -> None:
+    """Make the file private, and let others read while one writes."""
+    make_private_folder(path.parent)
+    os.close(os.open(path, os.O_CREAT | os.O_RDWR, PRIVATE_FILE))
+    with closing(sqlite3.connect(path, _BUSY_S)) as connection:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            if connection.execute("PRAGMA quick_check(1)").fetchone() != ("ok",):
+                raise _Unusable
+        except sqlite3.OperationalError:
+            raise
+        except sqlite3.DatabaseError as error:
+            raise _Unusable from error
+
+
+def _relax(connection: sqlite3.Connection, _: object) -> None:
+    """Do not wait for the disk: a power cut may cost the last trials, never the file."""
+    connection.execute("PRAGMA synchronous = NORMAL")
+
+
+@contextmanager
+def explained(path: Path) -> Iterator[None]:
+    """Turn errors of the file into a `StoreError`."""
+    from optuna.exceptions import StorageInternalError
+    from sqlalchemy.exc import SQLAlchemyError
+
+    try:
+        yield
+    except (OSError, sqlite3.Error, StorageInternalError, SQLAlchemyError) as error:
+        cause = error.__cause__ or error
+        line = next(iter(str(cause).splitlines()), type(cause).__name__)
+        raise StoreError(f"cannot keep the study in `{path}`: {line}") from error

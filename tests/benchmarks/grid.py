@@ -23,8 +23,7 @@ from localspec.tuning.costs import fit, measure, real_rounds
 from localspec.tuning.plan import requests
 from localspec.tuning.simulator.simulator import Simulator
 from localspec.tuning.space import space_of
-from localspec.tuning.study import Search, best, search
-from localspec.tuning.study_file import StudyKey
+from localspec.tuning.study import Search, StudyKey, best, search
 from localspec.types import EngineSettings, Finished, Request
 from tests.benchmarks.simulation import MAX_FAN_OUT, opened, pair_parser
 
@@ -89,7 +88,7 @@ def tune(runtime: Runtime, profile: Profile, prompts: Sequence[str], trials: int
         wish = Search(space, shares=SHAPES, trials=trials)
         tried = list(search(simulate, wish, Path(folder) / "grid.db", StudyKey("grid", "")))
     found = best(tried, 1)[0]
-    return Tuned(found.settings, found.predicted, time.perf_counter() - began)
+    return Tuned(found.settings, found.estimate, time.perf_counter() - began)
 
 
 def grid(step: int) -> Iterator[EngineSettings]:

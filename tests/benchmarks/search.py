@@ -32,8 +32,7 @@ from localspec.storage.profiles import profiles
 from localspec.tuning.plan import requests
 from localspec.tuning.simulator.simulator import Simulator
 from localspec.tuning.space import Space, parameters, space_of, starting_points, suggest
-from localspec.tuning.study import Search, search
-from localspec.tuning.study_file import StudyKey
+from localspec.tuning.study import Search, StudyKey, search
 from localspec.types import EngineSettings
 from tests.benchmarks.simulation import MAX_FAN_OUT, known, measured, opened, pair_parser
 

@@ -95,7 +95,7 @@ def test_who_opens_models_for_an_answer_is_told_before_the_verb(
 
 def test_the_screen_starts_without_what_only_the_models_need() -> None:
     code = (
-        "import sys; import localspec.cli.screen, localspec_tui.launch\n"
+        "import sys; import localspec.cli.screen, localspec_tui.app\n"
         "heavy = {'numpy', 'llama_cpp', 'psutil', 'jinja2', 'localspec.inference.runtime'}\n"
         "print(heavy & set(sys.modules))\n"
     )

@@ -19,7 +19,7 @@ from localspec.hardware import machine as machine_module
 from localspec.hardware.device_info import Machine
 from localspec.hardware.memory.needs import CacheTypes, LayerSplit, by_shares
 from localspec.hardware.placement import place as place_module
-from localspec.hardware.placement.constraints import Placement, PlacementConstraints
+from localspec.hardware.placement.candidates import Placement, PlacementConstraints
 from localspec.hardware.placement.place import place
 from localspec.models import shape
 from localspec.models.shape import ModelShape

@@ -10,7 +10,7 @@ from localspec.errors import UserError
 from localspec.hardware.device_info import Machine
 from localspec.hardware.memory.budget import CARD_RESERVE, DISPLAY_RESERVE, MemoryBudget, usual_reserve
 from localspec.hardware.memory.needs import DeviceNeed
-from localspec.hardware.placement.constraints import PlacementConstraints
+from localspec.hardware.placement.candidates import PlacementConstraints
 from localspec.hardware.placement.place import place
 from tests.hardware.machines import GIB, MIDDLE, apple, card, cpu, machine
 

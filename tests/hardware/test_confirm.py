@@ -11,7 +11,7 @@ from localspec.errors import EngineError, UserError
 from localspec.hardware.memory.budget import MemoryBudget
 from localspec.hardware.memory.needs import DeviceNeed, LayerSplit, MemoryRequest, Needs, estimate
 from localspec.hardware.placement import place as place_module
-from localspec.hardware.placement.constraints import PlacementConstraints
+from localspec.hardware.placement.candidates import PlacementConstraints
 from localspec.hardware.placement.place import confirm, place
 from localspec.models.shape import ModelShape
 from localspec.types import ModelOptions

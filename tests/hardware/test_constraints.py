@@ -6,7 +6,7 @@ import pytest
 
 from localspec.errors import UserError
 from localspec.hardware.memory.needs import CacheTypes, LayerSplit, by_shares
-from localspec.hardware.placement.constraints import Placement, PlacementConstraints
+from localspec.hardware.placement.candidates import Placement, PlacementConstraints
 from localspec.hardware.placement.place import place
 from tests.hardware.machines import GIB, LARGE, MIDDLE, SMALL, card, cpu, machine, model
 

@@ -11,7 +11,7 @@ from localspec.hardware.device_info import Machine, RateFailure
 from localspec.hardware.memory import budget
 from localspec.hardware.memory.needs import DeviceNeed, MemoryRequest, estimate
 from localspec.hardware.placement import candidates
-from localspec.hardware.placement.constraints import Placement, PlacementConstraints
+from localspec.hardware.placement.candidates import Placement, PlacementConstraints
 from localspec.hardware.placement.place import place
 from localspec.models.shape import ModelShape
 from tests.hardware.machines import (

@@ -12,7 +12,7 @@ from localspec.decoding.speed_model import LEAST_GAIN
 from localspec.errors import UserError
 from localspec.hardware.device_info import DeviceInfo, Machine, MemoryRate
 from localspec.hardware.memory.budget import MemoryBudget
-from localspec.hardware.placement.constraints import DeviceAssignment, Placement, PlacementConstraints
+from localspec.hardware.placement.candidates import DeviceAssignment, Placement, PlacementConstraints
 from localspec.hardware.placement.place import place
 from localspec.models.shape import ModelShape
 from localspec.types import Mode

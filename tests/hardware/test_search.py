@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from localspec.hardware.device_info import Machine
 from localspec.hardware.memory.needs import CacheTypes, LayerSplit
-from localspec.hardware.placement.candidates import PlacementSearch
-from localspec.hardware.placement.constraints import PlacementConstraints
+from localspec.hardware.placement.candidates import PlacementConstraints, PlacementSearch
 from tests.hardware.machines import MIDDLE, SMALL, card, cpu, machine
 
 ON_CARD, HERE = LayerSplit(("CUDA0",), (28,)), LayerSplit()

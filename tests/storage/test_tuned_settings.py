@@ -65,7 +65,7 @@ def test_what_is_kept_is_recalled_for_the_same_pair_and_task(
     keep(here, CODING)
     keep(here, WRITING)
     found = recall(identity(target, draft), "coding")
-    assert (found.tuned, found.stale, found.note, found.settings) == (CODING, (), "", SETTINGS)
+    assert (found.tuned, found.stale, found.settings) == (CODING, (), SETTINGS)
     assert recall(here, "writing").settings == WRITING.settings
     assert recall(here, "math") == tuned_settings.Recalled()
     assert recall(identity(target, None), "coding").tuned is None
@@ -183,10 +183,10 @@ def test_a_damaged_or_newer_file_is_as_good_as_none_and_is_set_aside(
 ) -> None:
     here = identity(target, draft)
     tuned_file().write_bytes(content.encode("utf-8", "surrogateescape"))
-    found = recall(here, "coding")
-    assert found.tuned is None
-    assert found.note.startswith(f"the tuned settings in {tuned_file()} cannot be used: ")
-    assert everything() == ((), found.note)
+    assert recall(here, "coding").tuned is None
+    found, note = everything()
+    assert not found
+    assert note.startswith(f"the tuned settings in {tuned_file()} cannot be used: ")
     keep(here, CODING)
     assert recall(here, "coding") == tuned_settings.Recalled(CODING)
     assert tuned_file().with_suffix(".unread").read_bytes() == content.encode("utf-8", "surrogateescape")

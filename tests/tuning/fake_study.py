@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from localspec.tuning.study_file import StudyFile
+from localspec.tuning.study import StudyFile
 from localspec.types import EngineSettings
 
 BEST = EngineSettings(

@@ -17,7 +17,7 @@ from localspec.tuning.events import (
     RankCurve,
     TaskResult,
 )
-from localspec.tuning.report.data import ReportInput, ReportModel, TaskReport
+from localspec.tuning.report.page import ReportInput, ReportModel, TaskReport
 from localspec.types import EngineSettings, Interval, TaskType
 
 CODING = EngineSettings("ssd", 5, 12, "best-first", 0.85, 0.7, "rejection")

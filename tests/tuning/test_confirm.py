@@ -16,7 +16,8 @@ import pytest
 from localspec.benchmark.harness import FEWEST_PROMPTS, RunRecord
 from localspec.errors import Cancelled, EngineDied, UserError
 from localspec.tuning.confirm import ConfirmProgress, Terms, confirm, entrants
-from localspec.tuning.events import Dropped, SettingsCandidate
+from localspec.tuning.events import Dropped
+from localspec.tuning.study import Tried
 from localspec.types import EngineSettings, Request
 from tests.tuning.timed import (
     DEFAULTS,
@@ -233,12 +234,10 @@ def test_progress_counts_up_to_the_end_and_names_the_leader() -> None:
 
 
 def test_the_best_three_and_the_defaults_of_llama_cpp_take_part() -> None:
-    candidates = [
-        SettingsCandidate(EngineSettings(draft_length=length), 100.0 - length) for length in (3, 4, 5, 6)
-    ]
+    candidates = [Tried(0, EngineSettings(draft_length=length), 100.0 - length) for length in (3, 4, 5, 6)]
     named = entrants(candidates, llama_cpp=80.0)
     assert [each.name for each in named] == ["best", "second", "third", "llama.cpp"]
     assert [each.predicted for each in named] == [97.0, 96.0, 95.0, 80.0]
     assert named[-1].settings.mode == "sd"
-    off = SettingsCandidate(EngineSettings(mode="off"), 50.0)
+    off = Tried(0, EngineSettings(mode="off"), 50.0)
     assert [each.name for each in entrants([off, candidates[0]])] == ["second", "llama.cpp"]

@@ -7,7 +7,7 @@ from localspec.storage.pair_identity import Identity, MachineFacts, ModelFacts
 from localspec.storage.tuned_settings import LoadOptions
 from localspec.tuning.run_folder import digest
 from localspec.tuning.space import Space
-from localspec.tuning.study_file import StudyKey
+from localspec.tuning.study import StudyKey
 from localspec.types import EngineSettings, Message, Request, Sampling
 
 MACHINE = MachineFacts("cpu", 8, ("CUDA0: card",), "550", "0.3")

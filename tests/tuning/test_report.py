@@ -15,8 +15,7 @@ import pytest
 from localspec.decoding.measurements import CallCosts, Costs
 from localspec.errors import StoreError
 from localspec.tuning.events import ConfirmedContender, RankCurve, TaskResult
-from localspec.tuning.report.data import ReportInput, TaskReport
-from localspec.tuning.report.page import render, write_report
+from localspec.tuning.report.page import ReportInput, TaskReport, render, write_report
 from localspec.tuning.words import fixed, milliseconds, parameters, percent
 from localspec.types import EngineSettings, Interval
 from tests.tuning.report_sample import sample

@@ -18,8 +18,7 @@ from optuna.trial import TrialState, create_trial
 from localspec.errors import Cancelled, EngineError, StoreError
 from localspec.tuning import study as study_module
 from localspec.tuning.space import Space, starting_points, suggest
-from localspec.tuning.study import Search, Tried, search
-from localspec.tuning.study_file import StudyFile, StudyKey
+from localspec.tuning.study import Search, StudyFile, StudyKey, Tried, search
 from localspec.types import EngineSettings
 from tests.tuning.fake_study import BEST, BEST_RATE, PLAIN_RATE, rate, ready, simulate
 

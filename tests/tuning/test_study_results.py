@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from localspec.tuning.space import Space
-from localspec.tuning.study import Search, Tried, best, importance, landscape, predicted, search
-from localspec.tuning.study_file import StudyKey
+from localspec.tuning.study import Search, StudyKey, Tried, best, importance, landscape, predicted, search
 from localspec.types import EngineSettings, Mode
 from tests.tuning.fake_study import ready, simulate
 
@@ -34,7 +33,7 @@ def test_candidates_differ_in_behaviour() -> None:
             (replace(SSD, draft_length=1), 96.0),
         )
     )
-    assert [each.predicted for each in found] == [100.0, 98.0, 97.0]
+    assert [each.estimate for each in found] == [100.0, 98.0, 97.0]
     assert found[0].settings == SSD
 
 

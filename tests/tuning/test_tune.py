@@ -263,7 +263,7 @@ def killed_in(stage: Stage, folder: Path) -> None:
 
 def trials(data: Path) -> list[tuple[object, ...]]:
     """Return what the studies hold, as far as it does not tell the time."""
-    from localspec.tuning.study_file import StudyFile
+    from localspec.tuning.study import StudyFile
 
     with StudyFile(data / "tune.db") as file:
         import optuna

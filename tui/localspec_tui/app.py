@@ -1,11 +1,13 @@
-"""The terminal application: themes, keys and the palette around the chat."""
+"""The terminal application: themes, keys and the palette around the chat; `launch` opens it."""
 
 from __future__ import annotations
 
 import gc
+import logging
 import sys
 import threading
 import tomllib
+from collections import deque
 from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
@@ -23,13 +25,18 @@ from textual.screen import Screen
 from textual.theme import Theme
 from textual.widgets import Input, TextArea
 
+from localspec.app.screen import ScreenRequest
 from localspec.chat.commands import COMMANDS, Command
 from localspec.chat.loading import ModelLoader
 from localspec.chat.session import ChatSession
+from localspec.chat.store import Store
+from localspec.inference.worker.wire import LogLine
 from localspec.safe_text import safe_line
+from localspec.storage import paths
 from localspec.storage.config import Config
 from localspec_tui.screens.chat.pane import Log
 from localspec_tui.screens.chat.screen import ChatScreen
+from localspec_tui.widgets.log_panel import KEPT
 
 DEFAULT_THEME = "localspec-dark"
 
@@ -153,3 +160,27 @@ class LocalSpecApp(App[int]):
     def _offer(self, title: str, description: str, command: Command) -> SystemCommand:
         run = partial(self.call_later, self.chat_screen.run_command, command)
         return SystemCommand(title, description, run)
+
+
+def launch(request: ScreenRequest) -> int:
+    """Open the screen and return the exit code; raises `UserError` and `StoreError` before it opens."""
+    log: deque[LogLine] = deque(maxlen=KEPT)
+    with Store(paths.chats_file()) as store:
+        first_start = store.last_chat() is None and request.opens_default_pair
+        session = ChatSession(
+            store,
+            request.profiles.good,
+            request.session,
+            request.profile,
+            start="last" if request.resumes else "new",
+            experience=request.knowledge,
+        )
+        loader = ModelLoader(lambda on_progress: request.open_models(on_progress, log.append))
+        try:
+            app = LocalSpecApp(session, loader, request.config, Path.cwd(), log, first_start=first_start)
+            app.chat_screen.tuner = lambda choice, stop: request.tune(choice, stop, log.append)
+            for problem in request.profiles.problems:
+                log.append(LogLine(logging.WARNING, "profiles", str(problem)))
+            return app.run() or 0
+        finally:
+            loader.close()

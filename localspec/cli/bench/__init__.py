@@ -173,7 +173,7 @@ def _print(measured: Measured, request: BenchRequest, pair: PairOptions, kind: s
         lines = output.markdown(found, request, conditions)
         print_result(output.whole(found, request, conditions), lines, as_json=kind == "json")
     if request.plot is not None:
-        from localspec.cli.bench.plot import picture
+        from localspec.cli.bench.output import picture
 
         drawn = picture(found, output.models_words(conditions), conditions.machine)
         write_atomically(request.plot, drawn + "\n", mode=0o644)

@@ -1,4 +1,4 @@
-"""What a benchmark prints: Markdown for people, CSV and JSON for programs."""
+"""What a benchmark prints: Markdown for people, CSV and JSON for programs, and its speeds as a drawing."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import io
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from math import isnan, nan
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from localspec.app.figures import Json
@@ -18,6 +19,7 @@ from localspec.units import memory
 
 if TYPE_CHECKING:
     from localspec.benchmark.figures import Row, SpeedTable
+
 
 UNKNOWN = "-"
 _INTERVALS = ("tokens_per_s", "against", "whole_against")
@@ -153,3 +155,35 @@ def line(run: Run) -> Json:
     """Return a run as it is written to a line of JSON."""
     names = ("contender", "task", "prompt", "repetition", "tokens_per_s")
     return {name: getattr(run, name) for name in names} | asdict(run.summary)
+
+
+WIDTH = 800.0
+_BARS = 180.0, 550.0  # from where to where they reach
+
+
+def picture(table: SpeedTable, title: str, below: str) -> str:
+    """Return an SVG file of bars: the first contender of each task pale, a dashed line where its bar ends."""
+    from localspec.tuning.report.svg import Axis, rendered  # Jinja: 40 ms
+
+    fastest = max(row.tokens_per_s.value for row in table.rows)
+    # An interval that says nothing does not flatten all bars.
+    ends = [row.tokens_per_s.high for row in table.rows if not isnan(row.tokens_per_s.high)]
+    return rendered(
+        Path(__file__).with_name("plot.svg.j2"),
+        title=title,
+        below=below,
+        width=WIDTH,
+        x=Axis("tokens per second", zero=True).scale([min(2 * fastest, max([fastest, *ends]))], *_BARS),
+        tasks=list(dict.fromkeys(row.task for row in table.rows)),
+        rows=table.rows,
+        words=_words,
+    )
+
+
+def _words(row: Row) -> str:
+    speed = f"{figure(row.tokens_per_s.value)} tokens/s"
+    if row.against is None:
+        return speed
+    low, high = row.against.low, row.against.high
+    ends = "" if isnan(low) else f" ({times(low)}-{times(high)})"
+    return f"{speed}, ×{times(row.against.value)}{ends}"

@@ -22,7 +22,7 @@ from localspec.errors import PairingError, UnavailableError, UserError
 from localspec.hardware.device_info import Machine
 from localspec.hardware.machine import known_machine
 from localspec.hardware.memory.needs import context_size
-from localspec.hardware.placement.constraints import Placement, PlacementConstraints
+from localspec.hardware.placement.candidates import Placement, PlacementConstraints
 from localspec.hardware.placement.place import place
 from localspec.models.catalogue import shipped
 from localspec.models.default_pair import default_pair, on_this_computer

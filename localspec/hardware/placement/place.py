@@ -13,12 +13,13 @@ from localspec.hardware.bandwidth import PROCESSOR
 from localspec.hardware.device_info import Machine
 from localspec.hardware.memory.budget import MemoryBudget, Shortage, check_fit, ways_out
 from localspec.hardware.memory.needs import CacheTypes, DeviceNeed, LayerSplit, MemoryRequest, Needs, exact
-from localspec.hardware.placement.candidates import PlacementCandidate, PlacementSearch
-from localspec.hardware.placement.constraints import (
+from localspec.hardware.placement.candidates import (
     Alternative,
     DeviceAssignment,
     Placement,
+    PlacementCandidate,
     PlacementConstraints,
+    PlacementSearch,
 )
 from localspec.models.shape import ModelShape
 from localspec.types import ModelOptions

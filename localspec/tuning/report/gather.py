@@ -13,7 +13,7 @@ from localspec.storage.profiles import Profile
 from localspec.tuning.costs import recall_costs
 from localspec.tuning.events import TaskResult
 from localspec.tuning.plan import TunePlan
-from localspec.tuning.report.data import ReportInput, ReportModel, TaskReport
+from localspec.tuning.report.page import ReportInput, ReportModel, TaskReport
 from localspec.tuning.run import shares, study_key
 from localspec.tuning.run_folder import RunFolder, RunState, TaskState
 from localspec.tuning.simulator.simulator import Simulator

@@ -1,19 +1,72 @@
-"""The page of the tuning report: what its templates show beside what the tuner found."""
+"""The page of the tuning report: what it is given, and what its templates show beside that."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from math import inf, isfinite, log, nan
 from pathlib import Path
 from statistics import correlation, median
 
 import numpy as np
 
+from localspec.decoding.measurements import Costs
 from localspec.storage.paths import write_atomically
-from localspec.tuning.events import ConfirmedContender, DraftCalibration, RankCurve, TaskResult
-from localspec.tuning.report.data import Place, ReportInput
+from localspec.tuning.events import (
+    ConfirmedContender,
+    DraftCalibration,
+    LoadOptionsChosen,
+    RankCurve,
+    TaskResult,
+)
 from localspec.tuning.report.svg import FOLDER, Mark, Point, finite, rendered
 from localspec.types import EngineSettings
+
+Place = tuple[int, int]
+"""A draft length and a fan-out budget, which is 0 without one."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReportModel:
+    """A model as the report names it; `place` says where it computes, in words."""
+
+    name: str
+    parameters: int
+    file_bytes: int
+    place: str
+
+
+@dataclass(frozen=True, slots=True)
+class TaskReport:
+    """A task's result and what the study saw on the way to it; what was not done stays empty.
+
+    `hit_rates` are simulated: (budget, share of rounds whose draft was prepared). `history` holds the
+    simulated tokens per second of the trials in their order, None for one that failed or was pruned;
+    `landscape` the best of any settings at a place.
+    `importance` names parameters, with shares that sum to about 1.
+    """
+
+    result: TaskResult
+    hit_rates: tuple[tuple[int, float], ...] = ()
+    history: tuple[float | None, ...] = ()
+    landscape: tuple[tuple[Place, float], ...] = ()
+    importance: tuple[tuple[str, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ReportInput:
+    """Everything on the page; `machine` is a list of names and values: processor, cards, versions, driver."""
+
+    made: datetime
+    machine: tuple[tuple[str, str], ...]
+    target: ReportModel
+    draft: ReportModel | None
+    costs: Costs | None
+    tasks: tuple[TaskReport, ...]
+    load_options: LoadOptionsChosen | None = None
+    quick: bool = False
+
 
 DRIFT = 0.05  # more than this is told at the top
 _MOST_ACCEPTED = 8  # numbers of accepted tokens that are told one by one

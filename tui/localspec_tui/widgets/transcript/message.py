@@ -17,6 +17,7 @@ from textual.style import Style
 from textual.widgets import Static
 
 from localspec.chat.answering import pieces_of
+from localspec.chat.attachments import file_size
 from localspec.chat.messages import Attachment, Shown, State
 from localspec_tui.widgets.markdown.blocks import clean
 from localspec_tui.widgets.markdown.parse import code_blocks
@@ -180,11 +181,5 @@ def _name(item: Shown) -> Content:
 
 
 def _chips(attachments: Sequence[Attachment]) -> Content:
-    chips = [f"[{clean(item.name)} {_size(len(item.text.encode()))}]" for item in attachments]
+    chips = [f"[{clean(item.name)} {file_size(len(item.text.encode()))}]" for item in attachments]
     return Content("  ".join(chips))
-
-
-def _size(size: int) -> str:
-    if size < 1_000:
-        return f"{size} B"
-    return f"{size / 1_000:.1f} kB" if size < 1_000_000 else f"{size / 1_000_000:.1f} MB"
