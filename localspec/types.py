@@ -207,10 +207,11 @@ class ModeChanged:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The answer is complete: why, and what it cost."""
+    """The answer is complete: why, and what it cost; `stop_string` is that which ended it, if one did."""
 
     reason: FinishReason
     summary: Summary
+    stop_string: str | None = None
 
 
 THINKING_TAGS = {

@@ -13,6 +13,7 @@ from typing import Literal, Protocol
 from uuid import uuid4
 
 from localspec.chat.thinking import split
+from localspec.errors import UserError
 from localspec.llama.tool_words import PROBE, PROBE_TOOL
 from localspec.types import Grammar, Request
 
@@ -69,8 +70,13 @@ class ToolFormat:
 
 
 def tool_format(render: Callable[[Request], str]) -> ToolFormat:
-    """Return how a model writes calls: as its template writes one, which `render` shows."""
+    """Return how a model writes calls: as its template writes one, which `render` shows.
+
+    Raises `UserError` for a template that refuses to.
+    """
     text = render(Request(PROBE, tools=(PROBE_TOOL,)))
+    if text.rfind(PROBE[2].content) < text.find(PROBE[0].content):
+        raise UserError("the model's chat template leaves out what is said", "choose another model")
     start = text.rindex(PROBE[0].content) + len(PROBE[0].content)
     asked = render(Request(PROBE[:1])).rpartition(PROBE[0].content)[2].rstrip()
     written = text[start : text.index(PROBE[2].content, start)].removeprefix(asked)
@@ -128,13 +134,18 @@ def call_grammar(form: ToolFormat, tools: Sequence[str], token: Callable[[str], 
 class AnswerReader:
     """An answer as it comes: thinking, text and calls of these tools apart."""
 
-    def __init__(self, form: ToolFormat | None = None, tools: Sequence[str] = ()) -> None:
-        """Read without calls where there are no tools; a form of None knows no channels either."""
+    def __init__(
+        self, form: ToolFormat | None = None, tools: Sequence[str] = (), *, thinks: bool = True
+    ) -> None:
+        """Read without calls where there are no tools; a form of None knows no channels either.
+
+        What does not think is all answer.
+        """
         self._channels = _Channels() if form is not None and form.kind == "harmony" else None
         self._calls = _Calls(form, _schemas(tools)) if form is not None and tools else None
         self._text = ""
         self._thought = 0  # characters of thinking that were told
-        self._answer_from: int | None = None  # where what was not told of the answer begins
+        self._answer_from = None if thinks else 0  # where what was not told of the answer begins
 
     def feed(self, text: str, *, more: bool = True) -> Iterator[Piece]:
         """Yield what this text makes certain; `more` if the answer goes on."""

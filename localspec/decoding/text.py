@@ -58,7 +58,12 @@ class AnswerText:
         self._ready: list[tuple[str, Provenance]] = []
         self._held: list[tuple[str, Provenance]] = []  # characters
         self._last = Provenance.TARGET
-        self.stopped = False  # by a stop string that is complete; later tokens are ignored
+        self.stopped_by: str | None = None  # a stop string that is complete; later tokens are ignored
+
+    @property
+    def stopped(self) -> bool:
+        """Tell whether a stop string is complete."""
+        return self.stopped_by is not None
 
     def add(self, token: int, provenance: Provenance) -> bool:
         """Append a token's text and return whether a stop string is now complete.
@@ -100,9 +105,9 @@ class AnswerText:
             return
         self._held += [(character, self._last) for character in text]
         held = "".join(character for character, _ in self._held)
-        end = self._stop_start(held, len(held) - len(text))
-        if end is not None:
-            self.stopped = True
+        found = self._stop_found(held, len(held) - len(text))
+        if found is not None:
+            end, self.stopped_by = found
             self._release(end)
         else:
             self._release(len(held) - self._undecided(held))
@@ -118,14 +123,14 @@ class AnswerText:
         self._known_spaces = 0 if rest else self._known_spaces - dropped
         return text[dropped:]
 
-    def _stop_start(self, held: str, new: int) -> int | None:
-        """Return where the stop string begins that is complete first; `held[new:]` has just arrived."""
+    def _stop_found(self, held: str, new: int) -> tuple[int, str] | None:
+        """Return where the stop string begins that is complete first, and it; `held[new:]` has just come."""
         found = [
-            (start + len(stop), start)
+            (start + len(stop), start, stop)
             for stop in self._stop
             if (start := held.find(stop, max(0, new + 1 - len(stop)))) >= 0
         ]
-        return min(found)[1] if found else None
+        return min(found)[1:] if found else None
 
     def _undecided(self, held: str) -> int:
         """Return the length of the longest end of `held` with which a stop string begins."""
@@ -222,7 +227,7 @@ class AnswerEvents:
         """Yield the rest of the text, and why the answer ended and what it cost."""
         if pieces := self._text.finish():
             yield TextDelta(pieces)
-        yield Finished(reason, self.tally.summary(cached_tokens))
+        yield Finished(reason, self.tally.summary(cached_tokens), self._text.stopped_by)
 
     def _take(self, round_: Round) -> int:
         """Add a round's tokens to the text, up to that with which the answer ends itself.

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import re
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal, cast
@@ -15,28 +18,30 @@ from starlette.responses import Response
 
 from localspec.app.figures import Json, finite, timings
 from localspec.chat.answer_settings import SessionRequest
-from localspec.chat.thinking import Part, split
+from localspec.chat.tool_calls import AnswerReader, ToolFormat, call_grammar
 from localspec.errors import UserError
+from localspec.inference.interface import SharedModels
+from localspec.server.blocks import Blocks, Step
 from localspec.server.exchange import Protocol, Refusal, data_event, read, read_json, streamed, whole
 from localspec.server.queue import Asked
 from localspec.server.service import Service
 from localspec.storage.profiles import Profile, Speculation
 from localspec.types import (
     Finished,
-    FinishReason,
     GenerationEvent,
     Grammar,
     Message,
     Sampling,
     TemplateVariables,
-    TextDelta,
     TokenScore,
     TokensScored,
+    ToolCall,
 )
 
 _MOST_STOPS = 16
+_TEXTS = ("text", "input_text", "output_text", "reasoning_text", "summary_text")  # kinds of parts
 _MOST_ANSWERS = 8
-_ENDED: dict[FinishReason, str] = {"stop": "stop"}  # all others ended before the model would have
+_TOOL_NAME = re.compile(r"[\w.-]{1,128}")
 _MOST_LOGPROBS = 20
 
 
@@ -59,19 +64,20 @@ def error(refusal: Refusal) -> Json:
 
 async def _chat(service: Service, request: Request) -> Response:
     body = read(Body, await read_json(request))
-    profile, messages = service.conversation(service.profile(body.model), conversation(body))
-    return await _answered(service, request, body, asked_of(body, service, messages, profile))
+    chat = await asked_in_chat(service, body)
+    reply = _Reply(chat.asked.profile.name, chat.blocks, is_chat=True)
+    return await _answered(service, request, body, chat.asked, reply)
 
 
 async def _complete(service: Service, request: Request) -> Response:
     body = read(Body, await read_json(request))
     asked = asked_of(body, service, bare_text(body), service.profile(body.model))
-    return await _answered(service, request, body, asked)
+    reply = _Reply(asked.profile.name, lambda: Blocks(AnswerReader(thinks=False)), is_chat=False)
+    return await _answered(service, request, body, asked, reply)
 
 
-async def _answered(service: Service, request: Request, body: Body, asked: Asked) -> Response:
+async def _answered(service: Service, request: Request, body: Body, asked: Asked, reply: _Reply) -> Response:
     """Answer as often as wanted, one after the other: each finds the prompt in the caches."""
-    reply = _Reply(asked.profile.name, is_chat=not isinstance(asked.prompt, str))
     number = 1 if body.n is None else body.n
     if not 1 <= number <= _MOST_ANSWERS:
         raise UserError(f"n is not a number from 1 to {_MOST_ANSWERS}")
@@ -113,8 +119,37 @@ class ResponseFormat:
 class ChatMessage:
     """One message as clients send it; its content is a text, or parts of which the texts count."""
 
-    role: Literal["system", "developer", "user", "assistant"]
+    role: Literal["system", "developer", "user", "assistant", "tool"]
     content: object = None
+    tool_calls: tuple[GivenCall, ...] | None = None
+    tool_call_id: str | None = None
+    reasoning_content: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A function that the client offers, or one that is called."""
+
+    name: str
+    description: str | None = None
+    parameters: object = None
+    arguments: object = None
+
+
+@dataclass(frozen=True, slots=True)
+class GivenCall:
+    """A call of the assistant as clients send it back."""
+
+    function: Function
+    id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A tool as clients send it; only functions are known."""
+
+    type: Literal["function"]
+    function: Function
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +181,9 @@ class Body:
     grammar: str | None = None  # llama.cpp's
     messages: tuple[ChatMessage, ...] | None = None
     prompt: object = None
+    tools: tuple[Tool, ...] | None = None
+    tool_choice: object = None
+    parallel_tool_calls: bool | None = None
 
     @property
     def wants_usage(self) -> bool:
@@ -153,14 +191,90 @@ class Body:
         return self.stream_options is not None and bool(self.stream_options.include_usage)
 
 
+@dataclass(frozen=True, slots=True)
+class Chat:
+    """What a chat asks for, and how its answer is read."""
+
+    asked: Asked
+    messages: tuple[Message, ...]
+    form: ToolFormat | None
+    parallel: bool
+
+    def blocks(self) -> Blocks:
+        """Return what reads an answer."""
+        return Blocks(AnswerReader(self.form, self.asked.tools), parallel=self.parallel)
+
+
+async def asked_in_chat(service: Service, body: Body) -> Chat:
+    """Return what a chat asks for; raises UserError for what makes no sense."""
+    profile, messages = service.conversation(service.profile(body.model), conversation(body))
+    asked = asked_of(body, service, messages, profile)
+    tools, must_call = offered(body)
+    form = None
+    with suppress(*() if tools else (UserError,)):
+        form = await asyncio.to_thread(service.queue.tool_format)
+    if must_call and form is not None:
+        if asked.grammar is not None:
+            raise UserError("a grammar and a tool that must be called cannot both be met", "keep one")
+        token = partial(_only_token, service.queue.models)
+        asked = replace(asked, grammar=await asyncio.to_thread(call_grammar, form, must_call, token))
+    shows_control = bool(tools) or (form is not None and form.kind == "harmony")
+    asked = replace(asked, tools=tools, shows_control=shows_control)
+    return Chat(asked, messages, form, body.parallel_tool_calls is not False)
+
+
+def _only_token(models: SharedModels, tag: str) -> int | None:
+    tokens = models.tokenize(tag)
+    return tokens[0][0] if len(tokens) == 1 else None
+
+
+def offered(body: Body) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the tools that a model may call, and those of which it must call one."""
+    tools: dict[str, str] = {}
+    for at, tool in enumerate(body.tools or ()):
+        function = tool.function
+        if not _TOOL_NAME.fullmatch(function.name):
+            raise UserError(f"tools[{at}].function.name has to be of letters, digits and _ . - alone")
+        if not isinstance(function.parameters, dict | None):
+            raise UserError(f"tools[{at}].function.parameters is no object")
+        said = {"name": function.name, "description": function.description, "parameters": function.parameters}
+        known = {name: value for name, value in said.items() if value is not None}
+        tools[function.name] = json.dumps({"type": "function", "function": known}, ensure_ascii=False)
+    choice, every = body.tool_choice, tuple(tools.values())
+    if choice in (None, "auto", "none"):
+        return (() if choice == "none" else every), ()
+    if not tools:
+        raise UserError("tool_choice wants a call, and there are no tools")
+    if choice == "required":
+        return every, every
+    wanted = choice.get("function") if isinstance(choice, dict) else None
+    name = wanted.get("name") if isinstance(wanted, dict) else None
+    if not isinstance(name, str) or name not in tools:
+        raise UserError("tool_choice is not auto, none, required, or the function of one of the tools")
+    return every, (tools[name],)
+
+
 def conversation(body: Body) -> tuple[Message, ...]:
     """Return the messages of a chat; raises UserError for what is no text."""
     if not body.messages:
         raise UserError("messages is missing or empty")
-    return tuple(
-        Message("system" if said.role == "developer" else said.role, text_of(said.content, f"messages[{at}]"))
-        for at, said in enumerate(body.messages)
+    return tuple(_message(said, f"messages[{at}]") for at, said in enumerate(body.messages))
+
+
+def _message(said: ChatMessage, where: str) -> Message:
+    calls = tuple(
+        ToolCall(call.id or "", call.function.name, _json_text(call.function.arguments))
+        for call in said.tool_calls or ()
     )
+    if calls and said.role != "assistant":
+        raise UserError(f"{where}.tool_calls are not the assistant's")
+    role = "system" if said.role == "developer" else said.role
+    content = text_of(said.content, where)
+    return Message(role, content, calls, said.tool_call_id or "", said.reasoning_content or "")
+
+
+def _json_text(arguments: object) -> str:
+    return arguments if isinstance(arguments, str) else json.dumps(arguments or {}, ensure_ascii=False)
 
 
 def text_of(content: object, where: str) -> str:
@@ -169,7 +283,7 @@ def text_of(content: object, where: str) -> str:
     for part in content if isinstance(content, list) else [content or ""]:
         kind = part.get("type") if isinstance(part, dict) else "text"
         text = part.get("text") if isinstance(part, dict) else part
-        if kind not in ("text", "input_text", "output_text") or not isinstance(text, str):
+        if kind not in _TEXTS or not isinstance(text, str):
             what = kind[:40] if isinstance(kind, str) and kind != "text" else "something"
             raise UserError(f"{where}.content holds {what} that is no text", "send text alone")
         texts.append(text)
@@ -284,8 +398,8 @@ def _variables(value: object) -> TemplateVariables:
 class _Reply:
     """One reply under way: what goes to a client of the events of its answers."""
 
-    def __init__(self, model: str, *, is_chat: bool) -> None:
-        self._is_chat = is_chat
+    def __init__(self, model: str, blocks: Callable[[], Blocks], *, is_chat: bool) -> None:
+        self._blocks, self._is_chat = blocks, is_chat
         self._head: Json = {
             "id": f"{'chatcmpl' if is_chat else 'cmpl'}-{uuid4().hex}",
             "object": "chat.completion" if is_chat else "text_completion",
@@ -297,25 +411,29 @@ class _Reply:
         """Return the reply to a client that waits for all of it."""
         choices, ended = [], list[Finished]()
         for index, events in enumerate(answers):
-            text, scores = "", list[TokenScore]()
+            blocks, scores = self._blocks(), list[TokenScore]()
             async for event in events:
-                if isinstance(event, TextDelta):
-                    text += event.text
-                elif isinstance(event, TokensScored):
+                for _ in blocks.take(event):
+                    pass
+                if isinstance(event, TokensScored):
                     scores += event.scores
                 elif isinstance(event, Finished):
                     ended.append(event)
-            reason = _ENDED.get(ended[-1].reason, "length")
-            choice = {"index": index, **self._said(text), "logprobs": self._scored(scores)}
-            choices.append(choice | {"finish_reason": reason})
+            choice = {"index": index, **self._said(blocks), "logprobs": self._scored(scores)}
+            choices.append(choice | {"finish_reason": blocks.reason})
         return {**self._head, "choices": choices, "usage": usage(ended), **_timings(ended)}
 
-    def _said(self, text: str) -> Json:
+    def _said(self, blocks: Blocks) -> Json:
+        text, thinking = blocks.text("text"), blocks.text("thinking")
         if not self._is_chat:
             return {"text": text}
-        thinking, answer = _parted(split(text))
-        message: Json = {"role": "assistant", "content": answer}
-        return {"message": message | {"reasoning_content": thinking} if thinking else message}
+        calls = [
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.text}}
+            for call in blocks.calls
+        ]
+        message: Json = {"role": "assistant", "content": text or (None if calls else "")}
+        message |= {"reasoning_content": thinking} if thinking else {}
+        return {"message": message | ({"tool_calls": calls} if calls else {})}
 
     async def stream(
         self, answers: Sequence[AsyncGenerator[GenerationEvent]], *, wants_usage: bool
@@ -325,22 +443,19 @@ class _Reply:
             self._head["object"] = "chat.completion.chunk"
         ended = list[Finished]()
         for index, events in enumerate(answers):
-            begun, parts, scores = not self._is_chat, _StreamedText(apart=self._is_chat), list[TokenScore]()
+            begun, blocks, scores = not self._is_chat, self._blocks(), list[TokenScore]()
             async for event in events:
                 if not begun:  # not before: what is wrong with a request shows until then, in the status
                     begun = True
                     yield self._chunk(index, {"role": "assistant", "content": ""})
                 if isinstance(event, TokensScored):
                     scores += event.scores
-                elif isinstance(event, TextDelta):
-                    for delta in parts.added(event.text):
-                        yield self._chunk(index, delta, scores)
                 elif isinstance(event, Finished):
                     ended.append(event)
-            for delta in parts.added("", more=False):
-                yield self._chunk(index, delta, scores)
-            reason = _ENDED.get(ended[-1].reason, "length")
-            yield self._chunk(index, {}, scores, reason) | _timings(ended)
+                for step in blocks.take(event):
+                    if (delta := _delta(step, blocks)) is not None:
+                        yield self._chunk(index, delta, scores)
+            yield self._chunk(index, {}, scores, blocks.reason) | _timings(ended)
         if wants_usage:
             yield {**self._head, "choices": [], "usage": usage(ended)}
 
@@ -372,29 +487,17 @@ class _Reply:
         }
 
 
-class _StreamedText:
-    """An answer as it comes: thinking apart, as long as tags may still tell it apart."""
-
-    def __init__(self, *, apart: bool) -> None:
-        self._text = ""
-        self._thought = 0  # characters of thinking that were sent
-        self._answer_from = None if apart else 0  # where what was not sent of the answer begins
-
-    def added(self, text: str, *, more: bool = True) -> Iterator[Json]:
-        """Yield what can be sent of the answer with this text at its end; `more` if it goes on."""
-        self._text += text
-        if self._answer_from is None:
-            parts = split(self._text, streaming=more)
-            thinking, answer = _parted(parts)
-            if added := thinking[self._thought :]:
-                self._thought += len(added)
-                yield {"reasoning_content": added}
-            if not answer:
-                return
-            self._answer_from = next(part.start for part in parts if part.kind == "answer")
-        if added := self._text[self._answer_from :]:
-            self._answer_from = len(self._text)
-            yield {"content": added}
+def _delta(step: Step, blocks: Blocks) -> Json | None:
+    """Return what a chunk says of a step."""
+    block = step.block
+    if block.kind != "call":
+        name = "content" if block.kind == "text" else "reasoning_content"
+        return {name: step.added} if step.added else None
+    called: Json = {"index": len(blocks.calls) - 1, "function": {"arguments": step.added}}
+    if step.kind == "begins":
+        function = {"name": block.name, "arguments": ""}
+        called |= {"id": block.id, "type": "function", "function": function}
+    return None if step.kind == "ends" else {"tool_calls": [called]}
 
 
 def usage(ended: Sequence[Finished]) -> Json:
@@ -410,12 +513,6 @@ def usage(ended: Sequence[Finished]) -> Json:
 
 def _timings(ended: Sequence[Finished]) -> Json:
     return {"timings": finite(timings(ended[-1].summary))}
-
-
-def _parted(parts: Sequence[Part]) -> tuple[str, str]:
-    """Return what was thought, and what was answered."""
-    thinking = "".join(part.text for part in parts if part.kind == "thinking")
-    return thinking, "".join(part.text for part in parts if part.kind == "answer")
 
 
 def _token(data: bytes, logprob: float) -> Json:

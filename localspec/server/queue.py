@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from localspec.chat.answer_settings import Answered, AnswerOptions, Chooser, PairKnowledge, SessionRequest
+from localspec.chat.tool_calls import ToolFormat, tool_format
 from localspec.errors import EngineDied, EngineError, LocalSpecError
 from localspec.inference.interface import SharedModels
 from localspec.storage.profiles import Profile
@@ -17,6 +18,7 @@ from localspec.types import (
     Finished,
     GenerationEvent,
     Grammar,
+    Infill,
     Message,
     ModeChanged,
     Paused,
@@ -43,6 +45,9 @@ class Asked:
     grammar: Grammar | None = None
     logit_bias: tuple[tuple[int, float], ...] = ()
     top_logprobs: int | None = None
+    tools: tuple[str, ...] = ()
+    shows_control: bool = False
+    infill: Infill | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -100,9 +105,16 @@ class EngineQueue:
         self.restarts = 0
         self.trouble = ""  # why there are no models at the moment
         self.models = open_models()
+        self._tool_format: ToolFormat | None = None
         self._chooser = Chooser(self.models, experience)
         self._thread = threading.Thread(target=self._work, name="localspec-engine", daemon=True)
         self._thread.start()
+
+    def tool_format(self) -> ToolFormat:
+        """Return how the target writes calls of tools; raises UserError where its template refuses to."""
+        if self._tool_format is None:
+            self._tool_format = tool_format(self.models.render)
+        return self._tool_format
 
     def jobs(self) -> tuple[Job | None, tuple[Job, ...]]:
         """Return what is being written, and what waits for a turn or for its first one."""
@@ -224,6 +236,9 @@ class EngineQueue:
             grammar=asked.grammar,
             logit_bias=asked.logit_bias,
             top_logprobs=asked.top_logprobs,
+            tools=asked.tools,
+            shows_control=asked.shows_control,
+            infill=asked.infill,
         )
         return self.models.generate(request)
 

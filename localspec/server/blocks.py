@@ -1,0 +1,92 @@
+"""An answer as blocks, one after another: thinking, text, calls of tools; protocols word them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from localspec.chat.tool_calls import AnswerReader, Called, Piece, Written
+from localspec.types import Finished, GenerationEvent, TextDelta
+
+Kind = Literal["thinking", "text", "call"]
+
+
+@dataclass(slots=True)
+class Block:
+    """Thinking, text, or the JSON of a call's arguments, as far as it has come."""
+
+    kind: Kind
+    index: int
+    text: str = ""
+    id: str = ""  # of a call
+    name: str = ""  # of its tool
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A block begins, gets some text, or ends."""
+
+    kind: Literal["begins", "grows", "ends"]
+    block: Block
+    added: str = ""
+
+
+class Blocks:
+    """The blocks of one answer, as its events come."""
+
+    def __init__(self, reader: AnswerReader, *, parallel: bool = True) -> None:
+        """Begin with nothing; without `parallel` all calls but the first are left out."""
+        self._reader, self._parallel = reader, parallel
+        self.all: list[Block] = []
+        self.finished: Finished | None = None
+        self._is_open = False
+
+    def take(self, event: GenerationEvent) -> Iterator[Step]:
+        """Yield what an event of the answer brings."""
+        pieces: Iterator[Piece] = iter(())
+        if isinstance(event, TextDelta):
+            pieces = self._reader.feed(event.text)
+        elif isinstance(event, Finished):
+            self.finished = event
+            pieces = self._reader.feed("", more=False)
+        for piece in pieces:
+            yield from self._take(piece)
+        if self.finished is not None and self._is_open:
+            yield Step("ends", self.all[-1])
+
+    @property
+    def reason(self) -> Literal["stop", "length", "tool_calls"]:
+        """Return why the answer has ended, in OpenAI's words."""
+        assert self.finished is not None  # events end with it, or with an error
+        if self.finished.reason != "stop":
+            return "length"
+        return "tool_calls" if self.calls else "stop"
+
+    def text(self, kind: Kind) -> str:
+        """Return all of the thinking, or of the text."""
+        return "".join(block.text for block in self.all if block.kind == kind)
+
+    @property
+    def calls(self) -> list[Block]:
+        """Return the calls."""
+        return [block for block in self.all if block.kind == "call"]
+
+    def _take(self, piece: Piece) -> Iterator[Step]:
+        if isinstance(piece, Called) and piece.index and not self._parallel:
+            return
+        if isinstance(piece, Written):
+            kind: Kind = "thinking" if piece.is_thought else "text"
+            added, begins = piece.text, not self._is_open or self.all[-1].kind != kind
+        else:
+            kind, added, begins = "call", piece.arguments, bool(piece.id)
+        if begins:
+            if self._is_open:
+                yield Step("ends", self.all[-1])
+            id_, name = (piece.id, piece.name) if isinstance(piece, Called) else ("", "")
+            self.all.append(Block(kind, len(self.all), "", id_, name))
+            self._is_open = True
+            yield Step("begins", self.all[-1])
+        if added:
+            self.all[-1].text += added
+            yield Step("grows", self.all[-1], added)

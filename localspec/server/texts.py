@@ -1,0 +1,160 @@
+"""llama-server's paths around texts: tokens and back, a chat as its template writes it, gaps in files."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from localspec.app.figures import Json, finite, timings
+from localspec.server import openai
+from localspec.server.exchange import Protocol, data_event, read, read_json, streamed, whole
+from localspec.server.openai import Body, asked_in_chat, asked_of
+from localspec.server.queue import Asked
+from localspec.server.service import Service
+from localspec.types import Finished, Infill, TextDelta
+from localspec.types import Request as GenerationRequest
+
+_STOPS = {"stop": "eos", "length": "limit", "context": "limit"}
+
+
+def protocol(service: Service) -> Protocol:
+    """Return the paths."""
+    return Protocol(
+        {
+            "/tokenize": partial(_tokenize, service),
+            "/detokenize": partial(_detokenize, service),
+            "/apply-template": partial(_apply_template, service),
+            "/infill": partial(_infill, service),
+        },
+        openai.error,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizeBody:
+    """A request to `/tokenize`."""
+
+    content: str
+    add_special: bool = False
+    parse_special: bool = True
+    with_pieces: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DetokenizeBody:
+    """A request to `/detokenize`."""
+
+    tokens: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """Another file that the model may look at."""
+
+    text: str
+    filename: str = "tmp"
+
+
+@dataclass(frozen=True, slots=True)
+class InfillBody:
+    """What `/infill` takes beside what a completion does; `prompt` goes on behind the prefix."""
+
+    input_prefix: str
+    input_suffix: str
+    input_extra: tuple[File, ...] = ()
+    prompt: str = ""
+    n_predict: int | None = None
+
+
+async def _tokenize(service: Service, request: Request) -> Response:
+    body = read(TokenizeBody, await read_json(request))
+    models, special = service.queue.models, body.parse_special
+
+    async def tokens() -> Json:
+        tokenize = partial(models.tokenize, special=special, add_special=body.add_special)
+        found = await asyncio.to_thread(tokenize, body.content)
+        if not body.with_pieces:
+            return {"tokens": [token for token, _ in found]}
+        return {"tokens": [{"id": token, "piece": _piece(data)} for token, data in found]}
+
+    return await whole(request, tokens())
+
+
+async def _detokenize(service: Service, request: Request) -> Response:
+    body = read(DetokenizeBody, await read_json(request))
+
+    async def text() -> Json:
+        return {"content": await asyncio.to_thread(service.queue.models.detokenize, body.tokens)}
+
+    return await whole(request, text())
+
+
+async def _apply_template(service: Service, request: Request) -> Response:
+    chat = await asked_in_chat(service, read(Body, await read_json(request)))
+    variables = chat.asked.request.template_variables
+    wanted = GenerationRequest(chat.messages, template_variables=variables, tools=chat.asked.tools)
+
+    async def text() -> Json:
+        return {"prompt": await asyncio.to_thread(service.queue.models.render, wanted)}
+
+    return await whole(request, text())
+
+
+async def _infill(service: Service, request: Request) -> Response:
+    value = await read_json(request)
+    gap, body = read(InfillBody, value), read(Body, value)
+    if gap.n_predict is not None and body.max_tokens is None:
+        body = replace(body, max_tokens=gap.n_predict)
+    asked = asked_of(body, service, gap.input_prefix + gap.prompt, service.profile(body.model))
+    files = tuple((file.filename, file.text) for file in gap.input_extra)
+    asked = replace(asked, infill=Infill(gap.input_suffix, files))
+    if not body.stream:
+        return await whole(request, _filled(service, asked))
+    return await streamed(
+        request, _filling(service, asked), lambda refused: data_event(openai.error(refused))
+    )
+
+
+async def _filled(service: Service, asked: Asked) -> Json:
+    text = ""
+    async for event in service.answer(asked):
+        if isinstance(event, TextDelta):
+            text += event.text
+        elif isinstance(event, Finished):
+            return _end(event, text)
+    raise AssertionError("events end with `Finished`, or with an error")
+
+
+async def _filling(service: Service, asked: Asked) -> AsyncGenerator[str]:
+    async for event in service.answer(asked):
+        if isinstance(event, TextDelta):
+            yield data_event({"content": event.text, "stop": False})
+        elif isinstance(event, Finished):
+            yield data_event(_end(event, ""))
+
+
+def _end(finished: Finished, text: str) -> Json:
+    summary = finished.summary
+    return {
+        "content": text,
+        "stop": True,
+        "stop_type": "word" if finished.stop_string else _STOPS.get(finished.reason, "none"),
+        "stopping_word": finished.stop_string or "",
+        "tokens_predicted": summary.tokens,
+        "tokens_evaluated": summary.prompt_tokens,
+        "tokens_cached": summary.cached_tokens,
+        "timings": finite(timings(summary)),
+    }
+
+
+def _piece(data: bytes) -> object:
+    """Return a token's text, or its bytes where they are none."""
+    with suppress(UnicodeDecodeError):
+        return data.decode("utf-8")
+    return list(data)

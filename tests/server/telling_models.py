@@ -1,0 +1,40 @@
+"""Open models that say what a test tells them to, three letters at a time, and take calls as Hermes does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from localspec.llama.tool_words import in_words
+from localspec.types import (
+    Finished,
+    GenerationEvent,
+    PromptProgress,
+    Provenance,
+    Request,
+    Summary,
+    TextDelta,
+    TextPiece,
+)
+from tests.server.turning_models import TurningModels
+
+
+@dataclass
+class TellingModels(TurningModels):
+    """Each request is answered by the next text; the last one is said again and again."""
+
+    texts: list[str] = field(default_factory=lambda: ["Hello."])
+    stop_string: str | None = None
+
+    def render(self, request: Request) -> str:
+        assert not isinstance(request.prompt, str)
+        said = in_words(request.prompt, request.tools)
+        turns = "".join(f"<|im_start|>{each.role}\n{each.content}<|im_end|>\n" for each in said)
+        return f"{turns}<|im_start|>assistant\n"
+
+    def _rounds(self, request: Request) -> Iterator[GenerationEvent]:
+        text = self.texts.pop(0) if len(self.texts) > 1 else self.texts[0]
+        yield PromptProgress(1, 1)
+        for start in range(0, len(text), 3):
+            yield TextDelta((TextPiece(text[start : start + 3], Provenance.TARGET),))
+        yield Finished("stop", Summary(prompt_tokens=10, cached_tokens=4, tokens=len(text)), self.stop_string)

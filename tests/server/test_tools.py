@@ -1,0 +1,165 @@
+"""Tools and the other protocols, by their own clients: a loop of calls, streams that say the same."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import anthropic
+import openai
+import pytest
+
+from localspec.types import Message, ToolCall
+from tests.server.running import Served, serving
+from tests.server.telling_models import TellingModels
+
+PARAMETERS = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+ABOUT = "Tells the weather."
+OPENAI_TOOL = {"name": "weather", "description": ABOUT, "parameters": PARAMETERS}
+TOOL = {"type": "function", "function": OPENAI_TOOL}
+QUESTION = "How is the weather?"
+CITIES = ("Köln", 'a "b"', "c")
+FINAL = "All are dry."
+
+
+def call(city: str) -> str:
+    arguments = json.dumps({"city": city}, ensure_ascii=False)
+    return f'<tool_call>\n{{"name": "weather", "arguments": {arguments}}}\n</tool_call>'
+
+
+def weather(arguments: object) -> str:
+    assert isinstance(arguments, dict)
+    return f"dry in {arguments['city']}"
+
+
+@pytest.fixture(scope="module")
+def telling() -> Iterator[tuple[Served, TellingModels]]:
+    models = TellingModels()
+    with serving(lambda: models) as served:
+        yield served, models
+
+
+@pytest.fixture
+def models(telling: tuple[Served, TellingModels]) -> TellingModels:
+    _, models = telling
+    models.requests.clear()
+    models.texts = [*(f"<think>\nhm {city}\n</think>\n\nI look.\n{call(city)}" for city in CITIES), FINAL]
+    models.stop_string = None
+    return models
+
+
+@pytest.fixture
+def url(telling: tuple[Served, TellingModels]) -> str:
+    return telling[0].url
+
+
+def openai_client(url: str) -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
+
+
+def anthropic_client(url: str) -> anthropic.Anthropic:
+    return anthropic.Anthropic(base_url=url, api_key="none", max_retries=0)
+
+
+def chat(client: openai.OpenAI, *, streams: bool) -> str:
+    history: list[Any] = [{"role": "user", "content": QUESTION}]
+    while True:
+        asked: dict[str, Any] = {"model": "auto", "messages": history, "tools": [TOOL]}
+        if streams:
+            with client.chat.completions.stream(**asked) as stream:
+                choice: Any = stream.get_final_completion().choices[0]
+        else:
+            choice = client.chat.completions.create(**asked).choices[0]
+        message = choice.message
+        if not message.tool_calls:
+            assert choice.finish_reason == "stop"
+            return str(message.content)
+        assert (choice.finish_reason, message.content) == ("tool_calls", "I look.")
+        assert message.reasoning_content.startswith("hm ")
+        calls = [{"id": each.id, "type": "function", "function": {"name": each.function.name,
+                  "arguments": each.function.arguments}} for each in message.tool_calls]  # fmt: skip
+        thought = {"reasoning_content": message.reasoning_content}
+        history.append({"role": "assistant", "content": message.content, "tool_calls": calls, **thought})
+        for each in message.tool_calls:
+            told = weather(json.loads(each.function.arguments))
+            history.append({"role": "tool", "tool_call_id": each.id, "content": told})
+
+
+def messages(client: anthropic.Anthropic, *, streams: bool) -> str:
+    history: list[Any] = [{"role": "user", "content": QUESTION}]
+    tool = {"name": "weather", "description": ABOUT, "input_schema": PARAMETERS}
+    while True:
+        asked: dict[str, Any] = {"model": "auto", "max_tokens": 500, "messages": history, "tools": [tool]}
+        if streams:
+            with client.messages.stream(**asked) as stream:
+                message = stream.get_final_message()
+        else:
+            message = client.messages.create(**asked)
+        assert (message.usage.input_tokens, message.usage.cache_read_input_tokens) == (6, 4)
+        blocks = [block.model_dump(exclude_none=True) for block in message.content]
+        if message.stop_reason != "tool_use":
+            assert (message.stop_reason, len(blocks)) == ("end_turn", 1)
+            return str(blocks[0]["text"])
+        assert [block["type"] for block in blocks] == ["thinking", "text", "tool_use"]
+        assert (blocks[0]["thinking"][:3], blocks[1]["text"]) == ("hm ", "I look.")
+        result = {
+            "type": "tool_result",
+            "tool_use_id": blocks[2]["id"],
+            "content": weather(blocks[2]["input"]),
+        }
+        history += [{"role": "assistant", "content": blocks}, {"role": "user", "content": [result]}]
+
+
+def responses(client: openai.OpenAI, *, streams: bool) -> str:
+    history: list[Any] = [{"role": "user", "content": QUESTION}]
+    while True:
+        asked: dict[str, Any] = {
+            "model": "auto",
+            "input": history,
+            "tools": [{"type": "function", **OPENAI_TOOL}],
+        }
+        if streams:
+            with client.responses.stream(**asked) as stream:
+                response: Any = stream.get_final_response()
+        else:
+            response = client.responses.create(**asked)
+        assert (response.status, response.usage.total_tokens - response.usage.output_tokens) == (
+            "completed",
+            10,
+        )
+        items = [item.model_dump(exclude_none=True) for item in response.output]
+        if items[-1]["type"] == "message":
+            return str(response.output_text)
+        assert [item["type"] for item in items] == ["reasoning", "message", "function_call"]
+        assert items[1]["content"][0]["text"] == "I look."
+        told = weather(json.loads(items[2]["arguments"]))
+        history += [*items, {"type": "function_call_output", "call_id": items[2]["call_id"], "output": told}]
+
+
+Loop = Callable[..., str]
+
+
+@pytest.mark.parametrize("streams", [False, True])
+@pytest.mark.parametrize(
+    ("loop", "opened"), [(chat, openai_client), (messages, anthropic_client), (responses, openai_client)]
+)
+def test_a_client_calls_three_tools_in_a_loop(
+    models: TellingModels, url: str, loop: Loop, opened: Callable[[str], Any], streams: bool
+) -> None:
+    with opened(url) as client:
+        assert loop(client, streams=streams) == FINAL
+    assert len(models.requests) == 4
+    last = models.requests[-1]
+    assert last.shows_control
+    assert [json.loads(tool) for tool in last.tools] == [TOOL]
+    assert isinstance(last.prompt, tuple)
+    turns = [turn for turn in last.prompt if turn.role != "system"]
+    assert turns[0] == Message("user", QUESTION)
+    for number, city in enumerate(CITIES):
+        asked, result = turns[1 + 2 * number : 3 + 2 * number]
+        (called,) = asked.tool_calls
+        assert called == ToolCall(called.id, "weather", json.dumps({"city": city}, ensure_ascii=False))
+        assert asked.content == "I look."
+        assert result == Message("tool", f"dry in {city}", tool_call_id=called.id)
+        assert asked.thinking == f"hm {city}"
