@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Sequence
 from functools import cached_property, lru_cache
 from itertools import takewhile
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from localspec.errors import UserError
+from localspec.llama.library import native
 from localspec.llama.vocabulary import Vocabulary
 from localspec.types import THINKING_TAGS, Grammar
 
@@ -135,12 +137,23 @@ class Grammars:
 
     @cached_property
     def _tokenizer(self) -> LLTokenizer:
-        from llguidance.llamacpp import lltokenizer_from_vocab
+        """Return the vocabulary as llguidance wants it: 0xff before what is no text (its llamacpp.py)."""
+        from llguidance import LLTokenizer
 
         vocabulary = self._vocabulary
-        if not vocabulary.end_tokens:
+        ends, control, special = vocabulary.end_tokens, vocabulary.control_tokens, vocabulary.special_tokens
+        if not ends:
             raise UserError("the model has no token that ends an answer", "use it without a grammar")
-        return lltokenizer_from_vocab(vocabulary.pointer, eos_token=sorted(vocabulary.end_tokens))
+        tokens = [
+            b"\xff" + piece if token in control or (token in special and piece[:1] == b"<") else piece
+            for token, piece in enumerate(vocabulary.all_pieces())
+        ]
+        tokenize = ctypes.cast(native().llama_tokenize, ctypes.c_void_p).value
+        maker: Any = LLTokenizer  # its stubs do not know the method
+        made: LLTokenizer = maker.from_llamacpp(
+            tokens=tokens, vocab_ptr=vocabulary.pointer, tokenize_fptr=tokenize, eos_token=sorted(ends)
+        )
+        return made
 
     def _compile(self, grammar: Grammar) -> CompiledGrammar:
         from llguidance import LLMatcher

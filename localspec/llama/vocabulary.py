@@ -150,6 +150,16 @@ class Vocabulary:
             piece = self._pieces[token, special] = self._read_piece(token, special)
         return piece
 
+    def all_pieces(self) -> list[bytes]:
+        """Return the bytes of every token, those of control tokens too."""
+        read = backends.function("llama_token_to_piece", ctypes.c_int32)  # undeclared arguments: see above
+        pointer, buffer = ctypes.c_void_p(self.pointer), ctypes.create_string_buffer(_LONGEST_BYTES)
+        counts = (read(pointer, token, buffer, _LONGEST_BYTES, 0, True) for token in range(self.size))
+        return [
+            buffer.raw[:count] if count >= 0 else self._read_piece(token, special=True)
+            for token, count in enumerate(counts)
+        ]
+
     def decode(self, tokens: Sequence[int], *, special: bool = False) -> str:
         """Return the text of a complete run of tokens."""
         return b"".join(self.piece(token, special=special) for token in tokens).decode("utf-8", "replace")
@@ -198,7 +208,7 @@ class Detokenizer:
 
     def piece(self, token: int) -> bytes:
         """Return the bytes that a token adds to the text."""
-        return self._vocabulary.piece(token)
+        return self._vocabulary.piece(token, special=self._special)
 
     def flush(self) -> str:
         """Return what is left, a cut character as U+FFFD, and start anew."""

@@ -11,6 +11,7 @@ from functools import partial
 import numpy as np
 
 from localspec.benchmark.statistics import chi_square_p_value, ks_uniform_p_value, randomised_pit
+from localspec.decoding.constraint import TokenRules
 from localspec.decoding.drafters.prompt_lookup import longest_draft
 from localspec.decoding.engine import Engine
 from localspec.decoding.loop import DecodeParams, Round
@@ -41,6 +42,7 @@ class Toy:
     noise: float = 1.0
     sharpness: float = 1.5
     context: int = 4096
+    rules: TokenRules | None = None
     target: FakeModel = field(init=False)
     draft: FakeModel = field(init=False)
     engine: Engine = field(init=False)
@@ -62,7 +64,8 @@ class Toy:
         end_tokens: frozenset[int] = NO_END,
     ) -> Generator[Round, None, None]:
         """Decode an answer."""
-        params = DecodeParams(sampling, settings.acceptance, longest_draft(settings), tokens, end_tokens)
+        longest = longest_draft(settings)
+        params = DecodeParams(sampling, settings.acceptance, longest, tokens, end_tokens, self.rules)
         for event in self.engine.rounds(prompt, settings, params, latency_model(), seed):
             if isinstance(event, Round):
                 yield event
@@ -79,7 +82,9 @@ class Toy:
 
     def exact(self, text: Sequence[int], sampling: Sampling) -> Distribution:
         """Return the exact distribution of the token after a text."""
-        return distribution(self.target.logits_after(text), sampling, text)
+        rules = self.rules or TokenRules()
+        row = rules.biased(self.target.logits_after(text))
+        return distribution(row, sampling, text, rules.allowed(text))
 
     def by_disagreement(self, text: Sequence[int], sampling: Sampling) -> Distribution:
         """Return the exact distribution, sorted by how much the target prefers a token to the draft.

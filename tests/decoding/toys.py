@@ -10,18 +10,22 @@ from typing import Self
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
+from localspec.decoding.constraint import TokenRules
 from localspec.decoding.drafters.drafter import DraftState
 from localspec.decoding.drafters.proposer import Proposer
 from localspec.decoding.drafters.ssd import CopiedTokens, VerifyResult
 from localspec.decoding.policy import AcceptanceCalibration, CostCurve, LatencyModel, SpeculationPolicy
+from localspec.decoding.sampling import distribution
 from localspec.errors import EngineError
 from localspec.testing import contract
 from localspec.testing.fake import FakeModel
-from localspec.types import DraftOrigin, EngineSettings, RoundStats, Sampling
+from localspec.types import Distribution, DraftOrigin, EngineSettings, RoundStats, Sampling
 
 GREEDY = Sampling(temperature=0.0)
 PLAIN = Sampling(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
+BIAS = ((1, 1.5), (3, -2.0))
 PATIENCE_S = 30.0  # a test that waits so long has failed
 
 
@@ -48,6 +52,48 @@ def proposer_of(
 ) -> Proposer:
     """Return a proposer with a random stream of its own."""
     return Proposer(sampling, settings or EngineSettings(), np.random.default_rng(seed))
+
+
+class MadeConstraint:
+    """Refuses a third of the tokens, by the sum of the text, and sometimes all but one."""
+
+    def __init__(self, vocabulary: int) -> None:
+        self.vocabulary = vocabulary
+
+    def allowed(self, text: Sequence[int]) -> NDArray[np.int64]:
+        total, tokens = sum(text), np.arange(self.vocabulary)
+        if total % 5 == 3:
+            return tokens[[1 + total % (self.vocabulary - 1)]]
+        left: NDArray[np.int64] = tokens[(tokens + total) % 3 != 0]
+        return left
+
+    def accepts(self, text: Sequence[int], tokens: Sequence[int]) -> int:
+        for count, token in enumerate(tokens):
+            if token not in self.allowed([*text, *tokens[:count]]):
+                return count
+        return len(tokens)
+
+    def copy(self) -> Self:
+        return type(self)(self.vocabulary)
+
+
+class RuledToy(contract.Toy):
+    """A pair whose answers follow a constraint, with a bias."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.rules = TokenRules(BIAS, MadeConstraint(self.vocabulary))
+
+    def exact(self, text: Sequence[int], sampling: Sampling) -> Distribution:
+        """Return the distribution by another way than the loop's: a whole row, most of it minus infinity."""
+        row = self.target.logits_after(text).copy()
+        row[[token for token, _ in BIAS]] += np.array([value for _, value in BIAS], np.float32)
+        masked = np.full_like(row, -np.inf)
+        allowed = MadeConstraint(self.vocabulary).allowed(text)
+        masked[allowed] = row[allowed]
+        p = distribution(masked, sampling, text)
+        ids = np.arange(self.vocabulary) if p.ids is None else p.ids
+        return Distribution(ids[p.probs > 0], p.probs[p.probs > 0])
 
 
 def let_texts_repeat(monkeypatch: pytest.MonkeyPatch) -> None:

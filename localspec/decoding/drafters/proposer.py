@@ -74,7 +74,8 @@ class Proposer:
         self.rules = rules
         self._vocabulary = vocabulary
         self.deterministic = sampling.is_greedy or settings.acceptance == "match"
-        self.needs_history = penalises(sampling) or rules is not None
+        self._penalised = penalises(sampling)
+        self.needs_history = self._penalised or rules is not None
         # A greedy target has no temperature of its own: the draft's plain softmax ranks the guesses.
         plain = replace(sampling, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
         self._sampling = plain if sampling.is_greedy else sampling
@@ -144,11 +145,18 @@ class Proposer:
         ]
 
     def _after(self, row: NDArray[np.float32], text: Sequence[int]) -> Proposal:
-        """Return a token drawn from q, or its best, with the best tokens of q as guesses."""
+        """Return a token drawn from q, or its best; with penalties the best tokens of q are the guesses."""
         ids, logits = self._candidates(row, text)
+        if not self._penalised:
+            weights = [exp((value - logits[0]) * self._sharpness) for value in logits]
+            total = sum(weights)
+            guesses = tuple((each, weight / total) for each, weight in zip(ids, weights, strict=True))
+            if not self.deterministic:
+                return self._drawn(ids, logits, guesses[:GUESSES])
+            return Proposal(*guesses[0], guesses[:GUESSES], None)
         q = self._q(ids, logits, text[-self._window :])
         assert q.ids is not None
-        guesses: Guesses = tuple(zip(q.ids[:GUESSES].tolist(), q.probs[:GUESSES].tolist(), strict=True))
+        guesses = tuple(zip(q.ids[:GUESSES].tolist(), q.probs[:GUESSES].tolist(), strict=True))
         if self.deterministic:
             return Proposal(*guesses[0], guesses, None)
         return Proposal(draw(q, self._random.random()), guesses[0][1], guesses, q)

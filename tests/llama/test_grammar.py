@@ -1,0 +1,150 @@
+"""Grammars on the bundled vocabulary: the same masks whatever way one comes to a text."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from localspec.demo import bundled_pair
+from localspec.errors import UserError
+from localspec.llama.grammar import GrammarConstraint, Grammars, check
+from localspec.llama.model import Model
+from localspec.types import Grammar, GrammarKind, ModelOptions
+
+SCHEMA = Grammar(
+    "json_schema",
+    json.dumps(
+        {
+            "type": "object",
+            "properties": {
+                "name": {"type": "string", "maxLength": 12},
+                "kind": {"enum": ["alpha", "beta_two"]},
+                "list": {"type": "array", "items": {"type": "integer"}, "maxItems": 3},
+            },
+            "required": ["name", "kind", "list"],
+            "additionalProperties": False,
+        }
+    ),
+)
+
+
+@pytest.fixture(scope="module")
+def model() -> Iterator[Model]:
+    opened = Model.open(ModelOptions(bundled_pair()[0], gpu_layers=0))
+    yield opened
+    opened.close()
+
+
+@pytest.fixture(scope="module")
+def grammars(model: Model) -> Grammars:
+    return Grammars(model.vocabulary)
+
+
+def allowed(constraint: GrammarConstraint, text: list[int]) -> list[int]:
+    found = constraint.allowed(text)
+    assert found is not None
+    return [int(token) for token in found]
+
+
+def walk(constraint: GrammarConstraint, text: list[int], seed: int) -> list[int]:
+    """Write at random after a text until an end token."""
+    draw = random.Random(seed)
+    while len(text) < 300:
+        text = [*text, draw.choice(allowed(constraint, text))]
+        if text[-1] in constraint._compiled.end_tokens:
+            return text
+    return text
+
+
+def test_whatever_is_written_is_what_the_schema_says(model: Model, grammars: Grammars) -> None:
+    ended = 0
+    for seed in range(12):
+        text = walk(grammars.constraint(SCHEMA, [1, 2]), [1, 2], seed)
+        if text[-1] in model.end_tokens:
+            value = json.loads(model.vocabulary.decode(text[2:]))
+            assert set(value) == {"name", "kind", "list"}
+            assert value["kind"] in {"alpha", "beta_two"}
+            ended += 1
+    assert ended >= 6
+
+
+def test_masks_depend_on_the_text_alone(grammars: Grammars) -> None:
+    """Drafts that were refused, copies and other texts in between leave no trace."""
+    here, draw = grammars.constraint(SCHEMA, []), random.Random(5)
+    texts = [walk(here, [], seed) for seed in range(3)]
+    for _ in range(150):
+        whole = draw.choice(texts)
+        text = whole[: draw.randrange(len(whole))]
+        fresh = grammars.constraint(SCHEMA, [])
+        assert allowed(here, text) == allowed(fresh, text)
+        assert here.accepts(text, whole[len(text) :]) == len(whole) - len(text)
+        refused = next(token for token in range(8192) if token not in allowed(fresh, text))
+        assert here.accepts(text, [refused, 1]) == 0
+        assert allowed(here, [*text, refused, refused]) == allowed(here, whole)
+    assert allowed(here.copy(), texts[0][:4]) == allowed(here, texts[0][:4])
+
+
+def test_behind_the_end_only_an_end_may_follow(model: Model, grammars: Grammars) -> None:
+    constraint = grammars.constraint(Grammar("regex", "yes|no"), [7])
+    yes = model.vocabulary.tokenize("yes")
+    ends = sorted(model.end_tokens)
+    assert allowed(constraint, [7, *yes]) == ends
+    assert allowed(constraint, [7, *yes, ends[0], 9]) == ends
+    assert constraint.accepts([7], [*yes, ends[-1], ends[0]]) == len(yes) + 1
+    more = grammars.constraint(Grammar("regex", "a+"), [])
+    a = model.vocabulary.tokenize("a")[-1]
+    assert set(ends) < set(allowed(more, [a]))
+    assert allowed(more, [a, ends[0]]) == ends
+    assert not set(ends) & set(allowed(more, []))
+
+
+def test_thinking_that_the_prompt_opens_is_free(
+    model: Model, grammars: Grammars, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vocabulary = model.vocabulary
+    close = vocabulary.tokenize("x")[-1]  # as if it were the closing tag: no bundled model thinks
+    whole = vocabulary.tokenize
+    monkeypatch.setattr(
+        vocabulary, "tokenize", lambda text, **given: [close] if text == "</think>" else whole(text, **given)
+    )
+    yes = Grammar("gbnf", 'root ::= "yes" | "no"')
+    opened = whole("Well? <think>\n")
+    constraint = grammars.constraint(yes, opened)
+    assert constraint.allowed(opened) is None
+    assert constraint.accepts(opened, [3, 4, 5]) == 3
+    thought = [*opened, 3, 4, close]
+    assert allowed(constraint, thought) == allowed(grammars.constraint(yes, []), [])
+    after = whole("yes")
+    assert constraint.accepts(opened, [3, close, *after, 3]) == 2 + len(after)
+    assert constraint.allowed([*opened, 3]) is None
+    closed = whole("Well? <think></think>")
+    assert grammars.constraint(yes, closed).allowed(closed) is not None
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "said"),
+    [
+        ("json_schema", "{", "EOF while parsing an object at line 1"),
+        ("json_schema", '{"type": "strin"}', "Invalid type: strin"),
+        ("json_schema", '{"not": {}}', 'Unimplemented keys: ["not"]'),
+        ("json_schema", "3", "object schema"),
+        ("json_schema", "[" * 100_000, "recursion limit"),
+        ("json_schema", " " * 2**20 + "{}", "more than 1,048,576 bytes"),
+        ("gbnf", 'root ::= "a" | other', "Rule 'other' not found"),
+        ("gbnf", "root ::= " + "(" * 5000 + '"a"' + ")" * 5000, "recursion"),
+        ("lark", "start: other", "unknown name"),
+        ("regex", "(", "unclosed group"),
+    ],
+    ids=range(10),
+)
+def test_a_wrong_grammar_is_told_in_one_line(
+    kind: GrammarKind, text: str, said: str, grammars: Grammars
+) -> None:
+    for use in (check, lambda grammar: grammars.constraint(grammar, [])):
+        with pytest.raises(UserError, match="cannot be used") as caught:
+            use(Grammar(kind, text))
+        assert said in caught.value.message
+        assert "\n" not in str(caught.value)
