@@ -18,6 +18,7 @@ from localspec.types import (
     EngineSettings,
     Finished,
     GenerationEvent,
+    Grammar,
     Message,
     PromptProgress,
     Provenance,
@@ -327,3 +328,46 @@ def test_a_full_context_is_told(fake: FakeRuntime, invoke: Invoke) -> None:
     outcome = invoke("run", "Hi")
     assert (outcome.code, outcome.out) == (0, "cut\n")
     assert "context of 512 tokens is full" in outcome.err
+
+
+def test_what_the_answer_looks_like_comes_from_a_file(
+    fake: FakeRuntime, invoke: Invoke, tmp_path: Path
+) -> None:
+    schema, grammar = tmp_path / "a.json", tmp_path / "a.gbnf"
+    schema.write_text('{"type": "object"}', encoding="utf-8")
+    grammar.write_text('root ::= "yes" | "no"', encoding="utf-8")
+    fake.scripts = [says("{}"), says("y", reason="length")]
+    assert invoke("run", "Hi", "--json-schema", str(schema)).err == ""
+    cut = invoke("run", "Hi", "--grammar", str(grammar), "-n", "1")
+    assert "note: the answer was cut off before it was what it has to be" in cut.err
+    assert [request.grammar for request in fake.requests] == [
+        Grammar("json_schema", '{"type": "object"}'),
+        Grammar("gbnf", 'root ::= "yes" | "no"'),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, "cannot read JSON schema file"),
+        (b"{", "the JSON schema cannot be used: EOF while parsing"),
+        (b'{"not": {}}', 'Unimplemented keys: ["not"]'),
+        (b"\xff", "is not UTF-8 text: byte 0xff at offset 0"),
+    ],
+)
+def test_a_bad_schema_is_told_before_models_open(
+    fake: FakeRuntime, invoke: Invoke, tmp_path: Path, content: bytes | None, said: str
+) -> None:
+    file = tmp_path / "a.json"
+    if content is not None:
+        file.write_bytes(content)
+    outcome = invoke("run", "Hi", "--json-schema", str(file))
+    assert (outcome.code, outcome.out) == (2, "")
+    assert said in outcome.err
+    assert not fake.requests
+
+
+def test_a_schema_and_a_grammar_exclude_each_other(invoke: Invoke) -> None:
+    outcome = invoke("run", "Hi", "--json-schema", "a", "--grammar", "b")
+    assert outcome.code == 2
+    assert "--json-schema and --grammar both" in outcome.err
