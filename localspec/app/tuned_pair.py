@@ -1,4 +1,4 @@
-"""What is known of a pair of models on this machine: tuned settings, how it is best opened, what is learned.
+"""What is known of a pair of models on this machine: tuned settings, and how it is best opened.
 
 A pair that was tuned is placed as it was for that: the settings hold for no other placement.
 """
@@ -14,10 +14,8 @@ from typing import TYPE_CHECKING
 
 from localspec.app import placing
 from localspec.app.options import MODES, PairOptions
-from localspec.chat.answer_settings import Answered, PairKnowledge, TunedChoice
-from localspec.errors import LocalSpecError, ModelFileError, UserError
-from localspec.storage.config import read_config
-from localspec.storage.paths import config_dir
+from localspec.chat.answer_settings import PairKnowledge, TunedChoice
+from localspec.errors import ModelFileError, UserError
 from localspec.types import TaskType
 from localspec.units import ago
 
@@ -42,9 +40,8 @@ class KnownPair:
 
     @property
     def experience(self) -> PairKnowledge:
-        """Return what the chat may look up, and whom it tells of answers."""
-        learns = read_config(config_dir() / "config.toml").learn
-        return PairKnowledge(self._recall, self._learn) if learns else PairKnowledge(self._recall)
+        """Return where the chat may look up what was tuned."""
+        return self._recall
 
     def place(
         self, pair: PairOptions, tell: Callable[[str], None], *, keeps_costs: bool = True
@@ -93,22 +90,6 @@ class KnownPair:
             if not _only_programs_changed(tuned, self._identity):
                 return TunedChoice(None, "", notice)
         return TunedChoice(tuned.settings, reason(tuned, datetime.now(UTC)), notice)
-
-    def _learn(self, answered: Answered) -> None:
-        """Count an answer in; trouble with that is for the log alone."""
-        if self._pair is None:
-            return
-        import logging  # arguments are checked without it
-
-        from localspec.storage.usage_stats import file_of, learn
-
-        try:
-            path = file_of(_files(self._pair).pair)
-            learn(path, answered.task, answered.settings, answered.summary, steady=answered.steady)
-        except (LocalSpecError, OSError) as error:
-            logging.getLogger("localspec.storage.tuned_settings").warning(
-                "nothing is learned from this answer: %s", error
-            )
 
 
 def _is_tuned(pair: PairOptions, kept: Sequence[Kept]) -> bool:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from localspec.inference.interface import OpenModels
 from localspec.models.default_pair import suited
 from localspec.storage.profiles import DEFAULT_PROFILE, Profile, Speculation
-from localspec.types import EngineSettings, Mode, Request, Sampling, Summary, TaskType, TemplateVariables
+from localspec.types import EngineSettings, Mode, Request, Sampling, TaskType, TemplateVariables
 
 if TYPE_CHECKING:
     from localspec.chat.routing import Route
@@ -77,28 +77,13 @@ class TunedChoice:
     notice: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Answered:
-    """An answer as it is learned from; `steady` if it was written in one mode from beginning to end."""
-
-    task: TaskType
-    settings: EngineSettings
-    summary: Summary
-    steady: bool
+PairKnowledge = Callable[[TaskType], TunedChoice | None]
+"""Looks up what was tuned for the open models; may read a file, in the thread that works with the models."""
 
 
-@dataclass(frozen=True, slots=True)
-class PairKnowledge:
-    """Where to look up what was tuned for the open models, and whom to tell of answers.
-
-    Both may read or write a file, and are called in the thread that works with the models.
-    """
-
-    recall: Callable[[TaskType], TunedChoice | None] = lambda _task: None
-    learn: Callable[[Answered], object] = lambda _answered: None
-
-
-NONE = PairKnowledge()
+def nothing_known(_task: TaskType) -> TunedChoice | None:
+    """Return None: nothing was tuned."""
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +130,7 @@ class Chooser:
     def __init__(
         self,
         models: OpenModels,
-        experience: PairKnowledge = NONE,
+        experience: PairKnowledge = nothing_known,
         tell: Callable[[str], object] = lambda _notice: None,
     ) -> None:
         """Remember whom to ask, and whom to tell of settings that have gone stale."""
@@ -198,7 +183,7 @@ class Chooser:
 
     def _recall(self, task: TaskType) -> EngineSettings | None:
         if task not in self._tuned:
-            self._tuned[task] = tuned = self._experience.recall(task)
+            self._tuned[task] = tuned = self._experience(task)
             if tuned is not None and tuned.notice:
                 self._tell(tuned.notice)
         known = self._tuned[task]

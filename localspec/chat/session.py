@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Literal
 
 from localspec.chat.answer_settings import (
     AUTO,
-    NONE,
-    Answered,
     AnswerOptions,
     Chooser,
     PairKnowledge,
     SessionRequest,
     followed,
     is_auto,
+    nothing_known,
     with_auto,
 )
 from localspec.chat.answering import AnswerEvent, Saved
@@ -48,7 +47,7 @@ class ChatSession:
         profile: str = "general",
         *,
         start: Start = "last",
-        experience: PairKnowledge = NONE,
+        experience: PairKnowledge = nothing_known,
     ) -> None:
         """Open the last chat, or an empty one under the profile.
 
@@ -152,15 +151,8 @@ class ChatSession:
         self._answers += 1
         for event in chat.answer(models, options, continues=continues):
             yield event
-            if isinstance(event, Saved):
-                if event.record is not None:
-                    task = self._profiles[options.profile].task
-                    steady = not event.record.changes
-                    self._experience.learn(
-                        Answered(task, event.record.settings, event.record.summary, steady)
-                    )
-                if not self._is_aside and (rated := self._rated(models, chat, event)) is not None:
-                    yield rated
+            if isinstance(event, Saved) and (rated := self._rated(models, chat, event)) is not None:
+                yield rated
 
     def options(
         self, models: OpenModels, *, mode: Mode | None = None, seed: int | None = None
@@ -188,7 +180,7 @@ class ChatSession:
     def _rated(self, models: OpenModels, chat: OpenChat, saved: Saved) -> Saved | None:
         """Return the saved answer with the plain rate that its ratio refers to, measured if need be."""
         record = saved.record
-        if record is None or not record.summary.tokens:
+        if self._is_aside or record is None or not record.summary.tokens:
             return None
         self.rates.learn(record)
         if record.mode == "off":

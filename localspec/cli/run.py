@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from localspec.app import figures
 from localspec.app.options import grammar, pair_options, profiles_named, session_request
 from localspec.app.tuned_pair import KnownPair
-from localspec.chat.answer_settings import Answered, AnswerOptions, Chooser, followed
+from localspec.chat.answer_settings import AnswerOptions, Chooser, followed
 from localspec.cli.shared import opening
 from localspec.cli.shared.answer import StreamedAnswer, write_answer
 from localspec.cli.shared.arguments import Parser, add_answer_flags, set_up_logging, verb_parser
@@ -83,9 +83,6 @@ def main(argv: Sequence[str]) -> int:
 
         answer = write_answer(models, events(), silent=args.json, colours=bool(args.color))
         (options,) = chosen
-        if answer.finished is not None and form is None:  # what is forced says little of other answers
-            settings, summary = options.request.settings, answer.finished.summary
-            experience.learn(Answered(profile.task, settings, summary, steady=not answer.changes))
         return _conclude(args, models, options, answer)
 
 

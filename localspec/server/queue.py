@@ -9,18 +9,16 @@ from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from localspec.chat.answer_settings import Answered, AnswerOptions, Chooser, PairKnowledge, SessionRequest
+from localspec.chat.answer_settings import AnswerOptions, Chooser, PairKnowledge, SessionRequest
 from localspec.chat.tool_calls import ToolFormat, tool_format
 from localspec.errors import EngineDied, EngineError, LocalSpecError
 from localspec.inference.interface import SharedModels
 from localspec.storage.profiles import Profile
 from localspec.types import (
-    Finished,
     GenerationEvent,
     Grammar,
     Infill,
     Message,
-    ModeChanged,
     Paused,
     PromptProgress,
     RoundDone,
@@ -65,7 +63,6 @@ class Job:
     read: int = 0  # of the prompt
     options: AnswerOptions | None = None  # once it has begun
     paused: int | None = None  # its number among the models' paused answers
-    changed: bool = False  # its mode has
     tried_again: bool = False
 
     def tell(self, event: GenerationEvent | LocalSpecError | None) -> None:
@@ -81,8 +78,6 @@ class Job:
         elif isinstance(event, PromptProgress):
             self.share += (event.done - self.read) * _READING
             self.read = event.done
-        elif isinstance(event, ModeChanged):
-            self.changed = True
 
 
 class EngineQueue:
@@ -220,8 +215,6 @@ class EngineQueue:
             if not pauses and time.monotonic() > ends and self._is_due(job):
                 pauses = True
                 self.models.pause()
-            if isinstance(event, Finished) and not job.given_up.is_set():
-                self._learn(job, event)
         return True
 
     def _events(self, job: Job) -> Iterator[GenerationEvent]:
@@ -246,11 +239,6 @@ class EngineQueue:
         """Tell whether somebody else has had less than the answer that is being written."""
         with self._changed:
             return any(other.share < job.share for other in self._candidates())
-
-    def _learn(self, job: Job, finished: Finished) -> None:
-        assert job.options is not None
-        settings, task = job.options.request.settings, job.asked.profile.task
-        self._experience.learn(Answered(task, settings, finished.summary, steady=not job.changed))
 
     def _bury(self, died: EngineDied) -> None:
         """Open the models again, without the answers that were begun; the next one may try once more."""

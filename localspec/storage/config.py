@@ -33,7 +33,6 @@ class Config:
     context: int = 0
     profile: str = "auto"
     sidebar: bool = True
-    learn: bool = False
     attachment_bytes: int = 256 * 1024
 
 
@@ -54,10 +53,10 @@ def read_config(path: Path) -> Config:
     root = read_table(path)
     root.allow(("theme", "backend", "models", "chat", "tuning", "attachments", "keys"))
     models, chat = root.table("models"), root.table("chat")
-    tuning, attachments = root.table("tuning"), root.table("attachments")
+    attachments = root.table("attachments")
     models.allow(("target", "draft", "context"))
     chat.allow(("profile", "sidebar"))
-    tuning.allow(("learn",))
+    root.table("tuning").allow(("learn",))  # which once counted answers; nothing follows from it any more
     attachments.allow(("max_kib",))
     if theme := root.line("theme"):
         root.expect("theme", theme, read_table(_NAMES).texts("themes"), "theme")
@@ -76,7 +75,6 @@ def read_config(path: Path) -> Config:
         context=_context(models),
         profile=chat.line("profile", usual.profile),
         sidebar=chat.switch("sidebar", default=usual.sidebar),
-        learn=tuning.switch("learn", default=usual.learn),
         attachment_bytes=attachments.whole("max_kib", (1, 65536), usual.attachment_bytes // 1024) * 1024,
     )
 

@@ -22,7 +22,6 @@ from localspec.storage.pair_identity import Identity, MachineFacts, identify
 from localspec.storage.paths import PRIVATE_FILE, data_dir
 from localspec.storage.profiles import Profile
 from localspec.storage.tuned_settings import LoadOptions
-from localspec.storage.usage_stats import file_of, learned, starting_points
 from localspec.tuning.calibration import calibrate
 from localspec.tuning.confirm import Confirmation, Entrant, Terms, confirm, entrants
 from localspec.tuning.costs import costs_of, recall_costs, steps_of
@@ -323,14 +322,8 @@ class _TaskRun:
         def simulate(settings: EngineSettings, share: int) -> float:
             return simulator.rate(settings, range(ceil(count * (share + 1) / shares(count))))
 
-        known = learned(file_of(self._run.folder.pair), self._task)
-        request = Search(
-            self._space,
-            () if known is None else starting_points(known),
-            shares=shares(count),
-            trials=plan.trials,
-            budget_s=seconds_of("study", plan),
-        )
+        budget_s = seconds_of("study", plan)
+        request = Search(self._space, shares=shares(count), trials=plan.trials, budget_s=budget_s)
         yield StageBegan("study", self._task, plan.trials)
         for each in search(simulate, request, self._run.folder.studies, study_key(self._task, key)):
             tried.append(each)

@@ -27,7 +27,6 @@ from localspec.tuning.run_folder import digest
 from localspec.tuning.space import (
     Space,
     canonical,
-    fitting,
     neighbours,
     parameters,
     starting_points,
@@ -83,14 +82,13 @@ class Tried:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """What to search, and when to stop; `starts` are tried first.
+    """What to search, and when to stop.
 
     `shares` is in how many steps a trial sees the trace. Both limits count what earlier runs of the same
     study did.
     """
 
     space: Space
-    starts: tuple[EngineSettings, ...] = ()
     shares: int = 3
     trials: int = 150
     budget_s: float = math.inf
@@ -102,7 +100,7 @@ class _Trials:
 
     def __init__(self, request: Search) -> None:
         self._space, self._seed = request.space, request.seed
-        self._starts = dict.fromkeys((*starting_points(self._space), *fitting(request.starts, self._space)))
+        self._starts = dict.fromkeys(starting_points(self._space))
         self._seen: set[EngineSettings] = set()
         self.count = 0
         self.best: Tried | None = None

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from localspec.chat.answer_settings import Chooser, PairKnowledge, TunedChoice
+from localspec.chat.answer_settings import Chooser, TunedChoice
 from localspec.storage.profiles import Profile, Speculation, profiles
 from localspec.types import EngineSettings, Mode, TaskType
 from tests.scripted import ScriptedModels
@@ -30,7 +30,7 @@ class Notebook:
         return self.known[0] if self.known else None
 
     def chooser(self, models: ScriptedModels | None = None) -> Chooser:
-        return Chooser(models or ScriptedModels(), PairKnowledge(self.recall), self.said.append)
+        return Chooser(models or ScriptedModels(), self.recall, self.said.append)
 
 
 def under(speculation: Speculation) -> Profile:

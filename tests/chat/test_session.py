@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 
 from localspec.chat.answer_settings import (
-    NONE,
-    Answered,
     PairKnowledge,
     SessionRequest,
     TunedChoice,
+    nothing_known,
     with_auto,
 )
 from localspec.chat.answering import Saved
@@ -33,7 +32,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 def session(
-    store: Store, request: SessionRequest | None = None, experience: PairKnowledge = NONE
+    store: Store, request: SessionRequest | None = None, experience: PairKnowledge = nothing_known
 ) -> ChatSession:
     return ChatSession(
         store, profiles(Path("nowhere")).good, request or SessionRequest(), experience=experience
@@ -190,7 +189,7 @@ FOUND: dict[TaskType, TunedChoice] = {
 
 
 def test_next_message_under_another_profile_has_its_tuned_settings(store: Store) -> None:
-    models, at = ScriptedModels(), session(store, experience=PairKnowledge(FOUND.get))
+    models, at = ScriptedModels(), session(store, experience=FOUND.get)
     ask(at, models)
     at.choose_profile("coding")
     ask(at, models)
@@ -203,14 +202,14 @@ def test_next_message_under_another_profile_has_its_tuned_settings(store: Store)
 
 def test_flags_go_before_what_was_tuned(store: Store) -> None:
     request = SessionRequest(speculation=Speculation(draft_length=2))
-    models, at = ScriptedModels(), session(store, request, PairKnowledge(FOUND.get))
+    models, at = ScriptedModels(), session(store, request, FOUND.get)
     at.choose_profile("coding")
     ask(at, models)
     assert (models.requests[0].settings.mode, models.requests[0].settings.draft_length) == ("sd", 2)
 
 
 def test_auto_follows_each_message_under_one_system_prompt(store: Store) -> None:
-    models, at = ScriptedModels(), session(store, experience=PairKnowledge(FOUND.get))
+    models, at = ScriptedModels(), session(store, experience=FOUND.get)
     at.choose_profile("auto")
     followed, shown = [], []
     for text in (TALK, CODE, "Make it shorter.", TALK):
@@ -247,21 +246,9 @@ def test_file_of_ones_own_named_auto_is_a_profile_like_others() -> None:
     assert "Auto" not in [profile.title for profile in with_auto([*profiles(Path("nowhere")), own])]
 
 
-def test_answers_are_learned_from_once_each_under_the_task_that_was_followed(store: Store) -> None:
-    learned: list[Answered] = []
-    models = ScriptedModels(says("word " * 40))
-    at = session(store, experience=PairKnowledge(learn=learned.append))
-    at.choose_profile("auto")
-    for text in (CODE, TALK):
-        ask(at, models, text)
-    assert [(one.task, one.settings.mode) for one in learned] == [("coding", "ssd"), ("dialogue", "ssd")]
-    assert learned[0].summary.tokens >= 40
-    assert all(one.steady for one in learned)
-
-
 def test_what_is_stale_is_said_once_also_after_the_models_were_opened_again(store: Store) -> None:
     stale = TunedChoice(None, "", "tuned settings are from other files")
-    at = session(store, experience=PairKnowledge(lambda _task: stale))
+    at = session(store, experience=lambda _task: stale)
     assert at.take_notices() == ()
     ask(at, ScriptedModels())
     assert at.take_notices() == ("tuned settings are from other files",)

@@ -84,7 +84,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> type[Server]:
 
 
 def recalling(**found: TunedChoice | None) -> PairKnowledge:
-    return PairKnowledge(found.__getitem__)
+    return found.__getitem__
 
 
 def names(pair: PairOptions, runtime: Worker, lengths: Sequence[int] = ()) -> list[str]:
@@ -265,7 +265,7 @@ def test_every_tuned_task_is_recalled_once() -> None:
         asked.append(task)
         return TunedChoice(SSD, "")
 
-    tuned_settings(PairKnowledge(recall), (CODING, Prompt("writing", "Tell."), CODING))
+    tuned_settings(recall, (CODING, Prompt("writing", "Tell."), CODING))
     assert asked == ["coding", "writing"]
 
 

@@ -1,10 +1,9 @@
-"""What was tuned for a pair reaches `run`, `chat` and the models; what they answer is learned from."""
+"""What was tuned for a pair reaches `run`, `chat` and the models."""
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -22,10 +21,9 @@ from localspec.hardware.machine import facts_of
 from localspec.storage.pair_identity import Identity, identify
 from localspec.storage.paths import config_dir, data_dir
 from localspec.storage.tuned_settings import LoadOptions, TunedTask, keep, keep_workplace
-from localspec.storage.usage_stats import file_of, learned
-from localspec.types import EngineSettings, Finished, GenerationEvent, Mode, ModeChanged, Request
+from localspec.types import EngineSettings, Mode
 from tests.cli.conftest import Invoke
-from tests.cli.fake_runtime import SUMMARY, FakeRuntime
+from tests.cli.fake_runtime import FakeRuntime
 from tests.hardware.machines import card, machine
 
 HERE = machine((card(0, 24), 900), (card(1, 8), 300))
@@ -224,45 +222,6 @@ def test_whoever_compares_measures_what_calls_cost_anew(
 ) -> None:
     assert placed(monkeypatch, files).target.keeps_costs
     assert not placed(monkeypatch, files, keeps_costs=False).target.keeps_costs
-
-
-@pytest.mark.parametrize("wanted", [True, False])
-def test_answers_are_learned_from_where_that_is_wanted(
-    fake: FakeRuntime, invoke: Invoke, files: tuple[str, ...], wanted: bool
-) -> None:
-    if wanted:
-        (config_dir() / "config.toml").write_text("[tuning]\nlearn = true", encoding="utf-8")
-    invoke("run", *CODE, *files)
-    invoke("chat", "--profile", "coding", *files, piped=b"one\ntwo\n")
-    assert len(fake.requests) == 3
-    found = learned(file_of(identity(files).pair), "coding")
-    assert (found.answers if found is not None else 0) == (3 if wanted else 0)
-    assert (data_dir() / "learned").exists() is wanted
-
-
-@pytest.mark.parametrize("changes", [(), (ModeChanged("off", "it was losing"),)])
-def test_pace_is_learned_of_answers_in_one_mode(
-    fake: FakeRuntime, invoke: Invoke, files: tuple[str, ...], changes: tuple[ModeChanged, ...]
-) -> None:
-    def script(_request: Request) -> Iterator[GenerationEvent]:
-        yield from changes
-        yield Finished("stop", replace(SUMMARY, tokens=100))
-
-    (config_dir() / "config.toml").write_text("[tuning]\nlearn = true", encoding="utf-8")
-    fake.scripts = [script]
-    invoke("run", *CODE, *files)
-    found = learned(file_of(identity(files).pair), "coding")
-    assert found is not None
-    assert (found.answers, len(found.paces)) == (1, 0 if changes else 1)
-
-
-def test_trouble_with_learning_is_no_trouble(
-    fake: FakeRuntime, invoke: Invoke, files: tuple[str, ...]
-) -> None:
-    (config_dir() / "config.toml").write_text("[tuning]\nlearn = true", encoding="utf-8")
-    (data_dir() / "learned").write_text("in the way", encoding="utf-8")
-    outcome = invoke("run", *CODE, *files)
-    assert (outcome.code, outcome.out, len(fake.requests)) == (0, "Hello\n", 1)
 
 
 def test_reason_tells_when_and_how_much() -> None:

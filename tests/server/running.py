@@ -11,7 +11,7 @@ from pathlib import Path
 
 import httpx2
 
-from localspec.chat.answer_settings import NONE, SessionRequest, with_auto
+from localspec.chat.answer_settings import SessionRequest, nothing_known, with_auto
 from localspec.inference.interface import SharedModels
 from localspec.server.application import Doors, application
 from localspec.server.listening import http_server
@@ -45,7 +45,7 @@ def serving(open_models: Callable[[], SharedModels], doors: Doors | None = None)
     """Serve what `open_models` opens, at a free port."""
     lines: list[str] = []
     known = {each.name: each for each in with_auto(profiles(Path("/nonexistent")))}
-    queue = EngineQueue(open_models, NONE)
+    queue = EngineQueue(open_models, nothing_known)
     service = Service(queue, known, "auto", SessionRequest(), lines.append)
     server = http_server(application(service, doors or Doors()))
     with socket.create_server(("127.0.0.1", 0)) as listener:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from localspec.chat.answer_settings import NONE, SessionRequest
+from localspec.chat.answer_settings import SessionRequest, nothing_known
 from localspec.errors import EngineDied, EngineError, LocalSpecError
 from localspec.server import queue as queue_module
 from localspec.server.queue import MOST_WAITING, Asked, EngineQueue, QueueFullError
@@ -34,7 +34,7 @@ class Engine:
         self.opened: list[TurningModels] = []
         self.steps = threading.Semaphore(0)
         self.opening_fails = False
-        self.queue = EngineQueue(self._open, NONE, parallel)
+        self.queue = EngineQueue(self._open, nothing_known, parallel)
 
     def _open(self) -> TurningModels:
         if self.opening_fails:

@@ -65,7 +65,6 @@ def test_every_field_is_read(path: Path, empty_home: Path) -> None:
         context=4096,
         profile="coding",
         sidebar=False,
-        learn=True,
         attachment_bytes=65536,
     )
 
@@ -85,7 +84,6 @@ def test_every_field_is_read(path: Path, empty_home: Path) -> None:
         ("[chat]\nsidebar = 'yes'", 2, "true or false"),
         ("[chat]\nprofile = 'codin'", 2, "there is no profile `codin`; did you mean `coding`?"),
         ("[chat]\nprofiles = 'x'", 2, "did you mean `profile`?"),
-        ("[tuning]\nlearn = 1", 2, "true or false"),
         ("[tuning]\nlern = true", 2, "did you mean `learn`?"),
         ("[attachments]\nmax_kib = 0", 2, "1 to 65536"),
         ("[attachments]\nmax_kb = 1", 2, "did you mean `max_kib`?"),

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from textual.pilot import Pilot
 
-from localspec.chat.answer_settings import NONE, PairKnowledge, SessionRequest
+from localspec.chat.answer_settings import PairKnowledge, SessionRequest, nothing_known
 from localspec.chat.loading import ModelLoader
 from localspec.chat.messages import StoredMessage
 from localspec.chat.session import ChatSession
@@ -117,7 +117,7 @@ async def desktop(
     config: Config | None = None,
     wishes: SessionRequest | None = None,
     models: Callable[[], ScriptedModels] | None = None,
-    experience: PairKnowledge = NONE,
+    experience: PairKnowledge = nothing_known,
 ) -> AsyncIterator[Desktop]:
     """Run the screen until the models are open; a second one in the same folder finds the same chats."""
     opened: list[ScriptedModels] = []

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from localspec.chat import answering
-from localspec.chat.answer_settings import PairKnowledge, TunedChoice
+from localspec.chat.answer_settings import TunedChoice
 from localspec.chat.attachments import attach
 from localspec.chat.commands import Command
 from localspec.chat.messages import Role
@@ -224,7 +224,7 @@ async def test_notice_is_shown_as_it_is_written(tmp_path: Path, monkeypatch: pyt
     def notify(text: str, *, markup: bool = True, **_others: object) -> None:
         shown.append((text, markup))
 
-    async with desktop(tmp_path, experience=PairKnowledge(recall=recall)) as desk:
+    async with desktop(tmp_path, experience=recall) as desk:
         monkeypatch.setattr(desk.chat.pane.status, "notify", notify)
         await desk.answered("question")
         assert shown == [(notice, False)]

@@ -7,7 +7,7 @@ from time import monotonic
 
 import pytest
 
-from localspec.chat.answer_settings import PairKnowledge, TunedChoice
+from localspec.chat.answer_settings import TunedChoice
 from localspec.storage.config import Config
 from localspec.types import EngineSettings, TaskType
 from localspec_tui.widgets import status
@@ -50,7 +50,7 @@ async def test_auto_shows_whom_it_follows_until_a_profile_is_pinned(
 async def test_reason_of_tuned_settings_is_seen_and_stale_ones_are_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    experience = PairKnowledge(FOUND.get)
+    experience = FOUND.get
     async with desktop(tmp_path, says("word " * 30), size=(140, 30), experience=experience) as screen:
         await screen.answered(TALK)
         assert ["from other files" in note.message for note in screen.app._notifications] == [True]

@@ -266,7 +266,7 @@ def tuned_settings(experience: PairKnowledge, prompts: Sequence[Prompt]) -> dict
                 f"`{task}` is no task that can be tuned, so mode {TUNED} cannot answer its prompts",
                 f"leave {TUNED} out of --modes, or choose other --tasks: {', '.join(get_args(TaskType))}",
             )
-        known = experience.recall(cast("TaskType", task))
+        known = experience(cast("TaskType", task))
         if known is None:
             raise UserError(
                 f"there are no tuned settings for {task} with these models on this machine",
