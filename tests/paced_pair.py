@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from localspec.decoding.model import LanguageModel, Rows
+from localspec.decoding.model import LanguageModel, Rows, SavedState
 from localspec.inference.contexts import Contexts
 from localspec.inference.runtime import Runtime
 from localspec.llama.context import Context
@@ -169,6 +169,10 @@ class PacedModel:
     def share(self, source: int, target: int, end: int) -> None:
         """Let `target` share what `source` holds up to position `end`."""
         self._model.share(source, target, end)
+
+    def save(self, room: Callable[[int], bool]) -> SavedState | None:
+        """Return a copy of sequence 0."""
+        return self._model.save(room)
 
     def cancel(self) -> None:
         """Stop the running or the next call."""

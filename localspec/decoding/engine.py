@@ -9,6 +9,7 @@ from itertools import count
 
 import numpy as np
 
+from localspec.decoding.conversations import Conversations
 from localspec.decoding.drafters.drafter import Drafter, DraftState
 from localspec.decoding.drafters.head_drafter import Head, HeadDrafter
 from localspec.decoding.drafters.model_drafter import ModelDrafter
@@ -82,7 +83,9 @@ class Engine:
     def __init__(self, target: LanguageModel, draft: LanguageModel | None = None) -> None:
         self.decoder = Decoder(target)
         self._vocabulary = target.vocabulary_size
-        self.drafters = Drafters(None if draft is None else DraftState(draft))
+        state = None if draft is None else DraftState(draft)
+        self.drafters = Drafters(state)
+        self.conversations = Conversations(self.decoder, *([] if state is None else [state]))
         self._reused: int | None = None  # of the prompt, where a later segment of the answer has been decoded
 
     @property
@@ -91,7 +94,8 @@ class Engine:
         return self.decoder.reused if self._reused is None else self._reused
 
     def forget(self) -> None:
-        """Empty both caches."""
+        """Empty both caches; what is worth keeping of a conversation is kept."""
+        self.conversations.turn_to(())
         self._reused = None
         self.decoder.forget()
         if self.drafters.state is not None:
@@ -134,15 +138,17 @@ def decode_in_segments(
     text: list[int],
     plain: PlainCost,
     mode_fallback: ModeFallback | None = None,
+    first: int = 0,
 ) -> Generator[PromptProgress | Round | ModeChanged, None, None]:
     """Decode an answer, with the fallback changing the mode between two rounds; `text` grows by its tokens.
 
+    It goes on with the segment of number `first` where one before was left after a round.
     A segment begins with nothing in flight and with random streams of its own, so that whatever led to the
     change, the tokens that follow are drawn afresh.
     """
     if mode_fallback is not None and mode_fallback.mode != mode:
         yield ModeChanged(mode_fallback.mode, mode_fallback.reason)
-    for segment in count():
+    for segment in count(first):
         if mode_fallback is not None:
             mode = mode_fallback.mode
             mode_fallback.begin()

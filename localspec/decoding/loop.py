@@ -58,14 +58,22 @@ class Decoder:
     """A target model with the text that its cache holds; it outlives answers."""
 
     def __init__(self, target: LanguageModel) -> None:
-        self._target = target
+        self.model = target
         self._held: list[int] = []
         self.reused = 0  # tokens of the last prompt that were not read again
 
     def forget(self, length: int = 0) -> None:
         """Empty the cache from a position on, or as far before it as the model can go back."""
-        self._forget(self._target.rewindable(min(length, len(self._held))))
+        self._forget(self.model.rewindable(min(length, len(self._held))))
         self.reused = 0
+
+    def held(self) -> list[int]:
+        """Return the text that the cache holds."""
+        return self._held
+
+    def hold(self, text: Sequence[int]) -> None:
+        """Take over what the cache has been given of a text."""
+        self._held = [*text[: self.model.length()]]
 
     def cached(self, prompt: Sequence[int]) -> int:
         """Return how many tokens of a prompt need not be read again; the last always is, for its logits."""
@@ -87,7 +95,7 @@ class Decoder:
         uniforms = BufferedUniforms(random)
         drafter.begin(text)
         try:
-            clock = _Clock(self._target, drafter)
+            clock = _Clock(self.model, drafter)
             rows = yield from self._read(text)
             while True:
                 outcome = self._judge(draft, rows, text, params, uniforms)
@@ -100,7 +108,7 @@ class Decoder:
                 stats = clock.lap(draft, accepted)
                 if emitted > len(tokens):  # the first round read the prompt: it says nothing about the speed
                     policy.observe(stats, len(tokens))
-                room = min(params.max_tokens - emitted, self._target.context_size - len(text))
+                room = min(params.max_tokens - emitted, self.model.context_size - len(text))
                 is_last = tokens[-1] in params.end_tokens or room <= 0
                 origins = _provenance(draft, outcome)[: len(tokens)]
                 yield Round(tuple(tokens), origins, stats, is_last, scores)
@@ -108,14 +116,14 @@ class Decoder:
                 if is_last:
                     return
                 drafter.commit(outcome)
-                draft = drafter.draft(min(params.draft_length, room - 1, self._target.max_draft))
+                draft = drafter.draft(min(params.draft_length, room - 1, self.model.max_draft))
                 rows = self._evaluate([text[-1], *draft.tokens], len(draft.tokens) + 1)
         finally:
             drafter.end()
 
     def _read(self, prompt: Sequence[int]) -> Generator[PromptProgress, None, Rows]:
         """Read what the cache lacks of a prompt."""
-        cached = self.reused = self._target.rewindable(self.cached(prompt))
+        cached = self.reused = self.model.rewindable(self.cached(prompt))
         self._forget(cached)
         total = len(prompt) - cached
         done = 0
@@ -130,14 +138,14 @@ class Decoder:
         self._held += tokens
         try:
             if logits > 1:  # a draft, which may be taken back
-                self._target.mark()
-            return self._target.evaluate(tokens, logits)
+                self.model.mark()
+            return self.model.evaluate(tokens, logits)
         finally:
-            del self._held[self._target.length() :]
+            del self._held[self.model.length() :]
 
     def _forget(self, length: int) -> None:
         del self._held[length:]
-        self._target.truncate(length)
+        self.model.truncate(length)
 
     def _judge(
         self, draft: Draft, rows: Rows, text: list[int], params: DecodeParams, random: Uniforms

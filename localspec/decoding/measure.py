@@ -343,7 +343,7 @@ class Tracer(Decoder):
         head: object = self._draft
         if not isinstance(head, Head):
             return self._traced(prompt, params, seed)
-        head.follow(on=True, kept=self._target.context_size)  # it reads nothing before it is asked
+        head.follow(on=True, kept=self.model.context_size)  # it reads nothing before it is asked
         try:
             return self._traced(prompt, params, seed)
         finally:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -10,6 +10,22 @@ from numpy.typing import NDArray
 
 Rows = NDArray[np.float32]
 """Logits, float32 (n, vocabulary); a view that is valid until the model's next call."""
+
+
+class SavedState(Protocol):
+    """A copy of what sequence 0 held, in this machine's memory, which it gives back when it is dropped."""
+
+    @property
+    def length(self) -> int:
+        """Return how many tokens that is."""
+
+    @property
+    def size(self) -> int:
+        """Return its bytes."""
+
+    @property
+    def restore(self) -> Callable[[], None]:
+        """Return what lets sequence 0 hold them again, and branches nothing; if it fails, both are empty."""
 
 
 class LanguageModel(Protocol):
@@ -82,6 +98,12 @@ class LanguageModel(Protocol):
     def share(self, source: int, target: int, end: int) -> None:
         """Let `target` share what `source` holds from `target`'s own end up to position `end` (exclusive)."""
 
+    def save(self, room: Callable[[int], bool]) -> SavedState | None:
+        """Return a copy of sequence 0; None if there is no memory for it, or no `room(bytes)`.
+
+        It may lack the last tokens, which a running state has to read again; branches may become empty.
+        """
+
     def cancel(self) -> None:
         """Stop the running or the next call with `Cancelled`; callable from any thread."""
 
@@ -108,3 +130,7 @@ class TokenCache:
     def branchable(self, end: int) -> bool:
         """Say yes."""
         return True
+
+    def save(self, room: Callable[[int], bool]) -> SavedState | None:
+        """Say that there is no memory for it."""
+        return None

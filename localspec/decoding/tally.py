@@ -119,16 +119,27 @@ class Stopwatch:
 
     def __init__(self) -> None:
         self._started = time.perf_counter()
+        self._stopped: float | None = None
 
     def seconds(self) -> float:
         """Return the seconds of work so far."""
         return time.perf_counter() - self._started
 
+    def stop(self) -> None:
+        """Leave out what happens from here on."""
+        self._stopped = time.perf_counter()
+
+    def go_on(self) -> None:
+        """Count again, if it was stopped."""
+        if self._stopped is not None:
+            self._started += time.perf_counter() - self._stopped
+            self._stopped = None
+
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Leave out what happens inside."""
-        paused = time.perf_counter()
+        self.stop()
         try:
             yield
         finally:
-            self._started += time.perf_counter() - paused
+            self.go_on()

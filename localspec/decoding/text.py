@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
 from operator import itemgetter
@@ -172,6 +172,11 @@ class LoopDetector:
         return self._length > 0 and whole >= max(COPIES * self._length, TOKENS)
 
 
+def _goes_on(event: PromptProgress | Round | ModeChanged) -> bool:
+    """Tell whether more follows that can as well follow later."""
+    return isinstance(event, PromptProgress) or (isinstance(event, Round) and not event.is_last)
+
+
 DecodeEvents = Generator[PromptProgress | Round | ModeChanged, None, None]
 
 
@@ -196,6 +201,7 @@ class AnswerEvents:
         self._limit = limit
         self._loop_detector = LoopDetector() if limit is None else None
         self._ending: FinishReason | None = None
+        self.paused = False
         self.tally = tally
 
     @property
@@ -203,8 +209,15 @@ class AnswerEvents:
         """Return why there is no more of it: of its own accord, else at its limit or that of the context."""
         return self._ending or ("length" if self.tally.tokens == self._limit else "context")
 
-    def events(self, events: DecodeEvents) -> Iterator[GenerationEvent]:
-        """Translate what the token layer reports, until the answer ends itself; the caller closes it."""
+    def events(
+        self, events: DecodeEvents, wants_pause: Callable[[], bool] = lambda: False
+    ) -> Iterator[GenerationEvent]:
+        """Translate what the token layer reports, until the answer ends itself; the caller closes it.
+
+        Where a pause is wanted it stops earlier: time stands still, and more events may follow.
+        """
+        self.paused = False
+        self._stopwatch.go_on()
         for event in events:
             if isinstance(event, Round):
                 scores = event.scores[: self._take(event)]
@@ -212,16 +225,23 @@ class AnswerEvents:
             elif isinstance(event, ModeChanged):
                 self.tally.change(event.mode)
             with self._stopwatch.paused():
-                if not isinstance(event, Round):
+                if isinstance(event, Round):
+                    yield from self._told(event, scores)
+                else:
                     yield event
-                    continue
-                if scores:
-                    yield TokensScored(tuple(map(self._text.named, scores)))
-                if pieces := self._text.take():
-                    yield TextDelta(pieces)
-                yield RoundDone(event.stats, len(event.tokens))
             if self._ending is not None:
                 return
+            if wants_pause() and _goes_on(event):
+                self.paused = True
+                self._stopwatch.stop()
+                return
+
+    def _told(self, event: Round, scores: Sequence[TokenScore]) -> Iterator[GenerationEvent]:
+        if scores:
+            yield TokensScored(tuple(map(self._text.named, scores)))
+        if pieces := self._text.take():
+            yield TextDelta(pieces)
+        yield RoundDone(event.stats, len(event.tokens))
 
     def finish(self, reason: FinishReason, cached_tokens: int) -> Iterator[GenerationEvent]:
         """Yield the rest of the text, and why the answer ended and what it cost."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, suppress
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
+from itertools import count
 from math import isfinite
 from pathlib import Path
 
@@ -50,6 +51,7 @@ from localspec.types import (
     Mode,
     ModelInfo,
     ModelOptions,
+    Paused,
     PlainRate,
     Provenance,
     Request,
@@ -62,6 +64,20 @@ SCORE_CHUNK = 64
 Progress = Callable[[float], bool]
 
 
+@dataclass(slots=True)
+class _Answer:
+    """An answer that is being written, or stands still between two segments."""
+
+    request: Request
+    settings: EngineSettings
+    events: AnswerEvents
+    prompt_tokens: int
+    text: list[int]  # the prompt and what was decoded
+    mode: Mode  # of the last segment
+    segment: int = 0  # the next one
+    cached: int | None = None  # tokens of the prompt that were not read
+
+
 class Runtime(AbstractContextManager["Runtime"]):
     """A target and at most one draft model, open; a context manager."""
 
@@ -72,6 +88,9 @@ class Runtime(AbstractContextManager["Runtime"]):
         self._engine = CostedEngine(contexts)
         self._fallbacks: dict[EngineSettings, ModeFallback] = {}
         self._text: list[int] = []  # of the last prompt and its answer
+        self._pausing = False
+        self._paused: dict[int, _Answer] = {}
+        self._numbers = count(1)  # of paused answers
         self._sampling = Sampling()
         self._grammars = Grammars(target.vocabulary)
         self.notes, self.modes, self.first_call_s = contexts.notes, contexts.modes, contexts.first_call_s
@@ -189,26 +208,62 @@ class Runtime(AbstractContextManager["Runtime"]):
 
     def generate(self, request: Request) -> Iterator[GenerationEvent]:
         """Yield the answer as it is written, and at last why it ended and what it cost."""
-        stopwatch = Stopwatch()
+        self._pausing = False
+        return self._run(partial(self._begin, request))
+
+    def _run(self, begin: Callable[[], _Answer]) -> Iterator[GenerationEvent]:
+        """Yield the events of an answer up to its end, or to where it is paused."""
+        reason: FinishReason = "cancelled"
         with self._contexts.at_work():
-            prompt = self._prompt(request)
-            tally = Tally(len(prompt), self._checked(request.settings).mode)
-            spaces = 0 if isinstance(request.prompt, str) else trailing_spaces(request.prompt)
-            detokenizer = Detokenizer(self._target_model.vocabulary, special=request.shows_control)
-            text = AnswerText(detokenizer, request.stop, spaces)
-            answer = AnswerEvents(text, tally, self._target_model.end_tokens, stopwatch, request.max_tokens)
-            reason: FinishReason = "cancelled"
+            answer = begin()
+            events = answer.events
             with suppress(Cancelled):
-                with closing(self._rounds(prompt, request)) as rounds:
-                    yield from answer.events(rounds)
-                reason = answer.ending
-        yield from answer.finish(reason, self._engine.reused)
+                with closing(self._rounds(answer)) as rounds:
+                    yield from events.events(rounds, lambda: self._pausing)
+                reason = events.ending
+        if answer.cached is None:
+            answer.cached = self._engine.reused
+        if events.paused and reason != "cancelled":
+            number = next(self._numbers)
+            self._paused[number] = answer
+            yield Paused(number)
+        else:
+            yield from events.finish(reason, answer.cached)
+
+    def pause(self) -> None:
+        """End the running answer's events with `Paused` after its round; callable from any thread."""
+        self._pausing = True
+
+    def resume(self, number: int) -> Iterator[GenerationEvent]:
+        """Yield the rest of a paused answer; raises `UserError` if there is none of this number."""
+        self._pausing = False
+
+        def go_on() -> _Answer:
+            answer = self._paused.pop(number, None)
+            if answer is None:
+                raise UserError(f"there is no paused answer {number}", "it has gone on, or was dropped")
+            answer.events.tally.change(answer.mode)
+            return answer
+
+        return self._run(go_on)
+
+    def drop(self, number: int) -> None:
+        """Give up a paused answer, if there is one of this number; callable from any thread."""
+        self._paused.pop(number, None)
+
+    def keep_conversations(self, limit: int) -> None:
+        """Keep the caches of conversations in turn, in so many bytes of this machine's memory."""
+        self._engine.conversations.keep(limit)
+
+    def saved(self) -> SavedConversations:
+        """Return what is kept of conversations in turn; callable from any thread."""
+        return self._engine.conversations.figures()
 
     def generate_tokens(self, request: Request) -> Iterator[tuple[int, Provenance, bool]]:
         """Yield every token of an answer with its provenance, and whether its round's draft was prepared."""
         with (
             self._contexts.at_work(),
-            closing(self._rounds(self._prompt(request), request)) as rounds,
+            closing(self._rounds(self._begin(request))) as rounds,
         ):
             for event in rounds:
                 if isinstance(event, Round):
@@ -230,23 +285,6 @@ class Runtime(AbstractContextManager["Runtime"]):
     def cancel(self) -> None:
         """End the running answer or measurement within a moment; callable from any thread."""
         self._contexts.cancel()
-
-    def keep_conversations(self, limit: int) -> None:
-        """Keep the caches of conversations in turn, in so many bytes of this machine's memory."""
-
-    def pause(self) -> None:
-        """End the running answer's events with `Paused` after its round; callable from any thread."""
-
-    def resume(self, number: int) -> Iterator[GenerationEvent]:
-        """Yield the rest of a paused answer; raises `UserError` if there is none of this number."""
-        raise UserError(f"there is no paused answer {number}", "it has gone on, or was dropped")
-
-    def drop(self, number: int) -> None:
-        """Give up a paused answer, if there is one of this number; callable from any thread."""
-
-    def saved(self) -> SavedConversations:
-        """Return what is kept of conversations in turn; callable from any thread."""
-        return SavedConversations()
 
     def measure_plain(self) -> PlainRate | None:
         """Measure plain decoding after the text of the last answer, in a fraction of a second.
@@ -321,22 +359,34 @@ class Runtime(AbstractContextManager["Runtime"]):
             )
         return prompt
 
-    def _rounds(self, prompt: Sequence[int], request: Request) -> DecodeEvents:
-        settings = self._checked(request.settings)
-        if not request.reuses_cache:
-            self._engine.forget()
-        self._sampling = request.sampling
-        text = self._text = list(prompt)
+    def _begin(self, request: Request) -> _Answer:
+        """Return a new answer."""
+        stopwatch, prompt, settings = Stopwatch(), self._prompt(request), self._checked(request.settings)
+        spaces = 0 if isinstance(request.prompt, str) else trailing_spaces(request.prompt)
+        detokenizer = Detokenizer(self._target_model.vocabulary, special=request.shows_control)
+        text = AnswerText(detokenizer, request.stop, spaces)
+        tally, end_tokens = Tally(len(prompt), settings.mode), self._target_model.end_tokens
+        events = AnswerEvents(text, tally, end_tokens, stopwatch, request.max_tokens)
+        return _Answer(request, settings, events, len(prompt), prompt, settings.mode)
+
+    def _rounds(self, answer: _Answer) -> DecodeEvents:
+        request, settings, text = answer.request, answer.settings, answer.text
+        self._sampling, self._text = request.sampling, text
+        limit, rules = self._limit(request), self._rules(request, text[: answer.prompt_tokens])
         fallback = None
         if request.steps_down and settings.mode != "off":
             fallback = self._fallbacks.setdefault(settings, ModeFallback(settings.mode, self._engine.plain))
-            self._engine.costs(together=False)  # before the prompt is in the cache, and of plain decoding
-            self._engine.costs_in(settings.mode)
-        limit, rules = self._limit(request), self._rules(request, prompt)
+            self._engine.costs(together=False)  # of plain decoding
+        self._engine.costs_in(settings.mode)  # before the prompt is in the cache
+        if request.reuses_cache or answer.segment:
+            self._engine.conversations.turn_to(text)
+        else:
+            self._engine.forget()
         longest = min(longest_draft(settings), self._contexts.target.max_rows - 1)  # and the bonus token
 
         def decode(mode: Mode, segment: int) -> Rounds:
-            left = limit - (len(text) - len(prompt))
+            answer.mode, answer.segment = mode, segment + 1
+            left = limit - (len(text) - answer.prompt_tokens)
             params = DecodeParams(
                 request.sampling,
                 settings.acceptance,
@@ -348,7 +398,7 @@ class Runtime(AbstractContextManager["Runtime"]):
             )
             return self._engine.segment(text, replace(settings, mode=mode), params, request.seed, segment)
 
-        yield from decode_in_segments(decode, settings.mode, text, self._engine.plain, fallback)
+        yield from decode_in_segments(decode, answer.mode, text, self._engine.plain, fallback, answer.segment)
 
     def _rules(self, request: Request, prompt: Sequence[int]) -> TokenRules | None:
         """Return what a request asks of single tokens; raise `UserError` for what cannot be."""

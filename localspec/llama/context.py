@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import mmap
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from time import perf_counter
 from typing import Any, Protocol
 
@@ -48,6 +50,15 @@ class HeadLink:
     target: Context
     width: int
     is_mtp: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SavedSequence:
+    """What the main sequence held: so many tokens, in so many bytes."""
+
+    length: int
+    size: int
+    restore: Callable[[], None]
 
 
 class Context:
@@ -105,6 +116,8 @@ class Context:
         self.max_rows: int = parameters.n_outputs_max  # of logits that one call can give
         self.max_draft = context  # tokens of the last call that can be taken back
         self.rereads = False
+        self._slides = api.llama_model_n_swa(model.pointer) > 0
+        self._way_back = 0  # no length before that but 0: a saved copy lacks what its window has left behind
         self.busy_s = 0.0  # in native code since the context was opened
         self._micro_batch: int = parameters.n_ubatch
         self._card_alone = bool(model.cards) and "CPU" not in model.info().devices
@@ -179,7 +192,7 @@ class Context:
 
     def rewindable(self, length: int) -> int:
         """Return the most of the main sequence's first `length` tokens to which `truncate` can go back."""
-        return length
+        return length if length >= self._way_back else 0
 
     def mark(self) -> None:
         """Let `truncate` come back to here, for some rounds; this model can anyway."""
@@ -199,9 +212,11 @@ class Context:
         if length == held:
             return
         self._check_open()
-        if not self._remove(self._memory, sequence, length or -1, -1):
+        is_lost = not sequence and self.rewindable(length) != length
+        if is_lost or not self._remove(self._memory, sequence, length or -1, -1):
             raise EngineError(f"{self.model.name} cannot go back to token {length} of {held}")
         self._lengths[sequence] = length
+        self._way_back = min(self._way_back, length) if not sequence else self._way_back
         if self.reader is not None and not sequence:
             self.reader.cut(length)
 
@@ -215,6 +230,26 @@ class Context:
         self._check_open()
         self._copy(self._memory, source, target, start, end)
         self._lengths[target] = end
+
+    def save(self, room: Callable[[int], bool]) -> SavedSequence | None:
+        """Return a copy of the main sequence; None if there is no memory for it, or no `room(bytes)`."""
+        for branch in range(1, self.max_sequences):
+            self.truncate(0, branch)
+        length, api = self._lengths[0], native()
+        size = api.llama_state_seq_get_size(self.pointer, 0)
+        state = _memory(size) if length and room(size) else None
+        if state is None or not api.llama_state_seq_get_data(self._pointer, address_of(state), size, 0):
+            return None
+        return SavedSequence(length, size, partial(self._take_up, state, length))
+
+    def _take_up(self, state: NDArray[np.uint8], length: int) -> None:
+        """Let the main sequence hold what was saved; nothing where llama.cpp cannot."""
+        self._check_open()
+        for sequence in range(self.max_sequences):
+            self.truncate(0, sequence)
+        if native().llama_state_seq_set_data(self._pointer, address_of(state), state.size, 0):
+            self._lengths[0] = length
+            self._way_back = length - 1 if self._slides else 0
 
     def first_call_s(self) -> float | None:
         """Return for how long a card has been at a call unlike any before, if longer than calls take.
@@ -340,6 +375,21 @@ class Context:
             self._seen = address
             self._view = np.ctypeslib.as_array(floats).reshape(-1, self.vocabulary_size)
         return self._view[:count]
+
+
+def _memory(size: int) -> NDArray[np.uint8] | None:
+    """Return memory that goes back to the system with its array; None if too little would be left."""
+    if not 0 < size < psutil.virtual_memory().available // 2:
+        return None
+    try:
+        return np.frombuffer(mmap.mmap(-1, size), np.uint8)
+    except OSError:
+        return None
+
+
+def address_of(state: NDArray[np.uint8]) -> ctypes.Array[ctypes.c_uint8]:
+    """Return bytes as llama.cpp takes them."""
+    return (ctypes.c_uint8 * state.size).from_address(state.ctypes.data)
 
 
 def _free(pointer: int, _model: Model, _flag: Native) -> None:

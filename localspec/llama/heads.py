@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from time import perf_counter
 
@@ -172,6 +172,9 @@ class HeadContext(Context):
             self._remove(self._memory, 0, length or -1, -1)  # it has attention alone: that always works
             self._lengths[0], self._state = length, None
             self._true = min(self._true, length)
+
+    def save(self, room: Callable[[int], bool]) -> None:
+        """Keep nothing: it reads on with the target's next tokens, as if they were the first."""
 
     def _catch_up(self) -> None:
         """Read all tokens whose states are known; the last state waits for the token after it."""

@@ -12,8 +12,8 @@ that it has gone back: after some calls it says so of states that it has long ov
 
 from __future__ import annotations
 
-import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from time import perf_counter
 
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from localspec.errors import EngineError
 from localspec.gguf import CHECKPOINTS, STATE_DRAFT, kept_states
-from localspec.llama.context import Context, Rows
+from localspec.llama.context import Context, Rows, SavedSequence, address_of
 from localspec.llama.library import native
 from localspec.llama.model import Model
 from localspec.types import ModelOptions
@@ -166,7 +166,7 @@ class RecurrentContext(Context):
             return
         if at:
             state, api = self._checkpoints[at], native()
-            if api.llama_state_seq_set_data_ext(self._pointer, _bytes(state), state.size, 0, _PARTIAL):
+            if api.llama_state_seq_set_data_ext(self._pointer, address_of(state), state.size, 0, _PARTIAL):
                 self._remove(self._memory, 0, at, -1)  # of the cache of tokens; the state ends there
                 return
             self._checkpoints.clear()
@@ -224,9 +224,24 @@ class RecurrentContext(Context):
             del self._checkpoints[min(gaps, key=gaps.__getitem__)]
         started = perf_counter()
         state = np.empty(api.llama_state_seq_get_size_ext(self.pointer, 0, _PARTIAL), np.uint8)
-        if api.llama_state_seq_get_data_ext(self.pointer, _bytes(state), state.size, 0, _PARTIAL):
+        if api.llama_state_seq_get_data_ext(self.pointer, address_of(state), state.size, 0, _PARTIAL):
             self._checkpoints[at] = state
         self.busy_s += perf_counter() - started
+
+    def save(self, room: Callable[[int], bool]) -> SavedSequence | None:
+        """Return a copy of the main sequence, its checkpoints among it; it lacks what is to be read again."""
+        text, kept = self._texts[0][: self._lengths[0]], self._checkpoints.copy()
+        more = sum(state.nbytes for state in kept.values())
+        saved = None if self._slides else super().save(lambda size: room(size + more))
+        if saved is None:
+            return None
+
+        def restore() -> None:
+            saved.restore()
+            if self._lengths[0]:
+                self._texts[0], self._checkpoints = text.copy(), kept.copy()
+
+        return replace(saved, size=saved.size + more, restore=restore)
 
     def branchable(self, end: int) -> bool:
         """Tell whether a branch can share the main sequence up to position `end`."""
@@ -253,7 +268,3 @@ class RecurrentContext(Context):
         self._lengths[target], self._texts[target] = end, self._texts[source][:end]
         if target == 0:
             self._unread, self._undoable = [], 0
-
-
-def _bytes(state: NDArray[np.uint8]) -> ctypes.Array[ctypes.c_uint8]:
-    return (ctypes.c_uint8 * state.size).from_address(state.ctypes.data)

@@ -75,12 +75,19 @@ def opened(target: Path, draft: Path, branches: int = 6) -> Iterator[tuple[Engin
         yield Engine(first, other), Engine(plain)
 
 
-def talk(engine: Engine, plain: Engine, settings: EngineSettings, seed: int, turns: int) -> Outcome:
-    """Go on, edit, have answers written anew, cancel, and cut answers short; compare every answer."""
+def talk(
+    engine: Engine, plain: Engine, settings: EngineSettings, seed: int, turns: int, conversations: int = 1
+) -> Outcome:
+    """Go on, edit, have answers written anew, cancel, and cut answers short; compare every answer.
+
+    Several conversations take turns by chance.
+    """
     drawn, found = random.Random(seed), Outcome()
-    said = [_words(drawn, 20)]
-    text, ends = [*said[0]], list[int]()
+    said = [_words(drawn, 20) for _ in range(conversations)]
+    talks = [([*each], list[int]()) for each in said]
     for turn in range(turns):
+        number = drawn.randrange(conversations) if conversations > 1 else 0
+        text, ends = talks[number]
         if len(text) > 1500:
             text, ends = text[:50], []
         kind = drawn.choice(["next", "next", "edit", "again", "cancel", "cut"])
@@ -97,7 +104,7 @@ def talk(engine: Engine, plain: Engine, settings: EngineSettings, seed: int, tur
             found.wrong.append(f"{settings.mode}, seed {seed}, turn {turn} ({kind})")
         ends = [end for end in ends if end < len(text)] + [len(text)]
         kept = answer[: len(answer) // 2] if kind == "cut" else answer  # as where thinking is left out
-        text = text + kept + _said(drawn, said)
+        talks[number] = text + kept + _said(drawn, said), ends
     return found
 
 
@@ -120,7 +127,8 @@ def _answer(
     found: Outcome,
 ) -> list[int]:
     params = DecodeParams(GREEDY, settings.acceptance, max(settings.draft_length, 8), length, NO_END)
-    answer, target = list[int](), engine.decoder._target
+    answer, target = list[int](), engine.decoder.model
+    engine.conversations.turn_to(prompt)
     try:
         for event in engine.rounds(prompt, settings, params, latency_model(), 1):
             if isinstance(event, Round):

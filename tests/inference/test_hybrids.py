@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from localspec.decoding import loop
+from localspec.decoding import conversations, loop
 from localspec.decoding.engine import Engine
 from localspec.llama import recurrent
 from tests import made_models
@@ -55,3 +55,22 @@ def test_every_answer_is_that_of_plain_decoding(pair: Pair, mode: str) -> None:
     assert found.reused > found.prompts / 3  # what was said before is not read again
     if mode != "off":
         assert 0 < found.accepted < found.drafted
+
+
+@pytest.mark.parametrize(
+    ("pair", "mode"), [(pair, modes[-1]) for pair, modes in MODES_OF.items()], indirect=["pair"]
+)
+def test_conversations_in_turn_are_not_read_again(
+    pair: Pair, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, plain = pair
+    monkeypatch.setattr(conversations, "FEWEST", 8)
+    engine.forget()
+    engine.conversations.keep(2**30)
+    try:
+        found = talk(engine, plain, MODES[mode], seed=3, turns=3 * TURNS, conversations=3)
+        assert engine.conversations.figures().count >= 2
+    finally:
+        engine.conversations.keep(0)
+    assert not found.wrong
+    assert found.reused > found.prompts / 3

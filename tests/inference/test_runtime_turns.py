@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -176,7 +177,9 @@ def test_a_long_conversation_leaks_neither_memory_nor_threads(demo_target: Path,
         assert after_ten is not None
         grown = process.memory_info().rss - after_ten[0]
         assert grown < 20_000_000
-        assert process.num_threads() <= after_ten[1]
+        ends = time.monotonic() + 20
+        while process.num_threads() > after_ten[1]:  # OpenMP's threads of a drafter outlive it for a moment
+            assert time.monotonic() < ends
 
 
 def test_tokens_may_be_left_early(runtime: Runtime) -> None:

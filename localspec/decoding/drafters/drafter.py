@@ -75,12 +75,19 @@ class DraftState:
 
     def begin(self, text: Sequence[int]) -> None:
         """Start from a new text; what the caches hold of it stays, in every sequence."""
-        held = self.whole()[: self.model.length()]
-        kept = self.model.rewindable(min(common_prefix(held, text), max(len(text) - 1, 0)))
+        kept = self.model.rewindable(min(common_prefix(self.held(), text), max(len(text) - 1, 0)))
         for sequence in range(self.model.max_sequences):
             if self.model.length(sequence) > kept:
                 self.model.truncate(kept, sequence)
         self.text, self.proposals = list(text), []
+
+    def held(self) -> list[int]:
+        """Return the text that the cache holds, in sequence 0."""
+        return self.whole()[: self.model.length()]
+
+    def hold(self, text: Sequence[int]) -> None:
+        """Take over what the cache has been given of a text."""
+        self.text, self.proposals = [*text[: self.model.length()]], []
 
     def whole(self) -> list[int]:
         """Return the text with the proposals."""

@@ -33,6 +33,7 @@ from localspec.inference.worker.wire import (
     FirstCall,
     LogLine,
     Opened,
+    Pause,
     Request,
     Result,
     Told,
@@ -153,7 +154,7 @@ class _Job:
 
     def __init__(self, call: Call) -> None:
         self.call = call
-        self.cancelled = False
+        self.cancelled = self.pauses = False
         self.ended = threading.Event()
 
 
@@ -174,6 +175,9 @@ class Service:
         """Take a request without waiting for it to be met."""
         if isinstance(request, Cancel):
             self._cancel(request.number)
+            return
+        if isinstance(request, Pause):
+            self._pause(request.number)
             return
         job = _Job(request)
         if request.method in ASIDES:
@@ -198,6 +202,13 @@ class Service:
         if job is not None and not job.cancelled:
             job.cancelled = True
             threading.Thread(target=self._insist, args=(job,), name="localspec-cancel", daemon=True).start()
+
+    def _pause(self, number: int) -> None:
+        with self._lock:
+            job = next(iter(self._jobs.values()), None)
+            if self._runtime is not None and job is not None and job.call.number == number:
+                job.pauses = True  # if the runtime has yet to hear of the call
+                self._runtime.pause()
 
     def _insist(self, job: _Job) -> None:
         while True:
@@ -251,6 +262,8 @@ class Service:
             answer = getattr(self._runtime, call.method)(*call.arguments, **call.options)
         if not isinstance(answer, Iterator):
             return answer
+        if job.pauses and self._runtime is not None:
+            self._runtime.pause()
         for event in answer:
             self._outbox.put(Event(call.number, event))
         return None

@@ -34,6 +34,7 @@ from localspec.inference.worker.wire import (
     FirstCall,
     LogLine,
     Opened,
+    Pause,
     Reply,
     Request,
     Result,
@@ -192,6 +193,7 @@ class Worker(AbstractContextManager["Worker"]):
 
     def pause(self) -> None:
         """End the running answer's events with `Paused` after its round; callable from any thread."""
+        self._process.pause()
 
     def first_call_s(self) -> float | None:
         """Return for how long a card has been making the programs of a call, None if it is not."""
@@ -324,6 +326,11 @@ class EngineProcess:
         """Stop every call that takes time."""
         for pending in list(self._pending.values()):
             pending.cancel()
+
+    def pause(self) -> None:
+        """Let every answer stand still that is being written."""
+        for number in list(self._pending):
+            self.send(Pause(number))
 
     def forget(self, number: int) -> None:
         """Drop what still comes for a call."""

@@ -46,6 +46,13 @@ class Cancel:
 
 
 @dataclass(frozen=True, slots=True)
+class Pause:
+    """The answer of this call is to stand still, if it is being written; it still ends with a reply."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
 class Event:
     """Something happened in a call that goes on: a fraction loaded, a part of an answer or of a task."""
 
@@ -76,6 +83,6 @@ class Failure:
     error: LocalSpecError
 
 
-Request = Call | Cancel
+Request = Call | Cancel | Pause
 Reply = Event | Result | Failure
 Told = Reply | LogLine | FirstCall

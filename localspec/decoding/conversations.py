@@ -1,0 +1,116 @@
+"""What the caches held of conversations that made room for others, kept in memory for their next turns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
+from localspec.decoding.drafters.drafter import common_prefix
+from localspec.decoding.model import LanguageModel, SavedState
+from localspec.types import SavedConversations
+
+FEWEST = 128  # tokens that are worth a copy of a cache ...
+_SHARE = 16  # ... of up to so many times as many: copying takes a small part of the time of reading
+
+
+class CachedText(Protocol):
+    """A model with the text that its cache holds."""
+
+    model: LanguageModel
+
+    def held(self) -> list[int]:
+        """Return the text that the cache holds."""
+
+    def hold(self, text: Sequence[int]) -> None:
+        """Take over what the cache has been given of a text."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Conversation:
+    text: tuple[int, ...]  # that the target held
+    states: tuple[tuple[SavedState, tuple[int, ...]] | None, ...]  # of each model, with its text
+
+    @property
+    def size(self) -> int:
+        return sum(each[0].size for each in self.states if each is not None)
+
+
+class Conversations:
+    """Copies of caches, of at most `limit` bytes together: the least recently used go first."""
+
+    def __init__(self, *caches: CachedText) -> None:
+        """Take the target's cache, and perhaps the draft model's."""
+        self._caches = caches
+        self._saved: list[_Conversation] = []  # the least recently used first
+        self.limit = 0
+
+    def figures(self) -> SavedConversations:
+        """Return what is kept; callable from any thread."""
+        saved = self._saved.copy()
+        tokens, size = sum(len(each.text) for each in saved), sum(each.size for each in saved)
+        return SavedConversations(len(saved), tokens, size, self.limit)
+
+    def keep(self, limit: int) -> None:
+        """Keep so many bytes from now on."""
+        self.limit = limit
+        self._make_room(0, 0)
+
+    def turn_to(self, prompt: Sequence[int]) -> None:
+        """Let the caches hold what was kept of a prompt's beginning, if they hold much less of it themselves.
+
+        What they lose by that or by the prompt is kept.
+        """
+        if not self.limit:
+            return
+        held = self._caches[0].held()
+        shared = common_prefix(held, prompt)
+        found = max(self._saved, key=lambda each: common_prefix(each.text, prompt), default=None)
+        common = 0 if found is None else common_prefix(found.text, prompt)
+        if found is not None and common - shared < _worth(found.text):
+            found = None
+        if found is not None:
+            self._saved.remove(found)  # so that it does not make room for what is kept now
+        if len(held) - shared >= _worth(held):
+            self._keep_present(0 if found is None else found.size)
+        if found is not None:
+            self._take_up(found)
+            if len(found.text) - common >= _worth(found.text):  # another prompt may go on from there
+                self._saved.append(found)
+
+    def _keep_present(self, taken: int) -> None:
+        """Keep what the caches hold, instead of what was kept of its beginnings, beside so many bytes."""
+        text = self._caches[0].held()
+        for each in self._saved.copy():
+            if len(each.text) - common_prefix(each.text, text) < _worth(each.text):
+                self._saved.remove(each)
+        states: list[tuple[SavedState, tuple[int, ...]] | None] = []
+        for cache in self._caches:
+            state = cache.model.save(partial(self._make_room, taken))
+            if state is None and not states:
+                return  # the target's is what costs most to read again
+            states.append(None if state is None else (state, tuple(cache.held()[: state.length])))
+            taken += 0 if state is None else state.size
+        assert states[0] is not None
+        self._saved.append(_Conversation(states[0][1], tuple(states)))
+
+    def _take_up(self, conversation: _Conversation) -> None:
+        for cache, saved in zip(self._caches, conversation.states, strict=True):
+            if saved is not None:
+                state, text = saved
+                state.restore()
+                cache.hold(text)
+
+    def _make_room(self, taken: int, size: int) -> bool:
+        """Drop what was used least recently until there is room for so many bytes; tell whether there is."""
+        if taken + size > self.limit:
+            return False
+        while self._saved and taken + size + sum(each.size for each in self._saved) > self.limit:
+            del self._saved[0]
+        return True
+
+
+def _worth(text: Sequence[int]) -> int:
+    """Return how many tokens have to be at stake for a copy of a text's cache to be worth its time."""
+    return max(FEWEST, len(text) // _SHARE)

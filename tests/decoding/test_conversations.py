@@ -1,0 +1,177 @@
+"""Which conversations' caches are kept, which make room, and what is taken up again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import pytest
+
+from localspec.decoding.conversations import FEWEST
+from localspec.decoding.engine import Engine
+from localspec.decoding.loop import DecodeParams, Round
+from localspec.decoding.model import SavedState
+from localspec.testing.contract import GREEDY, NO_END, OFF, latency_model
+from localspec.testing.fake import FakeModel
+from localspec.types import EngineSettings
+
+SD = EngineSettings(mode="sd", draft_length=4, min_confidence=0.0)
+BYTES = 10  # of a token
+
+
+@dataclass(frozen=True)
+class Copy:
+    length: int
+    size: int
+    restore: Callable[[], None]
+
+
+class Savable(FakeModel):
+    """A toy whose sequence 0 can be saved."""
+
+    fails = False
+
+    def save(self, room: Callable[[int], bool]) -> SavedState | None:
+        held = self.tokens()
+        if not held or not room(BYTES * len(held)):
+            return None
+
+        def restore() -> None:
+            for sequence in range(self.max_sequences):
+                self.truncate(0, sequence)
+            self._sequences[0] = [] if self.fails else held.copy()
+
+        return Copy(len(held), BYTES * len(held), restore)
+
+
+class Talks:
+    """Conversations in turn on one engine."""
+
+    def __init__(self, tokens: int, settings: EngineSettings = OFF) -> None:
+        """Keep so many tokens of conversations."""
+        self.target, self.draft = Savable(sequences=1), Savable(sequences=8, noise=1.0)
+        self.engine = Engine(self.target, self.draft)
+        self.engine.conversations.keep(tokens * BYTES)
+        self.settings = settings
+
+    def ask(self, prompt: Sequence[int], tokens: int = 1) -> int:
+        """Return how many tokens of a prompt are read."""
+        self.engine.conversations.turn_to(prompt)
+        params = DecodeParams(GREEDY, "rejection", 4, tokens, NO_END)
+        text = [*prompt]
+        for event in self.engine.rounds(prompt, self.settings, params, latency_model(), 0):
+            if isinstance(event, Round):
+                text += event.tokens
+        fresh = Engine(FakeModel())
+        expected = [*prompt]
+        for event in fresh.rounds(prompt, OFF, params, latency_model(), 0):
+            if isinstance(event, Round):
+                expected += event.tokens
+        assert text == expected
+        assert self.target.tokens() == text[: self.target.length()]
+        figures = self.engine.conversations.figures()
+        assert figures.bytes <= figures.limit
+        return len(prompt) - self.engine.reused
+
+    @property
+    def kept(self) -> int:
+        return self.engine.conversations.figures().count
+
+
+def text(first: int, tokens: int = 400) -> list[int]:
+    return [first] + [(first * 7 + 3 * number) % 16 for number in range(tokens - 1)]
+
+
+A, B, C, D = map(text, range(4))
+
+
+@pytest.mark.parametrize("settings", [OFF, SD], ids=["off", "sd"])
+def test_conversations_in_turn_are_read_once(settings: EngineSettings) -> None:
+    talks = Talks(tokens=10_000, settings=settings)
+    assert [talks.ask(prompt, 9) for prompt in (A, B, C)] == [400] * 3
+    for prompt in (A, B, C, B, A):
+        assert talks.ask(prompt, 9) == 1
+    if settings is SD:
+        assert talks.draft.length() > 400
+    assert talks.kept == 2  # the third is in the cache
+
+
+def test_without_a_limit_nothing_is_kept() -> None:
+    talks = Talks(tokens=0)
+    assert [talks.ask(prompt) for prompt in (A, B, A)] == [400] * 3
+    assert talks.kept == 0
+
+
+def test_the_least_recently_used_makes_room() -> None:
+    talks = Talks(tokens=1250)
+    for prompt in (A, B, C, B, D):  # which is one too many: A was used least recently
+        talks.ask(prompt)
+    assert [talks.ask(prompt) for prompt in (C, B)] == [1, 1]
+    assert talks.ask(A) == 400
+
+
+def test_a_conversation_that_fits_in_no_way_is_not_kept_and_spares_others() -> None:
+    talks = Talks(tokens=900)
+    for prompt in (A, B, text(9, 1000)):
+        talks.ask(prompt)
+    assert talks.kept == 2
+    assert [talks.ask(A), talks.kept] == [1, 1]
+    assert talks.ask(B) == 1
+
+
+def test_a_lower_limit_drops_at_once() -> None:
+    talks = Talks(tokens=10_000)
+    for prompt in (A, B, C):
+        talks.ask(prompt)
+    talks.engine.conversations.keep(450 * BYTES)
+    assert talks.kept == 1
+    assert talks.ask(B) == 1
+
+
+def test_a_longer_turn_replaces_what_was_kept_of_the_shorter() -> None:
+    talks = Talks(tokens=10_000)
+    for end in (400, 500, 600):
+        talks.ask(text(1, end))
+        talks.ask(text(2, end))
+    assert talks.kept == 1
+    talks.engine.forget()
+    assert talks.kept == 2
+
+
+def test_short_ones_and_small_edits_are_not_worth_it() -> None:
+    talks = Talks(tokens=10_000)
+    talks.ask(text(1, FEWEST - 10))
+    talks.ask(B)
+    assert talks.kept == 0
+    talks.ask([*B[: 400 - FEWEST + 10], 5, 5, 5])
+    assert talks.kept == 0
+
+
+def test_two_that_go_on_from_one_beginning_are_both_kept() -> None:
+    talks, beginning = Talks(tokens=10_000), text(5, 1000)
+    one, other = [*beginning, *A], [*beginning, *B]
+    assert [talks.ask(prompt) for prompt in (one, other, one, other)] == [1400, 400, 1, 1]
+
+
+def test_another_prompt_takes_the_beginning_and_leaves_the_copy() -> None:
+    talks = Talks(tokens=10_000)
+    talks.ask(one := [*text(5, 1000), *A])
+    talks.ask(B)
+    assert talks.ask([*text(5, 1000), *C]) == 400
+    assert talks.ask(one) == 1
+
+
+def test_what_cannot_be_restored_is_read_again() -> None:
+    talks = Talks(tokens=10_000, settings=SD)
+    talks.ask(A)
+    talks.ask(B)
+    talks.target.fails = talks.draft.fails = True
+    assert talks.ask(A) == 400
+
+
+def test_a_draft_model_that_cannot_be_saved_reads_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    talks = Talks(tokens=10_000, settings=SD)
+    monkeypatch.setattr(talks.draft, "save", lambda _: None)
+    for prompt in (A, B):
+        talks.ask(prompt, 9)
+    assert [talks.ask(prompt, 9) for prompt in (A, B)] == [1, 1]
