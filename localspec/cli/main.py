@@ -77,10 +77,11 @@ def _without_verb(argv: Sequence[str]) -> str:
     """Return what flags alone mean: a chat if somebody sits there, or nothing for the screen, else `run`."""
     if "--plain" in argv:
         return "chat"
-    if not _wants_to_talk(argv):
+    attaches = any(word.partition("=")[0] == "--attach" for word in argv)  # which the screen alone can
+    if not attaches and not _wants_to_talk(argv):
         return "run"
     can_draw = is_terminal(sys.stdout) and os.environ.get("TERM") != "dumb"
-    return "" if can_draw else "chat"
+    return "" if can_draw or attaches else "chat"
 
 
 def _verb(name: str) -> Verb:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
@@ -11,8 +12,14 @@ from typing import TYPE_CHECKING
 from localspec.app import placing
 from localspec.app.options import pair_options, session_request
 from localspec.app.tuned_pair import KnownPair, settled
-from localspec.chat.answer_settings import with_auto
-from localspec.cli.shared.arguments import Parser, add_answer_flags, verb_parser
+from localspec.chat.answer_settings import TunedChoice, with_auto
+from localspec.cli.shared.arguments import (
+    KEY_VARIABLE,
+    SERVER_PORT,
+    Parser,
+    add_answer_flags,
+    verb_parser,
+)
 from localspec.errors import UserError
 from localspec.gguf import check_model_file
 from localspec.models.default_pair import default_pair
@@ -24,14 +31,19 @@ from localspec.storage.profiles import Profiles, profiles
 if TYPE_CHECKING:
     from localspec.app.screen import OnLog, ScreenRequest
     from localspec.app.tuning import Stop, TuneChoice
+    from localspec.inference.attached import Server
     from localspec.inference.interface import OpenModels
     from localspec.tuning.events import TuneEvent
+    from localspec.types import TaskType
 
 
 def parser() -> Parser:
     """Return the parser of the bare command."""
     result = verb_parser("", "Open the chat screen. `localspec chat` talks line by line instead.")
     add_answer_flags(result)
+    about = f"chat with the models that a running `localspec serve` holds; its key from {KEY_VARIABLE}"
+    add = result.add_argument_group("server").add_argument
+    add("--attach", nargs="?", const=f"127.0.0.1:{SERVER_PORT}", metavar="ADDRESS", help=about)
     return result
 
 
@@ -56,7 +68,7 @@ def main(argv: Sequence[str], open_screen: Callable[[ScreenRequest], int]) -> in
         usual.name,
         resumes=args.profile is None,
         session=session_request(args),
-        knowledge=known.experience,
+        knowledge=known.experience if args.attach is None else partial(_recall, args),
         opens_default_pair=pair.target.path == default_pair()[0],
         open_models=partial(_open, args, known),
         tune=partial(_tune, args, found),
@@ -68,6 +80,10 @@ def _open(
     args: argparse.Namespace, known: KnownPair, on_progress: Callable[[float], bool], on_log: OnLog
 ) -> OpenModels:
     """Open the models that the arguments name, or config.toml does at that moment."""
+    if args.attach is not None:
+        from localspec.inference.attached import AttachedModels
+
+        return AttachedModels(_server(args))
     from localspec.inference.worker.wire import LogLine
 
     def tell(line: str) -> None:
@@ -77,6 +93,20 @@ def _open(
     for note in pair.notes:
         tell(note)
     return placing.open_in_worker(known.place(pair, tell), on_progress, on_log)
+
+
+def _server(args: argparse.Namespace) -> Server:
+    from localspec.inference.attached import Server
+
+    return Server(args.attach, os.environ.get(KEY_VARIABLE))
+
+
+def _recall(args: argparse.Namespace, task: TaskType) -> TunedChoice | None:
+    """Return what the server that the screen attaches to has tuned for a task."""
+    from localspec.inference.attached import Choice
+
+    found = _server(args).call("recall", tuple[Choice, ...], task)
+    return TunedChoice(found[0].settings, found[0].reason) if found else None
 
 
 def _tune(

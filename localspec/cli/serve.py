@@ -14,6 +14,8 @@ from localspec.app.tuned_pair import KnownPair
 from localspec.chat.answer_settings import AUTO, with_auto
 from localspec.cli.shared import opening
 from localspec.cli.shared.arguments import (
+    KEY_VARIABLE,
+    SERVER_PORT,
     Parser,
     add_device_flags,
     add_model_flags,
@@ -34,9 +36,6 @@ from localspec.storage.paths import config_dir
 from localspec.storage.profiles import profiles
 from localspec.units import memory
 
-_PORT = 8080  # llama-server's
-_KEY = "LOCALSPEC_API_KEY"
-
 
 def parser() -> Parser:
     """Return the parser of `localspec serve`."""
@@ -53,10 +52,14 @@ def parser() -> Parser:
         help="address to listen at (127.0.0.1: this machine)",
     )
     add(
-        "--port", type=whole(0, 65535), default=_PORT, metavar="N", help=f"port ({_PORT}; 0 takes a free one)"
+        "--port",
+        type=whole(0, 65535),
+        default=SERVER_PORT,
+        metavar="N",
+        help=f"port ({SERVER_PORT}; 0 takes a free one)",
     )
-    about = f"key that clients have to send; better set {_KEY}, which other users cannot see"
-    add("--api-key", metavar="KEY", default=os.environ.get(_KEY), help=about)
+    about = f"key that clients have to send; better set {KEY_VARIABLE}, which other users cannot see"
+    add("--api-key", metavar="KEY", default=os.environ.get(KEY_VARIABLE), help=about)
     about = "web page that may ask, such as https://example.org; repeatable"
     add("--allow-origin", action="append", default=[], metavar="ORIGIN", help=about)
     about = "answers that take turns between two rounds, who has had the fewest tokens next (4)"
@@ -144,7 +147,7 @@ def _check_safe(args: argparse.Namespace) -> bool:
     if not is_local and not key:
         raise UserError(
             f"--host {host} lets other machines ask, and there is no key",
-            f"set {_KEY} or add --api-key KEY; 127.0.0.1 is for this machine alone",
+            f"set {KEY_VARIABLE} or add --api-key KEY; 127.0.0.1 is for this machine alone",
         )
     if key is not None and not (key.isascii() and key.isprintable() and key):
         raise UserError("the API key holds a character that no header can", "use letters and digits")

@@ -19,7 +19,7 @@ from starlette.routing import Route
 
 from localspec.app.figures import Json
 from localspec.errors import LocalSpecError
-from localspec.server import anthropic, openai, responses, status, texts
+from localspec.server import anthropic, engine, openai, responses, status, texts
 from localspec.server.exchange import Handler, Refusal, refusal
 from localspec.server.service import Service
 
@@ -51,7 +51,7 @@ class Doors:
 
 def application(service: Service, doors: Doors) -> Starlette:
     """Return the ASGI application."""
-    protocols = (each.protocol(service) for each in (openai, responses, anthropic, texts))
+    protocols = (each.protocol(service) for each in (openai, responses, anthropic, texts, engine))
     posts = [
         Route(path, _endpoint(handler, doors, protocol.error), methods=["POST"])
         for protocol in protocols

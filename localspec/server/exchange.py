@@ -72,8 +72,8 @@ def _kind(status: int) -> str:
     return kinds.get(status, "invalid_request_error" if status < 500 else "server_error")
 
 
-async def read_json(request: Request) -> object:
-    """Return the JSON that a client sends; raises UserError, and HTTPException for too much or too slow."""
+async def read_body(request: Request) -> bytes:
+    """Return what a client sends; raises HTTPException for too much or too slow."""
     data = bytearray()
     try:
         async with asyncio.timeout(BODY_S):
@@ -83,6 +83,12 @@ async def read_json(request: Request) -> object:
                     raise HTTPException(413, f"a request may have {LARGEST_BODY // 2**20} MiB")
     except TimeoutError:
         raise HTTPException(408, f"the request did not arrive within {BODY_S:.0f} s") from None
+    return bytes(data)
+
+
+async def read_json(request: Request) -> object:
+    """Return the JSON that a client sends; raises UserError, and what `read_body` raises."""
+    data = await read_body(request)
     try:
         text = data.decode("utf-8")
         value: object = json.loads(text, parse_constant=_no_number)

@@ -33,6 +33,9 @@ class QueueFullError(EngineError):
     """So many requests wait that another would wait too long."""
 
 
+Work = Callable[[SharedModels], Iterator[GenerationEvent]]
+
+
 @dataclass(frozen=True, slots=True)
 class Asked:
     """One answer that somebody wants: of which profile, and what the request settles over it."""
@@ -46,6 +49,8 @@ class Asked:
     tools: tuple[str, ...] = ()
     shows_control: bool = False
     infill: Infill | None = None
+    work: Work | None = None  # instead of an answer: what an attached screen has settled itself
+    name: str = ""  # by which it can be cancelled
 
 
 @dataclass(slots=True, eq=False)
@@ -59,6 +64,7 @@ class Job:
     since: float = field(default_factory=time.monotonic)
     events: asyncio.Queue[GenerationEvent | LocalSpecError | None] = field(default_factory=asyncio.Queue)
     given_up: threading.Event = field(default_factory=threading.Event)
+    cancelled: bool = False
     tokens: int = 0
     read: int = 0  # of the prompt
     options: AnswerOptions | None = None  # once it has begun
@@ -91,7 +97,7 @@ class EngineQueue:
         self, open_models: Callable[[], SharedModels], experience: PairKnowledge, parallel: int = 4
     ) -> None:
         """Open the models in this thread; what goes wrong is raised here."""
-        self._open, self._experience, self._parallel = open_models, experience, parallel
+        self._open, self.experience, self._parallel = open_models, experience, parallel
         self._numbers = 0
         self._jobs: list[Job] = []  # in the order of their arrival, without the current one
         self._changed = threading.Condition()
@@ -129,6 +135,18 @@ class EngineQueue:
                 yield event
         finally:
             self._give_up(job)
+
+    def cancel(self, name: str) -> bool:
+        """End the answer of a name soon, with its last event; tell whether there is one."""
+        with self._changed:
+            found = [
+                job for job in (self._current, *self._jobs) if job is not None and job.asked.name == name
+            ]
+            for job in found:
+                job.cancelled = True
+                if job is self._current:
+                    self.models.cancel()
+        return bool(found)
 
     def close(self) -> None:
         """Stop what is being written, and free the models."""
@@ -208,9 +226,9 @@ class EngineQueue:
             if isinstance(event, Paused):
                 job.paused = event.number
                 return False
-            if job.given_up.is_set():
+            if job.given_up.is_set() or job.cancelled:
                 self.models.cancel()
-            elif not isinstance(event, RoundDone):
+            if job.asked.work is not None or not isinstance(event, RoundDone):
                 job.tell(event)
             if not pauses and time.monotonic() > ends and self._is_due(job):
                 pauses = True
@@ -222,6 +240,8 @@ class EngineQueue:
             number, job.paused = job.paused, None
             return self.models.resume(number)
         asked = job.asked
+        if asked.work is not None:
+            return asked.work(self.models)
         job.options = self._chooser.options(asked.profile, asked.request)
         request = replace(
             job.options.request,
@@ -261,6 +281,6 @@ class EngineQueue:
         except LocalSpecError as error:
             self.trouble = str(error)
             raise EngineDied(self.trouble) from error
-        self._chooser = Chooser(self.models, self._experience)
+        self._chooser = Chooser(self.models, self.experience)
         self.trouble = ""
         self.restarts += 1

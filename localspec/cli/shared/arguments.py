@@ -28,6 +28,8 @@ from localspec.types import (
     TemplateVariables,
 )
 
+SERVER_PORT = 8080  # llama-server's
+KEY_VARIABLE = "LOCALSPEC_API_KEY"  # of `serve`, and of what attaches to it
 MAX_DRAFT_LENGTH = 256
 MAX_FAN_OUT = 64
 _SAMPLING = Sampling()

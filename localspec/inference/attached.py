@@ -1,0 +1,171 @@
+"""Open models that a running `localspec serve` holds: its clients take turns, and memory holds them once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Generator, Sequence
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection, IncompleteRead
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+from uuid import uuid4
+
+from localspec.errors import ContextFullError, EngineDied, EngineError, UserError
+from localspec.inference.wire_json import from_json, to_json
+from localspec.types import (
+    DeviceMemory,
+    EngineSettings,
+    Finished,
+    GenerationEvent,
+    Message,
+    ModelInfo,
+    PlainRate,
+    Request,
+)
+from localspec.version import __version__
+
+T = TypeVar("T")
+PATIENCE_S = 10.0  # for an answer to a question that needs no turn
+_LONGEST_TURN_S = 600.0  # between two events: a long prompt on a slow machine, behind other answers
+_START_HINT = "start one there: `localspec serve`"
+
+
+@dataclass(frozen=True, slots=True)
+class Attachment:
+    """What a server tells a screen that attaches to it."""
+
+    version: str
+    target: ModelInfo
+    draft: ModelInfo | None
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The settings that should be fastest, or were tuned, and why."""
+
+    settings: EngineSettings
+    reason: str
+
+
+class Server:
+    """Where a server is, and how it is asked."""
+
+    def __init__(self, address: str, key: str | None = None) -> None:
+        """Remember the address, and the key that the server asks for."""
+        self.address, self._key = address, key
+        self._parts = urlsplit(address if "://" in address else f"http://{address}")
+
+    def call(self, verb: str, kind: type[T], value: object = None, limit_s: float = PATIENCE_S) -> T:
+        """Return what the server answers to a verb of `server/engine.py`; raises what it refuses it with."""
+        with self.asked(verb, to_json(value), limit_s) as response:
+            return from_json(response.read(), kind)
+
+    @contextmanager
+    def asked(self, verb: str, body: str, limit_s: float, name: str = "") -> Generator[HTTPResponse]:
+        """Ask something, and give the answer once it begins; raises what the server refuses it with.
+
+        `limit_s` is for each part of the answer; it is given up where the block is left before its end.
+        """
+        parts, headers = self._parts, {"Content-Type": "application/json", "X-Answer": name}
+        if self._key:
+            headers["Authorization"] = f"Bearer {self._key}"
+        opens = HTTPSConnection if parts.scheme == "https" else HTTPConnection
+        try:
+            with closing(opens(parts.hostname or "", parts.port, timeout=limit_s)) as connection:
+                connection.request("POST", f"{parts.path.rstrip('/')}/engine/{verb}", body.encode(), headers)
+                with closing(connection.getresponse()) as response:
+                    if response.status >= 400:
+                        raise _refused(response.status, response.read())
+                    yield response
+        except (OSError, HTTPException, ValueError) as error:
+            raise EngineDied(f"the server at {self.address} is gone: {error}") from error
+
+
+class AttachedModels:
+    """The models of a server, as `OpenModels`; the server chooses whose turn it is."""
+
+    def __init__(self, server: Server) -> None:
+        """Look at the server; raises UserError where none of this version answers."""
+        self._server = server
+        self._answer = ""  # the name of the one that is being written
+        try:
+            about = server.call("open", Attachment)
+        except EngineDied:
+            raise UserError(f"no server answers at {server.address}", _START_HINT) from None
+        if about.version != __version__:
+            raise UserError(
+                f"the server at {server.address} is LocalSpec {about.version}, and this is {__version__}",
+                "update the older one",
+            )
+        self.target, self.draft, self.notes = about.target, about.draft, about.notes
+
+    def generate(self, request: Request) -> Generator[GenerationEvent]:
+        """Yield the answer as it is written; closing the iterator gives it up."""
+        self._answer = name = uuid4().hex
+        try:
+            with self._server.asked("generate", to_json(request), _LONGEST_TURN_S, name) as response:
+                yield from _events(response)
+        finally:
+            self._answer = ""
+
+    def cancel(self) -> None:
+        """End the running answer within a moment."""
+        with suppress(EngineError, UserError):
+            if self._answer:
+                self._server.call("cancel", bool, self._answer)
+
+    def choose_settings(self, settings: EngineSettings | None = None) -> tuple[EngineSettings, str]:
+        """Return the settings whose mode should be fastest there, and the reason in a plain sentence."""
+        asked = settings or EngineSettings()
+        chosen = self._server.call("choose_settings", Choice, asked, _LONGEST_TURN_S)
+        return chosen.settings, chosen.reason
+
+    def count_tokens(self, messages: Sequence[Message]) -> int:
+        """Return how many tokens a conversation takes, the start of the next answer included."""
+        return self._server.call("count_tokens", int, tuple(messages))
+
+    def measure_plain(self) -> PlainRate | None:
+        """Return None: what is measured there would keep others waiting."""
+        return None
+
+    def memory(self) -> tuple[DeviceMemory, ...]:
+        """Return the memory of every device that holds a part of these models."""
+        return self._server.call("memory", tuple[DeviceMemory, ...])
+
+    def first_call_s(self) -> float | None:
+        """Return None: the server tells at its own terminal."""
+        return None
+
+    def close(self) -> None:
+        """Leave the models to the server."""
+
+
+def _events(response: HTTPResponse) -> Generator[GenerationEvent]:
+    """Yield the events of an answer; raises the error that ends it, HTTPException where nothing does."""
+    for line in response:
+        if line.startswith(b'data: {"error"'):
+            raise _refused(500, line[6:])
+        if line.startswith(b"data: "):
+            event: GenerationEvent = from_json(line[6:], GenerationEvent)  # type: ignore[arg-type]
+            yield event
+            if isinstance(event, Finished):
+                response.read()  # to its end: one that is left is an answer given up
+                return
+    raise IncompleteRead(b"")
+
+
+def _refused(status: int, body: bytes) -> Exception:
+    """Return the error that a server's words stand for."""
+    told: Any = {}
+    with suppress(ValueError, LookupError, TypeError):
+        told = dict(json.loads(body)["error"])
+    message, code = str(told.get("message", f"HTTP {status}")), told.get("code", status)
+    if told.get("type") == "exceed_context_size_error":
+        return ContextFullError(message)
+    if code == 503:
+        return EngineDied(message)
+    if code == 404:
+        return UserError("what answers there is no LocalSpec that one can attach to", _START_HINT)
+    return UserError(message) if code in range(400, 500) else EngineError(message)

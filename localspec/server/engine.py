@@ -1,0 +1,110 @@
+"""What a screen asks that has attached to the server: the models' own verbs, in turn with other clients."""
+
+from __future__ import annotations
+
+from asyncio import to_thread
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from contextlib import aclosing
+from functools import partial
+from typing import TypeVar, cast, get_args
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from localspec.errors import UserError
+from localspec.inference.attached import Attachment, Choice
+from localspec.inference.interface import SharedModels
+from localspec.inference.wire_json import from_json, to_json
+from localspec.server import openai
+from localspec.server.exchange import Protocol, data_event, read_body, streamed
+from localspec.server.queue import Asked
+from localspec.server.service import Service
+from localspec.types import EngineSettings, GenerationEvent, Message, TaskType
+from localspec.types import Request as GenerationRequest
+from localspec.version import __version__
+
+T = TypeVar("T")
+Verb = Callable[[Service, bytes], Awaitable[object]]
+
+
+def protocol(service: Service) -> Protocol:
+    """Return the paths of the models' own verbs."""
+    verbs: dict[str, Verb] = {
+        "open": _open,
+        "cancel": _cancel,
+        "choose_settings": _choose_settings,
+        "count_tokens": _count_tokens,
+        "recall": _recall,
+        "memory": lambda served, _body: to_thread(served.queue.models.memory),
+    }
+    handlers = {f"/engine/{name}": partial(_answered, service, verb) for name, verb in verbs.items()}
+    return Protocol({**handlers, "/engine/generate": partial(_generate, service)}, openai.error)
+
+
+async def _answered(service: Service, verb: Verb, request: Request) -> Response:
+    told = to_json(await verb(service, await read_body(request)))
+    return Response(told, media_type="application/json")
+
+
+async def _open(service: Service, _body: bytes) -> Attachment:
+    models = service.queue.models
+    return Attachment(__version__, models.target, models.draft, models.notes)
+
+
+async def _cancel(service: Service, body: bytes) -> bool:
+    return service.queue.cancel(from_json(body, str))
+
+
+async def _choose_settings(service: Service, body: bytes) -> Choice:
+    wanted = from_json(body, EngineSettings)
+    return Choice(*await _in_turn(service, lambda models: models.choose_settings(wanted)))
+
+
+async def _recall(service: Service, body: bytes) -> tuple[Choice, ...]:
+    """Return what is tuned for a task, if anything is."""
+    task = from_json(body, str)
+    if task not in get_args(TaskType):
+        raise UserError(f"there is no kind of work `{task[:40]}`")
+    tuned = await _in_turn(service, lambda _models: service.queue.experience(cast(TaskType, task)))
+    return () if tuned is None or tuned.settings is None else (Choice(tuned.settings, tuned.reason),)
+
+
+async def _count_tokens(service: Service, body: bytes) -> int:
+    return await to_thread(service.queue.models.count_tokens, from_json(body, tuple[Message, ...]))
+
+
+async def _generate(service: Service, request: Request) -> Response:
+    wanted = from_json(await read_body(request), GenerationRequest)
+    name = request.headers.get("x-answer", "")
+    if len(name) > 64:
+        raise HTTPException(400, "the name of the answer is too long")
+    asked = Asked(
+        wanted.prompt,
+        service.profile(None),
+        service.asked,
+        work=lambda models: models.generate(wanted),
+        name=name,
+    )
+    frames = _frames(service.answer(asked))
+    return await streamed(request, frames, lambda refused: data_event(openai.error(refused)))
+
+
+async def _in_turn(service: Service, ask: Callable[[SharedModels], T]) -> T:
+    """Return what the models say when it is this question's turn."""
+    found = list[T]()
+
+    def work(models: SharedModels) -> Iterator[GenerationEvent]:
+        found.append(ask(models))
+        return iter(())
+
+    asked = Asked("", service.profile(None), service.asked, work=work)
+    async with aclosing(service.queue.answer(asked)) as events:
+        async for _ in events:
+            pass
+    return found[0]
+
+
+async def _frames(events: AsyncGenerator[GenerationEvent]) -> AsyncGenerator[str]:
+    async for event in events:
+        yield f"data: {to_json(event, GenerationEvent)}\n\n"

@@ -1,0 +1,190 @@
+"""The models of a running server, as a screen that attaches to it sees them."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from typing import cast
+
+import pytest
+
+from localspec.errors import ContextFullError, EngineDied, UserError
+from localspec.inference import attached
+from localspec.inference.attached import AttachedModels, Choice, Server
+from localspec.inference.interface import SharedModels
+from localspec.inference.runtime import Runtime
+from localspec.inference.wire_json import from_json, to_json
+from localspec.server.application import Doors
+from localspec.types import DraftOrigin as Origin
+from localspec.types import (
+    EngineSettings,
+    Finished,
+    GenerationEvent,
+    Message,
+    ModeChanged,
+    PromptProgress,
+    Provenance,
+    Request,
+    RoundDone,
+    RoundStats,
+    Sampling,
+    Summary,
+    TextDelta,
+    TextPiece,
+    TokenScore,
+    TokensScored,
+)
+from tests.inference.runtimes import text_of
+from tests.server.running import Served, serving
+
+QUESTION = (Message("user", "Write a Python function that adds two numbers."),)
+GREEDY = Sampling(temperature=0)
+EVENTS: tuple[GenerationEvent, ...] = (
+    PromptProgress(1, 2),
+    TextDelta((TextPiece("a\u20ac\n", Provenance.PREPARED), TextPiece("b", Provenance.BONUS))),
+    RoundDone(RoundStats(3, 2, Origin.AHEAD, 0.1, 0.2, 0.3, 0.4, copied=1), 3),
+    ModeChanged("off", "it was losing"),
+    TokensScored((TokenScore(5, b"\xe2\x82", -0.5, ((5, b"\xe2\x82", -0.5),)),)),
+    Finished("stop", Summary(tokens=3, accepted_at=(2, 1))),
+)
+
+
+@pytest.fixture
+def models(served: Served) -> AttachedModels:
+    return AttachedModels(Server(served.url))
+
+
+def alone(served: Served) -> Runtime:
+    models = served.service.queue.models
+    assert isinstance(models, Runtime)
+    return models
+
+
+@pytest.mark.parametrize("event", EVENTS, ids=lambda event: type(event).__name__)
+def test_events_survive_the_way(event: GenerationEvent) -> None:
+    assert from_json(to_json(event, GenerationEvent), GenerationEvent) == event  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("prompt", ["bare text", QUESTION])
+def test_requests_survive_the_way(prompt: str | tuple[Message, ...]) -> None:
+    request = Request(prompt, GREEDY, EngineSettings(mode="sd"), 5, ("\n",), 7, (("enable_thinking", False),))
+    assert from_json(to_json(request), Request) == request
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"prompt": "x", "sampling": 3}', '{"max_tokens": 1}', "9" * 999]
+)
+def test_what_is_no_request_is_said_to_be_none(text: str) -> None:
+    with pytest.raises(UserError, match="no Request"):
+        from_json(text, Request)
+
+
+@pytest.mark.parametrize("mode", ["off", "sd", "ssd"])
+def test_answers_are_those_of_the_models(served: Served, models: AttachedModels, mode: str) -> None:
+    settings = EngineSettings(mode=mode, min_confidence=0.3)  # type: ignore[arg-type]
+    request = Request(QUESTION, GREEDY, settings, 32)
+    events = list(models.generate(request))
+    assert text_of(events) == text_of(list(alone(served).generate(request)))
+    last = events[-1]
+    assert isinstance(last, Finished)
+    assert sum(event.tokens for event in events if isinstance(event, RoundDone)) == last.summary.tokens == 32
+    assert (last.summary.drafted > 0) == (mode != "off")
+
+
+def test_the_models_are_told_as_they_are(served: Served, models: AttachedModels) -> None:
+    there = alone(served)
+    assert (models.target, models.draft, models.notes) == (there.target, there.draft, there.notes)
+    assert models.count_tokens(QUESTION) == there.count_tokens(QUESTION)
+    assert [each.device for each in models.memory()] == [each.device for each in there.memory()]
+    settings, reason = models.choose_settings()
+    assert settings.mode in there.modes
+    assert "tokens/s" in reason
+    assert Server(served.url).call("recall", tuple[Choice, ...], "coding") == ()
+
+
+def test_a_cancelled_answer_ends_with_its_figures(models: AttachedModels) -> None:
+    events = models.generate(Request("Once upon a time", GREEDY, EngineSettings(mode="off"), 900))
+    found: list[GenerationEvent] = []
+    for event in events:
+        found.append(event)
+        if len(found) == 8:
+            models.cancel()
+    last = found[-1]
+    assert isinstance(last, Finished)
+    assert last.reason == "cancelled"
+    assert 0 < last.summary.tokens < 900
+    models.cancel()  # of nothing
+
+
+def test_an_answer_that_nobody_reads_on_is_given_up(served: Served, models: AttachedModels) -> None:
+    events = models.generate(Request("Once upon a time", GREEDY, EngineSettings(mode="off"), 900))
+    next(events)
+    events.close()
+    assert text_of(list(models.generate(Request("One two", GREEDY, EngineSettings(mode="off"), 4))))
+    assert served.service.queue.jobs() == (None, ())
+
+
+def test_mistakes_come_back_as_what_they_are(models: AttachedModels, served: Served) -> None:
+    with pytest.raises(ContextFullError, match="tokens"):
+        list(models.generate(Request("word " * 4000, GREEDY)))
+    with pytest.raises(UserError, match="temperature"):
+        list(models.generate(Request("word", Sampling(temperature=-1))))
+    with pytest.raises(UserError, match="no kind of work"):
+        Server(served.url).call("recall", tuple[Choice, ...], "cooking")
+
+
+def test_nobody_there_is_told_with_what_to_do() -> None:
+    with pytest.raises(UserError, match=r"no server answers at 127\.0\.0\.1:9") as caught:
+        AttachedModels(Server("127.0.0.1:9"))
+    assert "localspec serve" in caught.value.hint
+
+
+def test_another_version_is_refused(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attached, "__version__", "0.0.1")
+    with pytest.raises(UserError, match=r"this is 0\.0\.1"):
+        AttachedModels(Server(served.url))
+
+
+class Lent:
+    """Models that somebody else closes."""
+
+    def __init__(self, models: Runtime) -> None:
+        self._models = models
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._models, name)
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_key_is_sent_where_one_is_asked_for(served: Served) -> None:
+    with serving(lambda: cast(SharedModels, Lent(alone(served))), Doors(api_key="open sesame")) as closed:
+        with pytest.raises(UserError, match="API key"):
+            AttachedModels(Server(closed.url, "wrong"))
+        assert AttachedModels(Server(closed.url, "open sesame")).target == alone(served).target
+
+
+def test_a_server_of_another_kind_is_told(served: Served) -> None:
+    with pytest.raises(UserError, match="no LocalSpec that one can attach to"):
+        AttachedModels(Server(f"{served.url}/elsewhere"))
+
+
+def test_a_server_that_ends_is_an_engine_that_died(models: AttachedModels) -> None:
+    begun = to_json(PromptProgress(1, 2), GenerationEvent).encode()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        dying = threading.Thread(target=_die_after, args=(listener, b"data: " + begun + b"\n\n"))
+        dying.start()
+        models._server = Server(f"127.0.0.1:{listener.getsockname()[1]}")
+        events = models.generate(Request("Once", GREEDY))
+        assert next(events) == PromptProgress(1, 2)
+        with pytest.raises(EngineDied, match="is gone"):
+            next(events)
+        dying.join(timeout=10)
+
+
+def _die_after(listener: socket.socket, sent: bytes) -> None:
+    connection, _ = listener.accept()
+    with connection:
+        connection.recv(2**16)
+        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n" + sent)
