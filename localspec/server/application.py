@@ -64,11 +64,13 @@ def application(service: Service, doors: Doors) -> Starlette:
     cors = Middleware(
         CORSMiddleware, allow_origins=list(doors.origins), allow_methods=["*"], allow_headers=["*"]
     )
-    return Starlette(
+    found = Starlette(
         routes=[*gets, *posts],
         middleware=[cors] if doors.origins else [],
         exception_handlers={HTTPException: _failed, Exception: _failed},
     )
+    found.router.redirect_slashes = False  # to wherever the request says that it is
+    return found
 
 
 def _endpoint(handler: Handler, doors: Doors, words: Callable[[Refusal], Json]) -> Handler:

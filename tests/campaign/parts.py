@@ -11,6 +11,7 @@ from tests.campaign.headers import headers, opened, shrunk
 from tests.campaign.kills import kills
 from tests.campaign.log import Part
 from tests.campaign.lying_hub import lying_hub
+from tests.campaign.requests import requests
 from tests.campaign.templates import templates
 from tests.campaign.turns import turns
 
@@ -35,5 +36,6 @@ PARTS = {
     "kills": Sized(kills, 4, 200, "kills of answers, of the screen, the tuner, downloads and migrations"),
     "disks": Sized(disks, 4, 200, "disks that are full or only to be read, and clocks that jump"),
     "lying_hub": Sized(lying_hub, 8, 1_000, "a hub that lies in its fields and breaks its answers"),
+    "requests": Sized(requests, 150, 10_000, "malformed requests to the server"),
     "turns": Sized(turns, 40, 5_000, "turns with edits, cancels, kills and other models"),
 }

@@ -1,0 +1,129 @@
+"""Malformed requests to the server: wrong types, huge, cut, slow, in other encodings."""
+
+from __future__ import annotations
+
+import json
+import random
+import socket
+from contextlib import closing, suppress
+from math import inf, nan
+from pathlib import Path
+
+from localspec.server import exchange, listening
+from tests.campaign.log import PROMPT_S, Log, require
+from tests.server.running import Served, serving
+from tests.server.turning_models import TurningModels
+
+_VALUES: tuple[object, ...] = (
+    *(None, True, False, 0, 1, -1, 7, 2**31, 2**63, -(2**53), 10**400, 0.5, -0.0, 1e308, nan, inf),
+    *("", "a", "auto", "\0", "\ud800", "é" * 99, "x" * 100_000),
+    *([], [[]], [None], ["a"], [1, 2], [{}], {}, {"a": {}}, [["a", 1]], {"1": 2}),
+    *({"type": "text"}, {"type": "json_schema"}, {"role": "user"}),
+)
+_BODIES: tuple[tuple[str, dict[str, object]], ...] = (
+    ("/v1/chat/completions", {"messages": [{"role": "user", "content": "Hi"}]}),
+    ("/v1/completions", {"prompt": "Hi"}),
+)
+_FIELDS = (
+    "messages prompt model stream stream_options n max_tokens max_completion_tokens temperature top_k top_p "
+    "min_p repeat_penalty presence_penalty frequency_penalty repeat_last_n seed stop speculative logprobs "
+    "chat_template_kwargs top_logprobs logit_bias response_format grammar tools tool_choice role content "
+    "parallel_tool_calls tool_calls tool_call_id reasoning_content"
+).split()
+_STATUS = {200, 400, 403, 404, 405, 408, 413, 503}
+_QUICK_S = 0.2  # for what a server waits seconds for
+
+
+def _changed(rng: random.Random, body: dict[str, object]) -> dict[str, object]:
+    """Return a body with values that do not belong where they are."""
+    body = {
+        **body,
+        "max_tokens": 2,
+        **{rng.choice(_FIELDS): rng.choice(_VALUES) for _ in range(rng.randrange(4))},
+    }
+    messages = body.get("messages")
+    if isinstance(messages, list) and rng.random() < 0.5:
+        message = {"role": "user", "content": "Hi", rng.choice(_FIELDS): rng.choice(_VALUES)}
+        body["messages"] = [*messages, message, rng.choice(_VALUES)][: rng.randrange(1, 4)]
+    return body
+
+
+def _bytes(rng: random.Random, body: dict[str, object]) -> bytes:
+    """Return the body of a request, perhaps in another encoding, cut, or with other bytes in it."""
+    text = json.dumps(_changed(rng, body), ensure_ascii=rng.random() < 0.5)
+    encoding = rng.choice(("utf-8", "utf-8", "utf-8", "utf-16", "latin-1", "utf-7"))
+    data = text.encode(encoding, "surrogatepass" if encoding.startswith("utf-") else "replace")
+    match rng.randrange(8):
+        case 0:
+            return data[: rng.randrange(len(data))]
+        case 1:
+            at = rng.randrange(len(data))
+            return data[:at] + rng.randbytes(rng.randrange(1, 9)) + data[at + 1 :]
+        case 2:
+            return b"[" * rng.choice((10, 5_000, 100_000)) + data
+    return data
+
+
+def _sent(rng: random.Random) -> bytes:
+    """Return what a client sends in all."""
+    path, body = rng.choice(_BODIES)
+    data = _bytes(rng, body)
+    method = rng.choice(("POST", "POST", "POST", "POST", "GET", "PUT", "DELETE", "post", "\x00"))
+    length: object = rng.choice((len(data),) * 6 + (len(data) - 1, len(data) + 1, -1, "x", 10**30))
+    odd_targets = ("/", "*", "//", path + "/", "/\xff", "http://localhost" + path, "/../" + path)
+    target = rng.choice((path,) * 8 + odd_targets)
+    host = rng.choice(("localhost",) * 8 + ("", "evil.example", "[", "\x7f", "localhost:99999"))
+    odd = ("Expect: 100-continue\r\n", f"X: {'a' * 70_000}\r\n", "X\r\n", "Transfer-Encoding: chunked\r\n")
+    extra = rng.choice(("",) * 6 + odd) + "Connection: close\r\n"
+    head = f"{method} {target} HTTP/1.1\r\nHost: {host}\r\nContent-Length: {length}\r\n{extra}\r\n"
+    return head.encode("latin-1") + data
+
+
+def _reply(port: int, data: bytes, *, leaves: bool) -> bytes:
+    """Send something, and return all that comes back; `leaves` closes without reading."""
+    with closing(socket.create_connection(("127.0.0.1", port), timeout=10)) as client:
+        found = b""
+        with suppress(ConnectionError):
+            client.sendall(data)
+            while not leaves and (piece := client.recv(65_536)):
+                found += piece
+        return found.removeprefix(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+
+def _check(found: bytes) -> None:
+    """Require an answer of HTTP whose error, if it is one, is told in a line."""
+    if not found:
+        return  # closed: what came was no request, or too slow
+    head, _, body = found.partition(b"\r\n\r\n")
+    status = int(head.split()[1])
+    require(status in _STATUS, f"status {status}: {found[:500]!r}")
+    if status in (400, 503) and b"application/json" in head:
+        message = json.loads(body)["error"]["message"]
+        require("\n" not in message and 0 < len(message) < 1000, f"told at length: {message[:999]}")
+        require("unexpected" not in message, message)
+
+
+def requests(log: Log, _folder: Path) -> None:
+    """Send requests; each is answered or refused in a line, soon, and the next is none the worse."""
+    waits = ((listening, "HEADER_S"), (exchange, "BODY_S"), (exchange, "STALLED_S"))
+    before = [getattr(module, name) for module, name in waits]
+    for module, name in waits:
+        setattr(module, name, _QUICK_S)
+    try:
+        with serving(TurningModels) as served:
+            for number in log.numbers():
+                rng = log.random(number)
+                data, leaves = _sent(rng), rng.random() < 0.1
+                with log.case(number, PROMPT_S, repr(data[:300])):
+                    _check(_reply(served.port, data, leaves=leaves))
+                    if number % 20 == 0:
+                        _require_alive(served)
+    finally:
+        for (module, name), value in zip(waits, before, strict=True):
+            setattr(module, name, value)
+
+
+def _require_alive(served: Served) -> None:
+    reply = served.chat(messages=[{"role": "user", "content": "Hi"}], max_tokens=3)
+    require(reply.status_code == 200 and "HHH" in reply.text, f"the next one suffers: {reply.text[:300]} ")
+    require(len(served.service.queue.jobs()[1]) == 0, "requests are stuck")
