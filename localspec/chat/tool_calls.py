@@ -20,11 +20,8 @@ from localspec.types import Grammar, Request
 _NAME, _ARGUMENTS = "look_up", '{"word": "probed"}'
 _TAG = re.compile(r"<[^<>\s]+>|\[[A-Z_]+\]")
 _THOUGHT = re.compile(r"<think>\s*</think>|</think>")
-_SPACING = {
-    "whitespace_flexible": False,
-    "item_separator": ", ",
-    "key_separator": ": ",
-}  # as templates have it
+# As chat templates write JSON.
+_SPACING = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 _LONGEST_HEAD = 400  # characters in which a call has to name its tool
 
 
@@ -120,14 +117,8 @@ def call_grammar(form: ToolFormat, tools: Sequence[str], token: Callable[[str], 
         function = json.loads(tool)["function"]
         schema = {**(function.get("parameters") or {"type": "object"}), "x-guidance": _SPACING}
         arguments = f"%json {json.dumps(schema)}" if form.between else r"/[^\w.-](.|\n)*/"
-        parts = (
-            spelled(form.before),
-            json.dumps(function["name"]),
-            spelled(between),
-            arguments,
-            spelled(form.after),
-        )
-        rules.append(f"call{number}: {' '.join(part for part in parts if part)}")
+        called = " ".join((spelled(form.before), json.dumps(function["name"]), spelled(between)))
+        rules.append(f"call{number}: {called} {arguments} {spelled(form.after)}")
     return Grammar("lark", "\n".join(rules))
 
 
@@ -149,17 +140,12 @@ class AnswerReader:
 
     def feed(self, text: str, *, more: bool = True) -> Iterator[Piece]:
         """Yield what this text makes certain; `more` if the answer goes on."""
-        if self._channels is None:
-            told = self._parted(text, more=more)
-        else:
-            told = self._channels.feed(text, more=more)
-        for thinks, part in told:
-            if thinks:
-                yield Written(part, is_thought=True)
-            elif self._calls is not None:
+        told = self._channels.feed if self._channels is not None else self._parted
+        for thinks, part in told(text, more=more):
+            if self._calls is not None and not thinks:
                 yield from self._calls.feed(part)
             elif part:
-                yield Written(part)
+                yield Written(part, thinks)
         if self._calls is not None and not more:
             yield from self._calls.feed("", more=False)
 
@@ -358,31 +344,15 @@ class _Json:
         """Return what there is of the call."""
         if not self._name and (head := self._head.match(text)):
             self._name, self._begin = head[1], head.end()
-        if self._brackets is None:
-            if not self._name and (not self._depth or not re.match(r"\s*\[?\s*\{", text)):
-                could_be = self._depth == 0 or not text.strip(" \n\t[")
-                return _Read() if could_be and len(text) < _LONGEST_HEAD else None
-            self._brackets = _Brackets(text.index("{") if self._depth else self._begin)
         if not self._name:
-            return self._read_in_other_order(text)
+            could_be = not self._depth or re.match(r"\s*\[?\s*(\{|$)", text)
+            return _Read() if could_be and len(text) < _LONGEST_HEAD else None
+        if self._brackets is None:
+            self._brackets = _Brackets(text.index("{") if self._depth else self._begin)
         if self._end is None:
             self._end = self._brackets.close(text, self._depth)
         arguments = text[self._begin : self._end]
         return _Read(self._name, arguments, self._end and self._brackets.close(text, 0))
-
-    def _read_in_other_order(self, text: str) -> _Read | None:
-        assert self._brackets is not None
-        end = self._brackets.close(text, 0)
-        if end is None:
-            return _Read() if len(text) < _LONGEST_HEAD or '"name"' in text else None
-        try:
-            value = json.loads(text[text.index("{") : end])
-        except ValueError:
-            return None
-        value = value.get("function", value)
-        name, arguments = value.get("name"), value.get("arguments", value.get("parameters"))
-        is_call = isinstance(name, str) and isinstance(arguments, dict)
-        return _Read(name, json.dumps(arguments, ensure_ascii=False), end) if is_call else None
 
 
 class _Brackets:
@@ -419,10 +389,14 @@ class _Parameters:
 
     def __init__(self, schemas: Mapping[str, Mapping[str, object]]) -> None:
         self._schemas = schemas
+        self._seen = 0  # characters, in which it found
+        self._last: _Read | None = None
 
     def read(self, text: str) -> _Read | None:
         """Return what there is of the call."""
-        head = _PARAMETERS_HEAD.match(text)
+        if self._last is not None and ">" not in text[self._seen :]:
+            return self._last
+        head, self._seen = _PARAMETERS_HEAD.match(text), len(text)
         if head is None:
             return _Read() if len(text) < _LONGEST_HEAD else None
         name = head[1] or head[2]
@@ -437,7 +411,8 @@ class _Parameters:
             at = parameter.end()
         end = _PARAMETERS_END.search(text, at)
         arguments = "{" + ", ".join(told) + ("}" if end else "")
-        return _Read(name, arguments if told or end else "", end and end.end())
+        self._last = _Read(name, arguments if told or end else "", end and end.end())
+        return self._last
 
 
 def _typed(value: str, schema: object) -> str:

@@ -118,7 +118,7 @@ class Engine:
         streams = np.random.SeedSequence(seed).spawn(2 * segment + 2)
         for_target, for_draft = map(np.random.default_rng, streams[-2:])
         rules = params.rules
-        drafted = None if rules is None else rules.copy()  # for a thread of its own
+        drafted = rules.copy() if rules is not None and settings.mode == "ssd" else rules  # in its thread
         proposer = Proposer(params.sampling, settings, for_draft, self._vocabulary, drafted)
         self.drafters.index.rules = rules
         policy = self.drafters.policy(

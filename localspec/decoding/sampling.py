@@ -133,7 +133,7 @@ def _sampled(row: Logits, sampling: Sampling) -> Distribution:
         if row[token] != row[token]:
             raise EngineError(NOT_NUMBERS)
         return one_point(token)
-    if 0 < sampling.top_k <= min(FEW, len(row) - 1):
+    if sampling.top_k > 0 and min(sampling.top_k, len(row)) <= FEW:
         few, logits_of_few = best_candidates(row, sampling.top_k)
         probs = _truncated(logits_of_few, sampling, sampling.temperature)
         return Distribution(np.array(few[: len(probs)], np.int64), np.array(probs))

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 MOST_BYTES = 2**20  # of a grammar: a hundred times the largest in use
 _GRAMMARS_KEPT = 8
 _LONGEST_TAG = 16  # tokens, and blanks behind it
+_POSITIONS_KEPT = 64  # more than a draft has
 _MASKS_KEPT = 16  # as lists of tokens: inside a string, say, one is wanted again and again
 # Between JSON's tokens, as llama.cpp has it: without an end of it some models write blanks for ever.
 _JSON: JsonCompileOptions = {"whitespace_pattern": r"( |\n{1,2}[ \t]{0,20})?"}
@@ -42,6 +43,7 @@ class GrammarConstraint:
         self._thinks_until = thinks_until
         self._matcher = compiled.matcher.deep_copy()
         self._held: list[int] = []  # tokens that the matcher has taken
+        self._known: dict[int, NDArray[np.int64]] = {}  # what may follow so many of them: both models ask
 
     def copy(self) -> Self:
         """Return another that says the same."""
@@ -55,12 +57,18 @@ class GrammarConstraint:
         begin = self._begin(text)
         if begin is None:
             return None
-        if not self._go(text[begin:]):
+        path = text[begin:]
+        known = self._known.get(len(path))
+        if known is not None and self._held[: len(path)] == path:
+            return known
+        if not self._go(path):
             return self._compiled.ends
         mask = self._matcher.compute_bitmask()
         if self._matcher.is_error():
             raise _refused(self._compiled.kind, self._matcher.get_error())
-        return self._compiled.tokens_of(mask)
+        found = self._known[len(path)] = self._compiled.tokens_of(mask)
+        self._known.pop(len(path) - _POSITIONS_KEPT, None)
+        return found
 
     def accepts(self, text: Sequence[int], tokens: Sequence[int]) -> int:
         """Return how many of some tokens may follow one after another, up to an end token."""
@@ -97,6 +105,7 @@ class GrammarConstraint:
         if len(held) > shared:
             self._matcher.rollback(len(held) - shared)
             del held[shared:]
+            self._known = {count: tokens for count, tokens in self._known.items() if count <= shared}
         ends = self._compiled.end_tokens
         missing = list(takewhile(lambda token: token not in ends, path[shared:]))
         held += missing[: self._matcher.try_consume_tokens(missing)]

@@ -6,24 +6,23 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
-from typing import Literal
 from uuid import uuid4
 
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 
 from localspec.app.figures import Json
 from localspec.errors import UserError
 from localspec.server.blocks import Block, Step
 from localspec.server.exchange import Protocol, Refusal, read, read_json, streamed, whole
-from localspec.server.openai import Body, Chat, asked_in_chat, text_of
+from localspec.server.openai import Body, Chat, an_object, asked_in_chat, objects, text_of
 from localspec.server.service import Service
 
 _KINDS = {413: "request_too_large", 429: "rate_limit_error", 503: "overloaded_error"}
 _REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
-_CHOICES = {"auto": "auto", "any": "required", "none": "none"}
+_ALIKE = ("model", "max_tokens", "temperature", "top_k", "top_p", "stream")
+_CHOICES = {"auto": "auto", "any": "required", "none": "none"}  # others name a tool
 
 
 def protocol(service: Service) -> Protocol:
@@ -45,118 +44,58 @@ def error(refusal: Refusal) -> Json:
     return {"type": "error", "error": {"type": kind, "message": refusal.message}}
 
 
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """One message as clients send it: a text, or blocks."""
-
-    role: Literal["system", "user", "assistant"]
-    content: object = None
-
-
-@dataclass(frozen=True, slots=True)
-class Tool:
-    """A tool that the client would run."""
-
-    name: str
-    description: str | None = None
-    input_schema: object = None
-    type: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """Whether the model may, must or must not call tools."""
-
-    type: Literal["auto", "any", "tool", "none"]
-    name: str | None = None
-    disable_parallel_tool_use: bool | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Thinking:
-    """Whether the model may think first, where its template asks."""
-
-    type: Literal["enabled", "disabled", "adaptive"]
-
-
-@dataclass(frozen=True, slots=True)
-class MessagesBody:
-    """A request to `/v1/messages`."""
-
-    messages: tuple[Turn, ...]
-    model: str | None = None
-    system: object = None
-    max_tokens: int | None = None
-    stop_sequences: tuple[str, ...] | None = None
-    stream: bool | None = None
-    temperature: float | None = None
-    top_k: int | None = None
-    top_p: float | None = None
-    tools: tuple[Tool, ...] | None = None
-    tool_choice: Choice | None = None
-    thinking: Thinking | None = None
-
-
-async def _asked(service: Service, request: Request) -> tuple[MessagesBody, Chat]:
-    body = read(MessagesBody, await read_json(request))
-    return body, await asked_in_chat(service, read(Body, _in_openai_words(body)))
+async def _asked(service: Service, request: Request) -> tuple[bool, Chat]:
+    body = an_object(await read_json(request), "the request")
+    wanted = read(Body, _in_openai_words(body))
+    return bool(wanted.stream), await asked_in_chat(service, wanted)
 
 
 async def _answer(service: Service, request: Request) -> Response:
-    body, asked = await _asked(service, request)
+    streams, asked = await _asked(service, request)
     reply = _Reply(asked)
-    if not body.stream:
+    if not streams:
         return await whole(request, reply.whole(service))
     return await streamed(request, reply.stream(service), lambda refused: _event(error(refused)))
 
 
 async def _count(service: Service, request: Request) -> Response:
     _, asked = await _asked(service, request)
-    models, wanted = service.queue.models, asked.asked
-
-    async def counted() -> Json:
-        count = await asyncio.to_thread(models.count_tokens, asked.messages, wanted.tools)
-        return {"input_tokens": count}
-
-    return await whole(request, counted())
+    count = partial(service.queue.models.count_tokens, asked.messages, asked.asked.tools)
+    return JSONResponse({"input_tokens": await asyncio.to_thread(count)})
 
 
-def _in_openai_words(body: MessagesBody) -> Json:
-    system = text_of(body.system, "system")
+def _in_openai_words(body: Json) -> Json:
+    """Return a request as one to a chat of OpenAI's, whose reader judges it."""
+    system = text_of(body.get("system"), "system")
     messages: list[Json] = [{"role": "system", "content": system}] if system else []
-    for at, turn in enumerate(body.messages):
+    for at, turn in enumerate(objects(body.get("messages"), "messages")):
         messages += _turn(turn, f"messages[{at}]")
-    choice = body.tool_choice
-    thinking = None if body.thinking is None else {"enable_thinking": body.thinking.type != "disabled"}
+    choice = an_object(body.get("tool_choice") or {}, "tool_choice")
+    thinking = an_object(body.get("thinking") or {}, "thinking").get("type")
+    kind = _CHOICES.get(str(choice.get("type", "auto")))
     return {
-        "model": body.model,
+        **{name: body.get(name) for name in _ALIKE},
         "messages": messages,
-        "max_tokens": body.max_tokens,
-        "stop": None if body.stop_sequences is None else list(body.stop_sequences),
-        "temperature": body.temperature,
-        "top_k": body.top_k,
-        "top_p": body.top_p,
-        "tools": [_tool(tool) for tool in body.tools or ()],
-        "tool_choice": choice and (_CHOICES.get(choice.type) or {"function": {"name": choice.name}}),
-        "parallel_tool_calls": not (choice and choice.disable_parallel_tool_use),
-        "chat_template_kwargs": thinking,
+        "stop": body.get("stop_sequences"),
+        "tools": [_tool(tool) for tool in objects(body.get("tools"), "tools")],
+        "tool_choice": kind or {"function": {"name": choice.get("name")}},
+        "parallel_tool_calls": not choice.get("disable_parallel_tool_use"),
+        "chat_template_kwargs": thinking and {"enable_thinking": thinking != "disabled"},
     }
 
 
-def _tool(tool: Tool) -> Json:
-    if tool.type not in (None, "custom"):
-        raise UserError(f"the tool {tool.name} is one of Anthropic's own servers", "offer tools that you run")
-    function = {"name": tool.name, "description": tool.description or "", "parameters": tool.input_schema}
-    return {"type": "function", "function": function}
+def _tool(tool: Json) -> Json:
+    if tool.get("type") not in (None, "custom"):
+        raise UserError(f"the tool {tool.get('name')} is one of Anthropic's own", "offer tools that you run")
+    function = {"name": tool.get("name"), "description": tool.get("description")}
+    return {"type": "function", "function": {**function, "parameters": tool.get("input_schema")}}
 
 
-def _turn(turn: Turn, where: str) -> Iterator[Json]:
+def _turn(turn: Json, where: str) -> Iterator[Json]:
     """Yield the messages that a turn is made of: results of tools each have their own, before the text."""
-    blocks = turn.content if isinstance(turn.content, list) else [{"type": "text", "text": turn.content}]
-    texts, calls, thoughts = [], list[Json](), list[str]()
-    for block in blocks:
-        if not isinstance(block, dict):
-            raise UserError(f"{where}.content holds something that is no block")
+    content = turn.get("content")
+    texts, calls, thoughts = list[Json](), list[Json](), list[str]()
+    for block in objects(content, f"{where}.content") if isinstance(content, list) else ():
         kind = block.get("type")
         if kind == "tool_use":
             function = {"name": block.get("name"), "arguments": block.get("input")}
@@ -168,8 +107,9 @@ def _turn(turn: Turn, where: str) -> Iterator[Json]:
             thoughts.append(str(block.get("thinking", "")))
         elif kind != "redacted_thinking":
             texts.append(block)
-    if texts or calls:
-        said: Json = {"role": turn.role, "content": text_of(texts, where)}
+    if texts or calls or not isinstance(content, list):
+        text = text_of(texts if isinstance(content, list) else content, f"{where}.content")
+        said: Json = {"role": turn.get("role"), "content": text}
         yield said | ({"tool_calls": calls, "reasoning_content": "".join(thoughts)} if calls else {})
 
 

@@ -19,7 +19,7 @@ from starlette.responses import Response
 from localspec.app.figures import Json, finite, timings
 from localspec.chat.answer_settings import SessionRequest
 from localspec.chat.tool_calls import AnswerReader, ToolFormat, call_grammar
-from localspec.errors import UserError
+from localspec.errors import LocalSpecError, UserError
 from localspec.inference.interface import SharedModels
 from localspec.server.blocks import Blocks, Step
 from localspec.server.exchange import Protocol, Refusal, data_event, read, read_json, streamed, whole
@@ -211,7 +211,7 @@ async def asked_in_chat(service: Service, body: Body) -> Chat:
     asked = asked_of(body, service, messages, profile)
     tools, must_call = offered(body)
     form = None
-    with suppress(*() if tools else (UserError,)):
+    with suppress(*() if tools else (LocalSpecError,)):  # only calls cannot do without
         form = await asyncio.to_thread(service.queue.tool_format)
     if must_call and form is not None:
         if asked.grammar is not None:
@@ -275,6 +275,20 @@ def _message(said: ChatMessage, where: str) -> Message:
 
 def _json_text(arguments: object) -> str:
     return arguments if isinstance(arguments, str) else json.dumps(arguments or {}, ensure_ascii=False)
+
+
+def an_object(value: object, where: str) -> Json:
+    """Return what has to be a JSON object; raises UserError."""
+    if not isinstance(value, dict):
+        raise UserError(f"{where} is not an object")
+    return value
+
+
+def objects(value: object, where: str) -> list[Json]:
+    """Return what has to be a list of JSON objects, or nothing; raises UserError."""
+    if not isinstance(value, list | None):
+        raise UserError(f"{where} is not a list")
+    return [an_object(item, f"{where}[{at}]") for at, item in enumerate(value or ())]
 
 
 def text_of(content: object, where: str) -> str:

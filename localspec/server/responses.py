@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import AsyncGenerator, Iterator
-from dataclasses import dataclass
 from functools import partial
 from uuid import uuid4
 
@@ -19,9 +18,11 @@ from localspec.app.figures import Json
 from localspec.errors import UserError
 from localspec.server.blocks import Block, Step
 from localspec.server.exchange import Protocol, read, read_json, streamed, whole
-from localspec.server.openai import Body, Chat, asked_in_chat, error, text_of
+from localspec.server.openai import Body, Chat, an_object, asked_in_chat, error, objects, text_of
 from localspec.server.service import Service
 
+_ALIKE = ("model", "temperature", "top_p", "parallel_tool_calls", "stream")
+_REPEATED = ("instructions", "max_output_tokens", "temperature", "top_p")
 _NOT_KEPT = "send the conversation as `input`: nothing is kept between two requests"
 
 
@@ -30,62 +31,34 @@ def protocol(service: Service) -> Protocol:
     return Protocol({"/v1/responses": partial(_answer, service)}, error)
 
 
-@dataclass(frozen=True, slots=True)
-class TextOptions:
-    """What the text must look like."""
-
-    format: object = None
-
-
-@dataclass(frozen=True, slots=True)
-class ResponsesBody:
-    """A request to `/v1/responses`."""
-
-    input: object = None
-    model: str | None = None
-    instructions: str | None = None
-    max_output_tokens: int | None = None
-    stream: bool | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    tools: tuple[object, ...] | None = None
-    tool_choice: object = None
-    parallel_tool_calls: bool | None = None
-    text: TextOptions | None = None
-    metadata: object = None
-    previous_response_id: str | None = None
-    conversation: object = None
-    background: bool | None = None
-
-
 async def _answer(service: Service, request: Request) -> Response:
-    body = read(ResponsesBody, await read_json(request))
+    body = an_object(await read_json(request), "the request")
     for name in ("previous_response_id", "conversation", "background"):
-        if getattr(body, name):
+        if body.get(name):
             raise UserError(f"{name} asks for a response that the server keeps", _NOT_KEPT)
-    reply = _Reply(body, await asked_in_chat(service, read(Body, _as_chat(body))))
-    if not body.stream:
+    wanted = read(Body, _as_chat(body))
+    reply = _Reply(body, await asked_in_chat(service, wanted))
+    if not wanted.stream:
         return await whole(request, reply.whole(service))
     return await streamed(request, reply.stream(service), lambda refused: reply.failure(refused.message))
 
 
-def _as_chat(body: ResponsesBody) -> Json:
-    messages: list[Json] = [{"role": "system", "content": body.instructions}] if body.instructions else []
-    items = body.input if isinstance(body.input, list) else [{"role": "user", "content": body.input or ""}]
-    for at, item in enumerate(items):
-        _add(messages, item, f"input[{at}]")
-    wanted = body.text.format if body.text is not None else None
-    schema = {"json_schema": wanted} if isinstance(wanted, dict) else {}
+def _as_chat(body: Json) -> Json:
+    """Return a request as one to a chat, whose reader judges it."""
+    said = body.get("instructions")
+    messages: list[Json] = [{"role": "system", "content": said}] if said else []
+    items = body.get("input")
+    for at, item in enumerate(items if isinstance(items, list) else [{"role": "user", "content": items}]):
+        _add(messages, an_object(item, f"input[{at}]"), f"input[{at}]")
+    wanted = an_object(body.get("text") or {}, "text").get("format")
+    form = an_object(wanted, "text.format") if wanted else {}
     return {
-        "model": body.model,
+        **{name: body.get(name) for name in _ALIKE},
         "messages": messages,
-        "max_tokens": body.max_output_tokens,
-        "temperature": body.temperature,
-        "top_p": body.top_p,
-        "tools": [_nested(tool) for tool in body.tools or ()],
-        "tool_choice": _nested(body.tool_choice),
-        "parallel_tool_calls": body.parallel_tool_calls,
-        "response_format": wanted and {**wanted, **schema} if isinstance(wanted, dict) else None,
+        "max_tokens": body.get("max_output_tokens"),
+        "tools": [_nested(tool) for tool in objects(body.get("tools"), "tools")],
+        "tool_choice": _nested(body.get("tool_choice")),
+        "response_format": {**form, "json_schema": form} if form else None,
     }
 
 
@@ -98,10 +71,8 @@ def _nested(tool: object) -> object:
     return {"type": "function", "function": {name: tool[name] for name in tool if name != "type"}}
 
 
-def _add(messages: list[Json], item: object, where: str) -> None:
+def _add(messages: list[Json], item: Json, where: str) -> None:
     """Add an item of a conversation to the messages that a chat is made of."""
-    if not isinstance(item, dict):
-        raise UserError(f"{where} is no item")
     kind, role = item.get("type", "message"), item.get("role")
     if kind == "function_call_output":
         text = text_of(item.get("output"), where)
@@ -131,7 +102,7 @@ def _add(messages: list[Json], item: object, where: str) -> None:
 class _Reply:
     """One reply under way."""
 
-    def __init__(self, body: ResponsesBody, asked: Chat) -> None:
+    def __init__(self, body: Json, asked: Chat) -> None:
         self._asked = asked
         self._blocks = asked.blocks()
         self._number = -1  # of the last event
@@ -141,14 +112,11 @@ class _Reply:
             "object": "response",
             "created_at": int(time.time()),
             "model": asked.asked.profile.name,
-            "instructions": body.instructions,
-            "max_output_tokens": body.max_output_tokens,
-            "temperature": body.temperature,
-            "top_p": body.top_p,
-            "tools": list(body.tools or ()),
-            "tool_choice": body.tool_choice or "auto",
-            "parallel_tool_calls": body.parallel_tool_calls is not False,
-            "metadata": body.metadata or {},
+            **{name: body.get(name) for name in _REPEATED},
+            "tools": body.get("tools") or [],
+            "tool_choice": body.get("tool_choice") or "auto",
+            "parallel_tool_calls": body.get("parallel_tool_calls") is not False,
+            "metadata": body.get("metadata") or {},
             "previous_response_id": None,
             "store": False,
             "error": None,

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 
 from localspec.app.figures import Json, finite, timings
 from localspec.server import openai
@@ -37,20 +37,14 @@ def protocol(service: Service) -> Protocol:
 
 
 @dataclass(frozen=True, slots=True)
-class TokenizeBody:
-    """A request to `/tokenize`."""
+class TextBody:
+    """A request to `/tokenize` or `/detokenize`."""
 
-    content: str
+    content: str = ""
+    tokens: tuple[int, ...] = ()
     add_special: bool = False
     parse_special: bool = True
     with_pieces: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class DetokenizeBody:
-    """A request to `/detokenize`."""
-
-    tokens: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,37 +67,23 @@ class InfillBody:
 
 
 async def _tokenize(service: Service, request: Request) -> Response:
-    body = read(TokenizeBody, await read_json(request))
-    models, special = service.queue.models, body.parse_special
-
-    async def tokens() -> Json:
-        tokenize = partial(models.tokenize, special=special, add_special=body.add_special)
-        found = await asyncio.to_thread(tokenize, body.content)
-        if not body.with_pieces:
-            return {"tokens": [token for token, _ in found]}
-        return {"tokens": [{"id": token, "piece": _piece(data)} for token, data in found]}
-
-    return await whole(request, tokens())
+    body, models = read(TextBody, await read_json(request)), service.queue.models
+    tokenize = partial(models.tokenize, special=body.parse_special, add_special=body.add_special)
+    found = await asyncio.to_thread(tokenize, body.content)
+    tokens = [{"id": token, "piece": _piece(data)} if body.with_pieces else token for token, data in found]
+    return JSONResponse({"tokens": tokens})
 
 
 async def _detokenize(service: Service, request: Request) -> Response:
-    body = read(DetokenizeBody, await read_json(request))
-
-    async def text() -> Json:
-        return {"content": await asyncio.to_thread(service.queue.models.detokenize, body.tokens)}
-
-    return await whole(request, text())
+    body = read(TextBody, await read_json(request))
+    return JSONResponse({"content": await asyncio.to_thread(service.queue.models.detokenize, body.tokens)})
 
 
 async def _apply_template(service: Service, request: Request) -> Response:
     chat = await asked_in_chat(service, read(Body, await read_json(request)))
     variables = chat.asked.request.template_variables
     wanted = GenerationRequest(chat.messages, template_variables=variables, tools=chat.asked.tools)
-
-    async def text() -> Json:
-        return {"prompt": await asyncio.to_thread(service.queue.models.render, wanted)}
-
-    return await whole(request, text())
+    return JSONResponse({"prompt": await asyncio.to_thread(service.queue.models.render, wanted)})
 
 
 async def _infill(service: Service, request: Request) -> Response:

@@ -109,7 +109,7 @@ CASES = [
     ("hermes", f"<tool_call>\n{CALL}\n</tool_call>", "", ONE),
     ("hermes", f"I look.\n<tool_call>{CALL}</tool_call>\n", "I look.", ONE),
     ("hermes", f"<tool_call>\n{CALL}\n</tool_call>\n<tool_call>\n{OTHER}", "", BOTH),
-    ("hermes", f'<tool_call>{{"arguments": {JSON}, "name": "weather"}}</tool_call>ok', "ok", ONE),
+    ("hermes", f"<tool_call>{CALL}</tool_call>ok", "ok", ONE),
     ("hermes", f"```json\n{CALL}\n```", "", ONE),
     ("hermes", f"<tool_call>\n{CALL}", "", ONE),
     ("llama", f'{{"name": "weather", "parameters": {JSON}}}', "", ONE),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from localspec.errors import EngineError
 from localspec.llama.tool_words import in_words
 from localspec.types import (
     Finished,
@@ -25,6 +26,7 @@ class TellingModels(TurningModels):
 
     texts: list[str] = field(default_factory=lambda: ["Hello."])
     stop_string: str | None = None
+    fails: bool = False  # in the middle
 
     def render(self, request: Request) -> str:
         assert not isinstance(request.prompt, str)
@@ -37,4 +39,6 @@ class TellingModels(TurningModels):
         yield PromptProgress(1, 1)
         for start in range(0, len(text), 3):
             yield TextDelta((TextPiece(text[start : start + 3], Provenance.TARGET),))
+            if self.fails:
+                raise EngineError("it is broken")
         yield Finished("stop", Summary(prompt_tokens=10, cached_tokens=4, tokens=len(text)), self.stop_string)

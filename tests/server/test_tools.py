@@ -17,7 +17,9 @@ from tests.server.telling_models import TellingModels
 PARAMETERS = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 ABOUT = "Tells the weather."
 OPENAI_TOOL = {"name": "weather", "description": ABOUT, "parameters": PARAMETERS}
-TOOL = {"type": "function", "function": OPENAI_TOOL}
+TOOL: Any = {"type": "function", "function": OPENAI_TOOL}
+USER = {"role": "user", "content": "Hi"}
+CALL = {"function": {"name": "f"}}
 QUESTION = "How is the weather?"
 CITIES = ("Köln", 'a "b"', "c")
 FINAL = "All are dry."
@@ -163,3 +165,121 @@ def test_a_client_calls_three_tools_in_a_loop(
         assert asked.content == "I look."
         assert result == Message("tool", f"dry in {city}", tool_call_id=called.id)
         assert asked.thinking == f"hm {city}"
+
+
+def test_of_calls_side_by_side_the_first_is_told_where_one_is_wanted(models: TellingModels, url: str) -> None:
+    models.texts = [call("a") + call("b")]
+    with openai_client(url) as client:
+        for parallel in (True, False):
+            asked: dict[str, Any] = {"model": "auto", "messages": [{"role": "user", "content": QUESTION}]}
+            reply = client.chat.completions.create(**asked, tools=[TOOL], parallel_tool_calls=parallel)
+            with client.chat.completions.stream(
+                **asked, tools=[TOOL], parallel_tool_calls=parallel
+            ) as stream:
+                streamed = stream.get_final_completion()
+            for choice in (reply.choices[0], streamed.choices[0]):
+                calls: Any = choice.message.tool_calls
+                assert [json.loads(each.function.arguments)["city"] for each in calls] == ["a", "b"][
+                    : 1 + parallel
+                ]
+
+
+def test_without_tools_or_with_none_a_call_is_text(models: TellingModels, url: str) -> None:
+    models.texts = [call("a")]
+    with openai_client(url) as client:
+        for more in ({}, {"tools": [TOOL], "tool_choice": "none"}):
+            asked: dict[str, Any] = {
+                "model": "auto",
+                "messages": [{"role": "user", "content": QUESTION}],
+                **more,
+            }
+            choice = client.chat.completions.create(**asked).choices[0]
+            assert (choice.message.content, choice.message.tool_calls) == (call("a"), None)
+            assert choice.finish_reason == "stop"
+            assert models.requests[-1].tools == ()
+
+
+def test_a_stop_sequence_is_named(models: TellingModels, url: str) -> None:
+    models.texts, models.stop_string = ["One"], "Two"
+    with anthropic_client(url) as client:
+        message = client.messages.create(
+            model="auto", max_tokens=9, messages=[{"role": "user", "content": "Hi"}], stop_sequences=["Two"]
+        )
+    assert (message.stop_reason, message.stop_sequence) == ("stop_sequence", "Two")
+    assert models.requests[-1].stop == ("Two",)
+
+
+def test_what_anthropic_clients_settle_reaches_the_models(models: TellingModels, url: str) -> None:
+    cached = {"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}
+    body: Any = {
+        "model": "coding",
+        "max_tokens": 7,
+        "system": [cached],
+        "messages": [{"role": "user", "content": [{"type": "text", "text": "Hi"}, cached]}],
+        "thinking": {"type": "disabled"},
+    }
+    with anthropic_client(url) as client:
+        client.messages.create(
+            **body, extra_body={"temperature": 0.5, "top_k": 3, "metadata": {"user_id": "1"}}
+        )
+        del body["max_tokens"]
+        assert client.messages.count_tokens(**body).input_tokens == 2  # of which a message is one, here
+    request = models.requests[-1]
+    assert request.prompt == (Message("system", "Be brief."), Message("user", "Hi\nBe brief."))
+    assert (request.max_tokens, request.sampling.temperature, request.sampling.top_k) == (7, 0.5, 3)
+    assert dict(request.template_variables) == {"enable_thinking": False}
+
+
+IMAGE = {"type": "image", "source": {"type": "url", "url": "x"}}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "words"),
+    [
+        ("/v1/messages", {"messages": [{"role": "user", "content": [IMAGE]}]}, "image that is no text"),
+        ("/v1/messages", {"messages": "Hi"}, "messages is not a list"),
+        ("/v1/messages", {"messages": []}, "messages is missing or empty"),
+        ("/v1/messages", {"messages": [USER], "tools": [{"type": "bash_20250124", "name": "bash"}]}, "bash"),
+        ("/v1/messages", {"messages": [USER], "tool_choice": {"type": "any"}}, "there are no tools"),
+        ("/v1/responses", {"input": "Hi", "previous_response_id": "resp_1"}, "nothing is kept"),
+        ("/v1/responses", {"input": "Hi", "tools": [{"type": "web_search"}]}, "no function"),
+        ("/v1/responses", {"input": [{"type": "item_reference", "id": "1"}]}, "input[0]"),
+        ("/v1/responses", {"input": ["Hi"]}, "input[0] is not an object"),
+        ("/v1/chat/completions", {"messages": [USER], "tools": [{"type": "function"}]}, "tools[0].function"),
+        ("/v1/chat/completions", {"messages": [USER], "tools": [TOOL], "tool_choice": "most"}, "tool_choice"),
+        (
+            "/v1/chat/completions",
+            {"messages": [{**USER, "tool_calls": [{"function": {"name": "f"}}]}]},
+            "assistant",
+        ),
+        ("/tokenize", {"content": 3}, "content"),
+        ("/detokenize", {"tokens": ["a"]}, "tokens[0]"),
+        ("/infill", {"input_prefix": "a"}, "input_suffix is missing"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_in_the_form_of_the_protocol(
+    telling: tuple[Served, TellingModels], path: str, body: object, words: str
+) -> None:
+    reply = telling[0].post(path, body)
+    assert reply.status_code == 400
+    told = reply.json()
+    assert words in told["error"]["message"]
+    assert "\n" not in told["error"]["message"]
+    assert told["error"]["type"] == "invalid_request_error"
+    assert (told.get("type") == "error") == (path == "/v1/messages")
+
+
+def test_a_failure_in_a_stream_is_an_event_of_the_protocol(models: TellingModels, url: str) -> None:
+    models.fails = True
+    asked: dict[str, Any] = {"model": "auto", "messages": [USER]}
+    try:
+        with openai_client(url) as client, pytest.raises(openai.APIError, match="broken"):
+            list(client.chat.completions.create(**asked, stream=True))
+        with openai_client(url) as client:
+            assert [event.type for event in client.responses.create(model="auto", input="Hi", stream=True)][
+                -1
+            ] == ("response.failed")
+        with anthropic_client(url) as claude, pytest.raises(anthropic.APIStatusError, match="broken"):
+            list(claude.messages.create(**asked, max_tokens=9, stream=True))
+    finally:
+        models.fails = False
