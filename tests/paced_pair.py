@@ -11,8 +11,8 @@ from localspec.inference.contexts import Contexts
 from localspec.inference.runtime import Runtime
 from localspec.llama.context import Context
 from localspec.llama.model import Model
-from localspec.testing.fake import Hold, Pacing
 from localspec.types import ModelOptions
+from tests.fake_model import Hold, Pacing
 
 
 def open_paced(

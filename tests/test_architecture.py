@@ -83,7 +83,6 @@ def test_only_the_command_line_prints() -> None:
         ("localspec.types", {"numpy"}),
         ("localspec.decoding.model", {"textual", "optuna", "llama_cpp"}),
         ("localspec.llama", {"textual", "optuna"}),
-        ("localspec.testing.contract", {"pytest", "textual", "optuna", "llama_cpp"}),
     ],
 )
 def test_import_leaves_out(module: str, unwanted: set[str]) -> None:

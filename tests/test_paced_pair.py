@@ -12,9 +12,9 @@ from localspec.decoding.measurements import CostRequest, TraceRequest
 from localspec.errors import EngineError
 from localspec.inference.interface import TunableModels
 from localspec.inference.runtime import Runtime
-from localspec.testing.fake import FakeModel, Hold, Pacing
 from localspec.types import EngineSettings, ModelOptions
 from tests.decoding.toys import broken
+from tests.fake_model import FakeModel, Hold, Pacing
 from tests.inference.runtimes import OFF, answer, greedy
 from tests.paced_pair import open_paced
 
@@ -27,8 +27,8 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0.0
-        monkeypatch.setattr("localspec.testing.fake.time.perf_counter", lambda: self.now)
-        monkeypatch.setattr("localspec.testing.fake.time.sleep", self.pass_by)
+        monkeypatch.setattr("tests.fake_model.time.perf_counter", lambda: self.now)
+        monkeypatch.setattr("tests.fake_model.time.sleep", self.pass_by)
 
     def pass_by(self, seconds: float) -> None:
         self.now += seconds

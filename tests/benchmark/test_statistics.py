@@ -5,12 +5,12 @@ import pytest
 from scipy import stats
 
 from localspec.benchmark.statistics import (
-    chi_square_p_value,
     ks_uniform_p_value,
     randomised_pit,
     ratio_of_sums,
 )
 from localspec.types import Distribution
+from tests.chi_square import chi_square_p_value
 
 SPARSE = Distribution(np.array([7, 3, 5]), np.array([0.5, 0.25, 0.25]))
 

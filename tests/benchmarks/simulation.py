@@ -17,7 +17,6 @@ from pathlib import Path
 from localspec.decoding.measurements import CallCosts, Costs, Overhead, Trace, TraceRequest
 from localspec.demo import bundled_pair, prompts
 from localspec.inference.runtime import Runtime
-from localspec.testing.fake import Pacing
 from localspec.tuning.costs import fit, measure, real_rounds
 from localspec.tuning.simulator.simulator import Simulator
 from localspec.types import (
@@ -31,6 +30,7 @@ from localspec.types import (
     Summary,
 )
 from tests.benchmarks.simulation_report import Comparison, report
+from tests.fake_model import Pacing
 from tests.paced_pair import open_paced
 
 MAX_FAN_OUT = 24

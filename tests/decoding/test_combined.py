@@ -20,7 +20,6 @@ from localspec.decoding.drafters.prompt_lookup import (
 )
 from localspec.decoding.drafters.proposer import Proposal
 from localspec.decoding.policy import AcceptanceCalibration, LatencyModel
-from localspec.testing.fake import FakeModel
 from localspec.types import DraftOrigin, EngineSettings, Sampling, VerifyOutcome
 from tests.decoding.toys import (
     GREEDY,
@@ -32,6 +31,7 @@ from tests.decoding.toys import (
     proposer_of,
     teach,
 )
+from tests.fake_model import FakeModel
 
 SETTINGS = EngineSettings(mode="sd", draft_length=4, fallback="ngram")
 BLOCK = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8]

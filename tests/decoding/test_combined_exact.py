@@ -15,16 +15,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from localspec.benchmark.statistics import chi_square_p_value
 from localspec.decoding.drafters import drafter, prompt_lookup
 from localspec.decoding.drafters.model_drafter import ModelDrafter
 from localspec.decoding.drafters.prompt_lookup import LookupDraft, PromptLookup
 from localspec.decoding.drafters.proposer import Proposal
 from localspec.decoding.policy import CostCurve, LatencyModel, SpeculationPolicy
-from localspec.testing import contract
-from localspec.testing.contract import PLAIN, SIGNIFICANT
-from localspec.testing.fake import Hold, Pacing
 from localspec.types import Distribution, Draft, DraftOrigin, EngineSettings
+from tests import contract
+from tests.chi_square import chi_square_p_value
+from tests.contract import PLAIN, SIGNIFICANT
+from tests.fake_model import Hold, Pacing
 
 SD = EngineSettings(mode="sd", draft_length=1, min_confidence=0.0, fallback="ngram")
 SSD = replace(SD, mode="ssd", fan_out_budget=8)

@@ -10,9 +10,9 @@ from localspec.benchmark.statistics import ks_uniform_p_value
 from localspec.decoding.constraint import Ids, Logits, TokenRules
 from localspec.decoding.loop import DecodeParams, Round
 from localspec.decoding.sampling import distribution, probabilities
-from localspec.testing import contract
-from localspec.testing.contract import PLAIN, SIGNIFICANT, EngineContract
 from localspec.types import EngineSettings, Sampling
+from tests import contract
+from tests.contract import PLAIN, SIGNIFICANT, EngineContract
 from tests.decoding.test_heads import HeadToy
 from tests.decoding.toys import BIAS, GREEDY, MadeConstraint, RuledToy, let_texts_repeat
 

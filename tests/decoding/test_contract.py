@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from localspec.testing.contract import EngineContract
 from localspec.types import EngineSettings, Sampling
+from tests.contract import EngineContract
 from tests.decoding.toys import let_texts_repeat
 
 SSD = EngineSettings(mode="ssd", draft_length=4, fan_out_budget=8)

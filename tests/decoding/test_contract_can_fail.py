@@ -11,8 +11,8 @@ from localspec.decoding import loop, sampling, verify
 from localspec.decoding.drafters import model_drafter, proposer
 from localspec.decoding.drafters.proposer import Guesses, Proposal, Proposer
 from localspec.decoding.verify import Target, Uniforms
-from localspec.testing.contract import SIGNIFICANT, EngineContract
 from localspec.types import Acceptance, Distribution, Draft, DraftOrigin, EngineSettings, VerifyOutcome
+from tests.contract import SIGNIFICANT, EngineContract
 
 SD = EngineSettings(mode="sd", draft_length=4, min_confidence=0.0)
 SSD = EngineSettings(mode="ssd", draft_length=4, fan_out_budget=8, min_confidence=0.0)

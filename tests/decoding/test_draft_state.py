@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 
 from localspec.decoding.drafters.drafter import DraftState, common_prefix
-from localspec.testing.fake import FakeModel
 from localspec.types import EngineSettings, VerifyOutcome
 from tests.decoding.toys import PLAIN, assert_cache_follows, greedy_text, policy_of, proposer_of
+from tests.fake_model import FakeModel
 
 PACE = policy_of()
 

@@ -14,9 +14,9 @@ from localspec.decoding.drafters.proposer import Proposer
 from localspec.decoding.engine import Engine
 from localspec.decoding.loop import DecodeParams
 from localspec.decoding.policy import AcceptanceCalibration, SpeculationPolicy
-from localspec.testing.fake import FakeModel
 from localspec.types import Acceptance, EngineSettings, Sampling
 from tests.decoding.toys import GREEDY, PLAIN, latency_model
+from tests.fake_model import FakeModel
 
 SD = EngineSettings(mode="sd")
 Sort = tuple[Sampling, Acceptance]

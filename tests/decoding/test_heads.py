@@ -13,11 +13,11 @@ from localspec.decoding.drafters.head_drafter import HeadDrafter
 from localspec.decoding.drafters.proposer import Proposal
 from localspec.decoding.engine import Engine
 from localspec.decoding.model import Rows
-from localspec.testing import contract
-from localspec.testing.contract import EngineContract, Toy
-from localspec.testing.fake import FakeModel
 from localspec.types import EngineSettings, Sampling, VerifyOutcome
+from tests import contract
+from tests.contract import EngineContract, Toy
 from tests.decoding.toys import let_texts_repeat, policy_of, proposer_of
+from tests.fake_model import FakeModel
 
 SD = EngineSettings(mode="sd", draft_length=4)
 WARM = Sampling(temperature=0.8, top_k=0, top_p=1.0, min_p=0.0)

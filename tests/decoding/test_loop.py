@@ -9,9 +9,9 @@ import pytest
 from localspec.decoding.drafters.drafter import Drafter
 from localspec.decoding.loop import READ_CHUNK, DecodeParams, Decoder, Round
 from localspec.errors import Cancelled, EngineError
-from localspec.testing.fake import FakeModel
 from localspec.types import Draft, DraftOrigin, PromptProgress, Provenance, VerifyOutcome
 from tests.decoding.toys import GREEDY, greedy_text, policy_of
+from tests.fake_model import FakeModel
 
 PROMPT = [1, 2, 3]
 TASK = DecodeParams(GREEDY, "rejection", draft_length=4, max_tokens=20, end_tokens=frozenset())

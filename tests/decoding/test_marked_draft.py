@@ -8,9 +8,9 @@ import pytest
 
 from localspec.decoding.engine import Engine
 from localspec.decoding.model import Rows
-from localspec.testing.contract import GREEDY, OFF, Toy
-from localspec.testing.fake import FakeModel, Hold, Pacing
 from localspec.types import EngineSettings, Fallback
+from tests.contract import GREEDY, OFF, Toy
+from tests.fake_model import FakeModel, Hold, Pacing
 
 
 class Marked(FakeModel):

@@ -11,8 +11,8 @@ from localspec.decoding.measurements import CallCosts, CostRequest
 from localspec.decoding.model import Rows
 from localspec.decoding.policy import CostCurve, LatencyModel
 from localspec.errors import Cancelled, EngineError
-from localspec.testing.fake import FakeModel, Pacing
 from tests.decoding.toys import PATIENCE_S
+from tests.fake_model import FakeModel, Pacing
 
 
 def filled(model: FakeModel, tokens: int) -> FakeModel:

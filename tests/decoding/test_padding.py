@@ -7,9 +7,9 @@ import pytest
 
 from localspec.decoding.engine import Engine
 from localspec.decoding.loop import DecodeParams, Round
-from localspec.testing.contract import GREEDY, NO_END, PLAIN, latency_model
-from localspec.testing.fake import FakeModel
 from localspec.types import EngineSettings, Mode, Sampling
+from tests.contract import GREEDY, NO_END, PLAIN, latency_model
+from tests.fake_model import FakeModel
 
 
 def answer(target: FakeModel, draft: FakeModel | None, mode: Mode, sampling: Sampling) -> list[int]:

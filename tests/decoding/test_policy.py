@@ -16,9 +16,9 @@ from localspec.decoding.policy import (
     LatencyModel,
     is_plausible,
 )
-from localspec.testing.fake import FakeModel
 from localspec.types import EngineSettings, VerifyOutcome
 from tests.decoding.toys import PLAIN, latency_model, policy_of, proposer_of, stats
+from tests.fake_model import FakeModel
 
 
 def test_a_curve_is_linear_between_and_beyond_its_points() -> None:

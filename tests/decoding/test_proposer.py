@@ -5,11 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from localspec.benchmark.statistics import chi_square_p_value
 from localspec.decoding.drafters.proposer import Proposal, Proposer
 from localspec.decoding.sampling import probability
 from localspec.errors import EngineError
 from localspec.types import EngineSettings, Mode, Sampling
+from tests.chi_square import chi_square_p_value
 from tests.decoding.toys import GREEDY, PLAIN, proposer_of
 
 ROWS = np.array([[0.0, 3.0, 1.0, 2.0, -1.0], [5.0, 0.0, 0.0, 4.0, 1.0]], dtype=np.float32)

@@ -14,8 +14,6 @@ from localspec.decoding.fallback import ModeFallback, PlainCost
 from localspec.decoding.loop import DecodeParams, Round
 from localspec.decoding.tally import Stopwatch, Tally
 from localspec.decoding.text import AnswerEvents, AnswerText
-from localspec.testing import contract
-from localspec.testing.contract import SIGNIFICANT, EngineContract, Toy, latency_model
 from localspec.types import (
     DraftOrigin,
     EngineSettings,
@@ -28,6 +26,8 @@ from localspec.types import (
     RoundStats,
     Sampling,
 )
+from tests import contract
+from tests.contract import SIGNIFICANT, EngineContract, Toy, latency_model
 from tests.decoding.toys import GREEDY
 
 SSD = EngineSettings(mode="ssd", draft_length=4, fan_out_budget=8)

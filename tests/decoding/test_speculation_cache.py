@@ -20,9 +20,9 @@ from localspec.decoding.drafters.speculation_cache import (
     forecasts_after,
 )
 from localspec.decoding.policy import AcceptanceCalibration, CostCurve, LatencyModel
-from localspec.testing.fake import FakeModel
 from localspec.types import EngineSettings, FanOutShape, Sampling, VerifyOutcome
 from tests.decoding.toys import GREEDY, PLAIN, assert_cache_follows, greedy_text, policy_of, proposer_of
+from tests.fake_model import FakeModel
 
 TEXT = [1, 2, 3]
 SETTINGS = EngineSettings(draft_length=3, fan_out_budget=6)

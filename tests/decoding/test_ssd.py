@@ -15,7 +15,6 @@ from localspec.decoding.drafters.prompt_lookup import PromptLookup, PromptLookup
 from localspec.decoding.drafters.ssd import DraftWorker, SSDDrafter
 from localspec.decoding.policy import CostCurve, LatencyModel
 from localspec.errors import Cancelled, EngineError
-from localspec.testing.fake import FakeModel
 from localspec.types import DraftOrigin, EngineSettings, VerifyOutcome
 from tests.decoding.toys import (
     GREEDY,
@@ -28,6 +27,7 @@ from tests.decoding.toys import (
     policy_of,
     proposer_of,
 )
+from tests.fake_model import FakeModel
 
 PROMPT = [1, 2, 3]
 SETTINGS = EngineSettings(mode="ssd", draft_length=4, fan_out_budget=4)

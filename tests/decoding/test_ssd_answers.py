@@ -10,7 +10,6 @@ import pytest
 from localspec.decoding.engine import Engine
 from localspec.decoding.loop import DecodeParams, Round
 from localspec.errors import Cancelled, EngineError
-from localspec.testing.fake import FakeModel
 from localspec.types import DraftOrigin, EngineSettings
 from tests.decoding.toys import (
     GREEDY,
@@ -20,6 +19,7 @@ from tests.decoding.toys import (
     greedy_text,
     latency_model,
 )
+from tests.fake_model import FakeModel
 
 PROMPT = [1, 2, 3]
 SETTINGS = EngineSettings(mode="ssd", draft_length=4, fan_out_budget=4)

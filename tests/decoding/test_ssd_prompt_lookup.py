@@ -12,7 +12,6 @@ from localspec.decoding.drafters.drafter import DraftState
 from localspec.decoding.drafters.prompt_lookup import PromptLookup, PromptLookupStats, SuffixIndex
 from localspec.decoding.drafters.ssd import DraftWorker, SSDDrafter
 from localspec.decoding.policy import AcceptanceCalibration, LatencyModel
-from localspec.testing.fake import FakeModel
 from localspec.types import Draft, DraftOrigin, EngineSettings, VerifyOutcome
 from tests.decoding.test_ssd import SEND_WHAT_IS_READY, Signalling, first_token
 from tests.decoding.toys import (
@@ -27,6 +26,7 @@ from tests.decoding.toys import (
     proposer_of,
     teach,
 )
+from tests.fake_model import FakeModel
 
 SETTINGS = EngineSettings(mode="ssd", draft_length=4, fan_out_budget=4, fallback="ngram")
 SHORT = replace(SETTINGS, draft_length=3)

@@ -15,9 +15,9 @@ from localspec.decoding.model import LanguageModel
 from localspec.decoding.policy import CostCurve, LatencyModel
 from localspec.decoding.sampling import distribution, probability
 from localspec.errors import Cancelled
-from localspec.testing.fake import FakeModel
 from localspec.types import EngineSettings, Sampling
 from tests.decoding.toys import GREEDY, PLAIN
+from tests.fake_model import FakeModel
 
 PROMPT = [3, 1, 4, 1, 5]
 TRUNCATED = Sampling(temperature=0.8, top_k=9, top_p=0.9, min_p=0.02)

@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from localspec.benchmark.statistics import chi_square_p_value
 from localspec.decoding import verify as module
 from localspec.decoding.sampling import distribution, draft_distribution, draw, one_point, top_candidates
 from localspec.decoding.verify import verify, verify_greedily
 from localspec.types import Acceptance, Distribution, Draft, Sampling, VerifyOutcome
+from tests.chi_square import chi_square_p_value
 
 VOCABULARY = 5
 ROUNDS = 6000

@@ -19,9 +19,9 @@ from localspec.decoding.drafters.ssd import CopiedTokens, VerifyResult
 from localspec.decoding.policy import AcceptanceCalibration, CostCurve, LatencyModel, SpeculationPolicy
 from localspec.decoding.sampling import distribution
 from localspec.errors import EngineError
-from localspec.testing import contract
-from localspec.testing.fake import FakeModel
 from localspec.types import Distribution, DraftOrigin, EngineSettings, RoundStats, Sampling
+from tests import contract
+from tests.fake_model import FakeModel
 
 GREEDY = Sampling(temperature=0.0)
 PLAIN = Sampling(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)

@@ -25,8 +25,8 @@ from localspec.llama.heads import HeadContext
 from localspec.llama.model import Model
 from localspec.llama.recurrent import open_context
 from localspec.models.heads import kind_of_draft
-from localspec.testing.contract import GREEDY, NO_END, OFF, latency_model
 from localspec.types import EngineSettings, ModelOptions
+from tests.contract import GREEDY, NO_END, OFF, latency_model
 
 LONGEST = 40  # tokens of a prompt that are new: from 64 tokens in a call on, the processor rounds differently
 AGAIN = 0.4  # of what is said was said before

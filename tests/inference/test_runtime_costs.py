@@ -24,8 +24,8 @@ from localspec.llama.context import Context
 from localspec.llama.model import Model
 from localspec.storage.call_costs import Points, recall_costs
 from localspec.storage.paths import data_dir
-from localspec.testing.fake import Pacing
 from localspec.types import ModelOptions, RoundDone
+from tests.fake_model import Pacing
 from tests.inference.runtimes import FORCED, answer, greedy
 
 SLOW_S, FAST_S = 50.0, 1e-7  # of a call, as no machine takes here

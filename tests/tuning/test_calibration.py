@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from localspec.decoding.measurements import Trace, TraceSegment
 from localspec.decoding.sampling import distribution, draft_distribution, draw, probability, top_candidates
 from localspec.decoding.verify import verify
-from localspec.testing.fake import FakeModel
 from localspec.tuning.calibration import _answers, calibrate, power_law
 from localspec.tuning.events import DraftCalibration
 from localspec.tuning.simulator.replay import BEST_LOGIT, Shape, drawn_from
 from localspec.types import Distribution, Draft, DraftOrigin, EngineSettings, Sampling
+from tests.fake_model import FakeModel
 
 FULL = Sampling(temperature=0.8, top_k=0, top_p=1.0, min_p=0.0)
 CUT = Sampling(temperature=0.7, top_k=9, top_p=0.9, min_p=0.02)

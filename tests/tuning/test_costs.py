@@ -13,9 +13,9 @@ import pytest
 
 from localspec.decoding.measurements import CallCosts, CostRequest, Costs, Overhead
 from localspec.inference.interface import TunableModels
-from localspec.testing.fake import Pacing
 from localspec.tuning.costs import keep_costs, measure, recall_costs
 from localspec.types import ModelInfo, ModelOptions
+from tests.fake_model import Pacing
 from tests.paced_pair import open_paced
 
 INFO = ModelInfo(Path("m.gguf"), "m", "llama", 1, 1, 4096, 4096, 16, ("CPU",))

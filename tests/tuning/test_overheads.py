@@ -13,7 +13,6 @@ import pytest
 from localspec.decoding.measurements import CallCosts, Costs, Overhead
 from localspec.errors import Cancelled
 from localspec.inference.interface import OpenModels
-from localspec.testing.fake import Pacing
 from localspec.tuning.costs import RealRound, fit, measure, real_rounds
 from localspec.tuning.simulator.call_times import Timing
 from localspec.types import (
@@ -32,6 +31,7 @@ from localspec.types import (
     Summary,
     TextDelta,
 )
+from tests.fake_model import Pacing
 from tests.inference.runtimes import QUESTION
 from tests.paced_pair import open_paced
 

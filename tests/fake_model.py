@@ -56,7 +56,7 @@ class FakeModel(TokenCache):
     Two models with one `seed` agree the better the smaller the `noise` of the second is.
     """
 
-    def __init__(  # noqa: PLR0913  each is a property of the toy
+    def __init__(
         self,
         vocabulary: int = 16,
         *,

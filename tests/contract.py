@@ -10,7 +10,7 @@ from functools import partial
 
 import numpy as np
 
-from localspec.benchmark.statistics import chi_square_p_value, ks_uniform_p_value, randomised_pit
+from localspec.benchmark.statistics import ks_uniform_p_value, randomised_pit
 from localspec.decoding.constraint import TokenRules
 from localspec.decoding.drafters.prompt_lookup import longest_draft
 from localspec.decoding.engine import Engine
@@ -18,8 +18,9 @@ from localspec.decoding.loop import DecodeParams, Round
 from localspec.decoding.policy import CostCurve, LatencyModel
 from localspec.decoding.sampling import distribution, probability
 from localspec.errors import Cancelled
-from localspec.testing.fake import FakeModel, Hold, Pacing
 from localspec.types import Distribution, DraftOrigin, EngineSettings, Mode, Sampling
+from tests.chi_square import chi_square_p_value
+from tests.fake_model import FakeModel, Hold, Pacing
 
 GREEDY = Sampling(temperature=0.0)
 PLAIN = Sampling(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
