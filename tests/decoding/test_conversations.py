@@ -11,9 +11,9 @@ from localspec.decoding.conversations import FEWEST
 from localspec.decoding.engine import Engine
 from localspec.decoding.loop import DecodeParams, Round
 from localspec.decoding.model import SavedState
-from localspec.testing.contract import GREEDY, NO_END, OFF, latency_model
-from localspec.testing.fake import FakeModel
 from localspec.types import EngineSettings
+from tests.contract import GREEDY, NO_END, OFF, latency_model
+from tests.fake_model import FakeModel
 
 SD = EngineSettings(mode="sd", draft_length=4, min_confidence=0.0)
 BYTES = 10  # of a token
