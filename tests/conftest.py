@@ -138,8 +138,8 @@ def made_hybrid(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def made_eagle3(demo_target: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def made_eagle3(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An EAGLE-3 head for the bundled target, whose embeddings and output it borrows."""
     from tests.made_models import eagle3  # 0.2 s, which few tests need
 
-    return eagle3(tmp_path_factory.mktemp("models") / "made-eagle3.gguf", demo_target)
+    return eagle3(tmp_path_factory.mktemp("models") / "made-eagle3.gguf")

@@ -6,6 +6,7 @@ regression finds from a few calls is accepted often.
 
 from __future__ import annotations
 
+import lzma
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from functools import cache
@@ -15,7 +16,7 @@ import gguf
 import numpy as np
 from numpy.typing import NDArray
 
-from localspec.demo import bundled_pair
+from localspec.demo import bundled_pair, training
 from localspec.demo.training.gguf_writing import add_tensor, copy_tokenizer, finish
 from localspec.llama.context import Context
 from localspec.llama.heads import HiddenStates
@@ -163,41 +164,28 @@ def _delta_net(weights: Weights, layer: int) -> None:
 
 
 EAGLE_LAYERS = (1, 3, 5)
-WRITERS, WRITTEN = 24, 120  # texts that the target writes at once, and their lengths
+TEXTS_READ, LONGEST = 110, 200  # that a head is fitted to, and their most tokens
+FEATURES = 1024  # by chance, of which the feed-forward network makes what no matrix can
+SMALL = 0.05  # of what the encoder hands on, so that its norm counts and not what adds it to the sum
 
 
-def eagle3(
-    path: Path, target: Path, *, own: bool = False, drafted: int = 0, layers: Sequence[int] = EAGLE_LAYERS
-) -> Path:
-    """Write an EAGLE-3 head for the bundled target or a copy of it; it borrows what is not its `own`.
+def eagle3(path: Path, *, own: bool = False, drafted: int = 0, layers: Sequence[int] = EAGLE_LAYERS) -> Path:
+    """Write an EAGLE-3 head for the bundled target; it borrows what is not its `own`.
 
     With `drafted` it knows only so many of the tokens.
     """
     table, norm = map(_of_bundled, ("token_embd.weight", "output_norm.weight"))
-    width, kind = table.shape[1], "f32"
-    weights = Weights(path, "eagle3", kind)
+    width = table.shape[1]
+    weights = Weights(path, "eagle3", "f32")
     _describe_eagle3(weights.writer, width, layers)
-    known, wanted = [], []
-    texts = _written(target)
-    for tokens, read, left in _seen(target, layers, texts):
-        known.append(np.concatenate([read[:-1], rms(table[tokens[1:]])], 1))
-        wanted.append((left / norm)[1:])
-    matrix = ridge(np.concatenate(known), np.concatenate(wanted))
-    one, none = np.eye(width), np.zeros((width, width))
-    weights.add("fc.weight", matrix[:, : 3 * width])
+    fitted, counts = _eagle3_fitted(tuple(layers))
+    for name, matrix in fitted.items():
+        weights.add(f"{name}.weight", matrix)
     weights.add("output_norm.weight", norm)
-    block = "blk.0"
     for name in ("attn_norm", "attn_norm_2", "ffn_norm"):
-        weights.add(f"{block}.{name}.weight", np.ones(width))
-    for name in ("attn_q", "attn_k"):  # a token looks at itself
-        weights.add(f"{block}.{name}.weight", np.concatenate([2 * one, none], 1))
-    weights.add(f"{block}.attn_v.weight", np.concatenate([one, none], 1))
-    weights.add(f"{block}.attn_output.weight", matrix[:, 3 * width :])
-    for name in ("gate", "up", "down"):
-        weights.matrix(f"{block}.ffn_{name}", width, width, 0.05)
+        weights.add(f"blk.0.{name}.weight", np.ones(width))
     if drafted:
-        often = np.argsort(-np.bincount(texts.ravel(), minlength=len(table)), kind="stable")
-        chosen = np.sort(often[:drafted])
+        chosen = np.sort(np.argsort(-counts, kind="stable")[:drafted])
         weights.writer.add_tensor("d2t", chosen, raw_dtype=gguf.GGMLQuantizationType.I64)
         weights.add("output.weight", table[chosen])
     if own:
@@ -207,12 +195,53 @@ def eagle3(
     return path
 
 
+@cache
+def _eagle3_fitted(layers: tuple[int, ...]) -> tuple[dict[str, Floats], NDArray[np.int64]]:
+    """Return a head's matrices, and how often each token stood in the texts that they were fitted to.
+
+    What it makes of the target's states and of its own is to be the target's next state. Attention looks at
+    the token itself alone, so all of it is linear but for the feed-forward network.
+    """
+    table, norm = map(_of_bundled, ("token_embd.weight", "output_norm.weight"))
+    texts = [(tokens, read, left / norm) for tokens, read, left in _seen(layers)]
+    token = rms(table[np.concatenate([tokens[1:] for tokens, _, _ in texts])])
+    read = np.concatenate([read[:-1] for _, read, _ in texts])
+    state, wanted = (
+        np.concatenate([left[part] for _, _, left in texts]) for part in (slice(-1), slice(1, None))
+    )
+    attention, one = ridge(np.concatenate([token, rms(state)], 1), wanted - state), np.eye(len(norm))
+    for _ in range(2):
+        of_token, of_state = np.split(attention, 2, axis=1)
+        encoder = np.linalg.solve(of_state, ridge(read, wanted - token @ of_token.T))
+        encoder *= SMALL / np.sqrt(np.square(read @ encoder.T).mean())
+        given = np.concatenate([read @ encoder.T, state])
+        seen = np.concatenate([np.concatenate([token] * 2), rms(given)], 1)
+        attention = ridge(seen, np.concatenate([wanted] * 2) - given)
+    given += seen @ attention.T
+    random = np.random.default_rng(0)
+    gate, up = random.normal(0, 1.5 / np.sqrt(len(norm)), (2, FEATURES, len(norm))).astype(np.float32)
+    normed = rms(given).astype(np.float32)
+    gates = normed @ gate.T
+    features = gates / (1 + np.exp(-gates)) * (normed @ up.T)
+    block = {
+        "attn_q": 2 * np.concatenate([one, one], 1),
+        "attn_k": 2 * np.concatenate([one, one], 1),
+        "attn_v": attention,
+        "attn_output": one,
+        "ffn_gate": gate,
+        "ffn_up": up,
+        "ffn_down": ridge(features, (np.concatenate([wanted] * 2) - given).astype(np.float32)),
+    }
+    counts = np.bincount(np.concatenate([tokens for tokens, _, _ in texts]), minlength=len(table))
+    return {"fc": encoder} | {f"blk.0.{name}": matrix for name, matrix in block.items()}, counts
+
+
 def _describe_eagle3(writer: gguf.GGUFWriter, width: int, layers: Sequence[int]) -> None:
     writer.add_name("Made EAGLE-3 head")
     writer.add_block_count(1)
     writer.add_context_length(1024)
     writer.add_embedding_length(width)
-    writer.add_feed_forward_length(width)
+    writer.add_feed_forward_length(FEATURES)
     writer.add_head_count(3)
     writer.add_head_count_kv(3)
     writer.add_layer_norm_rms_eps(1e-5)
@@ -222,37 +251,24 @@ def _describe_eagle3(writer: gguf.GGUFWriter, width: int, layers: Sequence[int])
     writer.add_uint32("eagle3.target_hidden_size", width)
 
 
-def _written(target: Path) -> NDArray[np.int64]:
-    """Return texts that the target has written, at a temperature of 0.7."""
-    random = np.random.default_rng(0)
-    options = ModelOptions(path=target, context=WRITERS * WRITTEN, gpu_layers=0)
+def _seen(layers: Sequence[int]) -> Iterator[tuple[NDArray[np.int64], Floats, Floats]]:
+    """Yield chats with what some layers of the bundled target read, and what its last norm leaves."""
+    options = ModelOptions(path=bundled_pair()[0], context=LONGEST, gpu_layers=0)
+    with lzma.open(Path(training.__file__).parent / "corpus" / "corpus-heldout.txt.xz", "rt") as file:
+        documents = [text.partition("\n")[2] for text in file.read().split("<|doc:")]
+    chats = [text for text in documents if "<|im_start|>" in text]
     with closing(Model.open(options)) as model:
-        writers = [*range(WRITERS)]
-        context = Context(model, options, sequences=WRITERS, threads=1)
-        texts = random.integers(10, model.vocabulary.size, (WRITERS, WRITTEN))
-        for at in range(WRITTEN - 1):
-            rows = context.step(texts[:, at].tolist(), writers) / 0.7
-            if at >= 3:  # what comes before is by chance
-                texts[:, at + 1] = (rows + random.gumbel(size=rows.shape)).argmax(1)
-    return texts
-
-
-def _seen(
-    target: Path, layers: Sequence[int], texts: NDArray[np.int64]
-) -> Iterator[tuple[NDArray[np.int64], Floats, Floats]]:
-    """Yield texts with what some layers of the target read, and what its last norm leaves."""
-    options = ModelOptions(path=target, context=WRITTEN, gpu_layers=0)
-    with closing(Model.open(options)) as model:
-        context = Context(model, options, threads=1)
+        context = Context(model, options, threads=1, rows=LONGEST)
         states = HiddenStates(context, layers)
         states.switch(on=True)
         native().llama_set_embeddings(context.pointer, True)
-        for tokens in texts:
+        for text in chats[:: len(chats) // TEXTS_READ]:
+            tokens = model.vocabulary.tokenize(text, special=True)[:LONGEST]
             context.truncate(0)
-            context.evaluate(tokens.tolist(), WRITTEN)
+            context.evaluate(tokens, len(tokens))
             left = native().llama_get_embeddings(context.pointer)
-            normed = np.ctypeslib.as_array(left, (WRITTEN, states.width // len(layers)))
-            yield tokens, states.last(WRITTEN).astype(np.float64), normed.astype(np.float64)
+            normed = np.ctypeslib.as_array(left, (len(tokens), states.width // len(layers)))
+            yield np.array(tokens), states.last(len(tokens)).astype(np.float64), normed.astype(np.float64)
 
 
 def _of_bundled(name: str) -> Floats:

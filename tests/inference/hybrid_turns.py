@@ -155,7 +155,7 @@ def main(seeds: str = "50", turns: str = "30", *wanted: str) -> None:
         "attention": (hybrid, made_models.attention(folder / "attention.gguf")),
         "hybrid": (hybrid, made_models.hybrid(folder / "hybrid.gguf", kind="q4_0", head=False)),
         "mtp": (hybrid, hybrid),
-        "eagle3": (in_q8, made_models.eagle3(folder / "eagle3.gguf", bundled)),
+        "eagle3": (in_q8, made_models.eagle3(folder / "eagle3.gguf")),
     }
     loop.READ_CHUNK = LONGEST
     for name in wanted or pairs:

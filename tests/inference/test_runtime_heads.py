@@ -12,7 +12,7 @@ import localspec
 from localspec.decoding.measurements import TraceRequest
 from localspec.errors import PairingError
 from localspec.inference.runtime import Runtime
-from localspec.types import EngineSettings, Message, ModelOptions, Sampling
+from localspec.types import EngineSettings, Message, ModelOptions, RoundDone, Sampling
 from tests.inference.runtimes import FORCED, OFF, QUESTION, answer, greedy, open_pair
 
 
@@ -50,6 +50,16 @@ def test_greedy_text_is_that_of_plain_decoding(runtime: Runtime, settings: Engin
     assert found == expected
     assert end.summary.accepted > 0
     assert end.summary.draft_s > 0
+
+
+def test_several_tokens_of_a_draft_are_accepted(runtime: Runtime) -> None:
+    deep = EngineSettings(mode="sd", draft_length=5, min_confidence=0.0)
+    rounds = [
+        event for event in runtime.generate(greedy(deep, max_tokens=80)) if isinstance(event, RoundDone)
+    ]
+    accepted = [round_.stats.accepted for round_ in rounds if round_.stats.drafted]
+    assert max(accepted) >= 3  # the head goes on from its own states
+    assert sum(accepted) > len(accepted) / 2
 
 
 def test_a_conversation_with_edits_and_other_modes_between(runtime: Runtime) -> None:

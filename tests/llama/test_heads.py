@@ -185,7 +185,7 @@ def test_a_head_has_no_branches(opened: Pair) -> None:
 
 
 def test_a_head_may_draft_few_tokens_alone(demo_target_q8: Path, tmp_path: Path) -> None:
-    few = eagle3(tmp_path / "few.gguf", demo_target_q8, drafted=50)
+    few = eagle3(tmp_path / "few.gguf", drafted=50)
     models = Model.open(options(demo_target_q8)), Model.open(options(few), head=True)
     for target, head in open_pair(models):
         target.evaluate(TEXT)

@@ -104,7 +104,7 @@ def test_a_head_that_drafts_tokens_which_are_none(
     demo_target: Path, tmp_path: Path, tokens: tuple[int, ...]
 ) -> None:
     """llama.cpp ends the process where it puts a row of logits to such a token."""
-    few = eagle3(tmp_path / "few.gguf", demo_target, drafted=2)
+    few = eagle3(tmp_path / "few.gguf", drafted=2)
     assert head_for(ModelOptions(demo_target), ModelOptions(few)) == "eagle3"
     reader = gguf.GGUFReader(few, "r+")
     found = next(tensor for tensor in reader.tensors if tensor.name == "d2t")
@@ -151,7 +151,7 @@ def test_a_head_that_borrows_sits_with_its_target(
     with pytest.raises(PairingError, match="is to sit on another device"):
         head_for(on_card, beside)
     assert head_for(on_card, replace(beside, devices=("CUDA0",), gpu_layers=2)) == "eagle3"
-    own = eagle3(tmp_path / "own.gguf", demo_target, own=True)
+    own = eagle3(tmp_path / "own.gguf", own=True)
     assert head_for(on_card, replace(beside, path=own)) == "eagle3"
 
 
