@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from localspec.types import EngineSettings as EngineSettings
     from localspec.types import Finished as Finished
     from localspec.types import GenerationEvent as GenerationEvent
+    from localspec.types import Grammar as Grammar
     from localspec.types import Message as Message
     from localspec.types import Mode as Mode
     from localspec.types import ModelOptions as ModelOptions
@@ -52,8 +53,8 @@ _HOMES = {
     "Runtime": "inference.runtime",
 } | dict.fromkeys(
     (
-        "EngineSettings", "Finished", "GenerationEvent", "Message", "Mode", "ModelOptions", "PromptProgress",
-        "Request", "RoundDone", "Sampling", "Summary", "TextDelta",
+        "EngineSettings", "Finished", "GenerationEvent", "Grammar", "Message", "Mode", "ModelOptions",
+        "PromptProgress", "Request", "RoundDone", "Sampling", "Summary", "TextDelta",
     ),
     "types",
 )  # fmt: skip

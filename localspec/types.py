@@ -34,7 +34,7 @@ class DraftOrigin(Enum):
     NONE = "none"  # nobody: plain decoding
     FRESH = "fresh"  # the draft model, while the target waited
     AHEAD = "ahead"  # the draft model, while the target verified the round before
-    NGRAM = "ngram"  # a repetition in the text
+    NGRAM = "ngram"  # a repetition in the text; in mode ngram also what a grammar leaves no choice about
 
 
 class Provenance(Enum):
@@ -318,7 +318,8 @@ class Request:
     tokens, whose text `shows_control` leaves in the answer.
     `reuses_cache` False reads the whole prompt, as if it were the first.
     `grammar` masks what the target may write, exactly: sampling goes on among the tokens that are left. Where
-    the prompt has opened the model's thinking, it holds from the end of that. Each of `logit_bias` adds a
+    the prompt has opened the model's thinking, it holds from the end of that. What it leaves no choice about
+    is drafted without a model, and counts as drafted and accepted. Each of `logit_bias` adds a
     number to the logit of a token, and -100 or less bans it, unless the grammar leaves nothing else. The
     order is: logit bias, grammar, penalties and the rest of `Sampling`.
     `top_logprobs` asks for `TokensScored`: with so many of the best tokens beside each (0: itself alone).
