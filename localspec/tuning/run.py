@@ -11,7 +11,6 @@ from collections.abc import Generator, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import islice
-from math import ceil
 
 from localspec.decoding.measurements import Costs, Trace, TraceSegment
 from localspec.errors import UserError
@@ -61,7 +60,6 @@ from localspec.types import EngineSettings, Mode, ModelOptions, Request, TaskTyp
 ATTEMPT_PROMPTS = 2  # of the first profile, for each way to open the models
 ATTEMPT_TOKENS = 64
 COST_PROMPTS = 6
-SHARES = 3  # of the trace: a trial that is behind on the first is spared the others
 
 
 def tune(plan: TunePlan, open_models: Opener) -> Iterator[TuneEvent]:
@@ -269,7 +267,7 @@ class _TaskRun:
         key = digest(self._costs, self._run.state.number, self._state.trace_key, len(segments))
         if self._state.study_key != key:
             self._note(replace(self._state, study_key=key))
-        tried = yield from self._search(Simulator(trace, self._costs), len(segments), key)
+        tried = yield from self._search(Simulator(trace, self._costs), key)
         candidates = best(tried)
         field = entrants(candidates, predicted(tried, LLAMA_CPP, self._space))
         verdict = yield from self._confirm(field, key, seconds_of("confirm", self._plan))
@@ -316,16 +314,12 @@ class _TaskRun:
         self._note(replace(traced, profile=profile.name, sampling=profile.sampling))
         return with_tokens(segments)
 
-    def _search(self, simulator: Simulator, count: int, key: str) -> Generator[TuneEvent, None, list[Tried]]:
+    def _search(self, simulator: Simulator, key: str) -> Generator[TuneEvent, None, list[Tried]]:
         plan, tried = self._plan, list[Tried]()
-
-        def simulate(settings: EngineSettings, share: int) -> float:
-            return simulator.rate(settings, range(ceil(count * (share + 1) / shares(count))))
-
         budget_s = seconds_of("study", plan)
-        request = Search(self._space, shares=shares(count), trials=plan.trials, budget_s=budget_s)
+        request = Search(self._space, trials=plan.trials, budget_s=budget_s)
         yield StageBegan("study", self._task, plan.trials)
-        for each in search(simulate, request, self._run.folder.studies, study_key(self._task, key)):
+        for each in search(simulator.rate, request, self._run.folder.studies, study_key(self._task, key)):
             tried.append(each)
             if each.is_best:
                 yield BestSoFar(self._task, each.settings, each.tokens_per_s)
@@ -354,11 +348,6 @@ class _TaskRun:
     def _progress(self, stage: Stage, done: int, steps: int, note: str = "") -> StageProgress:
         progress = self._run.progress(stage, done, steps, note, self._task)
         return replace(progress, left_s=None) if self._only_plain else progress
-
-
-def shares(answers: int) -> int:
-    """Return in how many steps a trial sees a trace."""
-    return min(SHARES, answers)
 
 
 def study_key(task: TaskType, key: str) -> StudyKey:

@@ -44,52 +44,39 @@ if TYPE_CHECKING:
 NOTICEABLE = 1.001  # times the best: less is no reason to go on searching
 PATIENCE = 60  # trials without a noticeable gain: the last tenth of a percent is below what a run can tell
 ATTEMPTS = 40  # to get settings by chance that were not tried
-MAY_LAG = 0.2  # behind the best after the first share; a half, a third ... of it after the next ones
 CLOSE = 0.1  # behind the best: the simulator may err by nearly that between modes, and less within one
 FEWEST = 12  # trials of a mode, before it is said which parameters matter
 
-Simulate = Callable[[EngineSettings, int], float]
-"""Returns tokens per second over the trace's shares 0 to the given one."""
+Simulate = Callable[[EngineSettings], float]
+"""Returns tokens per second over the trace."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """One trial of the study: settings, and the simulated tokens per second of the whole trace.
-
-    `tokens_per_s` is None where `failure` says why, or where the trial was left early because it was clearly
-    behind; `so_far` then holds the tokens per second of each share of the trace that was simulated.
-    """
+    """One trial of the study: settings, and simulated tokens per second; None where `failure` says why."""
 
     number: int
     settings: EngineSettings
     tokens_per_s: float | None
     failure: str = ""
     is_best: bool = False  # of all until then
-    so_far: tuple[float, ...] = ()
     kept: bool = False  # from an earlier run of the same study
     seconds: float = 0.0
 
     @property
-    def left_early(self) -> bool:
-        """Tell whether the trial was given up for being behind."""
-        return self.tokens_per_s is None and not self.failure
-
-    @property
     def estimate(self) -> float:
-        """Return the best guess of its tokens per second: at least those of a share; 0 after a failure."""
-        return self.tokens_per_s or (self.so_far[-1] if self.so_far else 0.0)
+        """Return its tokens per second, 0 after a failure."""
+        return self.tokens_per_s or 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Search:
     """What to search, and when to stop.
 
-    `shares` is in how many steps a trial sees the trace. Both limits count what earlier runs of the same
-    study did.
+    Both limits count what earlier runs of the same study did.
     """
 
     space: Space
-    shares: int = 3
     trials: int = 150
     budget_s: float = math.inf
     seed: int = 0
@@ -110,10 +97,6 @@ class _Trials:
     def is_gain(self, value: float | None) -> bool:
         """Tell whether a value is better than all before it."""
         return value is not None and (self.best is None or value > self.best.estimate)
-
-    def bar(self, settings: EngineSettings) -> Tried | None:
-        """Return what settings have to keep up with; nothing for those that somebody will ask about."""
-        return None if settings in self._starts else self.best
 
     def add(self, tried: Tried) -> None:
         """Take a finished trial."""
@@ -160,7 +143,7 @@ def search(simulate: Simulate, request: Search, path: Path, key: StudyKey) -> It
     """
     space = request.space
     with StudyFile(path) as file:
-        study = file.study(key.name(space, request.shares), *_about(request))
+        study = file.study(key.name(space, _IN_NAMES), *_ABOUT)
         trials = _Trials(request)
         for trial in study.get_trials(deepcopy=False):
             if (tried := _recalled(trial, trials, space)) is not None:
@@ -171,7 +154,7 @@ def search(simulate: Simulate, request: Search, path: Path, key: StudyKey) -> It
             settings = trials.next() if trials.quiet_trials < PATIENCE else None
             if settings is None:
                 return
-            tried = _try(simulate, settings, trials, request.shares)
+            tried = _try(simulate, settings, trials)
             tried = replace(tried, seconds=time.perf_counter() - started)
             with explained(path):
                 study.add_trial(_frozen(tried, space))
@@ -179,34 +162,16 @@ def search(simulate: Simulate, request: Search, path: Path, key: StudyKey) -> It
             yield tried
 
 
-def _about(request: Search) -> tuple[tuple[str, str], ...]:
-    """Return what somebody who opens the file should know about the study."""
-    return (
-        ("value", "tokens per second of decoding, simulated on traced answers with measured costs"),
-        ("steps", f"shares of the trace: {request.shares} of {request.shares} are all of it"),
-        ("pruned", "clearly behind the best on the first shares"),
-        ("failed", f"the simulation gave no number; the attribute `{FAILURE}` says why"),
-    )
-
-
-def _try(simulate: Simulate, settings: EngineSettings, trials: _Trials, shares: int) -> Tried:
-    """Simulate share after share; leave early if clearly behind the best."""
-    number, so_far, bar = trials.count, list[float](), trials.bar(settings)
+def _try(simulate: Simulate, settings: EngineSettings, trials: _Trials) -> Tried:
     try:
-        for share in range(shares):
-            value = float(simulate(settings, share))
-            if not (math.isfinite(value) and value > 0):
-                raise ValueError(f"the simulation gave {value} tokens per second")
-            so_far.append(value)
-            # All trials see the same text, so that little is chance.
-            is_behind = bar is not None and value < bar.so_far[share] * (1.0 - MAY_LAG / (share + 1))
-            if is_behind and share < shares - 1:
-                return Tried(number, settings, None, so_far=tuple(so_far))
+        value = float(simulate(settings))
+        if not (math.isfinite(value) and value > 0):
+            raise ValueError(f"the simulation gave {value} tokens per second")
     except Cancelled:
         raise
     except Exception as error:  # noqa: BLE001 - whatever it is, it is this trial's failure and the study goes on
-        return Tried(number, settings, None, _reason(error), so_far=tuple(so_far))
-    return Tried(number, settings, so_far[-1], is_best=trials.is_gain(so_far[-1]), so_far=tuple(so_far))
+        return Tried(trials.count, settings, None, _reason(error))
+    return Tried(trials.count, settings, value, is_best=trials.is_gain(value))
 
 
 def _reason(error: Exception) -> str:
@@ -220,13 +185,11 @@ def _frozen(tried: Tried, space: Space) -> FrozenTrial:
     """Return a trial as Optuna keeps it."""
     from optuna.trial import TrialState, create_trial
 
-    whole = TrialState.PRUNED if tried.left_early else TrialState.COMPLETE
     trial = create_trial(
-        state=TrialState.FAIL if tried.failure else whole,
-        value=None if tried.failure else tried.estimate,
+        state=TrialState.FAIL if tried.failure else TrialState.COMPLETE,
+        value=tried.tokens_per_s,
         params=parameters(tried.settings, space),
         distributions=distributions(tried.settings, space),
-        intermediate_values=dict(enumerate(tried.so_far)),
         user_attrs={FAILURE: tried.failure} if tried.failure else {},
     )
     trial.datetime_start = datetime.now() - timedelta(seconds=tried.seconds)  # noqa: DTZ005 - Optuna's are without a zone
@@ -256,7 +219,6 @@ def _recalled(trial: FrozenTrial, trials: _Trials, space: Space) -> Tried | None
         tokens_per_s=value,
         failure=failure,
         is_best=trials.is_gain(value),
-        so_far=tuple(trial.intermediate_values[step] for step in sorted(trial.intermediate_values)),
         kept=True,
         seconds=trial.duration.total_seconds() if trial.duration is not None else 0.0,
     )
@@ -311,19 +273,15 @@ def predicted(tried: Iterable[Tried], settings: EngineSettings, space: Space) ->
 
 
 def landscape(tried: Iterable[Tried]) -> tuple[tuple[tuple[int, int], float], ...]:
-    """Return the best value for each draft length and fan-out budget, 0 for speculating without one.
-
-    Where all trials were left early it is the value on the share of the trace that they saw.
-    """
-    cells: dict[tuple[int, int], tuple[bool, float]] = {}
+    """Return the best value for each draft length and fan-out budget, 0 for speculating without one."""
+    cells: dict[tuple[int, int], float] = {}
     for each in tried:
         settings = each.settings
-        if each.failure or settings.mode not in ("sd", "ssd"):
+        if each.tokens_per_s is None or settings.mode not in ("sd", "ssd"):
             continue
         place = settings.draft_length, settings.fan_out_budget if settings.mode == "ssd" else 0
-        value = each.tokens_per_s is not None, each.estimate
-        cells[place] = max(value, cells.get(place, value))
-    return tuple((place, estimate) for place, (_, estimate) in sorted(cells.items()))
+        cells[place] = max(each.tokens_per_s, cells.get(place, 0.0))
+    return tuple(sorted(cells.items()))
 
 
 def importance(tried: Sequence[Tried], space: Space) -> tuple[tuple[str, float], ...]:
@@ -354,6 +312,11 @@ def importance(tried: Sequence[Tried], space: Space) -> tuple[tuple[str, float],
 
 
 FAILURE = "failure"
+_ABOUT = (
+    ("value", "tokens per second of decoding, simulated on traced answers with measured costs"),
+    ("failed", f"the simulation gave no number; the attribute `{FAILURE}` says why"),
+)
+_IN_NAMES = 3  # shares of the trace, in which trials once saw it: studies are found by their names
 _BUSY_S = 10.0  # patience with another program that writes
 
 

@@ -78,15 +78,10 @@ def tune(runtime: Runtime, profile: Profile, prompts: Sequence[str], trials: int
     costs = Costs(calls, fit(calls, real_rounds(runtime, asked[:6], 8)))
     segments = tuple(runtime.trace(TraceRequest(request)) for request in asked)
     simulator = Simulator(Trace(profile.sampling, segments), costs)
-    count = len(segments)
-
-    def simulate(settings: EngineSettings, share: int) -> float:
-        return simulator.rate(settings, range(count * (share + 1) // SHAPES))
-
     space = space_of(profile.sampling, costs, has_draft=True, max_fan_out=MAX_FAN_OUT)
     with TemporaryDirectory() as folder:
-        wish = Search(space, shares=SHAPES, trials=trials)
-        tried = list(search(simulate, wish, Path(folder) / "grid.db", StudyKey("grid", "")))
+        wish = Search(space, trials=trials)
+        tried = list(search(simulator.rate, wish, Path(folder) / "grid.db", StudyKey("grid", "")))
     found = best(tried, 1)[0]
     return Tuned(found.settings, found.estimate, time.perf_counter() - began)
 

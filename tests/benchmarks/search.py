@@ -18,7 +18,6 @@ import time
 import warnings
 from collections.abc import Callable
 from functools import cache, partial
-from math import ceil
 from pathlib import Path
 from statistics import fmean
 from tempfile import TemporaryDirectory
@@ -37,13 +36,12 @@ from localspec.types import EngineSettings
 from tests.benchmarks.simulation import MAX_FAN_OUT, known, measured, opened, pair_parser
 
 TRIALS = (30, 60, 100, 150)
-SHARES = 3
 SAMPLERS: dict[str, Callable[[int], BaseSampler]] = {
     "TPE": lambda seed: TPESampler(seed=seed),
     "TPE, multivariate, in groups": lambda seed: TPESampler(seed=seed, multivariate=True, group=True),
     "chance": lambda seed: RandomSampler(seed=seed),
 }
-Simulate = Callable[[EngineSettings, int], float]
+Simulate = Callable[[EngineSettings], float]
 
 
 def main() -> None:
@@ -64,15 +62,15 @@ def main() -> None:
             if left > 0:
                 segments.append(runtime.trace(TraceRequest(request)))
                 left -= len(segments[-1].tokens)
-    simulator, count = Simulator(Trace(profile.sampling, tuple(segments)), costs), len(segments)
+    simulator = Simulator(Trace(profile.sampling, tuple(segments)), costs)
 
     simulating_s = 0.0
 
     @cache
-    def simulate(settings: EngineSettings, share: int) -> float:
+    def simulate(settings: EngineSettings) -> float:
         nonlocal simulating_s
         began = time.perf_counter()
-        rate = simulator.rate(settings, range(ceil(count * (share + 1) / SHARES)))
+        rate = simulator.rate(settings)
         simulating_s += time.perf_counter() - began
         return rate
 
@@ -97,7 +95,7 @@ def main() -> None:
 
 def tuners(simulate: Simulate, space: Space, seed: int) -> list[float]:
     """Return the rates of the tuner's trials."""
-    request = Search(space, shares=SHARES, trials=TRIALS[-1], seed=seed)
+    request = Search(space, trials=TRIALS[-1], seed=seed)
     with TemporaryDirectory() as folder:
         tried = list(search(simulate, request, Path(folder) / "search.db", StudyKey("search", "")))
     return [each.tokens_per_s or 0.0 for each in tried]
@@ -110,7 +108,7 @@ def optunas(
     study = optuna.create_study(direction="maximize", sampler=sampler(seed))
     for start in starting_points(space):
         study.enqueue_trial(parameters(start, space))
-    study.optimize(lambda trial: simulate(suggest(trial, space), SHARES - 1), TRIALS[-1])
+    study.optimize(lambda trial: simulate(suggest(trial, space)), TRIALS[-1])
     return [trial.value or 0.0 for trial in study.trials]
 
 

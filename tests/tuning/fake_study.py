@@ -38,8 +38,8 @@ def rate(settings: EngineSettings) -> float:
     return value
 
 
-def simulate(settings: EngineSettings, _share: int) -> float:
-    """Return the rate of any share."""
+def simulate(settings: EngineSettings) -> float:
+    """Return the rate."""
     return rate(settings)
 
 

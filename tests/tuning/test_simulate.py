@@ -114,20 +114,8 @@ def test_answers_can_be_chosen() -> None:
     assert simulator(off, [0]).tokens == 60
     assert simulator(off, [0, 2]).tokens == 120
     assert simulator(off, [0, 1, 2]) == simulator(off)
-    assert simulator.rate(off, [1]) == pytest.approx(1 / 0.03)
     with pytest.raises(IndexError):
         simulator(off, [3])
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_more_answers_with_the_same_settings_go_on_from_the_last_one(mode: Mode) -> None:
-    settings = EngineSettings(mode=mode)
-    growing, whole = (Simulator(trace_of(USUAL), costs_of()) for _ in range(2))
-    for count in (1, 2, 3):
-        found = growing(settings, range(count))
-    assert found == whole(settings)
-    assert growing(settings, [1]) == whole(settings, [1])
-    assert growing(replace(settings, draft_length=2)) == whole(replace(settings, draft_length=2))
 
 
 @pytest.mark.parametrize("mode", ["sd", "ssd"])

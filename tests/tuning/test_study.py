@@ -68,26 +68,6 @@ def test_a_space_without_choice_ends_after_plain_decoding(tmp_path: Path) -> Non
     assert tried[0].tokens_per_s == PLAIN_RATE
 
 
-def test_what_falls_behind_is_left_early(tmp_path: Path) -> None:
-    seen: list[tuple[EngineSettings, int]] = []
-
-    def watched(settings: EngineSettings, share: int) -> float:
-        seen.append((settings, share))
-        return rate(settings)
-
-    tried = tuple(search(watched, WISH, ready(tmp_path / "s.db"), KEY))
-    left = [each for each in tried if each.left_early]
-    assert left
-    top = 0.0
-    for each in tried:
-        shares = [share for settings, share in seen if settings == each.settings]
-        assert shares == list(range(len(each.so_far)))
-        assert each.left_early == (len(shares) < WISH.shares)
-        if each.left_early:
-            assert each.so_far[-1] < top
-        top = max(top, each.tokens_per_s or 0.0)
-
-
 @pytest.mark.parametrize("stopped_after", [1, 20, 45])
 def test_an_abandoned_study_goes_on_as_if_it_had_not_been(
     tmp_path: Path, whole: tuple[Tried, ...], stopped_after: int
@@ -110,10 +90,10 @@ def test_a_killed_study_goes_on_as_if_it_had_not_been(tmp_path: Path, whole: tup
         from tests.tuning.test_study import KEY, WISH, rate
 
         calls = 0
-        def deadly(settings, share):
+        def deadly(settings):
             global calls
             calls += 1
-            if calls == 70:
+            if calls == 30:
                 os.kill(os.getpid(), signal.SIGKILL)
             return rate(settings)
 
@@ -135,7 +115,7 @@ def test_a_trial_that_somebody_else_left_running_does_not_count(
     path = ready(tmp_path / "s.db")
     list(search(simulate, replace(WISH, trials=25), path, KEY))
     with StudyFile(path) as file:
-        study = file.study(KEY.name(SPACE, WISH.shares))
+        study = file.study(KEY.name(SPACE, 3))
         study.ask()
         study.enqueue_trial({"mode": "off"})
     assert essence(search(simulate, WISH, path, KEY)) == essence(whole)
@@ -153,12 +133,12 @@ def test_other_evidence_or_another_space_begins_a_new_study(tmp_path: Path) -> N
 
 
 def test_failures_have_a_reason_and_no_figure_also_when_read_again(tmp_path: Path) -> None:
-    def fragile(settings: EngineSettings, share: int) -> float:
+    def fragile(settings: EngineSettings) -> float:
         if settings.mode == "off":
             return 0.0
         if settings.mode == "ngram":
             raise EngineError("nothing repeats\nat all")
-        if settings.mode == "ssd" and share == 1:
+        if settings.mode == "ssd":
             raise MemoryError
         if settings.acceptance == "match":
             raise KeyError("token")
@@ -169,7 +149,7 @@ def test_failures_have_a_reason_and_no_figure_also_when_read_again(tmp_path: Pat
     reasons = {
         "off": {"ValueError: the simulation gave 0.0 tokens per second"},
         "ngram": {"nothing repeats"},
-        "ssd": {"out of memory", "KeyError: 'token'", ""},  # "" left before the second share
+        "ssd": {"out of memory"},
         "sd": {"KeyError: 'token'", ""},
     }
     for each in tried:
@@ -183,7 +163,7 @@ def test_failures_have_a_reason_and_no_figure_also_when_read_again(tmp_path: Pat
 def test_a_cancel_goes_through_and_leaves_no_trial(tmp_path: Path) -> None:
     path = ready(tmp_path / "s.db")
 
-    def cancelled(settings: EngineSettings, _share: int) -> float:
+    def cancelled(settings: EngineSettings) -> float:
         if settings.mode == "ssd":
             raise Cancelled
         return rate(settings)
@@ -225,7 +205,6 @@ def test_the_file_tells_a_person_what_it_is(tmp_path: Path) -> None:
     storage.engine.dispose()
     assert study.trials[0].params == {"mode": "off"}
     assert study.trials[0].value == PLAIN_RATE
-    assert study.trials[0].intermediate_values == dict.fromkeys(range(WISH.shares), PLAIN_RATE)
     assert path.stat().st_mode & 0o077 == 0
 
 
@@ -262,5 +241,5 @@ def test_optuna_prints_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]
 def test_trials_of_others_are_passed_over(tmp_path: Path, whole: tuple[Tried, ...]) -> None:
     path = ready(tmp_path / "s.db")
     with StudyFile(path) as file:
-        file.study(KEY.name(SPACE, WISH.shares)).add_trial(create_trial(state=TrialState.FAIL))
+        file.study(KEY.name(SPACE, 3)).add_trial(create_trial(state=TrialState.FAIL))
     assert essence(search(simulate, WISH, path, KEY)) == essence(whole)

@@ -16,10 +16,7 @@ SSD = EngineSettings("ssd", 6, 8)
 
 
 def tried(*found: tuple[EngineSettings, float | None]) -> tuple[Tried, ...]:
-    return tuple(
-        Tried(number, settings, value, so_far=() if value is None else (value,))
-        for number, (settings, value) in enumerate(found)
-    )
+    return tuple(Tried(number, settings, value) for number, (settings, value) in enumerate(found))
 
 
 def test_candidates_differ_in_behaviour() -> None:
@@ -47,10 +44,9 @@ def test_the_best_of_a_close_mode_has_a_place_among_the_candidates() -> None:
     assert all(each.settings.mode == "ssd" for each in best(tried(*others, (EngineSettings("sd"), 80.0))))
 
 
-def test_plain_decoding_failures_and_trials_left_early_are_no_candidates() -> None:
-    left = Tried(3, replace(SSD, draft_length=2), None, so_far=(500.0,))
+def test_plain_decoding_and_failures_are_no_candidates() -> None:
     failed = Tried(4, replace(SSD, draft_length=4), None, "out of memory")
-    found = best([*tried((EngineSettings("off"), 200.0), (SSD, 100.0)), left, failed])
+    found = best([*tried((EngineSettings("off"), 200.0), (SSD, 100.0)), failed])
     assert [each.settings for each in found] == [SSD]
     assert best(tried((EngineSettings("off"), 200.0))) == ()
 
@@ -67,29 +63,26 @@ def test_predictions_are_found_for_settings_that_behave_alike() -> None:
 
 def test_the_landscape_holds_the_best_of_each_cell() -> None:
     one = replace(SSD, draft_length=4)
-    left = Tried(9, replace(one, fallback="ngram"), None, so_far=(70.0, 99.0))
     cells = landscape(
         [
             *tried((one, 90.0), (replace(one, saguaro_c=0.5), 95.0), (EngineSettings("sd", 4), 80.0)),
-            left,
-            Tried(10, replace(one, draft_length=2), None, so_far=(30.0,)),
             Tried(11, replace(one, draft_length=1), None, "out of memory"),
             *tried((EngineSettings("off"), 60.0), (EngineSettings("ngram"), 70.0)),
         ]
     )
-    assert cells == (((2, 8), 30.0), ((4, 0), 80.0), ((4, 8), 95.0))
+    assert cells == (((4, 0), 80.0), ((4, 8), 95.0))
 
 
 @pytest.mark.parametrize("mode", ["sd", "ssd"])
 def test_the_parameter_that_decides_is_the_most_important(tmp_path: Path, mode: Mode) -> None:
     modes: tuple[Mode, ...] = ("off", mode)
 
-    def only_length(settings: EngineSettings, _share: int) -> float:
+    def only_length(settings: EngineSettings) -> float:
         return 100.0 - 3.0 * abs(settings.draft_length - 5) if settings.mode == mode else 40.0
 
     total = Counter[str]()
     for seed in range(3):  # of one search alone, chance may say otherwise
-        wish = Search(Space(modes), trials=45, shares=1, seed=seed)
+        wish = Search(Space(modes), trials=45, seed=seed)
         key = StudyKey("t", f"seed {seed}")
         tried = tuple(search(only_length, wish, ready(tmp_path / "s.db"), key))
         found = dict(importance(tried, wish.space))

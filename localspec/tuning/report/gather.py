@@ -14,7 +14,7 @@ from localspec.tuning.costs import recall_costs
 from localspec.tuning.events import TaskResult
 from localspec.tuning.plan import TunePlan
 from localspec.tuning.report.page import ReportInput, ReportModel, TaskReport
-from localspec.tuning.run import shares, study_key
+from localspec.tuning.run import study_key
 from localspec.tuning.run_folder import RunFolder, RunState, TaskState
 from localspec.tuning.simulator.simulator import Simulator
 from localspec.tuning.space import space_of
@@ -71,8 +71,9 @@ def _task(
     simulator = Simulator(Trace(profile.sampling, segments), costs)
     has_draft, fan_out = plan.draft is not None, plan.max_fan_out
     where = space_of(profile.sampling, costs, has_draft=has_draft, max_fan_out=fan_out)
-    request = Search(where, shares=shares(len(segments)), trials=0)
-    tried = tuple(search(_never, request, folder.studies, study_key(result.task, task.study_key)))
+    tried = tuple(
+        search(_never, Search(where, trials=0), folder.studies, study_key(result.task, task.study_key))
+    )
     return TaskReport(
         result,
         hit_rates=tuple(_hit_rates(simulator, result.settings)) if "ssd" in where.modes else (),
@@ -82,7 +83,7 @@ def _task(
     )
 
 
-def _never(_settings: EngineSettings, _share: int) -> float:
+def _never(_settings: EngineSettings) -> float:
     raise AssertionError("nothing is simulated where no trials are asked for")
 
 

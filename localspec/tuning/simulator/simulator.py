@@ -8,7 +8,7 @@ target's side acts, that side acts first, and sees of the running call as little
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from queue import SimpleQueue
@@ -245,31 +245,21 @@ class Simulator:
         self._sampling = trace.sampling
         self._replays = replays(trace, seed)
         self._costs = costs
-        self._engine: _SimulatedEngine | None = None
         self._script = lru_cache(SCRIPTS_KEPT)(lambda number, shape: self._replays[number].script(shape))
 
-    def __call__(self, settings: EngineSettings, segments: Sequence[int] | None = None) -> Summary:
-        """Return what decoding the answers one after another would do, added up; by default all of them.
-
-        After the same settings with fewer answers it goes on from there.
-        """
-        numbers = list(range(len(self._replays)) if segments is None else segments)
-        engine = self._engine
-        if engine is None or engine.settings != settings or numbers[: len(engine.done)] != engine.done:
-            engine = _SimulatedEngine(settings, Timing(self._costs, settings.mode))
-        self._engine = None
+    def __call__(self, settings: EngineSettings, segments: Iterable[int] | None = None) -> Summary:
+        """Return what decoding answers one after another would do, added up; by default all of them."""
+        engine = _SimulatedEngine(settings, Timing(self._costs, settings.mode))
         shape = Shape.of(self._sampling, settings)
-        for number in numbers[len(engine.done) :]:
+        for number in range(len(self._replays)) if segments is None else segments:
             script = self._script(number, shape) if settings.mode in {"sd", "ssd"} else None
-            engine.answer(number, self._replays[number], script)
-        self._engine = engine
+            engine.answer(self._replays[number], script)
         return total(engine.summaries)
 
-    def rate(self, settings: EngineSettings, segments: Sequence[int] | None = None) -> float:
+    def rate(self, settings: EngineSettings) -> float:
         """Return the tokens per second, without the first token of each answer and the time until then."""
-        answers = len(self._replays if segments is None else segments)
-        summary = self(settings, segments)
-        return (summary.tokens - answers) / summary.decode_s
+        summary = self(settings)
+        return (summary.tokens - len(self._replays)) / summary.decode_s
 
 
 class _SimulatedEngine:
@@ -277,7 +267,6 @@ class _SimulatedEngine:
 
     def __init__(self, settings: EngineSettings, timing: Timing) -> None:
         self.settings = settings
-        self.done: list[int] = []
         self.summaries: list[Summary] = []
         self._timing = timing
         self._latency = timing.latency_model()
@@ -286,7 +275,7 @@ class _SimulatedEngine:
         self._state = ReplayedState(self._model)
         self._drafters = Drafters(self._state, VirtualWorker)
 
-    def answer(self, number: int, replay: Replay, script: Script | None) -> None:
+    def answer(self, replay: Replay, script: Script | None) -> None:
         """Decode one more answer."""
         times = self._timing.at(len(replay.prompt) + len(replay.tokens) // 2)
         if script is not None:
@@ -302,7 +291,6 @@ class _SimulatedEngine:
         else:
             for due in target_side:
                 self._clock.now = due
-        self.done.append(number)
 
     def _rounds(
         self, replay: Replay, times: CallTimes, policy: SpeculationPolicy, drafter: Drafter
