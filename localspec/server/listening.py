@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 
 import h11
 from starlette.applications import Starlette
@@ -12,11 +13,13 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 LARGEST_HEADER = 64 * 2**10  # bytes
 MOST_CONNECTIONS = 512  # under the 1,024 descriptors that a process usually has
 HEADER_S = 10.0  # for the head of a request to arrive
+KEEP_ALIVE_S = 60  # for the next request; many clients find out late that a connection was closed
 DRAIN_S = 30  # for answers under way when the server is to end
 
 
 def http_server(application: Starlette) -> Server:
     """Return a server that logs nothing and, told to end, lets what is being answered end first."""
+    logging.getLogger("asyncio").addHandler(logging.NullHandler())  # it would tell of clients that leave
     config = Config(
         application,
         http=_Impatient,
@@ -29,6 +32,7 @@ def http_server(application: Starlette) -> Server:
         server_header=False,
         h11_max_incomplete_event_size=LARGEST_HEADER,
         timeout_graceful_shutdown=DRAIN_S,
+        timeout_keep_alive=KEEP_ALIVE_S,
     )
     return Server(config)
 
