@@ -310,8 +310,8 @@ class Request:
 
     A conversation that ends with an assistant's message has that message continued.
     `steps_down` leaves a mode that turns out slower than plain decoding, and tries it again later.
-    `max_tokens` None goes on until the model ends its turn, goes in circles or has filled the context;
-    `seed` None draws one.
+    `max_tokens` None goes on until the model ends its turn, goes in circles (unless it `ignores_circles`)
+    or has filled the context; `seed` None draws one.
     `template_variables` are passed to the model's chat template (`enable_thinking`, ...).
     `infill` of a bare text ends the answer where what follows begins.
     `tools` are those that the model may call, each OpenAI's JSON of one; calls are often written in control
@@ -340,6 +340,7 @@ class Request:
     grammar: Grammar | None = None
     logit_bias: tuple[tuple[int, float], ...] = ()
     top_logprobs: int | None = None
+    ignores_circles: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -223,6 +223,7 @@ def session_request(args: argparse.Namespace) -> SessionRequest:
         sampling=partial(sampled, args),
         system=system_prompt(args),
         max_tokens=args.predict,
+        ignores_circles=args.ignore_circles or read_config(config_dir() / "config.toml").ignores_circles,
         stop=tuple(args.stop),
         seed=args.seed,
         template_variables=args.chat_template_kwargs,

@@ -100,6 +100,7 @@ class SessionRequest:
     stop: tuple[str, ...] = ()
     seed: int | None = None
     template_variables: TemplateVariables = ()
+    ignores_circles: bool = False
 
     def sampling_under(self, profile: Profile, models: OpenModels | None) -> Sampling:
         """Return how the tokens of an answer are picked, as it suits the models if they are known."""
@@ -147,6 +148,7 @@ class Chooser:
             sampling=request.sampling_under(profile, self.models),
             settings=choice.settings,
             max_tokens=request.max_tokens,
+            ignores_circles=request.ignores_circles,
             stop=request.stop,
             seed=request.seed,
             template_variables=request.template_variables,

@@ -190,6 +190,8 @@ class AnswerEvents:
         end_tokens: frozenset[int],
         stopwatch: Stopwatch,
         limit: int | None = None,
+        *,
+        ignores_circles: bool = False,
     ) -> None:
         """Start with nothing; the answer ends with an end token, a stop string of the text, or in circles.
 
@@ -199,7 +201,7 @@ class AnswerEvents:
         self._end_tokens = end_tokens
         self._stopwatch = stopwatch
         self._limit = limit
-        self._loop_detector = LoopDetector() if limit is None else None
+        self._loop_detector = LoopDetector() if limit is None and not ignores_circles else None
         self._ending: FinishReason | None = None
         self.paused = False
         self.tally = tally

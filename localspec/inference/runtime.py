@@ -366,7 +366,9 @@ class Runtime(AbstractContextManager["Runtime"]):
         detokenizer = Detokenizer(self._target_model.vocabulary, special=request.shows_control)
         text = AnswerText(detokenizer, request.stop, spaces)
         tally, end_tokens = Tally(len(prompt), settings.mode), self._target_model.end_tokens
-        events = AnswerEvents(text, tally, end_tokens, stopwatch, request.max_tokens)
+        events = AnswerEvents(
+            text, tally, end_tokens, stopwatch, request.max_tokens, ignores_circles=request.ignores_circles
+        )
         return _Answer(request, settings, events, len(prompt), prompt, settings.mode)
 
     def _rounds(self, answer: _Answer) -> DecodeEvents:

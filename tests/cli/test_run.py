@@ -310,11 +310,13 @@ def test_a_terminal_is_not_steered_by_the_answer(
 
 
 def test_an_answer_that_repeats_itself_says_so(fake: FakeRuntime, invoke: Invoke) -> None:
-    fake.scripts = [says("on and on and on", reason="circles")] * 2
+    fake.scripts = [says("on and on and on", reason="circles")] * 3
     outcome = invoke("run", "Hi")
     assert (outcome.code, outcome.out) == (0, "on and on and on\n")
-    assert "note: the answer was ended because it repeats itself; with -n N" in outcome.err
+    assert "was ended because it repeats itself; it goes on with --ignore-circles" in outcome.err
     assert json.loads(invoke("run", "Hi", "--json").out)["finish_reason"] == "circles"
+    invoke("run", "Hi", "--ignore-circles")
+    assert [request.ignores_circles for request in fake.requests] == [False, False, True]
 
 
 def test_color_marks_the_origin(fake: FakeRuntime, invoke: Invoke) -> None:

@@ -78,27 +78,34 @@ def test_what_changes_or_ends_is_no_circle(text: Iterable[int]) -> None:
     assert noticed_at(text) is None
 
 
-def answered(limit: int | None, per_round: int = 5) -> tuple[int, Finished]:
+def answered(limit: int | None, *, ignores: bool = False) -> tuple[int, Finished]:
     """Return how many tokens of an endless circle are shown, and how the answer ends."""
-    tally = Tally(3, "sd")
-    answer = AnswerEvents(AnswerText(Numbers(), ()), tally, frozenset(), Stopwatch(), limit)
+    tally, per_round = Tally(3, "sd"), 5
+    text, watch = AnswerText(Numbers(), ()), Stopwatch()
+    answer = AnswerEvents(text, tally, frozenset(), watch, limit, ignores_circles=ignores)
 
     def rounds() -> Iterator[Round]:
         endless, stats = circling(7, before=0), RoundStats(4, 4, DraftOrigin.FRESH, 0.1, 0.0, 0.0, 0.0)
-        while limit is None or tally.tokens < limit:
+        while tally.tokens < (limit or 2 * TOKENS):
             tokens = tuple(next(endless) for _ in range(per_round))
             yield Round(tokens, (Provenance.ACCEPTED,) * per_round, stats)
 
     events = [*answer.events(rounds()), *answer.finish(answer.ending, 0)]  # type: ignore[arg-type]
-    text = "".join(event.text for event in events if isinstance(event, TextDelta))
+    shown = "".join(event.text for event in events if isinstance(event, TextDelta))
     end = events[-1]
     assert isinstance(end, Finished)
-    return len(text.split()), end
+    return len(shown.split()), end
 
 
 def test_an_answer_without_a_limit_ends_in_circles() -> None:
     shown, end = answered(None)
     assert (shown, end.reason) == (TOKENS, "circles")
+
+
+def test_an_answer_that_ignores_circles_goes_on() -> None:
+    shown, end = answered(None, ignores=True)
+    assert shown >= 2 * TOKENS
+    assert end.reason == "context"
 
 
 def test_an_answer_with_a_limit_goes_on_to_it() -> None:

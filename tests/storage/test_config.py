@@ -49,6 +49,7 @@ def test_every_field_is_read(path: Path, empty_home: Path) -> None:
         [chat]
         profile = "coding"
         sidebar = false
+        ignore_circles = true
         [tuning]
         learn = true
         [attachments]
@@ -65,6 +66,7 @@ def test_every_field_is_read(path: Path, empty_home: Path) -> None:
         context=4096,
         profile="coding",
         sidebar=False,
+        ignores_circles=True,
         attachment_bytes=65536,
     )
 

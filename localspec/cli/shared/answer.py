@@ -126,7 +126,8 @@ def write_answer(
     if not silent and answer.text and not answer.text.endswith("\n"):
         sys.stdout.write("\n")
     if answer.finished is not None and answer.finished.reason == "circles":
-        say("note: the answer was ended because it repeats itself; with -n N it goes on to N tokens")
+        goes_on = "it goes on with --ignore-circles, or with -n N to N tokens"
+        say(f"note: the answer was ended because it repeats itself; {goes_on}")
     return answer
 
 

@@ -246,6 +246,8 @@ def add_sampling_flags(parser: Parser) -> None:
     add("-s", "--seed", type=_or_minus_one(0, 2**32 - 1), metavar="N", help="seed, -1 draws one (-1)")
     most = _or_minus_one(1, 2**31 - 1)
     add("-n", "--predict", "--n-predict", type=most, metavar="N", help="most tokens to write")
+    about = "let an answer go on that only repeats itself; without it, that ends where -n sets no length"
+    add("--ignore-circles", action="store_true", help=about)
     about = "end the answer before this text; repeatable"
     add("--stop", action="append", default=[], metavar="TEXT", help=about)
 
