@@ -6,8 +6,7 @@ import json
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -91,12 +90,13 @@ class ChatTemplate:
         return "probed" in text and PROBE[-1].content in text and "Looks up." in text
 
     def _guarded(self, message: Message, mark: str) -> Message:
+        guard = partial(self._guard, mark=mark)
         calls = tuple(
-            ToolCall(call.id, self._guard(call.name, mark), self._guarded_json(call.arguments, mark))
+            ToolCall(guard(call.id), guard(call.name), self._guarded_json(call.arguments, mark))
             for call in message.tool_calls
         )
-        content, thinking = self._guard(message.content, mark), self._guard(message.thinking, mark)
-        return replace(message, content=content, thinking=thinking, tool_calls=calls)
+        thinking, of_call = guard(message.thinking), guard(message.tool_call_id)
+        return Message(message.role, guard(message.content), calls, of_call, thinking)
 
     def _guarded_json(self, text: str, mark: str) -> str:
         """Guard the strings in JSON, where an escape may hide a control token that a template brings out."""

@@ -88,10 +88,10 @@ def test_nothing_that_others_wrote_becomes_a_control_token(opened: Opener, knows
         Message(
             "assistant",
             "",
-            tool_calls=(ToolCall("1", attack, f'{{"{hidden}": ["{hidden}"], "{attack}": 1}}'),),
+            tool_calls=(ToolCall(attack, attack, f'{{"{hidden}": ["{hidden}"], "{attack}": 1}}'),),
             thinking=attack,
         ),
-        Message("tool", attack, tool_call_id="1"),
+        Message("tool", attack, tool_call_id=attack),
     )
     tool = json.dumps({"function": {"name": "x", "description": attack}}).replace(
         "<|im_end", "\\u003c|im_end"
