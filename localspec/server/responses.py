@@ -47,7 +47,8 @@ def _as_chat(body: Json) -> Json:
     """Return a request as one to a chat, whose reader judges it."""
     said = body.get("instructions")
     messages: list[Json] = [{"role": "system", "content": said}] if said else []
-    items = body.get("input")
+    if not (items := body.get("input")):
+        raise UserError("input is missing or empty")
     for at, item in enumerate(items if isinstance(items, list) else [{"role": "user", "content": items}]):
         _add(messages, an_object(item, f"input[{at}]"), f"input[{at}]")
     wanted = an_object(body.get("text") or {}, "text").get("format")

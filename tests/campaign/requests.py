@@ -6,8 +6,10 @@ import json
 import random
 import socket
 from contextlib import closing, suppress
+from copy import deepcopy
 from math import inf, nan
 from pathlib import Path
+from typing import Any
 
 from localspec.server import exchange, listening
 from tests.campaign.log import PROMPT_S, Log, require
@@ -20,10 +22,32 @@ _VALUES: tuple[object, ...] = (
     *([], [[]], [None], ["a"], [1, 2], [{}], {}, {"a": {}}, [["a", 1]], {"1": 2}),
     *({"type": "text"}, {"type": "json_schema"}, {"role": "user"}),
 )
+_FUNCTION = {"name": "f", "description": "d", "parameters": {"type": "object"}}
+_TOOL = {"type": "function", "function": _FUNCTION}
+_TEXT = {"type": "text", "text": "Hi"}
+_ASKED = {"role": "user", "content": "Hi"}
+_CALLS = {"role": "assistant", "tool_calls": [{"id": "1", "function": {"name": "f", "arguments": "{}"}}]}
+_RESULT = {"role": "tool", "tool_call_id": "1", "content": "dry"}
+_BLOCKS = {
+    "role": "assistant",
+    "content": [{"type": "thinking", "thinking": "hm"}, _TEXT, {"type": "tool_use", "id": "1", "name": "f"}],
+}
+_ITEM = {"type": "function_call", "call_id": "1", "name": "f", "arguments": "{}"}
+_OUTPUT = {"type": "function_call_output", "call_id": "1", "output": [_TEXT]}
 _BODIES: tuple[tuple[str, dict[str, object]], ...] = (
     ("/v1/chat/completions", {"messages": [{"role": "user", "content": "Hi"}]}),
     ("/v1/completions", {"prompt": "Hi"}),
+    ("/v1/chat/completions", {"messages": [_ASKED, _CALLS, _RESULT], "tools": [_TOOL], "tool_choice": _TOOL}),
+    ("/v1/messages", {"messages": [_ASKED, _BLOCKS], "tools": [_FUNCTION], "system": [_TEXT]}),
+    ("/v1/messages/count_tokens", {"messages": [_ASKED], "thinking": {"type": "enabled"}}),
+    ("/v1/responses", {"input": [_ASKED, _ITEM, _OUTPUT], "tools": [{"type": "function", **_FUNCTION}]}),
+    ("/v1/responses", {"input": "Hi", "text": {"format": {"type": "text"}}, "instructions": "a"}),
+    ("/tokenize", {"content": "Hi", "with_pieces": True}),
+    ("/detokenize", {"tokens": [72, 105]}),
+    ("/apply-template", {"messages": [_ASKED], "tools": [_TOOL]}),
+    ("/infill", {"input_prefix": "H", "input_suffix": "i", "input_extra": [{"text": "a"}]}),
 )
+_LIMITS = {"max_tokens": 2, "max_output_tokens": 2}
 _FIELDS = (
     "messages prompt model stream stream_options n max_tokens max_completion_tokens temperature top_k top_p "
     "min_p repeat_penalty presence_penalty frequency_penalty repeat_last_n seed stop speculative logprobs "
@@ -36,9 +60,11 @@ _QUICK_S = 0.2  # for what a server waits seconds for
 
 def _changed(rng: random.Random, body: dict[str, object]) -> dict[str, object]:
     """Return a body with values that do not belong where they are."""
+    if rng.random() < 0.5:
+        body = _changed_inside(rng, body)
     body = {
         **body,
-        "max_tokens": 2,
+        **_LIMITS,
         **{rng.choice(_FIELDS): rng.choice(_VALUES) for _ in range(rng.randrange(4))},
     }
     messages = body.get("messages")
@@ -46,6 +72,22 @@ def _changed(rng: random.Random, body: dict[str, object]) -> dict[str, object]:
         message = {"role": "user", "content": "Hi", rng.choice(_FIELDS): rng.choice(_VALUES)}
         body["messages"] = [*messages, message, rng.choice(_VALUES)][: rng.randrange(1, 4)]
     return body
+
+
+def _changed_inside(rng: random.Random, body: dict[str, object]) -> dict[str, object]:
+    """Return a body of which one value, however deep, is another one or missing."""
+    changed: dict[str, object] = deepcopy(body)
+    at: object = changed
+    while isinstance(at, dict | list) and at:
+        key: Any = rng.choice([*at] if isinstance(at, dict) else range(len(at)))
+        inside = at[key]
+        if not inside or not isinstance(inside, dict | list) or rng.random() < 0.3:
+            at[key] = rng.choice(_VALUES)
+            if rng.random() < 0.3:
+                del at[key]
+            break
+        at = inside
+    return changed
 
 
 def _bytes(rng: random.Random, body: dict[str, object]) -> bytes:

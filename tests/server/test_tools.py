@@ -244,6 +244,7 @@ IMAGE = {"type": "image", "source": {"type": "url", "url": "x"}}
         ("/v1/responses", {"input": "Hi", "previous_response_id": "resp_1"}, "nothing is kept"),
         ("/v1/responses", {"input": "Hi", "tools": [{"type": "web_search"}]}, "no function"),
         ("/v1/responses", {"input": [{"type": "item_reference", "id": "1"}]}, "input[0]"),
+        ("/v1/responses", {"instructions": "Hi"}, "input is missing or empty"),
         ("/v1/responses", {"input": ["Hi"]}, "input[0] is not an object"),
         ("/v1/chat/completions", {"messages": [USER], "tools": [{"type": "function"}]}, "tools[0].function"),
         ("/v1/chat/completions", {"messages": [USER], "tools": [TOOL], "tool_choice": "most"}, "tool_choice"),

@@ -97,7 +97,7 @@ class TurningModels(FakeRuntime):
 
     def _rounds(self, request: Request) -> Iterator[GenerationEvent]:
         said = request.prompt if isinstance(request.prompt, str) else request.prompt[-1].content
-        letter, number = said[0], 0
+        letter, number = said[:1], 0
         yield PromptProgress(1, 1)
         while number < (request.max_tokens or 1_000_000) and not self.cancels.is_set():
             if self.steps is not None:
