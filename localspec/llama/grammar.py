@@ -34,7 +34,7 @@ class GrammarConstraint:
     """A grammar that an answer follows from a position of the text on: a `Constraint` of decoding.
 
     With `thinks_until` it begins only behind that token. When it is fulfilled nothing but an end token may
-    follow, and behind an end token the same again.
+    follow; what comes behind one, or behind a token that was refused, is nobody's concern.
     """
 
     def __init__(self, compiled: CompiledGrammar, start: int, thinks_until: int | None = None) -> None:
@@ -62,7 +62,7 @@ class GrammarConstraint:
         if known is not None and self._held[: len(path)] == path:
             return known
         if not self._go(path):
-            return self._compiled.ends
+            return None
         mask = self._matcher.compute_bitmask()
         if self._matcher.is_error():
             raise _refused(self._compiled.kind, self._matcher.get_error())
@@ -119,7 +119,6 @@ class CompiledGrammar:
         self.kind = kind
         self.matcher = matcher
         self.end_tokens = vocabulary.end_tokens
-        self.ends = np.array(sorted(vocabulary.end_tokens), np.int64)
         self.tokens_of = lru_cache(_MASKS_KEPT)(_tokens_of)
 
 

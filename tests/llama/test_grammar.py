@@ -83,7 +83,7 @@ def test_masks_depend_on_the_text_alone(grammars: Grammars) -> None:
         assert here.accepts(text, whole[len(text) :]) == len(whole) - len(text)
         refused = next(token for token in range(8192) if token not in allowed(fresh, text))
         assert here.accepts(text, [refused, 1]) == 0
-        assert allowed(here, [*text, refused, refused]) == allowed(here, whole)
+        assert here.allowed([*text, refused, refused]) is None
     assert allowed(here.copy(), texts[0][:4]) == allowed(here, texts[0][:4])
 
 
@@ -92,12 +92,13 @@ def test_behind_the_end_only_an_end_may_follow(model: Model, grammars: Grammars)
     yes = model.vocabulary.tokenize("yes")
     ends = sorted(model.end_tokens)
     assert allowed(constraint, [7, *yes]) == ends
-    assert allowed(constraint, [7, *yes, ends[0], 9]) == ends
+    assert constraint.allowed([7, *yes, ends[0]]) is None
+    assert constraint.allowed([7, *yes, ends[0], 9]) is None
     assert constraint.accepts([7], [*yes, ends[-1], ends[0]]) == len(yes) + 1
     more = grammars.constraint(Grammar("regex", "a+"), [])
     a = model.vocabulary.tokenize("a")[-1]
     assert set(ends) < set(allowed(more, [a]))
-    assert allowed(more, [a, ends[0]]) == ends
+    assert more.allowed([a, ends[0]]) is None
     assert not set(ends) & set(allowed(more, []))
 
 
