@@ -12,7 +12,7 @@ import localspec
 from localspec.decoding.measurements import TraceRequest
 from localspec.errors import PairingError
 from localspec.inference.runtime import Runtime
-from localspec.types import EngineSettings, Message, ModelOptions, RoundDone, Sampling
+from localspec.types import EngineSettings, Grammar, Message, ModelOptions, RoundDone, Sampling
 from tests.inference.runtimes import FORCED, OFF, QUESTION, answer, greedy, open_pair
 
 
@@ -121,3 +121,12 @@ def test_the_public_api_finds_a_head_in_the_targets_file(made_hybrid: Path) -> N
 def test_a_head_of_another_target_opens_nothing(made_hybrid: Path, made_eagle3: Path) -> None:
     with pytest.raises(PairingError, match="reads layers 1, 3, 5 of its target, which has 4"):
         Runtime.open(ModelOptions(made_hybrid), ModelOptions(made_eagle3))
+
+
+def test_heads_follow_a_grammar(runtime: Runtime) -> None:
+    sum_ = Grammar("regex", r"(one|two|three)( plus (one|two|three)){3} makes (six|seven)\.")
+    expected, _ = answer(runtime, replace(greedy(OFF), grammar=sum_, reuses_cache=False))
+    for settings in (SETTINGS[2], SETTINGS[4]):
+        found, end = answer(runtime, replace(greedy(settings), grammar=sum_, reuses_cache=False))
+        assert (found, end.reason) == (expected, "stop")
+        assert end.summary.accepted > end.summary.rounds
