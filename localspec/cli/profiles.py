@@ -6,13 +6,11 @@ import argparse
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 from localspec import units
@@ -217,93 +215,68 @@ def write(path: Path, data: bytes) -> None:
     except OSError as error:
         raise UserError(f"cannot make the folder `{path.parent}`: {error.strerror or error}") from None
     mode = path.stat().st_mode & 0o777 if path.exists() else PRIVATE_FILE
-    write_atomically(path, data.decode("utf-8", "replace"), mode)
-
-
-@dataclass(frozen=True, slots=True)
-class _Work:
-    """A profile that is edited: what it was, where it goes, and where unfinished changes wait."""
-
-    target: Path
-    before: bytes
-    existed: bool
-
-    @property
-    def aside(self) -> Path:
-        """Return the file of unfinished changes; by its name it is no profile."""
-        return self.target.with_name(f"{self.target.name}.unfinished")
-
-    @property
-    def is_current(self) -> bool:
-        """Tell whether the file is still as it was."""
-        return self.target.read_bytes() == self.before if self.target.exists() else not self.existed
+    write_atomically(path, data, mode)
 
 
 def edit(args: argparse.Namespace, folder: Path) -> int:
     """Let the user change a profile; return the exit code."""
     target = folder / f"{args.name}.toml"
-    before = text = content(args.name, folder)
-    work = _Work(target, before, target.exists())
+    before = content(args.name, folder)
     command = _editor(target)
-    if work.aside.exists():
-        say(f"going on with the unfinished changes in {work.aside}")
-        text = read_written(work.aside)
-    scratch = Path(tempfile.mkdtemp(prefix="localspec-"))
-    draft = scratch / target.name
-    draft.write_bytes(text)
+    draft = folder / f".{target.name}"  # by its name it is no profile, and the next edit finds it
+    if draft.exists():
+        say(f"going on with the unfinished changes in {draft}")
+    else:
+        write(draft, before)
     try:
-        code = _edited(work, command, draft, as_json=args.json)
-    except BaseException:
-        if draft.exists() and draft.read_bytes() != before:
-            say(f"your text is still in {draft}")
-        else:
-            shutil.rmtree(scratch, ignore_errors=True)
-        raise
-    shutil.rmtree(scratch, ignore_errors=True)
-    return code
+        return _edited(target, before, command, draft, as_json=args.json)
+    finally:
+        if draft.exists() and draft.read_bytes() == before:
+            draft.unlink()
+        with suppress(OSError):  # others are in it
+            folder.rmdir()
 
 
-def _edited(work: _Work, command: list[str], draft: Path, *, as_json: bool) -> int:
+def _edited(target: Path, before: bytes, command: list[str], draft: Path, *, as_json: bool) -> int:
+    there = _held(target)
     while True:
         ended = _run(command, draft)
-        data = draft.read_bytes() if draft.exists() else work.before
+        data = draft.read_bytes() if draft.exists() else before
+        changed = data != before
         if ended:
             say(f"the editor ended with code {ended}: nothing was changed")
-            return FAILURE if data == work.before else _keep(work, data)
+            return _kept(draft, target) if changed else FAILURE
         try:
-            parse_profile(work.target, data)
+            parse_profile(target, data)
+            break
         except UserError as error:
             tell(error)
-        else:
-            return _save(work, data, as_json=as_json)
         answer = _answer()
         if answer == "d":
-            work.aside.unlink(missing_ok=True)
+            draft.unlink(missing_ok=True)
             say("the changes are discarded; the profile is as it was")
             return FAILURE
         if answer == "k":
-            return _keep(work, data)
-
-
-def _save(work: _Work, data: bytes, *, as_json: bool) -> int:
-    changed = data != work.before
-    if changed and not work.is_current:
-        say(f"somebody else has changed {work.target} meanwhile")
-        return _keep(work, data)
+            return _kept(draft, target)
+    if changed and _held(target) != there:
+        say(f"somebody else has changed {target} meanwhile")
+        return _kept(draft, target)
     if changed:
-        write(work.target, data)
-    work.aside.unlink(missing_ok=True)
+        write(target, data)
+    draft.unlink(missing_ok=True)
     if as_json:
-        print_json({"name": work.target.stem, "path": str(work.target), "changed": changed})
+        print_json({"name": target.stem, "path": str(target), "changed": changed})
     else:
-        say(f"saved {work.target}" if changed else "nothing was changed")
+        say(f"saved {target}" if changed else "nothing was changed")
     return SUCCESS
 
 
-def _keep(work: _Work, data: bytes) -> int:
-    """Put unfinished changes where they are no profile and the next edit finds them."""
-    write(work.aside, data)
-    say(f"your changes are kept in {work.aside}; `localspec profiles edit {work.target.stem}` goes on there")
+def _held(path: Path) -> bytes | None:
+    return path.read_bytes() if path.exists() else None
+
+
+def _kept(draft: Path, target: Path) -> int:
+    say(f"your changes are kept in {draft}; `localspec profiles edit {target.stem}` goes on there")
     return FAILURE
 
 

@@ -60,8 +60,8 @@ def read_plain(path: Path, most: int) -> bytes:
     return data
 
 
-def write_atomically(path: Path, text: str, mode: int = PRIVATE_FILE) -> None:
-    """Write a text file in one step: whoever reads it, or loses power, finds the old text or the new one.
+def write_atomically(path: Path, text: str | bytes, mode: int = PRIVATE_FILE) -> None:
+    """Write a file in one step: whoever reads it, or loses power, finds the old text or the new one.
 
     A symbolic link is followed. Raises StoreError and leaves the old file alone if anything fails.
     """
@@ -73,7 +73,7 @@ def write_atomically(path: Path, text: str, mode: int = PRIVATE_FILE) -> None:
         temporary = Path(name)
         try:
             with os.fdopen(descriptor, "wb") as file:
-                file.write(text.encode("utf-8", "replace"))
+                file.write(text if isinstance(text, bytes) else text.encode("utf-8", "replace"))
                 file.flush()
                 os.fsync(file.fileno())
             temporary.chmod(mode)

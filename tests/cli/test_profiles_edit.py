@@ -124,7 +124,7 @@ def test_a_mistake_is_kept_aside_and_the_next_edit_goes_on_there(
     editor(saves(BROKEN))
     outcome = invoke("profiles", "edit", "poems", typed=typed)
     assert outcome.code == 1
-    assert f"kept in {path}.unfinished" in outcome.err
+    assert f"kept in {own / '.poems.toml'}" in outcome.err
     assert path.read_text() == GOOD
     assert profiles(own).problems == ()
 
@@ -159,7 +159,7 @@ def test_what_somebody_else_wrote_meanwhile_stays(invoke: Invoke, own: Path, edi
     assert outcome.code == 1
     assert "somebody else has changed" in outcome.err
     assert path.read_text() == "other"
-    assert Path(f"{path}.unfinished").read_text() == GOOD + "# mine\n"
+    assert (own / ".poems.toml").read_text() == GOOD + "# mine\n"
 
 
 @pytest.mark.parametrize("saved", ["pass", saves(GOOD + "# half\n")])
@@ -170,7 +170,7 @@ def test_an_editor_that_fails_changes_nothing(invoke: Invoke, own: Path, editor:
     assert outcome.code == 1
     assert "the editor ended with code 3: nothing was changed" in outcome.err
     assert path.read_text() == GOOD
-    assert Path(f"{path}.unfinished").exists() == (saved != "pass")
+    assert (own / ".poems.toml").exists() == (saved != "pass")
 
 
 def test_visual_goes_before_editor(
@@ -202,13 +202,17 @@ def test_without_an_editor_it_is_said(
     assert not own.exists()
 
 
-def test_a_text_that_cannot_be_saved_is_not_lost(invoke: Invoke, own: Path, editor: Editor) -> None:
+def test_where_nothing_can_be_saved_no_editor_opens(invoke: Invoke, own: Path, editor: Editor) -> None:
     own.parent.mkdir(parents=True, exist_ok=True)
-    editor(saves(GOOD), saves(GOOD))
-    own.with_name("profiles").symlink_to(own.parent / "gone" / "further")
+    editor(saves(GOOD))
+    own.symlink_to(own.parent / "gone" / "further")
     outcome = invoke("profiles", "edit", "coding")
-    assert outcome.code == 2
-    place = Path(outcome.err.split("your text is still in ")[1].splitlines()[0])
-    assert place.read_text() == GOOD
-    place.unlink()
-    place.parent.rmdir()
+    assert (outcome.code, outcome.err.count("cannot make the folder")) == (2, 1)
+    with pytest.raises(FileNotFoundError):
+        editor.seen()
+
+
+def test_a_text_is_not_lost_when_it_cannot_take_its_place(invoke: Invoke, own: Path, editor: Editor) -> None:
+    editor(f"{saves(GOOD)}\npath.with_name('coding.toml').mkdir()")
+    assert invoke("profiles", "edit", "coding").code != 0
+    assert (own / ".coding.toml").read_text() == GOOD
