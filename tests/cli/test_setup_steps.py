@@ -6,76 +6,67 @@ from collections.abc import Iterable
 
 import pytest
 
-from localspec.cli.setup.steps import (
-    Answer,
-    OnDisk,
-    Recommended,
-    Reply,
-    State,
-    Step,
-    Working,
-    advance,
-    converse,
-    question,
-    read,
-    usual,
-)
+from localspec.cli.setup.steps import Answer, Ask, Reply, Step, converse, question, read, usual
 from localspec.errors import UserError
 
 
-class Told(Working):
+class Told:
     """Work that only keeps what it was told; downloads are needed for the first recommendation."""
-
-    options = 3
 
     def __init__(self, fails: Iterable[Step] = ()) -> None:
         self.shown: list[Step] = []
         self.done: list[tuple[Step, Answer]] = []
         self.fails = list(fails)
 
-    @property
-    def chosen(self) -> Answer:
-        return [answer for step, answer in self.done if step == "choose"][-1]
+    def last(self, at: Step) -> Answer:
+        return [answer for step, answer in self.done if step == at][-1]
 
-    def show(self, state: State) -> None:
-        self.shown.append(state.step)
-        if state.step == "place" and state.step in self.fails:
-            self.fails.remove(state.step)
+    @property
+    def writes(self) -> bool:
+        return ("write", Reply.YES) in self.done
+
+    def show(self, step: Step) -> int:
+        self.shown.append(step)
+        if step == "place" and step in self.fails:
+            self.fails.remove(step)
             raise UserError("does not fit")
+        return 3
 
     def do(self, step: Step, answer: Answer) -> bool:
         self.done.append((step, answer))
         if step in self.fails:
             self.fails.remove(step)
             raise UserError("did not work")
-        return answer == Recommended(1)
+        return answer == 1
+
+    def asked(self, ask: Ask | None, given: Answer | None = None) -> Told:
+        converse(self.show, self.do, ask, given)
+        return self
 
 
-def talk(work: Told, *lines: str, given: Answer | None = None) -> State:
+def talk(work: Told, *lines: str, given: Answer | None = None) -> Told:
     """Answer the questions with lines; after the last one the input ends."""
     left = list(lines)
-    return converse(work, lambda _: left.pop(0) if left else None, given)
+    return work.asked(lambda _: left.pop(0) if left else None, given)
 
 
 def test_enter_all_the_way_takes_the_recommendation() -> None:
     work = Told()
-    state = talk(work, "\n", "\n", "\n", "\n", "\n")
+    talk(work, "\n", "\n", "\n", "\n", "\n")
     assert work.shown == ["measure", "choose", "download", "place", "write"]
-    assert (state.step, work.chosen, state.sizes, state.writes) == ("end", Recommended(1), True, True)
+    assert [answer for _, answer in work.done] == [Reply.YES, 1, Reply.YES, Reply.YES, Reply.YES]
 
 
 def test_nobody_is_asked_and_the_same_is_done() -> None:
-    asked, unasked = Told(), Told()
-    first = talk(asked, *["y", "1", "yes", "Y", "y"])
-    assert converse(unasked, None) == first
-    assert asked.done == unasked.done
+    asked = talk(Told(), *["y", "1", "yes", "Y", "y"])
+    assert Told().asked(None).done == asked.done
 
 
 def test_every_step_can_be_skipped() -> None:
     work = Told()
-    state = talk(work, "s", "skip", "no", "n")
+    talk(work, "s", "skip", "no", "n")
     assert work.shown == ["measure", "choose", "place", "write"]
-    assert (work.chosen, state.sizes, state.writes) == (Reply.SKIP, False, False)
+    assert {answer for _, answer in work.done} == {Reply.SKIP}
 
 
 def test_a_download_can_be_skipped() -> None:
@@ -86,21 +77,21 @@ def test_a_download_can_be_skipped() -> None:
 
 def test_every_step_can_be_taken_back() -> None:
     work = Told()
-    state = talk(work, "", "1", "b", "t", "b", "2", "", "b", "b", "3", "s", "y")
+    talk(work, "", "1", "b", "t", "b", "2", "", "b", "b", "3", "s", "y")
     assert work.shown == [
         "measure", "choose", "download", "choose", "place", "choose", "place", "write", "place", "choose",
         "place", "write",
     ]  # fmt: skip
-    assert (work.chosen, state.sizes, state.writes) == (Recommended(3), False, True)
-    assert talk(Told(), "back", "q").step == "end"
+    assert (work.last("choose"), work.last("place"), work.writes) == (3, Reply.SKIP, True)
+    assert talk(Told(), "back", "q").shown == ["measure", "measure"]
 
 
 @pytest.mark.parametrize("at", range(5))
 def test_every_step_can_be_repeated(at: int) -> None:
     usual_lines = ["", "", "", "", ""]
     work = Told()
-    state = talk(work, *usual_lines[:at], "a", *usual_lines[at:])
-    assert state.writes
+    talk(work, *usual_lines[:at], "a", *usual_lines[at:])
+    assert work.writes
     assert len(work.shown) == 6
 
 
@@ -124,7 +115,7 @@ def test_a_reply_that_nobody_understands_is_asked_again(capsys: pytest.CaptureFi
 def test_what_fails_is_told_and_other_models_can_be_chosen(capsys: pytest.CaptureFixture[str]) -> None:
     work = Told(["download", "place", "choose"])
     talk(work, "", "2", "1", "", "2", "3", "", "")
-    assert work.chosen == Recommended(3)
+    assert work.last("choose") == 3
     assert work.shown == [
         "measure", "choose", "choose", "download", "choose", "place", "choose", "place", "write",
     ]  # fmt: skip
@@ -134,24 +125,24 @@ def test_what_fails_is_told_and_other_models_can_be_chosen(capsys: pytest.Captur
 def test_without_questions_a_failure_ends_it() -> None:
     for step in ("choose", "download", "place"):
         with pytest.raises(UserError):
-            converse(Told([step]), None)
+            Told([step]).asked(None)
 
 
 def test_models_that_were_named_are_not_asked_for_again() -> None:
-    given = OnDisk("a.gguf", "b.gguf")
+    given = ("a.gguf", "b.gguf")
     work = Told()
     assert talk(work, "", "", "", given=given).writes
-    assert work.chosen == given
+    assert work.last("choose") == given
     other = Told()
     talk(other, "", "b", "2", "", "", given=given)
-    assert other.chosen == Recommended(2)
+    assert other.last("choose") == 2
 
 
 def test_reading_replies() -> None:
     assert read("choose", "t\n", 3) == Reply.BUNDLED
     assert read("choose", "", 0) == Reply.BUNDLED
-    assert read("choose", "f 'my big.gguf' C:\\small.gguf", 3) == OnDisk("my big.gguf", "C:\\small.gguf")
-    assert read("choose", "file one", 3) == OnDisk("one", None)
+    assert read("choose", "f 'my big.gguf' C:\\small.gguf", 3) == ("my big.gguf", "C:\\small.gguf")
+    assert read("choose", "file one", 3) == ("one",)
     assert read("write", " Skip ", 0) is Reply.SKIP
     assert usual("choose", 0) == Reply.BUNDLED
 
@@ -160,8 +151,3 @@ def test_questions_name_the_replies_they_take() -> None:
     assert "1 to 3, Enter for 1" in question("choose", 3)
     assert "Enter" not in question("choose", 0)
     assert "s: skip" in question("write", 0)
-
-
-def test_the_end_stays_the_end() -> None:
-    end = State("end")
-    assert advance(end, Reply.YES) is end

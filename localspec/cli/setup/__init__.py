@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import get_args
 
-from localspec.cli.setup.steps import Answer, OnDisk, Reply, converse
+from localspec.cli.setup.steps import Answer, Reply, converse
 from localspec.cli.shared.arguments import Parser, verb_parser
 from localspec.cli.shared.console import SUCCESS, ask, is_terminal, print_json, say
 from localspec.errors import UserError
@@ -45,12 +45,12 @@ def main(argv: Sequence[str]) -> int:
     from localspec.cli.setup.work import Work  # the devices and models: 0.3 s
 
     work = Work(config, args.task)
-    state = converse(work, None if args.yes else lambda text: ask(f"{text}\n> ") or None, given)
-    written = state.writes and work.write()
-    if not written:
+    asking = None if args.yes else lambda text: ask(f"{text}\n> ") or None
+    converse(work.show, work.do, asking, given)
+    if not work.written:
         say("Nothing was written.")
     if args.json:
-        print_json({"written": written, **work.as_json()}, escaped=False)
+        print_json({"written": work.written, **work.as_json()}, escaped=False)
     return SUCCESS
 
 
@@ -61,4 +61,4 @@ def _given(model: str | None, draft: str | None, *, bundled: bool) -> Answer | N
         raise UserError("--bundled and -m both name models", "keep one of them")
     if bundled:
         return Reply.BUNDLED
-    return OnDisk(model, draft) if model else None
+    return tuple(name for name in (model, draft) if name) or None

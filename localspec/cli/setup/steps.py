@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum
 from typing import Literal
 
 from localspec.cli.shared.console import tell
 from localspec.errors import UnavailableError, UserError
 
-Step = Literal["measure", "choose", "download", "place", "write", "end"]
+Step = Literal["measure", "choose", "download", "place", "write"]
 
 
 class Reply(Enum):
@@ -25,43 +24,14 @@ class Reply(Enum):
     QUIT = ("q", "quit", "exit")
 
 
-@dataclass(frozen=True, slots=True)
-class Recommended:
-    """The recommendation of this number, counted from 1."""
-
-    number: int
-
-
-@dataclass(frozen=True, slots=True)
-class OnDisk:
-    """Models that are at hand: paths, or names that `models` lists."""
-
-    target: str
-    draft: str | None = None
-
-
-Answer = Reply | Recommended | OnDisk
-
-
-@dataclass(frozen=True, slots=True)
-class State:
-    """Where the questions stand: the step that waits for an answer, and how it came there.
-
-    `sizes` says that the planned context is written, `writes` that anything is.
-    """
-
-    step: Step = "measure"
-    sizes: bool = False
-    writes: bool = False
-    before: State | None = None
-
+Answer = Reply | int | tuple[str, ...]
+"""One word, the number of a recommendation, from 1, or models at hand: paths, or names from `models`."""
 
 _NEXT: dict[Step, Step] = {
     "measure": "choose",
     "choose": "place",
     "download": "place",
     "place": "write",
-    "write": "end",
 }
 _USUAL = "Enter or y: yes; s: skip; a: again; b: back; q: quit"
 _QUESTIONS = {
@@ -97,35 +67,18 @@ def read(step: Step, text: str, options: int) -> Answer:
     raise UserError(f"`{text.strip()}` is no reply to this question", question(step, options))
 
 
-def advance(state: State, answer: Answer, *, needs_download: bool = False) -> State:
-    """Return the state after an answer; `needs_download` if the chosen models are not all on disk."""
-    if answer is Reply.QUIT:
-        return State("end", before=state)
-    if answer is Reply.BACK:
-        return state.before or state
-    if answer is Reply.AGAIN or state.step == "end":
-        return state
-    yes = answer is Reply.YES
-    return State(
-        step="download" if needs_download and state.step == "choose" else _NEXT[state.step],
-        sizes=yes if state.step == "place" else state.sizes,
-        writes=yes and state.step == "write",
-        before=state,
-    )
-
-
 def usual(step: Step, options: int) -> Answer:
     """Return the answer that is taken where nobody is asked."""
     if step != "choose":
         return Reply.YES
-    return Recommended(1) if options else Reply.BUNDLED
+    return 1 if options else Reply.BUNDLED
 
 
-def _pick(text: str, options: int) -> Recommended | OnDisk | None:
+def _pick(text: str, options: int) -> Answer | None:
     if text.isdecimal():
         if not 1 <= int(text) <= options:
             raise UserError(f"there is no number {text}", question("choose", options))
-        return Recommended(int(text))
+        return int(text)
     # a backslash is part of a path on Windows, not a sign for the shell
     lexer = shlex.shlex(text, posix=True, punctuation_chars=False)
     lexer.whitespace_split, lexer.escape, lexer.commenters = True, "", ""
@@ -137,46 +90,51 @@ def _pick(text: str, options: int) -> Recommended | OnDisk | None:
         return None
     if not 1 <= len(rest) <= 2:
         raise UserError("f wants one or two models", "write for instance: f large.gguf small.gguf")
-    return OnDisk(*rest)
+    return tuple(rest)
 
 
 Ask = Callable[[str], str | None]
 """Ask a question and return the line that was typed; None at the end of the input."""
 
 
-class Working:
-    """What the questions are about; `work.py` does it on the real machine."""
+def converse(
+    show: Callable[[Step], int],
+    do: Callable[[Step, Answer], bool],
+    ask: Ask | None,
+    given: Answer | None = None,
+) -> None:
+    """Go through the questions to their end; without `ask` the usual answers are taken.
 
-    options = 0
-
-    def show(self, state: State) -> None:
-        """Tell what a step is about, before its question."""
-
-    def do(self, step: Step, answer: Answer) -> bool:
-        """Do what an answer asks for; return whether models have to be downloaded. Raises UserError."""
-        return False
-
-
-def converse(work: Working, ask: Ask | None, given: Answer | None = None) -> State:
-    """Go through the questions to their end; without `ask` the usual answers are taken."""
-    state = State()
-    while state.step != "end":
-        answer = None
-        may_choose_anew = state.step not in ("measure", "choose")
+    `show` tells what a step is about and returns the number of recommendations; `do` does what an answer asks
+    for and tells whether models have to be downloaded. Both may raise UserError.
+    """
+    step: Step = "measure"
+    before: list[Step] = []
+    while True:
+        answer, needs_download = None, False
         try:
-            work.show(state)
-            answer = _answer(state.step, work.options, ask, given)
-            if state.step == "choose":
+            options = show(step)
+            answer = _answer(step, options, ask, given)
+            if step == "choose":
                 given = None  # coming back, one may choose otherwise
-            state = advance(state, answer, needs_download=work.do(state.step, answer))
+            if answer not in (Reply.BACK, Reply.QUIT):
+                needs_download = do(step, answer)
         except UserError as error:
+            may_choose_anew = step not in ("measure", "choose")
             goes_on = ask is not None or isinstance(error, UnavailableError)  # with what is second best
             if not goes_on or (answer is None and not may_choose_anew):
                 raise
             tell(error)
-            while may_choose_anew and state.step != "choose" and state.before is not None:
-                state = state.before
-    return state
+            if may_choose_anew:
+                step, before = "choose", ["measure"]
+            continue
+        if answer is Reply.QUIT or (step == "write" and answer not in (Reply.BACK, Reply.AGAIN)):
+            return
+        if answer is Reply.BACK:
+            step = before.pop() if before else step
+        elif answer is not Reply.AGAIN:
+            before.append(step)
+            step = "download" if needs_download else _NEXT[step]
 
 
 def _answer(step: Step, options: int, ask: Ask | None, given: Answer | None) -> Answer:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import textwrap
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import cast
@@ -15,7 +15,7 @@ from localspec.app import placing
 from localspec.app.recommendation import Ranked
 from localspec.cli import recommend
 from localspec.cli.pair import find_target
-from localspec.cli.setup.steps import Answer, OnDisk, Recommended, Reply, State, Step, Working
+from localspec.cli.setup.steps import Answer, Reply, Step
 from localspec.cli.shared.console import StatusLine, say
 from localspec.cli.shared.opening import check, fetch
 from localspec.errors import PairingError, UnavailableError, UserError
@@ -38,7 +38,7 @@ _BUNDLED: Models = (None, None)
 _MARK = "\ufeff"
 
 
-class Work(Working):
+class Work:
     """One setup: what is known by now of the machine, the models and their places."""
 
     def __init__(self, config: Path, task: str | None) -> None:
@@ -49,24 +49,27 @@ class Work(Working):
         self._option: Ranked | None = None
         self._placement: Placement | None = None
         self._edit: Edit | None = None
+        self._writes_size = False
+        self.written = False
         self._measured = False
         self._gone: set[str] = set()  # models that the hub turned out not to have
 
-    def show(self, state: State) -> None:
-        """Tell what a step is about, before its question."""
-        if state.step == "choose":
+    def show(self, step: Step) -> int:
+        """Tell what a step is about, before its question; return the number of recommendations."""
+        if step == "choose":
             self._show_choices()
-        elif state.step == "download" and self._option is not None:
+        elif step == "download" and self._option is not None:
             for model in self._option.missing:
                 say(f"To download: {model.reference}, about {units.size(model.bytes)}, {model.licence}")
-        elif state.step == "place":
+        elif step == "place":
             self._show_plan()
-        elif state.step == "write":
-            self._show_edit(with_size=state.sizes)
+        elif step == "write":
+            self._show_edit()
+        return len(self._ranked)
 
     def do(self, step: Step, answer: Answer) -> bool:
         """Do what an answer asks for; return whether models have to be downloaded. Raises UserError."""
-        if step == "choose" and answer not in (Reply.AGAIN, Reply.BACK, Reply.QUIT):
+        if step == "choose" and answer is not Reply.AGAIN:
             self._models = None
         match step, answer:
             case "measure", Reply.YES | Reply.AGAIN:
@@ -74,13 +77,13 @@ class Work(Working):
                     fresh = answer is Reply.AGAIN or self._measured
                     self._machine = known_machine(fresh, status.share_of("measuring"))
                 self._measured = True
-            case "choose", Recommended(number):
+            case "choose", int(number):
                 self._option = self._ranked[number - 1]
                 if self._option.missing:
                     return True
                 self._take(self._option)
-            case "choose", OnDisk(target, draft):
-                self._models = _on_disk(target, draft)
+            case "choose", tuple(names):
+                self._models = _on_disk(names)
             case "choose", Reply.BUNDLED:
                 self._models = _BUNDLED
             case "download", Reply.YES:
@@ -88,17 +91,11 @@ class Work(Working):
             case "download", Reply.SKIP:
                 self._models = None
                 say("Nothing is downloaded; the models of the configuration stay.")
+            case "place", Reply.YES | Reply.SKIP:
+                self._writes_size = answer is Reply.YES
+            case "write", Reply.YES:
+                self._write()
         return False
-
-    def write(self) -> bool:
-        """Write the configuration, and return whether anything had to be."""
-        assert self._edit is not None
-        if not self._edit.changes:
-            say(f"{self._edit.path} says all this already.")
-            return False
-        self._edit.write()
-        say(f"Written: {self._edit.path}. `localspec` opens these models from now on.")
-        return True
 
     def as_json(self) -> dict[str, object]:
         """Return what was set up, for programs."""
@@ -126,7 +123,6 @@ class Work(Working):
             and not self._gone.intersection(model.key for model in option.missing)
         ]
         self._ranked = tuple(usable[: recommend.SHOWN])
-        self.options = len(self._ranked)
         for device in self._seen().devices:
             free, total = units.size(device.memory_free), units.size(device.memory_total)
             say(f"{device.id}: {device.name}, {free} of {total} free")
@@ -180,13 +176,20 @@ class Work(Working):
         for line in placing.lines(self._placement, explain=False):
             say(textwrap.fill(line, recommend.WIDTH, subsequent_indent="    "))
 
-    def _show_edit(self, *, with_size: bool) -> None:
-        context = self._context() if with_size else None
+    def _show_edit(self) -> None:
+        context = self._context() if self._writes_size else None
         self._edit = prepare(self._config, models_table(*self._named(), context))
         for line in self._edit.diff():
             say(line)
         if not self._edit.changes:
             say(f"{self._config} says all this already.")
+
+    def _write(self) -> None:
+        assert self._edit is not None
+        if self._edit.changes:
+            self._edit.write()
+            self.written = True
+            say(f"Written: {self._edit.path}. `localspec` opens these models from now on.")
 
     def _context(self) -> int | None:
         """Return the context to write: 0, the usual one, unless the plan has another."""
@@ -197,11 +200,11 @@ class Work(Working):
         return 0 if planned == usual else planned
 
 
-def _on_disk(target: str, draft: str | None) -> tuple[Path, Path | None]:
+def _on_disk(names: Sequence[str]) -> Models:
     """Return the files of named models; raises UserError where they are not here, or no pair."""
     local = on_this_computer()
     paths = []
-    for name in (target, draft) if draft else (target,):
+    for name in names:
         model = find_target(name, local, shipped())
         if model.path is None:
             hint = f"`localspec pull {model.name}` downloads it"
@@ -211,6 +214,7 @@ def _on_disk(target: str, draft: str | None) -> tuple[Path, Path | None]:
         return paths[0], None
     verdict = may_serve(*paths)
     if not verdict.fits:
+        target, draft = names
         raise PairingError(
             f"{draft} cannot serve {target}: {verdict.reason}", f"see `localspec pair {target}`"
         )
