@@ -55,10 +55,15 @@ class Weights:
             self.add(f"{name}.weight", 1 + self.random.normal(0, 0.05, width))
 
 
-def hybrid(path: Path, *, kind: str = "q8_0", head: bool = True, trunk: bool = True) -> Path:
-    """Write a qwen35: three gated delta nets and a layer of attention, an MTP head, or both."""
+def hybrid(
+    path: Path, *, kind: str = "q8_0", head: bool = True, trunk: bool = True, claims_head: bool = False
+) -> Path:
+    """Write a qwen35: three gated delta nets and a layer of attention, an MTP head, or both.
+
+    It may claim a head that it lacks.
+    """
     weights = Weights(path, "qwen35", kind)
-    _describe_hybrid(weights.writer, heads=int(head))
+    _describe_hybrid(weights.writer, heads=int(head or claims_head))
     embedding = weights.random.normal(0, 1, (weights.vocabulary, WIDTH))
     weights.add("token_embd.weight", embedding)
     weights.ones("output_norm")

@@ -124,6 +124,15 @@ class PacedModel:
         return self._model.rereads
 
     @property
+    def is_head(self) -> bool:
+        """Tell whether it drafts from the hidden states of its target."""
+        return self._model.is_head
+
+    def follow(self, *, on: bool, kept: int = 0) -> None:
+        """Let a head take its target's hidden states, or no longer."""
+        self._model.follow(on=on, kept=kept)
+
+    @property
     def busy_s(self) -> float:
         """Return the seconds that calls have taken, the holding included."""
         return self._model.busy_s + self._hold.seconds

@@ -11,7 +11,7 @@ import numpy as np
 
 from localspec.decoding.conversations import Conversations
 from localspec.decoding.drafters.drafter import Drafter, DraftState
-from localspec.decoding.drafters.head_drafter import Head, HeadDrafter
+from localspec.decoding.drafters.head_drafter import HeadDrafter
 from localspec.decoding.drafters.model_drafter import ModelDrafter
 from localspec.decoding.drafters.prompt_lookup import (
     PromptLookup,
@@ -68,7 +68,7 @@ class Drafters:
         settings = replace(settings, draft_length=min(settings.draft_length, self.state.model.max_draft))
         uses_lookup = settings.fallback == "ngram"
         lookup = PromptLookup(self.index, policy, self._lookup_stats) if uses_lookup else None
-        is_head = isinstance(self.state.model, Head)
+        is_head = self.state.model.is_head
         proposer.leaps = proposer.rules is not None and not is_head  # a head needs its own state before each
         if settings.mode == "ssd" and not is_head:  # a head waits for what its target has read
             worker = self._worker(self.state, policy, proposer, settings)

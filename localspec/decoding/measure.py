@@ -17,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localspec.decoding.drafters.drafter import Drafter
-from localspec.decoding.drafters.head_drafter import Head
 from localspec.decoding.loop import DecodeParams, Decoder, Round
 from localspec.decoding.measurements import CallCosts, CostRequest, TraceSegment
 from localspec.decoding.model import LanguageModel, Rows
@@ -340,14 +339,13 @@ class Tracer(Decoder):
         Its time is that of plain decoding after the first token, without what tracing adds. The draft
         model reads along afterwards, or now and then where the target's distributions are long.
         """
-        head: object = self._draft
-        if not isinstance(head, Head):
+        if self._draft is None:
             return self._traced(prompt, params, seed)
-        head.follow(on=True, kept=self.model.context_size)  # it reads nothing before it is asked
+        self._draft.follow(on=True, kept=self.model.context_size)  # a head reads nothing before it is asked
         try:
             return self._traced(prompt, params, seed)
         finally:
-            head.follow(on=False)
+            self._draft.follow(on=False)
 
     def _traced(self, prompt: Sequence[int], params: DecodeParams, seed: int | None) -> TraceSegment:
         text, decode_s = list(prompt), 0.0

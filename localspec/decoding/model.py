@@ -57,6 +57,10 @@ class LanguageModel(Protocol):
         """Tell whether what is kept of a call that was taken back in part is read again with the next."""
 
     @property
+    def is_head(self) -> bool:
+        """Tell whether it drafts from the hidden states of its target, with which it reads along."""
+
+    @property
     def busy_s(self) -> float:
         """Return the seconds spent in native code since the model was opened."""
 
@@ -104,6 +108,13 @@ class LanguageModel(Protocol):
         It may lack the last tokens, which a running state has to read again; branches may become empty.
         """
 
+    def follow(self, *, on: bool, kept: int = ...) -> None:
+        """Let a head take its target's hidden states from the next call on, or no longer.
+
+        So many of them are kept before the head reads them without being asked. It drops what it has read of
+        its own drafts as soon as the target has read on, whose states for the accepted tokens are better.
+        """
+
     def cancel(self) -> None:
         """Stop the running or the next call with `Cancelled`; callable from any thread."""
 
@@ -114,7 +125,7 @@ class LanguageModel(Protocol):
 class TokenCache:
     """What a `LanguageModel` says of going back whose cache holds every token: anywhere, at no cost."""
 
-    rereads = False
+    rereads = is_head = False
     max_draft = 2**31 - 1
 
     def rewindable(self, length: int) -> int:
@@ -130,6 +141,9 @@ class TokenCache:
     def branchable(self, end: int) -> bool:
         """Say yes."""
         return True
+
+    def follow(self, *, on: bool, kept: int = 0) -> None:
+        """Do nothing: it is no head."""
 
     def save(self, room: Callable[[int], bool]) -> SavedState | None:
         """Say that there is no memory for it."""

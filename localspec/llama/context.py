@@ -70,6 +70,7 @@ class Context:
     `rows` bounds the rows of logits of one call: memory for so many vocabularies is set aside.
     """
 
+    is_head = False
     _extra_states = (0, 0)  # snapshots and spare sequences: see `kept_states`
 
     def __init__(
@@ -203,6 +204,9 @@ class Context:
     def branchable(self, end: int) -> bool:
         """Tell whether a branch can share the main sequence up to position `end`."""
         return end <= self._lengths[0]
+
+    def follow(self, *, on: bool, kept: int = 0) -> None:
+        """Do nothing: it is no head."""
 
     def truncate(self, length: int, sequence: int = 0) -> None:
         """Forget everything of a sequence from position `length` on."""

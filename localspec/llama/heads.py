@@ -86,6 +86,8 @@ class HeadContext(Context):
     own state stands in for the target's; such cells are dropped as soon as the target has read on.
     """
 
+    is_head = True
+
     def __init__(
         self, model: Model, options: ModelOptions, target: Context, *, threads: int | None = None
     ) -> None:
@@ -113,7 +115,7 @@ class HeadContext(Context):
         target.reader = self
 
     def follow(self, *, on: bool, kept: int = KEPT) -> None:
-        """Take the target's hidden states from its next call on, or no longer; see `Head` in decoding."""
+        """Take the target's hidden states from its next call on, or no longer."""
         if on != self._follows:
             self._states.switch(on=on)
         self._follows, self._kept = on, kept

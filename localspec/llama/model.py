@@ -81,7 +81,7 @@ class Model:
         _check_devices(options, cards)
         if allocate:
             _check_room(options, header, cards)
-        pointer = _load(options, on_progress, allocate=allocate, mtp=head)
+        pointer = _load(options, header, on_progress, allocate=allocate, mtp=head)
         used = [cards[options.main_gpu]] if cards and options.split_mode == "none" else cards
         return cls(pointer, options, header, used, allocated=allocate)
 
@@ -144,10 +144,19 @@ class Model:
         self._free()
 
 
-def _load(options: ModelOptions, on_progress: Progress | None, *, allocate: bool, mtp: bool) -> int:
+def _load(
+    options: ModelOptions, header: Header, on_progress: Progress | None, *, allocate: bool, mtp: bool
+) -> int:
     api = native()
     parameters, keep = _parameters(options)
     parameters.load_mtp = mtp
+    if missing := _missing_heads(header):  # llama.cpp would refuse the file for them
+        keep.append(overrides := (api.llama_model_kv_override * 3)())  # the last, without a key, ends them
+        known = {"block_count": header.integer("{arch}.block_count") - missing, "nextn_predict_layers": 0}
+        for entry, (key, value) in zip(overrides, known.items(), strict=False):
+            entry.key = f"{header.architecture}.{key}".encode()
+            entry.tag, entry.value.val_i64 = api.LLAMA_KV_OVERRIDE_TYPE_INT, value
+        parameters.kv_overrides = overrides
     if not allocate:
         parameters.no_alloc, parameters.load_mode = True, _LOAD_PLAIN
     failures: list[BaseException] = []  # an exception cannot cross C, so it waits here
@@ -173,6 +182,13 @@ def _load(options: ModelOptions, on_progress: Progress | None, *, allocate: bool
     if not pointer:
         raise _load_error(options, problems)
     return pointer
+
+
+def _missing_heads(header: Header) -> int:
+    """Return how many prediction layers a header speaks of that its file lacks."""
+    heads = header.integer("{arch}.nextn_predict_layers")
+    first = f"blk.{header.integer('{arch}.block_count') - heads}."
+    return 0 if any(tensor.name.startswith(first) for tensor in header.tensors) else heads
 
 
 def _parameters(options: ModelOptions) -> tuple[Any, list[object]]:

@@ -36,7 +36,10 @@ def kind_of_draft(target: Path, draft: Path | None) -> HeadKind | None:
                 f"{target} holds an MTP head and no model", "give it with -md, the model with -m"
             )
         if draft is None or draft == target:
-            return "mtp" if own_head(one)[0] else None
+            is_there, problem = own_head(one)
+            if draft is not None and problem:
+                raise PairingError(problem, _OTHER)
+            return "mtp" if is_there else None
         other = total(read_parts(read_header(draft)))
         if (kind := head_kind(other)) is not None:
             check_head(one, other)

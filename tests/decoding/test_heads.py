@@ -42,6 +42,8 @@ class Followed(FakeModel):
 class FakeHead(FakeModel):
     """A head whose guesses get another taste with each that it bases on one of its own."""
 
+    is_head = True
+
     def __init__(self, target: Followed, noise: float) -> None:
         super().__init__(target.vocabulary_size, noise=noise, sharpness=1.5)
         target.head = self

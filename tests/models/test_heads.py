@@ -10,6 +10,7 @@ import pytest
 
 from localspec.errors import PairingError
 from localspec.gguf import Header, Scalar, Tensor
+from localspec.inference.runtime import Runtime
 from localspec.models.heads import check_head, head_for, head_kind, head_part, own_head, unsupported_draft
 from localspec.models.shape import read_draft_shape, read_shape
 from localspec.types import ModelOptions
@@ -173,6 +174,16 @@ def test_the_part_of_a_file_that_is_its_head(made_hybrid: Path) -> None:
     part = head_part(read_header(made_hybrid))
     assert {tensor.name.split(".")[1] for tensor in part.tensors} == {str(LAYERS)}
     assert part.weight_bytes == sum(tensor.bytes for tensor in part.tensors)
+
+
+def test_a_file_that_claims_a_head_that_it_lacks(tmp_path: Path) -> None:
+    claiming = hybrid(tmp_path / "claiming.gguf", head=False, claims_head=True)
+    with pytest.raises(PairingError, match="its file lacks it"):
+        head_for(ModelOptions(claiming), ModelOptions(claiming))
+    assert head_for(ModelOptions(claiming), None) is None
+    with Runtime.open(ModelOptions(claiming, gpu_layers=0)) as opened:
+        assert "speaks of an MTP head, but its file lacks it" in opened.notes[0]
+        assert opened.target.parameters > 0
 
 
 def test_a_file_of_a_head_alone(made_hybrid: Path, tmp_path: Path) -> None:
