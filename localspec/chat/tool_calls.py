@@ -8,14 +8,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 from uuid import uuid4
 
 from localspec.chat.thinking import split
 from localspec.errors import UserError
 from localspec.llama.tool_words import PROBE, PROBE_TOOL
-from localspec.types import Grammar, Request
+from localspec.types import THINKING_TAGS, Grammar, Request, TemplateVariables
 
 _NAME, _ARGUMENTS = "look_up", '{"word": "probed"}'
 _TAG = re.compile(r"<[^<>\s]+>|\[[A-Z_]+\]")
@@ -54,6 +54,7 @@ class ToolFormat:
     """How a model writes a call: `before` its name, `between` it and the arguments, `after` them.
 
     A call begins with the tag `opening`, or is the whole answer; `closing` are tags that may follow it.
+    `thinks` is the tag with which the prompt itself opens the thinking.
     Kinds: a JSON object that holds the name, a name before a JSON object, gpt-oss's channels of such,
     parameters in tags of their own, and Gemma's notation.
     """
@@ -64,19 +65,27 @@ class ToolFormat:
     before: str = ""
     between: str = ""
     after: str = ""
+    thinks: str = ""
 
 
-def tool_format(render: Callable[[Request], str]) -> ToolFormat:
+def tool_format(render: Callable[[Request], str], variables: TemplateVariables = ()) -> ToolFormat:
     """Return how a model writes calls: as its template writes one, which `render` shows.
 
     Raises `UserError` for a template that refuses to.
     """
-    text = render(Request(PROBE, tools=(PROBE_TOOL,)))
+    text = render(Request(PROBE, template_variables=variables, tools=(PROBE_TOOL,)))
     if text.rfind(PROBE[2].content) < text.find(PROBE[0].content):
         raise UserError("the model's chat template leaves out what is said", "choose another model")
     start = text.rindex(PROBE[0].content) + len(PROBE[0].content)
-    asked = render(Request(PROBE[:1])).rpartition(PROBE[0].content)[2].rstrip()
+    prompt = render(Request(PROBE[:1], template_variables=variables)).rstrip()
+    thinks = next((tag for tag in THINKING_TAGS if prompt.lower().endswith(tag)), "")
+    asked = prompt.rpartition(PROBE[0].content)[2].removesuffix(thinks).rstrip()
     written = text[start : text.index(PROBE[2].content, start)].removeprefix(asked)
+    return replace(_written_format(written), thinks=thinks)
+
+
+def _written_format(written: str) -> ToolFormat:
+    """Return the form of a call from what stands between the question and the result."""
     if "<|channel|>" in written:
         before, between = "<|channel|>commentary to=functions.", " <|constrain|>json<|message|>"
         return ToolFormat("harmony", "to=functions.", (), before, between)
@@ -126,17 +135,17 @@ class AnswerReader:
     """An answer as it comes: thinking, text and calls of these tools apart."""
 
     def __init__(
-        self, form: ToolFormat | None = None, tools: Sequence[str] = (), *, thinks: bool = True
+        self, form: ToolFormat | None = None, tools: Sequence[str] = (), *, thinks: str | None = ""
     ) -> None:
         """Read without calls where there are no tools; a form of None knows no channels either.
 
-        What does not think is all answer.
+        `thinks` is the tag that the prompt has opened; with None all is answer.
         """
         self._channels = _Channels() if form is not None and form.kind == "harmony" else None
         self._calls = _Calls(form, _schemas(tools)) if form is not None and tools else None
-        self._text = ""
+        self._text = thinks or ""
         self._thought = 0  # characters of thinking that were told
-        self._answer_from = None if thinks else 0  # where what was not told of the answer begins
+        self._answer_from = 0 if thinks is None else None  # where what was not told of the answer begins
 
     def feed(self, text: str, *, more: bool = True) -> Iterator[Piece]:
         """Yield what this text makes certain; `more` if the answer goes on."""

@@ -72,7 +72,7 @@ async def _chat(service: Service, request: Request) -> Response:
 async def _complete(service: Service, request: Request) -> Response:
     body = read(Body, await read_json(request))
     asked = asked_of(body, service, bare_text(body), service.profile(body.model))
-    reply = _Reply(asked.profile.name, lambda: Blocks(AnswerReader(thinks=False)), is_chat=False)
+    reply = _Reply(asked.profile.name, lambda: Blocks(AnswerReader(thinks=None)), is_chat=False)
     return await _answered(service, request, body, asked, reply)
 
 
@@ -202,7 +202,9 @@ class Chat:
 
     def blocks(self) -> Blocks:
         """Return what reads an answer."""
-        return Blocks(AnswerReader(self.form, self.asked.tools), parallel=self.parallel)
+        is_continued = self.messages[-1].role == "assistant"
+        thinks = "" if self.form is None or is_continued else self.form.thinks
+        return Blocks(AnswerReader(self.form, self.asked.tools, thinks=thinks), parallel=self.parallel)
 
 
 async def asked_in_chat(service: Service, body: Body) -> Chat:
@@ -212,7 +214,7 @@ async def asked_in_chat(service: Service, body: Body) -> Chat:
     tools, must_call = offered(body)
     form = None
     with suppress(*() if tools else (LocalSpecError,)):  # only calls cannot do without
-        form = await asyncio.to_thread(service.queue.tool_format)
+        form = await asyncio.to_thread(service.queue.tool_format, asked.request.template_variables)
     if must_call and form is not None:
         if asked.grammar is not None:
             raise UserError("a grammar and a tool that must be called cannot both be met", "keep one")

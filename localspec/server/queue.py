@@ -22,10 +22,12 @@ from localspec.types import (
     Paused,
     PromptProgress,
     RoundDone,
+    TemplateVariables,
 )
 
 MOST_WAITING = 64
 TURN_S = 1.0  # for which an answer goes on before another one has its turn
+_FORMATS_KEPT = 16  # of templates with other variables
 _READING = 1 / 16  # of what writing a token counts for
 
 
@@ -106,16 +108,19 @@ class EngineQueue:
         self.restarts = 0
         self.trouble = ""  # why there are no models at the moment
         self.models = open_models()
-        self._tool_format: ToolFormat | None = None
+        self._tool_formats: dict[TemplateVariables, ToolFormat] = {}
         self._chooser = Chooser(self.models, experience)
         self._thread = threading.Thread(target=self._work, name="localspec-engine", daemon=True)
         self._thread.start()
 
-    def tool_format(self) -> ToolFormat:
+    def tool_format(self, variables: TemplateVariables = ()) -> ToolFormat:
         """Return how the target writes calls of tools; raises UserError where its template refuses to."""
-        if self._tool_format is None:
-            self._tool_format = tool_format(self.models.render)
-        return self._tool_format
+        known = self._tool_formats
+        if variables not in known:
+            if len(known) > _FORMATS_KEPT:
+                known.clear()
+            known[variables] = tool_format(self.models.render, variables)
+        return known[variables]
 
     def jobs(self) -> tuple[Job | None, tuple[Job, ...]]:
         """Return what is being written, and what waits for a turn or for its first one."""

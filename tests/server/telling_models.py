@@ -27,12 +27,14 @@ class TellingModels(TurningModels):
     texts: list[str] = field(default_factory=lambda: ["Hello."])
     stop_string: str | None = None
     fails: bool = False  # in the middle
+    opens: str = ""  # what the template begins of an answer, where it is to think
 
     def render(self, request: Request) -> str:
         assert not isinstance(request.prompt, str)
         said = in_words(request.prompt, request.tools)
         turns = "".join(f"<|im_start|>{each.role}\n{each.content}<|im_end|>\n" for each in said)
-        return f"{turns}<|im_start|>assistant\n"
+        thinks = dict(request.template_variables).get("enable_thinking", True)
+        return f"{turns}<|im_start|>assistant\n{self.opens if thinks else ''}"
 
     def _rounds(self, request: Request) -> Iterator[GenerationEvent]:
         text = self.texts.pop(0) if len(self.texts) > 1 else self.texts[0]

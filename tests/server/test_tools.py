@@ -199,6 +199,25 @@ def test_without_tools_or_with_none_a_call_is_text(models: TellingModels, url: s
             assert models.requests[-1].tools == ()
 
 
+def test_thinking_that_the_template_opens_stays_apart(models: TellingModels, url: str) -> None:
+    models.opens, models.texts = "<think>\n", [f"hm\n</think>\n\nI look.\n{call('a')}"]
+    asked: dict[str, Any] = {"model": "auto", "messages": [USER], "tools": [TOOL]}
+    asked["extra_body"] = {"chat_template_kwargs": {"enable_thinking": True}}
+    try:
+        with openai_client(url) as client:
+            with client.chat.completions.stream(**asked) as stream:
+                told: list[Any] = [stream.get_final_completion(), client.chat.completions.create(**asked)]
+            for message in (each.choices[0].message for each in told):
+                assert (message.reasoning_content, message.content) == ("hm", "I look.")
+                assert len(message.tool_calls) == 1
+            models.texts = ["No tag."]
+            asked["extra_body"] = {"chat_template_kwargs": {"enable_thinking": False}}
+            reply = client.chat.completions.create(**asked)
+            assert reply.choices[0].message.content == "No tag."
+    finally:
+        models.opens = ""
+
+
 def test_a_stop_sequence_is_named(models: TellingModels, url: str) -> None:
     models.texts, models.stop_string = ["One"], "Two"
     with anthropic_client(url) as client:
