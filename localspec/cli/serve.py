@@ -45,19 +45,9 @@ def parser() -> Parser:
         "name of a model means the usual profile. Flags settle what requests leave open.",
     )
     add = result.add_argument_group("server").add_argument
-    add(
-        "--host",
-        default="127.0.0.1",
-        metavar="ADDRESS",
-        help="address to listen at (127.0.0.1: this machine)",
-    )
-    add(
-        "--port",
-        type=whole(0, 65535),
-        default=SERVER_PORT,
-        metavar="N",
-        help=f"port ({SERVER_PORT}; 0 takes a free one)",
-    )
+    add("--host", default="127.0.0.1", metavar="ADDRESS", help="address to listen at (127.0.0.1)")
+    about = f"port ({SERVER_PORT}; 0 takes a free one)"
+    add("--port", type=whole(0, 65535), default=SERVER_PORT, metavar="N", help=about)
     about = f"key that clients have to send; better set {KEY_VARIABLE}, which other users cannot see"
     add("--api-key", metavar="KEY", default=os.environ.get(KEY_VARIABLE), help=about)
     about = "web page that may ask, such as https://example.org; repeatable"
@@ -68,10 +58,8 @@ def parser() -> Parser:
     add("--share", choices=("on", "off"), default="on", help=about)
     about = "memory that keeps what was read of other conversations (a quarter of what is free, at most 8192)"
     add("-cram", "--cache-ram", type=whole(0, 2**24), metavar="MIB", help=about)
-    add_model_flags(result)
-    add_device_flags(result)
-    add_sampling_flags(result)
-    add_prompt_flags(result)
+    for add_flags in (add_model_flags, add_device_flags, add_sampling_flags, add_prompt_flags):
+        add_flags(result)
     add_speculation_flags(result)
     add_placing_flags(result)
     add_verbose_flag(result.add_argument_group("output").add_argument)

@@ -20,7 +20,7 @@ from starlette.routing import Route
 from localspec.app.figures import Json
 from localspec.errors import LocalSpecError
 from localspec.server import anthropic, engine, openai, responses, status, texts
-from localspec.server.exchange import Handler, Refusal, refusal
+from localspec.server.exchange import Handler, Protocol, Refusal, refusal
 from localspec.server.service import Service
 
 _OPEN = ("/health", "/v1/health")  # which also who has no key may ask for
@@ -52,20 +52,17 @@ class Doors:
 def application(service: Service, doors: Doors) -> Starlette:
     """Return the ASGI application."""
     protocols = (each.protocol(service) for each in (openai, responses, anthropic, texts, engine))
-    posts = [
-        Route(path, _endpoint(handler, doors, protocol.error), methods=["POST"])
-        for protocol in protocols
+    told = Protocol(status.handlers(service), openai.error)
+    routes = [
+        Route(path, _endpoint(handler, doors, protocol.error), methods=[method])
+        for method, protocol in [("GET", told), *(("POST", each) for each in protocols)]
         for path, handler in protocol.handlers.items()
-    ]
-    gets = [
-        Route(path, _endpoint(handler, doors, openai.error), methods=["GET"])
-        for path, handler in status.handlers(service).items()
     ]
     cors = Middleware(
         CORSMiddleware, allow_origins=list(doors.origins), allow_methods=["*"], allow_headers=["*"]
     )
     found = Starlette(
-        routes=[*gets, *posts],
+        routes=routes,
         middleware=[cors] if doors.origins else [],
         exception_handlers={HTTPException: _failed, Exception: _failed},
     )
@@ -94,10 +91,7 @@ def _host(header: str) -> str:
 
 
 async def _failed(_request: Request, error: Exception) -> Response:
+    mistake = f"unexpected {type(error).__name__}: this is a mistake in LocalSpec; please report it"
     known = isinstance(error, HTTPException)
-    refused = refusal(cast(HTTPException, error)) if known else Refusal(500, "server_error", _mistake(error))
+    refused = refusal(cast(HTTPException, error)) if known else Refusal(500, "server_error", mistake)
     return JSONResponse(openai.error(refused), refused.status)
-
-
-def _mistake(error: Exception) -> str:
-    return f"unexpected {type(error).__name__}: this is a mistake in LocalSpec; please report it"

@@ -46,7 +46,7 @@ Handler = Callable[[Request], Awaitable[Response]]
 
 @dataclass(frozen=True, slots=True)
 class Protocol:
-    """Paths that take a POST, and how what fails there is worded."""
+    """Paths, and how what fails there is worded."""
 
     handlers: dict[str, Handler]
     error: Callable[[Refusal], Json]
@@ -129,7 +129,7 @@ async def streamed(
 
 def data_event(value: Json) -> str:
     """Return an object as a server-sent event."""
-    return f"data: {json.dumps(value, ensure_ascii=False)}\n\n"
+    return f"data: {json.dumps(value, ensure_ascii=False, separators=(',', ':'))}\n\n"
 
 
 async def _guarded(

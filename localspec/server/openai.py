@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal, cast
+from typing import Literal
 from uuid import uuid4
 
 from starlette.requests import Request
@@ -25,7 +25,7 @@ from localspec.server.blocks import Blocks, Step
 from localspec.server.exchange import Protocol, Refusal, data_event, read, read_json, streamed, whole
 from localspec.server.queue import Asked
 from localspec.server.service import Service
-from localspec.storage.profiles import Profile, Speculation
+from localspec.storage.profiles import SAMPLING_RANGES, Profile, Speculation
 from localspec.types import (
     Finished,
     GenerationEvent,
@@ -38,6 +38,7 @@ from localspec.types import (
     ToolCall,
 )
 
+_OTHERS = {"repetition_penalty": "repeat_penalty", "penalty_window": "repeat_last_n"}  # as llama.cpp has it
 _MOST_STOPS = 16
 _TEXTS = ("text", "input_text", "output_text", "reasoning_text", "summary_text")  # kinds of parts
 _MOST_ANSWERS = 8
@@ -330,20 +331,11 @@ def asked_of(body: Body, service: Service, prompt: tuple[Message, ...] | str, pr
 
 def _settled(body: Body, usual: SessionRequest) -> SessionRequest:
     """Return what a request settles over what is usual."""
-    given = {
-        "temperature": body.temperature,
-        "top_k": body.top_k,
-        "top_p": body.top_p,
-        "min_p": body.min_p,
-        "repetition_penalty": body.repeat_penalty,
-        "presence_penalty": body.presence_penalty,
-        "frequency_penalty": body.frequency_penalty,
-        "penalty_window": body.repeat_last_n,
-    }
+    given = {name: getattr(body, _OTHERS.get(name, name)) for name in SAMPLING_RANGES}
     settled = {name: value for name, value in given.items() if value is not None}
 
     def sampling(before: Sampling) -> Sampling:
-        return replace(usual.sampling(before), **cast("dict[str, Any]", settled))
+        return replace(usual.sampling(before), **settled)
 
     limit = body.max_completion_tokens if body.max_tokens is None else body.max_tokens
     return replace(

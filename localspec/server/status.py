@@ -53,7 +53,6 @@ def _model(model: ModelInfo) -> Json:
 
 async def _props(service: Service, _request: Request) -> Response:
     models = service.queue.models
-    usual = service.profiles[service.usual]
     return JSONResponse(
         {
             "build_info": f"localspec {__version__}",
@@ -64,7 +63,7 @@ async def _props(service: Service, _request: Request) -> Response:
             "total_slots": 1,
             "default_generation_settings": {
                 "n_ctx": models.target.context,
-                "params": asdict(service.asked.sampling_under(usual, models)),
+                "params": asdict(service.asked.sampling_under(service.profile(None), models)),
             },
             "notes": list(models.notes),
         }
