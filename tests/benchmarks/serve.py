@@ -4,7 +4,8 @@ python -m tests.benchmarks.serve [-m FILE -md FILE] [--llama-server PATH] [--cli
 
 The servers hold the same files on the same threads and wait; they are asked in turn. Every client asks one
 question after another, each of its own, greedily, streamed. llama-server decodes answers of several clients
-in one batch, `localspec` in turns. The cost per token is that of the same answers with and without HTTP.
+in one batch, `localspec` in turns. Time of the processors is told as well: it says more on a busy machine.
+The cost per token is that of the same answers with and without HTTP.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from http.client import HTTPConnection
 from pathlib import Path
 from statistics import median
 
+import psutil
+
 from localspec.benchmark.llama_server import draft_flags, free_port, target_flags
 from localspec.demo import bundled_pair, prompts
 from localspec.inference.worker.client import Worker
@@ -32,7 +35,7 @@ from localspec.types import EngineSettings, Finished, Message, ModelOptions, Req
 from localspec.units import columns
 
 TOKENS = 64
-PER_CLIENT = 4  # questions
+PER_CLIENT = 3  # questions
 
 
 @dataclass(slots=True)
@@ -42,10 +45,24 @@ class Figures:
     requests_per_s: list[float] = field(default_factory=list)
     tokens_per_s: list[float] = field(default_factory=list)
     first_s: list[float] = field(default_factory=list)
+    cpu_ms: list[float] = field(default_factory=list)  # per token
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A server that runs."""
+
+    port: int
+    process: psutil.Process
+
+    def cpu_s(self) -> float:
+        """Return the time that it and its children have had of the processors."""
+        times = [each.cpu_times() for each in (self.process, *self.process.children(recursive=True))]
+        return float(sum(each.user + each.system for each in times))
 
 
 @contextmanager
-def started(command: Sequence[str], port: int) -> Iterator[int]:
+def started(command: Sequence[str], port: int) -> Iterator[Server]:
     """Start a server and wait until it answers."""
     quiet = subprocess.DEVNULL
     with subprocess.Popen(command, stdout=quiet, stderr=quiet) as process:
@@ -53,7 +70,7 @@ def started(command: Sequence[str], port: int) -> Iterator[int]:
             while not _is_ready(port):
                 assert process.poll() is None, f"{command[0]} has ended"
                 time.sleep(0.2)
-            yield port
+            yield Server(port, psutil.Process(process.pid))
         finally:
             process.terminate()
 
@@ -90,7 +107,7 @@ def ask(port: int, prompt: str) -> tuple[float, int]:
     return first_s, tokens
 
 
-def crowd(port: int, clients: int, figures: Figures) -> None:
+def crowd(server: Server, clients: int, figures: Figures) -> None:
     """Let so many clients ask at once."""
     questions = [prompt.prompt for prompt in prompts()]
     results: list[tuple[float, int]] = []
@@ -98,17 +115,19 @@ def crowd(port: int, clients: int, figures: Figures) -> None:
     def client(number: int) -> None:
         for turn in range(PER_CLIENT):
             question = questions[(number * PER_CLIENT + turn) % len(questions)]
-            results.append(ask(port, question))
+            results.append(ask(server.port, question))
 
     threads = [threading.Thread(target=client, args=(number,)) for number in range(clients)]
-    began = time.perf_counter()
+    began, cpu_s = time.perf_counter(), server.cpu_s()
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     seconds = time.perf_counter() - began
     figures.requests_per_s.append(len(results) / seconds)
-    figures.tokens_per_s.append(sum(tokens for _, tokens in results) / seconds)
+    tokens = sum(tokens for _, tokens in results)
+    figures.tokens_per_s.append(tokens / seconds)
+    figures.cpu_ms.append(1000 * (server.cpu_s() - cpu_s) / tokens)
     figures.first_s += [first_s for first_s, _ in results]
 
 
@@ -153,28 +172,28 @@ def main() -> int:
         with_draft = [word for flag in draft_flags(target, draft, threads) for word in flag]
         commands |= {"llama-server": theirs, "llama-server draft": [*theirs, *with_draft]}
     with ExitStack() as running:
-        ports = {
+        servers = {
             name: running.enter_context(started([*command, "--port", str(port)], port))
             for name, command in commands.items()
             for port in [free_port()]
         }
-        rows = [["CLIENTS", "SERVER", "REQUESTS/S", "TOKENS/S", "FIRST TOKEN", "WORST"]]
+        rows = [["CLIENTS", "SERVER", "REQUESTS/S", "TOKENS/S", "FIRST TOKEN", "WORST", "CPU"]]
         for clients in map(int, args.clients.split(",")):
-            found = {name: Figures() for name in ports}
+            found = {name: Figures() for name in servers}
             for run in range(args.runs + 1):  # the first is to warm up
-                for name, port in ports.items():
-                    crowd(port, clients, found[name] if run else Figures())
+                for name, server in servers.items():
+                    crowd(server, clients, found[name] if run else Figures())
             rows += [[str(clients), name, *_cells(figures)] for name, figures in found.items()]
-        print("\n".join(columns(rows, frozenset(range(2, 6)))))
-        print(f"HTTP costs {overhead_us(ports['localspec off'], target, args.runs):.0f} us a token")
+        print("\n".join(columns(rows, frozenset(range(2, 7)))))
+        print(f"HTTP costs {overhead_us(servers['localspec off'].port, target, args.runs):.0f} us a token")
     print(f"load of this machine's {os.cpu_count()} cores: {os.getloadavg()[0]:.1f}")
     return 0
 
 
 def _cells(figures: Figures) -> list[str]:
-    worst = max(figures.first_s)
     speeds = [f"{median(values):.1f}" for values in (figures.requests_per_s, figures.tokens_per_s)]
-    return [*speeds, f"{1000 * median(figures.first_s):.0f} ms", f"{1000 * worst:.0f} ms"]
+    first = [f"{1000 * seconds:.0f} ms" for seconds in (median(figures.first_s), max(figures.first_s))]
+    return [*speeds, *first, f"{median(figures.cpu_ms):.2f} ms"]
 
 
 if __name__ == "__main__":
