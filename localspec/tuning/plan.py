@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass
 from typing import Self
 
-from localspec.errors import EngineError, UserError
+from localspec.errors import EngineError, ModelFileError, UserError
+from localspec.gguf import STATE_DRAFT
 from localspec.inference.interface import OpenModels, TunableModels
+from localspec.models.shape import read_shape
 from localspec.storage.profiles import Profile
 from localspec.storage.tuned_settings import LoadOptions
 from localspec.tuning.events import Stage
 from localspec.types import EngineSettings, Message, Mode, ModelOptions, Request
 
+LONGEST_DRAFT = 16
 FIRST_S = 45.0  # for what serves all tasks
 TASK_S = 85.0  # for each task
 QUICK = 0.4  # of these, where somebody is in a hurry
@@ -42,6 +45,15 @@ class TunePlan:
     trials: int = TRIALS  # simulated, of each task
     quick: bool = False  # without trying other ways to open the models, and with less of everything
     resume: bool = False  # go on with the last run if it was stopped
+
+    @property
+    def longest_draft(self) -> int:
+        """Return how many tokens a draft may have; of a running state only so many steps are kept."""
+        for each in (self.target, self.draft):
+            with suppress(ModelFileError):  # whoever opens it says why
+                if each is not None and read_shape(each.path).state_bytes:
+                    return STATE_DRAFT
+        return LONGEST_DRAFT
 
 
 def seconds_of(stage: Stage, plan: TunePlan) -> float:

@@ -234,8 +234,13 @@ class _TaskRun:
     def __init__(self, run: TuningRun, models: ReopenedModels, costs: Costs, profile: Profile) -> None:
         self._run, self._models, self._costs = run, models, costs
         self._profile, self._task, self._plan = profile, profile.task, run.plan
-        has_draft, fan_out = run.plan.draft is not None, run.plan.max_fan_out
-        self._space = space_of(profile.sampling, costs, has_draft=has_draft, max_fan_out=fan_out)
+        self._space = space_of(
+            profile.sampling,
+            costs,
+            has_draft=run.plan.draft is not None,
+            max_draft_length=run.plan.longest_draft,
+            max_fan_out=run.plan.max_fan_out,
+        )
         self._state = run.state.of(profile.task)
         self._began_s = time.monotonic() - self._state.seconds
 

@@ -38,7 +38,9 @@ class Space:
     max_fan_out: int = 16
 
 
-def space_of(sampling: Sampling, costs: Costs, *, has_draft: bool, max_fan_out: int = 16) -> Space:
+def space_of(
+    sampling: Sampling, costs: Costs, *, has_draft: bool, max_draft_length: int = 16, max_fan_out: int = 16
+) -> Space:
     """Return what can be searched: a mode that failed when costs were measured cannot run."""
     failed = {mode for mode, _ in costs.left_out}
     if not has_draft:
@@ -46,7 +48,7 @@ def space_of(sampling: Sampling, costs: Costs, *, has_draft: bool, max_fan_out: 
     if all(overhead.mode != "ssd" for overhead in costs.overheads):  # this draft model cannot branch
         failed.add("ssd")
     modes = tuple(mode for mode in get_args(Mode) if mode not in failed)
-    return Space(modes, not sampling.is_greedy, max_fan_out=max_fan_out)
+    return Space(modes, not sampling.is_greedy, max_draft_length, max_fan_out)
 
 
 def starting_points(space: Space) -> tuple[EngineSettings, ...]:

@@ -55,9 +55,10 @@ class Outcome:
 @contextmanager
 def opened(target: Path, draft: Path, branches: int = 6) -> Iterator[tuple[Engine, Engine]]:
     """Open a pair, of which the draft may be a head, and its target once more for plain decoding."""
-    is_head = kind_of_draft(target, draft) is not None
-    # other cells, and flash attention, round by the order of cells, which branches change
-    options = ModelOptions(target, 2048, 0, kv_type_k="f32", kv_type_v="f32", flash_attention=False)
+    kind = kind_of_draft(target, draft)
+    options = ModelOptions(target, 2048, 0, micro_batch=32)
+    if kind != "eagle3":  # otherwise the order of cells, which branches change, would round in another way
+        options = replace(options, kv_type_k="f32", kv_type_v="f32", flash_attention=False)
     of_draft = replace(options, path=draft)
     with ExitStack() as stack:
 
@@ -67,7 +68,7 @@ def opened(target: Path, draft: Path, branches: int = 6) -> Iterator[tuple[Engin
         weights = model(options, head=draft == target)
         first, plain = (open_context(weights, options, threads=1) for _ in range(2))
         other: Context
-        if is_head:
+        if kind is not None:
             of_head = weights if draft == target else model(of_draft, head=True)
             other = HeadContext(of_head, of_draft, first, threads=1)
         else:

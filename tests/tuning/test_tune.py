@@ -14,10 +14,12 @@ import pytest
 from localspec.decoding.measurements import TraceRequest, TraceSegment
 from localspec.demo import bundled_pair
 from localspec.errors import EngineDied
+from localspec.gguf import STATE_DRAFT
 from localspec.storage import tuned_settings
 from localspec.storage.pair_identity import Identity, MachineFacts, identify
 from localspec.storage.profiles import Profile, TuningPrompts, profiles
 from localspec.storage.tuned_settings import LoadOptions
+from localspec.tuning import run as tuning_run
 from localspec.tuning.events import (
     STAGES,
     BestSoFar,
@@ -29,11 +31,12 @@ from localspec.tuning.events import (
     TuneEvent,
 )
 from localspec.tuning.load_options import MachineLimits
-from localspec.tuning.plan import TunePlan
+from localspec.tuning.plan import LONGEST_DRAFT, TunePlan
 from localspec.tuning.report.gather import gather
 from localspec.tuning.report.page import render
 from localspec.tuning.run import TuningRun
 from localspec.tuning.run_folder import RunFolder
+from localspec.tuning.study import Search, Simulate, StudyKey, Tried, search
 from localspec.types import ModelOptions
 from tests.tuning.fake_models import FakeModels
 
@@ -290,3 +293,19 @@ def test_a_kill_in_any_stage_changes_nothing_about_the_result(
     assert (result.settings, result.reason) == (whole.settings, whole.reason)
     state = json.loads((data / "tuning" / identity(plan).pair / "run.json").read_text())
     assert (state["number"], state["complete"]) == (1, True)
+
+
+def test_no_draft_is_tried_that_a_running_state_cannot_take_back(
+    made_hybrid: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    searched = list[Search]()
+
+    def searching(rate: Simulate, request: Search, path: Path, key: StudyKey) -> Iterator[Tried]:
+        searched.append(request)
+        return search(rate, request, path, key)
+
+    monkeypatch.setattr(tuning_run, "search", searching)
+    plan = planned(tmp_path)
+    for target in (plan.target, ModelOptions(made_hybrid)):
+        list(run_of(replace(plan, target=target)).events())
+    assert [request.space.max_draft_length for request in searched] == [LONGEST_DRAFT, STATE_DRAFT]
