@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import replace
 
@@ -112,6 +112,78 @@ class TestRestlessDrafting(EngineContract):
     settings = replace(SSD, min_confidence=0.0)
 
 
+class StoppingToy(Toy):
+    """A toy whose answers stop after every third round, let another be written, and go on."""
+
+    every = 3
+    part_of_streams: int | None = None
+
+    def rounds(
+        self,
+        prompt: Sequence[int],
+        settings: EngineSettings,
+        sampling: Sampling,
+        tokens: int,
+        seed: int = 0,
+        end_tokens: frozenset[int] = NO_END,
+    ) -> Generator[Round, None, None]:
+        text, first = list(prompt), 0
+
+        def decode(mode: Mode, segment: int) -> Rounds:
+            nonlocal first
+            assert mode == settings.mode
+            first = segment + 1
+            left = tokens - (len(text) - len(prompt))
+            params = DecodeParams(sampling, settings.acceptance, settings.draft_length, left, end_tokens)
+            if self.part_of_streams is not None:
+                segment = self.part_of_streams
+            return self.engine.rounds(text, settings, params, latency_model(), seed, segment)
+
+        while True:
+            count = 0
+            with closing(decode_in_segments(decode, settings.mode, text, PlainCost(), None, first)) as events:
+                for event in events:
+                    if isinstance(event, Round):
+                        count += 1
+                        yield event
+                        if event.is_last:
+                            return
+                    if count == self.every:
+                        break
+            list(super().rounds([3, 5, 7, *prompt[:3]], settings, sampling, self.every, seed))
+
+
+class StoppingHastily(StoppingToy):
+    """Stops after every round, the first, which draws one token."""
+
+    every = 1
+
+
+class StoppingForgetfully(StoppingHastily):
+    """Goes on with the random streams of the beginning."""
+
+    part_of_streams = 0
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [
+        EngineContract.test_greedy_text_is_that_of_plain_decoding,
+        EngineContract.test_first_tokens_follow_the_exact_distribution,
+        EngineContract.test_every_sampled_token_follows_the_target,
+        EngineContract.test_answers_keep_their_limit,
+    ],
+    ids=lambda test: test.__name__,
+)
+def test_pauses_keep_the_contract_but_for_what_is_read_again(
+    monkeypatch: pytest.MonkeyPatch, kept: Callable[[EngineContract], None]
+) -> None:
+    monkeypatch.setattr(contract, "Toy", StoppingToy)
+    suite = EngineContract()
+    suite.settings = replace(SSD, min_confidence=0.0)
+    kept(suite)
+
+
 class Hasty(RestlessToy):
     """Gives every part one round, the first, which draws one token."""
 
@@ -132,6 +204,17 @@ def test_parts_that_share_a_random_stream_would_be_noticed(
     suite = EngineContract()
     suite.settings = SSD
     values = [value for found in suite.uniform_values(1000).values() for value in found]
+    assert (ks_uniform_p_value(values) > SIGNIFICANT) == is_right
+
+
+@pytest.mark.parametrize(("toy", "is_right"), [(StoppingHastily, True), (StoppingForgetfully, False)])
+def test_pauses_that_start_a_random_stream_again_would_be_noticed(
+    monkeypatch: pytest.MonkeyPatch, toy: type[Toy], is_right: bool
+) -> None:
+    monkeypatch.setattr(contract, "Toy", toy)
+    suite = EngineContract()
+    suite.settings = EngineSettings(mode="off")
+    values = [value for found in suite.uniform_values(400).values() for value in found]
     assert (ks_uniform_p_value(values) > SIGNIFICANT) == is_right
 
 

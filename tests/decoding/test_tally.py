@@ -1,10 +1,11 @@
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
 import pytest
 
-from localspec.decoding.tally import Tally
+from localspec.decoding.tally import Stopwatch, Tally
 from localspec.types import DraftOrigin, Mode, Summary
 from tests.decoding.toys import stats
 
@@ -80,3 +81,18 @@ def test_a_later_part_in_mode_ssd_can_miss_after_its_first_round() -> None:
             tally.add(stats(1, 1, origin), 2, 2.0)
     summary = tally.summary()
     assert (summary.hits, summary.misses, summary.rounds) == (1, 1, 5)
+
+
+def test_a_stopwatch_leaves_out_what_it_is_stopped_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    watch = Stopwatch()
+    watch.go_on()  # which nobody has stopped
+    now[0] = 2.0
+    watch.stop()
+    now[0] = 7.0
+    watch.go_on()
+    with watch.paused():
+        now[0] = 8.0
+    now[0] = 9.0
+    assert watch.seconds() == 3.0

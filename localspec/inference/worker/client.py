@@ -40,7 +40,7 @@ from localspec.inference.worker.wire import (
     Result,
     Told,
 )
-from localspec.types import GenerationEvent, Mode, ModelInfo, ModelOptions
+from localspec.types import GenerationEvent, Mode, ModelInfo, ModelOptions, Paused
 from localspec.types import Request as GenerationRequest
 
 if TYPE_CHECKING:
@@ -270,7 +270,9 @@ class Pending:
                 if (left_s := ends - time.monotonic()) <= 0:
                     break  # what it asks for next has to wait there
                 with suppress(LocalSpecError):
-                    self.next(left_s)
+                    reply = self.next(left_s)
+                    if isinstance(reply, Event) and isinstance(reply.event, Paused):
+                        self._process.drop(reply.event.number)  # which nobody else knows
         finally:
             self._process.forget(self.number)
 
@@ -331,6 +333,10 @@ class EngineProcess:
         """Let every answer stand still that is being written."""
         for number in list(self._pending):
             self.send(Pause(number))
+
+    def drop(self, number: int) -> None:
+        """Give up a paused answer without waiting for it."""
+        self.forget(self.call("drop", number).number)
 
     def forget(self, number: int) -> None:
         """Drop what still comes for a call."""

@@ -19,16 +19,18 @@ from localspec.errors import (
     PairingError,
     UserError,
 )
-from localspec.inference.interface import OpenModels, TunableModels
+from localspec.inference.interface import OpenModels, SharedModels, TunableModels
 from localspec.inference.runtime import Runtime
 from localspec.inference.worker.client import Worker
 from localspec.inference.worker.wire import FirstCall, LogLine, Reply
 from localspec.types import (
     EngineSettings,
     Finished,
+    GenerationEvent,
     Message,
     Mode,
     ModelOptions,
+    Paused,
     Request,
     RoundDone,
     Sampling,
@@ -132,6 +134,54 @@ def test_cancelling_ends_the_answer_and_only_this_one(worker: Worker) -> None:
     assert end_of(list(events)).reason == "cancelled"
     worker.cancel()
     assert end_of(list(worker.generate(greedy()))).reason == "length"
+
+
+def until_paused(worker: Worker, request: Request) -> tuple[str, int]:
+    """Return an answer's text up to a pause at the first chance, and its number."""
+    came = list[GenerationEvent]()
+    for event in worker.generate(request):
+        worker.pause()
+        came.append(event)
+    assert isinstance(came[-1], Paused)
+    return text_of(came), came[-1].number
+
+
+def test_answers_take_turns_and_their_caches_are_kept(worker: Worker) -> None:
+    models: SharedModels = worker
+    request = greedy(prompt=(Message("user", LONG_STORY),))
+    whole = text_of(list(models.generate(request)))
+    models.keep_conversations(2**30)
+    text, number = until_paused(worker, request)
+    assert text_of(list(models.generate(greedy())))
+    saved = models.saved()
+    assert (saved.count, saved.limit) == (1, 2**30)
+    assert text + text_of(list(models.resume(number))) == whole
+    models.keep_conversations(0)
+    assert models.saved().count == 0
+
+
+def test_a_paused_answer_can_be_dropped_while_another_is_written(worker: Worker) -> None:
+    _, number = until_paused(worker, greedy())
+    running = worker.generate(ENDLESS)
+    next(running)
+    worker.drop(number)
+    worker.cancel()
+    assert end_of(list(running)).reason == "cancelled"
+    with pytest.raises(UserError, match="there is no paused answer"):
+        list(worker.resume(number))
+
+
+def test_an_answer_that_is_left_while_it_is_paused_is_given_up(worker: Worker) -> None:
+    _, before = until_paused(worker, greedy())
+    events = worker.generate(ENDLESS)
+    next(events)
+    worker.pause()
+    worker.measure_plain()  # once this has its turn, the other stands still
+    events.close()
+    _, after = until_paused(worker, greedy())
+    for number in range(before + 1, after):
+        with pytest.raises(UserError):
+            list(worker.resume(number))
 
 
 def test_another_thread_can_cancel_at_any_moment(worker: Worker) -> None:
