@@ -55,6 +55,14 @@ class Distribution:
 
 
 @dataclass(frozen=True, slots=True)
+class TokenMask:
+    """The tokens that may follow: these alone, or all but these where they are fewer; ascending."""
+
+    ids: NDArray[np.int64]
+    are_refused: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Draft:
     """Tokens proposed for the target to judge; the empty draft is plain decoding."""
 

@@ -85,7 +85,7 @@ class Toy:
         """Return the exact distribution of the token after a text."""
         rules = self.rules or TokenRules()
         row = rules.biased(self.target.logits_after(text))
-        return distribution(row, sampling, text, rules.allowed(text))
+        return distribution(row, sampling, text, rules.mask(text))
 
     def by_disagreement(self, text: Sequence[int], sampling: Sampling) -> Distribution:
         """Return the exact distribution, sorted by how much the target prefers a token to the draft.

@@ -12,7 +12,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-Ids = NDArray[np.int64]
+from localspec.types import TokenMask
+
 Logits = NDArray[np.float32]
 
 _BAN = -100.0
@@ -25,8 +26,8 @@ class Constraint(Protocol):
     One thread at a time; another one takes a copy.
     """
 
-    def allowed(self, text: Sequence[int]) -> Ids | None:
-        """Return the tokens that may follow, ascending and at least one; None stands for all."""
+    def mask(self, text: Sequence[int]) -> TokenMask | None:
+        """Return the tokens that may follow, at least one; None stands for all."""
 
     def accepts(self, text: Sequence[int], tokens: Sequence[int]) -> int:
         """Return how many of some tokens may follow one after another."""
@@ -56,9 +57,9 @@ class TokenRules:
         logits[..., list(known)] += np.array(values, np.float32)
         return logits
 
-    def allowed(self, text: Sequence[int]) -> Ids | None:
+    def mask(self, text: Sequence[int]) -> TokenMask | None:
         """Return the tokens that may follow a text; None stands for all."""
-        return None if self.constraint is None else self.constraint.allowed(text)
+        return None if self.constraint is None else self.constraint.mask(text)
 
     def accepts(self, text: Sequence[int], tokens: Sequence[int]) -> int:
         """Return how many of some tokens may follow one after another."""
@@ -68,10 +69,10 @@ class TokenRules:
         """Return the tokens that follow without a choice: each is the only one that may."""
         found: list[int] = []
         while len(found) < _LONGEST_FORCED:
-            allowed = self.allowed([*text, *found])
-            if allowed is None or len(allowed) != 1:
+            mask = self.mask([*text, *found])
+            if mask is None or mask.are_refused or len(mask.ids) != 1:
                 break
-            found.append(allowed.item())
+            found.append(mask.ids.item())
         return found
 
 

@@ -160,8 +160,8 @@ class Decoder:
             seen = () if history is None else [*history, *draft.tokens[:accepted]]
             if rules is None:
                 return distribution(rows[accepted], sampling, seen)
-            allowed = rules.allowed([*text, *draft.tokens[:accepted]])
-            return distribution(rules.biased(rows[accepted]), sampling, seen, allowed)
+            mask = rules.mask([*text, *draft.tokens[:accepted]])
+            return distribution(rules.biased(rows[accepted]), sampling, seen, mask)
 
         return verify(draft, target, params.acceptance, random)
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localspec.errors import EngineError
-from localspec.types import Distribution, Sampling
+from localspec.types import Distribution, Sampling, TokenMask
 
 Logits = NDArray[np.float32]
 Ids = NDArray[np.int64]
@@ -112,18 +112,31 @@ def _thresholds(rows: Logits, count: int) -> Logits:
 
 
 def distribution(
-    logits: Logits, sampling: Sampling, history: Sequence[int], allowed: Ids | None = None
+    logits: Logits, sampling: Sampling, history: Sequence[int], mask: TokenMask | None = None
 ) -> Distribution:
     """Return the distribution of the next token, sorted by probability unless nothing is cut off.
 
     `logits` float32 (vocabulary,); `history` is the text so far, which the penalties look at;
-    `allowed` are the only tokens that may follow, None all.
+    `mask` tells what may follow, None all.
     """
     row = penalised_row(logits, sampling, history)
-    if allowed is None:
+    if mask is None:
         return _sampled(row, sampling)
-    among = _sampled(row.take(allowed), sampling)
-    return Distribution(allowed if among.ids is None else allowed[among.ids], among.probs)
+    row, ids = masked(row, mask)
+    p = _sampled(row, sampling)
+    if ids is None:
+        return p
+    return Distribution(ids if p.ids is None else ids[p.ids], p.probs)
+
+
+def masked(row: Logits, mask: TokenMask) -> tuple[Logits, Ids | None]:
+    """Return what a mask leaves of a row: with its ids, or the whole row with minus infinity elsewhere."""
+    ids = mask.ids[: mask.ids.searchsorted(len(row))]
+    if not mask.are_refused:
+        return row.take(ids), ids
+    row = row.copy()
+    row[ids] = -inf
+    return row, None
 
 
 def _sampled(row: Logits, sampling: Sampling) -> Distribution:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from localspec.errors import UserError
 from localspec.llama.library import native
 from localspec.llama.vocabulary import Vocabulary
-from localspec.types import THINKING_TAGS, Grammar
+from localspec.types import THINKING_TAGS, Grammar, TokenMask
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
@@ -43,14 +42,14 @@ class GrammarConstraint:
         self._thinks_until = thinks_until
         self._matcher = compiled.matcher.deep_copy()
         self._held: list[int] = []  # tokens that the matcher has taken
-        self._known: dict[int, NDArray[np.int64]] = {}  # what may follow so many of them: both models ask
+        self._known: dict[int, TokenMask] = {}  # what may follow so many of them: both models ask
 
     def copy(self) -> Self:
         """Return another that says the same."""
         return type(self)(self._compiled, self._start, self._thinks_until)
 
-    def allowed(self, text: Sequence[int]) -> NDArray[np.int64] | None:
-        """Return the tokens that may follow, ascending; None stands for all.
+    def mask(self, text: Sequence[int]) -> TokenMask | None:
+        """Return the tokens that may follow; None stands for all.
 
         Raises `UserError` where the grammar asks for more work than llguidance does.
         """
@@ -63,10 +62,10 @@ class GrammarConstraint:
             return known
         if not self._go(path):
             return None
-        mask = self._matcher.compute_bitmask()
+        bits = self._matcher.compute_bitmask()
         if self._matcher.is_error():
             raise _refused(self._compiled.kind, self._matcher.get_error())
-        found = self._known[len(path)] = self._compiled.tokens_of(mask)
+        found = self._known[len(path)] = self._compiled.mask_of(bits)
         self._known.pop(len(path) - _POSITIONS_KEPT, None)
         return found
 
@@ -83,8 +82,8 @@ class GrammarConstraint:
         inner = list(takewhile(lambda token: token not in ends, rest))
         count = self._matcher.validate_tokens(inner)
         if count == len(inner) < len(rest):
-            allowed = self.allowed([*text, *tokens[: free + count]])
-            count += allowed is not None and rest[count] in allowed
+            mask = self.mask([*text, *tokens[: free + count]])
+            count += mask is not None and (rest[count] in mask.ids) != mask.are_refused
         return free + count
 
     def _begin(self, text: Sequence[int]) -> int | None:
@@ -119,7 +118,7 @@ class CompiledGrammar:
         self.kind = kind
         self.matcher = matcher
         self.end_tokens = vocabulary.end_tokens
-        self.tokens_of = lru_cache(_MASKS_KEPT)(_tokens_of)
+        self.mask_of = lru_cache(_MASKS_KEPT)(partial(_mask_of, vocabulary.size))
 
 
 class Grammars:
@@ -195,8 +194,10 @@ def _source(grammar: Grammar) -> str:
         raise _refused(grammar.kind, str(error)) from None
 
 
-def _tokens_of(mask: bytes) -> NDArray[np.int64]:
-    return np.flatnonzero(np.unpackbits(np.frombuffer(mask, np.uint8), bitorder="little").view(np.bool_))
+def _mask_of(size: int, bits: bytes) -> TokenMask:
+    may = np.unpackbits(np.frombuffer(bits, np.uint8), count=size, bitorder="little").view(np.bool_)
+    are_refused = bool(2 * np.count_nonzero(may) > size)
+    return TokenMask(np.flatnonzero(~may if are_refused else may), are_refused)
 
 
 def _refused(kind: str, reason: str) -> UserError:

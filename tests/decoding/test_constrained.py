@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from localspec.benchmark.statistics import ks_uniform_p_value
-from localspec.decoding.constraint import Ids, Logits, TokenRules
+from localspec.decoding.constraint import Logits, TokenRules
 from localspec.decoding.loop import DecodeParams, Round
 from localspec.decoding.sampling import distribution, probabilities
-from localspec.types import EngineSettings, Sampling
+from localspec.types import EngineSettings, Sampling, TokenMask
 from tests import contract
 from tests.contract import PLAIN, SIGNIFICANT, EngineContract
 from tests.decoding.test_heads import HeadToy
@@ -74,8 +74,8 @@ def test_a_mask_of_another_position_is_noticed(
     settings: EngineSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(contract, "Toy", RuledToy)
-    original = MadeConstraint.allowed
-    monkeypatch.setattr(TokenRules, "allowed", lambda rules, text: original(rules.constraint, text[:-1]))
+    original = MadeConstraint.mask
+    monkeypatch.setattr(TokenRules, "mask", lambda rules, text: original(rules.constraint, text[:-1]))
     assert lowest_p_value(settings) < SIGNIFICANT
 
 
@@ -130,8 +130,8 @@ class Forced(MadeConstraint):
     def __init__(self, vocabulary: int = 16) -> None:
         super().__init__(vocabulary)
 
-    def allowed(self, text: Sequence[int]) -> Ids:
-        return np.array([(text[-1] + 1) % self.vocabulary])
+    def mask(self, text: Sequence[int]) -> TokenMask:
+        return TokenMask(np.array([(text[-1] + 1) % self.vocabulary]))
 
 
 def test_a_banned_token_is_written_only_where_nothing_else_is_left() -> None:
@@ -140,7 +140,7 @@ def test_a_banned_token_is_written_only_where_nothing_else_is_left() -> None:
     p = distribution(rules.biased(row)[0], PLAIN, ())
     assert p.probs[1] == 0.0
     assert row[0, 1] == 9.0
-    alone = distribution(rules.biased(row)[0], PLAIN, (), np.array([1]))
+    alone = distribution(rules.biased(row)[0], PLAIN, (), TokenMask(np.array([1])))
     assert alone.ids is not None
     assert (alone.ids.tolist(), alone.probs.tolist()) == ([1], [1.0])
 
@@ -155,9 +155,10 @@ def test_a_masked_distribution_is_that_of_a_row_with_minus_infinity(sampling: Sa
         masked[allowed] = row[allowed]
         history = random.integers(0, size, 6).tolist()
         expected = distribution(masked, sampling, history)
-        found = distribution(row, sampling, history, allowed)
         ids = np.arange(size)
-        assert probabilities(found, ids) == pytest.approx(probabilities(expected, ids), abs=1e-6)
+        for mask in (TokenMask(allowed), TokenMask(np.setdiff1d(ids, allowed), are_refused=True)):
+            found = distribution(row, sampling, history, mask)
+            assert probabilities(found, ids) == pytest.approx(probabilities(expected, ids), abs=1e-6)
 
 
 def test_scores_are_the_log_probabilities_of_the_target_alone() -> None:

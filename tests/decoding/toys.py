@@ -19,7 +19,7 @@ from localspec.decoding.drafters.ssd import CopiedTokens, VerifyResult
 from localspec.decoding.policy import AcceptanceCalibration, CostCurve, LatencyModel, SpeculationPolicy
 from localspec.decoding.sampling import distribution
 from localspec.errors import EngineError
-from localspec.types import Distribution, DraftOrigin, EngineSettings, RoundStats, Sampling
+from localspec.types import Distribution, DraftOrigin, EngineSettings, RoundStats, Sampling, TokenMask
 from tests import contract
 from tests.fake_model import FakeModel
 
@@ -59,6 +59,12 @@ class MadeConstraint:
 
     def __init__(self, vocabulary: int) -> None:
         self.vocabulary = vocabulary
+
+    def mask(self, text: Sequence[int]) -> TokenMask:
+        """Say it one way or the other, by the length of the text."""
+        allowed = self.allowed(text)
+        refused = np.setdiff1d(np.arange(self.vocabulary), allowed)
+        return TokenMask(refused, are_refused=True) if len(text) % 2 else TokenMask(allowed)
 
     def allowed(self, text: Sequence[int]) -> NDArray[np.int64]:
         total, tokens = sum(text), np.arange(self.vocabulary)

@@ -18,6 +18,7 @@ from localspec.decoding.sampling import (
     column_maxima,
     draft_distribution,
     draw,
+    masked,
     one_point,
     penalises,
     top_candidates,
@@ -165,12 +166,12 @@ class Proposer:
         """Return the best tokens that may follow a text; its best of all if it has none of them."""
         if self.rules is None:
             return best_candidates(row, CANDIDATES)
-        row, allowed = self.rules.biased(row), self.rules.allowed(text)
-        allowed = allowed if allowed is None else allowed[: allowed.searchsorted(len(row))]
-        if allowed is None or not len(allowed):
-            return best_candidates(row, CANDIDATES)
-        places, logits = best_candidates(row.take(allowed), CANDIDATES)
-        return allowed[places].tolist(), logits
+        row, mask = self.rules.biased(row), self.rules.mask(text)
+        left, ids = (row, None) if mask is None else masked(row, mask)
+        if ids is None or not len(ids):
+            return best_candidates(left if ids is None else row, CANDIDATES)
+        places, logits = best_candidates(left, CANDIDATES)
+        return ids[places].tolist(), logits
 
     def _q(self, ids: list[int], logits: list[float], history: Sequence[int]) -> Distribution:
         return draft_distribution(
