@@ -26,6 +26,7 @@ from localspec.types import (
 )
 
 MOST_WAITING = 64
+IDLE_S = 2.0  # after which it is looked whether the models still live
 TURN_S = 1.0  # for which an answer goes on before another one has its turn
 _FORMATS_KEPT = 16  # of templates with other variables
 _READING = 1 / 16  # of what writing a token counts for
@@ -204,13 +205,25 @@ class EngineQueue:
 
     def _next(self) -> Job | None:
         """Return whose turn it is, None at the end."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._jobs or self._ends)
-            if self._ends:
-                return None
-            self._current = min(self._candidates(), key=lambda job: (job.share, job.tokens))
-            self._jobs.remove(self._current)
-            return self._current
+        while True:
+            with self._changed:
+                if self._changed.wait_for(lambda: bool(self._jobs) or self._ends, IDLE_S):
+                    if self._ends:
+                        return None
+                    self._current = min(self._candidates(), key=lambda job: (job.share, job.tokens))
+                    self._jobs.remove(self._current)
+                    return self._current
+            self._look()
+
+    def _look(self) -> None:
+        """Open models again that died while nobody asked."""
+        try:
+            if not self.trouble:
+                self.models.saved()
+        except EngineDied as died:
+            self._bury(died)
+        except LocalSpecError:
+            pass  # whoever asks next is told
 
     def _candidates(self) -> list[Job]:
         begun = [job for job in self._jobs if job.paused is not None]

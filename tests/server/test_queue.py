@@ -203,6 +203,17 @@ def test_a_death_before_the_first_token_shows_to_nobody(engine: Engine) -> None:
     run(course())
 
 
+def test_a_death_while_nobody_asks_is_noticed(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def course() -> None:
+        monkeypatch.setattr(queue_module, "IDLE_S", 0.001)
+        engine.steps.release()
+        assert await engine.text("a", 1) == "a"  # from now on it waits for no longer
+        engine.models.dies.set()
+        await engine.until(lambda: engine.queue.restarts == 1)
+
+    run(course())
+
+
 def test_a_request_that_kills_the_models_twice_is_given_up(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -70,6 +70,8 @@ class TurningModels(FakeRuntime):
         pass
 
     def saved(self) -> SavedConversations:
+        if self.dies.is_set():
+            raise EngineDied("the engine was ended by the system (SIGKILL)")
         return SavedConversations(len(self.still))
 
     def count_tokens(self, messages: Sequence[Message], tools: Sequence[str] = ()) -> int:
