@@ -52,6 +52,7 @@ TRIES = 2  # of a measurement whose curves make no sense
 ANCHORS = 9  # calls with one token, at either end of a measurement
 FEWEST_ANCHORS = 3
 ANCHOR_SHARE = 0.1  # of the budget
+REREAD = 5  # tokens from a kept state to the end of the text, where 1 to 2 of a draft's are accepted
 
 
 @dataclass(slots=True)
@@ -258,7 +259,7 @@ def _text(model: LanguageModel, count: int) -> list[int]:
 
 def _evaluate(model: LanguageModel, size: int) -> float:
     length, before = model.length(), model.busy_s
-    again = size // 2 if model.rereads else 0  # half of the last draft was taken back
+    again = min(size - 1, REREAD) if model.rereads else 0
     model.evaluate(_text(model, size + again), size)
     model.truncate(length)
     return model.busy_s - before

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from localspec.decoding.measure import measure, time_calls
+from localspec.decoding.measure import REREAD, measure, time_calls
 from localspec.decoding.measurements import CallCosts, CostRequest
 from localspec.decoding.model import Rows
 from localspec.decoding.policy import CostCurve, LatencyModel
@@ -54,6 +54,17 @@ def test_no_more_branches_are_tried_than_there_are() -> None:
 
 def test_a_target_alone_can_be_measured() -> None:
     assert_plausible(measure(FakeModel(), None, 0.0, together=False))
+
+
+def test_what_is_read_again_is_measured_with_a_verification() -> None:
+    class Rereading(FakeModel):
+        rereads = True
+
+    target = Rereading()
+    found = measure(target, None, 0.0, together=False)
+    read = {size: min(size - 1, REREAD) for size in found.verify.points()}
+    assert max(read.values()) > 2
+    assert {size + again for size, again in read.items()} <= set(target.calls)
 
 
 def test_a_failing_draft_model_is_heard_of_and_leaves_no_trace() -> None:
