@@ -235,6 +235,19 @@ def test_a_draft_may_be_longer_than_one_call_can_judge(runtime: Runtime, mode: M
     assert answer(runtime, greedy(settings, max_tokens=400))[0] == expected
 
 
+def test_the_stop_string_that_ends_an_answer_is_told(runtime: Runtime) -> None:
+    request = replace(greedy(), stop=("never", " "))
+    assert end_of(list(runtime.generate(request))).stop_string == " "
+    assert end_of(list(runtime.generate(greedy(max_tokens=2)))).stop_string is None
+
+
+def test_control_tokens_show_in_an_answer_that_asks_for_them(runtime: Runtime) -> None:
+    ((mark, _),) = runtime.tokenize("<|im_start|>")
+    request = replace(greedy(max_tokens=2), logit_bias=((mark, 1e4),))
+    assert answer(runtime, request)[0] == ""
+    assert answer(runtime, replace(request, shows_control=True))[0] == "<|im_start|>" * 2
+
+
 def test_tokens_and_text_translate(runtime: Runtime) -> None:
     text = "def is_prime(n): return n > 1  # naïve ☃"
     assert runtime.decode(runtime.encode(text)) == text
