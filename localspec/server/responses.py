@@ -68,7 +68,7 @@ def _nested(tool: object) -> object:
     if not isinstance(tool, dict):
         return tool
     if tool.get("type") != "function":
-        raise UserError("tools holds one that is no function", "offer functions, which you run yourself")
+        raise UserError(f"{tool.get('type')} is no function", "offer functions alone, which you run yourself")
     return {"type": "function", "function": {name: tool[name] for name in tool if name != "type"}}
 
 
@@ -81,13 +81,10 @@ def _add(messages: list[Json], item: Json, where: str) -> None:
     elif kind == "message" and role != "assistant":
         messages.append({"role": role, "content": text_of(item.get("content"), where)})
     elif kind in ("message", "reasoning", "function_call"):  # items of one turn come one after another
-        if (
-            not messages
-            or messages[-1]["role"] != "assistant"
-            or (kind == "message" and "content" in messages[-1])
-        ):
-            messages.append({"role": "assistant"})
-        turn = messages[-1]
+        turn = messages[-1] if messages else {}
+        if turn.get("role") != "assistant" or (kind == "message" and "content" in turn):
+            turn = {"role": "assistant"}
+            messages.append(turn)
         if kind == "function_call":
             function = {"name": item.get("name"), "arguments": item.get("arguments")}
             calls = turn.setdefault("tool_calls", [])

@@ -249,6 +249,33 @@ def test_what_anthropic_clients_settle_reaches_the_models(models: TellingModels,
     assert dict(request.template_variables) == {"enable_thinking": False}
 
 
+def test_what_clients_of_responses_settle_reaches_the_models(models: TellingModels, url: str) -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
+    form: Any = {"type": "json_schema", "name": "it", "schema": schema, "strict": True}
+    models.texts = ["Hello."]
+    with openai_client(url) as client:
+        response = client.responses.create(
+            model="coding",
+            input=[{"role": "developer", "content": "Be brief."}, {"role": "user", "content": "Hi"}],
+            instructions="Be kind.",
+            max_output_tokens=7,
+            temperature=0.5,
+            text={"format": form},
+        )
+    assert (response.output_text, response.status, response.instructions) == (
+        "Hello.",
+        "completed",
+        "Be kind.",
+    )
+    request = models.requests[-1]
+    assert request.prompt == (
+        Message("system", "Be kind."), Message("system", "Be brief."), Message("user", "Hi"),
+    )  # fmt: skip
+    assert (request.max_tokens, request.sampling.temperature) == (7, 0.5)
+    assert request.grammar is not None
+    assert (request.grammar.kind, json.loads(request.grammar.text)) == ("json_schema", schema)
+
+
 IMAGE = {"type": "image", "source": {"type": "url", "url": "x"}}
 
 
@@ -261,7 +288,7 @@ IMAGE = {"type": "image", "source": {"type": "url", "url": "x"}}
         ("/v1/messages", {"messages": [USER], "tools": [{"type": "bash_20250124", "name": "bash"}]}, "bash"),
         ("/v1/messages", {"messages": [USER], "tool_choice": {"type": "any"}}, "there are no tools"),
         ("/v1/responses", {"input": "Hi", "previous_response_id": "resp_1"}, "nothing is kept"),
-        ("/v1/responses", {"input": "Hi", "tools": [{"type": "web_search"}]}, "no function"),
+        ("/v1/responses", {"input": "Hi", "tools": [{"type": "web_search"}]}, "web_search is no function"),
         ("/v1/responses", {"input": [{"type": "item_reference", "id": "1"}]}, "input[0]"),
         ("/v1/responses", {"instructions": "Hi"}, "input is missing or empty"),
         ("/v1/responses", {"input": ["Hi"]}, "input[0] is not an object"),
