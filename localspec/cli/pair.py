@@ -226,21 +226,20 @@ def measure(models: OpenModels, on_progress: Callable[[float], object]) -> Gain:
         chosen = replace(chosen, mode="sd")
     ways = [OwnContender(each.mode, models, each) for each in (replace(chosen, mode="off"), chosen)]
     sampling = recommended_sampling(models.target.path, "dialogue") or Sampling()
-    pairs: list[tuple[Run, Run]] = []
-    texts = _texts()
-    for number, text in enumerate(texts):
-        request = Request((Message("user", text),), sampling, chosen, max_tokens=TOKENS, seed=SEEDS + number)
-        question = Question("dialogue", request)
-        for way in ways if not number else ():
-            Harness([question]).warm_up(way, 0)
-        runs = {
-            way.name: Run(way.name, question.task, number, 0, way.answer(question))
-            for way, _ in in_turn(ways, [number], number)  # drift of the machine hits both alike
-        }
+    questions = [
+        Question("dialogue", Request((Message("user", text),), sampling, chosen, max_tokens=TOKENS))
+        for text in _texts()
+    ]
+    harness, pairs = Harness(questions), list[tuple[Run, Run]]()
+    for way in ways:
+        harness.warm_up(way, 0)
+    for number in range(len(questions)):
+        turns = in_turn(ways, [number], number)  # drift of the machine hits both alike
+        runs = {way.name: harness.run(way, prompt, 0, SEEDS + number) for way, prompt in turns}
         plain, together = runs["off"], runs[chosen.mode]
         if min(plain.summary.tokens, together.summary.tokens) >= FEWEST:
             pairs.append((plain, together))
-        on_progress((number + 1) / len(texts))
+        on_progress((number + 1) / len(questions))
     if len(pairs) < 2:
         raise EngineError("the answers were too short to measure anything")
     return _gain(chosen.mode, *zip(*pairs, strict=True))
@@ -254,14 +253,11 @@ def _texts() -> Sequence[str]:
 
 
 def _gain(mode: Mode, plain: Sequence[Run], together: Sequence[Run]) -> Gain:
-    from localspec.benchmark.statistics import ratio_of_sums  # numpy: 0.1 s
+    from localspec.benchmark.statistics import rate, speedup  # numpy: 0.1 s
 
-    def rate(runs: Sequence[Run]) -> float:
-        return sum(run.summary.tokens - 1 for run in runs) / sum(run.summary.decode_s for run in runs)
-
-    paces = [[run.seconds_per_token for run in runs] for runs in (plain, together)]
-    ratio, low, high = ratio_of_sums(paces[0], paces[1])
-    drafted = sum(run.summary.drafted for run in together)
-    accepted = sum(run.summary.accepted for run in together)
-    acceptance = accepted / drafted if drafted else None
-    return Gain(mode, rate(plain), rate(together), ratio, low, high, acceptance, len(plain))
+    slow, fast = ({(run.prompt, 0): run.seconds_per_token for run in runs} for runs in (plain, together))
+    ratio, drafted = speedup(fast, slow), sum(run.summary.drafted for run in together)
+    assert ratio is not None
+    acceptance = sum(run.summary.accepted for run in together) / drafted if drafted else None
+    speeds = rate(slow).value, rate(fast).value
+    return Gain(mode, *speeds, ratio.value, ratio.low, ratio.high, acceptance, len(plain))
