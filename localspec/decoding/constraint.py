@@ -29,9 +29,6 @@ class Constraint(Protocol):
     def mask(self, text: Sequence[int]) -> TokenMask | None:
         """Return the tokens that may follow, at least one; None stands for all."""
 
-    def accepts(self, text: Sequence[int], tokens: Sequence[int]) -> int:
-        """Return how many of some tokens may follow one after another."""
-
     def copy(self) -> Constraint:
         """Return another that says the same."""
 
@@ -63,7 +60,11 @@ class TokenRules:
 
     def accepts(self, text: Sequence[int], tokens: Sequence[int]) -> int:
         """Return how many of some tokens may follow one after another."""
-        return len(tokens) if self.constraint is None else self.constraint.accepts(text, tokens)
+        for count, token in enumerate(tokens):
+            mask = self.mask([*text, *tokens[:count]])
+            if mask is not None and (token in mask.ids) == mask.are_refused:
+                return count
+        return len(tokens)
 
     def forced(self, text: Sequence[int]) -> list[int]:
         """Return the tokens that follow without a choice: each is the only one that may."""

@@ -69,23 +69,6 @@ class GrammarConstraint:
         self._known.pop(len(path) - _POSITIONS_KEPT, None)
         return found
 
-    def accepts(self, text: Sequence[int], tokens: Sequence[int]) -> int:
-        """Return how many of some tokens may follow one after another, up to an end token."""
-        begin = self._begin([*text, *tokens])
-        if begin is None:
-            return len(tokens)
-        free = max(0, begin - len(text))
-        if not self._go(text[begin:]):
-            return 0
-        rest = list(tokens[free:])
-        ends = self._compiled.end_tokens
-        inner = list(takewhile(lambda token: token not in ends, rest))
-        count = self._matcher.validate_tokens(inner)
-        if count == len(inner) < len(rest):
-            mask = self.mask([*text, *tokens[: free + count]])
-            count += mask is not None and (rest[count] in mask.ids) != mask.are_refused
-        return free + count
-
     def _begin(self, text: Sequence[int]) -> int | None:
         """Return where the grammar begins in a text, None while the model thinks."""
         if self._thinks_until is None:

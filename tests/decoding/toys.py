@@ -73,12 +73,6 @@ class MadeConstraint:
         left: NDArray[np.int64] = tokens[(tokens + total) % 3 != 0]
         return left
 
-    def accepts(self, text: Sequence[int], tokens: Sequence[int]) -> int:
-        for count, token in enumerate(tokens):
-            if token not in self.allowed([*text, *tokens[:count]]):
-                return count
-        return len(tokens)
-
     def copy(self) -> Self:
         return type(self)(self.vocabulary)
 
