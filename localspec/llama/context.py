@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+import sys
 import weakref
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
@@ -386,9 +388,14 @@ def _memory(size: int) -> NDArray[np.uint8] | None:
     if not 0 < size < psutil.virtual_memory().available // 2:
         return None
     try:
-        return np.frombuffer(mmap.mmap(-1, size), np.uint8)
+        if sys.platform != "linux":
+            return np.frombuffer(mmap.mmap(-1, size), np.uint8)
+        memory = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except OSError:
         return None
+    with suppress(OSError):  # where there are no large pages; touching small ones takes most of a copy
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return np.frombuffer(memory, np.uint8)
 
 
 def address_of(state: NDArray[np.uint8]) -> ctypes.Array[ctypes.c_uint8]:

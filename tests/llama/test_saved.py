@@ -93,10 +93,11 @@ def test_a_restored_text_goes_on_as_if_nothing_had_happened(opener: Opener, cut:
     context.truncate(0)
     read(context, OTHER[:100])
     saved.restore()
-    for each in (context, fresh):
-        kept = each.rewindable(155 - cut)
-        each.truncate(kept)
-        read(each, TEXT[kept : 155 - cut])
+    ends = [each.rewindable(155 - cut) for each in (context, fresh)]
+    assert ends[0] == ends[1] or cut < 90 or context._slides  # what it kept for long came along
+    for each, end in zip((context, fresh), ends, strict=True):
+        each.truncate(end)
+        read(each, TEXT[end : 155 - cut])
     is_right(context, fresh)
     saved.restore()  # as often as one likes
     assert context.length() == 155
