@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from hashlib import sha256
 from math import exp, log
 from pathlib import Path
 
@@ -31,6 +30,7 @@ from localspec.benchmark.statistics import Paces, rate, speedup
 from localspec.errors import EngineError, UserError
 from localspec.inference.interface import OpenModels
 from localspec.tuning.events import ConfirmedContender, Dropped
+from localspec.tuning.run_folder import digest
 from localspec.tuning.space import LLAMA_CPP
 from localspec.tuning.study import Tried
 from localspec.types import EngineSettings, Interval, Mode, Request
@@ -130,7 +130,7 @@ def confirm(
             f"{len(requests)} held-out prompts are too few to compare speeds",
             f"give {FEWEST_PROMPTS} or more",
         )
-    key = sha256(repr((terms.key, tuple(requests), tuple(contenders))).encode()).hexdigest()[:32]
+    key = digest(terms.key, tuple(requests), tuple(contenders), length=32)
     record = RunRecord(terms.file, key)
     harness = Harness([Question("", request) for request in requests], record)
     field = [Entrant(PLAIN, EngineSettings(mode="off")), *contenders]

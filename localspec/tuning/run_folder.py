@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
@@ -15,6 +16,11 @@ from localspec.types import Sampling, TaskType
 SCHEMA = 1
 # Keys on disk depend on what classes were called when the first of them were written.
 _FIRST_NAMES = {"LoadOptions": "TunedWorkplace", "MachineLimits": "Room"}
+# Fields that requests did not have when names were first made of them: left out where they say nothing.
+_ADDED = re.compile(
+    r", (tool_calls=\(\)|tool_call_id=''|thinking=''|infill=None|tools=\(\)|shows_control=False|grammar=None"
+    r"|logit_bias=\(\)|top_logprobs=None|ignores_circles=False)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +157,7 @@ class RunFolder:
 
 def digest(*of: object, length: int = 16) -> str:
     """Return a short name for values that have a `repr` of their content."""
-    text = repr(of)
+    text = _ADDED.sub("", repr(of))
     for now, first in _FIRST_NAMES.items():
         text = text.replace(f"{now}(", f"{first}(")
     return sha256(text.encode()).hexdigest()[:length]
