@@ -248,7 +248,7 @@ class EngineQueue:
                 self.models.cancel()
             if job.asked.work is not None or not isinstance(event, RoundDone):
                 job.tell(event)
-            if not pauses and time.monotonic() > ends and self._is_due(job):
+            if not pauses and self._is_due(job, is_over=time.monotonic() > ends):
                 pauses = True
                 self.models.pause()
         return True
@@ -273,10 +273,11 @@ class EngineQueue:
         )
         return self.models.generate(request)
 
-    def _is_due(self, job: Job) -> bool:
-        """Tell whether somebody else has had less than the answer that is being written."""
+    def _is_due(self, job: Job, *, is_over: bool) -> bool:
+        """Tell whether another is next, who has had less: at a turn's end, or at once for a first token."""
         with self._changed:
-            return any(other.share < job.share for other in self._candidates())
+            waiting = [other for other in self._candidates() if other.share < job.share]
+            return any(is_over or (job.tokens and not other.tokens) for other in waiting)
 
     def _bury(self, died: EngineDied) -> None:
         """Open the models again, without the answers that were begun; the next one may try once more."""

@@ -111,6 +111,26 @@ def test_a_short_answer_does_not_wait_for_a_long_one(engine: Engine) -> None:
     run(course())
 
 
+def test_who_comes_new_need_not_wait_for_the_end_of_a_turn(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queue_module, "TURN_S", 1000.0)
+
+    async def course() -> None:
+        long = engine.start("l", 100)
+        await engine.at_work(1)
+        engine.steps.release(10)
+        await engine.until(lambda: len(engine.models.written) == 10)
+        short = engine.start("s", 3)
+        await engine.at_work(2)
+        engine.steps.release(5)
+        assert await short == "sss"
+        engine.steps.release(100)
+        assert await long == "l" * 100
+
+    run(course())
+
+
 @pytest.mark.parametrize("engine", [(1,)], indirect=True)
 def test_without_sharing_the_order_is_that_of_arrival(engine: Engine) -> None:
     async def course() -> None:
