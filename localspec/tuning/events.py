@@ -44,6 +44,30 @@ class Dropped:
 
 
 @dataclass(frozen=True, slots=True)
+class RankCurve:
+    """How often the bonus token was the draft model's 1st, 2nd, 3rd ... other choice, by accepted tokens.
+
+    `hits[k][r]` is the chance that it is among the first r+1 choices after k accepted tokens;
+    the miss rate is about `scale * (r+1) ** -exponent`.
+    """
+
+    hits: tuple[tuple[float, ...], ...]
+    counts: tuple[int, ...]  # per k: bonus tokens expected in the trace; the last k is a whole draft accepted
+    scale: float
+    exponent: float
+
+
+@dataclass(frozen=True, slots=True)
+class DraftCalibration:
+    """What a trace says about the draft model as a guesser of the target."""
+
+    draft_temperature: float  # minimises the divergence
+    divergence: tuple[tuple[float, float], ...]  # (temperature, mean total variation distance)
+    acceptance: tuple[float, ...]  # by position in a draft, as far as 8: of the tokens judged there
+    ranks: RankCurve
+
+
+@dataclass(frozen=True, slots=True)
 class TaskResult:
     """What the tuner settled on for a task, and the evidence."""
 
@@ -51,6 +75,7 @@ class TaskResult:
     settings: EngineSettings  # mode "off" where nothing beats plain decoding
     reason: str  # in a plain sentence
     contenders: tuple[ConfirmedContender, ...]  # "plain" first
+    calibration: DraftCalibration | None
     trials: int
     seconds: float  # of work, those before a restart included
     drift: float = 1.0  # of plain decoding, from the beginning of the confirmation to its end

@@ -21,12 +21,14 @@ from localspec.storage.pair_identity import Identity, MachineFacts, identify
 from localspec.storage.paths import PRIVATE_FILE, data_dir
 from localspec.storage.profiles import Profile
 from localspec.storage.tuned_settings import LoadOptions
+from localspec.tuning.calibration import calibrate
 from localspec.tuning.confirm import Confirmation, Entrant, Terms, confirm, entrants
 from localspec.tuning.costs import costs_of, recall_costs, steps_of
 from localspec.tuning.events import (
     Attempt,
     BestSoFar,
     ConfirmedContender,
+    DraftCalibration,
     Dropped,
     LoadOptionsChosen,
     Stage,
@@ -53,7 +55,7 @@ from localspec.tuning.simulator.simulator import Simulator
 from localspec.tuning.space import LLAMA_CPP, space_of
 from localspec.tuning.study import Search, StudyKey, Tried, best, predicted, search
 from localspec.tuning.traces import append, load, record, with_tokens
-from localspec.types import Mode, ModelOptions, Request, TaskType
+from localspec.types import EngineSettings, Mode, ModelOptions, Request, TaskType
 
 ATTEMPT_PROMPTS = 2  # of the first profile, for each way to open the models
 ATTEMPT_TOKENS = 64
@@ -262,7 +264,7 @@ class _TaskRun:
         """Time plain decoding shortly, where nothing else is possible."""
         reasons = dict.fromkeys(reason for _, reason in self._costs.left_out)
         verdict = yield from self._confirm((), digest(self._costs, self._run.state.number), 0.0)
-        return replace(self._result(verdict, 0), reason="; ".join(reasons), dropped=())
+        return replace(self._result(verdict, 0, None), reason="; ".join(reasons), dropped=())
 
     def _stages(self) -> Generator[TuneEvent, None, TaskResult]:
         segments = yield from self._trace()
@@ -271,17 +273,19 @@ class _TaskRun:
         if self._state.study_key != key:
             self._note(replace(self._state, study_key=key))
         tried = yield from self._search(Simulator(trace, self._costs), key)
-        field = entrants(best(tried), predicted(tried, LLAMA_CPP, self._space))
+        candidates = best(tried)
+        field = entrants(candidates, predicted(tried, LLAMA_CPP, self._space))
         verdict = yield from self._confirm(field, key, seconds_of("confirm", self._plan))
-        return self._result(verdict, len(tried))
+        return self._result(verdict, len(tried), calibrate(trace, _judged_by(verdict, candidates)))
 
-    def _result(self, verdict: Confirmation, trials: int) -> TaskResult:
+    def _result(self, verdict: Confirmation, trials: int, calibration: DraftCalibration | None) -> TaskResult:
         left_out = (Dropped(mode, reason) for mode, reason in self._costs.left_out)
         return TaskResult(
             task=self._task,
             settings=verdict.settings,
             reason=verdict.reason,
             contenders=verdict.contenders,
+            calibration=calibration,
             trials=trials,
             seconds=0.0,
             drift=verdict.drift,
@@ -354,6 +358,14 @@ class _TaskRun:
 def study_key(task: TaskType, key: str) -> StudyKey:
     """Return what the study of a task's settings is called."""
     return StudyKey(f"settings for {task}", key)
+
+
+def _judged_by(verdict: Confirmation, candidates: tuple[Tried, ...]) -> EngineSettings:
+    """Return the settings that a calibration is told of: what was chosen, or what came closest."""
+    if verdict.settings.mode in ("sd", "ssd"):
+        return verdict.settings
+    drafting = (each.settings for each in candidates if each.settings.mode in ("sd", "ssd"))
+    return next(drafting, EngineSettings(mode="sd"))
 
 
 def _tokens(segments: list[TraceSegment]) -> int:

@@ -35,7 +35,7 @@ def result(task: TaskType = "coding", *, pays: bool = True) -> TaskResult:
     if not pays:
         best = replace(best, gain=Interval(0.97, 0.94, 0.99))
     reason = "SSD is 1.42 times as fast as plain decoding" if pays else REASON
-    return TaskResult(task, SSD if pays else PLAIN, reason, (plain, best, llama), 150, 80.0)
+    return TaskResult(task, SSD if pays else PLAIN, reason, (plain, best, llama), None, 150, 80.0)
 
 
 def machine() -> Iterator[TuneEvent]:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 from datetime import UTC, datetime
+from math import log
 
 from localspec.decoding.measurements import CallCosts, Costs, Overhead
 from localspec.storage.tuned_settings import LoadOptions
 from localspec.tuning.events import (
     Attempt,
     ConfirmedContender,
+    DraftCalibration,
     LoadOptionsChosen,
+    RankCurve,
     TaskResult,
 )
 from localspec.tuning.report.page import ReportInput, ReportModel, TaskReport
@@ -35,6 +38,17 @@ COSTS = Costs(
     tuple(_calls(depth, together) for together in (False, True) for depth in (128, 2048)),
     (Overhead("sd", 0.0006, 0.00004), Overhead("ssd", 0.0009, 0.00005, 1.03, 1.08, 0.00021)),
 )
+
+
+def _calibration(first: float, best: float) -> DraftCalibration:
+    temperatures = [0.25 * 2 ** (step / 8) for step in range(33)]
+    divergence = tuple((t, 0.31 - 0.2 * first + 0.09 * log(t / best) ** 2) for t in temperatures)
+    hits = tuple(
+        tuple(1 - (0.62 - 0.02 * k - 0.3 * (first - 0.6)) * (r + 1) ** -0.72 for r in range(24))
+        for k in range(6)
+    )
+    ranks = RankCurve(hits, (1650, 820, 510, 330, 210, 160), 0.6 - 0.3 * (first - 0.6), 0.72)
+    return DraftCalibration(best, divergence, tuple(first * 0.985**k for k in range(8)), ranks)
 
 
 def _contender(
@@ -77,6 +91,7 @@ def _task(
         settings,
         "The interval lies above plain decoding's, and no other contender is surely better.",
         contenders,
+        _calibration(first, settings.draft_temperature),
         len(history),
         131.0,
         drift=0.99,
@@ -92,7 +107,7 @@ def _task(
         ("acceptance", 0.015),
         ("fallback", 0.005),
     )
-    return TaskReport(result, hits, tuple(first * 0.985**k for k in range(8)), history, landscape, importance)
+    return TaskReport(result, hits, history, landscape, importance)
 
 
 LOAD_OPTIONS = LoadOptionsChosen(

@@ -14,7 +14,7 @@ import pytest
 
 from localspec.decoding.measurements import CallCosts, Costs
 from localspec.errors import StoreError
-from localspec.tuning.events import ConfirmedContender, TaskResult
+from localspec.tuning.events import ConfirmedContender, RankCurve, TaskResult
 from localspec.tuning.report.page import ReportInput, TaskReport, render, write_report
 from localspec.tuning.words import fixed, milliseconds, parameters, percent
 from localspec.types import EngineSettings, Interval
@@ -81,6 +81,9 @@ def test_figures_appear_exactly() -> None:
         "With llama.cpp's defaults it was 88.9 tokens/s (86.4 to 91.2).",
         "Writing: SD, K 2",
         "71.2 tokens/s (69.2 to 73.1)",
+        "miss rate is 0.528 × F −0.72",
+        "lowest at 0.85",
+        "lowest at 1.25",
         "1.7 billion parameters, 1007 MiB; on the processor",
         "2026-11-22 02:05 UTC",
         "failed: out of memory",
@@ -103,7 +106,7 @@ def test_the_meaning_is_told_in_plain_sentences() -> None:
 
 def test_every_figure_has_its_values_as_a_table() -> None:
     figures = list(root_of(render(sample())).iter("figure"))
-    assert len(figures) == 2 * 5 + 2 + 1
+    assert len(figures) == 2 * 7 + 2 + 1
     for figure in figures:
         assert figure.find("svg") is not None
         assert len(list(figure.iter("tr"))) > 1
@@ -191,7 +194,7 @@ def test_the_page_is_small() -> None:
 
 
 def bare(settings: EngineSettings, contenders: tuple[ConfirmedContender, ...]) -> TaskReport:
-    return TaskReport(TaskResult("math", settings, "No draft model is open.", contenders, 0, 3.0))
+    return TaskReport(TaskResult("math", settings, "No draft model is open.", contenders, None, 0, 3.0))
 
 
 def test_without_a_draft_model_the_page_says_so() -> None:
@@ -204,7 +207,8 @@ def test_without_a_draft_model_the_page_says_so() -> None:
     assert "20.0 tokens/s (19.0 to 21.0)" in text
     assert "It was not compared with llama.cpp's defaults." in text
     assert "Draft model: one step of N branches: there was no draft model." in text
-    assert "Acceptance by position: no texts were recorded with a draft model." in text
+    guesses = "Acceptance by position, Draft temperature, Hit rate against fan-out"
+    assert f"{guesses}: no texts were recorded with a draft model." in text
     assert "Predicted against measured: nothing was both simulated and run." in text
     assert "Other threads, batch sizes and cache types were not tried." in text
     assert [each.get("aria-labelledby") for each in root_of(html).iter("svg") if each.get("role")] == [
@@ -237,14 +241,21 @@ def test_speculation_that_is_off_is_told_with_its_reason() -> None:
 
 def test_values_that_are_no_numbers_never_reach_a_drawing() -> None:
     task = sample().tasks[0]
+    calibration = task.result.calibration
+    assert calibration is not None
+    wrong = replace(
+        calibration,
+        divergence=((1.0, nan), (2.0, inf), (0.5, 0.2)),
+        acceptance=(nan, 0.5),
+        ranks=RankCurve(((nan, 0.5), ()), (0, 3, 9), nan, inf),
+    )
     odd = ConfirmedContender(
         "best", task.result.settings, nan, Interval(nan, nan, inf), Interval(inf, nan, nan)
     )
-    result = replace(task.result, contenders=(task.result.contenders[0], odd), drift=nan)
+    result = replace(task.result, calibration=wrong, contenders=(task.result.contenders[0], odd), drift=nan)
     broken = TaskReport(
         result,
         hit_rates=((1, nan), (0, 0.5), (4, 0.7)),
-        acceptance=(nan, 0.5),
         history=(nan, None, inf, 3.0),
         landscape=(((1, 1), nan), ((2, 4), 7.0)),
         importance=(("mode", nan), ("acceptance", 1.0)),

@@ -110,6 +110,7 @@ def test_what_pays_is_kept_with_its_evidence(tmp_path: Path) -> None:
     assert result.settings.mode in {"sd", "ssd"}
     assert result.winner.gain.low > 1
     assert result.contenders[0].name == "plain"
+    assert result.calibration is not None
     kept = tuned_settings.recall(identity(plan), "coding")
     assert kept.settings == result.settings
     assert RunFolder(identity(plan).pair).result("coding") == result
@@ -163,8 +164,6 @@ def test_a_report_is_gathered_from_what_a_run_left(tmp_path: Path) -> None:
     assert len(task.history) == result.trials
     rates = [rate for _, rate in task.hit_rates]
     assert 0 < rates[0] < rates[-1] <= 1
-    assert len(task.acceptance) == 8
-    assert sum(task.acceptance) / 8 == pytest.approx(0.8, abs=0.15)
     assert max(rate for _, rate in task.landscape) == pytest.approx(max(filter(None, task.history)))
     assert f"{result.winner.rate.value:.0f}" in render(found)
 

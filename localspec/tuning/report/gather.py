@@ -23,7 +23,6 @@ from localspec.tuning.traces import load, with_tokens
 from localspec.types import EngineSettings, ModelOptions
 
 BUDGETS = (1, 2, 3, 4, 6, 8, 12, 16, 24)
-POSITIONS = 8  # of a draft, whose acceptance is told
 
 
 def gather(plan: TunePlan, identity: Identity) -> ReportInput | None:
@@ -78,7 +77,6 @@ def _task(
     return TaskReport(
         result,
         hit_rates=tuple(_hit_rates(simulator, result.settings)) if "ssd" in where.modes else (),
-        acceptance=_acceptance(simulator, result.settings) if "sd" in where.modes else (),
         history=tuple(each.tokens_per_s for each in tried),
         landscape=landscape(tried),
         importance=importance(tried, where),
@@ -95,13 +93,6 @@ def _hit_rates(simulator: Simulator, settings: EngineSettings) -> Iterator[tuple
         found = simulator(replace(settings, mode="ssd", fan_out_budget=budget))
         if found.hits + found.misses:
             yield budget, found.hits / (found.hits + found.misses)
-
-
-def _acceptance(simulator: Simulator, settings: EngineSettings) -> tuple[float, ...]:
-    """Return how often tokens at each position of a draft are accepted, of those that are judged."""
-    found = simulator(replace(settings, mode="sd", draft_length=POSITIONS, min_confidence=0.0))
-    pairs = zip(found.model_accepted_at, found.model_drafted_at, strict=True)
-    return tuple(accepted / judged for accepted, judged in pairs if judged)
 
 
 def _machine(identity: Identity) -> Iterator[tuple[str, str]]:

@@ -182,6 +182,7 @@ class Mark:
     x: float
     y: float
     text: str
+    lift: float = 14.0  # of the text above the point
 
 
 @dataclass(frozen=True, slots=True)
