@@ -25,7 +25,7 @@ def size(count: float) -> str:
     for unit, scale in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if count >= scale * 0.9995:
             return f"{count / scale:.3g} {unit}" if count < scale * 999.5 else f"{count / scale:.0f} {unit}"
-    return f"{count:.0f} bytes"
+    return f"{count:.0f} byte{'' if count == 1 else 's'}"
 
 
 def number(count: int) -> str:

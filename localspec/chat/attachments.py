@@ -14,6 +14,7 @@ from difflib import get_close_matches
 from itertools import islice
 from pathlib import Path
 
+from localspec import units
 from localspec.chat.commands import Choices, Completion, complete, word_at_end
 from localspec.chat.messages import Attachment
 from localspec.chat.thinking import code_blocks
@@ -89,8 +90,8 @@ def path_named(name: str, folder: Path) -> Path:
 
 
 def describe(attachment: Attachment, tokens: int | None = None) -> str:
-    """Return an attachment in words, such as `notes.txt, 12 KB, 3,104 tokens`."""
-    words = [attachment.name, file_size(len(attachment.text.encode()))]
+    """Return an attachment in words, such as `notes.txt, 12.3 kB, 3,104 tokens`."""
+    words = [attachment.name, units.size(len(attachment.text.encode()))]
     if tokens is not None:
         words.append(f"{tokens:,} token{'' if tokens == 1 else 's'}")
     return ", ".join(words)
@@ -147,7 +148,7 @@ def _check(name: str, status: os.stat_result, limit: int) -> None:
     if not stat.S_ISREG(status.st_mode):
         raise UserError(f"`{name}` is not a regular file", "only text files can be attached")
     if status.st_size > limit:
-        size, most = file_size(status.st_size), file_size(limit)
+        size, most = units.size(status.st_size), units.size(limit)
         raise UserError(
             f"`{name}` has {size}, more than the {most} that can be attached",
             "attach a part of it, or raise max_kib in config.toml",
@@ -190,21 +191,13 @@ def _matching(folder: Path, beginning: str) -> list[os.DirEntry[str]]:
 def _completion(entry: os.DirEntry[str], parent: str) -> Completion:
     try:
         is_folder = entry.is_dir()
-        size = "" if is_folder else file_size(entry.stat().st_size)
+        size = "" if is_folder else units.size(entry.stat().st_size)
     except OSError:  # gone meanwhile, or a link to nothing
         is_folder, size = False, ""
     path = f"{parent}{entry.name}{'/' if is_folder else ''}"
     if " " in path:
         path = f'"{path}' if is_folder else f'"{path}"'  # in a folder the name goes on
     return Completion(path, f"{entry.name}{'/' if is_folder else ''}", size)
-
-
-def file_size(count: int) -> str:
-    """Return a number of bytes as a file manager shows it."""
-    if count < 1024:
-        return f"{count} byte{'' if count == 1 else 's'}"
-    number, unit = (count / 1024, "KB") if count < 1024**2 else (count / 1024**2, "MB")
-    return f"{number:.1f} {unit}" if number < 10 else f"{number:.0f} {unit}"
 
 
 def complete_input(text: str, choices: Choices, folder: Path) -> tuple[Completion, ...]:

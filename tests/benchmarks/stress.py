@@ -14,6 +14,7 @@ from unittest.mock import patch
 
 import numpy as np
 
+from localspec.decoding.constraint import TokenRules
 from localspec.decoding.drafters.proposer import Proposer
 from localspec.decoding.engine import Engine
 from localspec.decoding.loop import Round
@@ -57,10 +58,14 @@ class RandomCost:
 
 
 def drawing(
-    sampling: Sampling, settings: EngineSettings, random: np.random.Generator, vocabulary: int
+    sampling: Sampling,
+    settings: EngineSettings,
+    random: np.random.Generator,
+    vocabulary: int,
+    rules: TokenRules | None = None,
 ) -> Proposer:
     """Return a proposer that draws its drafts from q although the target is greedy."""
-    proposer = Proposer(sampling, settings, random, vocabulary)
+    proposer = Proposer(sampling, settings, random, vocabulary, rules)
     proposer.deterministic = False
     return proposer
 

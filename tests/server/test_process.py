@@ -85,7 +85,7 @@ def test_a_death_in_mid_stream_and_a_port_that_is_taken(flags: tuple[object, ...
         error = json.loads(last)["error"]
         assert (error["code"], error["type"]) == (503, "unavailable_error")
         assert "was ended by the system" in error["message"]
-        body = {"prompt": "the sea", "max_tokens": 5}
+        body = ENDLESS | {"max_tokens": 5, "stream": False}
         assert program.client.post("/v1/completions", json=body).json()["usage"]["completion_tokens"] == 5
         assert program.client.get("/health").json() == {"status": "ok"}
         with pytest.raises(

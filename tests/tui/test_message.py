@@ -147,7 +147,7 @@ async def test_attachments_branches_figures_and_dropping_are_shown() -> None:
     answer = replace(shown(2, "done"), branch=2, branches=3, label="SSD  58.3 tok/s (x1.9)")
     async with host.run_test(size=(100, 30)) as pilot:
         await host.transcript.show([question, answer])
-        await until(pilot, ["read [this]", "notes.txt 1.2 kB", "‹ 2/3 ›", "SSD  58.3 tok/s (x1.9)"])
+        await until(pilot, ["read [this]", "notes.txt 1.23 kB", "‹ 2/3 ›", "SSD  58.3 tok/s (x1.9)"])
         await pilot.click(offset=host.place("‹"))
         await pilot.click(offset=host.place("›"))
         assert [asked.action for asked in host.asked] == ["previous", "next"]
@@ -161,7 +161,7 @@ async def test_the_name_of_an_attachment_sends_nothing_to_the_terminal() -> None
     async with host.run_test(size=(100, 30)) as pilot:
         named = Attachment("\x1b]0;title\x07notes\x1b[2J.txt", "x")
         await host.transcript.show([shown(1, "read", attachments=(named,))])
-        await until(pilot, "[notes.txt 1 B]")
+        await until(pilot, "[notes.txt 1 byte]")
 
 
 @pytest.mark.asyncio

@@ -16,8 +16,8 @@ from textual.reactive import Reactive
 from textual.style import Style
 from textual.widgets import Static
 
+from localspec import units
 from localspec.chat.answering import pieces_of
-from localspec.chat.attachments import file_size
 from localspec.chat.messages import Attachment, Shown, State
 from localspec_tui.widgets.markdown.blocks import clean
 from localspec_tui.widgets.markdown.parse import code_blocks
@@ -181,5 +181,5 @@ def _name(item: Shown) -> Content:
 
 
 def _chips(attachments: Sequence[Attachment]) -> Content:
-    chips = [f"[{clean(item.name)} {file_size(len(item.text.encode()))}]" for item in attachments]
+    chips = [f"[{clean(item.name)} {units.size(len(item.text.encode()))}]" for item in attachments]
     return Content("  ".join(chips))
