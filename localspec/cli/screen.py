@@ -51,9 +51,16 @@ def main(argv: Sequence[str], open_screen: Callable[[ScreenRequest], int]) -> in
     """Open the screen and return the exit code; raises `UserError` and `StoreError` before it opens."""
     args = parser().parse_args(argv)
     config = read_config(paths.config_dir() / "config.toml")
-    pair = pair_options(args)
-    check_model_file(pair.target.path)
-    head_for(pair.target, pair.draft)
+    opens_default_pair = False
+    if args.attach is None:
+        pair = pair_options(args)
+        check_model_file(pair.target.path)
+        head_for(pair.target, pair.draft)
+        opens_default_pair = pair.target.path == default_pair()[0]
+    elif args.model or args.model_draft:
+        raise UserError(
+            "--attach takes the models of a server, and others are named", "leave one of them out"
+        )
     found = profiles(paths.config_dir() / "profiles")
     try:
         usual = Profiles(with_auto(found)).named(args.profile or config.profile)
@@ -69,7 +76,7 @@ def main(argv: Sequence[str], open_screen: Callable[[ScreenRequest], int]) -> in
         resumes=args.profile is None,
         session=session_request(args),
         knowledge=known.experience if args.attach is None else partial(_recall, args),
-        opens_default_pair=pair.target.path == default_pair()[0],
+        opens_default_pair=opens_default_pair,
         open_models=partial(_open, args, known),
         tune=partial(_tune, args, found),
     )

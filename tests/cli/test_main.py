@@ -9,7 +9,10 @@ from pathlib import Path
 import pytest
 
 import localspec
+from localspec.app.screen import ScreenRequest
 from localspec.cli import main as command_line
+from localspec.cli import screen
+from localspec.errors import UserError
 from localspec.types import Message
 from tests.cli.conftest import Invoke
 from tests.cli.fake_runtime import FakeInput, FakeRuntime
@@ -91,6 +94,31 @@ def test_who_opens_models_for_an_answer_is_told_before_the_verb(
     monkeypatch.setattr(command_line, "_verb", verb)
     command_line.main(arguments, lambda _argv: 0, order.append)
     assert order == [*([readied] if readied else []), *(["verb"] if "--version" not in arguments else [])]
+
+
+@pytest.mark.usefixtures("empty_home")
+def test_attaching_opens_the_screen_on_the_models_of_a_server() -> None:
+    opened: list[ScreenRequest] = []
+
+    def show(request: ScreenRequest) -> int:
+        opened.append(request)
+        return 0
+
+    assert command_line.main(["--attach", "127.0.0.1:9"], lambda argv: screen.main(argv, show)) == 0
+    with pytest.raises(UserError, match=r"no server answers at 127\.0\.0\.1:9"):
+        opened[0].open_models(lambda _fraction: True, lambda _line: None)
+    assert not opened[0].opens_default_pair
+
+
+@pytest.mark.usefixtures("empty_home")
+def test_attaching_and_naming_models_is_a_mistake(
+    demo_target: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = command_line.main(
+        ["--attach", "-m", str(demo_target)], lambda argv: screen.main(argv, lambda _request: 0)
+    )
+    assert code == 2
+    assert "--attach takes the models of a server" in capsys.readouterr().err
 
 
 def test_the_screen_starts_without_what_only_the_models_need() -> None:
