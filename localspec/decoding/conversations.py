@@ -11,7 +11,7 @@ from localspec.decoding.drafters.drafter import common_prefix
 from localspec.decoding.model import LanguageModel, SavedState
 from localspec.types import SavedConversations
 
-FEWEST = 128  # tokens that are worth a copy of a cache ...
+FEWEST = 16  # tokens that are worth a copy of a cache ...
 _SHARE = 16  # ... of up to so many times as many: copying takes a small part of the time of reading
 
 
