@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from localspec.chat.answer_settings import AnswerOptions, Chooser, PairKnowledge, SessionRequest
+from localspec.chat.answer_settings import Chooser, PairKnowledge, SessionRequest
 from localspec.chat.tool_calls import ToolFormat, tool_format
 from localspec.errors import EngineDied, EngineError, LocalSpecError
 from localspec.inference.interface import SharedModels
@@ -70,7 +70,6 @@ class Job:
     cancelled: bool = False
     tokens: int = 0
     read: int = 0  # of the prompt
-    options: AnswerOptions | None = None  # once it has begun
     paused: int | None = None  # its number among the models' paused answers
     tried_again: bool = False
 
@@ -260,9 +259,9 @@ class EngineQueue:
         asked = job.asked
         if asked.work is not None:
             return asked.work(self.models)
-        job.options = self._chooser.options(asked.profile, asked.request)
+        options = self._chooser.options(asked.profile, asked.request)
         request = replace(
-            job.options.request,
+            options.request,
             prompt=asked.prompt,
             grammar=asked.grammar,
             logit_bias=asked.logit_bias,
