@@ -39,9 +39,19 @@ _INSTRUCTIONS = {
     "avx2": "AVX2", "fma": "FMA", "f16c": "F16C", "avx512f": "AVX512", "avx512_vnni": "AVX512_VNNI",
     "asimddp": "DOTPROD", "i8mm": "MATMUL_INT8",
 }  # fmt: skip
-_VENDORS = {"0x10de": "NVIDIA", "0x1002": "AMD"}
-_USABLE_BY = {"NVIDIA": {"CUDA", "Vulkan"}, "AMD": {"ROCm", "Vulkan"}}
-_BUILD_FLAGS = {"NVIDIA": "-DGGML_CUDA=ON -DCMAKE_CUDA_ARCHITECTURES=native", "AMD": "-DGGML_VULKAN=ON"}
+COMMON_OPTIONS = "-DLLAVA_BUILD=OFF -DLLAMA_OPENSSL=OFF"
+"""Of every build of llama.cpp: CMake leaves out what LocalSpec does not use."""
+BACKENDS = {
+    "CPU": ("", "c++", "a C++ compiler"),
+    "CUDA": ("-DGGML_CUDA=ON", "nvcc", "NVIDIA's CUDA toolkit"),
+    "ROCm": ("-DGGML_HIP=ON", "hipconfig", "AMD's ROCm"),
+    "SYCL": ("-DGGML_SYCL=ON -DCMAKE_C_COMPILER=icx -DCMAKE_CXX_COMPILER=icpx", "icpx", "Intel's oneAPI"),
+    "Vulkan": ("-DGGML_VULKAN=ON", "glslc", "Vulkan's headers and glslc"),
+}
+"""By ggml's name of a backend: CMake's options that build it, the tool that must be there, who brings it."""
+_VENDORS = {"0x10de": "NVIDIA", "0x1002": "AMD", "0x8086": "Intel"}  # the likeliest to be a card first
+_USABLE_BY = {"NVIDIA": ("CUDA", "Vulkan"), "AMD": ("ROCm", "Vulkan"), "Intel": ("SYCL", "Vulkan")}
+_INTEL_INTEGRATED = "0000:00:02.0"  # always there; it reads the processor's own memory, and no faster
 _WATCH_S = 0.3
 _BUSY = 0.5  # of all cores, taken by other programs
 _SCARCE, _TOO_LITTLE = 2**30, 2**26
@@ -125,16 +135,22 @@ def machine_checks(sight: Sight, rated: Machine, environment: Mapping[str, str])
 def card_vendors(sight: Sight, root: Path = Path("/")) -> tuple[str, ...]:
     """Return who made the cards of this machine, whether or not anything can use them."""
     files = (root / "sys/class/drm").glob("card*/device/vendor")
-    found = {_VENDORS[vendor] for path in files if (vendor := _text(path).strip()) in _VENDORS}
+    cards = (path for path in files if path.parent.resolve().name != _INTEL_INTEGRATED)
+    found = {_VENDORS.get(_text(path).strip()) for path in cards}
     driver = (root / "proc/driver/nvidia").exists() or any((root / "dev").glob("nvidia[0-9]*"))
     if sight.cards.cards or driver:
         found.add("NVIDIA")
-    return tuple(sorted(found, reverse=True))
+    return tuple(vendor for vendor in _VENDORS.values() if vendor in found)
 
 
 def rebuild_command(vendors: Sequence[str]) -> str:
-    """Return the command that builds the pinned llama.cpp for this very machine."""
-    flags = " ".join([*(_BUILD_FLAGS[vendor] for vendor in vendors[:1]), "-DGGML_NATIVE=ON"])
+    """Return the command that builds the pinned llama.cpp for this very machine, as README has it."""
+    own, general = _USABLE_BY[vendors[0]] if vendors else ("CPU", "CPU")
+    is_own = own == "CUDA" or which(BACKENDS[own][1])  # Vulkan needs far less to be installed than the others
+    options, tool, source = BACKENDS[own if is_own else general]
+    flags = f"{COMMON_OPTIONS} {options}".rstrip()
+    comment = "& rem" if os.name == "nt" else "  #"
+    first = "" if which(tool) else f" {comment} install {source} before (README, Install)"
     python = shlex.quote(sys.executable)
     if find_spec("pip"):
         install = f"{python} -m pip install --force-reinstall --no-deps --no-cache-dir"
@@ -142,7 +158,7 @@ def rebuild_command(vendors: Sequence[str]) -> str:
         again = "--reinstall-package llama-cpp-python --no-deps --no-cache"
         install = f"uv pip install --python {python} {again}"
     variable = f'set "CMAKE_ARGS={flags}" &&' if os.name == "nt" else f'CMAKE_ARGS="{flags}"'
-    return f"{variable} {install} --no-binary llama-cpp-python llama-cpp-python=={VERSION}"
+    return f"{variable} {install} --no-binary llama-cpp-python llama-cpp-python=={VERSION}{first}"
 
 
 def _build(sight: Sight, vendors: Sequence[str]) -> Check:
@@ -182,24 +198,38 @@ def _instructions(sight: Sight, vendors: Sequence[str], root: Path = Path("/")) 
 
 
 def _used(sight: Sight, vendor: str) -> bool:
-    return bool(_USABLE_BY[vendor] & {device.backend for device in sight.found.devices})
+    return any(device.backend in _USABLE_BY[vendor] for device in sight.found.devices)
 
 
 def _cards(sight: Sight, vendors: Sequence[str], environment: Mapping[str, str]) -> Check:
     if not vendors:
-        return Check("cards", "pass", "no NVIDIA or AMD card in this machine")
+        return Check("cards", "pass", "no NVIDIA, AMD or Intel card in this machine")
     vendor = vendors[0]  # beside another card, AMD's is the small one within the processor
     if vendor == "NVIDIA" and not sight.cards.cards:
         return _driver(sight.cards.trouble)
     if not sight.found.devices:
         return Check("cards", "warn", f"the {vendor} card is of no use until llama.cpp works")
     if _used(sight, vendor):
-        return Check("cards", "pass", f"the {vendor} card is used")
-    if _USABLE_BY[vendor].intersection(sight.found.backends):
+        return _foreign_code(sight) or Check("cards", "pass", f"the {vendor} card is used")
+    if not set(_USABLE_BY[vendor]).isdisjoint(sight.found.backends):
         return _hidden(vendor, environment)
     text = f"this build of llama.cpp cannot use the {vendor} card: models compute on the processor; build it "
-    text += "anew, or load a card's backend beside it (README, Cards)"
+    text += "anew, or load a card's backend beside it (README, Install)"
     return Check("cards", "fail" if vendor == "NVIDIA" else "warn", text, rebuild_command((vendor,)))
+
+
+def _foreign_code(sight: Sight) -> Check | None:
+    """Find a card whose generation a build of CUDA holds no code for: it was made for another machine."""
+    archs = next((each for each in sight.found.features.get("CUDA", ()) if each.startswith("ARCHS")), "")
+    built = [int(number) for number in re.findall(r"\d+", archs)]  # 860 is 8.6, whose code 8.9 runs, too
+    for card in sight.cards.cards if built else ():
+        own = card.capability
+        if own and not any(each <= own and each // 100 == own // 100 for each in built):
+            text = f"this build of llama.cpp holds no code for the {card.device.name or 'card'}, which has "
+            text += f"compute capability {own / 100:.1f} ({archs})"
+            verdict: Verdict = "fail" if own < min(built) else "warn"  # drivers may translate older code
+            return Check("cards", verdict, text, rebuild_command(("NVIDIA",)))
+    return None
 
 
 def _driver(trouble: str) -> Check:

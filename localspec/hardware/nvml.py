@@ -25,6 +25,7 @@ class Card:
     number: int
     bus_id: str = ""
     device: DeviceInfo = UNKNOWN
+    capability: int = 0  # CUDA's compute capability times a hundred, as builds write it; 0 where unknown
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,10 +111,12 @@ def _card(library: Library, number: int) -> Card:
         theoretical_rate=_theoretical_rate(ask, getattr(library, "NVML_CLOCK_MEM", 2)),
         users=_users(library, ask),
     )
+    major, minor = ask("nvmlDeviceGetCudaComputeCapability") or (0, 0)
     return Card(
         number,
         _plain_bus_id(_text(pci.busId)) if pci is not None else "",
         replace(device, missing=tuple(missing)),
+        100 * major + 10 * minor,
     )
 
 

@@ -39,6 +39,7 @@ def calm(monkeypatch: pytest.MonkeyPatch) -> None:
         lambda sight: ("NVIDIA",) if sight.cards.cards or sight.cards.trouble else (),
     )
     monkeypatch.setattr(doctor, "_INSTRUCTIONS", {})
+    monkeypatch.setattr(doctor, "which", lambda name: f"/usr/bin/{name}")
 
 
 def check(
@@ -71,16 +72,27 @@ def test_the_small_card_within_the_processor_does_not_matter_beside_another(
     assert texts == ["the NVIDIA card is used"]
 
 
+@pytest.mark.parametrize(
+    ("capability", "verdict"), [(0, "pass"), (860, "pass"), (890, "pass"), (750, "fail"), (900, "warn")]
+)
+def test_a_build_for_another_generation_of_cards_is_told_with_the_command(
+    capability: int, verdict: str
+) -> None:
+    built_for_860 = replace(WITH_CARD, cards=Cards((replace(ONE.cards[0], capability=capability),)))
+    seen = check("cards", built_for_860)
+    assert seen.verdict == verdict
+    assert ("compute capability" in seen.text, "GGML_CUDA=ON" in seen.mend) == (verdict != "pass",) * 2
+
+
 def test_a_driver_that_does_not_answer_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     updated = Cards(trouble="NVIDIA's driver does not answer (Driver/library version mismatch)")
     seen = check("driver", replace(PLAIN, cards=updated))
     assert (seen.verdict, seen.mend) == ("fail", "sudo reboot")
-    gone = check("driver", replace(PLAIN, cards=Cards(trouble="NVIDIA's driver does not answer (gone)")))
-    assert "(gone)" in gone.text
-    assert "nvidia-smi" not in gone.mend
-    monkeypatch.setattr(doctor, "which", lambda name: f"/usr/bin/{name}")
-    gone = check("driver", replace(PLAIN, cards=Cards(trouble="NVIDIA's driver does not answer (gone)")))
-    assert gone.mend.startswith("nvidia-smi")
+    gone = replace(PLAIN, cards=Cards(trouble="NVIDIA's driver does not answer (gone)"))
+    assert "(gone)" in check("driver", gone).text
+    assert check("driver", gone).mend.startswith("nvidia-smi")
+    monkeypatch.setattr(doctor, "which", lambda name: None)
+    assert "nvidia-smi" not in check("driver", gone).mend
 
 
 def test_devices_are_those_of_ggml_and_nvidia_smi_is_named_only_where_it_has_cards() -> None:
@@ -175,11 +187,14 @@ def test_a_slow_card_and_a_slow_link_are_warnings() -> None:
 
 def test_makers_of_cards_are_found_without_any_driver(tmp_path: Path) -> None:
     assert card_vendors(PLAIN, tmp_path) == ()
-    for number, vendor in enumerate(("0x1002", "0x1234", "0x10de")):
+    for number, vendor in enumerate(("0x8086", "0x1002", "0x1234", "0x10de")):
         folder = tmp_path / f"sys/class/drm/card{number}/device"
         folder.mkdir(parents=True)
         (folder / "vendor").write_text(f"{vendor}\n")
-    assert card_vendors(PLAIN, tmp_path) == ("NVIDIA", "AMD")
+    assert card_vendors(PLAIN, tmp_path) == ("NVIDIA", "AMD", "Intel")
+    (tmp_path / "sys/class/drm/card0/device").rename(tmp_path / "0000:00:02.0")
+    (tmp_path / "sys/class/drm/card0/device").symlink_to(tmp_path / "0000:00:02.0")
+    assert card_vendors(PLAIN, tmp_path) == ("NVIDIA", "AMD")  # Intel's is within the processor
     (tmp_path / "bare/dev").mkdir(parents=True)
     (tmp_path / "bare/dev/nvidia0").touch()
     assert card_vendors(PLAIN, tmp_path / "bare") == ("NVIDIA",)
@@ -191,7 +206,28 @@ def test_the_mending_command_suits_the_environment(monkeypatch: pytest.MonkeyPat
     assert f"{sys.executable} -m pip install --force-reinstall" in rebuild_command(())
     monkeypatch.setattr(doctor, "find_spec", lambda name: None)
     assert f"uv pip install --python {sys.executable}" in rebuild_command(("AMD",))
-    assert "GGML_VULKAN=ON" in rebuild_command(("AMD",))
+
+
+@pytest.mark.parametrize(
+    ("vendors", "installed", "option", "first"),
+    [
+        ((), "c++", "-DLLAMA_OPENSSL=OFF", ""),
+        (("NVIDIA", "AMD"), "nvcc", "-DGGML_CUDA=ON", ""),
+        (("NVIDIA",), "glslc", "-DGGML_CUDA=ON", "CUDA toolkit"),
+        (("AMD",), "hipconfig", "-DGGML_HIP=ON", ""),
+        (("AMD",), "glslc", "-DGGML_VULKAN=ON", ""),
+        (("Intel",), "icpx", "-DCMAKE_CXX_COMPILER=icpx", ""),
+        (("Intel",), "", "-DGGML_VULKAN=ON", "glslc"),
+    ],
+)
+def test_the_mending_command_builds_what_can_be_built_here(
+    vendors: tuple[str, ...], installed: str, option: str, first: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor, "which", lambda name: name if name == installed else None)
+    command, _, comment = rebuild_command(vendors).partition("0.3.36")
+    assert f'{option}"' in command
+    assert first in comment
+    assert bool(first) == bool(comment)
 
 
 def test_folders_must_be_writable_private_and_have_room(

@@ -22,6 +22,7 @@ RTX_3090 = {
     "MemoryBusWidth": 384,
     "MaxClockInfo": 9751,
     "DisplayActive": 1,
+    "CudaComputeCapability": (8, 6),
     "ComputeRunningProcesses": [SimpleNamespace(pid=4_000_001, usedGpuMemory=300 * 2**20)],
     "GraphicsRunningProcesses": [SimpleNamespace(pid=4_000_002, usedGpuMemory=None)],
 }

@@ -26,6 +26,7 @@ def test_a_card_is_described() -> None:
         True,
     )
     assert card.device.missing == ()
+    assert card.capability == 860
 
 
 def test_the_possible_rate_is_that_of_the_data_sheet() -> None:
@@ -56,7 +57,7 @@ def test_text_may_come_as_bytes() -> None:
 def test_one_answer_that_is_missing_leaves_the_others(what: str) -> None:
     (whole,) = look_through(FakeLibrary(RTX_3090)).cards
     (card,) = look_through(FakeLibrary({key: RTX_3090[key] for key in RTX_3090 if key != what})).cards
-    found, known = ((each.bus_id, *astuple(each.device)[:-1]) for each in (card, whole))
+    found, known = ((each.bus_id, each.capability, *astuple(each.device)[:-1]) for each in (card, whole))
     assert sum(one != other for one, other in zip(found, known, strict=True)) == 1
     assert all("Not Supported" in words for words in card.device.missing)
 
