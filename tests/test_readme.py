@@ -5,10 +5,22 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from localspec.cli.doctor import BACKENDS, COMMON_OPTIONS, rebuild_command
 from localspec.storage.config import example
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+RESULTS = ROOT / "tests" / "benchmarks" / "RESULTS.md"
+LONGEST = 250  # lines; three minutes' reading
+
+
+def rows(heading: str) -> list[list[str]]:
+    """Return the cells of the first table below a heading, without its own."""
+    section = README.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    lines = re.findall(r"^\| ?(.*?) ?\|$", section.partition("|---|")[2], re.MULTILINE)
+    return [line.split(" | ") for line in lines]
 
 
 def test_the_help_in_the_readme_is_that_of_the_program() -> None:
@@ -25,6 +37,42 @@ def test_the_pictures_are_there() -> None:
     names = re.findall(r"!\[[^]]+\]\(([^)]+)\)", README)
     assert len(names) >= 2
     assert all((ROOT / name).is_file() for name in names)
+    assert README.index(names[0]) < README.index("```"), "a picture comes first"
+
+
+@pytest.mark.parametrize(
+    "page", [ROOT / "README.md", ROOT / "ARCHITECTURE.md", RESULTS], ids=lambda page: page.name
+)
+def test_what_a_page_leads_to_is_there(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    places = [place for place in re.findall(r"\]\(([^)]+)\)", text) if "://" not in place]
+    headings = {
+        f"#{title.lower().replace(' ', '-')}" for title in re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    }
+    assert [place for place in places if place not in headings and not (page.parent / place).exists()] == []
+
+
+def test_the_readme_is_short() -> None:
+    assert len(README.splitlines()) <= LONGEST
+
+
+def test_the_options_of_every_backend_are_those_of_doctor() -> None:
+    table = {shown: added for _device, _before, added, shown in rows("Install")}
+    assert table.pop("`MTL0`") == "nothing"  # a Mac's build has it without being told
+    numbered = {name: name if name == "CPU" else f"{name}0" for name in BACKENDS}
+    assert table == {
+        f"`{numbered[name]}`": f"`{options}`" if options else "nothing"
+        for name, (options, _tool, _source) in BACKENDS.items()
+    }
+    assert README.count(f'CMAKE_ARGS="{COMMON_OPTIONS}') >= 2
+    assert COMMON_OPTIONS in rebuild_command(())
+
+
+def test_the_speeds_are_those_of_the_results() -> None:
+    speeds = rows("How fast it is")
+    assert len(speeds) >= 5
+    results = RESULTS.read_text(encoding="utf-8")
+    assert [row for row in speeds if f"| {' | '.join(row)} |\n" not in results] == []
 
 
 def test_the_two_commands_are_there() -> None:
