@@ -74,5 +74,4 @@ REQUEST = BenchRequest(
     repetitions=1,
     speculation=Speculation(),
     server=None,
-    plot=None,
 )

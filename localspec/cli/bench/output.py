@@ -1,13 +1,10 @@
-"""What a benchmark prints: Markdown for people, CSV and JSON for programs, and its speeds as a drawing."""
+"""What a benchmark prints: Markdown for people, JSON for programs."""
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from math import isnan, nan
-from pathlib import Path
+from math import isnan
 from typing import TYPE_CHECKING
 
 from localspec.app.figures import Json
@@ -22,7 +19,6 @@ if TYPE_CHECKING:
 
 
 UNKNOWN = "-"
-_INTERVALS = ("tokens_per_s", "against", "whole_against")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +43,8 @@ def markdown(table: SpeedTable, request: BenchRequest, conditions: Conditions) -
             if row.task == task:
                 yield f"| {' | '.join(cell(row) for _, cell in _COLUMNS)} |"
         yield ""
-    yield f"{models_words(conditions)}; {_asked(request)}. {conditions.machine}."
+    models = conditions.target if conditions.draft is None else f"{conditions.target} + {conditions.draft}"
+    yield f"{models}; {_asked(request)}. {conditions.machine}."
     if table.comparable and table.drift.disturbed:
         yield (
             f"The machine changed its pace in {_prompts(len(table.drift.disturbed))}, at worst by "
@@ -56,11 +53,6 @@ def markdown(table: SpeedTable, request: BenchRequest, conditions: Conditions) -
     if not conditions.complete:
         yield "Stopped before the end."
     yield f"`{conditions.command}`"
-
-
-def models_words(conditions: Conditions) -> str:
-    """Return the names of the models."""
-    return conditions.target if conditions.draft is None else f"{conditions.target} + {conditions.draft}"
 
 
 def _asked(request: BenchRequest) -> str:
@@ -114,28 +106,6 @@ _COLUMNS: tuple[tuple[str, Callable[[Row], str]], ...] = (
 )
 
 
-def comma_separated(table: SpeedTable) -> str:
-    """Return the rows as CSV, intervals in columns of their own, what is unknown empty."""
-    flat = [dict(_flat(row)) for row in table.rows]
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(flat[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(flat)
-    return text.getvalue()
-
-
-def _flat(row: Row) -> Iterator[tuple[str, object]]:
-    for name, value in asdict(row).items():
-        if name in _INTERVALS:
-            for end in ("value", "low", "high"):
-                found = value[end] if value else nan
-                yield name if end == "value" else f"{name}_{end}", None if isnan(found) else found
-        elif name == "accepted_at":
-            yield name, " ".join(f"{share:.4g}" for share in value)
-        else:
-            yield name, value
-
-
 def whole(table: SpeedTable, request: BenchRequest, conditions: Conditions) -> Json:
     """Return everything as it is written to JSON."""
     return {
@@ -155,35 +125,3 @@ def line(run: Run) -> Json:
     """Return a run as it is written to a line of JSON."""
     names = ("contender", "task", "prompt", "repetition", "tokens_per_s")
     return {name: getattr(run, name) for name in names} | asdict(run.summary)
-
-
-WIDTH = 800.0
-_BARS = 180.0, 550.0  # from where to where they reach
-
-
-def picture(table: SpeedTable, title: str, below: str) -> str:
-    """Return an SVG file of bars: the first contender of each task pale, a dashed line where its bar ends."""
-    from localspec.tuning.report.svg import Axis, rendered  # Jinja: 40 ms
-
-    fastest = max(row.tokens_per_s.value for row in table.rows)
-    # An interval that says nothing does not flatten all bars.
-    ends = [row.tokens_per_s.high for row in table.rows if not isnan(row.tokens_per_s.high)]
-    return rendered(
-        Path(__file__).with_name("plot.svg.j2"),
-        title=title,
-        below=below,
-        width=WIDTH,
-        x=Axis("tokens per second", zero=True).scale([min(2 * fastest, max([fastest, *ends]))], *_BARS),
-        tasks=list(dict.fromkeys(row.task for row in table.rows)),
-        rows=table.rows,
-        words=_words,
-    )
-
-
-def _words(row: Row) -> str:
-    speed = f"{figure(row.tokens_per_s.value)} tokens/s"
-    if row.against is None:
-        return speed
-    low, high = row.against.low, row.against.high
-    ends = "" if isnan(low) else f" ({times(low)}-{times(high)})"
-    return f"{speed}, ×{times(row.against.value)}{ends}"
