@@ -7,28 +7,24 @@ import os
 import re
 import shlex
 import subprocess
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
 from localspec import units
-from localspec.cli.shared.arguments import Parser, verb_parser, with_command
+from localspec.cli.shared.arguments import Parser, add_json_flag, verb_parser, with_command
 from localspec.cli.shared.console import (
     FAILURE,
     SUCCESS,
-    ask,
-    is_terminal,
     on_interrupt,
     print_json,
     print_result,
     say,
-    tell,
 )
 from localspec.errors import UserError
 from localspec.models.default_pair import default_pair, suited
-from localspec.storage.paths import PRIVATE_FILE, config_dir, make_private_folder, write_atomically
+from localspec.storage.paths import config_dir, make_private_folder, write_atomically
 from localspec.storage.profiles import (
     Profile,
     files_in,
@@ -48,7 +44,6 @@ _NO_TUNING = """\
 # prompts = ["...", "..."]   # 8 or more
 # held_out = ["...", "..."]  # 4 or more
 """
-_QUESTION = "[e]dit again, [d]iscard the changes, or [k]eep them aside? "
 _HEADINGS = ("NAME", "TITLE", "TASK", "FROM", "DESCRIPTION")
 
 
@@ -120,7 +115,7 @@ def parser() -> Parser:
         command: Parser = commands.add_parser(
             name, help=help_, description=f"{help_[0].upper()}{help_[1:]}.{more}", allow_abbrev=False
         )
-        command.add_argument("--json", action="store_true", help="print one JSON object instead of text")
+        add_json_flag(command.add_argument)
         return command
 
     add("list", "list the profiles: name, title, task, where it is from, and what is wrong")
@@ -128,7 +123,7 @@ def parser() -> Parser:
     editing = add(
         "edit",
         "change a profile in $VISUAL or $EDITOR",
-        " A shipped one is copied to your own first. What you saved is checked before it counts. "
+        " A shipped one is copied to your own first. What you save is checked. "
         'An editor that opens its own window has to wait for it to close: EDITOR="code -w".',
     )
     editing.add_argument("name", metavar="NAME")
@@ -209,88 +204,47 @@ def content(name: str, folder: Path) -> bytes:
 
 
 def write(path: Path, data: bytes) -> None:
-    """Write a file beside the user's own profiles in one step, and keep who may read it."""
+    """Write a file beside the user's own profiles in one step."""
     try:
         make_private_folder(path.parent)
     except OSError as error:
         raise UserError(f"cannot make the folder `{path.parent}`: {error.strerror or error}") from None
-    mode = path.stat().st_mode & 0o777 if path.exists() else PRIVATE_FILE
-    write_atomically(path, data, mode)
+    write_atomically(path, data)
 
 
 def edit(args: argparse.Namespace, folder: Path) -> int:
-    """Let the user change a profile; return the exit code."""
-    target = folder / f"{args.name}.toml"
+    """Let the user change a profile; return the exit code. Raises UserError for what cannot be used then."""
+    path = folder / f"{args.name}.toml"
     before = content(args.name, folder)
-    command = _editor(target)
-    draft = folder / f".{target.name}"  # by its name it is no profile, and the next edit finds it
-    if draft.exists():
-        say(f"going on with the unfinished changes in {draft}")
-    else:
-        write(draft, before)
+    command, is_copy = _editor(path), not path.exists()
+    if is_copy:
+        write(path, before)
     try:
-        return _edited(target, before, command, draft, as_json=args.json)
+        ended = _run(command, path)
     finally:
-        if draft.exists() and draft.read_bytes() == before:
-            draft.unlink()
-        with suppress(OSError):  # others are in it
-            folder.rmdir()
-
-
-def _edited(target: Path, before: bytes, command: list[str], draft: Path, *, as_json: bool) -> int:
-    there = _held(target)
-    while True:
-        ended = _run(command, draft)
-        data = draft.read_bytes() if draft.exists() else before
-        changed = data != before
-        if ended:
-            say(f"the editor ended with code {ended}: nothing was changed")
-            return _kept(draft, target) if changed else FAILURE
-        try:
-            parse_profile(target, data)
-            break
-        except UserError as error:
-            tell(error)
-        answer = _answer()
-        if answer == "d":
-            draft.unlink(missing_ok=True)
-            say("the changes are discarded; the profile is as it was")
-            return FAILURE
-        if answer == "k":
-            return _kept(draft, target)
-    if changed and _held(target) != there:
-        say(f"somebody else has changed {target} meanwhile")
-        return _kept(draft, target)
-    if changed:
-        write(target, data)
-    draft.unlink(missing_ok=True)
-    if as_json:
-        print_json({"name": target.stem, "path": str(target), "changed": changed})
+        after = path.read_bytes() if path.exists() else before
+        if is_copy and after == before:
+            path.unlink(missing_ok=True)
+            with suppress(OSError):  # others are in it
+                folder.rmdir()
+    if ended:
+        say(f"the editor ended with code {ended}")
+        return FAILURE
+    if after != before:
+        _check_usable(path, after)
+    if args.json:
+        print_json({"name": args.name, "path": str(path), "changed": after != before})
     else:
-        say(f"saved {target}" if changed else "nothing was changed")
+        say("nothing was changed" if after == before else f"saved {path}")
     return SUCCESS
 
 
-def _held(path: Path) -> bytes | None:
-    return path.read_bytes() if path.exists() else None
-
-
-def _kept(draft: Path, target: Path) -> int:
-    say(f"your changes are kept in {draft}; `localspec profiles edit {target.stem}` goes on there")
-    return FAILURE
-
-
-def _answer() -> str:
-    """Ask what becomes of a faulty text; where nobody is there to answer, it is kept."""
-    if not is_terminal(sys.stdin):
-        return "k"
-    while True:
-        line = ""
-        with suppress(KeyboardInterrupt):
-            line = ask(_QUESTION)
-        answer = line.strip().lower()[:1] if line else "k"
-        if answer in {"e", "d", "k"}:
-            return answer
+def _check_usable(path: Path, data: bytes) -> None:
+    try:
+        parse_profile(path, data)
+    except UserError as error:
+        again = f"until `localspec profiles edit {path.stem}` mends it, it is not used"
+        raise UserError(error.message, f"{error.hint}; {again}" if error.hint else again) from None
 
 
 def _editor(target: Path) -> list[str]:
@@ -308,11 +262,11 @@ def _editor(target: Path) -> list[str]:
     )
 
 
-def _run(command: list[str], draft: Path) -> int:
+def _run(command: list[str], path: Path) -> int:
     """Run the editor and return its exit code; Ctrl+C is the editor's."""
     try:
         with on_interrupt(lambda: None):
-            return subprocess.run([*command, str(draft)], check=False).returncode
+            return subprocess.run([*command, str(path)], check=False).returncode
     except OSError as error:
         reason = error.strerror or error
         raise UserError(f"cannot start the editor `{command[0]}`: {reason}", "set VISUAL or EDITOR") from None
