@@ -140,11 +140,16 @@ class Chooser:
         self._tell = tell
         self._tuned: dict[TaskType, TunedChoice | None] = {}
 
-    def options(self, profile: Profile, request: SessionRequest) -> AnswerOptions:
-        """Return how to write an answer under a profile; the first time it may measure what calls cost."""
+    def options(
+        self, profile: Profile, request: SessionRequest, bare: Request | None = None
+    ) -> AnswerOptions:
+        """Return how to write an answer under a profile; the first time it may measure what calls cost.
+
+        `bare` is what is asked for apart from that.
+        """
         choice = self.choose(profile, request.speculation)
-        bare = Request(
-            prompt="",
+        asked = replace(
+            bare or Request(prompt=""),
             sampling=request.sampling_under(profile, self.models),
             settings=choice.settings,
             max_tokens=request.max_tokens,
@@ -154,7 +159,7 @@ class Chooser:
             template_variables=request.template_variables,
             steps_down=choice.steps_down,
         )
-        return AnswerOptions(bare, choice.reason, profile.name)
+        return AnswerOptions(asked, choice.reason, profile.name)
 
     def choose(self, profile: Profile, asked: Speculation | None = None) -> Choice:
         """Return how to decode under a profile.

@@ -17,6 +17,12 @@ T = TypeVar("T")
 _Prompt = tuple[Message, ...] | str
 
 
+def plain(value: object, kind: object = None) -> dict[str, object]:
+    """Return a value as an object of JSON; `kind` is its type where that is a choice of several."""
+    found: dict[str, object] = _converter().unstructure(value, kind or type(value))
+    return found
+
+
 def to_json(value: object, kind: object = None) -> str:
     """Return a value as JSON; `kind` is its type where that is a choice of several."""
     return _converter().dumps(value, unstructure_as=kind or type(value))

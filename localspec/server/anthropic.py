@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
 from uuid import uuid4
@@ -14,8 +14,8 @@ from starlette.responses import JSONResponse, Response
 
 from localspec.app.figures import Json
 from localspec.errors import UserError
-from localspec.server.blocks import Block, Step
-from localspec.server.exchange import Protocol, Refusal, read, read_json, streamed, whole
+from localspec.server.blocks import Block, Reply, Step
+from localspec.server.exchange import Protocol, Refusal, read, read_json
 from localspec.server.openai import Body, Chat, an_object, asked_in_chat, objects, text_of
 from localspec.server.service import Service
 
@@ -52,16 +52,19 @@ async def _asked(service: Service, request: Request) -> tuple[bool, Chat]:
 
 async def _answer(service: Service, request: Request) -> Response:
     streams, asked = await _asked(service, request)
-    reply = _Reply(asked)
-    if not streams:
-        return await whole(request, reply.whole(service))
-    return await streamed(request, reply.stream(service), lambda refused: _event(error(refused)))
+    reply = _Reply(asked, await _counted(service, asked) if streams else 0)
+    return await reply.send(request, service.answer(asked.asked), streams=streams)
 
 
 async def _count(service: Service, request: Request) -> Response:
     _, asked = await _asked(service, request)
-    count = partial(service.queue.models.count_tokens, asked.messages, asked.asked.tools)
-    return JSONResponse({"input_tokens": await asyncio.to_thread(count)})
+    return JSONResponse({"input_tokens": await _counted(service, asked)})
+
+
+async def _counted(service: Service, asked: Chat) -> int:
+    """Return the tokens of the prompt, which clients of a stream are told before anything else."""
+    count = service.queue.models.count_tokens
+    return await asyncio.to_thread(count, asked.messages, asked.asked.request.tools)
 
 
 def _in_openai_words(body: Json) -> Json:
@@ -113,12 +116,12 @@ def _turn(turn: Json, where: str) -> Iterator[Json]:
         yield said | ({"tool_calls": calls, "reasoning_content": "".join(thoughts)} if calls else {})
 
 
-class _Reply:
-    """One reply under way."""
+class _Reply(Reply):
+    """One message of the assistant; `tokens` are those of the prompt, as far as they are known before."""
 
-    def __init__(self, asked: Chat) -> None:
-        self._asked = asked
-        self._blocks = asked.blocks()
+    def __init__(self, asked: Chat, tokens: int) -> None:
+        super().__init__(asked.blocks())
+        self._tokens = tokens
         self._head: Json = {
             "id": f"msg_{uuid4().hex[:24]}",
             "type": "message",
@@ -126,47 +129,49 @@ class _Reply:
             "model": asked.asked.profile.name,
         }
 
-    async def whole(self, service: Service) -> Json:
-        """Return the reply to a client that waits for all of it."""
-        async for event in service.answer(self._asked.asked):
-            for _ in self._blocks.take(event):
-                pass
-        content = [_block(block) for block in self._blocks.all]
+    def begins(self) -> Iterator[Json]:
+        usage = {"input_tokens": self._tokens, "output_tokens": 0}
+        message = {**self._head, "content": [], "stop_reason": None, "stop_sequence": None, "usage": usage}
+        yield {"type": "message_start", "message": message}
+
+    def tells(self, step: Step) -> Iterator[Json]:
+        block, index = step.block, step.block.index
+        if step.kind == "ends":
+            yield {"type": "content_block_stop", "index": index}
+        elif step.kind == "begins":
+            yield {"type": "content_block_start", "index": index, "content_block": _block(block)}
+        else:
+            names = {"call": ("input_json_delta", "partial_json"), "thinking": ("thinking_delta", "thinking")}
+            kind, name = names.get(block.kind, ("text_delta", "text"))
+            delta = {"type": kind, name: step.added}
+            yield {"type": "content_block_delta", "index": index, "delta": delta}
+
+    def ends(self) -> Iterator[Json]:
+        yield {"type": "message_delta", "delta": self._ending(), "usage": self._usage()}
+        yield {"type": "message_stop"}
+
+    def whole(self) -> Json:
+        content = [_block(block) for block in self.blocks.all]
         return {**self._head, "content": content, **self._ending(), "usage": self._usage()}
 
-    async def stream(self, service: Service) -> AsyncGenerator[str]:
-        """Yield the events for a client that reads along."""
-        begun = False
-        async for event in service.answer(self._asked.asked):
-            if not begun:
-                begun = True
-                message = {**self._head, "content": [], "stop_reason": None, "stop_sequence": None}
-                usage = {"input_tokens": 0, "output_tokens": 0}  # known at the end
-                yield _event({"type": "message_start", "message": message | {"usage": usage}})
-            for step in self._blocks.take(event):
-                yield _event(_said(step))
-        yield _event({"type": "message_delta", "delta": self._ending(), "usage": self._usage()})
-        yield _event({"type": "message_stop"})
+    def fails(self, refusal: Refusal) -> Json:
+        return error(refusal)
 
     def _ending(self) -> Json:
-        finished = self._blocks.finished
+        finished = self.blocks.finished
         stopped = finished.stop_string if finished is not None else None
-        reason = "stop_sequence" if stopped else _REASONS[self._blocks.reason]
+        reason = "stop_sequence" if stopped else _REASONS[self.blocks.reason]
         return {"stop_reason": reason, "stop_sequence": stopped}
 
     def _usage(self) -> Json:
-        assert self._blocks.finished is not None
-        summary = self._blocks.finished.summary
+        assert self.blocks.finished is not None
+        summary = self.blocks.finished.summary
         return {
             "input_tokens": summary.prompt_tokens - summary.cached_tokens,
             "cache_creation_input_tokens": 0,
             "cache_read_input_tokens": summary.cached_tokens,
             "output_tokens": summary.tokens,
         }
-
-
-def _event(value: Json) -> str:
-    return f"event: {value['type']}\ndata: {json.dumps(value, ensure_ascii=False)}\n\n"
 
 
 def _block(block: Block) -> Json:
@@ -184,15 +189,3 @@ def _object(arguments: str) -> object:
         if isinstance(value, dict):
             return value
     return {"arguments": arguments}
-
-
-def _said(step: Step) -> Json:
-    """Return the event of a step."""
-    block, index = step.block, step.block.index
-    if step.kind == "ends":
-        return {"type": "content_block_stop", "index": index}
-    if step.kind == "begins":
-        return {"type": "content_block_start", "index": index, "content_block": _block(block)}
-    names = {"call": ("input_json_delta", "partial_json"), "thinking": ("thinking_delta", "thinking")}
-    kind, name = names.get(block.kind, ("text_delta", "text"))
-    return {"type": "content_block_delta", "index": index, "delta": {"type": kind, name: step.added}}

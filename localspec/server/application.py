@@ -19,8 +19,8 @@ from starlette.routing import Route
 
 from localspec.app.figures import Json
 from localspec.errors import LocalSpecError
-from localspec.server import anthropic, engine, openai, responses, status, texts
-from localspec.server.exchange import Handler, Protocol, Refusal, refusal
+from localspec.server import anthropic, engine, openai, responses, service, texts
+from localspec.server.exchange import Handler, Refusal, error, refusal
 from localspec.server.service import Service
 
 _OPEN = ("/health", "/v1/health")  # which also who has no key may ask for
@@ -49,13 +49,13 @@ class Doors:
                 raise HTTPException(401, "the API key is missing or wrong")
 
 
-def application(service: Service, doors: Doors) -> Starlette:
+def application(served: Service, doors: Doors) -> Starlette:
     """Return the ASGI application."""
-    protocols = (each.protocol(service) for each in (openai, responses, anthropic, texts, engine))
-    told = Protocol(status.handlers(service), openai.error)
+    asking = ((each, "POST") for each in (openai, responses, anthropic, texts, engine))
+    protocols = [(each.protocol(served), method) for each, method in ((service, "GET"), *asking)]
     routes = [
         Route(path, _endpoint(handler, doors, protocol.error), methods=[method])
-        for method, protocol in [("GET", told), *(("POST", each) for each in protocols)]
+        for protocol, method in protocols
         for path, handler in protocol.handlers.items()
     ]
     cors = Middleware(
@@ -77,8 +77,8 @@ def _endpoint(handler: Handler, doors: Doors, words: Callable[[Refusal], Json]) 
         try:
             doors.check(request)
             return await handler(request)
-        except (LocalSpecError, HTTPException) as error:
-            refused = refusal(error)
+        except (LocalSpecError, HTTPException) as failed:
+            refused = refusal(failed)
             return JSONResponse(words(refused), refused.status)
 
     return endpoint
@@ -90,8 +90,8 @@ def _host(header: str) -> str:
     return ""
 
 
-async def _failed(_request: Request, error: Exception) -> Response:
-    mistake = f"unexpected {type(error).__name__}: this is a mistake in LocalSpec; please report it"
-    known = isinstance(error, HTTPException)
-    refused = refusal(cast(HTTPException, error)) if known else Refusal(500, "server_error", mistake)
-    return JSONResponse(openai.error(refused), refused.status)
+async def _failed(_request: Request, failed: Exception) -> Response:
+    mistake = f"unexpected {type(failed).__name__}: this is a mistake in LocalSpec; please report it"
+    known = isinstance(failed, HTTPException)
+    refused = refusal(cast(HTTPException, failed)) if known else Refusal(500, "server_error", mistake)
+    return JSONResponse(error(refused), refused.status)

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from localspec.app.figures import Json
 from localspec.chat.tool_calls import AnswerReader, Called, Piece, Written
-from localspec.types import Finished, GenerationEvent, TextDelta
+from localspec.server.exchange import Refusal, error, streamed, unless_gone
+from localspec.types import Finished, GenerationEvent, TextDelta, TokenScore, TokensScored
 
 Kind = Literal["thinking", "text", "call"]
 
@@ -39,6 +45,7 @@ class Blocks:
         """Begin with nothing; without `parallel` all calls but the first are left out."""
         self._reader, self._parallel = reader, parallel
         self.all: list[Block] = []
+        self.scores: list[TokenScore] = []  # that nobody has told yet
         self.finished: Finished | None = None
         self._is_open = False
 
@@ -47,6 +54,8 @@ class Blocks:
         pieces: Iterator[Piece] = iter(())
         if isinstance(event, TextDelta):
             pieces = self._reader.feed(event.text)
+        elif isinstance(event, TokensScored):
+            self.scores += event.scores
         elif isinstance(event, Finished):
             self.finished = event
             pieces = self._reader.feed("", more=False)
@@ -90,3 +99,61 @@ class Blocks:
         if added:
             self.all[-1].text += added
             yield Step("grows", self.all[-1], added)
+
+
+class Reply(ABC):
+    """What a client gets to see of an answer, in the words of a protocol."""
+
+    last_frame = ""  # of a stream that went well
+
+    def __init__(self, blocks: Blocks) -> None:
+        """Begin with nothing."""
+        self.blocks = blocks
+
+    async def send(
+        self, request: Request, events: AsyncGenerator[GenerationEvent], *, streams: bool
+    ) -> Response:
+        """Return the response: a stream of events, or all in one when the answer is complete."""
+        if streams:
+            return await streamed(request, self._told(events), self.fails, self.last_frame)
+        return JSONResponse(await unless_gone(request, self._whole(events)))
+
+    async def _told(self, events: AsyncGenerator[GenerationEvent]) -> AsyncGenerator[Json]:
+        begun = False
+        async for event in events:
+            if not begun:  # not before: what is wrong with a request shows until then, in the status
+                begun = True
+                for told in self.begins():
+                    yield told
+            for step in self.blocks.take(event):
+                for told in self.tells(step):
+                    yield told
+            if isinstance(event, Finished):
+                begun = False  # another answer to the same may follow
+                for told in self.ends():
+                    yield told
+
+    async def _whole(self, events: AsyncGenerator[GenerationEvent]) -> Json:
+        async for _ in self._told(events):
+            pass
+        return self.whole()
+
+    def begins(self) -> Iterator[Json]:
+        """Yield the first events of a stream."""
+        yield from ()
+
+    @abstractmethod
+    def tells(self, step: Step) -> Iterator[Json]:
+        """Yield the events of a step."""
+
+    @abstractmethod
+    def ends(self) -> Iterator[Json]:
+        """Yield the last events of a stream."""
+
+    @abstractmethod
+    def whole(self) -> Json:
+        """Return the complete answer."""
+
+    def fails(self, refusal: Refusal) -> Json:
+        """Return the event that tells of an answer that failed on its way."""
+        return error(refusal)

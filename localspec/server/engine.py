@@ -12,12 +12,12 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
+from localspec.app.figures import Json
 from localspec.errors import UserError
 from localspec.inference.attached import Attachment, Choice
 from localspec.inference.interface import SharedModels
-from localspec.inference.wire_json import from_json, to_json
-from localspec.server import openai
-from localspec.server.exchange import Protocol, data_event, read_body, streamed
+from localspec.inference.wire_json import from_json, plain, to_json
+from localspec.server.exchange import Protocol, error, read_body, streamed
 from localspec.server.queue import Asked
 from localspec.server.service import Service
 from localspec.types import EngineSettings, GenerationEvent, Message, TaskType
@@ -39,7 +39,7 @@ def protocol(service: Service) -> Protocol:
         "memory": lambda served, _body: to_thread(served.queue.models.memory),
     }
     handlers = {f"/engine/{name}": partial(_answered, service, verb) for name, verb in verbs.items()}
-    return Protocol({**handlers, "/engine/generate": partial(_generate, service)}, openai.error)
+    return Protocol({**handlers, "/engine/generate": partial(_generate, service)})
 
 
 async def _answered(service: Service, verb: Verb, request: Request) -> Response:
@@ -79,15 +79,8 @@ async def _generate(service: Service, request: Request) -> Response:
     name = request.headers.get("x-answer", "")
     if len(name) > 64:
         raise HTTPException(400, "the name of the answer is too long")
-    asked = Asked(
-        wanted.prompt,
-        service.profile(None),
-        service.asked,
-        work=lambda models: models.generate(wanted),
-        name=name,
-    )
-    frames = _frames(service.answer(asked))
-    return await streamed(request, frames, lambda refused: data_event(openai.error(refused)))
+    asked = Asked(service.profile(None), service.asked, wanted, lambda models: models.generate(wanted), name)
+    return await streamed(request, _plain(service.answer(asked)), error)
 
 
 async def _in_turn(service: Service, ask: Callable[[SharedModels], T]) -> T:
@@ -98,13 +91,13 @@ async def _in_turn(service: Service, ask: Callable[[SharedModels], T]) -> T:
         found.append(ask(models))
         return iter(())
 
-    asked = Asked("", service.profile(None), service.asked, work=work)
+    asked = Asked(service.profile(None), service.asked, GenerationRequest(""), work)
     async with aclosing(service.queue.answer(asked)) as events:
         async for _ in events:
             pass
     return found[0]
 
 
-async def _frames(events: AsyncGenerator[GenerationEvent]) -> AsyncGenerator[str]:
+async def _plain(events: AsyncGenerator[GenerationEvent]) -> AsyncGenerator[Json]:
     async for event in events:
-        yield f"data: {to_json(event, GenerationEvent)}\n\n"
+        yield plain(event, GenerationEvent)

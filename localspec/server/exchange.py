@@ -8,14 +8,14 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from typing import TypeVar
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import Response, StreamingResponse
 from starlette.types import Send
 
 from localspec.app.figures import Json
@@ -44,12 +44,18 @@ class Refusal:
 Handler = Callable[[Request], Awaitable[Response]]
 
 
+def error(refusal: Refusal) -> Json:
+    """Return an error as OpenAI words it."""
+    told = {"message": refusal.message, "type": refusal.kind, "param": None, "code": refusal.status}
+    return {"error": told}
+
+
 @dataclass(frozen=True, slots=True)
 class Protocol:
     """Paths, and how what fails there is worded."""
 
-    handlers: dict[str, Handler]
-    error: Callable[[Refusal], Json]
+    handlers: Mapping[str, Handler]
+    error: Callable[[Refusal], Json] = error
 
 
 def refusal(error: LocalSpecError | HTTPException) -> Refusal:
@@ -111,37 +117,35 @@ def read(kind: type[T], value: object) -> T:
         raise UserError(str(error).replace("request.", "", 1)) from None
 
 
-async def whole(request: Request, wanted: Coroutine[object, object, Json]) -> Response:
-    """Return a reply that is sent when it is complete."""
-    return JSONResponse(await unless_gone(request, wanted))
-
-
 async def streamed(
-    request: Request, frames: AsyncGenerator[str], failed: Callable[[Refusal], str]
+    request: Request, events: AsyncGenerator[Json], failed: Callable[[Refusal], Json], last: str = ""
 ) -> Response:
-    """Return a reply of server-sent events that begins with the first of them.
+    """Return a reply of server-sent events that begins with the first of them; `last` follows them all.
 
     What is wrong with a request shows until then, in the status; what fails later is an event by `failed`.
     """
-    first = await unless_gone(request, frames.__anext__())
-    return _EventStream(_guarded(first, frames, failed), media_type="text/event-stream", headers=_UNCACHED)
+    first = await unless_gone(request, anext(events))
+    frames = _frames(first, events, failed, last)
+    return _EventStream(frames, media_type="text/event-stream", headers=_UNCACHED)
 
 
-def data_event(value: Json) -> str:
-    """Return an object as a server-sent event."""
-    return f"data: {json.dumps(value, ensure_ascii=False, separators=(',', ':'))}\n\n"
-
-
-async def _guarded(
-    first: str, frames: AsyncGenerator[str], failed: Callable[[Refusal], str]
+async def _frames(
+    first: Json, events: AsyncGenerator[Json], failed: Callable[[Refusal], Json], last: str
 ) -> AsyncGenerator[str]:
-    async with aclosing(frames):
-        yield first
+    async with aclosing(events):
+        yield _frame(first)
         try:
-            async for frame in frames:
-                yield frame
+            async for event in events:
+                yield _frame(event)
+            yield last
         except LocalSpecError as error:
-            yield failed(refusal(error))
+            yield _frame(failed(refusal(error)))
+
+
+def _frame(event: Json) -> str:
+    """Return a server-sent event, which goes by its type if it has one."""
+    name = f"event: {event['type']}\n" if "type" in event else ""
+    return f"{name}data: {json.dumps(event, ensure_ascii=False, separators=(',', ':'))}\n\n"
 
 
 class _EventStream(StreamingResponse):

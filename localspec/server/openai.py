@@ -6,8 +6,8 @@ import asyncio
 import json
 import re
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
@@ -21,8 +21,8 @@ from localspec.chat.answer_settings import SessionRequest
 from localspec.chat.tool_calls import AnswerReader, ToolFormat, call_grammar
 from localspec.errors import LocalSpecError, UserError
 from localspec.inference.interface import SharedModels
-from localspec.server.blocks import Blocks, Step
-from localspec.server.exchange import Protocol, Refusal, data_event, read, read_json, streamed, whole
+from localspec.server.blocks import Blocks, Reply, Step
+from localspec.server.exchange import Protocol, read, read_json
 from localspec.server.queue import Asked
 from localspec.server.service import Service
 from localspec.storage.profiles import SAMPLING_RANGES, Profile, Speculation
@@ -34,9 +34,9 @@ from localspec.types import (
     Sampling,
     TemplateVariables,
     TokenScore,
-    TokensScored,
     ToolCall,
 )
+from localspec.types import Request as GenerationRequest
 
 _OTHERS = {"repetition_penalty": "repeat_penalty", "penalty_window": "repeat_last_n"}  # as llama.cpp has it
 _MOST_STOPS = 16
@@ -48,56 +48,40 @@ _MOST_LOGPROBS = 20
 
 def protocol(service: Service) -> Protocol:
     """Return the paths of OpenAI's protocol."""
-    return Protocol(
-        {
-            "/v1/chat/completions": partial(_chat, service),
-            "/v1/completions": partial(_complete, service),
-        },
-        error,
-    )
-
-
-def error(refusal: Refusal) -> Json:
-    """Return an error as OpenAI words it."""
-    told = {"message": refusal.message, "type": refusal.kind, "param": None, "code": refusal.status}
-    return {"error": told}
+    paths = {"/v1/chat/completions": partial(_chat, service), "/v1/completions": partial(_complete, service)}
+    return Protocol(paths)
 
 
 async def _chat(service: Service, request: Request) -> Response:
     body = read(Body, await read_json(request))
     chat = await asked_in_chat(service, body)
-    reply = _Reply(chat.asked.profile.name, chat.blocks, is_chat=True)
-    return await _answered(service, request, body, chat.asked, reply)
+    return await _answered(service, request, body, chat.asked, chat.blocks)
 
 
 async def _complete(service: Service, request: Request) -> Response:
     body = read(Body, await read_json(request))
     asked = asked_of(body, service, bare_text(body), service.profile(body.model))
-    reply = _Reply(asked.profile.name, lambda: Blocks(AnswerReader(thinks=None)), is_chat=False)
-    return await _answered(service, request, body, asked, reply)
+    return await _answered(service, request, body, asked, bare_blocks)
 
 
-async def _answered(service: Service, request: Request, body: Body, asked: Asked, reply: _Reply) -> Response:
-    """Answer as often as wanted, one after the other: each finds the prompt in the caches."""
+async def _answered(
+    service: Service, request: Request, body: Body, asked: Asked, blocks: Callable[[], Blocks]
+) -> Response:
     number = 1 if body.n is None else body.n
     if not 1 <= number <= _MOST_ANSWERS:
         raise UserError(f"n is not a number from 1 to {_MOST_ANSWERS}")
-    seed = asked.request.seed
-    each = [
-        replace(asked, request=replace(asked.request, seed=None if seed is None else seed + index))
-        for index in range(number)
-    ]
-    answers = [service.answer(one) for one in each]
-    if not body.stream:
-        return await whole(request, reply.whole(answers))
-    chunks = reply.stream(answers, wants_usage=body.wants_usage)
-    return await streamed(request, _frames(chunks), lambda refused: data_event(error(refused)))
+    reply = _Reply(asked, blocks, body, number)
+    return await reply.send(request, _answers(service, asked, number), streams=bool(body.stream))
 
 
-async def _frames(chunks: AsyncIterator[Json]) -> AsyncGenerator[str]:
-    async for chunk in chunks:
-        yield data_event(chunk)
-    yield "data: [DONE]\n\n"
+async def _answers(service: Service, asked: Asked, number: int) -> AsyncGenerator[GenerationEvent]:
+    """Yield the events of so many answers, one after the other: each finds the prompt in the caches."""
+    seed = asked.settled.seed
+    for index in range(number):
+        settled = replace(asked.settled, seed=None if seed is None else seed + index)
+        async with aclosing(service.answer(replace(asked, settled=settled))) as events:
+            async for event in events:
+                yield event
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,11 +170,6 @@ class Body:
     tool_choice: object = None
     parallel_tool_calls: bool | None = None
 
-    @property
-    def wants_usage(self) -> bool:
-        """Tell whether a stream is to end with the tokens it took."""
-        return self.stream_options is not None and bool(self.stream_options.include_usage)
-
 
 @dataclass(frozen=True, slots=True)
 class Chat:
@@ -205,7 +184,8 @@ class Chat:
         """Return what reads an answer."""
         is_continued = self.messages[-1].role == "assistant"
         thinks = "" if self.form is None or is_continued else self.form.thinks
-        return Blocks(AnswerReader(self.form, self.asked.tools, thinks=thinks), parallel=self.parallel)
+        reader = AnswerReader(self.form, self.asked.request.tools, thinks=thinks)
+        return Blocks(reader, parallel=self.parallel)
 
 
 async def asked_in_chat(service: Service, body: Body) -> Chat:
@@ -213,17 +193,17 @@ async def asked_in_chat(service: Service, body: Body) -> Chat:
     profile, messages = service.conversation(service.profile(body.model), conversation(body))
     asked = asked_of(body, service, messages, profile)
     tools, must_call = offered(body)
-    form = None
+    form, grammar = None, asked.request.grammar
     with suppress(*() if tools else (LocalSpecError,)):  # only calls cannot do without
-        form = await asyncio.to_thread(service.queue.tool_format, asked.request.template_variables)
+        form = await asyncio.to_thread(service.queue.tool_format, asked.settled.template_variables)
     if must_call and form is not None:
-        if asked.grammar is not None:
+        if grammar is not None:
             raise UserError("a grammar and a tool that must be called cannot both be met", "keep one")
         token = partial(_only_token, service.queue.models)
-        asked = replace(asked, grammar=await asyncio.to_thread(call_grammar, form, must_call, token))
+        grammar = await asyncio.to_thread(call_grammar, form, must_call, token)
     shows_control = bool(tools) or (form is not None and form.kind == "harmony")
-    asked = replace(asked, tools=tools, shows_control=shows_control)
-    return Chat(asked, messages, form, body.parallel_tool_calls is not False)
+    request = replace(asked.request, grammar=grammar, tools=tools, shows_control=shows_control)
+    return Chat(replace(asked, request=request), messages, form, body.parallel_tool_calls is not False)
 
 
 def _only_token(models: SharedModels, tag: str) -> int | None:
@@ -310,6 +290,11 @@ def text_of(content: object, where: str) -> str:
     return "\n".join(texts)
 
 
+def bare_blocks() -> Blocks:
+    """Return what reads an answer that is nothing but text."""
+    return Blocks(AnswerReader(thinks=None))
+
+
 def bare_text(body: Body) -> str:
     """Return the text that a plain completion continues."""
     prompt = body.prompt
@@ -322,14 +307,9 @@ def bare_text(body: Body) -> str:
 
 def asked_of(body: Body, service: Service, prompt: tuple[Message, ...] | str, profile: Profile) -> Asked:
     """Return what a request asks for; raises UserError for what makes no sense."""
-    return Asked(
-        prompt,
-        profile,
-        _settled(body, service.asked),
-        grammar=_grammar(body),
-        logit_bias=_bias(body.logit_bias),
-        top_logprobs=_logprobs(body),
-    )
+    bias, top = _bias(body.logit_bias), _logprobs(body)
+    request = GenerationRequest(prompt, grammar=_grammar(body), logit_bias=bias, top_logprobs=top)
+    return Asked(profile, _settled(body, service.asked), request)
 
 
 def _settled(body: Body, usual: SessionRequest) -> SessionRequest:
@@ -406,36 +386,51 @@ def _variables(value: object) -> TemplateVariables:
     return tuple(value.items())
 
 
-class _Reply:
-    """One reply under way: what goes to a client of the events of its answers."""
+class _Reply(Reply):
+    """Some answers to a chat, or continuations of a bare text."""
 
-    def __init__(self, model: str, blocks: Callable[[], Blocks], *, is_chat: bool) -> None:
-        self._blocks, self._is_chat = blocks, is_chat
+    last_frame = "data: [DONE]\n\n"
+
+    def __init__(self, asked: Asked, blocks: Callable[[], Blocks], body: Body, number: int) -> None:
+        super().__init__(blocks())
+        self._fresh, self._number = blocks, number
+        self._is_chat = not isinstance(asked.request.prompt, str)
+        self._wants_usage = body.stream_options is not None and bool(body.stream_options.include_usage)
+        self._choices = list[Json]()
+        self._scores = list[TokenScore]()  # of the present answer
+        self._ended = list[Finished]()
         self._head: Json = {
-            "id": f"{'chatcmpl' if is_chat else 'cmpl'}-{uuid4().hex}",
-            "object": "chat.completion" if is_chat else "text_completion",
+            "id": f"{'chatcmpl' if self._is_chat else 'cmpl'}-{uuid4().hex}",
+            "object": "chat.completion.chunk" if self._is_chat else "text_completion",
             "created": int(time.time()),
-            "model": model,
+            "model": asked.profile.name,
         }
 
-    async def whole(self, answers: Sequence[AsyncGenerator[GenerationEvent]]) -> Json:
-        """Return the reply to a client that waits for all of it."""
-        choices, ended = [], list[Finished]()
-        for index, events in enumerate(answers):
-            blocks, scores = self._blocks(), list[TokenScore]()
-            async for event in events:
-                for _ in blocks.take(event):
-                    pass
-                if isinstance(event, TokensScored):
-                    scores += event.scores
-                elif isinstance(event, Finished):
-                    ended.append(event)
-            choice = {"index": index, **self._said(blocks), "logprobs": self._scored(scores)}
-            choices.append(choice | {"finish_reason": blocks.reason})
-        return {**self._head, "choices": choices, "usage": usage(ended), **_timings(ended)}
+    def begins(self) -> Iterator[Json]:
+        if self._is_chat:
+            yield self._chunk({"role": "assistant", "content": ""})
 
-    def _said(self, blocks: Blocks) -> Json:
-        text, thinking = blocks.text("text"), blocks.text("thinking")
+    def tells(self, step: Step) -> Iterator[Json]:
+        if (delta := _delta(step, self.blocks)) is not None:
+            yield self._chunk(delta, self._new_scores())
+
+    def ends(self) -> Iterator[Json]:
+        blocks = self.blocks
+        assert blocks.finished is not None
+        self._ended.append(blocks.finished)
+        yield self._chunk({}, self._new_scores(), blocks.reason) | self._timings()
+        choice = {"index": len(self._choices), **self._said(), "logprobs": self._scored(self._scores)}
+        self._choices.append(choice | {"finish_reason": blocks.reason})
+        self.blocks, self._scores = self._fresh(), []
+        if self._wants_usage and len(self._ended) == self._number:
+            yield {**self._head, "choices": [], "usage": usage(self._ended)}
+
+    def whole(self) -> Json:
+        head = self._head | {"object": "chat.completion" if self._is_chat else "text_completion"}
+        return {**head, "choices": self._choices, "usage": usage(self._ended), **self._timings()}
+
+    def _said(self) -> Json:
+        blocks, text, thinking = self.blocks, self.blocks.text("text"), self.blocks.text("thinking")
         if not self._is_chat:
             return {"text": text}
         calls = [
@@ -446,39 +441,16 @@ class _Reply:
         message |= {"reasoning_content": thinking} if thinking else {}
         return {"message": message | ({"tool_calls": calls} if calls else {})}
 
-    async def stream(
-        self, answers: Sequence[AsyncGenerator[GenerationEvent]], *, wants_usage: bool
-    ) -> AsyncGenerator[Json]:
-        """Yield the chunks for a client that reads along."""
-        if self._is_chat:
-            self._head["object"] = "chat.completion.chunk"
-        ended = list[Finished]()
-        for index, events in enumerate(answers):
-            begun, blocks, scores = not self._is_chat, self._blocks(), list[TokenScore]()
-            async for event in events:
-                if not begun:  # not before: what is wrong with a request shows until then, in the status
-                    begun = True
-                    yield self._chunk(index, {"role": "assistant", "content": ""})
-                if isinstance(event, TokensScored):
-                    scores += event.scores
-                elif isinstance(event, Finished):
-                    ended.append(event)
-                for step in blocks.take(event):
-                    if (delta := _delta(step, blocks)) is not None:
-                        yield self._chunk(index, delta, scores)
-            yield self._chunk(index, {}, scores, blocks.reason) | _timings(ended)
-        if wants_usage:
-            yield {**self._head, "choices": [], "usage": usage(ended)}
+    def _new_scores(self) -> list[TokenScore]:
+        """Return the scores that no chunk has told."""
+        new, self.blocks.scores = self.blocks.scores, []
+        self._scores += new
+        return new
 
-    def _chunk(
-        self, index: int, delta: Json, scores: list[TokenScore] | None = None, reason: str | None = None
-    ) -> Json:
-        """Return a piece of an answer, with the scores that wait for one."""
+    def _chunk(self, delta: Json, scores: Sequence[TokenScore] = (), reason: str | None = None) -> Json:
         said: Json = {"delta": delta} if self._is_chat else {"text": delta.get("content", "")}
-        said |= {"logprobs": self._scored(scores or ()), "finish_reason": reason}
-        if scores:
-            scores.clear()
-        return {**self._head, "choices": [{"index": index, **said}]}
+        said |= {"logprobs": self._scored(scores), "finish_reason": reason}
+        return {**self._head, "choices": [{"index": len(self._choices), **said}]}
 
     def _scored(self, scores: Sequence[TokenScore]) -> Json | None:
         """Return what the target thought of some tokens."""
@@ -496,6 +468,9 @@ class _Reply:
             "token_logprobs": [score.logprob for score in scores],
             "top_logprobs": [{_text(data): logprob for _, data, logprob in each.top} for each in scores],
         }
+
+    def _timings(self) -> Json:
+        return {"timings": finite(timings(self._ended[-1].summary))}
 
 
 def _delta(step: Step, blocks: Blocks) -> Json | None:
@@ -520,10 +495,6 @@ def usage(ended: Sequence[Finished]) -> Json:
         "total_tokens": first.prompt_tokens + tokens,
         "prompt_tokens_details": {"cached_tokens": first.cached_tokens},
     }
-
-
-def _timings(ended: Sequence[Finished]) -> Json:
-    return {"timings": finite(timings(ended[-1].summary))}
 
 
 def _token(data: bytes, logprob: float) -> Json:

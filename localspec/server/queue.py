@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from localspec.chat.answer_settings import Chooser, PairKnowledge, SessionRequest
 from localspec.chat.tool_calls import ToolFormat, tool_format
@@ -16,11 +16,9 @@ from localspec.inference.interface import SharedModels
 from localspec.storage.profiles import Profile
 from localspec.types import (
     GenerationEvent,
-    Grammar,
-    Infill,
-    Message,
     Paused,
     PromptProgress,
+    Request,
     RoundDone,
     TemplateVariables,
 )
@@ -41,17 +39,14 @@ Work = Callable[[SharedModels], Iterator[GenerationEvent]]
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One answer that somebody wants: of which profile, and what the request settles over it."""
+    """One answer that somebody wants: of which profile, and what is settled over it.
 
-    prompt: tuple[Message, ...] | str
+    `request` lacks what those decide: sampling, settings, limits.
+    """
+
     profile: Profile
-    request: SessionRequest
-    grammar: Grammar | None = None
-    logit_bias: tuple[tuple[int, float], ...] = ()
-    top_logprobs: int | None = None
-    tools: tuple[str, ...] = ()
-    shows_control: bool = False
-    infill: Infill | None = None
+    settled: SessionRequest
+    request: Request
     work: Work | None = None  # instead of an answer: what an attached screen has settled itself
     name: str = ""  # by which it can be cancelled
 
@@ -259,18 +254,8 @@ class EngineQueue:
         asked = job.asked
         if asked.work is not None:
             return asked.work(self.models)
-        options = self._chooser.options(asked.profile, asked.request)
-        request = replace(
-            options.request,
-            prompt=asked.prompt,
-            grammar=asked.grammar,
-            logit_bias=asked.logit_bias,
-            top_logprobs=asked.top_logprobs,
-            tools=asked.tools,
-            shows_control=asked.shows_control,
-            infill=asked.infill,
-        )
-        return self.models.generate(request)
+        options = self._chooser.options(asked.profile, asked.settled, asked.request)
+        return self.models.generate(options.request)
 
     def _is_due(self, job: Job, *, is_over: bool) -> bool:
         """Tell whether another is next, who has had less: at a turn's end, or at once for a first token."""

@@ -5,9 +5,8 @@ Nothing is kept between two requests: whoever asks sends the whole conversation.
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import Iterator
 from functools import partial
 from uuid import uuid4
 
@@ -16,9 +15,9 @@ from starlette.responses import Response
 
 from localspec.app.figures import Json
 from localspec.errors import UserError
-from localspec.server.blocks import Block, Step
-from localspec.server.exchange import Protocol, read, read_json, streamed, whole
-from localspec.server.openai import Body, Chat, an_object, asked_in_chat, error, objects, text_of
+from localspec.server.blocks import Block, Reply, Step
+from localspec.server.exchange import Protocol, Refusal, read, read_json
+from localspec.server.openai import Body, Chat, an_object, asked_in_chat, objects, text_of
 from localspec.server.service import Service
 
 _ALIKE = ("model", "temperature", "top_p", "parallel_tool_calls", "stream")
@@ -28,7 +27,7 @@ _NOT_KEPT = "send the conversation as `input`: nothing is kept between two reque
 
 def protocol(service: Service) -> Protocol:
     """Return the one path of this protocol."""
-    return Protocol({"/v1/responses": partial(_answer, service)}, error)
+    return Protocol({"/v1/responses": partial(_answer, service)})
 
 
 async def _answer(service: Service, request: Request) -> Response:
@@ -37,10 +36,8 @@ async def _answer(service: Service, request: Request) -> Response:
         if body.get(name):
             raise UserError(f"{name} asks for a response that the server keeps", _NOT_KEPT)
     wanted = read(Body, _as_chat(body))
-    reply = _Reply(body, await asked_in_chat(service, wanted))
-    if not wanted.stream:
-        return await whole(request, reply.whole(service))
-    return await streamed(request, reply.stream(service), lambda refused: reply.failure(refused.message))
+    asked = await asked_in_chat(service, wanted)
+    return await _Reply(body, asked).send(request, service.answer(asked.asked), streams=bool(wanted.stream))
 
 
 def _as_chat(body: Json) -> Json:
@@ -97,12 +94,11 @@ def _add(messages: list[Json], item: Json, where: str) -> None:
         raise UserError(f"{where} is of a kind that is not known here", _NOT_KEPT)
 
 
-class _Reply:
-    """One reply under way."""
+class _Reply(Reply):
+    """One response."""
 
     def __init__(self, body: Json, asked: Chat) -> None:
-        self._asked = asked
-        self._blocks = asked.blocks()
+        super().__init__(asked.blocks())
         self._number = -1  # of the last event
         self._ids = dict[int, str]()
         self._head: Json = {
@@ -121,37 +117,23 @@ class _Reply:
             "incomplete_details": None,
         }
 
-    async def whole(self, service: Service) -> Json:
-        """Return the reply to a client that waits for all of it."""
-        async for event in service.answer(self._asked.asked):
-            for _ in self._blocks.take(event):
-                pass
-        return self._response()
+    def begins(self) -> Iterator[Json]:
+        for name in ("created", "in_progress"):
+            yield self._event(f"response.{name}", response=self.whole())
 
-    async def stream(self, service: Service) -> AsyncGenerator[str]:
-        """Yield the events for a client that reads along."""
-        begun = False
-        async for event in service.answer(self._asked.asked):
-            if not begun:
-                begun = True
-                for name in ("created", "in_progress"):
-                    yield self._event(f"response.{name}", response=self._response())
-            for step in self._blocks.take(event):
-                for told in self._said(step):
-                    yield told
-        response = self._response()
+    def ends(self) -> Iterator[Json]:
+        response = self.whole()
         yield self._event(f"response.{response['status']}", response=response)
 
-    def failure(self, message: str) -> str:
-        """Return the event that tells of an answer that failed on its way."""
-        told = {"status": "failed", "error": {"code": "server_error", "message": message}}
-        return self._event("response.failed", response=self._response() | told)
+    def fails(self, refusal: Refusal) -> Json:
+        told = {"status": "failed", "error": {"code": "server_error", "message": refusal.message}}
+        return self._event("response.failed", response=self.whole() | told)
 
-    def _response(self) -> Json:
-        output = [self._item(block, "completed") for block in self._blocks.all]
-        if self._blocks.finished is None:
+    def whole(self) -> Json:
+        output = [self._item(block, "completed") for block in self.blocks.all]
+        if self.blocks.finished is None:
             return {**self._head, "status": "in_progress", "output": output, "usage": None}
-        summary = self._blocks.finished.summary
+        summary = self.blocks.finished.summary
         usage = {
             "input_tokens": summary.prompt_tokens,
             "input_tokens_details": {"cached_tokens": summary.cached_tokens},
@@ -160,7 +142,7 @@ class _Reply:
             "total_tokens": summary.prompt_tokens + summary.tokens,
         }
         cut: Json = {"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}}
-        ending = cut if self._blocks.reason == "length" else {"status": "completed"}
+        ending = cut if self.blocks.reason == "length" else {"status": "completed"}
         return {**self._head, **ending, "output": output, "usage": usage}
 
     def _item(self, block: Block, status: str) -> Json:
@@ -175,8 +157,7 @@ class _Reply:
             return {**head, "type": "reasoning", "summary": [], "content": parts}
         return {**head, "type": "message", "role": "assistant", "content": parts}
 
-    def _said(self, step: Step) -> Iterator[str]:
-        """Yield the events of a step."""
+    def tells(self, step: Step) -> Iterator[Json]:
         block = step.block
         at: Json = {"output_index": block.index}
         id_ = self._item(block, "in_progress")["id"]
@@ -198,10 +179,9 @@ class _Reply:
                 yield self._event("response.content_part.done", **inside, part=_part(block))
             yield self._event("response.output_item.done", **at, item=self._item(block, "completed"))
 
-    def _event(self, kind: str, **values: object) -> str:
+    def _event(self, kind: str, **values: object) -> Json:
         self._number += 1
-        value = {"type": kind, "sequence_number": self._number, **values}
-        return f"event: {kind}\ndata: {json.dumps(value, ensure_ascii=False)}\n\n"
+        return {"type": kind, "sequence_number": self._number, **values}
 
 
 def _part(block: Block) -> Json:

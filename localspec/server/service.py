@@ -1,18 +1,25 @@
-"""What a server offers: profiles as models, answers to what protocols ask, and figures of all of it."""
+"""What a server offers: profiles as models, answers to what protocols ask, and what it tells of itself."""
 
 from __future__ import annotations
 
 import time
+from asyncio import to_thread
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from functools import partial
 
-from localspec.app.figures import summary_line
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+
+from localspec.app.figures import Json, summary_line
 from localspec.chat.answer_settings import SessionRequest, followed
-from localspec.server.queue import Asked, EngineQueue
+from localspec.server.exchange import Protocol
+from localspec.server.queue import Asked, EngineQueue, Job
 from localspec.storage.profiles import Profile
-from localspec.types import Finished, GenerationEvent, Message, Summary
+from localspec.types import Finished, GenerationEvent, Message, ModelInfo, Summary
+from localspec.version import __version__
 
 _COUNTED = ("prompt_tokens", "cached_tokens", "tokens", "rounds", "drafted", "accepted", "hits", "misses",
             "prompt_s", "decode_s")  # fmt: skip
@@ -70,3 +77,87 @@ class Service:
         line = summary_line("", summary).strip()
         waited_for = f"  waited {waited:.1f} s" if waited > 0.1 else ""
         self.tell(f"{time.strftime('%H:%M:%S')}  {asked.profile.name}  {line}{waited_for}")
+
+
+def protocol(service: Service) -> Protocol:
+    """Return the paths of what it tells of itself, which answer to a GET."""
+    found = {"health": _health, "models": _models, "props": _props, "slots": _slots, "metrics": _metrics}
+    served = {name: partial(handler, service) for name, handler in found.items()}
+    return Protocol({f"{start}/{name}": served[name] for name in served for start in ("", "/v1")})
+
+
+async def _health(service: Service, _request: Request) -> Response:
+    if trouble := service.queue.trouble:
+        told = {"code": 503, "message": trouble, "type": "unavailable_error"}
+        return JSONResponse({"error": told}, 503)
+    return JSONResponse({"status": "ok"})
+
+
+async def _models(service: Service, _request: Request) -> Response:
+    models = service.queue.models
+    meta = _model(models.target) | {"draft": models.draft and _model(models.draft)}
+    usual = {"object": "model", "created": 0, "owned_by": "localspec", "meta": meta}
+    data = [{"id": name, "description": each.description, **usual} for name, each in service.profiles.items()]
+    return JSONResponse({"object": "list", "data": data})
+
+
+def _model(model: ModelInfo) -> Json:
+    return {
+        "name": model.name,
+        "n_ctx": model.context,
+        "n_ctx_train": model.training_context,
+        "n_params": model.parameters,
+        "n_vocab": model.vocabulary,
+        "size": model.file_bytes,
+    }
+
+
+async def _props(service: Service, _request: Request) -> Response:
+    models = service.queue.models
+    return JSONResponse(
+        {
+            "build_info": f"localspec {__version__}",
+            "model_path": str(models.target.path),
+            "model_alias": service.usual,
+            "draft_model_path": models.draft and str(models.draft.path),
+            "devices": list(models.target.devices),
+            "total_slots": 1,
+            "default_generation_settings": {
+                "n_ctx": models.target.context,
+                "params": asdict(service.asked.sampling_under(service.profile(None), models)),
+            },
+            "notes": list(models.notes),
+        }
+    )
+
+
+async def _slots(service: Service, _request: Request) -> Response:
+    current, waiting = service.queue.jobs()
+    states = [(job, "waiting" if job.paused is None else "paused") for job in waiting]
+    shown = [_slot(service, job, state) for job, state in [(current, "answering"), *states] if job]
+    saved = await to_thread(service.queue.models.saved)
+    return JSONResponse({"slots": shown, "saved": asdict(saved)})
+
+
+def _slot(service: Service, job: Job, state: str) -> Json:
+    return {
+        "id": job.number,
+        "state": state,
+        "is_processing": state == "answering",
+        "model": job.asked.profile.name,
+        "n_ctx": service.queue.models.target.context,
+        "n_decoded": job.tokens,
+        "seconds": round(time.monotonic() - job.since, 3),
+    }
+
+
+async def _metrics(service: Service, _request: Request) -> Response:
+    """Tell what was counted since the start, by the names of `Summary`, as Prometheus reads it."""
+    current, waiting = service.queue.jobs()
+    counted = {**service.totals, "restarts": service.queue.restarts}
+    figures = [(f"{name}_total", "counter", value) for name, value in counted.items()]
+    figures += [("answering", "gauge", int(current is not None)), ("waiting", "gauge", len(waiting))]
+    lines = [
+        f"# TYPE localspec_{name} {kind}\nlocalspec_{name} {value:.10g}\n" for name, kind, value in figures
+    ]
+    return PlainTextResponse("".join(lines), media_type="text/plain; version=0.0.4")

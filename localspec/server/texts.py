@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -12,13 +12,11 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from localspec.app.figures import Json, finite, timings
-from localspec.server import openai
-from localspec.server.exchange import Protocol, data_event, read, read_json, streamed, whole
-from localspec.server.openai import Body, asked_in_chat, asked_of
-from localspec.server.queue import Asked
+from localspec.server.blocks import Reply, Step
+from localspec.server.exchange import Protocol, read, read_json
+from localspec.server.openai import Body, asked_in_chat, asked_of, bare_blocks
 from localspec.server.service import Service
-from localspec.types import Finished, Infill, TextDelta
-from localspec.types import Request as GenerationRequest
+from localspec.types import Infill
 
 _STOPS = {"stop": "eos", "length": "limit", "context": "limit"}
 
@@ -31,8 +29,7 @@ def protocol(service: Service) -> Protocol:
             "/detokenize": partial(_detokenize, service),
             "/apply-template": partial(_apply_template, service),
             "/infill": partial(_infill, service),
-        },
-        openai.error,
+        }
     )
 
 
@@ -81,8 +78,7 @@ async def _detokenize(service: Service, request: Request) -> Response:
 
 async def _apply_template(service: Service, request: Request) -> Response:
     chat = await asked_in_chat(service, read(Body, await read_json(request)))
-    variables = chat.asked.request.template_variables
-    wanted = GenerationRequest(chat.messages, template_variables=variables, tools=chat.asked.tools)
+    wanted = replace(chat.asked.request, template_variables=chat.asked.settled.template_variables)
     return JSONResponse({"prompt": await asyncio.to_thread(service.queue.models.render, wanted)})
 
 
@@ -93,44 +89,33 @@ async def _infill(service: Service, request: Request) -> Response:
         body = replace(body, max_tokens=gap.n_predict)
     asked = asked_of(body, service, gap.input_prefix + gap.prompt, service.profile(body.model))
     files = tuple((file.filename, file.text) for file in gap.input_extra)
-    asked = replace(asked, infill=Infill(gap.input_suffix, files))
-    if not body.stream:
-        return await whole(request, _filled(service, asked))
-    return await streamed(
-        request, _filling(service, asked), lambda refused: data_event(openai.error(refused))
-    )
+    asked = replace(asked, request=replace(asked.request, infill=Infill(gap.input_suffix, files)))
+    return await _Filling(bare_blocks()).send(request, service.answer(asked), streams=bool(body.stream))
 
 
-async def _filled(service: Service, asked: Asked) -> Json:
-    text = ""
-    async for event in service.answer(asked):
-        if isinstance(event, TextDelta):
-            text += event.text
-        elif isinstance(event, Finished):
-            return _end(event, text)
-    raise AssertionError("events end with `Finished`, or with an error")
+class _Filling(Reply):
+    """The text of a gap."""
 
+    def tells(self, step: Step) -> Iterator[Json]:
+        if step.added:
+            yield {"content": step.added, "stop": False}
 
-async def _filling(service: Service, asked: Asked) -> AsyncGenerator[str]:
-    async for event in service.answer(asked):
-        if isinstance(event, TextDelta):
-            yield data_event({"content": event.text, "stop": False})
-        elif isinstance(event, Finished):
-            yield data_event(_end(event, ""))
+    def ends(self) -> Iterator[Json]:
+        yield self.whole() | {"content": ""}
 
-
-def _end(finished: Finished, text: str) -> Json:
-    summary = finished.summary
-    return {
-        "content": text,
-        "stop": True,
-        "stop_type": "word" if finished.stop_string else _STOPS.get(finished.reason, "none"),
-        "stopping_word": finished.stop_string or "",
-        "tokens_predicted": summary.tokens,
-        "tokens_evaluated": summary.prompt_tokens,
-        "tokens_cached": summary.cached_tokens,
-        "timings": finite(timings(summary)),
-    }
+    def whole(self) -> Json:
+        assert self.blocks.finished is not None
+        finished, summary = self.blocks.finished, self.blocks.finished.summary
+        return {
+            "content": self.blocks.text("text"),
+            "stop": True,
+            "stop_type": "word" if finished.stop_string else _STOPS.get(finished.reason, "none"),
+            "stopping_word": finished.stop_string or "",
+            "tokens_predicted": summary.tokens,
+            "tokens_evaluated": summary.prompt_tokens,
+            "tokens_cached": summary.cached_tokens,
+            "timings": finite(timings(summary)),
+        }
 
 
 def _piece(data: bytes) -> object:

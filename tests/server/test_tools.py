@@ -228,6 +228,15 @@ def test_a_stop_sequence_is_named(models: TellingModels, url: str) -> None:
     assert models.requests[-1].stop == ("Two",)
 
 
+@pytest.mark.usefixtures("models")
+def test_a_stream_of_messages_begins_with_the_tokens_of_the_prompt(url: str) -> None:
+    body: Any = {"model": "auto", "max_tokens": 9, "messages": [USER], "system": "Be brief."}
+    with anthropic_client(url) as client, client.messages.stream(**body) as stream:
+        begun = next(iter(stream))
+    assert begun.type == "message_start"
+    assert (begun.message.usage.input_tokens, begun.message.usage.output_tokens) == (2, 0)
+
+
 def test_what_anthropic_clients_settle_reaches_the_models(models: TellingModels, url: str) -> None:
     cached = {"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}
     body: Any = {
