@@ -295,29 +295,12 @@ def _windows_peak(pid: int) -> int | None:
 
 
 @dataclass(frozen=True, slots=True)
-class _KeptRun:
-    name: str
-    prompt: int
-    turn: int
-    tokens: int
-    decode_s: float
-    spent_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class _KeptDrop:
-    name: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
 class _Line:
-    """What one line of a file holds: a run, how long the answers are, or who takes part no more."""
+    """What one line of a file holds: a run, or how long the answers are."""
 
     key: str
-    run: _KeptRun | None = None
+    run: Run | None = None
     tokens: int | None = None
-    dropped: _KeptDrop | None = None
 
 
 @dataclass(slots=True)
@@ -328,21 +311,12 @@ class RunRecord:
     key: str = ""
     runs: dict[tuple[str, int, int], Run] = field(default_factory=dict)
     tokens: int | None = None  # of an answer
-    dropped: dict[str, str] = field(default_factory=dict)  # why contenders take part no more
 
     def __post_init__(self) -> None:
         """Read what is there; damaged lines, and those of another key, are gone from then on."""
-        if self.path is None:
-            return
-        for line in JsonLines(self.path, _Line).keep(lambda line: line.key == self.key):
-            if (run := line.run) is not None:
-                first_s = run.spent_s - run.decode_s
-                summary = Summary(tokens=run.tokens, decode_s=run.decode_s, first_token_s=first_s)
-                self.runs[run.name, run.prompt, run.turn] = Run(run.name, "", run.prompt, run.turn, summary)
-            elif line.dropped is not None:
-                self.dropped[line.dropped.name] = line.dropped.reason
-            else:
-                self.tokens = line.tokens
+        if self.path is not None:
+            for line in JsonLines(self.path, _Line).keep(lambda line: line.key == self.key):
+                self._take(line)
 
     def of(self, name: str) -> list[Run]:
         """Return the runs of one contender in their order."""
@@ -350,21 +324,19 @@ class RunRecord:
 
     def add(self, run: Run) -> None:
         """Keep a finished run."""
-        done = run.summary
-        kept = _KeptRun(run.contender, run.prompt, run.repetition, done.tokens, done.decode_s, run.seconds)
-        self._write(_Line(self.key, run=kept))
-        self.runs[run.contender, run.prompt, run.repetition] = run
+        self._keep(_Line(self.key, run=run))
 
     def set_tokens(self, tokens: int) -> None:
         """Keep how long the answers are."""
-        self._write(_Line(self.key, tokens=tokens))
-        self.tokens = tokens
+        self._keep(_Line(self.key, tokens=tokens))
 
-    def drop(self, name: str, reason: str) -> None:
-        """Keep that a contender takes part no more."""
-        self._write(_Line(self.key, dropped=_KeptDrop(name, reason)))
-        self.dropped[name] = reason
-
-    def _write(self, line: _Line) -> None:
+    def _keep(self, line: _Line) -> None:
         if self.path is not None:
             JsonLines(self.path, _Line).append(line)
+        self._take(line)
+
+    def _take(self, line: _Line) -> None:
+        if (run := line.run) is not None:
+            self.runs[run.contender, run.prompt, run.repetition] = run
+        else:
+            self.tokens = line.tokens

@@ -134,7 +134,7 @@ def confirm(
     record = RunRecord(terms.file, key)
     harness = Harness([Question("", request) for request in requests], record)
     field = [Entrant(PLAIN, EngineSettings(mode="off")), *contenders]
-    course = _Course(harness, [each for each in field if each.name not in record.dropped], models, reopen)
+    course = _Course(harness, field, models, reopen)
     yield from course.laps(terms.budget_s)
     yield course.outcome()
 
@@ -151,6 +151,7 @@ class _Course:
     ) -> None:
         self._harness, self._record = harness, harness.record
         self._field = list(field)
+        self._dropped: list[Dropped] = []
         self._models, self._reopen = models, reopen
 
     def laps(self, budget_s: float) -> Iterator[ConfirmProgress]:
@@ -185,7 +186,7 @@ class _Course:
                 f"give prompts that ask for {SHORTEST} tokens or more",
             )
         chosen, reason = _choose(contenders, runs)
-        dropped = (*(Dropped(name, why) for name, why in self._record.dropped.items()), *short)
+        dropped = (*self._dropped, *short)
         if len(contenders) == 1 and dropped:
             reason += f": {dropped[0].reason}"
         if abs(drift - 1.0) > DRIFT:
@@ -238,7 +239,7 @@ class _Course:
         if name == PLAIN:
             raise error
         self._field = [each for each in self._field if each.name != name]
-        self._record.drop(name, str(error))
+        self._dropped.append(Dropped(name, str(error)))
 
     def _affordable(self, budget_s: float) -> int:
         """Return how long answers may be, so that the laps that must be run fit into the time."""

@@ -43,44 +43,41 @@ class Dropped:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class RankCurve:
-    """How often the bonus token was the draft model's 1st, 2nd, 3rd ... other choice, by accepted tokens.
+Place = tuple[int, int]
+"""A draft length and a fan-out budget, which is 0 without one."""
 
-    `hits[k][r]` is the chance that it is among the first r+1 choices after k accepted tokens;
-    the miss rate is about `scale * (r+1) ** -exponent`.
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What simulation saw on the way to a result; what was not done stays empty.
+
+    `acceptance` are shares of the draft model's tokens, by position in a draft and of those that are judged;
+    `hit_rates` are (budget, share of rounds whose draft was prepared). `history` holds the tokens per second
+    of the trials in their order, None for one that failed; `landscape` the best of any settings at a place.
+    `importance` names parameters, with shares that sum to about 1.
     """
 
-    hits: tuple[tuple[float, ...], ...]
-    counts: tuple[int, ...]  # per k: bonus tokens expected in the trace; the last k is a whole draft accepted
-    scale: float
-    exponent: float
-
-
-@dataclass(frozen=True, slots=True)
-class DraftCalibration:
-    """What a trace says about the draft model as a guesser of the target."""
-
-    draft_temperature: float  # minimises the divergence
-    divergence: tuple[tuple[float, float], ...]  # (temperature, mean total variation distance)
-    acceptance: tuple[float, ...]  # by position in a draft, as far as 8: of the tokens judged there
-    ranks: RankCurve
+    acceptance: tuple[float, ...] = ()
+    hit_rates: tuple[tuple[int, float], ...] = ()
+    history: tuple[float | None, ...] = ()
+    landscape: tuple[tuple[Place, float], ...] = ()
+    importance: tuple[tuple[str, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class TaskResult:
-    """What the tuner settled on for a task, and the evidence."""
+    """What the tuner settled on for a task, and why."""
 
     task: TaskType
     settings: EngineSettings  # mode "off" where nothing beats plain decoding
     reason: str  # in a plain sentence
     contenders: tuple[ConfirmedContender, ...]  # "plain" first
-    calibration: DraftCalibration | None
     trials: int
     seconds: float  # of work, those before a restart included
     drift: float = 1.0  # of plain decoding, from the beginning of the confirmation to its end
     dropped: tuple[Dropped, ...] = ()
     quick: bool = False
+    evidence: Evidence = Evidence()
 
     @property
     def winner(self) -> ConfirmedContender:
@@ -90,12 +87,11 @@ class TaskResult:
 
 @dataclass(frozen=True, slots=True)
 class StageBegan:
-    """A stage begins; `task` None where it serves all tasks. `kept` of `steps` are on disk already."""
+    """A stage begins; `task` None where it serves all tasks."""
 
     stage: Stage
     task: TaskType | None
     steps: int
-    kept: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +136,6 @@ class StageStatus:
     stage: Stage
     task: TaskType | None
     steps: int
-    kept: int
     began_s: float
     done: int = 0
     note: str = ""
@@ -204,9 +199,9 @@ class TuneProgress:
     def take(self, event: TuneEvent, now_s: float) -> StageStatus | None:
         """Take in an event; return the stage that it ended, if it did."""
         match event:
-            case StageBegan(stage, task, steps, kept):
+            case StageBegan(stage, task, steps):
                 ended = self.end_stage(now_s)
-                self.stages.append(StageStatus(stage, task, steps, kept, now_s, done=kept))
+                self.stages.append(StageStatus(stage, task, steps, now_s))
                 return ended
             case StageProgress(stage, task, done, steps, left_s, note):
                 state = self.current

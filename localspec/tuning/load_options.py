@@ -1,14 +1,12 @@
 """Real short runs, for what cannot be simulated: threads, caches, where the draft model sits.
 
 Every attempt opens the models anew, in a process of their own. One that fails has a reason and no figure.
-An attempt that was under way when the program was killed is made again; after the second time it counts as
-failed, because what ended the program may have been the attempt.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -166,7 +164,6 @@ def _gains(attempts: Sequence[Attempt]) -> dict[LoadOptions, list[float]]:
 OpenWith = Callable[[LoadOptions], AbstractContextManager[OpenModels]]
 
 BEHIND = 0.15  # the usual load options after some of the requests: then the rest is spared
-_TWICE = "the program ended twice while this was tried"
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,11 +187,10 @@ class _Measured:
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """What one line of the file holds: an attempt that begins, what came of one, or that it was stopped."""
+    """What one line of the file holds."""
 
     key: str
-    begun: LoadOptions | None = None
-    measured: _Measured | None = None
+    measured: _Measured
 
 
 def try_load_options(open_models: OpenWith, plan: AttemptPlan, path: Path, key: str) -> Iterator[Attempt]:
@@ -204,7 +200,7 @@ def try_load_options(open_models: OpenWith, plan: AttemptPlan, path: Path, key: 
     """
     key = digest(key, plan.limits, plan.modes, plan.requests)
     file = JsonLines(path, _Line)
-    kept = list(_kept(file.keep(lambda line: line.key == key)))
+    kept = [line.measured for line in file.keep(lambda line: line.key == key)]
     done: list[_Measured] = []
 
     def attempt(options: LoadOptions) -> Attempt:
@@ -212,35 +208,12 @@ def try_load_options(open_models: OpenWith, plan: AttemptPlan, path: Path, key: 
         if measured is not None:  # of another one, where the budget is not what it was
             kept.remove(measured)
         else:
-            file.append(_Line(key, begun=options))
-            try:
-                measured = _attempt(open_models, options, plan, _bar(done, options))
-            finally:
-                file.append(_Line(key, measured=measured))
+            measured = _attempt(open_models, options, plan, _bar(done, options))
+            file.append(_Line(key, measured))
         done.append(measured)
         return measured.attempt
 
     return course(plan.limits, attempt, lambda: _is_late(done, plan.budget_s))
-
-
-def _kept(lines: Iterable[_Line]) -> Iterator[_Measured]:
-    """Yield the attempts on file; one that the program's end broke off twice in a row has failed."""
-    broken_off: list[LoadOptions] = []
-    for line in lines:
-        if line.begun is None:  # it came to its end, or somebody stopped it
-            broken_off = []
-            yield from [] if line.measured is None else [line.measured]
-            continue
-        if line.begun not in broken_off:
-            yield from _failed(broken_off)
-            broken_off = []
-        broken_off.append(line.begun)
-    yield from _failed(broken_off)
-
-
-def _failed(broken_off: Sequence[LoadOptions]) -> Iterator[_Measured]:
-    if len(broken_off) > 1:
-        yield _Measured(Attempt(broken_off[0], None, failure=_TWICE))
 
 
 def _is_late(done: Sequence[_Measured], budget_s: float) -> bool:

@@ -1,13 +1,13 @@
 """The whole run: choose how to open the models, measure costs, then trace, search and confirm each task.
 
-Every step is on disk before it is told of. What is on disk is not done again: a run that was stopped or
-killed goes on where it was.
+What the models are asked is on disk before it is told of, and not asked again: a run that was stopped or
+killed goes on where it was. Simulations are made again, with the same outcome.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import islice
@@ -21,15 +21,14 @@ from localspec.storage.pair_identity import Identity, MachineFacts, identify
 from localspec.storage.paths import PRIVATE_FILE, data_dir
 from localspec.storage.profiles import Profile
 from localspec.storage.tuned_settings import LoadOptions
-from localspec.tuning.calibration import calibrate
 from localspec.tuning.confirm import Confirmation, Entrant, Terms, confirm, entrants
 from localspec.tuning.costs import costs_of, recall_costs, steps_of
 from localspec.tuning.events import (
     Attempt,
     BestSoFar,
     ConfirmedContender,
-    DraftCalibration,
     Dropped,
+    Evidence,
     LoadOptionsChosen,
     Stage,
     StageBegan,
@@ -53,13 +52,15 @@ from localspec.tuning.plan import (
 from localspec.tuning.run_folder import RunFolder, RunState, TaskState, digest
 from localspec.tuning.simulator.simulator import Simulator
 from localspec.tuning.space import LLAMA_CPP, space_of
-from localspec.tuning.study import Search, StudyKey, Tried, best, predicted, search
-from localspec.tuning.traces import append, load, record, with_tokens
+from localspec.tuning.study import Search, Tried, best, importance, landscape, predicted, search
+from localspec.tuning.traces import record, with_tokens
 from localspec.types import EngineSettings, Mode, ModelOptions, Request, TaskType
 
 ATTEMPT_PROMPTS = 2  # of the first profile, for each way to open the models
 ATTEMPT_TOKENS = 64
 COST_PROMPTS = 6
+BUDGETS = (1, 2, 3, 4, 6, 8, 12, 16, 24)  # whose hit rates are told
+POSITIONS = 8  # of a draft, whose acceptance is told
 
 
 def tune(plan: TunePlan, open_models: Opener) -> Iterator[TuneEvent]:
@@ -167,7 +168,7 @@ class TuningRun:
         key, steps = digest(self._place, load_options), steps_of(models.now)
         # A run goes on by the costs that it began with: its trials are simulated by them.
         costs = recall_costs(self.folder.costs, key) if self.state.costs_key == key else None
-        yield StageBegan("costs", None, steps, 0 if costs is None else steps)
+        yield StageBegan("costs", None, steps)
         if costs is not None:
             return costs
         asked = self._prompts(models.now, COST_PROMPTS)
@@ -204,8 +205,7 @@ def _begun(plan: TunePlan, last: RunState | None, place: str) -> RunState:
             tasks = tuple(replace(state, done=False, seconds=0.0) for state in tasks)
         state = replace(last, tasks=tasks, place=place, quick=plan.quick or last.quick)
     else:
-        earlier, costs = tuple(last.evidence().values()), last.costs_key or last.earlier_costs
-        state = RunState(last.number + 1, "", (), False, place, plan.quick, earlier, costs)
+        state = RunState(last.number + 1, place=place, quick=plan.quick)
     for profile in plan.profiles:
         if state.of(profile.task).profile != profile.name:
             state = state.having(TaskState(profile.task, profile=profile.name))
@@ -264,72 +264,77 @@ class _TaskRun:
         """Time plain decoding shortly, where nothing else is possible."""
         reasons = dict.fromkeys(reason for _, reason in self._costs.left_out)
         verdict = yield from self._confirm((), digest(self._costs, self._run.state.number), 0.0)
-        return replace(self._result(verdict, 0, None), reason="; ".join(reasons), dropped=())
+        return replace(self._result(verdict, Evidence()), reason="; ".join(reasons), dropped=())
 
     def _stages(self) -> Generator[TuneEvent, None, TaskResult]:
         segments = yield from self._trace()
-        trace = Trace(self._profile.sampling, segments)
-        key = digest(self._costs, self._run.state.number, self._state.trace_key, len(segments))
-        if self._state.study_key != key:
-            self._note(replace(self._state, study_key=key))
-        tried = yield from self._search(Simulator(trace, self._costs), key)
+        simulator = Simulator(Trace(self._profile.sampling, segments), self._costs)
+        tried = yield from self._search(simulator)
         candidates = best(tried)
         field = entrants(candidates, predicted(tried, LLAMA_CPP, self._space))
+        key = digest(self._costs, self._run.state.number, len(segments))
         verdict = yield from self._confirm(field, key, seconds_of("confirm", self._plan))
-        return self._result(verdict, len(tried), calibrate(trace, _judged_by(verdict, candidates)))
+        return self._result(verdict, self._evidence(simulator, tried, _judged_by(verdict, candidates)))
 
-    def _result(self, verdict: Confirmation, trials: int, calibration: DraftCalibration | None) -> TaskResult:
+    def _evidence(self, simulator: Simulator, tried: Sequence[Tried], settings: EngineSettings) -> Evidence:
+        """Return what simulation tells of settings, beside what it found."""
+        seen = Evidence(
+            history=tuple(each.tokens_per_s for each in tried),
+            landscape=landscape(tried),
+            importance=importance(tried, self._space),
+        )
+        if "sd" in self._space.modes:
+            whole = replace(settings, mode="sd", draft_length=POSITIONS, min_confidence=0.0)
+            summary = simulator(replace(whole, fallback="just-in-time"))
+            judged = zip(summary.accepted_at, summary.drafted_at, strict=True)
+            seen = replace(seen, acceptance=tuple(yes / of for yes, of in judged if of))
+        if "ssd" in self._space.modes:
+            seen = replace(seen, hit_rates=tuple(_hit_rates(simulator, settings)))
+        return seen
+
+    def _result(self, verdict: Confirmation, evidence: Evidence) -> TaskResult:
         left_out = (Dropped(mode, reason) for mode, reason in self._costs.left_out)
         return TaskResult(
             task=self._task,
             settings=verdict.settings,
             reason=verdict.reason,
             contenders=verdict.contenders,
-            calibration=calibration,
-            trials=trials,
+            trials=len(evidence.history),
             seconds=0.0,
             drift=verdict.drift,
             dropped=(*left_out, *verdict.dropped),
+            evidence=evidence,
         )
 
     def _trace(self) -> Generator[TuneEvent, None, tuple[TraceSegment, ...]]:
         """Return the answers of a trace; those on disk are not decoded again."""
-        path, profile, state = self._run.folder.traces(self._task), self._profile, self._state
-        wanted = list(requests(self._models.now, profile, profile.tuning_prompts().prompts))
-        key = digest(self._run.folder.pair, wanted)
-        segments = list(load(path, key))
-        if state.trace_key == key and 0 < state.segments <= len(segments):
-            tokens = _tokens(segments[: state.segments])
-            yield StageBegan("traces", self._task, tokens, tokens)
-            return with_tokens(segments[: state.segments])
-        yield StageBegan("traces", self._task, TRACE_TOKENS, min(_tokens(segments), TRACE_TOKENS))
+        profile, traced = self._profile, self._state.traced
+        wanted = requests(self._models.now, profile, profile.tuning_prompts().prompts)
+        yield StageBegan("traces", self._task, TRACE_TOKENS)
         ends_s = time.monotonic() + seconds_of("traces", self._plan)
-        rest = record(self._models, islice(wanted, len(segments), None))
-        while not _is_enough(_tokens(segments), time.monotonic() > ends_s):
-            segment = next(rest, None)
-            if segment is None:
-                break
-            append(path, key, segment)
+        segments, tokens = list[TraceSegment](), 0
+        for segment in record(self._models, wanted, self._run.folder.traces):
             segments.append(segment)
-            done = min(_tokens(segments), TRACE_TOKENS)
+            tokens += len(segment.tokens)
+            done = min(tokens, TRACE_TOKENS)
             yield self._progress("traces", done, TRACE_TOKENS, f"{len(with_tokens(segments))} answers")
-        if not _tokens(segments):
+            is_late = time.monotonic() > ends_s
+            if len(segments) == traced or (not traced and _is_enough(tokens, is_late)):
+                break
+        if not tokens:
             raise nothing_fits(profile)
-        traced = replace(state, trace_key=key, segments=len(segments), study_key="")
-        self._note(replace(traced, profile=profile.name, sampling=profile.sampling))
+        self._note(replace(self._state, traced=len(segments)))
         return with_tokens(segments)
 
-    def _search(self, simulator: Simulator, key: str) -> Generator[TuneEvent, None, list[Tried]]:
+    def _search(self, simulator: Simulator) -> Generator[TuneEvent, None, list[Tried]]:
         plan, tried = self._plan, list[Tried]()
-        budget_s = seconds_of("study", plan)
-        request = Search(self._space, trials=plan.trials, budget_s=budget_s)
+        request = Search(self._space, trials=plan.trials, budget_s=seconds_of("study", plan))
         yield StageBegan("study", self._task, plan.trials)
-        for each in search(simulator.rate, request, self._run.folder.studies, study_key(self._task, key)):
+        for each in search(simulator.rate, request):
             tried.append(each)
             if each.is_best:
                 yield BestSoFar(self._task, each.settings, each.tokens_per_s)
-            steps = max(plan.trials, len(tried))  # an earlier run may have wanted more
-            yield self._progress("study", len(tried), steps, each.failure)
+            yield self._progress("study", len(tried), plan.trials, each.failure)
         return tried
 
     def _confirm(
@@ -355,21 +360,20 @@ class _TaskRun:
         return replace(progress, left_s=None) if self._only_plain else progress
 
 
-def study_key(task: TaskType, key: str) -> StudyKey:
-    """Return what the study of a task's settings is called."""
-    return StudyKey(f"settings for {task}", key)
+def _hit_rates(simulator: Simulator, settings: EngineSettings) -> Iterator[tuple[int, float]]:
+    """Yield how often a draft would be prepared with each budget, everything else as it was chosen."""
+    for budget in BUDGETS:
+        found = simulator(replace(settings, mode="ssd", fan_out_budget=budget))
+        if found.hits + found.misses:
+            yield budget, found.hits / (found.hits + found.misses)
 
 
 def _judged_by(verdict: Confirmation, candidates: tuple[Tried, ...]) -> EngineSettings:
-    """Return the settings that a calibration is told of: what was chosen, or what came closest."""
+    """Return the settings that evidence is told of: what was chosen, or what came closest."""
     if verdict.settings.mode in ("sd", "ssd"):
         return verdict.settings
     drafting = (each.settings for each in candidates if each.settings.mode in ("sd", "ssd"))
     return next(drafting, EngineSettings(mode="sd"))
-
-
-def _tokens(segments: list[TraceSegment]) -> int:
-    return sum(len(segment.tokens) for segment in segments)
 
 
 def _is_enough(tokens: int, is_late: bool) -> bool:

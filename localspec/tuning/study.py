@@ -1,29 +1,21 @@
-"""The study of a task's settings: Optuna over the simulator, kept in SQLite, the same after a kill.
+"""The study of a task's settings: Optuna's random sampler over the simulator, and neighbours of the best.
 
-Finished trials alone are written, each in one step, and every choice follows from them and the seed: a study
-that was killed goes on as if it had not been. Chance, with every other trial a neighbour of the best, came
-within 0.6% of Optuna's multivariate TPE on paced devices in a quarter of its time
-(`tests/benchmarks/search.py`).
+Every choice follows from the seed and the trials before it: a run that goes on makes the same trials again,
+in the seconds that simulating takes. Chance, with every other trial a neighbour of the best, came within 0.6%
+of Optuna's multivariate TPE on paced devices in a quarter of its time (`tests/benchmarks/search.py`).
 """
 
 from __future__ import annotations
 
 import math
-import os
-import sqlite3
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
-from pathlib import Path
+from dataclasses import dataclass
 from random import Random
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
-from localspec.errors import Cancelled, LocalSpecError, StoreError
-from localspec.storage.paths import PRIVATE_FILE, make_private_folder
-from localspec.tuning.run_folder import digest
+from localspec.errors import Cancelled, LocalSpecError
 from localspec.tuning.space import (
     Space,
     canonical,
@@ -35,11 +27,7 @@ from localspec.tuning.space import (
 from localspec.types import EngineSettings, Mode
 
 if TYPE_CHECKING:
-    from optuna import Study
     from optuna.distributions import BaseDistribution
-    from optuna.storages import RDBStorage
-    from optuna.trial import FrozenTrial
-
 
 NOTICEABLE = 1.001  # times the best: less is no reason to go on searching
 PATIENCE = 60  # trials without a noticeable gain: the last tenth of a percent is below what a run can tell
@@ -60,8 +48,6 @@ class Tried:
     tokens_per_s: float | None
     failure: str = ""
     is_best: bool = False  # of all until then
-    kept: bool = False  # from an earlier run of the same study
-    seconds: float = 0.0
 
     @property
     def estimate(self) -> float:
@@ -71,10 +57,7 @@ class Tried:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """What to search, and when to stop.
-
-    Both limits count what earlier runs of the same study did.
-    """
+    """What to search, and when to stop."""
 
     space: Space
     trials: int = 150
@@ -82,87 +65,60 @@ class Search:
     seed: int = 0
 
 
-class _Trials:
-    """All trials of a study in their order, and the settings that come next."""
+class _Choice:
+    """What was tried, and the settings that come next."""
 
-    def __init__(self, request: Search) -> None:
-        self._space, self._seed = request.space, request.seed
-        self._starts = dict.fromkeys(starting_points(self._space))
-        self._seen: set[EngineSettings] = set()
-        self.count = 0
-        self.best: Tried | None = None
-        self.quiet_trials = 0  # since the last noticeable gain
-        self.seconds = 0.0
-
-    def is_gain(self, value: float | None) -> bool:
-        """Tell whether a value is better than all before it."""
-        return value is not None and (self.best is None or value > self.best.estimate)
-
-    def add(self, tried: Tried) -> None:
-        """Take a finished trial."""
-        known = self.best.estimate if self.best is not None else 0.0
-        gains = tried.is_best and tried.estimate > NOTICEABLE * known
-        self.quiet_trials = 0 if gains else self.quiet_trials + 1
-        if tried.is_best:
-            self.best = tried
-        self.count += 1
-        self.seconds += tried.seconds
-        self._seen.add(tried.settings)
-
-    def next(self) -> EngineSettings | None:
-        """Return settings that were not tried, None if nothing new can be found."""
-        for start in self._starts:
-            if start not in self._seen:
-                return start
-        random = Random(f"{self._seed} {self.count}")
-        if self.count % 2 and (near := self._near(random)) is not None:
-            return near
-        return self._by_chance(random) or self._near(random)
-
-    def _near(self, random: Random) -> EngineSettings | None:
-        """Return settings next to the best."""
-        around = () if self.best is None else neighbours(self.best.settings, self._space)
-        untried = [settings for settings in around if settings not in self._seen]
-        return random.choice(untried) if untried else None
-
-    def _by_chance(self, random: Random) -> EngineSettings | None:
+    def __init__(self, space: Space, seed: int) -> None:
         import optuna
 
-        study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=random.getrandbits(32)))
-        for _ in range(ATTEMPTS):
-            settings = suggest(study.ask(), self._space)
-            if settings not in self._seen:
-                return settings
-        return None
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        self._space, self._random = space, Random(seed)
+        self._chance = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=seed))
+        self._starts = iter(starting_points(space))
+        self._seen: set[EngineSettings] = set()
+
+    def next(self, best: Tried | None) -> EngineSettings | None:
+        """Return settings that were not tried, None if nothing new can be found."""
+        found = next(self._starts, None)
+        if found is None and len(self._seen) % 2:
+            found = self._near(best)
+        found = found or self._by_chance() or self._near(best)
+        if found is not None:
+            self._seen.add(found)
+        return found
+
+    def _near(self, best: Tried | None) -> EngineSettings | None:
+        """Return settings next to the best."""
+        around = () if best is None else neighbours(best.settings, self._space)
+        untried = [settings for settings in around if settings not in self._seen]
+        return self._random.choice(untried) if untried else None
+
+    def _by_chance(self) -> EngineSettings | None:
+        drawn = (suggest(self._chance.ask(), self._space) for _ in range(ATTEMPTS))
+        return next((settings for settings in drawn if settings not in self._seen), None)
 
 
-def search(simulate: Simulate, request: Search, path: Path, key: StudyKey) -> Iterator[Tried]:
-    """Yield the trials of a study, those on file first, until a limit is reached or nothing improves.
+def search(simulate: Simulate, request: Search) -> Iterator[Tried]:
+    """Yield the trials of a study until a limit is reached or nothing improves.
 
-    A simulation that raises is a failed trial. Raises `StoreError`, and passes on `Cancelled`.
+    A simulation that raises is a failed trial; `Cancelled` is passed on.
     """
-    space = request.space
-    with StudyFile(path) as file:
-        study = file.study(key.name(space, _IN_NAMES), *_ABOUT)
-        trials = _Trials(request)
-        for trial in study.get_trials(deepcopy=False):
-            if (tried := _recalled(trial, trials, space)) is not None:
-                trials.add(tried)
-                yield tried
-        while trials.count < request.trials and trials.seconds < request.budget_s:
-            started = time.perf_counter()
-            settings = trials.next() if trials.quiet_trials < PATIENCE else None
-            if settings is None:
-                return
-            tried = _try(simulate, settings, trials)
-            tried = replace(tried, seconds=time.perf_counter() - started)
-            with explained(path):
-                study.add_trial(_frozen(tried, space))
-            trials.add(tried)
-            yield tried
+    choice, ends_s = _Choice(request.space, request.seed), time.perf_counter() + request.budget_s
+    best: Tried | None = None
+    quiet_trials = 0  # since the last noticeable gain
+    for number in range(request.trials):
+        is_late = time.perf_counter() >= ends_s
+        settings = None if is_late or quiet_trials >= PATIENCE else choice.next(best)
+        if settings is None:
+            return
+        tried = _try(simulate, settings, number, best)
+        gains = tried.is_best and (best is None or tried.estimate > NOTICEABLE * best.estimate)
+        quiet_trials = 0 if gains else quiet_trials + 1
+        best = tried if tried.is_best else best
+        yield tried
 
 
-def _try(simulate: Simulate, settings: EngineSettings, trials: _Trials) -> Tried:
+def _try(simulate: Simulate, settings: EngineSettings, number: int, best: Tried | None) -> Tried:
     try:
         value = float(simulate(settings))
         if not (math.isfinite(value) and value > 0):
@@ -170,8 +126,8 @@ def _try(simulate: Simulate, settings: EngineSettings, trials: _Trials) -> Tried
     except Cancelled:
         raise
     except Exception as error:  # noqa: BLE001 - whatever it is, it is this trial's failure and the study goes on
-        return Tried(trials.count, settings, None, _reason(error))
-    return Tried(trials.count, settings, value, is_best=trials.is_gain(value))
+        return Tried(number, settings, None, _reason(error))
+    return Tried(number, settings, value, is_best=best is None or value > best.estimate)
 
 
 def _reason(error: Exception) -> str:
@@ -179,49 +135,6 @@ def _reason(error: Exception) -> str:
         return "out of memory"
     line = next(iter(str(error).splitlines()), "")
     return line if line and isinstance(error, LocalSpecError) else f"{type(error).__name__}: {line}"
-
-
-def _frozen(tried: Tried, space: Space) -> FrozenTrial:
-    """Return a trial as Optuna keeps it."""
-    from optuna.trial import TrialState, create_trial
-
-    trial = create_trial(
-        state=TrialState.FAIL if tried.failure else TrialState.COMPLETE,
-        value=tried.tokens_per_s,
-        params=parameters(tried.settings, space),
-        distributions=distributions(tried.settings, space),
-        user_attrs={FAILURE: tried.failure} if tried.failure else {},
-    )
-    trial.datetime_start = datetime.now() - timedelta(seconds=tried.seconds)  # noqa: DTZ005 - Optuna's are without a zone
-    return trial
-
-
-def distributions(settings: EngineSettings, space: Space) -> dict[str, BaseDistribution]:
-    """Return where the parameters of settings come from."""
-    from optuna.trial import FixedTrial
-
-    trial = FixedTrial(parameters(settings, space))
-    suggest(trial, space)
-    return trial.distributions
-
-
-def _recalled(trial: FrozenTrial, trials: _Trials, space: Space) -> Tried | None:
-    """Return a trial that is on file, None for one that somebody else left unfinished."""
-    from optuna.trial import FixedTrial, TrialState
-
-    failure = str(trial.user_attrs.get(FAILURE, ""))
-    if not trial.state.is_finished() or (trial.state == TrialState.FAIL and not failure):
-        return None
-    value = trial.value if trial.state == TrialState.COMPLETE else None
-    return Tried(
-        number=trials.count,
-        settings=suggest(FixedTrial(trial.params), space),
-        tokens_per_s=value,
-        failure=failure,
-        is_best=trials.is_gain(value),
-        kept=True,
-        seconds=trial.duration.total_seconds() if trial.duration is not None else 0.0,
-    )
 
 
 def best(tried: Iterable[Tried], count: int = 3) -> tuple[Tried, ...]:
@@ -295,12 +208,13 @@ def importance(tried: Sequence[Tried], space: Space) -> tuple[tuple[str, float],
     if len(usable) < FEWEST:
         return ()
     import optuna
+    from optuna.exceptions import ExperimentalWarning
     from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
 
     full = EngineSettings(mode=mode, acceptance="rejection", min_confidence=0.0)  # has every parameter
-    everywhere = distributions(full, space)
+    everywhere = _distributions(full, space)
     names = [name for name, values in everywhere.items() if name != "mode" and not values.single()]
-    with quiet():
+    with warnings.catch_warnings(category=ExperimentalWarning, action="ignore"):
         study = optuna.create_study(direction="maximize")
         for each in usable:
             answers = parameters(full, space) | parameters(each.settings, space)
@@ -311,138 +225,10 @@ def importance(tried: Sequence[Tried], space: Space) -> tuple[tuple[str, float],
     return tuple(shares.items())
 
 
-FAILURE = "failure"
-_ABOUT = (
-    ("value", "tokens per second of decoding, simulated on traced answers with measured costs"),
-    ("failed", f"the simulation gave no number; the attribute `{FAILURE}` says why"),
-)
-_IN_NAMES = 3  # shares of the trace, in which trials once saw it: studies are found by their names
-_BUSY_S = 10.0  # patience with another program that writes
+def _distributions(settings: EngineSettings, space: Space) -> dict[str, BaseDistribution]:
+    """Return where the parameters of settings come from."""
+    from optuna.trial import FixedTrial
 
-
-@dataclass(frozen=True, slots=True)
-class StudyKey:
-    """Which study: a title for people, and the digest of all evidence behind it; another is another study."""
-
-    title: str
-    digest: str
-
-    def name(self, *details: object) -> str:
-        """Return the study's name, which depends on further details too."""
-        return f"{self.title} [{digest(self.digest, details, length=10)}]"
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Use parts of Optuna that may change with a release, as the tests of each release will tell."""
-    from optuna.exceptions import ExperimentalWarning
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ExperimentalWarning)
-        yield
-
-
-class StudyFile:
-    """The file, open; a context manager."""
-
-    def __init__(self, path: Path) -> None:
-        """Open the file, made where it was missing; one that is damaged is set aside for a new one."""
-        self.path = path
-        with explained(path):
-            try:
-                self._storage = _opened(path)
-            except _Unusable:
-                path.replace(path.with_name(f"{path.name}.damaged"))
-                for ending in ("-wal", "-shm"):
-                    path.with_name(path.name + ending).unlink(missing_ok=True)
-                self._storage = _opened(path)
-
-    def study(self, name: str, *about: tuple[str, str]) -> Study:
-        """Return a study that maximises tokens per second, made where it was missing."""
-        import optuna
-
-        with explained(self.path), quiet():
-            study = optuna.create_study(
-                storage=self._storage, study_name=name, direction="maximize", load_if_exists=True
-            )
-            if not study.user_attrs:
-                study.set_metric_names(["tokens per second"])
-                for title, text in about:
-                    study.set_user_attr(title, text)
-        return study
-
-    def close(self) -> None:
-        """Close the file; a second call does nothing."""
-        self._storage.engine.dispose()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
-class _Unusable(Exception):  # noqa: N818 - the file, not the program
-    """This is no file of studies, or one of another release of Optuna."""
-
-
-def _opened(path: Path) -> RDBStorage:
-    import optuna
-    from optuna.storages import RDBStorage
-    from sqlalchemy import event
-    from sqlalchemy.exc import DatabaseError, OperationalError
-
-    optuna.logging.disable_default_handler()
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    _prepare(path)
-    try:
-        storage = RDBStorage(_url(path), {"connect_args": {"timeout": _BUSY_S}})
-    except OperationalError:
-        raise
-    except (DatabaseError, RuntimeError) as error:
-        raise _Unusable from error
-    storage.engine.dispose()
-    event.listen(storage.engine, "connect", _relax)
-    return storage
-
-
-def _url(path: Path) -> str:
-    """Return where Optuna finds the file; it would fill in what stands in braces."""
-    from sqlalchemy import URL
-
-    address = URL.create("sqlite", database=str(path)).render_as_string(hide_password=False)
-    return address.replace("{", "{{").replace("}", "}}")
-
-
-def _prepare(path: Path) -> None:
-    """Make the file private, and let others read while one writes."""
-    make_private_folder(path.parent)
-    os.close(os.open(path, os.O_CREAT | os.O_RDWR, PRIVATE_FILE))
-    with closing(sqlite3.connect(path, _BUSY_S)) as connection:
-        try:
-            connection.execute("PRAGMA journal_mode = WAL")
-            if connection.execute("PRAGMA quick_check(1)").fetchone() != ("ok",):
-                raise _Unusable
-        except sqlite3.OperationalError:
-            raise
-        except sqlite3.DatabaseError as error:
-            raise _Unusable from error
-
-
-def _relax(connection: sqlite3.Connection, _: object) -> None:
-    """Do not wait for the disk: a power cut may cost the last trials, never the file."""
-    connection.execute("PRAGMA synchronous = NORMAL")
-
-
-@contextmanager
-def explained(path: Path) -> Iterator[None]:
-    """Turn errors of the file into a `StoreError`."""
-    from optuna.exceptions import StorageInternalError
-    from sqlalchemy.exc import SQLAlchemyError
-
-    try:
-        yield
-    except (OSError, sqlite3.Error, StorageInternalError, SQLAlchemyError) as error:
-        cause = error.__cause__ or error
-        line = next(iter(str(cause).splitlines()), type(cause).__name__)
-        raise StoreError(f"cannot keep the study in `{path}`: {line}") from error
+    trial = FixedTrial(parameters(settings, space))
+    suggest(trial, space)
+    return trial.distributions

@@ -12,7 +12,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice, product
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
 
@@ -23,7 +22,7 @@ from localspec.tuning.costs import fit, measure, real_rounds
 from localspec.tuning.plan import requests
 from localspec.tuning.simulator.simulator import Simulator
 from localspec.tuning.space import space_of
-from localspec.tuning.study import Search, StudyKey, best, search
+from localspec.tuning.study import Search, best, search
 from localspec.types import EngineSettings, Finished, Request
 from tests.benchmarks.simulation import MAX_FAN_OUT, opened, pair_parser
 
@@ -79,10 +78,7 @@ def tune(runtime: Runtime, profile: Profile, prompts: Sequence[str], trials: int
     segments = tuple(runtime.trace(TraceRequest(request)) for request in asked)
     simulator = Simulator(Trace(profile.sampling, segments), costs)
     space = space_of(profile.sampling, costs, has_draft=True, max_fan_out=MAX_FAN_OUT)
-    with TemporaryDirectory() as folder:
-        wish = Search(space, trials=trials)
-        tried = list(search(simulator.rate, wish, Path(folder) / "grid.db", StudyKey("grid", "")))
-    found = best(tried, 1)[0]
+    found = best(search(simulator.rate, Search(space, trials=trials)), 1)[0]
     return Tuned(found.settings, found.estimate, time.perf_counter() - began)
 
 

@@ -20,7 +20,6 @@ from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
 from statistics import fmean
-from tempfile import TemporaryDirectory
 
 import optuna
 from optuna.exceptions import ExperimentalWarning
@@ -31,7 +30,7 @@ from localspec.storage.profiles import profiles
 from localspec.tuning.plan import requests
 from localspec.tuning.simulator.simulator import Simulator
 from localspec.tuning.space import Space, parameters, space_of, starting_points, suggest
-from localspec.tuning.study import Search, StudyKey, search
+from localspec.tuning.study import Search, search
 from localspec.types import EngineSettings
 from tests.benchmarks.simulation import MAX_FAN_OUT, known, measured, opened, pair_parser
 
@@ -96,9 +95,7 @@ def main() -> None:
 def tuners(simulate: Simulate, space: Space, seed: int) -> list[float]:
     """Return the rates of the tuner's trials."""
     request = Search(space, trials=TRIALS[-1], seed=seed)
-    with TemporaryDirectory() as folder:
-        tried = list(search(simulate, request, Path(folder) / "search.db", StudyKey("search", "")))
-    return [each.tokens_per_s or 0.0 for each in tried]
+    return [each.tokens_per_s or 0.0 for each in search(simulate, request)]
 
 
 def optunas(

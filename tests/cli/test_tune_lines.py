@@ -161,7 +161,7 @@ class TestLines:
         assert lines[1].endswith("machine: 4 of 4 ways, 0 s")
         assert "1 failed (out of memory)" in lines[2]
         assert "opened with 1 thread, 1 for the draft, draft flash attention on" in lines[2]
-        assert "coding, traces: recording answers, 2 of 8 tokens kept from before" in lines
+        assert "coding, traces: recording answers, up to 8 tokens" in lines
         assert any("SSD, draft 6" in line and "80.0 tok/s simulated" in line for line in lines)
         assert any("coding: SSD" in line and "1.42 of plain (1.37-1.47)" in line for line in lines)
         assert lines[-1].endswith(f"writing: plain decoding; {REASON}")
@@ -169,10 +169,9 @@ class TestLines:
 
     def test_a_stage_that_ran_out_of_time_says_so(self, capsys: pytest.CaptureFixture[str]) -> None:
         events = (StageBegan("costs", None, 4), StageProgress("costs", None, 3, 4, None, "both at work"),
-                  StageBegan("traces", "coding", 2, kept=2), StageBegan("study", "coding", 5))  # fmt: skip
+                  StageBegan("study", "coding", 5))  # fmt: skip
         text = told(events, capsys)
         assert "costs: 3 of 4 measurements (both at work), 0 s" in text
-        assert "coding, traces: kept from before" in text
 
 
 class TestBlock:

@@ -35,7 +35,7 @@ def result(task: TaskType = "coding", *, pays: bool = True) -> TaskResult:
     if not pays:
         best = replace(best, gain=Interval(0.97, 0.94, 0.99))
     reason = "SSD is 1.42 times as fast as plain decoding" if pays else REASON
-    return TaskResult(task, SSD if pays else PLAIN, reason, (plain, best, llama), None, 150, 80.0)
+    return TaskResult(task, SSD if pays else PLAIN, reason, (plain, best, llama), 150, 80.0)
 
 
 def machine() -> Iterator[TuneEvent]:
@@ -53,7 +53,7 @@ def machine() -> Iterator[TuneEvent]:
 
 
 def task(name: TaskType, *, pays: bool = True, trials: int = 20) -> Iterator[TuneEvent]:
-    yield StageBegan("traces", name, 8, kept=2)
+    yield StageBegan("traces", name, 8)
     yield StageProgress("traces", name, 8, 8, 150.0)
     yield StageBegan("study", name, trials)
     for done in range(1, trials + 1):

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import math
-from functools import cache
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
-from localspec.tuning.study import StudyFile
 from localspec.types import EngineSettings
 
 BEST = EngineSettings(
@@ -41,19 +37,3 @@ def rate(settings: EngineSettings) -> float:
 def simulate(settings: EngineSettings) -> float:
     """Return the rate."""
     return rate(settings)
-
-
-def ready(path: Path) -> Path:
-    """Return the path of a file of studies: a copy of an empty one, since making one takes a second."""
-    if not path.exists():
-        path.parent.mkdir(exist_ok=True)
-        path.write_bytes(_empty())
-    return path
-
-
-@cache
-def _empty() -> bytes:
-    with TemporaryDirectory() as folder:
-        path = Path(folder) / "empty.db"
-        StudyFile(path).close()
-        return path.read_bytes()

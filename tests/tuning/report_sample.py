@@ -5,19 +5,17 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 from datetime import UTC, datetime
-from math import log
 
 from localspec.decoding.measurements import CallCosts, Costs, Overhead
 from localspec.storage.tuned_settings import LoadOptions
 from localspec.tuning.events import (
     Attempt,
     ConfirmedContender,
-    DraftCalibration,
+    Evidence,
     LoadOptionsChosen,
-    RankCurve,
     TaskResult,
 )
-from localspec.tuning.report.page import ReportInput, ReportModel, TaskReport
+from localspec.tuning.report.page import ReportInput, ReportModel
 from localspec.types import EngineSettings, Interval, TaskType
 
 CODING = EngineSettings("ssd", 5, 12, "best-first", 0.85, 0.7, "rejection")
@@ -40,17 +38,6 @@ COSTS = Costs(
 )
 
 
-def _calibration(first: float, best: float) -> DraftCalibration:
-    temperatures = [0.25 * 2 ** (step / 8) for step in range(33)]
-    divergence = tuple((t, 0.31 - 0.2 * first + 0.09 * log(t / best) ** 2) for t in temperatures)
-    hits = tuple(
-        tuple(1 - (0.62 - 0.02 * k - 0.3 * (first - 0.6)) * (r + 1) ** -0.72 for r in range(24))
-        for k in range(6)
-    )
-    ranks = RankCurve(hits, (1650, 820, 510, 330, 210, 160), 0.6 - 0.3 * (first - 0.6), 0.72)
-    return DraftCalibration(best, divergence, tuple(first * 0.985**k for k in range(8)), ranks)
-
-
 def _contender(
     name: str, settings: EngineSettings, rate: float, predicted: float | None
 ) -> ConfirmedContender:
@@ -70,7 +57,7 @@ def _task(
     contenders: tuple[ConfirmedContender, ...],
     first: float,
     seed: int,
-) -> TaskReport:
+) -> TaskResult:
     dice = random.Random(seed)
     top = max(contender.rate.value for contender in contenders)
     budgets = (0, 2, 4, 6, 8, 12, 16, 24)
@@ -86,16 +73,6 @@ def _task(
         None if dice.random() < 0.02 else top * (1 - 0.45 * dice.random() ** (1 + step / 90))
         for step in range(400)
     )
-    result = TaskResult(
-        task,
-        settings,
-        "The interval lies above plain decoding's, and no other contender is surely better.",
-        contenders,
-        _calibration(first, settings.draft_temperature),
-        len(history),
-        131.0,
-        drift=0.99,
-    )
     hits = tuple((b, 1 - 0.6 * b**-0.55) for b in (1, 2, 4, 6, 8, 12, 16, 24, 32))
     importance = (
         ("draft_length", 0.44),
@@ -107,7 +84,16 @@ def _task(
         ("acceptance", 0.015),
         ("fallback", 0.005),
     )
-    return TaskReport(result, hits, history, landscape, importance)
+    return TaskResult(
+        task,
+        settings,
+        "The interval lies above plain decoding's, and no other contender is surely better.",
+        contenders,
+        len(history),
+        131.0,
+        drift=0.99,
+        evidence=Evidence(tuple(first * 0.985**k for k in range(8)), hits, history, landscape, importance),
+    )
 
 
 LOAD_OPTIONS = LoadOptionsChosen(
@@ -150,7 +136,7 @@ def sample() -> ReportInput:
         target=ReportModel("SmolLM2 1.7B Instruct Q4_K_M", 1_711_376_384, 1_055_609_536, "the processor"),
         draft=ReportModel("SmolLM2 135M Instruct Q8_0", 134_515_008, 144_811_072, "the processor"),
         costs=COSTS,
-        tasks=(
+        results=(
             _task("coding", CODING, coding, 0.84, 1),
             _task("writing", WRITING, writing, 0.58, 2),
         ),

@@ -70,7 +70,7 @@ def test_a_quick_run_goes_on_quickly(tmp_path: Path) -> None:
     stopped_at("study", run_of(plan).events())
     events = run_of(replace(plan, quick=False, resume=True)).events()
     began = [event for event in events if isinstance(event, StageBegan)]
-    assert (began[0].stage, began[0].kept, began[0].steps) == ("costs", 5, 5)
+    assert began[0].stage == "costs"
 
 
 def test_a_task_done_under_another_profile_is_tuned_again(tmp_path: Path) -> None:
@@ -142,20 +142,8 @@ def test_a_report_keeps_the_evidence_of_tasks_that_later_runs_left_out(tmp_path:
     found = gather(plan, identity(plan))
     assert found is not None
     assert found.costs is not None
-    (task,) = found.tasks
-    assert len(task.history) == task.result.trials
-
-
-def test_a_report_goes_by_the_sampling_that_was_traced(tmp_path: Path) -> None:
-    files = bundled_pair()
-    plan = replace(planned(tmp_path), target=ModelOptions(files[0]), draft=ModelOptions(files[1]))
-    results(run_of(plan).events())
-    as_it_was = gather(plan, identity(plan))
-    greedy = replace(plan.profiles[0], sampling=replace(plan.profiles[0].sampling, temperature=0.0))
-    since = gather(replace(plan, profiles=(greedy,)), identity(plan))
-    assert as_it_was is not None
-    assert since is not None
-    assert since.tasks == as_it_was.tasks
+    (result,) = found.results
+    assert len(result.evidence.history) == result.trials
 
 
 def test_the_time_of_a_task_is_the_sum_over_restarts(tmp_path: Path) -> None:
@@ -184,15 +172,6 @@ def test_what_is_done_takes_no_time_any_more(tmp_path: Path) -> None:
     closed_after_the_first_task(plan)
     again = last_left_s(run_of(replace(plan, resume=True)).events())
     assert first - again == pytest.approx(TASK_S)
-
-
-def test_going_on_with_fewer_trials_counts_those_that_were_made(tmp_path: Path) -> None:
-    plan = planned(tmp_path)
-    stopped_at("confirm", run_of(plan).events())
-    events = run_of(replace(plan, trials=6, resume=True)).events()
-    told = [each for each in events if isinstance(each, StageProgress) and each.stage == "study"]
-    assert told[-1].done == plan.trials
-    assert all(each.done <= each.steps for each in told)
 
 
 def test_a_depth_that_is_skipped_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -95,14 +95,6 @@ def test_a_contender_that_ends_the_process_is_dropped_and_the_others_go_on(
     assert RunFolder(identity(plan).pair).result("coding") == result
 
 
-def test_a_contender_that_crashed_is_not_run_again_when_the_run_goes_on(tmp_path: Path) -> None:
-    plan, again = planned(tmp_path), Crashing(crashes=as_llama_cpp_does)
-    stopped_at("confirm", run_of(plan, Crashing(crashes=as_llama_cpp_does)).events(), steps=10)
-    (result,) = results(run_of(replace(plan, resume=True), again).events())
-    assert left_out(result) == [("llama.cpp", str(DIED))]
-    assert again.opened == 1
-
-
 def test_models_opened_again_serve_the_next_task(tmp_path: Path) -> None:
     models = Crashing(crashes=as_llama_cpp_does)
     found = results(run_of(planned(tmp_path, "coding", "writing"), models).events())
@@ -147,8 +139,7 @@ def test_the_line_of_the_costs_says_what_is_left_out(tmp_path: Path) -> None:
 def test_the_report_says_what_could_not_be_measured() -> None:
     given = sample()
     dropped = Dropped("ssd", "the engine <crashed>"), Dropped("second", "there is no memory")
-    task = replace(given.tasks[0], result=replace(given.tasks[0].result, dropped=dropped))
-    page = render(replace(given, tasks=(task,)))
+    page = render(replace(given, results=(replace(given.results[0], dropped=dropped),)))
     assert "Could not be measured: SSD (the engine &lt;crashed&gt;)." in page
     assert "Could not be measured: study's second (there is no memory)." in page.replace("&#39;", "'")
 

@@ -11,9 +11,8 @@ import pytest
 from localspec.errors import StoreError
 from localspec.tuning.events import (
     ConfirmedContender,
-    DraftCalibration,
     Dropped,
-    RankCurve,
+    Evidence,
     TaskResult,
 )
 from localspec.tuning.run_folder import RunFolder
@@ -29,14 +28,9 @@ BEST = ConfirmedContender(
     Interval(70.0, 68.0, 72.0),
     Interval(1.4, 1.35, 1.45),
 )
-CALIBRATION = DraftCalibration(
-    1.2,
-    ((0.5, 0.3), (1.2, 0.1)),
-    (0.8, 0.75, 0.7),
-    RankCurve(((0.4, 0.6), (0.5, 0.7)), (100, 40), 0.6, 0.8),
-)
+EVIDENCE = Evidence((0.8, 0.75), ((4, 0.6),), (50.0, None, 72.5), (((8, 16), 72.5),), (("mode", 0.7),))
 RESULT = TaskResult(
-    "coding", BEST.settings, "ssd runs at 1.40 x", (PLAIN, BEST), CALIBRATION, 150, 80.5, 0.98
+    "coding", BEST.settings, "ssd runs at 1.40 x", (PLAIN, BEST), 150, 80.5, 0.98, evidence=EVIDENCE
 )
 
 
@@ -53,7 +47,7 @@ def test_a_result_comes_back_as_it_was() -> None:
     dropped = replace(RESULT, dropped=(Dropped("second", "it crashed"),), quick=True)
     RunFolder("pair").keep(dropped)
     assert RunFolder("pair").result("coding") == dropped
-    off = replace(RESULT, settings=PLAIN.settings, calibration=None)
+    off = replace(RESULT, settings=PLAIN.settings, evidence=Evidence())
     RunFolder("pair").keep(off)
     assert RunFolder("pair").result("coding") == off
     assert RunFolder("other").result("coding") is None
@@ -86,7 +80,7 @@ def damaged(*keys: str | int, value: object) -> str:
         (("result", "settings", "mode"), "faster"),
         (("result", "settings", "draft_length"), 99),
         (("result", "contenders", 1, "rate", "low"), "68"),
-        (("result", "calibration", "divergence", 0), [0.5]),
+        (("result", "evidence", "landscape", 0), [0.5]),
         (("result", "drift"), float("nan")),
         (("result",), []),
     ],

@@ -2,14 +2,13 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from localspec.tuning.space import Space
-from localspec.tuning.study import Search, StudyKey, Tried, best, importance, landscape, predicted, search
+from localspec.tuning.study import Search, Tried, best, importance, landscape, predicted, search
 from localspec.types import EngineSettings, Mode
-from tests.tuning.fake_study import ready, simulate
+from tests.tuning.fake_study import simulate
 
 SPACE = Space()
 SSD = EngineSettings("ssd", 6, 8)
@@ -74,7 +73,7 @@ def test_the_landscape_holds_the_best_of_each_cell() -> None:
 
 
 @pytest.mark.parametrize("mode", ["sd", "ssd"])
-def test_the_parameter_that_decides_is_the_most_important(tmp_path: Path, mode: Mode) -> None:
+def test_the_parameter_that_decides_is_the_most_important(mode: Mode) -> None:
     modes: tuple[Mode, ...] = ("off", mode)
 
     def only_length(settings: EngineSettings) -> float:
@@ -83,15 +82,14 @@ def test_the_parameter_that_decides_is_the_most_important(tmp_path: Path, mode: 
     total = Counter[str]()
     for seed in range(3):  # of one search alone, chance may say otherwise
         wish = Search(Space(modes), trials=45, seed=seed)
-        key = StudyKey("t", f"seed {seed}")
-        tried = tuple(search(only_length, wish, ready(tmp_path / "s.db"), key))
+        tried = tuple(search(only_length, wish))
         found = dict(importance(tried, wish.space))
         assert sum(found.values()) == pytest.approx(1.0)
         total.update(found)
     assert total.most_common()[0][0] == "draft_length"
 
 
-def test_too_few_trials_say_nothing_about_importance(tmp_path: Path) -> None:
-    few = tuple(search(simulate, Search(SPACE, trials=8), ready(tmp_path / "s.db"), StudyKey("t", "e")))
+def test_too_few_trials_say_nothing_about_importance() -> None:
+    few = tuple(search(simulate, Search(SPACE, trials=8)))
     assert importance(few, SPACE) == ()
     assert importance((), SPACE) == ()

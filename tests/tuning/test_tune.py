@@ -36,7 +36,7 @@ from localspec.tuning.report.gather import gather
 from localspec.tuning.report.page import render
 from localspec.tuning.run import TuningRun
 from localspec.tuning.run_folder import RunFolder
-from localspec.tuning.study import Search, Simulate, StudyKey, Tried, search
+from localspec.tuning.study import Search, Simulate, Tried, search
 from localspec.types import ModelOptions
 from tests.tuning.fake_models import FakeModels
 
@@ -110,7 +110,7 @@ def test_what_pays_is_kept_with_its_evidence(tmp_path: Path) -> None:
     assert result.settings.mode in {"sd", "ssd"}
     assert result.winner.gain.low > 1
     assert result.contenders[0].name == "plain"
-    assert result.calibration is not None
+    assert result.evidence.acceptance
     kept = tuned_settings.recall(identity(plan), "coding")
     assert kept.settings == result.settings
     assert RunFolder(identity(plan).pair).result("coding") == result
@@ -159,12 +159,13 @@ def test_a_report_is_gathered_from_what_a_run_left(tmp_path: Path) -> None:
     (result,) = results(run_of(plan).events())
     found = gather(plan, identity(plan))
     assert found is not None
-    (task,) = found.tasks
-    assert task.result == result
-    assert len(task.history) == result.trials
-    rates = [rate for _, rate in task.hit_rates]
+    assert found.results == (result,)
+    seen = result.evidence
+    assert len(seen.history) == result.trials
+    assert all(0.5 < share < 1 for share in seen.acceptance)
+    rates = [rate for _, rate in seen.hit_rates]
     assert 0 < rates[0] < rates[-1] <= 1
-    assert max(rate for _, rate in task.landscape) == pytest.approx(max(filter(None, task.history)))
+    assert max(rate for _, rate in seen.landscape) == pytest.approx(max(filter(None, seen.history)))
     assert f"{result.winner.rate.value:.0f}" in render(found)
 
 
@@ -201,15 +202,13 @@ def test_costs_of_another_day_are_measured_anew(tmp_path: Path, monkeypatch: pyt
 
 
 def test_a_run_goes_on_by_the_costs_that_it_began_with(
-    tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan, models = planned(tmp_path), FakeModels()
     stopped_at("study", run_of(plan).events())
-    before = trials(data)
     monkeypatch.setattr("tests.tuning.fake_models.VERIFY_S", 0.02)  # the machine has become slower
     results(run_of(replace(plan, resume=True), models).events())
     assert models.measured == 0
-    assert set(before) < set(trials(data))
 
 
 def test_a_finished_task_is_not_tuned_again_when_the_run_goes_on(tmp_path: Path) -> None:
@@ -264,33 +263,16 @@ def killed_in(stage: Stage, folder: Path) -> None:
     assert process.returncode == -signal.SIGKILL
 
 
-def trials(data: Path) -> list[tuple[object, ...]]:
-    """Return what the studies hold, as far as it does not tell the time."""
-    from localspec.tuning.study import StudyFile
-
-    with StudyFile(data / "tune.db") as file:
-        import optuna
-
-        studies = optuna.get_all_study_names(storage=file._storage)
-        return [
-            (trial.number, tuple(sorted(trial.params.items())), trial.value)
-            for name in sorted(studies)
-            for trial in file.study(name).get_trials(deepcopy=False)
-        ]
-
-
 @pytest.mark.parametrize("stage", STAGES[1:])
 def test_a_kill_in_any_stage_changes_nothing_about_the_result(
     tmp_path: Path, data: Path, stage: Stage
 ) -> None:
     plan = planned(tmp_path)
     (whole,) = results(run_of(plan).events())
-    expected = trials(data)
     shutil.rmtree(data)
     killed_in(stage, tmp_path)
     (result,) = results(run_of(replace(plan, resume=True)).events())
-    assert trials(data) == expected
-    assert (result.settings, result.reason) == (whole.settings, whole.reason)
+    assert replace(result, seconds=0.0) == replace(whole, seconds=0.0)
     state = json.loads((data / "tuning" / identity(plan).pair / "run.json").read_text())
     assert (state["number"], state["complete"]) == (1, True)
 
@@ -300,9 +282,9 @@ def test_no_draft_is_tried_that_a_running_state_cannot_take_back(
 ) -> None:
     searched = list[Search]()
 
-    def searching(rate: Simulate, request: Search, path: Path, key: StudyKey) -> Iterator[Tried]:
+    def searching(rate: Simulate, request: Search) -> Iterator[Tried]:
         searched.append(request)
-        return search(rate, request, path, key)
+        return search(rate, request)
 
     monkeypatch.setattr(tuning_run, "search", searching)
     plan = planned(tmp_path)

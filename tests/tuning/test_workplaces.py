@@ -261,18 +261,12 @@ def killed(path: Path) -> int:
     return subprocess.run(command, env=environment, timeout=120, check=False).returncode
 
 
-def test_a_kill_makes_the_attempt_again_and_two_make_it_a_failure(tmp_path: Path) -> None:
+def test_a_kill_makes_the_attempt_again(tmp_path: Path) -> None:
     whole = run(tmp_path / "whole", Bench())
     assert killed(tmp_path) == -signal.SIGKILL
-    once = tmp_path / "once"
-    once.mkdir()
-    (once / FILE).write_bytes((tmp_path / FILE).read_bytes())
-    assert run(once, Bench()) == whole
-    assert killed(tmp_path) == -signal.SIGKILL
-    attempts = run(tmp_path, Bench())
-    failed = [each for each in attempts if each.failure]
-    assert [each.workplace.draft_flash_attention for each in failed] == [True]
-    assert "ended twice" in failed[0].failure
+    bench = Bench()
+    assert run(tmp_path, bench) == whole
+    assert 0 < len(bench.opened) < len(whole)
 
 
 def test_a_damaged_line_costs_its_own_attempt_alone(tmp_path: Path) -> None:

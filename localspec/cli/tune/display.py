@@ -68,20 +68,15 @@ def lasting(event: TuneEvent, ended: StageStatus | None, progress: TuneProgress)
 def stage_began(event: StageBegan) -> str:
     """Return that a stage begins, where no bar shows it."""
     line = f"{_title(event.stage, event.task)}: {STAGE_WORDS[event.stage]}"
-    if event.kept:
-        return f"{line}, {event.kept} of {event.steps} {UNITS[event.stage]} kept from before"
     return f"{line}, up to {event.steps} {UNITS[event.stage]}" if event.steps > 1 else line
 
 
 def stage_ended(state: StageStatus, progress: TuneProgress) -> Iterator[str]:
     """Yield what came of a stage."""
     title = f"{DONE} {_title(state.stage, state.task)}"
-    if state.kept >= state.steps > 0:
-        yield f"{title}: kept from before"
-    else:
-        took = "" if state.took_s is None else f", {duration(state.took_s)}"
-        why = f" ({state.note})" if state.note and state.done < state.steps else ""
-        yield f"{title}: {counts(state)}{why}{took}"
+    took = "" if state.took_s is None else f", {duration(state.took_s)}"
+    why = f" ({state.note})" if state.note and state.done < state.steps else ""
+    yield f"{title}: {counts(state)}{why}{took}"
     best = progress.of(state.task).best if state.task is not None else None
     if state.stage == "study" and best is not None:
         yield f"  best: {settings_words(best.settings)}: {best_words(best)}"

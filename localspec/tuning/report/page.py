@@ -9,22 +9,11 @@ from math import inf, isfinite, log, nan
 from pathlib import Path
 from statistics import correlation, median
 
-import numpy as np
-
 from localspec.decoding.measurements import Costs
 from localspec.storage.paths import write_atomically
-from localspec.tuning.events import (
-    ConfirmedContender,
-    DraftCalibration,
-    LoadOptionsChosen,
-    RankCurve,
-    TaskResult,
-)
-from localspec.tuning.report.svg import FOLDER, Mark, Point, finite, rendered
+from localspec.tuning.events import ConfirmedContender, LoadOptionsChosen, Place, TaskResult
+from localspec.tuning.report.svg import FOLDER, Point, rendered
 from localspec.types import EngineSettings
-
-Place = tuple[int, int]
-"""A draft length and a fan-out budget, which is 0 without one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,23 +27,6 @@ class ReportModel:
 
 
 @dataclass(frozen=True, slots=True)
-class TaskReport:
-    """A task's result and what the study saw on the way to it; what was not done stays empty.
-
-    `hit_rates` are simulated: (budget, share of rounds whose draft was prepared). `history` holds the
-    simulated tokens per second of the trials in their order, None for one that failed or was pruned;
-    `landscape` the best of any settings at a place.
-    `importance` names parameters, with shares that sum to about 1.
-    """
-
-    result: TaskResult
-    hit_rates: tuple[tuple[int, float], ...] = ()
-    history: tuple[float | None, ...] = ()
-    landscape: tuple[tuple[Place, float], ...] = ()
-    importance: tuple[tuple[str, float], ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class ReportInput:
     """Everything on the page; `machine` is a list of names and values: processor, cards, versions, driver."""
 
@@ -63,18 +35,17 @@ class ReportInput:
     target: ReportModel
     draft: ReportModel | None
     costs: Costs | None
-    tasks: tuple[TaskReport, ...]
+    results: tuple[TaskResult, ...]
     load_options: LoadOptionsChosen | None = None
     quick: bool = False
 
 
 DRIFT = 0.05  # more than this is told at the top
-_MOST_ACCEPTED = 8  # numbers of accepted tokens that are told one by one
 
 
 def render(given: ReportInput) -> str:
     """Return the report as HTML with inline style and inline SVG, nothing to fetch and nothing to run."""
-    computed = agreement, best_so_far, lowest, mean_hits, nearest, power_law, told_ranks
+    computed = agreement, best_so_far, nearest
     return rendered(
         FOLDER / "page.html.j2",
         given=given,
@@ -111,9 +82,7 @@ def _calls(given: ReportInput) -> dict[str, float] | None:
     if alone is None or not isfinite(one) or not one:
         return None
     both = next((each for each in calls if each.together and each.depth == alone.depth), None)
-    lengths = [
-        task.result.settings.draft_length for task in given.tasks if task.result.settings.mode != "off"
-    ]
+    lengths = [each.settings.draft_length for each in given.results if each.settings.mode != "off"]
     size, several = max(each for each in alone.verify if each[0] <= max(lengths, default=4) + 1)
     return {
         "one": one,
@@ -125,9 +94,8 @@ def _calls(given: ReportInput) -> dict[str, float] | None:
 
 
 def _drifts(given: ReportInput) -> Iterator[tuple[str, float]]:
-    for each in given.tasks:
-        task = each.result.task.capitalize()
-        yield f"{task}: the speed of plain decoding at the end was", each.result.drift
+    for each in given.results:
+        yield f"{each.task.capitalize()}: the speed of plain decoding at the end was", each.drift
     if given.costs and given.costs.calls:
         drift = max((calls.drift for calls in given.costs.calls), key=_doubt)
         yield "Costs: the time of one token of the target at the end was, at worst,", drift
@@ -135,39 +103,6 @@ def _drifts(given: ReportInput) -> Iterator[tuple[str, float]]:
 
 def _doubt(drift: float) -> float:
     return abs(log(drift)) if 0 < drift < inf else inf
-
-
-def lowest(calibration: DraftCalibration) -> Mark | None:
-    """Return the mark at the draft temperature that fits best, None where none can be drawn."""
-    kept = sorted(finite(calibration.divergence))
-    if not kept:
-        return None
-    best = calibration.draft_temperature
-    height = np.interp(best, [x for x, _ in kept], [y for _, y in kept])
-    return Mark(best, float(height), f"lowest at {best:.2f}", lift=52)
-
-
-def told_ranks(ranks: RankCurve) -> list[tuple[int, int, tuple[float, ...]]]:
-    """Return what is told one by one: numbers of accepted tokens, how often they were seen, and hit rates."""
-    seen = zip(range(_MOST_ACCEPTED + 1), ranks.counts, ranks.hits, strict=False)
-    return [each for each in seen if each[1] > 0]
-
-
-def mean_hits(ranks: RankCurve) -> tuple[Point, ...]:
-    """Return the hit rate by fan-out over all numbers of accepted tokens, weighted by what was seen."""
-    points = []
-    for rank in range(max((len(hits) for hits in ranks.hits), default=0)):
-        told = [(n, h[rank]) for n, h in zip(ranks.counts, ranks.hits, strict=False) if rank < len(h)]
-        seen = [(n, share) for n, share in told if n > 0 and isfinite(share)]
-        if seen:
-            points.append((rank + 1.0, sum(n * share for n, share in seen) / sum(n for n, _ in seen)))
-    return tuple(points)
-
-
-def power_law(ranks: RankCurve, mean: Sequence[Point]) -> list[Point]:
-    """Return the fitted hit rates as far as there are means."""
-    steps = [mean[-1][0] ** (step / 24) for step in range(25)]
-    return [(x, max(0.0, 1 - ranks.scale * x**-ranks.exponent)) for x in steps]
 
 
 def nearest(places: Iterable[Place], settings: EngineSettings) -> tuple[Place | None, bool]:
