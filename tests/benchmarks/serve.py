@@ -4,7 +4,8 @@ python -m tests.benchmarks.serve [-m FILE -md FILE] [--llama-server PATH] [--cli
 
 The servers hold the same files on the same threads and wait; they are asked in turn. Every client asks one
 question after another, each of its own, greedily, streamed. llama-server decodes answers of several clients
-in one batch, `localspec` in turns. Time of the processors is told as well: it says more on a busy machine.
+in one batch, `localspec` in turns. Time of the processors is told as well: it says more on a busy machine;
+on a virtual one, STOLEN is what others had of it meanwhile: rows with more than a few per cent are worthless.
 The cost per token is that of the same answers with and without HTTP.
 """
 
@@ -46,6 +47,7 @@ class Figures:
     tokens_per_s: list[float] = field(default_factory=list)
     first_s: list[float] = field(default_factory=list)
     cpu_ms: list[float] = field(default_factory=list)  # per token
+    stolen: list[float] = field(default_factory=list)  # part of the processors' time
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +120,7 @@ def crowd(server: Server, clients: int, figures: Figures) -> None:
             results.append(ask(server.port, question))
 
     threads = [threading.Thread(target=client, args=(number,)) for number in range(clients)]
-    began, cpu_s = time.perf_counter(), server.cpu_s()
+    began, cpu_s, stolen_s = time.perf_counter(), server.cpu_s(), _stolen_s()
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -128,7 +130,12 @@ def crowd(server: Server, clients: int, figures: Figures) -> None:
     tokens = sum(tokens for _, tokens in results)
     figures.tokens_per_s.append(tokens / seconds)
     figures.cpu_ms.append(1000 * (server.cpu_s() - cpu_s) / tokens)
+    figures.stolen.append((_stolen_s() - stolen_s) / seconds / (os.cpu_count() or 1))
     figures.first_s += [first_s for first_s, _ in results]
+
+
+def _stolen_s() -> float:
+    return float(getattr(psutil.cpu_times(), "steal", 0.0))  # Linux alone tells it
 
 
 def overhead_us(port: int, target: ModelOptions, runs: int) -> float:
@@ -177,14 +184,14 @@ def main() -> int:
             for name, command in commands.items()
             for port in [free_port()]
         }
-        rows = [["CLIENTS", "SERVER", "REQUESTS/S", "TOKENS/S", "FIRST TOKEN", "WORST", "CPU"]]
+        rows = [["CLIENTS", "SERVER", "REQUESTS/S", "TOKENS/S", "FIRST TOKEN", "WORST", "CPU", "STOLEN"]]
         for clients in map(int, args.clients.split(",")):
             found = {name: Figures() for name in servers}
             for run in range(args.runs + 1):  # the first is to warm up
                 for name, server in servers.items():
                     crowd(server, clients, found[name] if run else Figures())
             rows += [[str(clients), name, *_cells(figures)] for name, figures in found.items()]
-        print("\n".join(columns(rows, frozenset(range(2, 7)))))
+        print("\n".join(columns(rows, frozenset(range(2, 8)))))
         print(f"HTTP costs {overhead_us(servers['localspec off'].port, target, args.runs):.0f} us a token")
     print(f"load of this machine's {os.cpu_count()} cores: {os.getloadavg()[0]:.1f}")
     return 0
@@ -193,7 +200,7 @@ def main() -> int:
 def _cells(figures: Figures) -> list[str]:
     speeds = [f"{median(values):.1f}" for values in (figures.requests_per_s, figures.tokens_per_s)]
     first = [f"{1000 * seconds:.0f} ms" for seconds in (median(figures.first_s), max(figures.first_s))]
-    return [*speeds, *first, f"{median(figures.cpu_ms):.2f} ms"]
+    return [*speeds, *first, f"{median(figures.cpu_ms):.2f} ms", f"{median(figures.stolen):.0%}"]
 
 
 if __name__ == "__main__":
