@@ -189,11 +189,6 @@ def time_left(passed_s: float, done: float) -> str:
     return f"about {clock(passed_s / done - passed_s)} left"
 
 
-def shortened(text: str, width: int) -> str:
-    """Return a line that fits into so many columns."""
-    return text if len(text) <= width else f"{text[: max(0, width - 3)]}..."[:width]
-
-
 _RESULT_HEAD = (
     "task", "mode", "K", "fan-out", "temp", "C", "tok/s (95%)", "of plain (95%)", "llama.cpp", "simulated",
 )  # fmt: skip

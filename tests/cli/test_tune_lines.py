@@ -1,4 +1,4 @@
-"""What a run of the tuner says, as lines and as a drawing."""
+"""What a run of the tuner says, line by line."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import pytest
 
+from localspec.cli.shared import console
 from localspec.cli.tune import result_json
-from localspec.cli.tune.display import TuneView, block
+from localspec.cli.tune.display import TuneView, status
 from localspec.storage.tuned_settings import LoadOptions
 from localspec.tuning.events import (
     BestSoFar,
@@ -29,7 +30,7 @@ from localspec.tuning.words import (
     sparkline,
 )
 from localspec.types import EngineSettings
-from tests.cli.tuning_script import PLAIN, REASON, SSD, around, machine, result, task, whole
+from tests.cli.tuning_script import PLAIN, REASON, SSD, around, result, whole
 
 
 def told(events: Iterable[TuneEvent], capsys: pytest.CaptureFixture[str]) -> str:
@@ -167,6 +168,17 @@ class TestLines:
         assert lines[-1].endswith(f"writing: plain decoding; {REASON}")
         assert "\x1b" not in "".join(lines)
 
+    def test_on_a_terminal_a_line_of_its_own_tells_where_it_is(
+        self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(console, "is_terminal", lambda _stream: True)
+        text = told(whole(), capsys)
+        assert f"{console.ERASE_LINE}coding, study: " in text
+        assert text.endswith(f"writing: plain decoding; {REASON}\n")
+        lasting = [line.rpartition(console.ERASE_LINE)[2] for line in text.split("\n")]
+        assert "machine: trying ways" not in text
+        assert lasting[0].endswith("machine: 4 of 4 ways, 0 s")
+
     def test_a_stage_that_ran_out_of_time_says_so(self, capsys: pytest.CaptureFixture[str]) -> None:
         events = (StageBegan("costs", None, 4), StageProgress("costs", None, 3, 4, None, "both at work"),
                   StageBegan("study", "coding", 5))  # fmt: skip
@@ -174,7 +186,7 @@ class TestLines:
         assert "costs: 3 of 4 measurements (both at work), 0 s" in text
 
 
-class TestBlock:
+class TestStatus:
     def test_it_shows_stage_best_and_time(self) -> None:
         progress = folded(
             StageBegan("study", "coding", 10),
@@ -183,25 +195,17 @@ class TestBlock:
             BestSoFar("coding", SSD, 70.0),
             StageProgress("study", "coding", 5, 10, 45.0, "five"),
         )
-        lines = block(progress, 14.0, 100)
-        assert lines == [
-            "▸ coding, study: simulating settings  ████████████░░░░░░░░░░░░  5 of 10 trials  five",
-            "  SSD, draft 6, fan-out 12, temp 0.8, C 0.9",
-            "  70.0 tok/s simulated  ▁█",
-            "0:14 so far, about 35 s left. Ctrl+C stops and keeps what was found",
-        ]
+        assert progress.current is not None
+        assert status(progress, progress.current, 14.0) == (
+            "coding, study: 5 of 10 trials  five  best 70.0 tok/s simulated  0:14 so far  about 35 s left"
+        )
 
     def test_measured_is_shown_with_its_interval(self) -> None:
         progress = folded(
             StageBegan("confirm", "coding", 9), BestSoFar("coding", SSD, 70.0, around(72.0, 2.0))
         )
-        assert "  72.0 tok/s (70.0-74.0)" in block(progress, 1.0, 80)
-
-    @pytest.mark.parametrize("width", [10, 30, 79])
-    def test_it_fits(self, width: int) -> None:
-        progress = folded(*machine(), *task("coding"))
-        progress.take(StageBegan("study", "coding", 10), 50.0)
-        assert max(map(len, block(progress, 60.0, width))) <= width
+        assert progress.current is not None
+        assert "best 72.0 tok/s (70.0-74.0)" in status(progress, progress.current, 1.0)
 
     def test_time_left_counts_down_between_events_and_never_below_nothing(self) -> None:
         progress = folded(StageBegan("costs", None, 4), StageProgress("costs", None, 1, 4, 30.0))

@@ -204,11 +204,11 @@ class StatusLine:
 
     def __init__(self) -> None:
         self._visible = False
-        self._enabled = is_terminal(sys.stderr)
+        self.enabled = is_terminal(sys.stderr)
 
     def update(self, text: str) -> None:
         """Show `text` in place of what the line said."""
-        if self._enabled:
+        if self.enabled:
             sys.stderr.write(Styled(f"{ERASE_LINE}{safe_line(text)[: _columns()]}"))
             sys.stderr.flush()
             self._visible = True

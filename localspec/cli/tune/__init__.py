@@ -30,7 +30,7 @@ from localspec.cli.shared.arguments import (
     whole,
 )
 from localspec.cli.shared.console import INTERRUPTED, SUCCESS, on_interrupt, print_result, say
-from localspec.cli.tune.display import results_width, view
+from localspec.cli.tune.display import TuneView, results_width
 from localspec.errors import Cancelled, UserError
 from localspec.storage import paths
 from localspec.storage.profiles import profiles
@@ -131,7 +131,7 @@ def _check(args: argparse.Namespace) -> None:
 
 def _tune(plan: TunePlan, pair: PairOptions, args: argparse.Namespace, again: str) -> int:
     """Tune with a view of it, and print what came of it; also of a run that was stopped."""
-    stop, shown = Stop(), view([profile.task for profile in plan.profiles])
+    stop, shown = Stop(), TuneView([profile.task for profile in plan.profiles])
     draft = f" + {pair.draft.path.stem}" if pair.draft is not None else ""
     say(f"tuning {pair.target.path.stem}{draft} for {', '.join(profile.name for profile in plan.profiles)}")
 
