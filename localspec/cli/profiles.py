@@ -1,23 +1,17 @@
-"""`localspec profiles`: list, show, edit and copy what the assistant is told for each kind of work."""
+"""`localspec profiles`: list, show and copy what the assistant is told for each kind of work."""
 
 from __future__ import annotations
 
 import argparse
-import os
 import re
-import shlex
-import subprocess
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
 from localspec import units
 from localspec.cli.shared.arguments import Parser, add_json_flag, verb_parser, with_command
 from localspec.cli.shared.console import (
-    FAILURE,
     SUCCESS,
-    on_interrupt,
     print_json,
     print_result,
     say,
@@ -28,7 +22,6 @@ from localspec.storage.paths import config_dir, make_private_folder, write_atomi
 from localspec.storage.profiles import (
     Profile,
     files_in,
-    parse_profile,
     profile,
     profile_file,
     profiles,
@@ -38,12 +31,6 @@ from localspec.storage.toml_file import read_written
 
 RESERVED = ("auto",)  # is no profile but the choice among them
 _NAME = re.compile(r"\w[\w-]{0,39}")
-_TUNING = re.compile(r"^\[tuning\][^\n]*\n.*", re.MULTILINE | re.DOTALL)
-_NO_TUNING = """\
-# [tuning]
-# prompts = ["...", "..."]   # 8 or more
-# held_out = ["...", "..."]  # 4 or more
-"""
 _HEADINGS = ("NAME", "TITLE", "TASK", "FROM", "DESCRIPTION")
 
 
@@ -120,18 +107,11 @@ def parser() -> Parser:
 
     add("list", "list the profiles: name, title, task, where it is from, and what is wrong")
     add("show", "show everything that a profile settles").add_argument("name", metavar="NAME")
-    editing = add(
-        "edit",
-        "change a profile in $VISUAL or $EDITOR",
-        " A shipped one is copied to your own first. What you save is checked. "
-        'An editor that opens its own window has to wait for it to close: EDITOR="code -w".',
-    )
-    editing.add_argument("name", metavar="NAME")
     copying = add(
         "copy",
-        "copy a profile to your own under a new name",
-        " The tuning prompts of a shipped one are left out: "
-        "without its own, a profile is tuned with those of the shipped one for its task.",
+        "copy a profile to your own, to be changed there",
+        " Under the name of a shipped one it takes the place of that. `localspec profiles` tells what is "
+        "wrong with what you write.",
     )
     copying.add_argument("name", metavar="NAME")
     copying.add_argument("new", metavar="NEW")
@@ -170,16 +150,20 @@ def _show(args: argparse.Namespace, folder: Path) -> int:
 
 
 def _copy(args: argparse.Namespace, folder: Path) -> int:
-    data = content(args.name, folder)
+    data = read_written(profile_file(args.name, folder))
     _check_name(args.new, folder)
     path = folder / f"{args.new}.toml"
-    write(path, data)
+    try:
+        make_private_folder(folder)
+    except OSError as error:
+        raise UserError(f"cannot make the folder `{folder}`: {error.strerror or error}") from None
+    write_atomically(path, data)
     if args.json:
         print_json({"name": args.new, "path": str(path)})
         return SUCCESS
     if args.new in shipped_files():
         say(f"from now on it takes the place of the shipped profile `{args.new}`")
-    say(f"copied to {path}; `localspec profiles edit {args.new}` changes it, its title first of all")
+    say(f"copied to {path}: change it there, its title first of all; `localspec profiles` checks it")
     return SUCCESS
 
 
@@ -193,88 +177,8 @@ def _check_name(name: str, folder: Path) -> None:
         raise UserError(f"there is a profile `{name}` of your own already: {taken[name.casefold()]}")
 
 
-def content(name: str, folder: Path) -> bytes:
-    """Return what a copy of a profile holds; raises UserError if there is no such profile.
-
-    The prompts of a shipped one stay behind: without its own, a copy is tuned with those of its task.
-    """
-    path = profile_file(name, folder)
-    data = read_written(path)
-    return data if path.parent == folder else _TUNING.sub(_NO_TUNING, data.decode()).encode()
-
-
-def write(path: Path, data: bytes) -> None:
-    """Write a file beside the user's own profiles in one step."""
-    try:
-        make_private_folder(path.parent)
-    except OSError as error:
-        raise UserError(f"cannot make the folder `{path.parent}`: {error.strerror or error}") from None
-    write_atomically(path, data)
-
-
-def edit(args: argparse.Namespace, folder: Path) -> int:
-    """Let the user change a profile; return the exit code. Raises UserError for what cannot be used then."""
-    path = folder / f"{args.name}.toml"
-    before = content(args.name, folder)
-    command, is_copy = _editor(path), not path.exists()
-    if is_copy:
-        write(path, before)
-    try:
-        ended = _run(command, path)
-    finally:
-        after = path.read_bytes() if path.exists() else before
-        if is_copy and after == before:
-            path.unlink(missing_ok=True)
-            with suppress(OSError):  # others are in it
-                folder.rmdir()
-    if ended:
-        say(f"the editor ended with code {ended}")
-        return FAILURE
-    if after != before:
-        _check_usable(path, after)
-    if args.json:
-        print_json({"name": args.name, "path": str(path), "changed": after != before})
-    else:
-        say("nothing was changed" if after == before else f"saved {path}")
-    return SUCCESS
-
-
-def _check_usable(path: Path, data: bytes) -> None:
-    try:
-        parse_profile(path, data)
-    except UserError as error:
-        again = f"until `localspec profiles edit {path.stem}` mends it, it is not used"
-        raise UserError(error.message, f"{error.hint}; {again}" if error.hint else again) from None
-
-
-def _editor(target: Path) -> list[str]:
-    """Return the command of the user's editor; raises UserError if none is set."""
-    for variable in ("VISUAL", "EDITOR"):
-        try:
-            words = shlex.split(os.environ.get(variable, ""), posix=os.name != "nt")
-        except ValueError:
-            raise UserError(f"{variable} has a quote that does not end: `{os.environ[variable]}`") from None
-        if words:
-            return words
-    raise UserError(
-        "no editor is set: neither VISUAL nor EDITOR",
-        f"say which one, for instance `EDITOR=nano localspec profiles edit {target.stem}`",
-    )
-
-
-def _run(command: list[str], path: Path) -> int:
-    """Run the editor and return its exit code; Ctrl+C is the editor's."""
-    try:
-        with on_interrupt(lambda: None):
-            return subprocess.run([*command, str(path)], check=False).returncode
-    except OSError as error:
-        reason = error.strerror or error
-        raise UserError(f"cannot start the editor `{command[0]}`: {reason}", "set VISUAL or EDITOR") from None
-
-
 _COMMANDS: dict[str, Callable[[argparse.Namespace, Path], int]] = {
     "list": _list,
     "show": _show,
-    "edit": edit,
     "copy": _copy,
 }

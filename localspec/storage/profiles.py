@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, cast, get_args
 
 from localspec.errors import UserError
-from localspec.storage.toml_file import Range, TomlTable, parse_table, read_table
+from localspec.storage.toml_file import Range, TomlTable, read_table
 from localspec.types import Acceptance, EngineSettings, Fallback, FanOutShape, Mode, Sampling, TaskType
 
 SAMPLING_RANGES: Mapping[str, Range] = {
@@ -183,15 +183,7 @@ def files_in(folder: Path) -> dict[str, Path]:
 
 def read_profile(path: Path) -> Profile:
     """Read a profile; raises UserError that names the line at fault."""
-    return _checked(path, read_table(path))
-
-
-def parse_profile(path: Path, data: bytes) -> Profile:
-    """Return the profile that a file would be with that content; raises UserError like `read_profile`."""
-    return _checked(path, parse_table(path, data))
-
-
-def _checked(path: Path, table: TomlTable) -> Profile:
+    table = read_table(path)
     table.allow(_FIELDS)
     for key in ("title", "task"):
         table.require(key)

@@ -12,7 +12,6 @@ from localspec.storage.profiles import (
     Profile,
     Speculation,
     TuningPrompts,
-    parse_profile,
     profile,
     profiles,
     read_profile,
@@ -213,15 +212,6 @@ def test_a_mistake_is_named_with_file_and_line(folder: Path, text: str, line: in
         read_profile(path)
     assert str(caught.value).startswith(f"{path}, line {line}: ")
     assert words in str(caught.value)
-
-
-def test_a_text_can_be_checked_before_it_is_in_its_place(folder: Path) -> None:
-    path = folder / "mine.toml"
-    assert parse_profile(path, MINIMAL.encode()).title == "Mine"
-    with pytest.raises(UserError) as caught:
-        parse_profile(path, b"title = 'x'\ntask = 1")
-    assert caught.value.message.startswith(f"{path}, line 2: ")
-    assert not path.exists()
 
 
 @pytest.mark.parametrize("missing", ["title", "task"])
