@@ -12,16 +12,15 @@ from localspec.cli.shared.arguments import Parser, context_size, verb_parser
 from localspec.cli.shared.console import SUCCESS, print_result, say
 from localspec.errors import UserError
 from localspec.gguf import kept_states
-from localspec.hardware.memory.needs import LayerSplit, MemoryRequest, estimate, exact
+from localspec.hardware.memory.needs import LayerSplit, MemoryRequest, estimate
 from localspec.models.names import looks_like_reference, parse
 from localspec.models.shape import ModelShape, read_shape
 from localspec.safe_text import safe_line
-from localspec.types import ModelOptions
 
-Needs = dict[str, int | None]  # by the columns of the table
+Needs = dict[str, int]  # by the columns of the table
 
 _CONTEXTS = (2048, 8192, 32768, 131072)
-_HEADINGS = ("CONTEXT", "WEIGHTS", "CACHE", "COMPUTING", "TOTAL", "EXACT")
+_HEADINGS = ("CONTEXT", "WEIGHTS", "CACHE", "COMPUTING", "TOTAL")
 
 
 def parser() -> Parser:
@@ -34,7 +33,6 @@ def parser() -> Parser:
     add = result.add_argument
     add("model", metavar="MODEL", help="a GGUF file, a name in `models`, or USER/REPO:QUANT on the hub")
     add("-c", "--ctx-size", type=context_size, default=0, metavar="N", help="for this context alone")
-    add("--exact", action="store_true", help="let llama.cpp plan it too, which takes a second and no memory")
     return result.with_output(told="tracebacks")
 
 
@@ -42,12 +40,7 @@ def main(argv: Sequence[str]) -> int:
     """Run the verb and return its exit code."""
     args = parser().parse_args(argv)
     path, shape = _find(args.model)
-    if args.exact and path is None:
-        raise UserError(
-            "--exact needs the model on this computer", f"run `localspec pull {args.model}` first"
-        )
-    asks = path if args.exact else None
-    needs = [_needs(shape, context, asks) for context in _contexts(shape, args.ctx_size)]
+    needs = [_needs(shape, context) for context in _contexts(shape, args.ctx_size)]
     lines = [*described(shape), "", *_table(needs)]
     print_result(as_json(shape, path, needs), lines, as_json=args.json, escaped=True)
     if not args.json:
@@ -127,20 +120,15 @@ def _contexts(shape: ModelShape, asked: int) -> tuple[int, ...]:
     return (asked,) if asked else usual or (longest,)
 
 
-def _needs(shape: ModelShape, context: int, exactly: Path | None) -> Needs:
-    """Return what a context takes by formula and, of a model's file, in all as llama.cpp plans it."""
+def _needs(shape: ModelShape, context: int) -> Needs:
+    """Return what a context takes."""
     [need] = estimate(shape, MemoryRequest(LayerSplit(), context))
-    planned = None
-    if exactly is not None:
-        [[exact_need]] = exact(ModelOptions(path=exactly, context=context, devices=()))
-        planned = exact_need.total
-    return {"context": context, **_picked(need, "weights cache compute total"), "exact": planned}
+    return {"context": context, **_picked(need, "weights cache compute total")}
 
 
 def _table(needs: Sequence[Needs]) -> list[str]:
     rows = []
     for need in needs:
-        context, *sizes = (value for value in need.values() if value is not None)
+        context, *sizes = need.values()
         rows.append([f"{context:,}", *(units.memory(size, 0.1) for size in sizes)])
-    headings = _HEADINGS[: len(rows[0])]
-    return units.columns([headings, *rows], frozenset(range(len(headings))))
+    return units.columns([_HEADINGS, *rows], frozenset(range(len(_HEADINGS))))

@@ -37,7 +37,6 @@ def test_contexts_up_to_the_trained_one(invoke: Invoke, tmp_path: Path) -> None:
     assert needs[0]["cache"] * 4 == needs[1]["cache"]
     [one] = json.loads(invoke("show", str(path), "--json", "-c", "100000").out)["needs"]
     assert one["context"] == 100_000
-    assert one["exact"] is None
 
 
 @pytest.mark.parametrize(("trained", "shown"), [(32768, [2048, 8192, 32768]), (2047, [2047])])
@@ -47,13 +46,6 @@ def test_the_trained_context_itself_is_among_them(
     path = make(tmp_path / "a.gguf", Build(bare=True, context=trained))
     needs = json.loads(invoke("show", str(path), "--json").out)["needs"]
     assert [need["context"] for need in needs] == shown
-
-
-def test_an_exact_figure_beside_the_estimate(invoke: Invoke, demo_target: Path) -> None:
-    outcome = invoke("show", str(demo_target), "--exact", "--json")
-    [need] = json.loads(outcome.out)["needs"]
-    assert need["exact"] == pytest.approx(need["total"], rel=0.1)
-    assert "EXACT" in invoke("show", str(demo_target), "--exact").out.splitlines()[-2]
 
 
 def test_windows_experts_and_running_states(invoke: Invoke, tmp_path: Path) -> None:
@@ -85,9 +77,6 @@ def test_a_model_on_the_hub(invoke: Invoke, demo_target: Path, monkeypatch: pyte
     outcome = invoke("show", "someone/model-GGUF:Q4_K_M", "--json")
     assert json.loads(outcome.out)["path"] is None
     assert asked == [Reference("someone/model-GGUF", quant="Q4_K_M")]
-    refused = invoke("show", "someone/model-GGUF", "--exact")
-    assert refused.code == 2
-    assert "localspec pull someone/model-GGUF" in refused.err
 
 
 @pytest.mark.parametrize(
