@@ -55,11 +55,8 @@ def _dispatch(argv: Sequence[str], open_screen: Verb, get_ready: GetReady) -> in
     if first == "--version":
         sys.stdout.write(f"localspec {__version__}\n")
         return 0
-    if first == "--list-devices":
-        from localspec.cli.shared.opening import list_devices
-
-        list_devices()
-        return 0
+    if first == "--list-devices":  # llama.cpp's word
+        first, argv = "devices", ["devices", "--no-measure"]
     name = ALIASES.get(first, first)
     if name in VERBS:
         argv = argv[1:]

@@ -10,23 +10,11 @@ from pathlib import Path
 
 from localspec import units
 from localspec.cli.shared.arguments import Parser, add_json_flag, verb_parser, with_command
-from localspec.cli.shared.console import (
-    SUCCESS,
-    print_json,
-    print_result,
-    say,
-)
+from localspec.cli.shared.console import SUCCESS, print_json, print_result, say
 from localspec.errors import UserError
 from localspec.models.default_pair import default_pair, suited
 from localspec.storage.paths import config_dir, make_private_folder, write_atomically
-from localspec.storage.profiles import (
-    Profile,
-    files_in,
-    profile,
-    profile_file,
-    profiles,
-    shipped_files,
-)
+from localspec.storage.profiles import Profile, files_in, profile, profile_file, profiles, shipped_files
 from localspec.storage.toml_file import read_written
 
 RESERVED = ("auto",)  # is no profile but the choice among them

@@ -14,14 +14,7 @@ from localspec.chat.tool_calls import ToolFormat, tool_format
 from localspec.errors import EngineDied, EngineError, LocalSpecError
 from localspec.inference.interface import SharedModels
 from localspec.storage.profiles import Profile
-from localspec.types import (
-    GenerationEvent,
-    Paused,
-    PromptProgress,
-    Request,
-    RoundDone,
-    TemplateVariables,
-)
+from localspec.types import GenerationEvent, Paused, PromptProgress, Request, RoundDone, TemplateVariables
 
 MOST_WAITING = 64
 IDLE_S = 2.0  # after which it is looked whether the models still live

@@ -7,13 +7,7 @@ from math import isfinite
 from textwrap import wrap
 
 from localspec.storage.tuned_settings import LoadOptions
-from localspec.tuning.events import (
-    BestSoFar,
-    ConfirmedContender,
-    LoadOptionsChosen,
-    StageStatus,
-    TaskResult,
-)
+from localspec.tuning.events import BestSoFar, ConfirmedContender, LoadOptionsChosen, StageStatus, TaskResult
 from localspec.types import EngineSettings, Interval
 from localspec.units import SHORT_MODES, columns
 

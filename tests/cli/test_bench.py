@@ -206,9 +206,3 @@ def test_the_machine_in_words() -> None:
     words = bench.machine_words(pair)
     assert ", 1 of " in words
     assert "llama-cpp-python 0.3" in words
-
-
-@pytest.mark.parametrize("flag", ["--list-devices", "--help"])
-def test_flags_that_measure_nothing(models: Models, invoke: Invoke, flag: str) -> None:
-    assert invoke("bench", flag).code == 0
-    assert models.opened == []

@@ -110,15 +110,10 @@ def test_layers_on_a_gpu_that_is_not_there_are_a_note(
     assert ("-ngl has no effect" in outcome.err) == noted
 
 
-@pytest.mark.parametrize("verb", [[], ["run"], ["chat"], ["verify"]])
-def test_list_devices(
-    fake: FakeRuntime, invoke: Invoke, monkeypatch: pytest.MonkeyPatch, verb: list[str]
-) -> None:
-    monkeypatch.setattr(opening, "_devices", lambda: (Device("CUDA0", "gpu"), Device("CPU", "cpu")))
-    outcome = invoke(*verb, "--list-devices")
-    assert outcome.code == 0
-    assert outcome.out.splitlines()[0] == "CUDA0: a device (16.0 GiB, 8.0 GiB free)"
-    assert fake.opened == []
+def test_list_devices_is_llama_cpp_s_word_for_the_verb(invoke: Invoke) -> None:
+    outcome = invoke("--list-devices")
+    assert (outcome.code, outcome.out) == (0, invoke("devices", "--no-measure").out)
+    assert "CPU: " in outcome.out
 
 
 def test_models_of_the_configuration_open_where_no_flag_names_any(

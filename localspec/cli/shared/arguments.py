@@ -11,7 +11,7 @@ from functools import partial
 from typing import NoReturn, Self, TypeVar, get_args
 
 from localspec.app.options import MODES
-from localspec.cli.shared.opening import check, fetch, list_devices
+from localspec.cli.shared.opening import check, fetch
 from localspec.errors import UserError
 from localspec.models.names import parse
 from localspec.safe_text import safe_line
@@ -147,14 +147,6 @@ class Parser(argparse.ArgumentParser):
         raise UserError(message.removeprefix("argument "), f"see `{self.prog} --help`")
 
 
-class _ListDevices(argparse.Action):
-    """Lists the devices and leaves, as `--help` does."""
-
-    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
-        list_devices()
-        parser.exit()
-
-
 def verb_parser(verb: str, description: str) -> Parser:
     """Return an empty parser for one verb."""
     return Parser(
@@ -232,7 +224,6 @@ def add_device_flags(parser: Parser) -> None:
         metavar="NAMES",
         help="devices of the draft model",
     )
-    add("--list-devices", action=_ListDevices, nargs=0, help="list the devices and leave")
 
 
 def add_sampling_flags(parser: Parser) -> None:

@@ -164,13 +164,6 @@ def note(text: str) -> None:
     say(f"note: {text}")
 
 
-def list_devices() -> None:
-    """Print a line for each device that a model can sit on."""
-    for device in _devices():
-        total, free = units.memory(device.memory_total, 0), units.memory(device.memory_free, 0)
-        print(f"{device.name}: {device.description} ({total}, {free} free)")
-
-
 def _devices(via: Ask | None = None) -> tuple[BackendDevice, ...]:
     from localspec.hardware.devices import look
 
