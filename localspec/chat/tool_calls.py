@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol
+from typing import Literal
 from uuid import uuid4
 
 from localspec.chat.thinking import split
@@ -217,18 +217,15 @@ class _Channels:
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """How far a call is: `end` behind it once it is complete; None instead of it all says that it is none."""
+    """How far a call is: `end` behind it once it is complete; None instead of it all says that it is none.
+
+    Arguments that are not `closed` go on with whatever comes.
+    """
 
     name: str = ""
     arguments: str = ""
     end: int | None = None
-
-
-class _Body(Protocol):
-    """Reads one call from a text that begins with it and grows."""
-
-    def read(self, text: str) -> _Read | None:
-        """Return what there is of it; None for what is no call."""
+    closed: bool = True
 
 
 class _Calls:
@@ -238,8 +235,8 @@ class _Calls:
         self._form, self._schemas = form, schemas
         self._closing = ("```", "]", *form.closing)
         self._rest = ""
-        self._body: _Body | None = None
-        self._skip = 0  # characters before the body, that are told if it is no call
+        self._skip: int | None = None  # characters before a call that may have begun: told if it is none
+        self._last, self._seen = _Read(), 0  # of that call, and of how many characters
         self._id, self._index, self._told = "", 0, 0
         self._place: Literal["start", "text", "call"] = "start"  # behind what the rest stands
 
@@ -248,7 +245,7 @@ class _Calls:
         self._rest += text
         goes_on = True
         while self._rest and goes_on:
-            goes_on = yield from (self._call(more=more) if self._body else self._said(more=more))
+            goes_on = yield from (self._said(more=more) if self._skip is None else self._call(more=more))
 
     def _said(self, *, more: bool) -> Generator[Piece, None, bool]:
         """Tell text up to where a call may begin; return whether there is more to look at."""
@@ -264,7 +261,7 @@ class _Calls:
             end = len(rest[:at].rstrip())  # blanks before a call are none of the text
             if end:
                 yield Written(rest[:end])
-            self._rest, self._body = rest[end:], _body(self._form, self._schemas)
+            self._rest, self._last, self._seen = rest[end:], _Read(), 0
             self._skip = (bare.end() if bare else at + len(opening)) - end
             return True
         end = len(rest) - (_begun(rest, (opening,)) if opening and more else 0)
@@ -286,26 +283,39 @@ class _Calls:
 
     def _call(self, *, more: bool) -> Generator[Piece, None, bool]:
         """Tell what there is of a call; return whether there is more to look at."""
-        assert self._body is not None
-        read = self._body.read(self._rest[self._skip :])
+        assert self._skip is not None
+        read = self._read(self._rest[self._skip :])
         if read is None or (read.name and read.name not in self._schemas) or not (read.name or more):
             text, self._rest = self._rest[: self._skip or 1], self._rest[self._skip or 1 :]
-            self._body, self._place = None, "text"
+            self._skip, self._place = None, "text"
             yield Written(text)
             return True
+        self._last = read
         if read.name and not self._id:
             self._id = _new_id()
             yield Called(self._index, id=self._id, name=read.name)
-        if added := read.arguments[self._told :]:
-            self._told += len(added)
-            yield Called(self._index, added)
+        if new := read.arguments[self._told :]:
+            self._told += len(new)
+            yield Called(self._index, new)
         if read.end is not None:
             self._rest = self._rest[self._skip + read.end :]
             self._id, self._index, self._told = "", self._index + 1, 0
-            self._body, self._place = None, "call"
+            self._skip, self._place = None, "call"
         elif not more:
             self._rest = ""  # cut in the middle
         return read.end is not None
+
+    def _read(self, text: str) -> _Read | None:
+        """Return what there is of a call that a text begins with; None for what is no call."""
+        form, last, new = self._form, self._last, text[self._seen :]
+        self._seen = len(text)
+        if last.name and not {*"}>"} & {*new}:  # nothing has closed: long calls are not read again and again
+            return last if last.closed else replace(last, arguments=last.arguments + new)
+        if form.kind == "parameters":
+            return _parameters(text, self._schemas)
+        if form.kind == "gemma":
+            return _gemma(text, form.closing[0])
+        return _json(text, _JSON_HEAD, 1) if form.kind == "json" else _json(text, _NAMED_HEAD, 0)
 
 
 # What the answer may be in all, or what may follow a call without another opening.
@@ -332,96 +342,65 @@ _GEMMA_QUOTE = re.compile(r'<\|"\|>|<escape>')
 _STRUCTURE = re.compile(r'\\.?|["{}\[\]]', re.DOTALL)
 
 
-def _body(form: ToolFormat, schemas: Mapping[str, Mapping[str, object]]) -> _Body:
-    if form.kind == "parameters":
-        return _Parameters(schemas)
-    if form.kind == "gemma":
-        return _Gemma(form.closing[0])
-    return _Json(_JSON_HEAD, depth=1) if form.kind == "json" else _Json(_NAMED_HEAD, depth=0)
+def _json(text: str, head: re.Pattern[str], depth: int) -> _Read | None:
+    """Read a call whose arguments are JSON; at `depth` 1 it is an object around them."""
+    found = head.match(text)
+    if found is None:
+        could_be = not depth or re.match(r"\s*\[?\s*(\{|$)", text)
+        return _Read() if could_be and len(text) < _LONGEST_HEAD else None
+    end = _closed(text, found.end())
+    arguments = text[found.end() : end]
+    if end is None:
+        return _Read(found[1], arguments, closed=False)
+    return _Read(found[1], arguments, _closed(text, end, depth) if depth else end)
 
 
-class _Json:
-    """A call whose arguments are JSON; at `depth` 1 the call is an object around them."""
-
-    def __init__(self, head: re.Pattern[str], depth: int) -> None:
-        self._head, self._depth = head, depth
-        self._brackets: _Brackets | None = None
-        self._name, self._begin = "", 0
-        self._end: int | None = None  # of the arguments
-
-    def read(self, text: str) -> _Read | None:
-        """Return what there is of the call."""
-        if not self._name and (head := self._head.match(text)):
-            self._name, self._begin = head[1], head.end()
-        if not self._name:
-            could_be = not self._depth or re.match(r"\s*\[?\s*(\{|$)", text)
-            return _Read() if could_be and len(text) < _LONGEST_HEAD else None
-        if self._brackets is None:
-            self._brackets = _Brackets(text.index("{") if self._depth else self._begin)
-        if self._end is None:
-            self._end = self._brackets.close(text, self._depth)
-        arguments = text[self._begin : self._end]
-        return _Read(self._name, arguments, self._end and self._brackets.close(text, 0))
+def _closed(text: str, at: int, depth: int = 0) -> int | None:
+    """Return where the brackets of JSON from a place on close, of which so many are open there."""
+    quoted = False
+    for found in _STRUCTURE.finditer(text, at):
+        if found[0] == '"':
+            quoted = not quoted
+        elif not quoted and found[0] in "{[":
+            depth += 1
+        elif not quoted and found[0] in "}]":
+            depth -= 1
+            if depth == 0:
+                return found.end()
+    return None
 
 
-class _Brackets:
-    """Where brackets of JSON close, looked for as it comes."""
-
-    def __init__(self, at: int) -> None:
-        self._at, self._depth, self._quoted = at, 0, False
-        self._has_closed = False  # with the last character looked at
-
-    def close(self, text: str, depth: int) -> int | None:
-        """Return the end of the bracket that closes to a depth, None as long as there is none."""
-        if self._has_closed and self._depth <= depth:
-            return self._at
-        for found in _STRUCTURE.finditer(text, self._at):
-            if found[0] == "\\":  # what it escapes is still to come
-                self._at = found.start()
-                return None
-            self._at, self._has_closed = found.end(), False
-            if found[0] == '"':
-                self._quoted = not self._quoted
-            elif not self._quoted and found[0] in "{[":
-                self._depth += 1
-            elif not self._quoted and found[0] in "}]":
-                self._depth -= 1
-                self._has_closed = True
-                if self._depth <= depth:
-                    return self._at
-        self._at, self._has_closed = len(text), False
-        return None
-
-
-class _Parameters:
-    """A call whose parameters stand in tags of their own, each told when it is complete."""
-
-    def __init__(self, schemas: Mapping[str, Mapping[str, object]]) -> None:
-        self._schemas = schemas
-        self._seen = 0  # characters, in which it found
-        self._last: _Read | None = None
-
-    def read(self, text: str) -> _Read | None:
-        """Return what there is of the call."""
-        if self._last is not None and ">" not in text[self._seen :]:
-            return self._last
-        head, self._seen = _PARAMETERS_HEAD.match(text), len(text)
-        if head is None:
-            return _Read() if len(text) < _LONGEST_HEAD else None
-        name = head[1] or head[2]
-        types, at = self._schemas.get(name, {}), head.end()
-        told = list[str]()
-        while parameter := _PARAMETER.search(text, at):
-            end = _PARAMETERS_END.search(text, at)
-            if end is not None and end.start() < parameter.start():
-                break
-            key, value = parameter[1] or parameter[3], parameter[2] if parameter[1] else parameter[4]
-            told.append(f"{json.dumps(key, ensure_ascii=False)}: {_typed(value, types.get(key))}")
-            at = parameter.end()
+def _parameters(text: str, schemas: Mapping[str, Mapping[str, object]]) -> _Read | None:
+    """Read a call whose parameters stand in tags of their own, each told when it is complete."""
+    head = _PARAMETERS_HEAD.match(text)
+    if head is None:
+        return _Read() if len(text) < _LONGEST_HEAD else None
+    name = head[1] or head[2]
+    types, at = schemas.get(name, {}), head.end()
+    told = list[str]()
+    while parameter := _PARAMETER.search(text, at):
         end = _PARAMETERS_END.search(text, at)
-        arguments = "{" + ", ".join(told) + ("}" if end else "")
-        self._last = _Read(name, arguments if told or end else "", end and end.end())
-        return self._last
+        if end is not None and end.start() < parameter.start():
+            break
+        key, value = parameter[1] or parameter[3], parameter[2] if parameter[1] else parameter[4]
+        told.append(f"{json.dumps(key, ensure_ascii=False)}: {_typed(value, types.get(key))}")
+        at = parameter.end()
+    end = _PARAMETERS_END.search(text, at)
+    arguments = "{" + ", ".join(told) + ("}" if end else "")
+    return _Read(name, arguments if told or end else "", end and end.end())
+
+
+def _gemma(text: str, closing: str) -> _Read | None:
+    """Read a call in Gemma's notation: bare keys, and marks of their own around texts."""
+    head, end = _GEMMA_HEAD.match(text), text.find(closing)
+    if head is None:
+        return _Read() if len(text) < _LONGEST_HEAD else None
+    if end < 0:
+        return _Read(head[1])
+    texts = _GEMMA_QUOTE.split(text[head.end() : end])
+    texts[::2] = (re.sub(r"([{,]\s*)([\w.-]+)\s*:", r'\1"\2":', each) for each in texts[::2])
+    texts[1::2] = (json.dumps(each, ensure_ascii=False) for each in texts[1::2])
+    return _Read(head[1], "".join(texts).strip(), end + len(closing))
 
 
 def _typed(value: str, schema: object) -> str:
@@ -432,25 +411,6 @@ def _typed(value: str, schema: object) -> str:
         except ValueError:
             pass
     return json.dumps(value, ensure_ascii=False)
-
-
-class _Gemma:
-    """A call in Gemma's notation: bare keys, and marks of their own around texts."""
-
-    def __init__(self, closing: str) -> None:
-        self._closing = closing
-
-    def read(self, text: str) -> _Read | None:
-        """Return what there is of the call."""
-        head, end = _GEMMA_HEAD.match(text), text.find(self._closing)
-        if head is None:
-            return _Read() if len(text) < _LONGEST_HEAD else None
-        if end < 0:
-            return _Read(head[1])
-        texts = _GEMMA_QUOTE.split(text[head.end() : end])
-        texts[::2] = (re.sub(r"([{,]\s*)([\w.-]+)\s*:", r'\1"\2":', each) for each in texts[::2])
-        texts[1::2] = (json.dumps(each, ensure_ascii=False) for each in texts[1::2])
-        return _Read(head[1], "".join(texts).strip(), end + len(self._closing))
 
 
 def _new_id() -> str:
