@@ -109,11 +109,10 @@ class SessionRequest:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The settings to use, why, and whether answers may leave their mode where it loses."""
+    """The settings to use, and why."""
 
     settings: EngineSettings
     reason: str
-    steps_down: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,14 +156,14 @@ class Chooser:
             stop=request.stop,
             seed=request.seed,
             template_variables=request.template_variables,
-            steps_down=choice.steps_down,
+            steps_down=True,
         )
         return AnswerOptions(asked, choice.reason, profile.name)
 
     def choose(self, profile: Profile, asked: Speculation | None = None) -> Choice:
         """Return how to decode under a profile.
 
-        A mode that is asked for is kept whatever happens, and takes tuned settings only if they are of it.
+        A mode that is asked for takes tuned settings only if they are of it.
         """
         asked = asked or Speculation()
         wanted = asked.mode or self._possible(profile.speculation.mode)
@@ -172,14 +171,14 @@ class Chooser:
         fits = tuned is not None and (wanted is None or tuned.mode == wanted)
         settings = asked.apply(profile.speculation.apply((tuned if fits else None) or UNTUNED))
         if asked.mode is not None:
-            return Choice(settings, "asked for", steps_down=False)
+            return Choice(settings, "asked for")
         if wanted is not None:
-            return Choice(replace(settings, mode=wanted), f"profile {profile.title}", steps_down=True)
+            return Choice(replace(settings, mode=wanted), f"profile {profile.title}")
         known = self._tuned[profile.task]
         if tuned is not None and known is not None:
-            return Choice(replace(settings, mode=tuned.mode), known.reason, steps_down=True)
+            return Choice(replace(settings, mode=tuned.mode), known.reason)
         measured, reason = self._measured
-        return Choice(replace(settings, mode=measured.mode), reason, steps_down=True)
+        return Choice(replace(settings, mode=measured.mode), reason)
 
     @cached_property
     def _measured(self) -> tuple[EngineSettings, str]:

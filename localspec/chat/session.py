@@ -157,7 +157,10 @@ class ChatSession:
     def options(
         self, models: OpenModels, *, mode: Mode | None = None, seed: int | None = None
     ) -> AnswerOptions:
-        """Return how to write the next answer; the first time in `auto` measures what calls cost."""
+        """Return how to write the next answer; the first time in `auto` measures what calls cost.
+
+        A `mode` of its own is kept even where it loses.
+        """
         if self._chooser is None or self._chooser.models is not models:
             self._chooser = Chooser(models, self._experience, self._notice)
         asked = self._request
@@ -165,7 +168,8 @@ class ChatSession:
             seed = (asked.seed + self._answers) % 2**32  # the same seed again would write the same again
         speculation = replace(asked.speculation, mode=mode or self.mode)
         options = self._chooser.options(self.followed, replace(asked, speculation=speculation, seed=seed))
-        self.in_use = replace(options, request=replace(options.request, sampling=self.sampling(models)))
+        request = replace(options.request, sampling=self.sampling(models), steps_down=mode is None)
+        self.in_use = replace(options, request=request)
         return self.in_use
 
     def take_notices(self) -> tuple[str, ...]:

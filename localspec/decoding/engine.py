@@ -27,6 +27,8 @@ from localspec.decoding.model import LanguageModel
 from localspec.decoding.policy import AcceptanceCalibration, LatencyModel, SpeculationPolicy
 from localspec.types import EngineSettings, Mode, ModeChanged, PromptProgress
 
+CATCH_UP = 64  # tokens that a draft model reads of what it missed while its mode rested
+
 Rounds = Generator[PromptProgress | Round, None, None]
 Worker = Callable[[DraftState, SpeculationPolicy, Proposer, EngineSettings], DraftWorker]
 
@@ -124,6 +126,8 @@ class Engine:
         policy = self.drafters.policy(
             latency, settings, deterministic=proposer.deterministic, ruled=rules is not None
         )
+        if self.drafters.state is not None:  # rules and penalties look at the whole text
+            self.drafters.state.most_read = CATCH_UP if segment and not proposer.needs_history else None
         drafter = self.drafters.drafter(settings, policy, proposer)
         return self.decoder.rounds(prompt, drafter, policy, params, for_target)
 

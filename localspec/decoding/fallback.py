@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
+from dataclasses import dataclass
 
 import numpy as np
 
 from localspec.types import DraftOrigin, Mode, ModeChanged, RoundStats
 from localspec.units import MODE_NAMES
 
-WINDOW_TOKENS = 64
-WINDOW_S = 0.4
+MANY_TOKENS = 64
+MANY_S = 0.4
 MARGIN = 0.03  # of speed: less than that is noise
-FIRST_PATIENCE = 256  # tokens in a lower mode before a higher one is tried again; doubles with every failure
+LOSS_TOKENS = (
+    4  # a mode is left when it has lost the time of so many, with what it gained since counted in ...
+)
+LOSS_S = 0.1  # ... but not for less than this, which other programs take now and then
+FIRST_PATIENCE = 512  # tokens in a lower mode before a higher one is tried again; doubles with every failure
 BUCKET = 256  # tokens of context that count as one depth
 LEARNING_RATE = 0.1
 OUTLIER = 3.0  # a token that takes this many times its usual seconds was disturbed
@@ -51,25 +56,29 @@ class PlainCost:
         return float(np.interp(place, places, [known[each] for each in places]))
 
 
-class _Window:
-    """The last rounds: as few as reach both sizes."""
+@dataclass(slots=True)
+class _Rounds:
+    """Some rounds in a row."""
 
-    def __init__(self) -> None:
-        self._rounds: deque[tuple[int, float]] = deque()
-        self.tokens, self._seconds = 0, 0.0
+    tokens: int = 0
+    seconds: float = 0.0
 
-    def add(self, tokens: int, seconds: float) -> float | None:
-        """Take a round; return the tokens per second, None while there are too few rounds."""
-        self._rounds.append((tokens, seconds))
-        self.tokens, self._seconds = self.tokens + tokens, self._seconds + seconds
-        while True:
-            tokens, seconds = self._rounds[0]
-            if self.tokens - tokens < WINDOW_TOKENS or self._seconds - seconds < WINDOW_S:
-                break
-            self._rounds.popleft()
-            self.tokens, self._seconds = self.tokens - tokens, self._seconds - seconds
-        is_full = self.tokens >= WINDOW_TOKENS and self._seconds >= WINDOW_S
-        return self.tokens / self._seconds if is_full else None
+    def add(self, tokens: int, seconds: float) -> None:
+        """Take a round."""
+        self.tokens, self.seconds = self.tokens + tokens, self.seconds + seconds
+
+    @property
+    def rate(self) -> float:
+        """Return the tokens per second."""
+        return self.tokens / self.seconds
+
+    @property
+    def are_many(self) -> bool:
+        """Tell whether their rate says something."""
+        return self.tokens >= MANY_TOKENS and self.seconds >= MANY_S
+
+
+_Rival = tuple[Mode, float]  # what a mode has to beat, with its tokens per second
 
 
 class ModeFallback:
@@ -84,11 +93,12 @@ class ModeFallback:
         self.reason = ""
         """Why the mode is not the wanted one."""
         self._plain = plain
-        self._window = _Window()
+        self._lately = _Rounds()
+        self._loss, self._lost_s = _Rounds(), 0.0  # rounds that lost more than they gained, and how much
         self._warm = False
         self._delivered: dict[Mode, float] = {}
         self._unproven = False  # whether the higher mode was left for what plain decoding promised
-        self._trial: tuple[Mode, float] | None = None  # of a higher mode: what it interrupts, and has to beat
+        self._trial: _Rival | None = None  # of a higher mode: what it interrupts
         self._waited = 0
         self._patience = FIRST_PATIENCE
 
@@ -104,58 +114,71 @@ class ModeFallback:
             # a draft model that still reads the text drafts nothing, and its first draft has waited for that
             self._warm = self.mode in {"off", "ngram"} or stats.origin is not DraftOrigin.NONE
             return None
-        rate = self._window.add(tokens, stats.seconds)
-        if rate is None:
+        self._lately.add(tokens, stats.seconds)
+        rival = self._rival(depth)
+        if rival is not None and self._has_lost(rival, tokens, stats.seconds):
+            return self._down(rival)
+        if not self._lately.are_many:
             return None
-        return self._judged_trial(rate) or self._down(rate, depth) or self._up(rate)
+        rate, self._lately = self._lately.rate, _Rounds()
+        return None if self.mode == self.wanted else self._up(rate)
 
-    def _judged_trial(self, rate: float) -> ModeChanged | None:
-        """End a trial with its first full window."""
-        if self._trial is None:
-            return None
-        (interrupted, to_beat), self._trial = self._trial, None
-        if rate >= (1.0 - MARGIN) * to_beat:
-            self._patience = FIRST_PATIENCE
-            return None
-        self._patience *= 2
-        reason = f"{self._figure(rate)}, {MODE_NAMES[interrupted]} {to_beat:.0f}"
-        return self._change(interrupted, rate, reason)
-
-    def _down(self, rate: float, depth: int) -> ModeChanged | None:
+    def _rival(self, depth: int) -> _Rival | None:
+        """Return what the mode has to beat: what its trial interrupted, else plain decoding."""
         plain_s = self._plain.at(depth)
-        if self.mode == "off" or plain_s is None or rate >= (1.0 - MARGIN) / plain_s:
-            return None
+        if self.mode == "off" or self._trial is not None or plain_s is None:
+            return self._trial
+        return "off", 1.0 / plain_s
+
+    def _has_lost(self, rival: _Rival, tokens: int, seconds: float) -> bool:
+        """Tell whether the mode has lost too much; a trial with a full window ends in any case."""
+        _, rate = rival
+        limit_s = max(LOSS_TOKENS / rate, LOSS_S)
+        lost_s = seconds - tokens / rate / (1.0 - MARGIN)
+        self._lost_s += min(lost_s, limit_s / 2)  # one round alone may have been disturbed
+        if self._lost_s > 0:
+            self._loss.add(tokens, seconds)
+        else:
+            self._loss, self._lost_s = _Rounds(), 0.0
+        if self._lost_s > limit_s:
+            return True
+        if self._trial is None or not self._lately.are_many:
+            return False
+        if self._lately.rate < (1.0 - MARGIN) * rate:
+            return True
+        self._trial, self._patience = None, FIRST_PATIENCE
+        return False
+
+    def _down(self, rival: _Rival) -> ModeChanged:
+        lower, rate = rival
+        loss = self._loss if self._loss.tokens else self._lately
+        figure = f"{MODE_NAMES[self.mode]} {loss.rate:.0f} tok/s over the last {loss.tokens} tokens"
+        reason = f"{figure}, {MODE_NAMES[lower]} {rate:.0f}"
+        if self._trial is not None:
+            self._trial, self._patience = None, 2 * self._patience
+            return self._change(lower, loss.rate, reason)
         modes = _FALLBACKS[self.wanted]
-        reason = f"{self._figure(rate)}, plain decoding {1.0 / plain_s:.0f}"
-        change = self._change(modes[modes.index(self.mode) + 1], rate, reason)
         self._unproven = True
-        return change
+        return self._change(modes[modes.index(self.mode) + 1], loss.rate, reason)
 
     def _up(self, rate: float) -> ModeChanged | None:
         """Return to a higher mode: plain decoding is slower than it seemed, or it is time for a trial."""
-        if self.mode == self.wanted:
-            return None
         modes = _FALLBACKS[self.wanted]
         best = max(modes[: modes.index(self.mode)], key=self._delivered.__getitem__)
         unproven, self._unproven = self._unproven and self.mode == "off", False
         delivered = self._delivered[best]
         if unproven and rate < (1.0 - MARGIN) * delivered:
-            return self._change(
-                best, rate, f"{self._figure(rate)}, {MODE_NAMES[best]} {delivered:.0f} before"
-            )
+            reason = f"{MODE_NAMES[self.mode]} {rate:.0f} tok/s, {MODE_NAMES[best]} {delivered:.0f} before"
+            return self._change(best, rate, reason)
         if self._waited < self._patience:
             return None
         reason = f"{MODE_NAMES[best]} is tried again after {self._waited} tokens"
-        interrupted = self.mode
-        change = self._change(best, rate, reason)
-        self._trial = interrupted, rate
-        return change
-
-    def _figure(self, rate: float) -> str:
-        return f"{MODE_NAMES[self.mode]} {rate:.0f} tok/s over the last {self._window.tokens} tokens"
+        self._trial = self.mode, rate
+        return self._change(best, rate, reason)
 
     def _change(self, mode: Mode, rate: float, reason: str) -> ModeChanged:
         self._delivered[self.mode] = rate
         self.mode, self.reason = mode, reason
-        self._window, self._warm, self._waited = _Window(), False, 0
+        self._lately, self._loss, self._lost_s = _Rounds(), _Rounds(), 0.0
+        self._warm, self._waited = False, 0
         return ModeChanged(mode, reason)

@@ -39,7 +39,7 @@ def under(speculation: Speculation) -> Profile:
 
 def test_tuned_settings_are_used_and_say_why() -> None:
     choice = Notebook(TunedChoice(TUNED, REASON)).chooser().choose(CODING)
-    assert (choice.settings, choice.reason, choice.steps_down) == (TUNED, REASON, True)
+    assert (choice.settings, choice.reason) == (TUNED, REASON)
 
 
 def test_profile_goes_before_the_tuner_and_flags_before_both() -> None:
@@ -72,12 +72,12 @@ def test_repetitions_serve_as_drafts_unless_tuning_or_somebody_says_otherwise() 
 def test_mode_asked_for_is_kept_and_takes_what_was_tuned_for_it(mode: Mode, length: int) -> None:
     choice = Notebook(TunedChoice(TUNED, REASON)).chooser().choose(CODING, Speculation(mode=mode))
     assert (choice.settings.mode, choice.settings.draft_length) == (mode, length)
-    assert (choice.reason, choice.steps_down) == ("asked for", False)
+    assert choice.reason == "asked for"
 
 
-def test_mode_of_a_profile_may_still_step_down() -> None:
+def test_mode_of_a_profile_is_its_own() -> None:
     choice = Notebook(TunedChoice(TUNED, REASON)).chooser().choose(under(Speculation(mode="ngram")))
-    assert (choice.settings.mode, choice.reason, choice.steps_down) == ("ngram", "profile Coding", True)
+    assert (choice.settings.mode, choice.reason) == ("ngram", "profile Coding")
 
 
 def test_nothing_asks_for_a_draft_model_that_is_not_there() -> None:

@@ -61,10 +61,12 @@ def test_auto_measures_anew_when_the_models_were_opened_again(store: Store) -> N
     assert second.requests[0].settings.mode == "sd"
 
 
-def test_named_mode_is_kept_whatever_happens(store: Store) -> None:
+def test_named_mode_rests_where_it_loses_unless_modes_are_compared(store: Store) -> None:
     models, at = ScriptedModels(), session(store, SessionRequest(Speculation(mode="sd")))
     ask(at, models)
-    assert (models.requests[0].settings.mode, models.requests[0].steps_down) == ("sd", False)
+    assert (models.requests[0].settings.mode, models.requests[0].steps_down) == ("sd", True)
+    list(at.answer(models, mode="ssd"))
+    assert (models.requests[1].settings.mode, models.requests[1].steps_down) == ("ssd", False)
 
 
 def test_flags_go_before_the_profile_and_the_temperature_before_both(store: Store) -> None:

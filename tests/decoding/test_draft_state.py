@@ -183,3 +183,17 @@ def test_whatever_happens_the_cache_holds_the_text() -> None:
         if draft_state.proposals:
             *before, last = draft_state.whole()
             assert last == greedy_text(model, before, 1)[0]
+
+
+def test_what_is_left_out_of_a_text_is_its_middle() -> None:
+    state, model = drafted([1, 2, 3, 4], 1)
+    model.truncate(4)
+    whole = [1, 2, 3, 4, 5, 6, 7, 8, 9]
+    state.proposals = []
+    state.most_read = 3
+    state.begin(whole)
+    assert (state.text, state.missing()) == ([1, 2, 3, 4, 7, 8, 9], [7, 8, 9])
+    state.extend(PACE, proposer_of())
+    state.most_read = None
+    state.begin(whole)
+    assert (state.text, state.missing()) == (whole, [5, 6, 7, 8, 9])

@@ -6,6 +6,7 @@ from localspec.decoding.fallback import FIRST_PATIENCE, ModeFallback, PlainCost
 from localspec.types import DraftOrigin, Mode, ModeChanged, RoundStats
 
 DEPTH = 1000
+TOKENS = 1280
 NONE, FRESH = DraftOrigin.NONE, DraftOrigin.FRESH
 Speeds = dict[Mode, float]
 
@@ -58,9 +59,9 @@ def test_a_losing_mode_steps_down_rung_by_rung_and_says_why_with_numbers() -> No
     changes = run(mode_fallback, {"ssd": 31, "sd": 35, "off": 38}, 250)
     assert modes(changes) == ["sd", "off"]
     (first, down), (_, off) = changes
-    assert 64 <= first <= 80
-    assert down.reason == "SSD 31 tok/s over the last 64 tokens, plain decoding 38"
-    assert off.reason == "SD 35 tok/s over the last 64 tokens, plain decoding 38"
+    assert first < 40  # at nine tenths of the speed, four tokens' time
+    assert down.reason == "SSD 31 tok/s over the last 24 tokens, plain decoding 38"
+    assert off.reason == "SD 35 tok/s over the last 76 tokens, plain decoding 38"
     assert (mode_fallback.mode, mode_fallback.reason) == ("off", off.reason)
 
 
@@ -80,10 +81,28 @@ def test_without_a_measured_plain_speed_nothing_is_judged() -> None:
     assert run(ModeFallback("sd", PlainCost()), {"sd": 1}, 500) == []
 
 
-def test_a_window_takes_a_few_tenths_of_a_second() -> None:
+def test_a_fast_model_may_lose_a_tenth_of_a_second_which_others_may_have_taken() -> None:
     mode_fallback = ModeFallback("sd", plain_at(4000))
-    (first, _), *_ = run(mode_fallback, {"sd": 1000, "off": 4000}, 1000)
-    assert first == pytest.approx(400, abs=10)
+    (first, _), *_ = run(mode_fallback, {"sd": 2000, "off": 4000}, 1000)
+    assert first == pytest.approx(0.1 / (1 / 2000 - 1 / 4000 / 0.97), abs=10)
+
+
+def test_one_disturbed_round_of_a_large_model_is_no_reason_to_leave() -> None:
+    mode_fallback = ModeFallback("sd", plain_at(10))
+    run(mode_fallback, {"sd": 15}, 100)
+    assert mode_fallback.observe(round_of(1, 0.1), 1, DEPTH) is None
+    assert run(mode_fallback, {"sd": 15}, 500) == []
+
+
+@pytest.mark.parametrize("part", [0.5, 0.8, 0.9])
+def test_a_losing_mode_costs_at_most_three_per_cent_in_the_long_run(part: float) -> None:
+    mode_fallback = ModeFallback("sd", plain_at(12))
+    wanted = run(mode_fallback, {"sd": 12 * part, "off": 12}, TOKENS)
+    ends = [*(done for done, _ in wanted), TOKENS]
+    drafted = ends[0] + sum(
+        end - start for (start, change), end in zip(wanted, ends[1:], strict=True) if change.mode == "sd"
+    )
+    assert drafted * (1 / part - 1) < 0.03 * TOKENS
 
 
 def test_the_window_moves_on_so_that_an_old_gain_hides_no_loss() -> None:
@@ -113,28 +132,26 @@ def test_the_first_round_of_an_answer_is_not_judged_but_windows_reach_over_answe
         found.append(mode_fallback.observe(round_of(1, 0.01), 1, DEPTH))
         found.append(mode_fallback.observe(round_of(4, 30), 4, DEPTH))
     change = next(change for change in found if change is not None)
-    assert change.reason == "SD 30 tok/s over the last 64 tokens, plain decoding 40"
+    assert change.reason == "SD 30 tok/s over the last 16 tokens, plain decoding 40"
 
 
 def test_a_promise_that_plain_decoding_does_not_keep_is_taken_back() -> None:
     mode_fallback = ModeFallback("ssd", plain_at(60))
     changes = run(mode_fallback, {"ssd": 41, "sd": 45, "off": 40}, 300)
     assert modes(changes) == ["sd", "off", "sd"]  # the better of the two
-    assert changes[-1][1].reason == "plain decoding 40 tok/s over the last 64 tokens, SD 45 before"
+    assert changes[-1][1].reason == "plain decoding 40 tok/s, SD 45 before"
 
 
 @pytest.mark.parametrize("wanted", ["sd", "ngram"])
 def test_trials_come_after_waits_that_double(wanted: Mode) -> None:
     mode_fallback = ModeFallback(wanted, plain_at(40))
-    changes = run(mode_fallback, {wanted: 30, "off": 40}, 5000)
+    changes = run(mode_fallback, {wanted: 30, "off": 40}, 10_000)
     assert modes(changes[:6]) == ["off", wanted] * 3
     starts = [done for done, change in changes if change.mode == wanted]
     ends = [done for done, change in changes if change.mode == "off"]
     waits = [start - end for start, end in zip(starts, ends, strict=False)]
-    assert waits[:4] == [FIRST_PATIENCE * factor for factor in (1, 2, 4, 8)]
-    assert "tried again after 256 tokens" in changes[1][1].reason
-    lost = sum(end - start for start, end in zip(starts, ends[1:], strict=False))
-    assert lost < 5000 * 0.1
+    assert waits == [FIRST_PATIENCE * factor + 1 for factor in (1, 2, 4, 8)]
+    assert "tried again after 513 tokens" in changes[1][1].reason
 
 
 def test_a_trial_that_pays_stays_and_makes_the_next_wait_short_again() -> None:
@@ -142,17 +159,17 @@ def test_a_trial_that_pays_stays_and_makes_the_next_wait_short_again() -> None:
     run(mode_fallback, {"sd": 30, "off": 40}, 1000)
     assert mode_fallback.mode == "off"
     assert modes(run(mode_fallback, {"sd": 60, "off": 40}, 2000)) == ["sd"]
-    changes = run(mode_fallback, {"sd": 30, "off": 40}, 500)
+    changes = run(mode_fallback, {"sd": 30, "off": 40}, 700)
     assert modes(changes) == ["off", "sd", "off"]
-    assert changes[1][0] - changes[0][0] == FIRST_PATIENCE
+    assert changes[1][0] - changes[0][0] == FIRST_PATIENCE + 1
 
 
 def test_a_trial_must_beat_the_rung_that_it_interrupts() -> None:
     mode_fallback = ModeFallback("ssd", plain_at(40))
     assert modes(run(mode_fallback, {"ssd": 35, "sd": 60}, 200)) == ["sd"]
-    changes = run(mode_fallback, {"ssd": 50, "sd": 60}, 500)
+    changes = run(mode_fallback, {"ssd": 50, "sd": 60}, 700)
     assert modes(changes) == ["ssd", "sd"]
-    assert changes[1][1].reason == "SSD 50 tok/s over the last 64 tokens, SD 60"
+    assert changes[1][1].reason == "SSD 50 tok/s over the last 36 tokens, SD 60"
 
 
 def test_waiting_goes_on_over_answers() -> None:
@@ -160,7 +177,7 @@ def test_waiting_goes_on_over_answers() -> None:
     speeds: Speeds = {"sd": 30, "off": 40}
     run(mode_fallback, speeds, 80)
     assert mode_fallback.mode == "off"
-    assert [modes(run(mode_fallback, speeds, 100)) for _ in range(3)] == [[], [], ["sd"]]
+    assert [modes(run(mode_fallback, speeds, 200)) for _ in range(3)] == [[], [], ["sd", "off"]]
 
 
 def test_plain_cost_is_known_where_it_was_measured_between_and_beyond() -> None:

@@ -47,7 +47,7 @@ async def test_mode_and_temperature_count_from_the_next_answer_on(tmp_path: Path
         await desk.answered("two")
         first, second = desk.models.requests
         assert (first.settings.mode, first.steps_down) == ("ssd", True)
-        assert (second.settings.mode, second.steps_down) == ("off", False)
+        assert (second.settings.mode, second.steps_down) == ("off", True)
         assert second.sampling.temperature == 0.3
 
 

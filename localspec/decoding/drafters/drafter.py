@@ -72,14 +72,20 @@ class DraftState:
         self.text: list[int] = []
         self.proposals: list[Proposal] = []
         self._last_token = model.vocabulary_size - 1
+        self.most_read: int | None = None
+        """How much of a text to read at its beginning at most, None for all that the cache lacks."""
 
     def begin(self, text: Sequence[int]) -> None:
-        """Start from a new text; what the caches hold of it stays, in every sequence."""
+        """Start from a new text; what the caches hold of it stays, in every sequence.
+
+        Where `most_read` leaves out its middle, drafts are a little worse, and as exact.
+        """
         kept = self.model.rewindable(min(common_prefix(self.held(), text), max(len(text) - 1, 0)))
         for sequence in range(self.model.max_sequences):
             if self.model.length(sequence) > kept:
                 self.model.truncate(kept, sequence)
-        self.text, self.proposals = list(text), []
+        gap = 0 if self.most_read is None else max(0, len(text) - kept - self.most_read)
+        self.text, self.proposals = [*text[:kept], *text[kept + gap :]], []
 
     def held(self) -> list[int]:
         """Return the text that the cache holds, in sequence 0."""
