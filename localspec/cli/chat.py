@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -13,11 +12,11 @@ from typing import TYPE_CHECKING
 from localspec.app import figures
 from localspec.app.options import DRAFT_MODES, MODES, pair_options, profiles_named, session_request
 from localspec.app.tuned_pair import KnownPair
-from localspec.chat.commands import read_mode
+from localspec.chat.commands import read_mode, read_temperature
 from localspec.chat.session import ChatSession
 from localspec.cli.shared import opening
 from localspec.cli.shared.answer import LEGEND, write_answer
-from localspec.cli.shared.arguments import Parser, add_answer_flags, decimal, set_up_logging, verb_parser
+from localspec.cli.shared.arguments import Parser, add_answer_flags, set_up_logging, verb_parser
 from localspec.cli.shared.console import (
     INTERRUPTED,
     SUCCESS,
@@ -39,7 +38,6 @@ if TYPE_CHECKING:
     from localspec.inference.interface import OpenModels
 
 _MAKE_ROOM = "/undo takes back the last turn, /clear starts over"
-_FENCE = '"""'
 
 
 def parser() -> Parser:
@@ -116,10 +114,9 @@ class Dialogue:
 
     def talk(self, reader: LineReader) -> int:
         """Answer line after line until the last; return the exit code."""
-        while not self._leaving and (entry := self._next_entry(reader)) is not None:
-            text, is_block = entry
+        while not self._leaving and (text := self._next_entry(reader)) is not None:
             try:
-                if text.startswith("/") and not is_block:
+                if text.startswith("/"):
                     self._command(text)
                 elif text.strip():
                     self._ask(text.strip("\n"))
@@ -132,7 +129,7 @@ class Dialogue:
                 return INTERRUPTED
         return SUCCESS
 
-    def _next_entry(self, reader: LineReader) -> tuple[str, bool] | None:
+    def _next_entry(self, reader: LineReader) -> str | None:
         """Return what is said next, None at the end or at the second Ctrl+C in a row."""
         interrupted = False
         while True:
@@ -244,14 +241,13 @@ class Dialogue:
             say(line)
 
     def _mode(self, argument: str) -> None:
-        if argument and argument not in MODES:
-            raise UserError(f"there is no mode `{argument}`", f"modes: {', '.join(MODES)}")
-        if argument in DRAFT_MODES and self._models.draft is None:
+        mode = read_mode(argument or "auto")
+        if mode in DRAFT_MODES and self._models.draft is None:
             raise UserError(
-                f"mode {argument} needs a draft model", "start again with -md FILE, or use /mode ngram"
+                f"mode {mode} needs a draft model", "start again with -md FILE, or use /mode ngram"
             )
         if argument:
-            self._session.mode = read_mode(argument)
+            self._session.mode = mode
         say(self.mode_line())
 
     def _stats(self, _argument: str) -> None:
@@ -285,10 +281,7 @@ class Dialogue:
 
     def _temperature(self, argument: str) -> None:
         if argument:
-            try:
-                self._session.temperature = decimal(0, 100)(argument)
-            except argparse.ArgumentTypeError as error:
-                raise UserError(f"/temp: {error}") from None
+            self._session.temperature = read_temperature(argument)
         say(f"temperature {self._session.sampling(self._models).temperature:g}")
 
     def _color(self, _argument: str) -> None:
@@ -339,31 +332,13 @@ class LineReader:
         return text
 
 
-def read_entry(reader: LineReader) -> tuple[str, bool]:
-    """Return the next entry: a line, several that end in a backslash, or a block between triple quotes.
-
-    True with a block, which is never a command.
-    """
-    line = reader.line("> ")
-    if line.lstrip().startswith(_FENCE):
-        return _block(reader, line.lstrip().removeprefix(_FENCE)), True
-    lines = [line]
+def read_entry(reader: LineReader) -> str:
+    """Return the next entry: a line, or several that end in a backslash."""
+    lines = [reader.line("> ")]
     while lines[-1].endswith("\\"):
         lines[-1] = lines[-1][:-1]
         try:
             lines.append(reader.line(". "))
         except EOFError:
             break
-    return "\n".join(lines), False
-
-
-def _block(reader: LineReader, first: str) -> str:
-    lines = [first]
-    while not lines[-1].rstrip().endswith(_FENCE):
-        try:
-            lines.append(reader.line(". "))
-        except EOFError:
-            say(f"note: the {_FENCE} block was not closed")
-            return "\n".join(lines).strip("\n")
-    lines[-1] = lines[-1].rstrip().removesuffix(_FENCE)
-    return "\n".join(lines).strip("\n")
+    return "\n".join(lines)

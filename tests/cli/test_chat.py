@@ -49,11 +49,6 @@ def test_the_system_prompt_and_flags_reach_every_turn(fake: FakeRuntime, invoke:
     [
         ("one \\\ntwo\\\nthree\n", "one \ntwo\nthree"),
         ("ends with\\\n", "ends with\n"),
-        ('"""\none\n\ntwo\n"""\n', "one\n\ntwo"),
-        ('"""one\ntwo"""\n', "one\ntwo"),
-        ('"""one"""\n', "one"),
-        ('"""\n/exit\n"""\n', "/exit"),
-        ('"""never closed\n', "never closed"),
         (" /exit is a word\n", " /exit is a word"),
     ],
 )
@@ -123,7 +118,7 @@ def test_exit_leaves_at_once(fake: FakeRuntime, invoke: Invoke, leave: str) -> N
         ("/mdoe", "did you mean `/mode`?"),
         ("/xyzzy", "there is no command `/xyzzy`"),
         ("/mode fast", "there is no mode `fast`"),
-        ("/temp hot", "/temp: `hot` is not a number from 0 to 100"),
+        ("/temp hot", "`hot` is not a temperature"),
         ("/undo", "nothing to undo"),
         ("/regen", "no answer to write anew"),
         ("/mode ssd", "needs a draft model"),
@@ -208,7 +203,7 @@ def test_ctrl_c_ends_a_piped_chat(fake: FakeRuntime, invoke: Invoke) -> None:
         (["^C", "^C", "never"], 0),
         (["^C", "a", "^C", "b", "^D"], 2),
         (["a", "^D"], 1),
-        (['"""', "^C", "a", "^D"], 1),
+        (["on \\", "^C", "a", "^D"], 1),
     ],
 )
 def test_ctrl_c_at_the_prompt_leaves_the_second_time(
