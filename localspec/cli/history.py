@@ -16,16 +16,12 @@ from localspec import units
 from localspec.cli.shared.arguments import Parser, verb_parser, whole, with_command
 from localspec.cli.shared.console import (
     SUCCESS,
-    Styled,
-    colours_unwanted,
-    is_terminal,
     print_json,
     print_result,
     read_utf8,
     say,
 )
 from localspec.errors import UserError
-from localspec.safe_text import safe_line
 from localspec.storage import paths
 from localspec.storage.paths import expanded, make_private_folder, write_atomically
 
@@ -38,7 +34,6 @@ if TYPE_CHECKING:
 _FORMATS: dict[str, Format] = {".md": "md", ".markdown": "md", ".json": "json", ".jsonl": "json"}
 _number = whole(1, 2**63 - 1)
 _NOT_IN_NAMES = re.compile(r"[^\w]+")
-_BOLD, _PLAIN = "\x1b[1m", "\x1b[0m"
 _SHOWN = ("id", "title", "created", "updated", "pinned", "messages", "profile")
 
 
@@ -105,13 +100,12 @@ def _print_chats(chats: Sequence[ChatInfo], *, as_json: bool) -> None:
 
 def _hit_lines(hits: Sequence[SearchHit]) -> Iterator[str]:
     """Yield where something was found, the chat above the excerpts from it."""
-    bold = is_terminal(sys.stdout) and not colours_unwanted()
     for _, found in groupby(hits, lambda hit: hit.chat.id):
         for at, hit in enumerate(found):
             if at == 0:
                 yield _line(hit.chat)
             if hit.message is not None:
-                yield Styled(f"    {_marked(hit)}") if bold else f"    {hit.excerpt}"
+                yield f"    {hit.excerpt}"
 
 
 def _names(chats: Iterable[ChatInfo]) -> str:
@@ -124,14 +118,6 @@ def _line(chat: ChatInfo, width: int = 0) -> str:
     pin = "  (pinned)" if chat.pinned else ""
     number = units.counted(chat.messages, "message")
     return f"{chat.id:>{width}}  {when(chat.updated)}  {number:>13}  {chat.title or 'Untitled'}{pin}"
-
-
-def _marked(hit: SearchHit) -> str:
-    parts, end = [], 0
-    for start, stop in hit.marks:
-        parts += [safe_line(hit.excerpt[end:start]), _BOLD, safe_line(hit.excerpt[start:stop]), _PLAIN]
-        end = stop
-    return "".join([*parts, safe_line(hit.excerpt[end:])])
 
 
 def _as_json(chat: ChatInfo) -> dict[str, object]:

@@ -79,11 +79,6 @@ def test_searching(invoke: Invoke) -> None:
     assert (outcome.code, outcome.out, outcome.err) == (0, "", "nothing found\n")
 
 
-def test_found_words_stand_out_on_a_terminal(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
-    assert "of the \x1b[1mAndes\x1b[0m." in invoke("history", "search", "andes").out
-
-
 def test_showing_a_chat(invoke: Invoke) -> None:
     outcome = invoke("history", "show", "1")
     assert outcome.out.startswith("# What is a llama?\n")
