@@ -88,7 +88,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def examine() -> Iterator[Check]:
-    """Look at the machine, then at files and the terminal."""
+    """Look at the machine, then at files."""
     from localspec.hardware import devices, machine
 
     try:
@@ -97,7 +97,7 @@ def examine() -> Iterator[Check]:
         yield Check("llama.cpp", "fail", error.message, error.hint)
     else:
         yield from machine_checks(sight, machine.recall(sight) or sight.machine, os.environ)
-    yield from file_checks(os.environ)
+    yield from file_checks()
 
 
 def page(checks: Sequence[Check], *, colours: bool) -> Iterator[str]:
@@ -317,15 +317,13 @@ def _text(path: Path) -> str:
         return ""
 
 
-def file_checks(environment: Mapping[str, str]) -> Iterator[Check]:
-    """Look at everything about files and the terminal."""
+def file_checks() -> Iterator[Check]:
+    """Look at everything about files."""
     yield _kept("config folder", paths.config_dir, folder)
     yield _kept("data folder", paths.data_dir, folder)
     yield _kept("state folder", paths.state_dir, folder)
     yield _kept("chats", paths.chats_file, chats)
     yield from models()
-    yield _characters()
-    yield _colours(environment)
 
 
 def _kept(name: str, find: Callable[[], Path], look: Callable[[str, Path], Check]) -> Check:
@@ -396,26 +394,3 @@ def _model(name: str, path: Path) -> Check:
     except UserError as error:
         return Check(name, "fail", error.message, f"{error.hint}, or: localspec setup")
     return Check(name, "pass", f"`{path.name}` ({header.architecture}) is in order")
-
-
-def _characters() -> Check:
-    encoding = (getattr(sys.stdout, "encoding", "") or "").lower().replace("-", "")
-    if encoding == "utf8":
-        return Check("characters", "pass", "the terminal takes every character (UTF-8)")
-    text = f"the terminal takes {encoding or 'an unknown encoding'}: some characters show as `?`"
-    mend = "chcp 65001" if os.name == "nt" else "export LANG=C.UTF-8"
-    return Check("characters", "warn", text, mend)
-
-
-def _colours(environment: Mapping[str, str]) -> Check:
-    if not is_terminal(sys.stdout):
-        return Check("colours", "pass", "the output is no terminal")
-    if environment.get("NO_COLOR"):
-        return Check("colours", "pass", "not wanted: NO_COLOR is set")
-    term = environment.get("TERM", "")
-    if os.name != "nt" and term in {"", "dumb"}:
-        text = f"TERM is `{term}`: the chat screen cannot be drawn, `localspec chat` works"
-        return Check("colours", "warn", text, "export TERM=xterm-256color")
-    if environment.get("COLORTERM") in {"truecolor", "24bit"}:
-        return Check("colours", "pass", "16 million")
-    return Check("colours", "pass", "256" if "256" in term else "a few")

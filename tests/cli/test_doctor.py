@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import os
 import sqlite3
 import sys
@@ -298,56 +297,3 @@ def test_configured_models_are_looked_at(demo_target: Path, tmp_path: Path) -> N
     config.write_text("theme = 3\n")
     (broken,) = doctor.models()
     assert broken.verdict == "fail"
-
-
-@pytest.mark.parametrize(
-    ("encoding", "verdict"), [("utf-8", "pass"), ("UTF8", "pass"), ("ascii", "warn"), (None, "warn")]
-)
-def test_a_terminal_without_utf8_is_a_warning(
-    monkeypatch: pytest.MonkeyPatch, encoding: str | None, verdict: str
-) -> None:
-    monkeypatch.setattr(sys, "stdout", SimpleNamespace(encoding=encoding))
-    assert doctor._characters().verdict == verdict
-
-
-def test_a_dumb_terminal_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "is_terminal", lambda stream: True)
-    assert doctor._colours({"COLORTERM": "truecolor", "TERM": "xterm"}).text == "16 million"
-    assert doctor._colours({"TERM": "xterm-256color"}).text == "256"
-    assert doctor._colours({"NO_COLOR": "1"}).verdict == "pass"
-    if os.name != "nt":
-        assert doctor._colours({"TERM": "dumb"}).verdict == "warn"
-
-
-FINE = Check("threads", "pass", "fine")
-ODD = Check("cards", "warn", "odd", "do this")
-BAD = Check("driver", "fail", "bad", "do that")
-
-
-def test_the_page_has_a_line_for_each_check_and_the_command_below() -> None:
-    assert list(doctor.page([FINE, BAD, ODD], colours=False)) == [
-        "ok    threads  fine",
-        "FAIL  driver   bad",
-        "               mend: do that",
-        "warn  cards    odd",
-        "               mend: do this",
-        "1 failure and 1 warning.",
-    ]
-    assert list(doctor.page([FINE], colours=False))[-1] == "All is well."
-    assert next(iter(doctor.page([BAD], colours=True))).startswith("\x1b[31mFAIL\x1b[0m")
-
-
-@pytest.mark.parametrize(("checks", "code"), [([FINE], 0), ([FINE, ODD], 0), ([ODD, BAD], 1)])
-def test_the_exit_code_tells_whether_something_is_wrong(
-    checks: list[Check], code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(doctor, "examine", lambda: iter(checks))
-    assert doctor.main(["--json"]) == code
-    value = json.loads(capsys.readouterr().out)
-    assert (value["schema"], value["ok"], len(value["checks"])) == (1, code == 0, len(checks))
-    assert doctor.main([]) == code
-
-
-def test_a_real_examination_of_this_machine() -> None:
-    names = [seen.name for seen in doctor.examine()]
-    assert {"llama.cpp", "processor", "threads", "speed", "data folder", "chats", "characters"} <= {*names}
