@@ -7,16 +7,7 @@ from dataclasses import asdict
 
 from localspec.app import placing
 from localspec.app.options import pair_options
-from localspec.cli.shared.arguments import (
-    Parser,
-    add_device_flags,
-    add_json_flag,
-    add_model_flags,
-    add_placing_flags,
-    add_speculation_flags,
-    add_verbose_flag,
-    verb_parser,
-)
+from localspec.cli.shared.arguments import Parser, add_model_flags, add_speculation_flags, verb_parser
 from localspec.cli.shared.console import SUCCESS, print_result
 
 
@@ -27,13 +18,8 @@ def parser() -> Parser:
         "Say which device each model would sit on, how fast that should be, and why, without loading "
         "anything. The flags are those of `localspec run`; the plan says what they cost.",
     )
-    add_model_flags(result)
-    add_device_flags(result)
+    add_model_flags(result.with_output(told="log"), may_skip_plan=False)
     add_speculation_flags(result)
-    add_placing_flags(result, may_skip=False)
-    add = result.add_argument_group("output").add_argument
-    add_json_flag(add)
-    add_verbose_flag(add, "log")
     return result
 
 

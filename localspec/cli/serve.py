@@ -17,9 +17,7 @@ from localspec.cli.shared.arguments import (
     KEY_VARIABLE,
     SERVER_PORT,
     Parser,
-    add_device_flags,
     add_model_flags,
-    add_placing_flags,
     add_prompt_flags,
     add_sampling_flags,
     add_speculation_flags,
@@ -58,10 +56,9 @@ def parser() -> Parser:
     add("-np", "--parallel", type=whole(1, 64), default=4, metavar="N", help=about)
     about = "memory that keeps what was read of other conversations (a quarter of what is free, at most 8192)"
     add("-cram", "--cache-ram", type=whole(0, 2**24), metavar="MIB", help=about)
-    for add_flags in (add_model_flags, add_device_flags, add_sampling_flags, add_prompt_flags):
+    for add_flags in (add_model_flags, add_sampling_flags, add_prompt_flags):
         add_flags(result)
     add_speculation_flags(result)
-    add_placing_flags(result)
     add_verbose_flag(result.add_argument_group("output").add_argument)
     return result
 

@@ -13,9 +13,7 @@ from localspec.app.options import PairOptions, pair_options, speculation_given
 from localspec.cli.shared import opening
 from localspec.cli.shared.arguments import (
     Parser,
-    add_device_flags,
     add_model_flags,
-    add_placing_flags,
     add_speculation_flags,
     decimal,
     set_up_logging,
@@ -59,9 +57,7 @@ def parser() -> Parser:
         help="logits below which two tokens count as equally likely (0.05)",
     )  # fmt: skip
     add_model_flags(result.with_output())
-    add_device_flags(result)
     add_speculation_flags(result)
-    add_placing_flags(result)
     return result
 
 

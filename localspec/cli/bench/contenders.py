@@ -20,10 +20,8 @@ from localspec.chat.answer_settings import PairKnowledge
 from localspec.cli.shared.arguments import (
     MAX_DRAFT_LENGTH,
     Parser,
-    add_device_flags,
     add_drafting_flags,
     add_model_flags,
-    add_placing_flags,
     add_sampler_flags,
     add_verbose_flag,
     verb_parser,
@@ -161,8 +159,6 @@ def parser() -> Parser:
         result.add_argument_group("speculation", "the same for all modes of ours").add_argument
     )
     add_model_flags(result)
-    add_device_flags(result)
-    add_placing_flags(result)
     result.set_defaults(mode="auto", draft_length=None)  # what other verbs have flags for
     return result
 

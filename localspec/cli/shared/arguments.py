@@ -172,8 +172,8 @@ def with_command(
     return [first, *argv[:place], *argv[place + 1 :]]
 
 
-def add_model_flags(parser: Parser) -> None:
-    """Add what opens a target and a draft model."""
+def add_model_flags(parser: Parser, *, may_skip_plan: bool = True) -> None:
+    """Add what opens a target and a draft model, and where they sit."""
     group = parser.add_argument_group("models (without -m: as in config.toml, else those that came along)")
     parser.set_defaults(fetch=fetch, check=check)  # of models on the hub, and from it
     add = group.add_argument
@@ -203,10 +203,16 @@ def add_model_flags(parser: Parser) -> None:
     ):
         add(short, flag, choices=get_args(KvType), default=kind, metavar="TYPE", help=about)
     add("--no-mmap", action="store_true", help="read model files into memory instead of mapping them")
+    _add_device_flags(parser)
+    add = parser.add_argument_group("placement").add_argument
+    add("--reserve", metavar="SIZES", help="memory to keep free, such as 0=1GiB,1=2GiB,cpu=4GiB")
+    add("--explain", action="store_true", help="print who sits where and why, and all that was not taken")
+    if may_skip_plan:
+        about = "make no plan: llama.cpp places the models, whether they fit or not"
+        add("--no-fit", action="store_true", help=about)
 
 
-def add_device_flags(parser: Parser) -> None:
-    """Add what places models on devices."""
+def _add_device_flags(parser: Parser) -> None:
     add = parser.add_argument_group("devices").add_argument
     layers = partial(add, type=gpu_layers, default=argparse.SUPPRESS, metavar="N|auto|all")
     layers("-ngl", "--gpu-layers", "--n-gpu-layers", help="layers of the target on the GPU")
@@ -334,12 +340,10 @@ def add_drafting_flags(add: Callable[..., argparse.Action]) -> None:
 def add_answer_flags(parser: Parser) -> None:
     """Add every flag of a verb that writes answers."""
     add_model_flags(parser)
-    add_device_flags(parser)
     add_sampling_flags(parser)
     add_prompt_flags(parser)
     add_speculation_flags(parser)
     add_output_flags(parser)
-    add_placing_flags(parser)
 
 
 def add_output_flags(parser: Parser) -> None:
@@ -360,16 +364,6 @@ def add_json_flag(add: Callable[..., argparse.Action], about: str = "instead of 
 def add_verbose_flag(add: Callable[..., argparse.Action], about: str = "log and tracebacks") -> None:
     """Add what makes a verb tell more of what it does."""
     add("-v", "--verbose", action="store_true", help=f"print {about} to standard error")
-
-
-def add_placing_flags(parser: Parser, *, may_skip: bool = True) -> None:
-    """Add what guides the plan of who sits where; `may_skip` if a verb can do without a plan."""
-    add = parser.add_argument_group("placement").add_argument
-    add("--reserve", metavar="SIZES", help="memory to keep free, such as 0=1GiB,1=2GiB,cpu=4GiB")
-    add("--explain", action="store_true", help="print who sits where and why, and all that was not taken")
-    if may_skip:
-        about = "make no plan: llama.cpp places the models, whether they fit or not"
-        add("--no-fit", action="store_true", help=about)
 
 
 def set_up_logging(*, verbose: bool) -> None:

@@ -20,15 +20,7 @@ from localspec.app.tuning import (
     run,
     stopped_profiles,
 )
-from localspec.cli.shared.arguments import (
-    Parser,
-    add_device_flags,
-    add_model_flags,
-    add_placing_flags,
-    set_up_logging,
-    verb_parser,
-    whole,
-)
+from localspec.cli.shared.arguments import Parser, add_model_flags, set_up_logging, verb_parser, whole
 from localspec.cli.shared.console import INTERRUPTED, SUCCESS, on_interrupt, print_result, say
 from localspec.cli.tune.display import TuneView, results_width
 from localspec.errors import Cancelled, UserError
@@ -69,8 +61,6 @@ def parser() -> Parser:
     add("--resume", action="store_true", help="go on with the last run where it was stopped")
     _add_kept_flags(result.with_output())
     add_model_flags(result)
-    add_device_flags(result)
-    add_placing_flags(result)
     return result
 
 
