@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from localspec.chat.store import Store
     from localspec.inference.interface import OpenModels
 
+_FENCE = '"""'
 _MAKE_ROOM = "/undo takes back the last turn, /clear starts over"
 
 
@@ -114,9 +115,10 @@ class Dialogue:
 
     def talk(self, reader: LineReader) -> int:
         """Answer line after line until the last; return the exit code."""
-        while not self._leaving and (text := self._next_entry(reader)) is not None:
+        while not self._leaving and (entry := self._next_entry(reader)) is not None:
+            text, is_block = entry
             try:
-                if text.startswith("/"):
+                if text.startswith("/") and not is_block:
                     self._command(text)
                 elif text.strip():
                     self._ask(text.strip("\n"))
@@ -129,7 +131,7 @@ class Dialogue:
                 return INTERRUPTED
         return SUCCESS
 
-    def _next_entry(self, reader: LineReader) -> str | None:
+    def _next_entry(self, reader: LineReader) -> tuple[str, bool] | None:
         """Return what is said next, None at the end or at the second Ctrl+C in a row."""
         interrupted = False
         while True:
@@ -332,13 +334,17 @@ class LineReader:
         return text
 
 
-def read_entry(reader: LineReader) -> str:
-    """Return the next entry: a line, or several that end in a backslash."""
+def read_entry(reader: LineReader) -> tuple[str, bool]:
+    """Return the next entry: a line, several that end in a backslash, or a block between triple quotes.
+
+    True with a block, which is never a command.
+    """
     lines = [reader.line("> ")]
-    while lines[-1].endswith("\\"):
-        lines[-1] = lines[-1][:-1]
-        try:
+    if is_block := lines[0].lstrip().startswith(_FENCE):
+        lines[0] = lines[0].lstrip().removeprefix(_FENCE)
+    with suppress(EOFError):  # what is said without an end counts, too
+        while not lines[-1].rstrip().endswith(_FENCE) if is_block else lines[-1].endswith("\\"):
+            lines[-1] = lines[-1] if is_block else lines[-1][:-1]
             lines.append(reader.line(". "))
-        except EOFError:
-            break
-    return "\n".join(lines)
+    text = "\n".join(lines)
+    return (text.rstrip().removesuffix(_FENCE).strip("\n") if is_block else text), is_block

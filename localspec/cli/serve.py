@@ -50,10 +50,10 @@ def parser() -> Parser:
     add("--api-key", metavar="KEY", default=os.environ.get(KEY_VARIABLE), help=about)
     about = "web page that may ask, such as https://example.org; repeatable"
     add("--allow-origin", action="append", default=[], metavar="ORIGIN", help=about)
-    about = (
-        "answers that take turns between two rounds, who has had the fewest tokens next (4); 1: by arrival"
-    )
+    about = "answers that take turns between two rounds, who has had the fewest tokens next (4)"
     add("-np", "--parallel", type=whole(1, 64), default=4, metavar="N", help=about)
+    about = "off: strictly in the order of arrival; the same as --parallel 1"
+    add("--share", choices=("on", "off"), default="on", help=about)
     about = "memory that keeps what was read of other conversations (a quarter of what is free, at most 8192)"
     add("-cram", "--cache-ram", type=whole(0, 2**24), metavar="MIB", help=about)
     for add_flags in (add_model_flags, add_sampling_flags, add_prompt_flags):
@@ -91,7 +91,7 @@ def main(argv: Sequence[str]) -> int:
             worker.keep_conversations(_kept(args.cache_ram))
             return worker
 
-        queue = EngineQueue(open_models, known.experience, args.parallel)
+        queue = EngineQueue(open_models, known.experience, 1 if args.share == "off" else args.parallel)
         try:
             opening.tell_notes(first, pair)
             _tell_address(listener, queue.models, list(by_name))

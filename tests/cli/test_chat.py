@@ -49,6 +49,11 @@ def test_the_system_prompt_and_flags_reach_every_turn(fake: FakeRuntime, invoke:
     [
         ("one \\\ntwo\\\nthree\n", "one \ntwo\nthree"),
         ("ends with\\\n", "ends with\n"),
+        ('"""\none\n\ntwo\n"""\n', "one\n\ntwo"),
+        ('"""one\ntwo"""\n', "one\ntwo"),
+        ('"""one"""\n', "one"),
+        ('"""\n/exit\n"""\n', "/exit"),
+        ('"""never closed\n', "never closed"),
         (" /exit is a word\n", " /exit is a word"),
     ],
 )
@@ -204,6 +209,7 @@ def test_ctrl_c_ends_a_piped_chat(fake: FakeRuntime, invoke: Invoke) -> None:
         (["^C", "a", "^C", "b", "^D"], 2),
         (["a", "^D"], 1),
         (["on \\", "^C", "a", "^D"], 1),
+        (['"""', "^C", "a", "^D"], 1),
     ],
 )
 def test_ctrl_c_at_the_prompt_leaves_the_second_time(
