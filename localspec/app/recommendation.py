@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from math import log2
 from pathlib import Path
 
+from localspec import units
 from localspec.errors import UserError
 from localspec.hardware.device_info import Machine
 from localspec.hardware.placement.candidates import COMFORTABLE_CONTEXT, Placement, PlacementConstraints
@@ -65,6 +66,28 @@ class Ranked:
     def download_bytes(self) -> int:
         """Return what is left to download, about."""
         return sum(model.download_bytes for model in self.missing)
+
+    @property
+    def names(self) -> str:
+        """Return the names of the models with their quants."""
+        target, draft = self.pair.target, self.pair.draft
+        text = f"{target.title} {target.quant}"
+        if draft is None and self.opens_draft:
+            return f"{text}, with its own MTP head"
+        if draft is None or not self.opens_draft:
+            return f"{text}, without a draft model"
+        return f"{text} + {draft.title} {draft.quant}"
+
+    @property
+    def speed(self) -> str:
+        """Return how fast it should write here, in words."""
+        speed = self.placement.tokens_per_s if self.placement else None
+        return "speed unknown" if speed is None else f"about {units.rate(speed)} tokens/s"
+
+    @property
+    def licences(self) -> str:
+        """Return the licences of the models, each once."""
+        return " and ".join(dict.fromkeys(model.licence for model in self.pair.models))
 
 
 def recommend(

@@ -97,30 +97,17 @@ def lines(options: Sequence[Ranked], most: int) -> Iterator[str]:
     if unusable:
         yield "These do not:"
     for option in unusable[:most]:
-        text = f"{names(option)}: {option.problem}"
+        text = f"{option.names}: {option.problem}"
         yield textwrap.fill(text, WIDTH, initial_indent="   ", subsequent_indent="     ")
     if (more := len(unusable) - most) > 0:
         yield f"   and {more} larger ones"
 
 
-def names(option: Ranked) -> str:
-    """Return the names of a pair's models with their quants."""
-    target, draft = option.pair.target, option.pair.draft
-    text = f"{target.title} {target.quant}"
-    if draft is None and option.opens_draft:
-        return f"{text}, with its own MTP head"
-    if draft is None or not option.opens_draft:
-        return f"{text}, without a draft model"
-    return f"{text} + {draft.title} {draft.quant}"
-
-
 def title(option: Ranked) -> str:
     """Return a pair in one line: names, expected speed, what is to download."""
-    speed = option.placement.tokens_per_s if option.placement else None
-    expected = f"about {units.rate(speed)} tokens/s" if speed is not None else "speed unknown"
     about = "about " if not all(model.checked for model in option.missing) else ""
     to_come = f"{about}{units.size(option.download_bytes)} to download" if option.missing else "on disk"
-    return f"{names(option)}: {expected}, {to_come}"
+    return f"{option.names}: {option.speed}, {to_come}"
 
 
 def why(option: Ranked) -> Iterator[str]:
@@ -128,8 +115,7 @@ def why(option: Ranked) -> Iterator[str]:
     yield from option.reasons
     if option.placement is not None:
         yield from option.placement.reasons
-    licences = list(dict.fromkeys(model.licence for model in option.pair.models))
-    yield f"licence: {' and '.join(licences)}"
+    yield f"licence: {option.licences}"
 
 
 def _pair_json(option: Ranked) -> dict[str, object]:

@@ -22,7 +22,8 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import TYPE_CHECKING, Any, BinaryIO
 from urllib.parse import quote
 
-from localspec.errors import Cancelled, ModelFileError, UserError
+from localspec import units
+from localspec.errors import Cancelled, ModelFileError, UnreachableError, UserError
 from localspec.models import hub_session as session
 from localspec.models.caches import current_commit, hub_cache, known_places, repository_folder
 from localspec.models.local import find_models, of_reference
@@ -56,6 +57,16 @@ class DownloadProgress:
     rate: float | None = None  # bytes per second
     left_s: float | None = None
     is_check: bool = False  # of what is here already, and was never read through
+
+    def __str__(self) -> str:
+        share = self.done / self.total if self.total else 1.0
+        what = "checking " if self.is_check else ""
+        parts = [f"{what}{share:4.0%}  {units.size(self.done)} of {units.size(self.total)}"]
+        if self.rate:
+            parts.append(f"{units.size(self.rate)}/s")
+        if self.left_s is not None:
+            parts.append(f"{units.duration(self.left_s)} left")
+        return "  ".join(parts)
 
 
 OnProgress = Callable[[DownloadProgress], bool]
@@ -124,7 +135,7 @@ def download(url: str, file: RemoteFile, part: Path, blob: Path, meter: Meter) -
             raise
         if digest.hexdigest() != file.blob:
             part.unlink()
-            raise UserError(
+            raise UnreachableError(
                 f"{file.name} arrived damaged: its checksum is not the one that the hub lists",
                 "it was thrown away; pull again. If this happens again, check the network and the disk",
             )
@@ -244,6 +255,13 @@ def only_one(blob: Path) -> Iterator[None]:
             f"another program is downloading {repository.name.removeprefix('models--').replace('--', '/')}",
             "wait for it to end, or stop it",
         ) from None
+
+
+def begun_bytes(repository: str) -> int:
+    """Return how much has arrived of files of a repository that are not whole yet, from wherever."""
+    blobs = repository_folder(hub_cache(), repository) / "blobs"
+    parts = [part for part in blobs.glob("*.*") if part.suffix.startswith((".incomplete", ".parts-"))]
+    return sum(_size(part) for part in parts if part.name.count(".") == 1)  # others have names of two dots
 
 
 def _size(part: Path) -> int:

@@ -1,22 +1,28 @@
 """The user's config.toml: looks, keys, the models to open, and habits of the chat.
 
-Owns reading and checking. Everything is optional, and so is the file.
+Owns reading, checking, and naming other models in it. Everything is optional, and so is the file.
 """
 
 from __future__ import annotations
 
+import difflib
 import re
-from collections.abc import Collection, Iterator
+import tomllib
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
-from difflib import get_close_matches
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import cast
 
+from localspec.errors import UserError
+from localspec.storage.paths import PRIVATE_FILE, write_atomically
 from localspec.storage.profiles import files_in, shipped_files
 from localspec.storage.toml_file import TomlTable, read_table
 
 LARGEST_CONTEXT = 2**24
 SMALLEST_CONTEXT = 64
+ModelsTable = dict[str, str | int | None]  # None takes a key away
+_MARK = "\ufeff"
 _NAMES = Path(__file__).with_name("keys.toml")
 _KEY = re.compile(r"(?:(?:ctrl|shift|alt|super|hyper|meta)\+)*(?:[^\s+,]+|\+)")
 
@@ -123,7 +129,104 @@ def _chords(table: TomlTable, key: str, name: str, known: Collection[str]) -> st
     for chord in chords:
         last = chord.rpartition("+")[2]
         if not _KEY.fullmatch(chord) or (len(last) > 1 and last not in known):
-            close = get_close_matches(last, known, n=1)
+            close = difflib.get_close_matches(last, known, n=1)
             like = f"`{close[0]}`" if close else "`f2`, `ctrl+k` or `shift+tab`"
             table.complain(key, f"`{chord}` is not a key", f"write keys like {like}")
     return ",".join(chords)
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """A change of a configuration file that has not been written; `old` is None where there is no file."""
+
+    path: Path
+    old: str | None
+    new: str
+
+    @property
+    def changes(self) -> bool:
+        """Tell whether there is anything to write."""
+        return self.old != self.new
+
+    def diff(self) -> Iterable[str]:
+        """Return the change as lines with + and - in front."""
+        old, new, name = (self.old or "").splitlines(), self.new.splitlines(), str(self.path)
+        before = "nothing" if self.old is None else name
+        return difflib.unified_diff(old, new, before, name, lineterm="", n=2)
+
+    def write(self) -> None:
+        """Write the file in one step; raises StoreError and leaves the old one if that fails."""
+        mode = PRIVATE_FILE if self.old is None else self.path.stat().st_mode & 0o777
+        write_atomically(self.path, self.new, mode)
+
+    def undo(self) -> None:
+        """Write what was there before; raises StoreError."""
+        if self.old is None:
+            self.path.unlink(missing_ok=True)
+        else:
+            replace(self, new=self.old).write()
+
+
+def models_table(target: Path | None, draft: Path | None, context: int | None = None) -> ModelsTable:
+    """Return what [models] is to say; no target is the default pair, a context of None stays as it is."""
+    table: ModelsTable = {}
+    for key, path in (("target", target), ("draft", draft)):
+        table[key] = text = None if path is None else str(path)
+        if text is not None and not text.isprintable():
+            raise UserError(
+                f"config.toml cannot name {text!r}: it holds a character that does not print",
+                "give the file or its folder another name",
+            )
+    return table if context is None else table | {"context": context}
+
+
+def prepare(path: Path, wanted: ModelsTable) -> Edit:
+    """Return how a file, or the example where there is none, would be changed; raises UserError."""
+    if not path.exists():
+        return Edit(path, None, edited(example(), wanted))
+    read_config(path)  # complains with the line, while nothing has been touched
+    with path.open(encoding="utf-8", newline="") as file:
+        old = file.read()
+    return Edit(path, old, edited(old, wanted))
+
+
+def edited(text: str, wanted: ModelsTable) -> str:
+    """Return the text of a configuration with other models; all other values and comments stay."""
+    import tomlkit  # 30 ms
+    from tomlkit.exceptions import TOMLKitError
+
+    mark, body = (_MARK, text[1:]) if text.startswith(_MARK) else ("", text)
+    try:
+        document = tomlkit.parse(body)
+        if "models" not in document:
+            if not any(wanted.values()):
+                return text
+            if body.strip():
+                document.add(tomlkit.nl())
+            document.add("models", tomlkit.table())
+        models = cast("dict[str, object]", document["models"])
+        for key, value in wanted.items():
+            if value is None:
+                models.pop(key, None)
+            elif models.get(key, 0) != value:
+                models[key] = value
+        result = tomlkit.dumps(document)
+    except TOMLKitError as error:
+        raise UserError(
+            f"the configuration cannot be edited: {error}", "set [models] in it by hand"
+        ) from None
+    if "\r\n" in body:
+        result = result.replace("\r\n", "\n").replace("\n", "\r\n")
+    _check(body, result, wanted)
+    return mark + result
+
+
+def _check(old: str, new: str, wanted: ModelsTable) -> None:
+    """Make sure that the new text says what was wanted, and of everything else what the old one said."""
+    before, after = (tomllib.loads(text.replace("\r\n", "\n")) for text in (old, new))
+    models = {**before.pop("models", {}), **wanted}
+    expected = {key: value for key, value in models.items() if value is not None}
+    found = after.pop("models", {})
+    if after != before or {"context": 0, **found} != {"context": 0, **expected}:
+        raise UserError("the configuration is written in a way that cannot be edited safely",
+                        "set [models] in it by hand")  # fmt: skip

@@ -14,7 +14,6 @@ import pytest
 
 from localspec.app.options import pair_options
 from localspec.cli.run import parser
-from localspec.cli.shared.opening import progress_line
 from localspec.models import catalogue
 from localspec.models import hub as hub_module
 from localspec.models.catalogue import Catalogue, CatalogueModel
@@ -104,10 +103,10 @@ def test_ctrl_c_says_how_to_go_on(invoke: Invoke, monkeypatch: pytest.MonkeyPatc
 
 
 def test_progress_tells_rate_and_time_left() -> None:
-    assert progress_line(DownloadProgress("a", 0, 4_000_000_000)) == "  0%  0 bytes of 4 GB"
-    told = progress_line(DownloadProgress("a", 1_000_000_000, 4_000_000_000, 25e6, 120.0))
+    assert str(DownloadProgress("a", 0, 4_000_000_000)) == "  0%  0 bytes of 4 GB"
+    told = str(DownloadProgress("a", 1_000_000_000, 4_000_000_000, 25e6, 120.0))
     assert told == " 25%  1 GB of 4 GB  25 MB/s  2 min left"
-    told = progress_line(DownloadProgress("a", 1_000_000_000, 4_000_000_000, is_check=True))
+    told = str(DownloadProgress("a", 1_000_000_000, 4_000_000_000, is_check=True))
     assert told == "checking  25%  1 GB of 4 GB"
 
 

@@ -237,6 +237,6 @@ def test_a_model_with_a_head_of_its_own_needs_no_draft_model_to_draft() -> None:
     assert without.placement is not None
     assert (with_head.placement.mode, without.placement.mode) == ("sd", "off")
     assert with_head.placement.tokens_per_s > without.placement.tokens_per_s  # type: ignore[operator]
-    assert verb.names(with_head) == "Hybrid Q4_K_M, with its own MTP head"
-    assert verb.names(without) == "Hybrid Q4_K_M, without a draft model"
+    assert with_head.names == "Hybrid Q4_K_M, with its own MTP head"
+    assert without.names == "Hybrid Q4_K_M, without a draft model"
     assert [model.key for model in with_head.missing] == ["hybrid"]

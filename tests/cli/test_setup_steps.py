@@ -123,9 +123,15 @@ def test_what_fails_is_told_and_other_models_can_be_chosen(capsys: pytest.Captur
 
 
 def test_without_questions_a_failure_ends_it() -> None:
-    for step in ("choose", "download", "place"):
+    for step in ("choose", "place"):
         with pytest.raises(UserError):
             Told([step]).asked(None)
+
+
+def test_without_questions_a_failed_download_makes_room_for_the_next_pair() -> None:
+    work = Told(["download"]).asked(None)
+    assert work.shown == ["measure", "choose", "download", "choose", "download", "place", "write"]
+    assert work.writes
 
 
 def test_models_that_were_named_are_not_asked_for_again() -> None:

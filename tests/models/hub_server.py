@@ -217,6 +217,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.hub.stalls -= 1
             self.wfile.write(content[start : (start + end) // 2])
             self.hub.released.wait()
+            self.close_connection = True
             return
         cut = self.hub.cut_after.pop(0) if self.hub.cut_after else len(content)
         for at in range(start, min(end, start + cut), _PIECE):

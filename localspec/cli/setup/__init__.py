@@ -44,7 +44,7 @@ def main(argv: Sequence[str]) -> int:
     read_config(config)  # a broken one is told before the first question
     from localspec.cli.setup.work import Work  # the devices and models: 0.3 s
 
-    work = Work(config, args.task)
+    work = Work(config, args.task, asks=not args.yes)
     asking = None if args.yes else lambda text: ask(f"{text}\n> ") or None
     converse(work.show, work.do, asking, given)
     if not work.written:

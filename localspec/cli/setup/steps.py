@@ -110,10 +110,13 @@ def converse(
     """
     step: Step = "measure"
     before: list[Step] = []
+    refused = False
     while True:
         answer, needs_download = None, False
         try:
             options = show(step)
+            if ask is None and refused and not options:
+                raise UserError("no pair that fits this machine could be fetched", "run it again later")
             answer = _answer(step, options, ask, given)
             if step == "choose":
                 given = None  # coming back, one may choose otherwise
@@ -121,7 +124,8 @@ def converse(
                 needs_download = do(step, answer)
         except UserError as error:
             may_choose_anew = step not in ("measure", "choose")
-            goes_on = ask is not None or isinstance(error, UnavailableError)  # with what is second best
+            goes_on = ask is not None or step == "download"  # with what is second best
+            refused = refused or not isinstance(error, UnavailableError)
             if not goes_on or (answer is None and not may_choose_anew):
                 raise
             tell(error)

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import difflib
 import textwrap
-import tomllib
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import cast
 
 from localspec import units
 from localspec.app import placing
+from localspec.app.fetching import files_of
 from localspec.app.recommendation import Ranked
 from localspec.cli import recommend
 from localspec.cli.pair import find_target
 from localspec.cli.setup.steps import Answer, Reply, Step
 from localspec.cli.shared.console import StatusLine, say
 from localspec.cli.shared.opening import check, fetch
-from localspec.errors import PairingError, UnavailableError, UserError
+from localspec.errors import PairingError, UnavailableError, UnreachableError, UserError
 from localspec.hardware.device_info import Machine
 from localspec.hardware.machine import known_machine
 from localspec.hardware.memory.needs import context_size
@@ -29,20 +27,18 @@ from localspec.models.default_pair import default_pair, on_this_computer
 from localspec.models.names import parse
 from localspec.models.pairing import may_serve
 from localspec.models.shape import read_shape
-from localspec.storage.config import example, read_config
-from localspec.storage.paths import PRIVATE_FILE, write_atomically
+from localspec.storage.config import Edit, models_table, prepare, read_config
 
 Models = tuple[Path | None, Path | None]  # target and draft; without a target the default pair
-ModelsTable = dict[str, str | int | None]  # None takes a key away
 _BUNDLED: Models = (None, None)
-_MARK = "\ufeff"
 
 
 class Work:
     """One setup: what is known by now of the machine, the models and their places."""
 
-    def __init__(self, config: Path, task: str | None) -> None:
-        self._config, self._task = config, task
+    def __init__(self, config: Path, task: str | None, *, asks: bool = True) -> None:
+        """Begin; without a person to ask, a pair that cannot be fetched makes room for the next."""
+        self._config, self._task, self._asks = config, task, asks
         self._machine: Machine | None = None
         self._ranked: tuple[Ranked, ...] = ()
         self._models: Models | None = None  # None keeps those of the configuration
@@ -52,7 +48,8 @@ class Work:
         self._writes_size = False
         self.written = False
         self._measured = False
-        self._gone: set[str] = set()  # models that the hub turned out not to have
+        self._gone: set[str] = set()  # models that turned out not to be had
+        self._unreached = 0  # of them, for want of an answer
 
     def show(self, step: Step) -> int:
         """Tell what a step is about, before its question; return the number of recommendations."""
@@ -139,24 +136,22 @@ class Work:
         for model in self._option.missing:
             try:
                 got[model.key] = fetch(parse(model.reference))
-            except UnavailableError:
-                self._gone.add(model.key)
+            except UserError as error:
+                if isinstance(error, UnavailableError) or not self._asks:
+                    self._gone.add(model.key)
+                self._unreached += isinstance(error, UnreachableError)
+                if self._unreached > 1 and not self._asks:  # nothing else will come from there
+                    self._gone |= {known.key for known in shipped().models if not known.packages}
                 raise
         entries = zip(self._option.pair.models, self._option.files, strict=True)
         self._take(replace(self._option, files=tuple(path or got.get(model.key) for model, path in entries)))
 
     def _take(self, option: Ranked) -> None:
         """Take the files of a pair; a draft that turns out not to fit stays out, with a word."""
-        check([path for path in option.files if path is not None])
-        target, draft = (*option.files, None)[:2]
-        assert target is not None
-        if draft is not None and option.opens_draft:
-            verdict = may_serve(target, draft)
-            if verdict.fits:
-                self._models = target.absolute(), draft.absolute()
-                return
-            say(f"note: the catalogue is wrong about this pair, the draft stays out: {verdict.reason}")
-        self._models = target.absolute(), None
+        target, draft, note = files_of(option, check)
+        if note:
+            say(f"note: the draft stays out: {note}")
+        self._models = target, draft
 
     def _named(self) -> Models:
         """Return the models that the configuration is to name."""
@@ -219,93 +214,3 @@ def _on_disk(names: Sequence[str]) -> Models:
             f"{draft} cannot serve {target}: {verdict.reason}", f"see `localspec pair {target}`"
         )
     return paths[0], paths[1]
-
-
-@dataclass(frozen=True, slots=True)
-class Edit:
-    """A change of a configuration file that has not been written; `old` is None where there is no file."""
-
-    path: Path
-    old: str | None
-    new: str
-
-    @property
-    def changes(self) -> bool:
-        """Tell whether there is anything to write."""
-        return self.old != self.new
-
-    def diff(self) -> Iterable[str]:
-        """Return the change as lines with + and - in front."""
-        old, new, name = (self.old or "").splitlines(), self.new.splitlines(), str(self.path)
-        before = "nothing" if self.old is None else name
-        return difflib.unified_diff(old, new, before, name, lineterm="", n=2)
-
-    def write(self) -> None:
-        """Write the file in one step; raises StoreError and leaves the old one if that fails."""
-        mode = PRIVATE_FILE if self.old is None else self.path.stat().st_mode & 0o777
-        write_atomically(self.path, self.new, mode)
-
-
-def models_table(target: Path | None, draft: Path | None, context: int | None = None) -> ModelsTable:
-    """Return what [models] is to say; no target is the default pair, a context of None stays as it is."""
-    table: ModelsTable = {}
-    for key, path in (("target", target), ("draft", draft)):
-        table[key] = text = None if path is None else str(path)
-        if text is not None and not text.isprintable():
-            raise UserError(
-                f"config.toml cannot name {text!r}: it holds a character that does not print",
-                "give the file or its folder another name",
-            )
-    return table if context is None else table | {"context": context}
-
-
-def prepare(path: Path, wanted: ModelsTable) -> Edit:
-    """Return how a file, or the example where there is none, would be changed; raises UserError."""
-    if not path.exists():
-        return Edit(path, None, edited(example(), wanted))
-    read_config(path)  # complains with the line, while nothing has been touched
-    with path.open(encoding="utf-8", newline="") as file:
-        old = file.read()
-    return Edit(path, old, edited(old, wanted))
-
-
-def edited(text: str, wanted: ModelsTable) -> str:
-    """Return the text of a configuration with other models; all other values and comments stay."""
-    import tomlkit  # 30 ms
-    from tomlkit.exceptions import TOMLKitError
-
-    mark, body = (_MARK, text[1:]) if text.startswith(_MARK) else ("", text)
-    try:
-        document = tomlkit.parse(body)
-        if "models" not in document:
-            if not any(wanted.values()):
-                return text
-            if body.strip():
-                document.add(tomlkit.nl())
-            document.add("models", tomlkit.table())
-        models = cast("dict[str, object]", document["models"])
-        for key, value in wanted.items():
-            if value is None:
-                models.pop(key, None)
-            elif models.get(key, 0) != value:
-                models[key] = value
-        result = tomlkit.dumps(document)
-    except TOMLKitError as error:
-        raise UserError(
-            f"the configuration cannot be edited: {error}", "set [models] in it by hand"
-        ) from None
-    if "\r\n" in body:
-        result = result.replace("\r\n", "\n").replace("\n", "\r\n")
-    _check(body, result, wanted)
-    return mark + result
-
-
-def _check(old: str, new: str, wanted: ModelsTable) -> None:
-    """Make sure that the new text says what was wanted, and of everything else what the old one said."""
-    before, after = (tomllib.loads(text.replace("\r\n", "\n")) for text in (old, new))
-    models = {**before.pop("models", {}), **wanted}
-    expected = {key: value for key, value in models.items() if value is not None}
-    found = after.pop("models", {})
-    if after != before or {"context": 0, **found} != {"context": 0, **expected}:
-        raise UserError("the configuration is written in a way that cannot be edited safely",
-                        "set [models] in it by hand")  # fmt: skip

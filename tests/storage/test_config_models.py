@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from localspec.cli.setup.work import edited, models_table, prepare
 from localspec.errors import UserError
-from localspec.storage.config import read_config
+from localspec.storage.config import edited, models_table, prepare, read_config
 
 BIG, SMALL = Path("/m/big.gguf"), Path("/m/small.gguf")
 PAIR = models_table(BIG, SMALL, 4096)
