@@ -56,7 +56,7 @@ def main(argv: Sequence[str], open_screen: Callable[[ScreenRequest], int]) -> in
         pair = pair_options(args)
         check_model_file(pair.target.path)
         head_for(pair.target, pair.draft)
-        opens_default_pair = pair.target.path == default_pair()[0]
+        opens_default_pair = not args.model and pair.target.path == default_pair()[0]
     elif args.model or args.model_draft:
         raise UserError(
             "--attach takes the models of a server, and others are named", "leave one of them out"

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from textual.pilot import Pilot
 
+from localspec.app.fetching import BestPair
 from localspec.chat.answer_settings import PairKnowledge, SessionRequest, nothing_known
 from localspec.chat.loading import ModelLoader
 from localspec.chat.messages import StoredMessage
@@ -118,6 +119,7 @@ async def desktop(
     wishes: SessionRequest | None = None,
     models: Callable[[], ScriptedModels] | None = None,
     experience: PairKnowledge = nothing_known,
+    best: BestPair | None = None,
 ) -> AsyncIterator[Desktop]:
     """Run the screen until the models are open; a second one in the same folder finds the same chats."""
     opened: list[ScriptedModels] = []
@@ -131,7 +133,7 @@ async def desktop(
     with Store(folder / "chats.db") as store:
         known = profiles(folder / "profiles").good
         session = ChatSession(store, known, wishes or SessionRequest(), config.profile, experience=experience)
-        app = LocalSpecApp(session, loader, config, folder, deque())
+        app = LocalSpecApp(session, loader, config, folder, deque(), best)
         try:
             async with app.run_test(size=size) as pilot:
                 desktop = Desktop(pilot, store, loader, opened)
@@ -139,4 +141,6 @@ async def desktop(
                 await pilot.pause()
                 yield desktop
         finally:
+            if best is not None:
+                best.close()
             loader.close()

@@ -1,6 +1,9 @@
+"""The first start: whom one talks to, and the best models for this machine, fetched while one chats."""
+
 from __future__ import annotations
 
-from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import AbstractAsyncContextManager
 from copy import copy
 from dataclasses import replace
 from functools import partial
@@ -9,37 +12,28 @@ from pathlib import Path
 import pytest
 
 from localspec import smollm2
-from localspec.chat.answer_settings import SessionRequest
-from localspec.chat.commands import Command
-from localspec.chat.loading import ModelLoader
-from localspec.chat.session import ChatSession
-from localspec.chat.store import Store
+from localspec.app import fetching
+from localspec.app.fetching import BestPair
 from localspec.demo import bundled_pair
-from localspec.storage.config import Config
-from localspec.storage.profiles import profiles
-from localspec_tui.app import LocalSpecApp
+from localspec.errors import UserError
+from localspec.hardware import machine as machine_module
+from localspec.models import catalogue
+from localspec.models.catalogue import Catalogue, CataloguePair
+from localspec.storage.config import read_config
+from localspec.storage.paths import config_dir
 from localspec_tui.widgets.composer.prompt_area import PromptArea
+from tests.cli.choosing import entry, pair
+from tests.hardware.machines import machine
+from tests.llama import tiny
+from tests.models.hub_server import Hub, Repository, in_place_of_the_hub
 from tests.scripted import ScriptedModels, says
 from tests.tui.desktop import Desktop, desktop
 
 pytestmark = pytest.mark.asyncio
 
-OFFER = "Find models for this machine"
-
-
-@pytest.mark.parametrize("first", [True, False])
-async def test_only_a_first_start_offers_to_find_better_models(tmp_path: Path, first: bool) -> None:
-    loader = ModelLoader(lambda _progress: ScriptedModels())
-    with Store(tmp_path / "chats.db") as store:
-        session = ChatSession(store, profiles(tmp_path / "profiles").good, SessionRequest())
-        app = LocalSpecApp(session, loader, Config(sidebar=False), tmp_path, deque(), first_start=first)
-        async with app.run_test(size=(80, 24)) as pilot:
-            screen = Desktop(pilot, store, loader, [])
-            await screen.until(lambda: loader.ready is not None)
-            await pilot.pause()
-            assert (OFFER in screen.screen_text()) == first
-            assert app.focused is screen.chat.query_one(PromptArea)  # one may type at once
-    loader.close()
+BIG, SMALL = entry("big", 3, bytes=40_000), entry("small", 0.3, bytes=20_000)
+INCLUDED = entry("bundled", 0.001, source="bundled", file="demo-target.gguf")
+OFFER = "The best models for this machine"
 
 
 async def test_welcome_says_whom_one_talks_to(tmp_path: Path, seeming_smollm2: Path) -> None:
@@ -56,32 +50,6 @@ async def test_welcome_says_whom_one_talks_to(tmp_path: Path, seeming_smollm2: P
             await screen.shows(words)
 
 
-async def test_the_offer_leads_to_setup_and_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ran: list[Command] = []
-
-    async def run(command: Command) -> None:
-        ran.append(command)
-
-    async with desktop(tmp_path) as screen:
-        monkeypatch.setattr(screen.chat, "run_command", run)
-        screen.chat.pane.welcome.offer_setup()
-        await screen.shows(OFFER)
-        await screen.pilot.click("#set-up")
-        await screen.until(lambda: ran)
-        assert ran == [Command("setup")]
-        assert OFFER not in screen.screen_text()
-
-
-async def test_whoever_keeps_the_tiny_models_is_not_asked_again(tmp_path: Path) -> None:
-    async with desktop(tmp_path, says("Hello.")) as screen:
-        screen.chat.pane.welcome.offer_setup()
-        await screen.shows(OFFER)
-        await screen.pilot.click("#keep")
-        await screen.until(lambda: OFFER not in screen.screen_text())
-        await screen.answered("Hi")
-        assert screen.texts == ["Hi", "Hello."]
-
-
 async def test_prompt_is_seen_however_small_the_screen(tmp_path: Path) -> None:
     async with desktop(tmp_path, size=(80, 24)) as desk:
         await desk.answered("question")
@@ -90,3 +58,176 @@ async def test_prompt_is_seen_however_small_the_screen(tmp_path: Path) -> None:
         await desk.press("ctrl+l")
         await desk.pilot.resize_terminal(40, 12)
         await desk.shows("Ask anything", "draft")
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """A model that is a pair with itself."""
+    return tiny.llama(tmp_path_factory.mktemp("weights") / "tiny.gguf").read_bytes()
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch, weights: bytes) -> Iterator[Hub]:
+    """The hub has a pair of two tiny models, which is the best one for an invented machine."""
+    monkeypatch.setattr(fetching, "_LEAVING_S", 0.0)
+    monkeypatch.setattr(machine_module, "known_machine", lambda **_: machine())
+    put_in_catalogue(monkeypatch, pair(BIG, SMALL))
+    with in_place_of_the_hub(monkeypatch) as running:
+        for model in (BIG, SMALL):
+            running.repositories[model.source] = Repository({f"{model.key}-Q4_K_M.gguf": weights})
+        yield running
+
+
+def put_in_catalogue(monkeypatch: pytest.MonkeyPatch, *pairs: CataloguePair) -> None:
+    models = tuple({model.key: model for known in pairs for model in known.models}.values())
+    monkeypatch.setattr(catalogue, "shipped", lambda: Catalogue("2026-01-01", models, pairs))
+
+
+def configured() -> ScriptedModels:
+    """Open what config.toml names."""
+    models = ScriptedModels(says("Hello."))
+    if (path := read_config(config_dir() / "config.toml").target) is not None:
+        models.target = replace(models.target, path=path, name=path.stem)
+    return models
+
+
+def opening(
+    folder: Path, models: Callable[[], ScriptedModels] = configured
+) -> AbstractAsyncContextManager[Desktop]:
+    """Run the screen at its smallest."""
+    return desktop(folder, models=models, best=BestPair(), size=(80, 24))
+
+
+async def fetched(screen: Desktop) -> None:
+    await screen.shows(OFFER)
+    await screen.press("f9")
+    await screen.shows("They are here", "Open them  F9")
+
+
+async def test_the_best_pair_is_named_and_nothing_is_fetched_unasked(hub: Hub, tmp_path: Path) -> None:
+    async with opening(tmp_path) as screen:
+        for size in ((80, 24), (110, 30)):
+            await screen.pilot.resize_terminal(*size)
+            await screen.shows(OFFER, "Big Q4_K_M + Small Q4_K_M", "60 kB to fetch", "tokens/s here")
+            await screen.shows("licence MIT", "Fetch them  F9", "Ask anything")
+        assert isinstance(screen.app.focused, PromptArea)  # one may type at once
+        await screen.pilot.click("#keep")
+        await screen.until(lambda: OFFER not in screen.screen_text())
+        await screen.answered("Hi")
+        assert screen.texts == ["Hi", "Hello."]
+    assert hub.asked == []
+
+
+async def test_fetched_while_one_chats_paused_gone_on_with_and_opened(hub: Hub, tmp_path: Path) -> None:
+    hub.stalls = 1
+    async with opening(tmp_path) as screen:
+        await screen.shows(OFFER)
+        await screen.press("f9")
+        await screen.shows("Fetching: ", "Pause  F9", " of ")
+        await screen.answered("Hi")
+        await screen.shows("fetching ")
+        await screen.press("f9")
+        await screen.shows("paused ")
+        hub.released.set()
+        await screen.press("f9")
+        await screen.shows("better models are here: F9 opens them")
+        assert len(screen.opened) == 1
+        await screen.press("f9")
+        await screen.shows("big-Q4_K_M + small", "these models open from now on")
+        assert screen.texts == ["Hi", "Hello."]
+        assert screen.opened[0].closed
+        await screen.answered("And now?")
+        config = read_config(config_dir() / "config.toml")
+        assert [path and path.name for path in (config.target, config.draft)] == [
+            "big-Q4_K_M.gguf",
+            "small-Q4_K_M.gguf",
+        ]
+        await screen.press("f9")
+        await screen.shows("there are no better models to fetch")
+    begun = [int(asked.range.removeprefix("bytes=").split("-")[0]) for asked in hub.downloads if asked.range]
+    assert begun[0] == begun[-1] == 0 < begun[1]  # the first file in two goes, then the second
+
+
+async def test_what_is_on_this_computer_already_is_opened_at_once(hub: Hub, tmp_path: Path) -> None:
+    async with opening(tmp_path) as screen:
+        await fetched(screen)
+    hub.asked.clear()
+    async with opening(tmp_path) as screen:
+        await screen.shows(OFFER, "They are here")
+        await screen.pilot.click("#fetch")
+        await screen.shows("big-Q4_K_M + small")
+        await screen.until(lambda: OFFER not in screen.screen_text())
+    assert hub.asked == []
+
+
+async def test_whoever_quits_meanwhile_finds_the_part_at_the_next_start(hub: Hub, tmp_path: Path) -> None:
+    hub.stalls = 1
+    async with opening(tmp_path) as screen:
+        await screen.shows(OFFER)
+        await screen.press("f9")
+        await screen.shows("Fetching: ")
+        await screen.press("ctrl+q")
+    hub.released.set()
+    async with opening(tmp_path) as screen:
+        await screen.shows("Paused: ", "better models are partly here: F9 goes on")
+        await fetched(screen)
+
+
+async def test_what_fails_is_a_line_and_the_key_tries_again(hub: Hub, tmp_path: Path) -> None:
+    async with opening(tmp_path) as screen:
+        await screen.shows(OFFER)
+        for fault, is_so, words in (
+            ("html", True, "does not answer like the hub"),
+            ("damaged", True, "arrived damaged"),
+            ("failing", {"/api": [503]}, "is in trouble (HTTP 503)"),
+        ):
+            with pytest.MonkeyPatch.context() as patched:
+                patched.setattr(hub, fault, is_so)
+                await screen.press("f9")
+                await screen.shows(words, "F9 tries again", "Go on  F9")
+        await fetched(screen)
+        assert words not in screen.screen_text()
+
+
+@pytest.mark.usefixtures("hub")
+async def test_a_pair_that_the_hub_does_not_have_makes_room_for_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_in_catalogue(monkeypatch, pair(entry("gone", 2), SMALL, score=90), pair(BIG, SMALL))
+    async with opening(tmp_path) as screen:
+        await screen.shows("Gone Q4_K_M + Small")
+        await screen.press("f9")
+        await screen.shows("Gone Q4_K_M is nowhere to be had", "Big Q4_K_M + Small Q4_K_M")
+        await fetched(screen)
+
+
+@pytest.mark.usefixtures("hub")
+async def test_models_that_do_not_open_leave_the_old_ones_in_place(
+    tmp_path: Path,
+) -> None:
+    def fails() -> ScriptedModels:
+        models = configured()
+        if models.target.name.startswith("big"):
+            raise UserError("there is no room for them")
+        return models
+
+    (config_dir() / "config.toml").parent.mkdir(parents=True, exist_ok=True)
+    (config_dir() / "config.toml").write_text('theme = "nord"\n', encoding="utf-8")
+    async with opening(tmp_path, fails) as screen:
+        await fetched(screen)
+        await screen.press("f9")
+        await screen.shows("they do not open: there is no room for them; the models before stay")
+        await screen.until(lambda: screen.loader.ready is not None)
+        assert (config_dir() / "config.toml").read_text(encoding="utf-8") == 'theme = "nord"\n'
+        await screen.answered("Hi")
+
+
+async def test_where_what_came_along_is_best_nothing_is_said(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_in_catalogue(monkeypatch, pair(INCLUDED), pair(entry("giant", 900)))
+    async with opening(tmp_path) as screen:
+        await screen.press("f9")
+        await screen.shows("there are no better models to fetch")
+        assert OFFER not in screen.screen_text()
+    assert hub.asked == []

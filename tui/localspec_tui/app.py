@@ -25,6 +25,7 @@ from textual.screen import Screen
 from textual.theme import Theme
 from textual.widgets import Input, TextArea
 
+from localspec.app.fetching import BestPair
 from localspec.app.screen import ScreenRequest
 from localspec.chat.commands import COMMANDS, Command
 from localspec.chat.loading import ModelLoader
@@ -80,17 +81,15 @@ class LocalSpecApp(App[int]):
         config: Config,
         folder: Path,
         log: Log,
-        *,
-        first_start: bool = False,
+        best: BestPair | None = None,
     ) -> None:
-        """Take what to show; at a first start, with the models that came along, larger ones are offered."""
+        """Take what to show; `best` is what can be had instead of the models that came along."""
         super().__init__()
         self._loader = loader
-        self.chat_screen = ChatScreen(session, loader, config, folder, log)
+        self.chat_screen = ChatScreen(session, loader, config, folder, log, best)
         themes = tomllib.loads(Path(__file__).with_name("themes.toml").read_text(encoding="utf-8"))
         for theme in themes["themes"]:
             self.register_theme(Theme(**theme))
-        self._first_start = first_start
         self._theme_at_start = config.theme or DEFAULT_THEME
         self.set_keymap(dict(config.keys))
 
@@ -121,8 +120,6 @@ class LocalSpecApp(App[int]):
 
     def on_ready(self) -> None:
         """Settle down: what has been loaded stays, and need not be looked through for garbage."""
-        if self._first_start:
-            self.chat_screen.pane.welcome.offer_setup()
         if not self.is_headless:  # tests start many of these in one process
             collect_rarely()
 
@@ -166,7 +163,6 @@ def launch(request: ScreenRequest) -> int:
     """Open the screen and return the exit code; raises `UserError` and `StoreError` before it opens."""
     log: deque[LogLine] = deque(maxlen=KEPT)
     with Store(paths.chats_file()) as store:
-        first_start = store.last_chat() is None and request.opens_default_pair
         session = ChatSession(
             store,
             request.profiles.good,
@@ -176,11 +172,14 @@ def launch(request: ScreenRequest) -> int:
             experience=request.knowledge,
         )
         loader = ModelLoader(lambda on_progress: request.open_models(on_progress, log.append))
+        best = BestPair() if request.opens_default_pair else None
         try:
-            app = LocalSpecApp(session, loader, request.config, Path.cwd(), log, first_start=first_start)
+            app = LocalSpecApp(session, loader, request.config, Path.cwd(), log, best)
             app.chat_screen.tuner = lambda choice, stop: request.tune(choice, stop, log.append)
             for problem in request.profiles.problems:
                 log.append(LogLine(logging.WARNING, "profiles", str(problem)))
             return app.run() or 0
         finally:
+            if best is not None:
+                best.close()
             loader.close()

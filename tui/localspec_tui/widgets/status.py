@@ -347,12 +347,13 @@ class TitleBar(Widget):
     profile = reactive("")
     mode = reactive("")
     models = reactive("")
+    fetching = reactive("")
 
     def render(self) -> Content:
         """Return what fits: the models go first, then the mode."""
         room = self.size.width - 2
         title = self.chat_title or "New chat"
-        parts = [self.profile, self.mode, self.models]
+        parts = [self.fetching, self.profile, self.mode, self.models]
         while parts and cell_len(title) + 3 + cell_len("  ".join(parts)) > room:
             parts.pop()
         right = "  ".join(part for part in parts if part)
