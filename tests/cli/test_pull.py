@@ -234,11 +234,20 @@ def test_a_name_that_somebody_spelled_is_not_the_mistake_of_the_catalogue(invoke
     assert "check the spelling" in outcome.err
 
 
-def test_without_a_network_the_next_source_is_not_asked(
+def test_what_one_source_refuses_the_next_one_gives(
+    invoke: Invoke, hub: Hub, empty_home: Path, catalogued: CatalogueModel
+) -> None:
+    hub.repositories[catalogued.source] = Repository({"big-Q8_0.gguf": DRAFT}, gated=True)
+    outcome = invoke("pull", catalogued.reference)
+    assert (outcome.code, outcome.out) == (0, f"{landed(empty_home, 'Q8_0')}\n")
+
+
+def test_without_a_network_nobody_calls_the_catalogue_wrong(
     invoke: Invoke, hub: Hub, catalogued: CatalogueModel
 ) -> None:
     hub.html = True
     outcome = invoke("pull", catalogued.reference)
+    assert "error: " in outcome.err
     assert "does not answer like the hub" in outcome.err
     assert "wrong about it" not in outcome.err
 

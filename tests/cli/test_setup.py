@@ -11,9 +11,9 @@ import pytest
 from localspec.app.recommendation import Ranked
 from localspec.cli import recommend
 from localspec.cli.setup import work
-from localspec.errors import UnavailableError, UserError
+from localspec.errors import UnavailableError, UnreachableError, UserError
 from localspec.hardware.device_info import Machine
-from localspec.models.catalogue import approximate_shape
+from localspec.models.catalogue import Catalogue, approximate_shape
 from localspec.models.names import Reference
 from localspec.storage.config import read_config
 from localspec.storage.paths import config_dir
@@ -35,6 +35,7 @@ class World:
         self.offline = False
         self.draft_differs = False
         self.unknown: set[str] = set()  # names that the hub does not have
+        self.damaged: set[str] = set()  # names that arrive damaged
         self.pairs = [pair(BIG, SMALL)]
 
     def machine(self, fresh: bool = False, *_: object, may_measure: bool = True) -> Machine:
@@ -47,6 +48,8 @@ class World:
             raise UserError("the hub cannot be reached", "check the network")
         if str(reference) in self.unknown:
             raise UnavailableError(f"nobody has {reference}", "take another")
+        if str(reference) in self.damaged:
+            raise UnreachableError(f"{reference} arrived damaged", "pull again")
         path = self.folder / f"{reference.repository.rpartition('/')[2]}-{reference.quant}.gguf"
         is_small = "small" in path.name
         self.fetched.append(str(reference))
@@ -104,6 +107,33 @@ def test_a_pair_that_the_hub_does_not_have_makes_room_for_the_next(invoke: Invok
     assert outcome.code == 0
     assert "nobody has user/best-GGUF:Q4_K_M" in outcome.err
     assert read_config(config_file()).target == world.folder / "big-GGUF-Q4_K_M.gguf"
+
+
+def test_a_pair_that_cannot_be_fetched_makes_room_for_the_next_where_nobody_is_asked(
+    invoke: Invoke, world: World
+) -> None:
+    world.pairs = [pair(entry("best", 4), SMALL, score=90), pair(BIG, SMALL)]
+    world.damaged = {"user/best-GGUF:Q4_K_M"}
+    assert invoke("setup", typed="s\n1\ny\nq\n").code == 0
+    assert not config_file().exists()
+    outcome = invoke("setup", "--yes")
+    assert outcome.code == 0
+    assert "best-GGUF:Q4_K_M arrived damaged" in outcome.err
+    assert read_config(config_file()).target == world.folder / "big-GGUF-Q4_K_M.gguf"
+
+
+def test_where_nothing_can_be_reached_only_pairs_with_other_sources_are_tried(
+    invoke: Invoke, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entries = [entry(f"m{number}", 4) for number in range(5)]
+    world.pairs = [pair(each, SMALL, score=90 - number) for number, each in enumerate(entries)]
+    monkeypatch.setattr(work, "shipped", lambda: Catalogue("2026-01-01", (*entries, SMALL), ()))
+    world.damaged = {each.reference for each in entries}
+    outcome = invoke("setup", "--yes")
+    assert outcome.code == 2
+    assert outcome.err.count("arrived damaged") == 2
+    assert "error: no pair that fits this machine could be fetched" in outcome.err
+    assert not config_file().exists()
 
 
 def test_a_pair_that_the_hub_does_not_have_is_not_offered_again(invoke: Invoke, world: World) -> None:

@@ -133,7 +133,8 @@ async def desktop(
     with Store(folder / "chats.db") as store:
         known = profiles(folder / "profiles").good
         session = ChatSession(store, known, wishes or SessionRequest(), config.profile, experience=experience)
-        app = LocalSpecApp(session, loader, config, folder, deque(), best)
+        app = LocalSpecApp(session, loader, config, folder, deque())
+        app.chat_screen.best = best
         try:
             async with app.run_test(size=size) as pilot:
                 desktop = Desktop(pilot, store, loader, opened)

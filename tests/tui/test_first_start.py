@@ -216,7 +216,7 @@ async def test_models_that_do_not_open_leave_the_old_ones_in_place(
     async with opening(tmp_path, fails) as screen:
         await fetched(screen)
         await screen.press("f9")
-        await screen.shows("they do not open: there is no room for them; the models before stay")
+        await screen.shows("they do not open: there is no room for them; F9 tries again")
         await screen.until(lambda: screen.loader.ready is not None)
         assert (config_dir() / "config.toml").read_text(encoding="utf-8") == 'theme = "nord"\n'
         await screen.answered("Hi")

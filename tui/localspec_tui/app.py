@@ -75,18 +75,11 @@ class LocalSpecApp(App[int]):
     ]
 
     def __init__(
-        self,
-        session: ChatSession,
-        loader: ModelLoader,
-        config: Config,
-        folder: Path,
-        log: Log,
-        best: BestPair | None = None,
+        self, session: ChatSession, loader: ModelLoader, config: Config, folder: Path, log: Log
     ) -> None:
-        """Take what to show; `best` is what can be had instead of the models that came along."""
         super().__init__()
         self._loader = loader
-        self.chat_screen = ChatScreen(session, loader, config, folder, log, best)
+        self.chat_screen = ChatScreen(session, loader, config, folder, log)
         themes = tomllib.loads(Path(__file__).with_name("themes.toml").read_text(encoding="utf-8"))
         for theme in themes["themes"]:
             self.register_theme(Theme(**theme))
@@ -174,7 +167,8 @@ def launch(request: ScreenRequest) -> int:
         loader = ModelLoader(lambda on_progress: request.open_models(on_progress, log.append))
         best = BestPair() if request.opens_default_pair else None
         try:
-            app = LocalSpecApp(session, loader, request.config, Path.cwd(), log, best)
+            app = LocalSpecApp(session, loader, request.config, Path.cwd(), log)
+            app.chat_screen.best = best
             app.chat_screen.tuner = lambda choice, stop: request.tune(choice, stop, log.append)
             for problem in request.profiles.problems:
                 log.append(LogLine(logging.WARNING, "profiles", str(problem)))

@@ -103,7 +103,8 @@ def converse(
     ask: Ask | None,
     given: Answer | None = None,
 ) -> None:
-    """Go through the questions to their end; without `ask` the usual answers are taken.
+    """Go through the questions to their end; without `ask` the usual answers are taken,
+    and a pair that cannot be fetched makes room for the next.
 
     `show` tells what a step is about and returns the number of recommendations; `do` does what an answer asks
     for and tells whether models have to be downloaded. Both may raise UserError.

@@ -37,7 +37,6 @@ class Work:
     """One setup: what is known by now of the machine, the models and their places."""
 
     def __init__(self, config: Path, task: str | None, *, asks: bool = True) -> None:
-        """Begin; without a person to ask, a pair that cannot be fetched makes room for the next."""
         self._config, self._task, self._asks = config, task, asks
         self._machine: Machine | None = None
         self._ranked: tuple[Ranked, ...] = ()
@@ -48,8 +47,7 @@ class Work:
         self._writes_size = False
         self.written = False
         self._measured = False
-        self._gone: set[str] = set()  # models that turned out not to be had
-        self._unreached = 0  # of them, for want of an answer
+        self._gone, self._unreached = set[str](), 0  # models not to be had; how many for want of an answer
 
     def show(self, step: Step) -> int:
         """Tell what a step is about, before its question; return the number of recommendations."""
@@ -78,7 +76,7 @@ class Work:
                 self._option = self._ranked[number - 1]
                 if self._option.missing:
                     return True
-                self._take(self._option)
+                self._models = files_of(self._option, check, say)
             case "choose", tuple(names):
                 self._models = _on_disk(names)
             case "choose", Reply.BUNDLED:
@@ -144,14 +142,8 @@ class Work:
                     self._gone |= {known.key for known in shipped().models if not known.packages}
                 raise
         entries = zip(self._option.pair.models, self._option.files, strict=True)
-        self._take(replace(self._option, files=tuple(path or got.get(model.key) for model, path in entries)))
-
-    def _take(self, option: Ranked) -> None:
-        """Take the files of a pair; a draft that turns out not to fit stays out, with a word."""
-        target, draft, note = files_of(option, check)
-        if note:
-            say(f"note: the draft stays out: {note}")
-        self._models = target, draft
+        files = tuple(path or got.get(model.key) for model, path in entries)
+        self._models = files_of(replace(self._option, files=files), check, say)
 
     def _named(self) -> Models:
         """Return the models that the configuration is to name."""

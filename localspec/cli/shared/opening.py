@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from localspec import units
 from localspec.app.options import PairOptions
 from localspec.cli.shared.console import StatusLine, on_interrupt, say
 from localspec.models.names import Reference

@@ -21,12 +21,12 @@ TRIES = (
     ("F1", "all keys and commands"),
 )
 
-
-_DOES: dict[Stage, str] = {
-    "offered": "Fetch them",
-    "fetching": "Pause",
-    "paused": "Go on",
-    "here": "Open them",
+_WORDS: dict[Stage, tuple[str, str]] = {  # on the button, and above it
+    "offered": ("Fetch them", "Nothing is fetched unless you ask for it, and you can chat meanwhile."),
+    "fetching": ("Pause", "Fetching: {}"),
+    "paused": ("Go on", "Paused: {}"),
+    "here": ("Open them", "They are here. Your chats stay as they are."),
+    "opening": ("Opening", "They open in place of the others."),
 }
 
 
@@ -42,32 +42,15 @@ class PairOffer(Vertical):
 
     def show(self, offer: Offer, key: str) -> None:
         """Show how far it is; `key` does what the button does."""
-        pair, stage = offer.pair, offer.stage
-        lines = ["The best models for this machine:", pair.names]
-        facts = [f"{pair.speed} here" if pair.placement else "", f"licence {pair.licences}"]
-        if stage == "offered":
-            facts.insert(0, f"{size(pair.download_bytes)} to fetch")
-        lines.append("; ".join(facts))
-        lines.append(offer.problem or how_far(offer))
+        pair, (does, how_far) = offer.pair, _WORDS[offer.stage]
+        facts = [f"{size(pair.download_bytes)} to fetch"] if offer.stage == "offered" else []
+        lines = (
+            f"The best models for this machine:\n{pair.names}",
+            "; ".join([*facts, f"{pair.speed} here", f"licence {pair.licences}"]),
+            offer.problem or how_far.format(str(offer.progress).strip()),
+        )
         self.query_one(Static).update("\n".join(lines))
-        self.query_one("#fetch", Button).label = f"{_DOES[stage]}  {key}"
-
-
-def how_far(offer: Offer) -> str:
-    """Return how far a pair is here, in a line."""
-    done = str(offer.progress).strip()
-    return {
-        "offered": "Nothing is fetched unless you ask for it, and you can chat meanwhile.",
-        "fetching": f"Fetching: {done}",
-        "paused": f"Paused: {done}",
-        "here": "They are here. Your chats stay as they are.",
-    }[offer.stage]
-
-
-def brief(offer: Offer) -> str:
-    """Return how far a pair is here, in two words, while something else is looked at."""
-    share = offer.progress.done / max(1, offer.progress.total)
-    return {"fetching": f"fetching {share:.0%}", "paused": f"paused {share:.0%}"}.get(offer.stage, "")
+        self.query_one("#fetch", Button).label = f"{does}  {key}"
 
 
 class Welcome(VerticalScroll, can_focus=False):

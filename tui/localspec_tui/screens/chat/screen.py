@@ -20,7 +20,7 @@ from textual.screen import Screen
 from textual.widget import Widget
 from textual.widgets import Input, TextArea
 
-from localspec.app.fetching import BestPair, Stage
+from localspec.app.fetching import BestPair, Offer
 from localspec.app.options import DRAFT_MODES
 from localspec.chat import commands
 from localspec.chat.attachments import path_named
@@ -29,10 +29,10 @@ from localspec.chat.export import chat_text, read_chats
 from localspec.chat.loading import Loading, LoadState, ModelLoader, Ready
 from localspec.chat.messages import ChatInfo
 from localspec.chat.session import ChatSession
-from localspec.errors import LocalSpecError, StoreError, UserError
+from localspec.errors import StoreError, UserError
 from localspec.models.default_pair import introduction, name_of
 from localspec.storage.config import Config
-from localspec.storage.paths import config_dir, write_atomically
+from localspec.storage.paths import write_atomically
 from localspec.types import Mode
 from localspec_tui.keys import collect, key_of
 from localspec_tui.screens.chat.pane import COMPARED, ChatPane, ChatsChanged, Log
@@ -41,7 +41,6 @@ from localspec_tui.screens.help import HelpScreen
 from localspec_tui.screens.search import SearchScreen
 from localspec_tui.widgets.sidebar import ChangeAsked, ChatPicked, Sidebar
 from localspec_tui.widgets.status import TitleBar, in_words
-from localspec_tui.widgets.welcome import brief
 
 if TYPE_CHECKING:
     from localspec_tui.screens.tune import Tuner
@@ -79,21 +78,15 @@ class ChatScreen(Screen[int]):
     ]  # fmt: skip
 
     def __init__(
-        self,
-        session: ChatSession,
-        loader: ModelLoader,
-        config: Config,
-        folder: Path,
-        log: Log,
-        best: BestPair | None = None,
+        self, session: ChatSession, loader: ModelLoader, config: Config, folder: Path, log: Log
     ) -> None:
         super().__init__()
         self.session = session
         self.pane = ChatPane(session, loader, folder, config.attachment_bytes, log, self.run_command)
         self.tuner: Tuner | None = None  # where the models can be tuned
         self._loader = loader
-        self._best = best
-        self._stage: Stage | None = None  # of it, when it was last shown
+        self.best: BestPair | None = None  # where others than the open models could be best
+        self._offer: Offer | None = None  # of it, as it was last shown
         self._folder = folder
         self._title_bar = TitleBar()
         self._sidebar = Sidebar()
@@ -113,8 +106,8 @@ class ChatScreen(Screen[int]):
         """Show the last chat, and load the models meanwhile."""
         self.pane.composer.focus()
         self._loader.on_change = self._loading_changed
-        if self._best is not None:
-            self._best.on_change = lambda: self.call_later(self._show_best)
+        if self.best is not None:
+            self.best.on_change = lambda: self.call_later(self._show_best)
         self._loader.start()
         await self.pane.begin_anew()
 
@@ -145,46 +138,44 @@ class ChatScreen(Screen[int]):
             more = introduction(target)
             self._title_bar.models = names
             self.pane.welcome.introduce(f"{names}: {more}" if more else names)
-            if self._best is not None:
-                self._best.look()
+            if self.best is not None:
+                self.best.look()
         await self.pane.status.show_state(state)
 
     # --- the best pair for this machine ---
 
     def _show_best(self) -> None:
         """Show how far it is; what a person should know who does not look at the welcome page is said."""
-        offer, key = self._best.offer if self._best else None, key_of(self, "chat.fetch")
-        self.pane.welcome.show_offer(offer, key)
-        self._title_bar.fetching = "" if offer is None else brief(offer)
-        before, self._stage = self._stage, offer.stage if offer else None
-        if offer is None or self._stage == before:
+        offer, key = self.best.offer if self.best else None, key_of(self, "chat.fetch")
+        before, self._offer = self._offer, offer
+        if offer is before:
             return
-        if offer.problem:
+        self.pane.welcome.show_offer(offer, key)
+        self._title_bar.fetching = ""
+        if offer is None:
+            is_open = before is not None and before.stage == "opening"
+            self.say("these models open from now on" if is_open else "there are no better models to fetch")
+        elif offer.problem:
             self.pane.status.say(f"{offer.problem}; {key} tries again", is_error=True)
-        elif self._stage == "here":
+        elif offer.stage == "here":
             self.say(f"better models are here: {key} opens them")
-        elif self._stage == "paused" and before is None:
-            self.say(f"better models are partly here: {key} goes on with them")
+        elif offer.stage in ("fetching", "paused"):
+            self._title_bar.fetching = f"{offer.stage} {offer.progress.share:.0%}"
+            if before is None:
+                self.say(f"better models are partly here: {key} goes on with them")
 
     async def _run_fetch(self, _argument: str) -> None:
-        best = self._best
-        if best is None or best.offer is None:
+        if self.best is None or self.best.offer is None:
             raise UserError("there are no better models to fetch", "/setup chooses others")
-        if best.offer.stage == "fetching":
-            best.pause()
-        elif best.offer.stage != "here":
-            best.fetch()
-            self.say("")  # what was said of it so far
-        else:
-            await self.pane.until_free()
-            self.run_worker(self.pane.status.attempt(self._open_best(best)), group="open", exclusive=True)
-
-    async def _open_best(self, best: BestPair) -> None:
-        try:
-            note = await asyncio.to_thread(best.open, self._loader, config_dir() / "config.toml")
-        except LocalSpecError as error:
-            raise UserError(f"they do not open: {in_words(error)}", "the models before stay") from None
-        self.say(note or "these models open from now on; /setup chooses others")
+        match self.best.offer.stage:
+            case "fetching":
+                self.best.pause()
+            case "offered" | "paused":
+                self.say("")  # what was said of it so far
+                self.best.fetch()
+            case "here":
+                await self.pane.until_free()
+                self.best.open(self._loader)
 
     # --- chats ---
 
