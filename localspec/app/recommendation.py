@@ -127,9 +127,8 @@ def with_memory(machine: Machine, memory: int) -> Machine:
         for device in devices
     ]  # fmt: skip
     names = {device.id for device in resized}
-    links = tuple(link for link in machine.links if {link.source, link.target} <= names)
     rates = tuple(known for known in machine.rates if known.device in names)
-    return replace(machine, devices=tuple(resized), links=links, rates=rates)
+    return replace(machine, devices=tuple(resized), rates=rates)
 
 
 def _ranked(machine: Machine, pair: CataloguePair, local: Sequence[LocalModel], task: str | None) -> Ranked:

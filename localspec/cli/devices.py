@@ -12,7 +12,7 @@ from localspec.cli.shared.arguments import Parser, verb_parser
 from localspec.cli.shared.console import SUCCESS, StatusLine, print_result, say
 
 if TYPE_CHECKING:
-    from localspec.hardware.device_info import DeviceInfo, DeviceUser, LinkRate, Machine, MemoryRate
+    from localspec.hardware.device_info import DeviceInfo, DeviceUser, Machine, MemoryRate
 
 
 def parser() -> Parser:
@@ -51,38 +51,30 @@ def table(machine: Machine) -> list[str]:
     lines: list[str] = []
     for device in machine.devices:
         lines.append(f"{device.id}: {device.name}")
-        lines += [f"  {name:<9} {text}" for name, text in _rows(device, rates.get(device.id), machine.links)]
+        lines += [f"  {name:<9} {text}" for name, text in _rows(device, rates.get(device.id))]
     return lines
 
 
-def _rows(
-    device: DeviceInfo, rate: MemoryRate | None, links: Sequence[LinkRate]
-) -> Iterator[tuple[str, str]]:
+def _rows(device: DeviceInfo, rate: MemoryRate | None) -> Iterator[tuple[str, str]]:
     yield "memory", f"{units.memory(device.memory_free, 0)} free of {units.memory(device.memory_total, 0)}"
     if rate is not None or device.theoretical_rate is not None:
         yield "speed", _speed(rate, device.theoretical_rate)
     if device.cores:
-        sockets = f" in {device.sockets} sockets" if device.sockets > 1 else ""
-        yield "cores", f"{device.cores}{sockets}"
+        yield "cores", str(device.cores)
     if device.pcie_width is not None:
         yield "link", _link(device)
-    for link in links:
-        if link.source == device.id:
-            yield f"to {link.target}", f"{link.rate / 1e9:.1f} GB/s"
     if state := _state(device):
         yield "state", state
     if device.users:
         yield "used by", ", ".join(_user(user) for user in device.users)
     if device.features:
         yield "built for", ", ".join(device.features)
-    for missing in device.missing:
-        yield "unknown", missing
 
 
 def _speed(rate: MemoryRate | None, possible: float | None) -> str:
     parts = []
     if rate is not None:
-        parts = [f"reads {units.bandwidth(rate.read)}", f"copies {units.bandwidth(rate.copy)}"]
+        parts = [f"reads {units.bandwidth(rate.read)}"]
     if possible is not None:
         share = f" ({rate.read / possible:.0%} reached)" if rate is not None else ""
         parts.append(f"{units.bandwidth(possible)} possible{share}")

@@ -1,25 +1,15 @@
-"""Measure how fast devices read their memory and send to each other, with ggml's own buffers.
-
-Rates of memory count every byte read and every byte written, as STREAM does: a copy moves each twice.
-Rates of links count a byte once.
-"""
+"""Measure how fast devices read their memory, with ggml's own buffers."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
-from itertools import permutations
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from localspec.errors import LocalSpecError
-from localspec.hardware.device_info import DeviceInfo, LinkRate, Machine, MemoryRate, RateFailure
+from localspec.hardware.device_info import DeviceInfo, Machine, MemoryRate, RateFailure
 from localspec.units import bandwidth
-
-if TYPE_CHECKING:
-    from localspec.llama.buffers import Buffers
-
 
 PROCESSOR = "CPU"
 EFFECTIVE = 0.7  # of a theoretical rate is what decoding reaches
@@ -45,8 +35,7 @@ class Rates:
     def __init__(self, machine: Machine) -> None:
         self._devices = {device.id: device for device in machine.devices}
         self._measured = {rate.device: rate.read for rate in machine.rates if rate.read > 0}
-        self.failures = {each.source: each.reason for each in machine.failures if each.source == each.target}
-        self._links = {(link.source, link.target): link.rate for link in machine.links if link.rate > 0}
+        self.failures = {each.device: each.reason for each in machine.failures}
         self.of = {device.id: self._rate(device) for device in machine.devices}
         self.processor = self.of[PROCESSOR].read
 
@@ -72,112 +61,69 @@ class Rates:
         """Return bytes per second from one device to another, None where nothing has to move."""
         if source == target or (self.shares_memory(source) and self.shares_memory(target)):
             return None
-        known = self._links.get((source, target)) or self._links.get((target, source))
-        if known is not None:
-            return known
         hops = [self._slot(end) for end in (source, target) if not self.shares_memory(end)]
         return 1.0 / sum(1.0 / hop for hop in hops)
 
     def _slot(self, card: str) -> float:
         """Return the rate between a card and the processor's memory."""
-        known = self._links.get((PROCESSOR, card)) or self._links.get((card, PROCESSOR))
-        if known is not None:
-            return known
         device = self._devices[card]
         if device.pcie_generation in _LANE and device.pcie_width:
             return EFFECTIVE * _LANE[device.pcie_generation] * device.pcie_width
         return _ASSUMED_LINK
 
 
-Measured = MemoryRate | LinkRate | RateFailure
+Measured = MemoryRate | RateFailure
 _FEWEST, _MOST = 3, 25
 """How often one thing is timed: the median of three is not moved by a single hiccup."""
-_CARD_BYTES, _CPU_BYTES, _LINK_BYTES = 2**30, 2**29, 2**27
-"""Larger than any cache; a slot with one lane moves the last in a fifth of a second."""
+_CARD_BYTES, _CPU_BYTES = 2**30, 2**29  # larger than any cache
 _FEWEST_BYTES = 2**26  # what fits a cache says nothing about memory
 _CARD_PASSES = 4  # in one go: a card that reads a block in 0.2 ms takes a tenth of that to start
 _FAR_BELOW = 0.6  # of the rate that a card could reach; healthy ones reach 0.8 and more
-_SLOW_LINK = 3.0e9  # less than four lanes of PCIe 3
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Measure the way from one device to another, or the memory of one, with blocks of `size` bytes."""
+    """Measure the memory of a device, with blocks of `size` bytes."""
 
-    source: str
-    target: str
+    device: str
     size: int
     passes: int = 1
 
-    @property
-    def is_memory(self) -> bool:
-        """Tell whether one device is measured by itself."""
-        return self.source == self.target
-
     def failed(self, reason: str) -> RateFailure:
         """Return what stands in the place of its rate."""
-        return RateFailure(self.source, self.target, reason)
+        return RateFailure(self.device, reason)
 
 
 def jobs(devices: Sequence[DeviceInfo]) -> tuple[Job, ...]:
     """Return what there is to measure, the processor first, with blocks that fit what is free."""
-    memory = [
-        Job(device.id, device.id, min(_CPU_BYTES, device.memory_free // 8))
+    return tuple(
+        Job(device.id, min(_CPU_BYTES, device.memory_free // 8))
         if device.kind == "cpu"
-        else Job(device.id, device.id, min(_CARD_BYTES, device.memory_free // 4), _CARD_PASSES)
+        else Job(device.id, min(_CARD_BYTES, device.memory_free // 4), _CARD_PASSES)
         for device in sorted(devices, key=lambda device: device.kind != "cpu")
-    ]
-    size = min(_LINK_BYTES, *(device.memory_free // 8 for device in devices)) if devices else 0
-    links = [Job(one.id, other.id, size) for one, other in permutations(devices, 2)]
-    return (*memory, *links)
+    )
 
 
 def measure(work: Sequence[Job], seconds: float) -> Iterator[Measured]:
     """Yield what each job gives, in order; about so many seconds in all. Native: for a child process."""
+    for job in work:
+        try:
+            yield _memory_rate(job, seconds / len(work))
+        except LocalSpecError as error:
+            yield job.failed(str(error))
+
+
+def _memory_rate(job: Job, share_s: float) -> Measured:
     from localspec.llama.buffers import Buffers
 
-    timings = sum(2 if job.is_memory else 1 for job in work)
-    share_s = seconds / max(1, timings)
-    with ExitStack() as opened:
-        ends: dict[str, Buffers] = {}
-        for job in work:
-            if job.size < _FEWEST_BYTES:
-                yield job.failed("too little memory is free")
-                continue
-            try:
-                if job.is_memory:
-                    yield _memory_rate(job, share_s)
-                    continue
-                for end in (job.source, job.target):
-                    if end != "CPU" and end not in ends:
-                        ends[end] = opened.enter_context(Buffers(end, job.size))
-                yield _link_rate(job, ends, share_s)
-            except LocalSpecError as error:
-                yield job.failed(str(error))
-
-
-def _memory_rate(job: Job, share_s: float) -> MemoryRate:
-    from localspec.llama.buffers import Buffers
-
-    with Buffers(job.source, _FEWEST_BYTES) as block:
+    if job.size < _FEWEST_BYTES:
+        return job.failed("too little memory is free")
+    with Buffers(job.device, _FEWEST_BYTES) as block:
         block.read_s()  # as below: the first time is another
         fits = int(block.bytes / block.read_s() * share_s) // (1 + _FEWEST)
     passes = max(1, min(job.passes, fits // job.size))
-    with Buffers(job.source, min(job.size, max(_FEWEST_BYTES, fits)), passes) as block:
-        read_s, copy_s = typical_s(block.read_s, share_s), typical_s(block.copy_s, share_s)
-        return MemoryRate(job.source, read=block.bytes / read_s, copy=2 * block.bytes / copy_s)
-
-
-def _link_rate(job: Job, ends: dict[str, Buffers], share_s: float) -> LinkRate:
-    source, target = ends.get(job.source), ends.get(job.target)
-    if source is not None and target is not None:
-        seconds, moved = typical_s(lambda: source.send_to_s(target), share_s), source.bytes
-    elif target is not None:
-        seconds, moved = typical_s(target.send_s, share_s), target.bytes
-    else:
-        assert source is not None
-        seconds, moved = typical_s(source.fetch_s, share_s), source.bytes
-    return LinkRate(job.source, job.target, moved / seconds)
+    with Buffers(job.device, min(job.size, max(_FEWEST_BYTES, fits)), passes) as block:
+        return MemoryRate(job.device, block.bytes / typical_s(block.read_s, share_s))
 
 
 def typical_s(timed: Callable[[], float], share_s: float) -> float:
@@ -193,7 +139,7 @@ def typical_s(timed: Callable[[], float], share_s: float) -> float:
 
 
 def judge(machine: Machine) -> tuple[str, ...]:
-    """Return what is wrong with the measured rates and the links, in plain words."""
+    """Return what is wrong with the measured rates and the slots, in plain words."""
     notes = list(map(str, machine.failures))
     rates = {rate.device: rate for rate in machine.rates}
     for device in machine.devices:
@@ -204,7 +150,7 @@ def judge(machine: Machine) -> tuple[str, ...]:
                 f"the {bandwidth(possible)} that a {device.name} can reach: it may be hot, held back by "
                 "its power limit, or busy with another program"
             )
-        if note := _lanes_note(device) or _slow_link_note(device, rate, machine.links):
+        if note := _lanes_note(device):
             notes.append(note)
     return tuple(notes)
 
@@ -217,16 +163,4 @@ def _lanes_note(device: DeviceInfo) -> str:
     return (
         f"{device.id} ({device.name}) is linked by {lanes} {most} PCIe lanes: models load and split slower; "
         "another slot may give it more"
-    )
-
-
-def _slow_link_note(device: DeviceInfo, rate: MemoryRate | None, links: Sequence[LinkRate]) -> str:
-    ways = [link.rate for link in links if link.target == device.id and link.source == "CPU"]
-    if device.kind != "gpu" or not ways or ways[0] >= _SLOW_LINK:
-        return ""
-    if rate is not None and rate.read < _SLOW_LINK:  # it is the device that is slow: no slot would help
-        return ""
-    return (
-        f"data reach {device.id} ({device.name}) at {ways[0] / 1e9:.1f} GB/s, as through one or two lanes: "
-        "look whether it sits in a full slot, without a riser cable"
     )

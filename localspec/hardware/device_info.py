@@ -26,7 +26,7 @@ class DeviceInfo:
     """What was seen of one device, without judgement.
 
     `id` is ggml's name, which flags take ("CUDA0", "Metal", "CPU"). `cores` are physical ones, of the
-    processor alone. `missing` says in words what could not be found out.
+    processor alone.
     """
 
     id: str
@@ -36,7 +36,6 @@ class DeviceInfo:
     memory_total: int
     memory_free: int
     cores: int = 0
-    sockets: int = 0
     features: tuple[str, ...] = ()  # instruction sets that this build of llama.cpp uses
     splits_rows: bool = False  # with others of its backend
     drives_display: bool | None = None
@@ -47,39 +46,25 @@ class DeviceInfo:
     temperature_c: float | None = None
     theoretical_rate: float | None = None  # of its memory
     users: tuple[DeviceUser, ...] = ()
-    missing: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryRate:
-    """How fast a device reads its memory, and copies within it, as measured."""
+    """How fast a device reads its memory, as measured."""
 
     device: str
     read: float
-    copy: float
-
-
-@dataclass(frozen=True, slots=True)
-class LinkRate:
-    """How fast data gets from one device to another, as measured."""
-
-    source: str
-    target: str
-    rate: float
 
 
 @dataclass(frozen=True, slots=True)
 class RateFailure:
-    """A rate that could not be measured, and why: of a link, or of a device's memory if the ends are one."""
+    """A device whose memory could not be measured, and why."""
 
-    source: str
-    target: str
+    device: str
     reason: str
 
     def __str__(self) -> str:
-        is_memory = self.source == self.target
-        what = f"memory of {self.source}" if is_memory else f"way from {self.source} to {self.target}"
-        return f"the {what} could not be measured: {self.reason}"
+        return f"the memory of {self.device} could not be measured: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +73,5 @@ class Machine:
 
     devices: tuple[DeviceInfo, ...]
     rates: tuple[MemoryRate, ...] = ()
-    links: tuple[LinkRate, ...] = ()
     failures: tuple[RateFailure, ...] = ()
     notes: tuple[str, ...] = ()

@@ -27,7 +27,6 @@ PATIENCE_S = 60.0
 _KINDS: dict[str, DeviceKind] = {"cpu": "cpu", "gpu": "gpu", "igpu": "integrated"}
 _GENERATIONS = {"2.5": 1, "5.0": 2, "8.0": 3, "16.0": 4, "32.0": 5, "64.0": 6}  # PCIe, by GT/s per lane
 _LIMITLESS = 2**60  # the first kind of control groups writes a huge number for "no limit"
-_TOLD_BY_NVML = "who uses it, its power limit, temperature and possible rate"
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +99,7 @@ def describe(
             every.append(replace(processor, id=device.name, name=device.description))
             continue
         card = cards_by_place.get(device.bus_id) if device.bus_id else None
-        every.append(_with_bus(_graphics(device, found, card, cards.trouble or trouble), device.bus_id))
+        every.append(_with_bus(_graphics(device, found, card), device.bus_id))
         if card is not None and device.backend == "CUDA" and device.name != f"CUDA{card.number}":
             notes.append(_renumbered(device.name, card.number, environment))
     if cards.cards and found.devices and all(device.kind == "cpu" for device in every):
@@ -108,6 +107,8 @@ def describe(
             f"this build of llama.cpp does not use the {cards.cards[0].device.name or 'NVIDIA card'}: "
             "`localspec doctor` says how to change that"
         )
+    if not trouble and any(device.backend == "CUDA" for device in found.devices):
+        trouble = cards.trouble
     if trouble and not found.devices:
         notes.append(f"llama.cpp could not be asked for its devices: {trouble}")
     elif trouble:
@@ -117,12 +118,9 @@ def describe(
     return Machine(devices=tuple(every), notes=tuple(notes))
 
 
-def _graphics(device: BackendDevice, found: Found, card: nvml.Card | None, trouble: str) -> DeviceInfo:
-    why = trouble or "NVIDIA’s driver does not list it"
-    if device.backend != "CUDA":
-        why = "known of NVIDIA cards alone"
+def _graphics(device: BackendDevice, found: Found, card: nvml.Card | None) -> DeviceInfo:
     is_apple = device.backend == "MTL" and platform.machine() == "arm64"  # ggml calls it a card of its own
-    seen = card.device if card else replace(nvml.UNKNOWN, missing=(f"{_TOLD_BY_NVML}: {why}",))
+    seen = card.device if card else nvml.UNKNOWN
     return replace(
         seen,
         id=device.name,
@@ -182,13 +180,8 @@ def processor(cores: int, root: Path = Path("/")) -> Machine:
     if share < cores:
         limits.append(f"this program may use {share:g} of {cores} cores: the limit of its container")
         cores = max(1, ceil(share))
-    device = DeviceInfo("CPU", "cpu", "CPU", "", total, free, cores, _sockets(root))
+    device = DeviceInfo("CPU", "cpu", "CPU", "", total, free, cores)
     return Machine((device,), notes=tuple(limits))
-
-
-def _sockets(root: Path) -> int:
-    lines = text_in(root / "proc/cpuinfo").splitlines()
-    return max(1, len({line.split(":")[-1].strip() for line in lines if line.startswith("physical id")}))
 
 
 def _memory_limits(root: Path) -> Iterator[tuple[int, int]]:

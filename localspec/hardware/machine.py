@@ -11,7 +11,7 @@ from localspec.child_process import values_of
 from localspec.errors import Cancelled, EngineDied, EngineError, StoreError, UserError
 from localspec.hardware import devices, nvml
 from localspec.hardware.bandwidth import Job, Measured, jobs, judge, measure
-from localspec.hardware.device_info import LinkRate, Machine, MemoryRate, RateFailure
+from localspec.hardware.device_info import Machine, MemoryRate, RateFailure
 from localspec.hardware.devices import PATIENCE_S, Ask, Sight
 from localspec.storage.json_file import JsonFile
 from localspec.storage.pair_identity import MachineFacts
@@ -35,9 +35,8 @@ def measure_rates(machine: Machine, seconds: float = 8.0, on_progress: Progress 
         if on_progress is not None and not on_progress(len(answers) / len(work)):
             raise Cancelled
     rates = tuple(answer for answer in answers if isinstance(answer, MemoryRate))
-    links = tuple(answer for answer in answers if isinstance(answer, LinkRate))
     failures = tuple(answer for answer in answers if isinstance(answer, RateFailure))
-    return _judged(replace(machine, rates=rates, links=links, failures=failures))
+    return _judged(replace(machine, rates=rates, failures=failures))
 
 
 def known_machine(
@@ -93,7 +92,6 @@ class _Kept:
 
     seen: object
     rates: tuple[MemoryRate, ...]
-    links: tuple[LinkRate, ...]
     failures: tuple[RateFailure, ...] = ()
 
 
@@ -104,7 +102,7 @@ def kept_file() -> Path:
 
 def keep(sight: Sight, measured: Machine) -> None:
     """Write down what was measured on the machine as it was seen; raises StoreError or UserError."""
-    _file().write(_Kept(_seen(sight), measured.rates, measured.links, measured.failures))
+    _file().write(_Kept(_seen(sight), measured.rates, measured.failures))
 
 
 def recall(sight: Sight) -> Machine | None:
@@ -115,7 +113,7 @@ def recall(sight: Sight) -> Machine | None:
         return None
     if kept is None or kept.seen != _seen(sight):
         return None
-    return replace(sight.machine, rates=kept.rates, links=kept.links, failures=kept.failures)
+    return replace(sight.machine, rates=kept.rates, failures=kept.failures)
 
 
 def _file() -> JsonFile[_Kept]:
@@ -123,8 +121,7 @@ def _file() -> JsonFile[_Kept]:
 
 
 def _is_sound(kept: _Kept) -> bool:
-    rates = (*(min(rate.read, rate.copy) for rate in kept.rates), *(link.rate for link in kept.links))
-    return bool(kept.rates) and min(rates) > 0
+    return bool(kept.rates) and all(rate.read > 0 for rate in kept.rates)
 
 
 def _seen(sight: Sight) -> dict[str, object]:

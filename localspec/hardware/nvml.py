@@ -71,40 +71,32 @@ def look_through(library: Library) -> Cards:
         return Cards(trouble=f"NVIDIA's driver does not answer ({_words(error)})")
 
 
-def _answer(
-    question: Callable[..., Answer], *arguments: object, what: str = "", missing: list[str] | None = None
-) -> Answer:
-    """Return the answer; None, and a note of `what` is `missing`, where there is none."""
+def _answer(question: Callable[..., Answer], *arguments: object) -> Answer:
+    """Return the answer, None where there is none."""
     try:
         return question(*arguments)
-    except Exception as error:  # noqa: BLE001 - NVMLError, or a binding that lacks or cannot read something
-        if what and missing is not None:
-            missing.append(f"{what} ({_words(error)})")
+    except Exception:  # noqa: BLE001 - NVMLError, or a binding that lacks or cannot read something
         return None
 
 
 def _card(library: Library, number: int) -> Card:
-    missing: list[str] = []
-    handle = _answer(
-        library.nvmlDeviceGetHandleByIndex, number, what="everything but its memory", missing=missing
-    )
+    handle = _answer(library.nvmlDeviceGetHandleByIndex, number)
     if handle is None:
-        return Card(number, device=replace(UNKNOWN, missing=tuple(missing)))
+        return Card(number)
 
-    def ask(function: str, what: str = "", *more: object) -> Answer:
-        return _answer(lambda: getattr(library, function)(handle, *more), what=what, missing=missing)
+    def ask(function: str, *more: object) -> Answer:
+        return _answer(lambda: getattr(library, function)(handle, *more))
 
-    pci = ask("nvmlDeviceGetPciInfo", "its place on the bus")
-    power = ask("nvmlDeviceGetEnforcedPowerLimit", "its power limit")
-    sensor = getattr(library, "NVML_TEMPERATURE_GPU", 0)
-    temperature = ask("nvmlDeviceGetTemperature", "its temperature", sensor)
-    display = ask("nvmlDeviceGetDisplayActive", "whether it drives a display")
+    pci = ask("nvmlDeviceGetPciInfo")
+    power = ask("nvmlDeviceGetEnforcedPowerLimit")
+    temperature = ask("nvmlDeviceGetTemperature", getattr(library, "NVML_TEMPERATURE_GPU", 0))
+    display = ask("nvmlDeviceGetDisplayActive")
     device = replace(
         UNKNOWN,
-        name=_text(ask("nvmlDeviceGetName", "its name") or ""),
+        name=_text(ask("nvmlDeviceGetName") or ""),
         drives_display=bool(display) if display is not None else None,
-        pcie_generation=ask("nvmlDeviceGetCurrPcieLinkGeneration", "the generation of its PCIe link") or None,
-        pcie_width=ask("nvmlDeviceGetCurrPcieLinkWidth", "the lanes of its PCIe link") or None,
+        pcie_generation=ask("nvmlDeviceGetCurrPcieLinkGeneration") or None,
+        pcie_width=ask("nvmlDeviceGetCurrPcieLinkWidth") or None,
         pcie_width_max=ask("nvmlDeviceGetMaxPcieLinkWidth") or None,
         power_limit_w=power / 1000 if power is not None else None,
         temperature_c=float(temperature) if temperature is not None else None,
@@ -115,20 +107,20 @@ def _card(library: Library, number: int) -> Card:
     return Card(
         number,
         _plain_bus_id(_text(pci.busId)) if pci is not None else "",
-        replace(device, missing=tuple(missing)),
+        device,
         100 * major + 10 * minor,
     )
 
 
 def _theoretical_rate(ask: Callable[..., Answer], memory_clock: int) -> float | None:
     """Return bus width times clock; memory of cards moves data twice per clock that NVML tells."""
-    bits = ask("nvmlDeviceGetMemoryBusWidth", "the width of its memory bus")
-    mhz = ask("nvmlDeviceGetMaxClockInfo", "the clock of its memory", memory_clock)
+    bits = ask("nvmlDeviceGetMemoryBusWidth")
+    mhz = ask("nvmlDeviceGetMaxClockInfo", memory_clock)
     return bits / 8 * mhz * 1e6 * 2 if bits and mhz else None
 
 
 def _users(library: Library, ask: Callable[..., Answer]) -> tuple[DeviceUser, ...]:
-    computing = ask("nvmlDeviceGetComputeRunningProcesses", "which programs use it")
+    computing = ask("nvmlDeviceGetComputeRunningProcesses")
     drawing = ask("nvmlDeviceGetGraphicsRunningProcesses")
     found: dict[int, DeviceUser] = {}
     for process in (*(drawing or ()), *(computing or ())):

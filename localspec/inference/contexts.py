@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
@@ -17,7 +16,7 @@ from localspec.decoding.measure import PREFIX, make_programs, measure
 from localspec.decoding.model import LanguageModel
 from localspec.decoding.policy import CostCurve, LatencyModel, is_plausible
 from localspec.decoding.speed_model import shared_cores
-from localspec.errors import LocalSpecError, UserError
+from localspec.errors import UserError
 from localspec.hardware.memory.needs import context_size, draft_options, uses_processor
 from localspec.llama.backends import devices, version
 from localspec.llama.context import Context
@@ -31,8 +30,6 @@ from localspec.storage.call_costs import costs_file, keep_costs, recall_costs
 from localspec.storage.config import SMALLEST_CONTEXT
 from localspec.storage.pair_identity import MachineFacts, identify
 from localspec.types import EngineSettings, Mode, ModelOptions
-
-logger = logging.getLogger("localspec.memory")
 
 MEASURE_S = 0.8  # of calls, to learn their costs
 COMPARED = 8  # rounds that tell how fast calls are against costs that were measured earlier
@@ -53,7 +50,6 @@ class Contexts:
                 f"a context of {size} tokens is too small to talk", f"give -c {SMALLEST_CONTEXT} or more"
             )
         self.target = self._open(target, replace(target.options, context=size))
-        _log_memory(self.target, target.options, target)
         self.can_branch = False
         self.draft: Context | None = None
         if draft is not None:
@@ -64,7 +60,6 @@ class Contexts:
                 options = draft_options(draft.options, size, on_processor=uses_processor(draft))
                 branches = read_shape(options.path).branches(max_fan_out) if draft.recurrent else max_fan_out
                 self.draft = self._open(draft, options, branches + 1)
-                _log_memory(self.draft, options, draft)
                 self.can_branch = True
         self.notes: tuple[str, ...] = (_rereads(target),) if self.target.rereads else ()
         if draft is None and (problem := own_head(target.header)[1]):
@@ -246,15 +241,6 @@ def _rereads(model: Model) -> str:
         f"{model.name} ({model.header.architecture}) keeps a running state, and llama.cpp no earlier ones: "
         "behind a wrong guess it reads again, so speculation pays only where most guesses are right"
     )
-
-
-def _log_memory(context: Context, options: ModelOptions, model: Model) -> None:
-    if logger.isEnabledFor(logging.INFO):
-        from localspec.hardware.memory.needs import compare, expected_of, needs_of
-
-        with suppress(LocalSpecError):  # where nobody can tell there is nothing to log
-            expected = expected_of(context, options, model.cards)
-            logger.info("%s", compare(options.path.stem, needs_of(context), expected))
 
 
 def _threads_of_steps(draft: Model, most: int) -> int:

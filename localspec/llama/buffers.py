@@ -1,4 +1,4 @@
-"""Bytes in the memory of a device, and what it costs to read, copy and move them: the measuring of rates.
+"""Bytes in the memory of a device, and what it costs to read them: the measuring of rates.
 
 Everything here is native and may end the process: use it in a child.
 """
@@ -12,7 +12,6 @@ from contextlib import ExitStack
 from localspec.errors import EngineError, UserError
 from localspec.llama.backends import device_handles, function
 from localspec.llama.cores import physical_cores
-from localspec.llama.library import Native
 
 _F32 = 0  # ggml.h, enum ggml_type
 _ROW = 4096
@@ -27,10 +26,7 @@ class _InitParams(ctypes.Structure):
 
 
 class Buffers(ExitStack):
-    """Two equal blocks on one device, with the graphs that read one of them and copy it to the other.
-
-    Close it. `bytes` is the size of one block.
-    """
+    """A block on one device, with the graph that reads it; close it. `bytes` is its size."""
 
     def __init__(self, device: str, size: int, passes: int = 1) -> None:
         """Take the memory; raises EngineError where the device refuses, UserError where there is none."""
@@ -40,7 +36,6 @@ class Buffers(ExitStack):
         if device not in handles:
             raise UserError(f"no device is called {device!r}", f"devices: {', '.join(handles)}")
         self._handle = handles[device]
-        self._host: Native = None
         super().__init__()
         try:
             self._open(passes)
@@ -51,27 +46,6 @@ class Buffers(ExitStack):
     def read_s(self) -> float:
         """Return the seconds in which the device reads a block: multiplies its matrix with a vector."""
         return self._compute_s(self._reading) / self._passes
-
-    def copy_s(self) -> float:
-        """Return the seconds in which the device copies a block within its memory."""
-        return self._compute_s(self._copying) / self._passes
-
-    def send_s(self) -> float:
-        """Return the seconds in which a block gets here from the host."""
-        return self._exchange_s("ggml_backend_tensor_set")
-
-    def fetch_s(self) -> float:
-        """Return the seconds in which a block gets from here to the host."""
-        return self._exchange_s("ggml_backend_tensor_get")
-
-    def send_to_s(self, other: Buffers) -> float:
-        """Return the seconds in which a block gets from here to an equal one on another device."""
-        if other.bytes != self.bytes:
-            raise ValueError("the blocks differ in size")
-        copy = function("ggml_backend_tensor_copy", None, _P, _P)
-        started = time.perf_counter()
-        copy(self.matrix, other.matrix)
-        return time.perf_counter() - started
 
     def _open(self, passes: int) -> None:
         self._backend = function("ggml_backend_dev_init", _P, _P, ctypes.c_char_p)(self._handle, None)
@@ -86,17 +60,13 @@ class Buffers(ExitStack):
         matrix = function("ggml_new_tensor_2d", _P, _P, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
         rows = self.bytes // (4 * _ROW)
         self.matrix: int = matrix(self._context, _F32, _ROW, rows)
-        other, vector = matrix(self._context, _F32, _ROW, rows), matrix(self._context, _F32, _ROW, 1)
+        vector = matrix(self._context, _F32, _ROW, 1)
         self._passes = passes
         self._reading = self._graph("ggml_mul_mat", vector)
-        self._copying = self._graph("ggml_cpy", other)
         allocate = function("ggml_backend_alloc_ctx_tensors", _P, _P, _P)
         buffer = allocate(self._context, self._backend)
         if not buffer:
-            raise EngineError(f"{self.device} has no room for {2 * self.bytes / 2**20:.0f} MiB")
-        self._take(buffer)
-
-    def _take(self, buffer: int) -> None:
+            raise EngineError(f"{self.device} has no room for {self.bytes / 2**20:.0f} MiB")
         self._freed_by("ggml_backend_buffer_free", buffer)
         function("ggml_backend_buffer_clear", None, _P, ctypes.c_uint8)(buffer, _FILLING)
 
@@ -112,12 +82,6 @@ class Buffers(ExitStack):
             expand(graph, node(self._context, self.matrix, operand))
         return graph
 
-    def _exchange_s(self, name: str) -> float:
-        move = function(name, None, _P, _P, ctypes.c_size_t, ctypes.c_size_t)
-        started = time.perf_counter()
-        move(self.matrix, self._host_memory(), 0, self.bytes)
-        return time.perf_counter() - started
-
     def _compute_s(self, graph: int) -> float:
         compute = function("ggml_backend_graph_compute", ctypes.c_int, _P, _P)
         started = time.perf_counter()
@@ -126,19 +90,6 @@ class Buffers(ExitStack):
         if status != 0:
             raise EngineError(f"{self.device} failed to compute (status {status})")
         return seconds
-
-    def _host_memory(self) -> int:
-        """Return memory of the host that the device reaches directly, where it offers such."""
-        if self._host is None:
-            kind = function("ggml_backend_dev_host_buffer_type", _P, _P)(self._handle)
-            kind = kind or function("ggml_backend_cpu_buffer_type", _P)()
-            allocate = function("ggml_backend_buft_alloc_buffer", _P, _P, ctypes.c_size_t)
-            self._host = allocate(kind, self.bytes)
-            if not self._host:
-                raise EngineError(f"the host has no room for {self.bytes / 2**20:.0f} MiB")
-            self._take(self._host)
-        base: int = function("ggml_backend_buffer_get_base", _P, _P)(self._host)
-        return base
 
 
 def _use_all_cores(backend: int, device: int) -> None:

@@ -7,10 +7,8 @@ import stat
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, astuple, dataclass, fields, replace
-from itertools import groupby
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from localspec.errors import ModelFileError, StoreError, UserError
 from localspec.models import shape
@@ -26,7 +24,7 @@ from localspec.models.names import (
     quant_of,
     split_name,
 )
-from localspec.models.shape import LayerShape, ModelShape
+from localspec.models.shape import ModelShape
 from localspec.storage.json_file import JsonFile
 from localspec.storage.paths import data_dir
 from localspec.version import __version__
@@ -319,30 +317,32 @@ def _name(file: str, repository: str | None, revision: str, quants: Counter[str]
     return f"{repository}{revision}:{quant}" if quant else f"{repository}{revision}"
 
 
-_LAYOUT = (
-    __version__,
-    *(field.name for kind in (ModelShape, LayerShape) for field in fields(kind)),
-)
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What was read of a model when its files had these sizes and times of change."""
+
+    path: str
+    stamp: str
+    shape: ModelShape | None
+    problem: str
 
 
 @dataclass(frozen=True, slots=True)
 class _Remembered:
-    """Entries by path, of the time when shapes had these fields."""
+    """What a version of LocalSpec has read."""
 
-    layout: tuple[str, ...]
-    models: object
+    version: str
+    models: tuple[_Known, ...]
 
 
 class Headers:
     """The shapes of files, or why they have none, by path, size and time of change."""
 
     def __init__(self, file: Path, read: Callable[[Path], ModelShape]) -> None:
-        self._file = JsonFile(file, _Remembered)
-        self._read = read
+        self._file, self._read = JsonFile(file, _Remembered, largest=2**24), read
         held = self._file.read()
-        self._known: dict[str, Any] = {}
-        if held is not None and held.layout == _LAYOUT and isinstance(held.models, dict):
-            self._known = held.models
+        models = held.models if held and held.version == __version__ else ()
+        self._known = {each.path: each for each in models}
         self._changed = False
 
     def shape(self, path: Path, files: Sequence[Path]) -> tuple[ModelShape | None, str]:
@@ -353,44 +353,23 @@ class Headers:
             return None, "it links to a file that is gone; download it again"
         except OSError as error:
             return None, f"it cannot be read: {error.strerror or error}"
-        stamp = [[stat.st_size, stat.st_mtime_ns] for stat in stats]
-        with suppress(KeyError, TypeError, ValueError):
-            known = self._known[str(path)]
-            if known["stamp"] == stamp:
-                return known["shape"] and _decode(known["shape"]), str(known["problem"])
-        shape, problem = None, ""
-        try:
-            shape = self._read(path)
-        except ModelFileError as error:
-            problem = error.message.removeprefix(f"{path} ") + (f"; {error.hint}" if error.hint else "")
-            if isinstance(error.__cause__, OSError):  # which may pass while the file stays as it is
-                return None, problem
-        self._known[str(path)] = {"stamp": stamp, "shape": shape and _encode(shape), "problem": problem}
-        self._changed = True
-        return shape, problem
+        stamp = " ".join(f"{stat.st_size}:{stat.st_mtime_ns}" for stat in stats)
+        known = self._known.get(str(path))
+        if known is None or known.stamp != stamp:
+            shape, problem = None, ""
+            try:
+                shape = self._read(path)
+            except ModelFileError as error:
+                problem = error.message.removeprefix(f"{path} ") + (f"; {error.hint}" if error.hint else "")
+                if isinstance(error.__cause__, OSError):  # which may pass while the file stays as it is
+                    return None, problem
+            known = self._known[str(path)] = _Known(str(path), stamp, shape, problem)
+            self._changed = True
+        return known.shape, known.problem
 
     def save(self) -> None:
         """Write what was learned; a disk that takes no more costs only time, the next time."""
-        if not self._changed:
-            return
-        entries = {path: entry for path, entry in self._known.items() if _is_there(path)}
-        with suppress(StoreError):
-            self._file.write(_Remembered(_LAYOUT, entries))
-
-
-def _is_there(path: str) -> bool:
-    try:
-        return Path(path).exists()
-    except OSError:  # a folder that is closed now
-        return True
-
-
-def _encode(shape: ModelShape) -> dict[str, object]:
-    # most layers of a model are alike: say how many of each
-    runs = [[len(list(run)), astuple(layer)] for layer, run in groupby(shape.layers)]
-    return asdict(replace(shape, layers=())) | {"layers": runs}
-
-
-def _decode(held: Any) -> ModelShape:  # noqa: ANN401 - whatever stands in the file
-    layers = tuple(layer for count, values in held["layers"] for layer in [LayerShape(*values)] * count)
-    return ModelShape(**held | {"layers": layers})
+        if self._changed:
+            there = (known for path, known in self._known.items() if os.access(path, os.F_OK))
+            with suppress(StoreError):
+                self._file.write(_Remembered(__version__, tuple(there)))

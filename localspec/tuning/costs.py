@@ -16,7 +16,6 @@ from statistics import fmean
 from typing import TypeVar
 
 from localspec.decoding.measurements import CallCosts, CostRequest, Costs, Overhead
-from localspec.decoding.policy import is_plausible
 from localspec.errors import Cancelled, EngineError
 from localspec.inference.interface import OpenModels, TunableModels, on_card
 from localspec.storage.json_file import JsonFile
@@ -29,8 +28,6 @@ CALLS_S = 16.0
 ROUNDS_S = 12.0
 READING_SHARE = 0.25  # of the time, for a long text to measure behind
 MOST_DRIFT = 1.1  # beyond it something else was at work on the machine
-HOLDS = 1.1  # a target token that takes this many times as long, or as short, was measured on another day
-CHECK_S = 0.5
 CALLS_SHARE = 0.6  # of the time; the rest is for whole rounds
 TOKENS = 48  # of an answer
 TRIMMED = 0.1  # of the values at either end, which disturbances make
@@ -59,14 +56,9 @@ def costs_of(
 ) -> Iterator[tuple[str, int] | Costs]:
     """Yield what was just done and how many steps there are; the last value is the costs of a pair.
 
-    They are measured where none are kept that still hold. Modes that crash are left out.
+    Modes that crash are left out.
     """
-    kept, steps = recall_costs(path, key), steps_of(models.now)
-    if kept is not None and not kept.left_out and _still_holds(models.now, kept.calls[0]):
-        yield "measured before, and still true", steps
-        yield kept
-        return
-    calls: list[CallCosts] = []
+    calls, steps = list[CallCosts](), steps_of(models.now)
     for each in measure(models.now, budget_s=CALLS_SHARE * budget_s, reopened=models):
         calls.append(each)
         words = "both at work" if each.together else "one at a time"
@@ -77,19 +69,6 @@ def costs_of(
     missing = [f"{mode} left out: {reason}" for mode, reason in costs.left_out]
     yield "; ".join(missing) or "whole rounds in every mode", len(calls) + 1 + len(missing)
     yield costs
-
-
-def _still_holds(models: TunableModels, calls: CallCosts) -> bool:
-    found = _time_tokens(models, calls.depth, together=calls.together, budget_s=CHECK_S)
-    now, before = dict(found.verify), dict(calls.verify)
-    return is_plausible(before) and 1 / HOLDS <= now[1] / before[1] <= HOLDS
-
-
-def _time_tokens(models: TunableModels, depth: int, *, together: bool, budget_s: float) -> CallCosts:
-    """Time the target's calls of one token."""
-    return models.measure_costs(
-        CostRequest(depth, together, verify_sizes=(1,), step_widths=(), budget_s=budget_s)
-    )
 
 
 def measure(

@@ -21,7 +21,6 @@ class Attempt:
     tokens_per_s: float | None
     mode: str = ""
     failure: str = ""  # "out of memory", "the process ended by SIGABRT", ...; a failure is never a zero
-    pruned: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -163,8 +163,6 @@ def _gains(attempts: Sequence[Attempt]) -> dict[LoadOptions, list[float]]:
 
 OpenWith = Callable[[LoadOptions], AbstractContextManager[OpenModels]]
 
-BEHIND = 0.15  # the usual load options after some of the requests: then the rest is spared
-
 
 @dataclass(frozen=True, slots=True)
 class AttemptPlan:
@@ -178,11 +176,10 @@ class AttemptPlan:
 
 @dataclass(frozen=True, slots=True)
 class _Measured:
-    """An attempt, with the best mode's tokens per second after each request."""
+    """An attempt, and the time that it took."""
 
     attempt: Attempt
-    so_far: tuple[float, ...] = ()
-    seconds: float = 0.0
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +205,7 @@ def try_load_options(open_models: OpenWith, plan: AttemptPlan, path: Path, key: 
         if measured is not None:  # of another one, where the budget is not what it was
             kept.remove(measured)
         else:
-            measured = _attempt(open_models, options, plan, _bar(done, options))
+            measured = _attempt(open_models, options, plan)
             file.append(_Line(key, measured))
         done.append(measured)
         return measured.attempt
@@ -222,47 +219,32 @@ def _is_late(done: Sequence[_Measured], budget_s: float) -> bool:
     return spent + 3 * spent / max(1, len(done)) > budget_s
 
 
-def _bar(done: Sequence[_Measured], options: LoadOptions) -> tuple[float, ...]:
-    """Return what the usual load options reached last; nothing for those that are wanted anyway."""
-    if any(measured.attempt.workplace == options for measured in done):
-        return ()
-    return next((each.so_far for each in reversed(done) if each.attempt.workplace == LoadOptions()), ())
-
-
-def _attempt(
-    open_models: OpenWith, options: LoadOptions, plan: AttemptPlan, bar: Sequence[float]
-) -> _Measured:
+def _attempt(open_models: OpenWith, options: LoadOptions, plan: AttemptPlan) -> _Measured:
     """Open the models so and let them answer; what they fail of is the attempt's failure."""
     started = time.perf_counter()
-    outcomes: list[tuple[Mode, float]] = []
     try:
         with open_models(options) as models:
-            outcomes += _race(models, plan, bar)
+            rates = _race(models, plan)
+        fastest = max(rates, key=lambda mode: rates[mode])
+        attempt = Attempt(options, rates[fastest], fastest)
     except Cancelled:
         raise
     except (MemoryError, LocalSpecError, OSError) as error:
         failure = "out of memory" if isinstance(error, MemoryError) else str(error)
-        failed = Attempt(options, None, failure=failure)
-        return _Measured(failed, (), time.perf_counter() - started)
-    (mode, rate), pruned = outcomes[-1], len(outcomes) < len(plan.requests)
-    attempt = Attempt(options, None if pruned else rate, mode, pruned=pruned)
-    return _Measured(attempt, tuple(rate for _, rate in outcomes), time.perf_counter() - started)
+        attempt = Attempt(options, None, failure=failure)
+    return _Measured(attempt, time.perf_counter() - started)
 
 
-def _race(models: OpenModels, plan: AttemptPlan, bar: Sequence[float]) -> Iterator[tuple[Mode, float]]:
-    """Yield the fastest mode after each request and its tokens per second, until they are behind `bar`."""
+def _race(models: OpenModels, plan: AttemptPlan) -> dict[Mode, float]:
+    """Return the tokens per second of every mode."""
     answers: dict[Mode, list[Summary]] = {mode: [] for mode in plan.modes}
     for mode in plan.modes if on_card(models) else ():  # there the first answer makes programs
         answered(models, replace(plan.requests[0], settings=EngineSettings(mode=mode)))
-    for number, request in enumerate(plan.requests):
+    for request in plan.requests:
         for mode, summaries in answers.items():
             summary, _ = answered(models, replace(request, settings=EngineSettings(mode=mode)))
             summaries.append(summary)
-        rates = _rates(answers)
-        fastest = max(rates, key=lambda mode: rates[mode])
-        yield fastest, rates[fastest]
-        if number < len(bar) and rates[fastest] < (1.0 - BEHIND) * bar[number]:
-            return
+    return _rates(answers)
 
 
 def _rates(answers: dict[Mode, list[Summary]]) -> dict[Mode, float]:

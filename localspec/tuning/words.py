@@ -161,10 +161,7 @@ def load_options_words(options: LoadOptions) -> str:
 def attempts_words(chosen: LoadOptionsChosen) -> str:
     """Return what came of the ways that were tried."""
     failed = [attempt for attempt in chosen.attempts if attempt.failure]
-    pruned = sum(attempt.pruned for attempt in chosen.attempts)
     parts = [f"{len(chosen.attempts)} tried"]
-    if pruned:
-        parts.append(f"{pruned} given up early")
     if failed:
         reasons = ", ".join(dict.fromkeys(attempt.failure for attempt in failed))
         parts.append(f"{len(failed)} failed ({reasons})")

@@ -19,7 +19,7 @@ from localspec.storage import paths, tuned_settings
 from localspec.storage.pair_identity import Identity, MachineFacts, ModelFacts
 from localspec.storage.tuned_settings import Kept, LoadOptions, TunedTask
 from localspec.tuning.plan import TunePlan
-from localspec.tuning.report import gather
+from localspec.tuning.report import page
 from localspec.tuning.run_folder import RunFolder
 from localspec.types import EngineSettings, TaskType
 from tests.cli.conftest import Invoke
@@ -241,7 +241,7 @@ def test_a_report_is_about_the_profile_that_was_named(
     folder.mkdir(exist_ok=True)
     (folder / "mine.toml").write_text('title = "Mine"\ntask = "coding"\n', encoding="utf-8")
     plans: list[TunePlan] = []
-    monkeypatch.setattr(gather, "gather", lambda plan, _identity: plans.append(plan))
+    monkeypatch.setattr(page, "gather", lambda plan, _identity: plans.append(plan))
     for flags in (["--profile", "mine"], ["--task", "math"], []):
         invoke("tune", "--report", str(tmp_path / "new.html"), "--no-fit", *flags)
     mine, math, every = ([profile.name for profile in plan.profiles] for plan in plans)

@@ -46,7 +46,7 @@ def machine() -> Iterator[TuneEvent]:
     attempts = (
         Attempt(LoadOptions(), 60.0, "off"),
         Attempt(chosen, 66.0, "ssd"),
-        Attempt(LoadOptions(threads=2), None, pruned=True),
+        Attempt(LoadOptions(threads=2), 48.0, "sd"),
         Attempt(LoadOptions(micro_batch=4096), None, failure="out of memory"),
     )
     yield LoadOptionsChosen(chosen, attempts, "a thread for each model is 10% faster than two for both")

@@ -12,10 +12,11 @@ from threading import Timer
 import pytest
 
 from localspec.child_process import values_of
-from localspec.hardware.memory.needs import DeviceNeed, exact, expected_of, needs_of
+from localspec.hardware.memory.needs import DeviceNeed, MemoryRequest, by_shares, estimate, exact, needs_of
 from localspec.inference.worker.client import Worker
 from localspec.llama.context import STOPPABLE_S, Context
 from localspec.llama.model import Model
+from localspec.models.shape import read_shape
 from localspec.types import EngineSettings, Finished, Mode, ModelOptions
 from tests.gpu.conftest import COLD_S, Row
 from tests.inference.runtimes import LONG_STORY, MODES, end_of, greedy, text_of
@@ -127,7 +128,11 @@ def _taken(options: ModelOptions) -> Iterator[tuple[tuple[DeviceNeed, ...], tupl
     with closing(Model.open(options)) as model:
         context = Context(model, options)
         context.evaluate(range(3, 700), 1)
-        yield needs_of(context), expected_of(context, options, model.cards)
+        shape, cards = read_shape(options.path), options.devices or model.cards
+        layers = len(shape.layers)
+        taken = layers + 1 if options.gpu_layers is None else options.gpu_layers
+        split = by_shares(cards, options.tensor_split or (1.0,) * len(cards), taken, layers)
+        yield needs_of(context), estimate(shape, MemoryRequest(split, context.context_size))
 
 
 def test_memory_is_what_llama_cpp_and_the_formula_foretold(placed: Placed, table: list[Row]) -> None:

@@ -91,7 +91,7 @@ def cuda(number: int, bus_id: str = "", name: str = "a card") -> BackendDevice:
     return BackendDevice(f"CUDA{number}", name, "gpu", 24 * GIB, 20 * GIB, bus_id, "CUDA")
 
 
-PROCESSOR = Machine((DeviceInfo("CPU", "cpu", "CPU", "", 64 * GIB, 48 * GIB, cores=8, sockets=1),))
+PROCESSOR = Machine((DeviceInfo("CPU", "cpu", "CPU", "", 64 * GIB, 48 * GIB, cores=8),))
 CPU = BackendDevice("CPU", "a processor", "cpu", 64 * GIB, 60 * GIB, "", "CPU")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from localspec.hardware.device_info import DeviceInfo, LinkRate, Machine, MemoryRate
+from localspec.hardware.device_info import DeviceInfo, Machine, MemoryRate
 from localspec.models.shape import LayerShape, ModelShape
 
 GIB = 2**30
@@ -24,26 +24,22 @@ def card(number: int, memory: float, *, used: float = 0.3, display: bool = False
         int(memory * GIB),
         int((memory - used) * GIB),
         drives_display=display,
+        pcie_generation=4,
+        pcie_width=8,
     )
 
 
 def machine(
     *cards: tuple[DeviceInfo, float], processor: DeviceInfo | None = None, rate: float = 50
 ) -> Machine:
-    """Return a machine with cards and their rates in GB/s; all links run at 12 GB/s."""
+    """Return a machine with cards and their rates in GB/s."""
     processor = processor or cpu()
     devices = (*(device for device, _ in cards), processor)
     return Machine(
         devices=devices,
         rates=(
-            *(MemoryRate(device.id, read * GB, read * GB / 2) for device, read in cards),
-            MemoryRate("CPU", rate * GB, rate * GB / 2),
-        ),
-        links=tuple(
-            LinkRate(source.id, target.id, 12 * GB)
-            for source in devices
-            for target in devices
-            if source is not target
+            *(MemoryRate(device.id, read * GB) for device, read in cards),
+            MemoryRate("CPU", rate * GB),
         ),
     )
 

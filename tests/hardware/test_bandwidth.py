@@ -7,7 +7,7 @@ import pytest
 
 from localspec.errors import EngineError
 from localspec.hardware.bandwidth import Job, Rates, jobs, judge, measure, typical_s
-from localspec.hardware.device_info import DeviceInfo, LinkRate, Machine, MemoryRate, RateFailure
+from localspec.hardware.device_info import DeviceInfo, Machine, MemoryRate, RateFailure
 from localspec.llama import buffers
 
 GIB, SIZE = 2**30, 2**26
@@ -15,47 +15,41 @@ CPU = DeviceInfo("CPU", "cpu", "CPU", "a processor", 64 * GIB, 48 * GIB, cores=8
 CARD = DeviceInfo("CUDA0", "gpu", "CUDA", "RTX 3090", 24 * GIB, 20 * GIB, theoretical_rate=936e9)
 
 
-def test_every_device_and_every_way_between_two_is_measured() -> None:
+def test_every_device_is_measured() -> None:
     work = jobs((CARD, replace(CARD, id="CUDA1"), CPU))
-    assert [job.source for job in work if job.is_memory] == ["CPU", "CUDA0", "CUDA1"]
-    ways = {(job.source, job.target) for job in work if not job.is_memory}
-    assert len(ways) == 6
-    assert {("CPU", "CUDA0"), ("CUDA0", "CPU"), ("CUDA1", "CUDA0")} <= ways
-    assert jobs((CPU,)) == (Job("CPU", "CPU", 2**29, 1),)
+    assert [job.device for job in work] == ["CPU", "CUDA0", "CUDA1"]
+    assert jobs((CPU,)) == (Job("CPU", 2**29),)
     assert jobs(()) == ()
 
 
 def test_blocks_leave_room_on_a_full_card() -> None:
     full = replace(CARD, memory_free=100 * 2**20)
     for job in jobs((full, CPU)):
-        if "CUDA0" in {job.source, job.target}:
+        if job.device == "CUDA0":
             assert 2 * job.size <= full.memory_free
 
 
 def test_the_processor_is_really_measured() -> None:
-    (rate,) = measure((Job("CPU", "CPU", SIZE, 1),), 0.01)
+    (rate,) = measure((Job("CPU", SIZE),), 0.01)
     assert isinstance(rate, MemoryRate)
     assert rate.device == "CPU"
     assert 1e8 < rate.read < 1e13
-    assert 1e8 < rate.copy < 1e13
 
 
 def test_what_a_device_refuses_does_not_stop_the_rest() -> None:
-    work = (Job("CUDA7", "CUDA7", SIZE, 1), Job("CPU", "CUDA7", SIZE), Job("CPU", "CPU", SIZE, 1))
-    first, second, third = measure(work, 0.01)
+    first, second = measure((Job("CUDA7", SIZE), Job("CPU", SIZE)), 0.01)
     assert isinstance(first, RateFailure)
-    assert isinstance(second, RateFailure)
     assert "no device is called 'CUDA7'" in first.reason
-    assert isinstance(third, MemoryRate)
+    assert isinstance(second, MemoryRate)
 
 
 def test_a_full_device_is_not_judged_by_its_cache() -> None:
-    (answer,) = measure((Job("CPU", "CPU", 2**20, 1),), 0.01)
-    assert answer == RateFailure("CPU", "CPU", "too little memory is free")
+    (answer,) = measure((Job("CPU", 2**20),), 0.01)
+    assert answer == RateFailure("CPU", "too little memory is free")
 
 
 class FakeBuffers:
-    """A block whose ways take known times."""
+    """A block that is read in a known time."""
 
     opened = 0
 
@@ -74,37 +68,12 @@ class FakeBuffers:
     def read_s(self) -> float:
         return 2**-10
 
-    def copy_s(self) -> float:
-        return 2**-8
-
-    def send_s(self) -> float:
-        return 2**-6
-
-    def fetch_s(self) -> float:
-        return 2**-5
-
-    def send_to_s(self, other: FakeBuffers) -> float:
-        assert other.device != self.device
-        return 2**-4
-
 
 def test_rates_follow_from_bytes_and_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(buffers, "Buffers", FakeBuffers)
-    work = (
-        Job("CUDA0", "CUDA0", SIZE, 4),
-        Job("CPU", "CUDA0", SIZE),
-        Job("CUDA0", "CPU", SIZE),
-        Job("CUDA0", "CUDA1", SIZE),
-        Job("CUDA0", "CUDA9", SIZE),
-    )
-    *measured, refused = measure(work, 0.0)
-    assert measured == [
-        MemoryRate("CUDA0", read=2.0**36, copy=2.0**35),  # copied: read and written
-        LinkRate("CPU", "CUDA0", 2.0**32),
-        LinkRate("CUDA0", "CPU", 2.0**31),
-        LinkRate("CUDA0", "CUDA1", 2.0**30),
-    ]
-    assert refused == RateFailure("CUDA0", "CUDA9", "CUDA9 has no room")
+    measured, refused = measure((Job("CUDA0", SIZE, 4), Job("CUDA9", SIZE)), 0.0)
+    assert measured == MemoryRate("CUDA0", 2.0**36)
+    assert refused == RateFailure("CUDA9", "CUDA9 has no room")
     assert FakeBuffers.opened == 0
 
 
@@ -122,9 +91,6 @@ class PacedBuffers(FakeBuffers):
         PacedBuffers.now += self.bytes * self.passes / self.rate
         return self.bytes / self.rate
 
-    def copy_s(self) -> float:
-        return self.read_s()
-
 
 @pytest.mark.parametrize(("rate", "most_s"), [(4e11, 1.5), (4e9, 1.5), (1e9, 1.5), (2e8, 4.0)])
 def test_a_slow_device_is_measured_with_blocks_that_fit_the_time(
@@ -134,17 +100,16 @@ def test_a_slow_device_is_measured_with_blocks_that_fit_the_time(
     monkeypatch.setattr("localspec.hardware.bandwidth.time.perf_counter", lambda: PacedBuffers.now)
     monkeypatch.setattr(PacedBuffers, "rate", rate)
     started = PacedBuffers.now
-    assert list(measure((Job("V", "V", 2**30, 4),), 1.0)) == [MemoryRate("V", rate, 2 * rate)]
+    assert list(measure((Job("V", 2**30, 4),), 1.0)) == [MemoryRate("V", rate)]
     assert PacedBuffers.now - started < most_s
 
 
 def test_what_could_not_be_measured_is_taken_for_no_faster_than_the_processor() -> None:
     plain = replace(CARD, theoretical_rate=None)
-    failed = (RateFailure("CUDA0", "CUDA0", "it took longer than 84 s"),)
-    seen = Machine((plain, CPU), (MemoryRate("CPU", 30e9, 30e9),))
+    failed = (RateFailure("CUDA0", "it took longer than 84 s"),)
+    seen = Machine((plain, CPU), (MemoryRate("CPU", 30e9),))
     assert Rates(seen).of["CUDA0"].read > 200e9
     assert Rates(replace(seen, failures=failed)).of["CUDA0"].read == 30e9
-    assert Rates(replace(seen, failures=(RateFailure("CPU", "CUDA0", "no"),))).of["CUDA0"].read > 200e9
     known = replace(seen, devices=(CARD, CPU), failures=failed)
     assert Rates(known).of["CUDA0"].read > 600e9  # its maker's figure says more
 
@@ -159,11 +124,10 @@ def test_time_that_is_left_is_used_within_reason() -> None:
     assert typical_s(lambda: float(next(calls)), 3600.0) == 14.0  # the middle of 2 to 26
 
 
-def machine(card: DeviceInfo, read: float = 850e9, link: float = 25e9) -> Machine:
+def machine(card: DeviceInfo, read: float = 850e9) -> Machine:
     return Machine(
         devices=(card, CPU),
-        rates=(MemoryRate("CUDA0", read, read), MemoryRate("CPU", 30e9, 30e9)),
-        links=(LinkRate("CPU", "CUDA0", link), LinkRate("CUDA0", "CPU", 1e9)),
+        rates=(MemoryRate("CUDA0", read), MemoryRate("CPU", 30e9)),
     )
 
 
@@ -178,13 +142,6 @@ def test_a_card_far_below_its_rate_is_told_with_numbers() -> None:
 
 
 @pytest.mark.parametrize("lanes", [1, 8])
-def test_a_link_with_fewer_lanes_is_told_once(lanes: int) -> None:
-    (note,) = judge(machine(replace(CARD, pcie_width=lanes, pcie_width_max=16), link=0.8e9))
+def test_a_link_with_fewer_lanes_is_told(lanes: int) -> None:
+    (note,) = judge(machine(replace(CARD, pcie_width=lanes, pcie_width_max=16)))
     assert f"{lanes} of its 16 PCIe lanes" in note
-
-
-def test_a_slow_link_is_told_where_its_lanes_are_not_known() -> None:
-    (note,) = judge(machine(CARD, link=0.8e9))
-    assert "data reach CUDA0 (RTX 3090) at 0.8 GB/s" in note
-    assert judge(machine(replace(CARD, kind="integrated"), link=0.8e9)) == ()
-    assert judge(machine(replace(CARD, theoretical_rate=None), read=0.2e9, link=0.8e9)) == ()

@@ -9,7 +9,7 @@ import pytest
 from localspec.decoding.policy import CostCurve, LatencyModel
 from localspec.decoding.speed_model import PredictedSpeed, plain_speed, predict, ranked, sd_speed
 from localspec.hardware.bandwidth import Rates
-from localspec.hardware.device_info import LinkRate, Machine
+from localspec.hardware.device_info import Machine
 from localspec.hardware.memory.needs import LayerSplit
 from localspec.hardware.placement.candidates import Pass, Passes, ahead_speed
 from localspec.models.shape import ModelShape
@@ -110,24 +110,22 @@ def test_plain_decoding_stays_first_where_speculation_gains_little() -> None:
     assert [speed.mode for speed in order] == ["sd", "off", "ssd"]
 
 
-def test_links_fall_back_on_the_slot_then_on_an_assumption() -> None:
-    rates = Rates(TWO)
-    assert rates.link("CPU", "CUDA0") == 12 * GB
-    assert rates.link("CUDA0", "CUDA0") is None
-    bare = Rates(machine_without_links(generation=4, width=8))
+def test_links_follow_from_the_slot_or_an_assumption() -> None:
+    rates = Rates(in_slots(generation=4, width=8))
     slot = 0.7 * 1.97 * GB * 8
-    assert bare.link("CPU", "CUDA0") == pytest.approx(slot)
-    assert bare.link("CUDA0", "CUDA1") == pytest.approx(slot / 2)
-    assert Rates(machine_without_links(None, None)).link("CPU", "CUDA0") == 6 * GB
+    assert rates.link("CPU", "CUDA0") == pytest.approx(slot)
+    assert rates.link("CUDA0", "CUDA1") == pytest.approx(slot / 2)
+    assert rates.link("CUDA0", "CUDA0") is None
+    assert Rates(in_slots(None, None)).link("CPU", "CUDA0") == 6 * GB
     assert Rates(apple()).link("CPU", "Metal") is None
 
 
-def machine_without_links(generation: int | None, width: int | None) -> Machine:
+def in_slots(generation: int | None, width: int | None) -> Machine:
     devices = tuple(
         replace(device, pcie_generation=generation, pcie_width=width) if device.kind == "gpu" else device
         for device in TWO.devices
     )
-    return replace(TWO, devices=devices, links=())
+    return replace(TWO, devices=devices)
 
 
 def test_one_thread_reads_less_than_all() -> None:
@@ -139,12 +137,6 @@ def test_a_chip_is_known_by_its_name_and_its_cores_reach_less_of_its_memory() ->
     rates = Rates(apple()).of
     assert (rates["Metal"].read, rates["Metal"].origin) == (0.7 * 400 * GB, "name")
     assert (rates["CPU"].read, rates["CPU"].origin) == (0.5 * 400 * GB, "name")
-
-
-def test_a_way_that_was_measured_in_the_other_direction_counts() -> None:
-    one_way = replace(TWO, links=(LinkRate("CUDA0", "CUDA1", 3 * GB), LinkRate("CUDA0", "CPU", 5 * GB)))
-    assert Rates(one_way).link("CUDA1", "CUDA0") == 3 * GB
-    assert Rates(one_way).link("CPU", "CUDA0") == 5 * GB
 
 
 def test_taking_turns_is_slower_than_working_at_once() -> None:
@@ -161,9 +153,9 @@ def test_what_stays_in_the_cores_own_caches_keeps_no_memory_busy() -> None:
 
 
 def test_the_logits_have_to_come_back_from_a_card() -> None:
-    def seconds(rate: float) -> float:
-        back = replace(TWO, links=(LinkRate("CPU", "CUDA0", 12 * GB), LinkRate("CUDA0", "CPU", rate)))
-        return passes(where=back).take(LayerSplit(("CUDA0",), (32,)), 2, 1).seconds
+    def seconds(width: int) -> float:
+        where = in_slots(generation=4, width=width)
+        return passes(where=where).take(LayerSplit(("CUDA0",), (32,)), 2, 1).seconds
 
-    logits = 2 * MIDDLE.vocabulary * 4
-    assert seconds(1 * GB) - seconds(4 * GB) == pytest.approx(logits / GB - logits / (4 * GB))
+    logits, inputs, lane = 2 * MIDDLE.vocabulary * 4, 2 * MIDDLE.width * 4, 0.7 * 1.97 * GB
+    assert seconds(1) - seconds(4) == pytest.approx((logits + inputs) * (1 / lane - 1 / (4 * lane)))

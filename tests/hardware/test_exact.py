@@ -13,17 +13,14 @@ from localspec.errors import EngineError, UserError
 from localspec.gguf import CHECKPOINTS
 from localspec.hardware.memory.needs import (
     CacheTypes,
-    DeviceNeed,
     LayerSplit,
     MemoryRequest,
-    compare,
     estimate,
     exact,
     needs_of,
 )
 from localspec.inference.contexts import Contexts
-from localspec.llama.context import Context, context_parameters
-from localspec.llama.library import Native
+from localspec.llama.context import Context
 from localspec.llama.model import Model
 from localspec.llama.recurrent import open_context
 from localspec.models.shape import read_shape
@@ -105,26 +102,6 @@ def test_estimates_of_other_contexts(name: str, asked: MemoryRequest, tmp_path: 
     [guessed] = estimate(read_shape(path), asked)
     assert guessed.cache == planned.cache
     assert guessed.total == pytest.approx(planned.total, rel=0.10)
-
-
-@pytest.mark.parametrize(("architecture", "window"), [("gemma2", 512), ("gemma3", 512), ("gemma3", 300)])
-def test_windows_are_on_the_layers_where_llama_cpp_has_them(
-    architecture: str, window: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def forgetful(
-        options: ModelOptions, cells: int, sequences: int, rows: int, threads: int | None
-    ) -> Native:
-        parameters = context_parameters(options, cells, sequences, rows, threads)
-        parameters.swa_full = False
-        return parameters
-
-    monkeypatch.setattr("localspec.llama.context.context_parameters", forgetful)
-    build = replace(SHAPES["sliding window"], architecture=architecture, window=window, bare=True)
-    options = ModelOptions(path=make(tmp_path / "a.gguf", build), context=8192)
-    with closing(Model.open(options, allocate=False)) as model:
-        [planned] = needs_of(Context(model, options))
-    [guessed] = estimate(read_shape(options.path), MemoryRequest(LayerSplit(), 8192), whole_windows=False)
-    assert guessed.cache == planned.cache
 
 
 @pytest.mark.parametrize("make_model", [shapes_more.hybrid, shapes_more.latent_attention])
@@ -222,16 +199,3 @@ def test_a_build_that_cannot_tell(tiny_context: Context, monkeypatch: pytest.Mon
 def tiny_context(tmp_path: Path) -> Iterator[Context]:
     with opened(ModelOptions(path=tiny.llama(tmp_path / "a.gguf"), context=256)) as context:
         yield context
-
-
-def test_the_line_for_the_log() -> None:
-    gib = 1 << 30
-    line = compare(
-        "Large",
-        [DeviceNeed("CUDA0", 8 * gib, gib, gib), DeviceNeed("CPU", 50 << 20, 0, 0)],
-        [DeviceNeed("CUDA0", 8 * gib, gib, gib // 2), DeviceNeed("CUDA1", gib, 0, 0)],
-    )
-    assert line == (
-        "memory of Large: CUDA0 10.0 GiB, expected 9.5 GiB (-5.0 %); CPU 50 MiB, expected 0 MiB (-100.0 %); "
-        "CUDA1 nothing, expected 1.0 GiB"
-    )

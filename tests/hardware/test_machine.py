@@ -13,7 +13,7 @@ from localspec.child_process import values_of
 from localspec.errors import Cancelled, EngineDied, EngineError, UserError
 from localspec.hardware import devices, machine
 from localspec.hardware.bandwidth import Job, Measured
-from localspec.hardware.device_info import DeviceInfo, LinkRate, Machine, MemoryRate, RateFailure
+from localspec.hardware.device_info import DeviceInfo, Machine, MemoryRate, RateFailure
 from localspec.hardware.devices import Sight
 from localspec.hardware.machine import known_machine, measure_rates
 from localspec.hardware.nvml import Cards
@@ -115,10 +115,7 @@ class Bench:
 
     def answers(self, work: Sequence[Job]) -> Iterator[Measured]:
         for job in work:
-            if job.is_memory:
-                yield MemoryRate(job.source, 800e9, 700e9)
-            else:
-                yield LinkRate(job.source, job.target, 20e9)
+            yield MemoryRate(job.device, 800e9)
 
 
 @pytest.fixture
@@ -135,7 +132,7 @@ def test_devices_are_seen_without_measuring(bench: Bench) -> None:
 
 
 @pytest.mark.usefixtures("bench")
-def test_rates_of_all_devices_and_ways_are_measured() -> None:
+def test_rates_of_all_devices_are_measured() -> None:
     told: list[float] = []
 
     def on_progress(fraction: float) -> bool:
@@ -144,23 +141,21 @@ def test_rates_of_all_devices_and_ways_are_measured() -> None:
 
     measured = measure_rates(SEEN, on_progress=on_progress)
     assert {rate.device for rate in measured.rates} == {"CPU", "CUDA0"}
-    assert {(link.source, link.target) for link in measured.links} == {("CPU", "CUDA0"), ("CUDA0", "CPU")}
-    assert told == [0.25, 0.5, 0.75, 1.0]
+    assert told == [0.5, 1.0]
     assert measured.notes == ()
 
 
 def test_a_driver_that_dies_costs_one_figure_and_is_a_note(bench: Bench) -> None:
     def dying(work: Sequence[Job]) -> Iterator[Measured]:
         for job in work:
-            if job.source == job.target == "CUDA0":
+            if job.device == "CUDA0":
                 raise EngineDied("the probing process ended: SIGABRT")
             yield from bench.answers([job])
 
     bench.child = dying
     measured = measure_rates(SEEN)
     assert [rate.device for rate in measured.rates] == ["CPU"]
-    assert len(measured.links) == 2
-    assert bench.starts == [4, 2]
+    assert bench.starts == [2]
     (note,) = measured.notes
     assert note == "the memory of CUDA0 could not be measured: the probing process ended: SIGABRT"
 
@@ -173,18 +168,18 @@ def test_measuring_that_cannot_even_begin_is_told_for_everything(bench: Bench) -
     bench.child = failing
     measured = measure_rates(SEEN)
     assert measured.rates == ()
-    assert len(measured.notes) == 4
-    assert bench.starts == [4]
+    assert len(measured.notes) == 2
+    assert bench.starts == [2]
 
 
 @pytest.mark.usefixtures("bench")
 def test_measuring_can_be_stopped() -> None:
     with pytest.raises(Cancelled):
-        measure_rates(SEEN, on_progress=lambda fraction: fraction < 0.5)
+        measure_rates(SEEN, on_progress=lambda fraction: fraction < 0.4)
 
 
 def test_a_slow_card_is_judged(bench: Bench) -> None:
-    bench.child = lambda work: iter([MemoryRate("CUDA0", 100e9, 90e9)])
+    bench.child = lambda work: iter([MemoryRate("CUDA0", 100e9)])
     assert "11% of the 936 GB/s" in measure_rates(SEEN).notes[0]
 
 
@@ -262,15 +257,14 @@ def test_rates_that_are_not_known_may_stay_so(bench: Bench) -> None:
 def test_what_could_be_measured_is_kept_and_what_could_not_is_marked(bench: Bench) -> None:
     def slow(work: Sequence[Job]) -> Iterator[Measured]:
         for job in work:
-            if job.source == job.target == "CUDA0":
+            if job.device == "CUDA0":
                 raise EngineDied("it took longer than 84 s")
             yield from bench.answers([job])
 
     bench.child = slow
     first, started = known_machine(), len(bench.starts)
     assert [rate.device for rate in first.rates] == ["CPU"]
-    assert len(first.links) == 2
-    assert first.failures == (RateFailure("CUDA0", "CUDA0", "it took longer than 84 s"),)
+    assert first.failures == (RateFailure("CUDA0", "it took longer than 84 s"),)
     assert known_machine() == known_machine(may_measure=False) == first
     assert len(bench.starts) == started
     bench.child = bench.answers
@@ -279,7 +273,7 @@ def test_what_could_be_measured_is_kept_and_what_could_not_is_marked(bench: Benc
 
 def test_where_nothing_could_be_measured_nothing_is_kept(bench: Bench) -> None:
     bench.child = lambda work: (job.failed("no room") for job in work)
-    assert len(known_machine().failures) == 4
+    assert len(known_machine().failures) == 2
     assert not machine.kept_file().exists()
 
 

@@ -25,7 +25,6 @@ def test_a_card_is_described() -> None:
         41.0,
         True,
     )
-    assert card.device.missing == ()
     assert card.capability == 860
 
 
@@ -57,21 +56,18 @@ def test_text_may_come_as_bytes() -> None:
 def test_one_answer_that_is_missing_leaves_the_others(what: str) -> None:
     (whole,) = look_through(FakeLibrary(RTX_3090)).cards
     (card,) = look_through(FakeLibrary({key: RTX_3090[key] for key in RTX_3090 if key != what})).cards
-    found, known = ((each.bus_id, each.capability, *astuple(each.device)[:-1]) for each in (card, whole))
+    found, known = ((each.bus_id, each.capability, *astuple(each.device)) for each in (card, whole))
     assert sum(one != other for one, other in zip(found, known, strict=True)) == 1
-    assert all("Not Supported" in words for words in card.device.missing)
 
 
-def test_a_driver_that_answers_nothing_leaves_a_list_of_what_is_missing() -> None:
+def test_a_driver_that_answers_nothing_leaves_nothing_known() -> None:
     (card,) = look_through(FakeLibrary({})).cards
     assert (card.device.name, card.device.users, card.device.theoretical_rate) == ("", (), None)
-    assert "its temperature (Not Supported)" in card.device.missing
-    assert len(card.device.missing) >= 8
 
 
 def test_a_lost_card_does_not_hide_the_others() -> None:
     lost, fine = look_through(FakeLibrary(GTX_1060, RTX_3090, broken=("card 0",))).cards
-    assert lost.device.missing == ("everything but its memory (GPU is lost)",)
+    assert lost.device == nvml.UNKNOWN
     assert fine.device.name == "NVIDIA GeForce RTX 3090"
 
 

@@ -233,7 +233,7 @@ def test_a_rate_that_nobody_measured_is_told() -> None:
 
 def test_a_device_that_could_not_be_measured_is_neither_believed_in_nor_to_be_measured_again() -> None:
     where = machine((card(0, 24), 900))
-    failed = (RateFailure("CUDA0", "CUDA0", "it took longer than 84 s"),)
+    failed = (RateFailure("CUDA0", "it took longer than 84 s"),)
     slow = replace(where, rates=where.rates[1:], failures=failed)
     found = assignments(slow, SMALL, None, PlacementConstraints(devices=("CUDA0",), gpu_layers=99))
     why = "CUDA0's memory rate could not be measured (it took longer than 84 s): 50 GB/s"

@@ -112,13 +112,13 @@ def faster(where: Machine, random: Random) -> Machine:
         return where
     at = random.randrange(len(where.rates))
     rates = list(where.rates)
-    rates[at] = MemoryRate(rates[at].device, 1.7 * rates[at].read, 1.7 * rates[at].copy)
+    rates[at] = MemoryRate(rates[at].device, 1.7 * rates[at].read)
     return replace(where, rates=tuple(rates))
 
 
 def another_card(where: Machine, random: Random) -> Machine:
     extra: DeviceInfo = card(9, random.choice([6, 12, 24]))
-    rates = (*where.rates, MemoryRate(extra.id, random.choice([200, 900]) * GB, GB))
+    rates = (*where.rates, MemoryRate(extra.id, random.choice([200, 900]) * GB))
     return replace(where, devices=(*where.devices[:-1], extra, where.devices[-1]), rates=rates)
 
 

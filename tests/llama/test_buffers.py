@@ -9,26 +9,16 @@ from localspec.llama.buffers import Buffers
 SIZE = 2**22
 
 
-def test_every_way_takes_time() -> None:
-    with Buffers("CPU", SIZE, passes=3) as one, Buffers("CPU", SIZE) as other:
-        assert one.bytes == SIZE
-        for seconds in (one.read_s(), one.copy_s(), one.send_s(), one.fetch_s(), one.send_to_s(other)):
-            assert 0 < seconds < 60
+def test_reading_takes_time() -> None:
+    with Buffers("CPU", SIZE, passes=3) as block:
+        assert block.bytes == SIZE
+        assert 0 < block.read_s() < 60
 
 
 def test_sizes_are_whole_rows() -> None:
     with Buffers("CPU", 100_000) as block:
         assert block.bytes % (4 * 4096) == 0
         assert 0 < block.bytes <= 100_000
-
-
-def test_unequal_blocks_cannot_be_sent() -> None:
-    with (
-        Buffers("CPU", SIZE) as one,
-        Buffers("CPU", 2 * SIZE) as other,
-        pytest.raises(ValueError, match="size"),
-    ):
-        one.send_to_s(other)
 
 
 def test_an_unknown_device_is_told() -> None:

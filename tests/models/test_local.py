@@ -172,7 +172,7 @@ def test_headers_are_read_once(cache: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert len(read) == 3
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"layout": 1}', "null"])
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"version": 1}', "null"])
 def test_a_damaged_memory_of_headers_is_written_anew(cache: Path, text: str) -> None:
     put(cache, "tiny-Q8_0.gguf", DRAFT)
     memory = data_dir() / "models.json"
@@ -180,7 +180,7 @@ def test_a_damaged_memory_of_headers_is_written_anew(cache: Path, text: str) -> 
     memory.write_text(text)
     assert found(cache) == before
     held = json.loads(memory.read_text())
-    entry = next(iter(held["models"].values()))
+    (entry,) = held["models"]
     cases: list[object] = [
         {**entry, "shape": {"layers": 3}},
         {**entry, "shape": 7},
@@ -188,7 +188,7 @@ def test_a_damaged_memory_of_headers_is_written_anew(cache: Path, text: str) -> 
         {"stamp": entry["stamp"]},
     ]
     for damaged in cases:
-        held["models"] = dict.fromkeys(held["models"], damaged)
+        held["models"] = [damaged]
         memory.write_text(json.dumps(held))
         assert found(cache) == before
 

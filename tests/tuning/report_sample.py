@@ -101,7 +101,7 @@ LOAD_OPTIONS = LoadOptionsChosen(
     (
         Attempt(LoadOptions(threads=1, draft_threads=1), 118.4, "ssd"),
         Attempt(LoadOptions(threads=2), 96.2, "sd"),
-        Attempt(LoadOptions(threads=1, draft_threads=1, micro_batch=128), 101.0, "ssd", pruned=True),
+        Attempt(LoadOptions(threads=1, draft_threads=1, micro_batch=128), 101.0, "ssd"),
         Attempt(LoadOptions(threads=2, micro_batch=2048), None, failure="out of memory"),
     ),
     "One thread for each model was fastest: neither waits for the other's core.",

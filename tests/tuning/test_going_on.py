@@ -19,7 +19,7 @@ from localspec.storage.tuned_settings import LoadOptions
 from localspec.tuning.events import StageBegan, StageProgress, TaskResult, TuneEvent
 from localspec.tuning.load_options import MachineLimits
 from localspec.tuning.plan import TASK_S, TunePlan
-from localspec.tuning.report.gather import gather
+from localspec.tuning.report.page import gather
 from localspec.tuning.run import TuningRun
 from localspec.tuning.run_folder import RunFolder
 from localspec.types import GenerationEvent, ModelOptions, Request

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 from math import inf, nan
-from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -22,7 +21,6 @@ from localspec.tuning.report.svg import (
     finite,
     line_chart,
     linear_ticks,
-    rendered,
 )
 from localspec.types import EngineSettings, Interval
 
@@ -161,14 +159,6 @@ def test_a_heatmap_of_equal_cells_can_be_drawn() -> None:
     cells = [((1, 2), 10.0), ((2, 2), 10.0)]
     boxes = [each.get("class") for each in parsed(heatmap(cells, None)).iter("rect")]
     assert len(set(boxes)) == 1
-
-
-def test_templates_escape_texts_and_replace_what_cannot_be_written(tmp_path: Path) -> None:
-    template = tmp_path / "page.html.j2"
-    template.write_text('<p title="{{ words }}">{{ words }}</p>')
-    words = '<b> & "\x00\x1b[31m\ud800'
-    told = "&lt;b&gt; &amp; &#34;\ufffd\ufffd[31m\ufffd"
-    assert rendered(template, words=words) == f'<p title="{told}">{told}</p>'
 
 
 def test_long_names_are_clipped() -> None:

@@ -153,17 +153,6 @@ def test_what_a_card_compiles_in_the_first_answers_does_not_count(tmp_path: Path
     assert on_card == here
 
 
-def test_the_clearly_worse_is_left_after_the_first_request(tmp_path: Path) -> None:
-    bench = Bench()
-    attempts = run(tmp_path, bench)
-    worse = [number for number, each in enumerate(attempts) if each.workplace.threads]
-    assert worse
-    for number in worse:
-        assert attempts[number].pruned
-        assert attempts[number].tokens_per_s is None
-        assert len(bench.requests[number]) == len(RUNS.modes)
-
-
 def test_nothing_better_leaves_the_usual_workplace(tmp_path: Path) -> None:
     attempts = run(tmp_path, Bench(lambda _workplace, _mode: 100.0))
     workplace, reason = choose(attempts)

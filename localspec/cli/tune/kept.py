@@ -150,8 +150,7 @@ def reset(args: argparse.Namespace) -> int:
 
 def report(args: argparse.Namespace) -> int:
     """Write a page about what was found, and print where it is."""
-    from localspec.tuning.report.gather import gather
-    from localspec.tuning.report.page import write_report
+    from localspec.tuning.report.page import gather, write_report
 
     path = paths.expanded(args.report).absolute()
     _must_be_ours(path)

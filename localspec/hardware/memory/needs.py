@@ -6,7 +6,7 @@ tensors that live at the same time in the widest places of a graph, and calibrat
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -18,7 +18,6 @@ from localspec.gguf import CHECKPOINTS, kept_states, kv_types
 from localspec.hardware.bandwidth import PROCESSOR
 from localspec.models.shape import LayerShape, ModelShape, read_shape
 from localspec.types import KvType, ModelOptions
-from localspec.units import memory
 
 if TYPE_CHECKING:
     from localspec.llama.context import Context
@@ -103,14 +102,12 @@ class MemoryRequest:
     sequences: int = 1
 
 
-def estimate(
-    shape: ModelShape, request: MemoryRequest, *, whole_windows: bool = True
-) -> tuple[DeviceNeed, ...]:
+def estimate(shape: ModelShape, request: MemoryRequest) -> tuple[DeviceNeed, ...]:
     """Return what a model takes of each device that it sits on, the processor last.
 
-    `whole_windows` keeps all tokens also for layers that look back only so far, which a rewind needs.
+    All tokens are kept also for layers that look back only so far, which a rewind needs.
     """
-    cached = partial(_cache_bytes, shape, request, whole_windows)
+    cached = partial(_cache_bytes, shape, request)
     assignments = _assignments(shape, request)
     last = request.split.devices[-1] if request.split.devices else PROCESSOR
     needs = []
@@ -156,13 +153,10 @@ def _assignments(shape: ModelShape, request: MemoryRequest) -> dict[str, tuple[L
     return assignments
 
 
-def _cache_bytes(shape: ModelShape, request: MemoryRequest, whole_windows: bool, layer: LayerShape) -> int:
+def _cache_bytes(shape: ModelShape, request: MemoryRequest, layer: LayerShape) -> int:
     held, values = cells(request), layer.value_values
     if values and request.flash_attention is False:  # values lie transposed then, as wide as the widest
         values = max(other.value_values for other in shape.layers)
-    if layer.window is not None and not whole_windows:
-        wanted = layer.window * request.sequences + request.micro_batch
-        held = min(held, -(-wanted // _CELLS_MULTIPLE) * _CELLS_MULTIPLE)
     per_cell = (
         layer.key_values * kv_types()[request.cache.keys][1] // 32
         + values * kv_types()[request.cache.values][1] // 32
@@ -295,41 +289,3 @@ def needs_of(context: Context) -> tuple[DeviceNeed, ...]:
         for row in breakdown(context.pointer)
         for here in (row.device == PROCESSOR,)
     )
-
-
-def expected_of(context: Context, options: ModelOptions, cards: Sequence[str]) -> tuple[DeviceNeed, ...]:
-    """Return what the formula expects of a context opened so, its model on `cards`.
-
-    Raises UserError for a file without shape.
-    """
-    shape = read_shape(options.path)
-    request = MemoryRequest(
-        _split(options, cards, len(shape.layers)),
-        context.context_size,
-        CacheTypes(options.kv_type_k, options.kv_type_v),
-        options.flash_attention,
-        options.micro_batch,
-        context.max_sequences,
-    )
-    return estimate(shape, request)
-
-
-def _split(options: ModelOptions, cards: Sequence[str], layers: int) -> LayerSplit:
-    """Return the split that options give; what they leave to llama.cpp, in equal parts."""
-    names = tuple(name for name in options.devices or cards if name in cards)
-    shares = (*options.tensor_split, *(0.0 for _ in names))[: len(names)]
-    taken = layers + 1 if options.gpu_layers is None else options.gpu_layers
-    return by_shares(names, shares if any(shares) else [1.0] * len(names), taken, layers)
-
-
-def compare(model: str, actual: Iterable[DeviceNeed], expected: Iterable[DeviceNeed]) -> str:
-    """Return a line for the log: what a model took of each device, and what was expected."""
-    foreseen = {need.device: need.total for need in expected}
-    words = []
-    for need in actual:
-        guess = foreseen.pop(need.device, 0)
-        if need.total or guess:
-            error = f" ({100 * (guess - need.total) / need.total:+.1f} %)" if need.total else ""
-            words.append(f"{need.device} {memory(need.total, 0.1)}, expected {memory(guess, 0.1)}{error}")
-    words += [f"{name} nothing, expected {memory(guess, 0.1)}" for name, guess in foreseen.items() if guess]
-    return f"memory of {model}: {'; '.join(words)}"

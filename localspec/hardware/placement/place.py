@@ -130,7 +130,8 @@ def _rejected(chosen: PlacementCandidate, search: PlacementSearch) -> Iterable[A
             continue
         seen.add(text)
         lack = f"does not fit: {_lack(other.shortages)}" if other.shortages else ""
-        yield Alternative(text, lack or _slower_reason(other, chosen, search), other.best.tokens_per_s)
+        is_slower = other.best.tokens_per_s < 0.999 * chosen.best.tokens_per_s
+        yield Alternative(text, lack or ("slower" if is_slower else "no faster"), other.best.tokens_per_s)
 
 
 def _refusal(search: PlacementSearch) -> UserError:
@@ -325,34 +326,6 @@ def _rate_reasons(found: PlacementCandidate, search: PlacementSearch) -> list[st
         way_out = "" if trouble else " (`localspec devices` measures it)"
         reasons.append(f"{name}'s memory rate {lack}: {bandwidth(known.read)}, {source}{way_out}")
     return reasons
-
-
-def _slower_reason(found: PlacementCandidate, chosen: PlacementCandidate, search: PlacementSearch) -> str:
-    if found.best.tokens_per_s > 0.999 * chosen.best.tokens_per_s:
-        return _equal_reason(found, chosen)
-    if found.draft is None and chosen.draft is not None:
-        return "nothing guesses ahead"
-    rest = len(search.target.layers) - found.target.on_cards
-    if rest > len(search.target.layers) - chosen.target.on_cards:
-        return f"{rest} of the target's layers would be with the slower processor"
-    if found.draft is not None and found.draft != chosen.draft:
-        if not found.draft.devices:
-            return "the processor drafts more slowly"
-        shared = [name for name in found.draft.devices if name in found.target.devices]
-        if shared:
-            return f"draft and target would share {shared[0]} and take turns"
-    other = [name for name in found.target.devices if name not in chosen.target.devices]
-    return f"a part of the target would sit on {other[0]}, which reads more slowly" if other else "slower"
-
-
-def _equal_reason(found: PlacementCandidate, chosen: PlacementCandidate) -> str:
-    if chosen.draft is not None and found.draft is None:
-        return "no faster, and without a draft speculation cannot be tried"
-    if len(found.target.devices) > len(chosen.target.devices):
-        return "no faster, and takes more cards"
-    if found.draft is not None and found.best.mode == "off" and found.draft != chosen.draft:
-        return "no faster, and speculation would gain less there"
-    return "no faster, and leaves less room on a card"
 
 
 def _mode_alternatives(chosen: PlacementCandidate) -> Iterable[Alternative]:

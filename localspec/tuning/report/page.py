@@ -1,19 +1,24 @@
-"""The page of the tuning report: what it is given, and what its templates show beside that."""
+"""The page of the tuning report: what runs left on disk for it, and what its templates show beside that."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from math import inf, isfinite, log, nan
 from pathlib import Path
 from statistics import correlation, median
 
 from localspec.decoding.measurements import Costs
+from localspec.models.shape import read_shape
+from localspec.storage.pair_identity import Identity, ModelFacts
 from localspec.storage.paths import write_atomically
+from localspec.tuning.costs import last_costs
 from localspec.tuning.events import ConfirmedContender, LoadOptionsChosen, Place, TaskResult
-from localspec.tuning.report.svg import FOLDER, Point, rendered
-from localspec.types import EngineSettings
+from localspec.tuning.plan import TunePlan
+from localspec.tuning.report.svg import Point, rendered
+from localspec.tuning.run_folder import RunFolder
+from localspec.types import EngineSettings, ModelOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +48,48 @@ class ReportInput:
 DRIFT = 0.05  # more than this is told at the top
 
 
+def gather(plan: TunePlan, identity: Identity) -> ReportInput | None:
+    """Return what is known of a pair's tuning, None if nothing is.
+
+    Of the plan the models and profiles count.
+    """
+    folder = RunFolder(identity.pair)
+    wanted = [profile.task for profile in plan.profiles]
+    results = tuple(result for result in folder.results() if result.task in wanted)
+    if not results:
+        return None
+    return ReportInput(
+        made=datetime.now(UTC),
+        machine=tuple(_machine(identity)),
+        target=_model(plan.target, identity.target),
+        draft=None if plan.draft is None or identity.draft is None else _model(plan.draft, identity.draft),
+        costs=last_costs(folder.costs),
+        results=results,
+        load_options=folder.load_options.read(),
+        quick=any(result.quick for result in results),
+    )
+
+
+def _machine(identity: Identity) -> Iterator[tuple[str, str]]:
+    machine = identity.machine
+    yield "processor", f"{machine.processor}, {machine.cores} cores"
+    if machine.devices:
+        yield "cards", "; ".join(machine.devices)
+    if machine.driver:
+        yield "driver", machine.driver
+    yield "llama-cpp-python", machine.llama_cpp
+
+
+def _model(options: ModelOptions, facts: ModelFacts) -> ReportModel:
+    shape = read_shape(options.path)
+    return ReportModel(options.path.stem, shape.parameters, shape.file_bytes, facts.seat)
+
+
 def render(given: ReportInput) -> str:
     """Return the report as HTML with inline style and inline SVG, nothing to fetch and nothing to run."""
     computed = agreement, best_so_far, nearest
     return rendered(
-        FOLDER / "page.html.j2",
+        "page.html.j2",
         given=given,
         calls=_calls(given),
         chosen=_chosen,

@@ -19,7 +19,6 @@ from localspec.tuning.words import fixed, milliseconds, mode_name, parameters, p
 from localspec.units import memory
 
 Point = tuple[float, float]
-FOLDER = Path(__file__).parent
 WIDTH, HEIGHT = 400.0, 250.0
 LEFT, RIGHT, TOP, BOTTOM = 46.0, 388.0, 26.0, 208.0  # of the field inside the axes
 LETTER = 6.2  # average width of a letter at the font size of the plots
@@ -28,13 +27,13 @@ _FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff\ufffe\ufff
 
 
 @cache
-def _environment(folder: Path) -> Environment:
+def _environment() -> Environment:
     found = Environment(
         autoescape=True,
         extensions=["jinja2.ext.do"],
         finalize=_written,
         keep_trailing_newline=True,
-        loader=FileSystemLoader([folder, FOLDER]),
+        loader=FileSystemLoader(Path(__file__).parent),
         lstrip_blocks=True,
         trim_blocks=True,
         undefined=StrictUndefined,
@@ -56,15 +55,15 @@ def _written(value: object) -> object:
     return f"{value:.2f}".rstrip("0").rstrip(".") if value % 1 else f"{value:.0f}"
 
 
-def rendered(template: Path, **values: object) -> str:
+def rendered(template: str, **values: object) -> str:
     """Return a template with its values: texts escaped, characters that cannot be written replaced."""
-    text = _environment(template.parent).get_template(template.name).render(values)
+    text = _environment().get_template(template).render(values)
     return _FORBIDDEN.sub("\ufffd", text)
 
 
 def drawn(macro: str, **values: object) -> Markup:
     """Return what a macro of `svg.html.j2` writes."""
-    found: Markup = getattr(_environment(FOLDER).get_template("svg.html.j2").module, macro)(**values)
+    found: Markup = getattr(_environment().get_template("svg.html.j2").module, macro)(**values)
     return found
 
 
