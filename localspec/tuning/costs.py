@@ -130,11 +130,6 @@ def recall_costs(path: Path, key: str) -> Costs | None:
     return None if kept is None or kept.key != key else Costs(kept.calls, kept.overheads, kept.left_out)
 
 
-def last_costs(path: Path) -> Costs | None:
-    """Return the costs that were kept last, whatever they depend on."""
-    return _file(path).read()
-
-
 def _file(path: Path) -> JsonFile[_Kept]:
     return JsonFile(path, _Kept, SCHEMA, is_sound=_is_sound)
 

@@ -42,27 +42,6 @@ class Dropped:
     reason: str
 
 
-Place = tuple[int, int]
-"""A draft length and a fan-out budget, which is 0 without one."""
-
-
-@dataclass(frozen=True, slots=True)
-class Evidence:
-    """What simulation saw on the way to a result; what was not done stays empty.
-
-    `acceptance` are shares of the draft model's tokens, by position in a draft and of those that are judged;
-    `hit_rates` are (budget, share of rounds whose draft was prepared). `history` holds the tokens per second
-    of the trials in their order, None for one that failed; `landscape` the best of any settings at a place.
-    `importance` names parameters, with shares that sum to about 1.
-    """
-
-    acceptance: tuple[float, ...] = ()
-    hit_rates: tuple[tuple[int, float], ...] = ()
-    history: tuple[float | None, ...] = ()
-    landscape: tuple[tuple[Place, float], ...] = ()
-    importance: tuple[tuple[str, float], ...] = ()
-
-
 @dataclass(frozen=True, slots=True)
 class TaskResult:
     """What the tuner settled on for a task, and why."""
@@ -76,7 +55,6 @@ class TaskResult:
     drift: float = 1.0  # of plain decoding, from the beginning of the confirmation to its end
     dropped: tuple[Dropped, ...] = ()
     quick: bool = False
-    evidence: Evidence = Evidence()
 
     @property
     def winner(self) -> ConfirmedContender:

@@ -7,7 +7,7 @@ killed goes on where it was. Simulations are made again, with the same outcome.
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import islice
@@ -28,7 +28,6 @@ from localspec.tuning.events import (
     BestSoFar,
     ConfirmedContender,
     Dropped,
-    Evidence,
     LoadOptionsChosen,
     Stage,
     StageBegan,
@@ -52,15 +51,13 @@ from localspec.tuning.plan import (
 from localspec.tuning.run_folder import RunFolder, RunState, TaskState, digest
 from localspec.tuning.simulator.simulator import Simulator
 from localspec.tuning.space import LLAMA_CPP, space_of
-from localspec.tuning.study import Search, Tried, best, importance, landscape, predicted, search
+from localspec.tuning.study import Search, Tried, best, predicted, search
 from localspec.tuning.traces import record, with_tokens
-from localspec.types import EngineSettings, Mode, ModelOptions, Request, TaskType
+from localspec.types import Mode, ModelOptions, Request, TaskType
 
 ATTEMPT_PROMPTS = 2  # of the first profile, for each way to open the models
 ATTEMPT_TOKENS = 64
 COST_PROMPTS = 6
-BUDGETS = (1, 2, 3, 4, 6, 8, 12, 16, 24)  # whose hit rates are told
-POSITIONS = 8  # of a draft, whose acceptance is told
 
 
 def tune(plan: TunePlan, open_models: Opener) -> Iterator[TuneEvent]:
@@ -157,9 +154,7 @@ class TuningRun:
             yield self.progress("machine", min(len(attempts), steps), steps, attempt.failure)
         chosen, reason = choose(attempts)
         tuned_settings.keep_workplace(self._identity, chosen)
-        told = LoadOptionsChosen(chosen, tuple(attempts), reason)
-        self.folder.load_options.write(told)
-        yield told
+        yield LoadOptionsChosen(chosen, tuple(attempts), reason)
         return chosen
 
     def _measure(
@@ -264,46 +259,28 @@ class _TaskRun:
         """Time plain decoding shortly, where nothing else is possible."""
         reasons = dict.fromkeys(reason for _, reason in self._costs.left_out)
         verdict = yield from self._confirm((), digest(self._costs, self._run.state.number), 0.0)
-        return replace(self._result(verdict, Evidence()), reason="; ".join(reasons), dropped=())
+        return replace(self._result(verdict, 0), reason="; ".join(reasons), dropped=())
 
     def _stages(self) -> Generator[TuneEvent, None, TaskResult]:
         segments = yield from self._trace()
         simulator = Simulator(Trace(self._profile.sampling, segments), self._costs)
         tried = yield from self._search(simulator)
-        candidates = best(tried)
-        field = entrants(candidates, predicted(tried, LLAMA_CPP, self._space))
+        field = entrants(best(tried), predicted(tried, LLAMA_CPP, self._space))
         key = digest(self._costs, self._run.state.number, len(segments))
         verdict = yield from self._confirm(field, key, seconds_of("confirm", self._plan))
-        return self._result(verdict, self._evidence(simulator, tried, _judged_by(verdict, candidates)))
+        return self._result(verdict, len(tried))
 
-    def _evidence(self, simulator: Simulator, tried: Sequence[Tried], settings: EngineSettings) -> Evidence:
-        """Return what simulation tells of settings, beside what it found."""
-        seen = Evidence(
-            history=tuple(each.tokens_per_s for each in tried),
-            landscape=landscape(tried),
-            importance=importance(tried, self._space),
-        )
-        if "sd" in self._space.modes:
-            whole = replace(settings, mode="sd", draft_length=POSITIONS, min_confidence=0.0)
-            summary = simulator(replace(whole, fallback="just-in-time"))
-            judged = zip(summary.accepted_at, summary.drafted_at, strict=True)
-            seen = replace(seen, acceptance=tuple(yes / of for yes, of in judged if of))
-        if "ssd" in self._space.modes:
-            seen = replace(seen, hit_rates=tuple(_hit_rates(simulator, settings)))
-        return seen
-
-    def _result(self, verdict: Confirmation, evidence: Evidence) -> TaskResult:
+    def _result(self, verdict: Confirmation, trials: int) -> TaskResult:
         left_out = (Dropped(mode, reason) for mode, reason in self._costs.left_out)
         return TaskResult(
             task=self._task,
             settings=verdict.settings,
             reason=verdict.reason,
             contenders=verdict.contenders,
-            trials=len(evidence.history),
+            trials=trials,
             seconds=0.0,
             drift=verdict.drift,
             dropped=(*left_out, *verdict.dropped),
-            evidence=evidence,
         )
 
     def _trace(self) -> Generator[TuneEvent, None, tuple[TraceSegment, ...]]:
@@ -358,22 +335,6 @@ class _TaskRun:
     def _progress(self, stage: Stage, done: int, steps: int, note: str = "") -> StageProgress:
         progress = self._run.progress(stage, done, steps, note, self._task)
         return replace(progress, left_s=None) if self._only_plain else progress
-
-
-def _hit_rates(simulator: Simulator, settings: EngineSettings) -> Iterator[tuple[int, float]]:
-    """Yield how often a draft would be prepared with each budget, everything else as it was chosen."""
-    for budget in BUDGETS:
-        found = simulator(replace(settings, mode="ssd", fan_out_budget=budget))
-        if found.hits + found.misses:
-            yield budget, found.hits / (found.hits + found.misses)
-
-
-def _judged_by(verdict: Confirmation, candidates: tuple[Tried, ...]) -> EngineSettings:
-    """Return the settings that evidence is told of: what was chosen, or what came closest."""
-    if verdict.settings.mode in ("sd", "ssd"):
-        return verdict.settings
-    drafting = (each.settings for each in candidates if each.settings.mode in ("sd", "ssd"))
-    return next(drafting, EngineSettings(mode="sd"))
 
 
 def _is_enough(tokens: int, is_late: bool) -> bool:

@@ -9,7 +9,7 @@ from typing import get_args
 
 from localspec.storage.json_file import JsonFile
 from localspec.storage.paths import data_dir, make_private_folder
-from localspec.tuning.events import LoadOptionsChosen, TaskResult
+from localspec.tuning.events import TaskResult
 from localspec.types import TaskType
 
 SCHEMA = 1
@@ -87,11 +87,6 @@ class RunFolder:
     def runs(self, task: TaskType) -> Path:
         """Return where the timed answers of a task's confirmation are kept."""
         return self.path / f"{task}.runs.jsonl"
-
-    @property
-    def load_options(self) -> JsonFile[LoadOptionsChosen]:
-        """Return how the models were opened in the last run that tried other ways."""
-        return JsonFile(self.path / "workplace.json", LoadOptionsChosen)
 
     @property
     def state(self) -> JsonFile[RunState]:

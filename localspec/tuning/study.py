@@ -9,31 +9,24 @@ from __future__ import annotations
 
 import math
 import time
-import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from random import Random
-from typing import TYPE_CHECKING
 
 from localspec.errors import Cancelled, LocalSpecError
 from localspec.tuning.space import (
     Space,
     canonical,
     neighbours,
-    parameters,
     starting_points,
     suggest,
 )
 from localspec.types import EngineSettings, Mode
 
-if TYPE_CHECKING:
-    from optuna.distributions import BaseDistribution
-
 NOTICEABLE = 1.001  # times the best: less is no reason to go on searching
 PATIENCE = 60  # trials without a noticeable gain: the last tenth of a percent is below what a run can tell
 ATTEMPTS = 40  # to get settings by chance that were not tried
 CLOSE = 0.1  # behind the best: the simulator may err by nearly that between modes, and less within one
-FEWEST = 12  # trials of a mode, before it is said which parameters matter
 
 Simulate = Callable[[EngineSettings], float]
 """Returns tokens per second over the trace."""
@@ -183,52 +176,3 @@ def predicted(tried: Iterable[Tried], settings: EngineSettings, space: Space) ->
         return None
     wanted = canonical(settings, space)
     return next((each.tokens_per_s for each in tried if each.settings == wanted), None)
-
-
-def landscape(tried: Iterable[Tried]) -> tuple[tuple[tuple[int, int], float], ...]:
-    """Return the best value for each draft length and fan-out budget, 0 for speculating without one."""
-    cells: dict[tuple[int, int], float] = {}
-    for each in tried:
-        settings = each.settings
-        if each.tokens_per_s is None or settings.mode not in ("sd", "ssd"):
-            continue
-        place = settings.draft_length, settings.fan_out_budget if settings.mode == "ssd" else 0
-        cells[place] = max(each.tokens_per_s, cells.get(place, 0.0))
-    return tuple(sorted(cells.items()))
-
-
-def importance(tried: Sequence[Tried], space: Space) -> tuple[tuple[str, float], ...]:
-    """Return how much each parameter mattered in the best mode, the most important first, by PED-ANOVA.
-
-    A parameter that a trial did not need counts with its default. Empty after too few trials.
-    """
-    found = best(tried, 1)
-    mode = found[0].settings.mode if found else "off"
-    usable = [each for each in tried if each.tokens_per_s is not None and each.settings.mode == mode]
-    if len(usable) < FEWEST:
-        return ()
-    import optuna
-    from optuna.exceptions import ExperimentalWarning
-    from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
-
-    full = EngineSettings(mode=mode, acceptance="rejection", min_confidence=0.0)  # has every parameter
-    everywhere = _distributions(full, space)
-    names = [name for name, values in everywhere.items() if name != "mode" and not values.single()]
-    with warnings.catch_warnings(category=ExperimentalWarning, action="ignore"):
-        study = optuna.create_study(direction="maximize")
-        for each in usable:
-            answers = parameters(full, space) | parameters(each.settings, space)
-            study.add_trial(
-                optuna.trial.create_trial(value=each.estimate, params=answers, distributions=everywhere)
-            )
-        shares = get_param_importances(study, evaluator=PedAnovaImportanceEvaluator(), params=names)
-    return tuple(shares.items())
-
-
-def _distributions(settings: EngineSettings, space: Space) -> dict[str, BaseDistribution]:
-    """Return where the parameters of settings come from."""
-    from optuna.trial import FixedTrial
-
-    trial = FixedTrial(parameters(settings, space))
-    suggest(trial, space)
-    return trial.distributions

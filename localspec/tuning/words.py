@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from math import isfinite
 from textwrap import wrap
 
 from localspec.storage.tuned_settings import LoadOptions
@@ -31,7 +30,6 @@ _CONTENDERS = {
     "third": "the third best",
     "llama.cpp": "llama.cpp's defaults",
 }
-UNKNOWN = "–"
 FULL, EMPTY, LEVELS = "█", "░", "▁▂▃▄▅▆▇█"
 DONE, RUNNING = "✓", "▸"
 
@@ -57,32 +55,6 @@ def sparkline(values: Sequence[float], width: int) -> str:
 def figure(value: float) -> str:
     """Return tokens per second with three digits that mean something."""
     return f"{value:.{0 if value >= 99.95 else 1}f}"
-
-
-def fixed(value: float | None, digits: int = 1) -> str:
-    """Return a number with so many decimals, or a dash for what is no number."""
-    return UNKNOWN if value is None or not isfinite(value) else f"{value:,.{digits}f}"
-
-
-def percent(share: float, digits: int = 0) -> str:
-    """Return a share in percent, or a dash for what is no number."""
-    return f"{share:.{digits}%}" if isfinite(share) else UNKNOWN
-
-
-def milliseconds(seconds: float) -> str:
-    """Return a time in milliseconds with about three digits, or a dash for what is no number."""
-    if not isfinite(seconds):
-        return UNKNOWN
-    value = 1000 * seconds
-    return f"{value:,.{0 if value >= 100 else 1 if value >= 10 else 2 if value >= 1 else 3}f}\u00a0ms"
-
-
-def parameters(count: float) -> str:
-    """Return a number of weights as the report writes it."""
-    for unit, name in ((1e9, "billion"), (1e6, "million")):
-        if count >= unit:
-            return f"{count / unit:.{1 if count < 100 * unit else 0}f} {name}"
-    return f"{count:,.0f}"
 
 
 def interval(estimate: Interval) -> str:

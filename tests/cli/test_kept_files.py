@@ -66,15 +66,6 @@ def test_tuned_settings_are_listed_and_exported(invoke: Invoke) -> None:
     assert 'mode = "off"' in invoke("tune", "--export", "toml", "--task", "coding", *pair()).out
 
 
-def test_the_report_of_an_earlier_run_is_drawn(invoke: Invoke, tmp_path: Path) -> None:
-    page = tmp_path / "report.html"
-    outcome = invoke("tune", "--report", str(page), *pair())
-    assert outcome.code == 0, outcome.err
-    text = page.read_text("utf-8")
-    assert "coding" in text
-    assert text.count("<svg") > 5  # curves of costs, and the study's history and landscape
-
-
 def test_measured_rates_are_read(kept: Path) -> None:
     assert json.loads((kept / "machine.json").read_text("utf-8"))["rates"]
 

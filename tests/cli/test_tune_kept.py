@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
-from typing import get_args
 
 import pytest
 
@@ -15,11 +13,9 @@ from localspec.app.tuning import identity_of, placed_pair
 from localspec.cli.tune import parser
 from localspec.cli.tune.kept import lines
 from localspec.hardware import machine as machine_module
-from localspec.storage import paths, tuned_settings
+from localspec.storage import tuned_settings
 from localspec.storage.pair_identity import Identity, MachineFacts, ModelFacts
 from localspec.storage.tuned_settings import Kept, LoadOptions, TunedTask
-from localspec.tuning.plan import TunePlan
-from localspec.tuning.report import page
 from localspec.tuning.run_folder import RunFolder
 from localspec.types import EngineSettings, TaskType
 from tests.cli.conftest import Invoke
@@ -219,52 +215,3 @@ def test_what_is_out_of_date_is_exported_with_a_note(invoke: Invoke, monkeypatch
     outcome = invoke("tune", "--export", "toml", "--task", "coding", "--no-fit")
     assert outcome.code == 0
     assert "note: coding: out of date: tuned with llama-cpp-python" in outcome.err
-
-
-@pytest.mark.usefixtures("two")
-def test_a_report_is_written_where_it_was_asked_for(
-    invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    outcome = invoke("tune", "--report", "--no-fit")
-    assert outcome.out.strip() == str(tmp_path / "localspec-tune.html")
-    assert (tmp_path / "localspec-tune.html").read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
-    again = invoke("tune", "--report", "localspec-tune.html", "--no-fit", "--json")
-    assert json.loads(again.out) == {"schema": 1, "file": str(tmp_path / "localspec-tune.html")}
-
-
-@pytest.mark.usefixtures("two")
-def test_a_report_is_about_the_profile_that_was_named(
-    invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = paths.config_dir() / "profiles"
-    folder.mkdir(exist_ok=True)
-    (folder / "mine.toml").write_text('title = "Mine"\ntask = "coding"\n', encoding="utf-8")
-    plans: list[TunePlan] = []
-    monkeypatch.setattr(page, "gather", lambda plan, _identity: plans.append(plan))
-    for flags in (["--profile", "mine"], ["--task", "math"], []):
-        invoke("tune", "--report", str(tmp_path / "new.html"), "--no-fit", *flags)
-    mine, math, every = ([profile.name for profile in plan.profiles] for plan in plans)
-    assert (mine, math) == (["mine"], ["math"])
-    assert len(every) == len(get_args(TaskType))
-
-
-@pytest.mark.usefixtures("two")
-def test_a_report_takes_the_place_of_nothing_else(invoke: Invoke, tmp_path: Path) -> None:
-    letter = tmp_path / "letter.txt"
-    letter.write_text("Dear Ada", encoding="utf-8")
-    outcome = invoke("tune", "--report", str(letter), "--no-fit")
-    assert outcome.code == 2
-    assert "exists and is no report" in outcome.err
-    assert letter.read_text(encoding="utf-8") == "Dear Ada"
-    assert "is a folder" in invoke("tune", "--report", str(tmp_path), "--no-fit").err
-    nowhere = invoke("tune", "--report", "~nobody-of-that-name/new.html", "--no-fit")
-    assert "No such file or directory" in nowhere.err
-
-
-@pytest.mark.usefixtures("identity")
-def test_nothing_tuned_is_nothing_to_report(invoke: Invoke, tmp_path: Path) -> None:
-    outcome = invoke("tune", "--report", str(tmp_path / "new.html"), "--no-fit")
-    assert outcome.code == 2
-    assert "demo-target + demo-draft is not tuned" in outcome.err
-    assert not (tmp_path / "new.html").exists()

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from localspec.decoding.measurements import TraceRequest, TraceSegment
-from localspec.demo import bundled_pair
 from localspec.errors import UserError
 from localspec.storage import tuned_settings
 from localspec.storage.profiles import TuningPrompts
@@ -19,10 +18,9 @@ from localspec.storage.tuned_settings import LoadOptions
 from localspec.tuning.events import StageBegan, StageProgress, TaskResult, TuneEvent
 from localspec.tuning.load_options import MachineLimits
 from localspec.tuning.plan import TASK_S, TunePlan
-from localspec.tuning.report.page import gather
 from localspec.tuning.run import TuningRun
 from localspec.tuning.run_folder import RunFolder
-from localspec.types import GenerationEvent, ModelOptions, Request
+from localspec.types import GenerationEvent, Request
 from tests.tuning.fake_models import FakeModels
 from tests.tuning.test_tune import identity, planned, results, run_of, stopped_at
 
@@ -131,19 +129,6 @@ class Curt(FakeModels):
 def test_models_that_say_nothing_are_a_mistake_that_is_explained(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="too short to be timed"):
         results(run_of(planned(tmp_path), Curt()).events())
-
-
-def test_a_report_keeps_the_evidence_of_tasks_that_later_runs_left_out(tmp_path: Path) -> None:
-    files = bundled_pair()
-    plan = planned(tmp_path, "coding", "writing")
-    plan = replace(plan, target=ModelOptions(files[0]), draft=ModelOptions(files[1]))
-    results(run_of(replace(plan, profiles=plan.profiles[:1])).events())
-    stopped_at("traces", run_of(replace(plan, profiles=plan.profiles[1:])).events())
-    found = gather(plan, identity(plan))
-    assert found is not None
-    assert found.costs is not None
-    (result,) = found.results
-    assert len(result.evidence.history) == result.trials
 
 
 def test_the_time_of_a_task_is_the_sum_over_restarts(tmp_path: Path) -> None:

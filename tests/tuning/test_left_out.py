@@ -11,14 +11,12 @@ import pytest
 
 from localspec.decoding.measurements import CallCosts, CostRequest, Costs, Trace, TraceRequest, TraceSegment
 from localspec.errors import EngineDied, EngineError
-from localspec.tuning.events import Dropped, StageProgress, TaskResult
-from localspec.tuning.report.page import render
+from localspec.tuning.events import StageProgress, TaskResult
 from localspec.tuning.run_folder import RunFolder
 from localspec.tuning.simulator.simulator import Simulator
 from localspec.tuning.space import LLAMA_CPP
 from localspec.types import GenerationEvent, Request
 from tests.tuning.fake_models import TRACED, FakeModels
-from tests.tuning.report_sample import sample
 from tests.tuning.test_tune import identity, planned, results, run_of, stopped_at
 
 DIED = EngineDied("the engine crashed (SIGSEGV)")
@@ -134,14 +132,6 @@ def test_the_line_of_the_costs_says_what_is_left_out(tmp_path: Path) -> None:
     events = run_of(planned(tmp_path), Crashing(crashes=both_at_work)).events()
     told = [each for each in events if isinstance(each, StageProgress) and each.stage == "costs"]
     assert (told[-1].note, told[-1].done, told[-1].steps) == (f"ssd left out: {DIED}", 3, 4)
-
-
-def test_the_report_says_what_could_not_be_measured() -> None:
-    given = sample()
-    dropped = Dropped("ssd", "the engine <crashed>"), Dropped("second", "there is no memory")
-    page = render(replace(given, results=(replace(given.results[0], dropped=dropped),)))
-    assert "Could not be measured: SSD (the engine &lt;crashed&gt;)." in page
-    assert "Could not be measured: study's second (there is no memory)." in page.replace("&#39;", "'")
 
 
 class OnceTracing(Crashing):

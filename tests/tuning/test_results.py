@@ -12,7 +12,6 @@ from localspec.errors import StoreError
 from localspec.tuning.events import (
     ConfirmedContender,
     Dropped,
-    Evidence,
     TaskResult,
 )
 from localspec.tuning.run_folder import RunFolder
@@ -28,10 +27,7 @@ BEST = ConfirmedContender(
     Interval(70.0, 68.0, 72.0),
     Interval(1.4, 1.35, 1.45),
 )
-EVIDENCE = Evidence((0.8, 0.75), ((4, 0.6),), (50.0, None, 72.5), (((8, 16), 72.5),), (("mode", 0.7),))
-RESULT = TaskResult(
-    "coding", BEST.settings, "ssd runs at 1.40 x", (PLAIN, BEST), 150, 80.5, 0.98, evidence=EVIDENCE
-)
+RESULT = TaskResult("coding", BEST.settings, "ssd runs at 1.40 x", (PLAIN, BEST), 150, 80.5, 0.98)
 
 
 def path() -> Path:
@@ -47,7 +43,7 @@ def test_a_result_comes_back_as_it_was() -> None:
     dropped = replace(RESULT, dropped=(Dropped("second", "it crashed"),), quick=True)
     RunFolder("pair").keep(dropped)
     assert RunFolder("pair").result("coding") == dropped
-    off = replace(RESULT, settings=PLAIN.settings, evidence=Evidence())
+    off = replace(RESULT, settings=PLAIN.settings)
     RunFolder("pair").keep(off)
     assert RunFolder("pair").result("coding") == off
     assert RunFolder("other").result("coding") is None
@@ -80,7 +76,6 @@ def damaged(*keys: str | int, value: object) -> str:
         (("result", "settings", "mode"), "faster"),
         (("result", "settings", "draft_length"), 99),
         (("result", "contenders", 1, "rate", "low"), "68"),
-        (("result", "evidence", "landscape", 0), [0.5]),
         (("result", "drift"), float("nan")),
         (("result",), []),
     ],

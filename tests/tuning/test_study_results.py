@@ -1,14 +1,10 @@
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import replace
 
-import pytest
-
 from localspec.tuning.space import Space
-from localspec.tuning.study import Search, Tried, best, importance, landscape, predicted, search
-from localspec.types import EngineSettings, Mode
-from tests.tuning.fake_study import simulate
+from localspec.tuning.study import Tried, best, predicted
+from localspec.types import EngineSettings
 
 SPACE = Space()
 SSD = EngineSettings("ssd", 6, 8)
@@ -58,38 +54,3 @@ def test_predictions_are_found_for_settings_that_behave_alike() -> None:
     assert predicted(all_of_them, EngineSettings("off", 3), greedy) == 60.0
     assert predicted(all_of_them, SSD, greedy) is None
     assert predicted(all_of_them, SSD, Space(("off",))) is None
-
-
-def test_the_landscape_holds_the_best_of_each_cell() -> None:
-    one = replace(SSD, draft_length=4)
-    cells = landscape(
-        [
-            *tried((one, 90.0), (replace(one, saguaro_c=0.5), 95.0), (EngineSettings("sd", 4), 80.0)),
-            Tried(11, replace(one, draft_length=1), None, "out of memory"),
-            *tried((EngineSettings("off"), 60.0), (EngineSettings("ngram"), 70.0)),
-        ]
-    )
-    assert cells == (((4, 0), 80.0), ((4, 8), 95.0))
-
-
-@pytest.mark.parametrize("mode", ["sd", "ssd"])
-def test_the_parameter_that_decides_is_the_most_important(mode: Mode) -> None:
-    modes: tuple[Mode, ...] = ("off", mode)
-
-    def only_length(settings: EngineSettings) -> float:
-        return 100.0 - 3.0 * abs(settings.draft_length - 5) if settings.mode == mode else 40.0
-
-    total = Counter[str]()
-    for seed in range(3):  # of one search alone, chance may say otherwise
-        wish = Search(Space(modes), trials=45, seed=seed)
-        tried = tuple(search(only_length, wish))
-        found = dict(importance(tried, wish.space))
-        assert sum(found.values()) == pytest.approx(1.0)
-        total.update(found)
-    assert total.most_common()[0][0] == "draft_length"
-
-
-def test_too_few_trials_say_nothing_about_importance() -> None:
-    few = tuple(search(simulate, Search(SPACE, trials=8)))
-    assert importance(few, SPACE) == ()
-    assert importance((), SPACE) == ()

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from localspec.decoding.measurements import TraceRequest, TraceSegment
-from localspec.demo import bundled_pair
 from localspec.errors import EngineDied
 from localspec.gguf import STATE_DRAFT
 from localspec.storage import tuned_settings
@@ -32,7 +31,6 @@ from localspec.tuning.events import (
 )
 from localspec.tuning.load_options import MachineLimits
 from localspec.tuning.plan import LONGEST_DRAFT, TunePlan
-from localspec.tuning.report.page import gather, render
 from localspec.tuning.run import TuningRun
 from localspec.tuning.run_folder import RunFolder
 from localspec.tuning.study import Search, Simulate, Tried, search
@@ -109,7 +107,6 @@ def test_what_pays_is_kept_with_its_evidence(tmp_path: Path) -> None:
     assert result.settings.mode in {"sd", "ssd"}
     assert result.winner.gain.low > 1
     assert result.contenders[0].name == "plain"
-    assert result.evidence.acceptance
     kept = tuned_settings.recall(identity(plan), "coding")
     assert kept.settings == result.settings
     assert RunFolder(identity(plan).pair).result("coding") == result
@@ -149,34 +146,6 @@ def test_a_run_that_was_stopped_goes_on_where_it_was(tmp_path: Path, stage: Stag
     assert models.traced + again.traced == len(WORDS)
     if stage in {"study", "confirm"}:
         assert again.traced == 0
-
-
-def test_a_report_is_gathered_from_what_a_run_left(tmp_path: Path) -> None:
-    files = bundled_pair()
-    plan = replace(planned(tmp_path), target=ModelOptions(files[0]), draft=ModelOptions(files[1]))
-    assert gather(plan, identity(plan)) is None
-    (result,) = results(run_of(plan).events())
-    found = gather(plan, identity(plan))
-    assert found is not None
-    assert found.results == (result,)
-    seen = result.evidence
-    assert len(seen.history) == result.trials
-    assert all(0.5 < share < 1 for share in seen.acceptance)
-    rates = [rate for _, rate in seen.hit_rates]
-    assert 0 < rates[0] < rates[-1] <= 1
-    assert max(rate for _, rate in seen.landscape) == pytest.approx(max(filter(None, seen.history)))
-    assert f"{result.winner.rate.value:.0f}" in render(found)
-
-
-@pytest.mark.parametrize("quick", [True, False])
-def test_a_report_says_whether_the_run_was_quick(tmp_path: Path, quick: bool) -> None:
-    files = bundled_pair()
-    plan = planned(tmp_path, quick=quick)
-    plan = replace(plan, target=ModelOptions(files[0]), draft=ModelOptions(files[1]))
-    results(run_of(plan).events())
-    found = gather(plan, identity(plan))
-    assert found is not None
-    assert ("A quick run" in render(found)) == quick
 
 
 def test_a_run_without_resume_begins_anew_but_keeps_traces(tmp_path: Path) -> None:

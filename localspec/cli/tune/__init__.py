@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from localspec.tuning.events import TaskResult, TuneProgress
 
 EXPORTS = ("llama-server", "preset.ini", "llama-swap", "toml")
-REPORT_FILE = "localspec-tune.html"
 
 
 def parser() -> Parser:
@@ -70,10 +69,6 @@ def _add_kept_flags(result: Parser) -> None:
     add("--reset", action="store_true", help="forget the settings of these models, or of --task alone")
     add("-y", "--yes", action="store_true", help="ask nothing before --reset")
     add("--export", choices=EXPORTS, metavar="FORMAT", help=f"print the settings as {', '.join(EXPORTS)}")
-    add(
-        "--report", nargs="?", const=REPORT_FILE, metavar="FILE",
-        help=f"write a page with curves and plots ({REPORT_FILE})",
-    )  # fmt: skip
 
 
 def main(argv: Sequence[str]) -> int:
@@ -81,7 +76,7 @@ def main(argv: Sequence[str]) -> int:
     args = parser().parse_args(argv)
     _check(args)
     set_up_logging(verbose=args.verbose)
-    if args.show or args.reset or args.export or args.report is not None:
+    if args.show or args.reset or args.export:
         return _look_back(args)
     found = profiles(paths.config_dir() / "profiles")
     for problem in found.problems:
@@ -100,13 +95,11 @@ def _look_back(args: argparse.Namespace) -> int:
 
     if args.export:
         return kept.export_settings(args)
-    if args.report is not None:
-        return kept.report(args)
     return kept.show(args) if args.show else kept.reset(args)
 
 
 def _check(args: argparse.Namespace) -> None:
-    verbs = ("show", "reset", "export", "report")
+    verbs = ("show", "reset", "export")
     wanted = [f"--{name}" for name in verbs if getattr(args, name) not in (None, False)]
     if len(wanted) > 1:
         raise UserError(f"{wanted[0]} and {wanted[1]} cannot be done at once", "do one after the other")

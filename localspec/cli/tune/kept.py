@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast, get_args
 
 from localspec.app.tuned_pair import as_tuned
-from localspec.app.tuning import TuneChoice, identity_of, placed_pair, plan_of, profiles_of
+from localspec.app.tuning import identity_of, placed_pair, profiles_of
 from localspec.cli.shared.console import FAILURE, SUCCESS, ask, is_terminal, print_json, print_result, say
 from localspec.cli.tune.display import results_width
 from localspec.errors import LocalSpecError, UserError
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from localspec.tuning.export import ExportForm
 
 
-_PAGE = b"<!doctype html"
 _HEAD = ("", "task", "settings", "tok/s", "of plain (95%)", "tuned")
 _RIGHT = frozenset({3})
 
@@ -146,40 +145,6 @@ def reset(args: argparse.Namespace) -> int:
     else:
         say(f"forgot {count} task{'s' * (count != 1)}" if count else f"{what[4:]} were not kept anyway")
     return SUCCESS
-
-
-def report(args: argparse.Namespace) -> int:
-    """Write a page about what was found, and print where it is."""
-    from localspec.tuning.report.page import gather, write_report
-
-    path = paths.expanded(args.report).absolute()
-    _must_be_ours(path)
-    pair = placed_pair(args)
-    identity = identity_of(pair)
-    found = profiles(paths.config_dir() / "profiles")
-    tasks = args.task or (() if args.profile else get_args(TaskType))
-    plan = plan_of(pair, profiles_of(found, tasks, args.profile), TuneChoice(tasks))
-    given = gather(plan, identity)
-    if given is None:
-        raise UserError(f"{pair_name(identity)} is not tuned", "run `localspec tune` first")
-    write_report(path, given)
-    print_result({"file": str(path)}, (str(path),), as_json=args.json, escaped=True)
-    return SUCCESS
-
-
-def _must_be_ours(path: Path) -> None:
-    """Refuse to write over what is no page."""
-    if path.is_dir():
-        raise UserError(f"{path} is a folder", "name a file in it")
-    try:
-        with path.open("rb") as file:
-            start = file.read(len(_PAGE))
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror}") from None
-    if start and start.lower() != _PAGE:
-        raise UserError(f"{path} exists and is no report", "name another file")
 
 
 def tasks_of(args: argparse.Namespace) -> tuple[TaskType, ...]:

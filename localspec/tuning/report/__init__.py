@@ -1,1 +1,0 @@
-"""The tuning report: one HTML page that needs nothing beside itself."""
