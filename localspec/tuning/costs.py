@@ -11,14 +11,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import log
-from pathlib import Path
 from statistics import fmean
 from typing import TypeVar
 
 from localspec.decoding.measurements import CallCosts, CostRequest, Costs, Overhead
 from localspec.errors import Cancelled, EngineError
 from localspec.inference.interface import OpenModels, TunableModels, on_card
-from localspec.storage.json_file import JsonFile
 from localspec.tuning.plan import ReopenedModels
 from localspec.tuning.simulator.call_times import Timing
 from localspec.types import DraftOrigin, EngineSettings, Finished, Mode, Request, RoundDone, RoundStats
@@ -33,7 +31,6 @@ TOKENS = 48  # of an answer
 TRIMMED = 0.1  # of the values at either end, which disturbances make
 UNDISTURBED = 0.25  # the share of waits in which the drafter was free at once
 FEWEST_WAITS = 4
-SCHEMA = 2  # 1 held times of calls that compiled something
 _T = TypeVar("_T")
 
 # Different lengths tell what a token costs, few branches leave something to ask for. Without a confidence
@@ -52,7 +49,7 @@ def steps_of(models: TunableModels) -> int:
 
 
 def costs_of(
-    models: ReopenedModels, path: Path, key: str, requests: Sequence[Request], budget_s: float
+    models: ReopenedModels, requests: Sequence[Request], budget_s: float
 ) -> Iterator[tuple[str, int] | Costs]:
     """Yield what was just done and how many steps there are; the last value is the costs of a pair.
 
@@ -65,7 +62,6 @@ def costs_of(
         yield f"{words}, {each.depth} tokens in the cache", steps
     rounds = real_rounds(models.now, requests, (1.0 - CALLS_SHARE) * budget_s, models)
     costs = Costs(tuple(calls), fit(calls, rounds), tuple(models.left_out.items()))
-    keep_costs(path, key, costs)
     missing = [f"{mode} left out: {reason}" for mode, reason in costs.left_out]
     yield "; ".join(missing) or "whole rounds in every mode", len(calls) + 1 + len(missing)
     yield costs
@@ -110,42 +106,6 @@ def _steady(models: TunableModels, request: CostRequest) -> CallCosts:
     if _unsteadiness(found) <= log(MOST_DRIFT):
         return found
     return min(found, models.measure_costs(request), key=_unsteadiness)
-
-
-@dataclass(frozen=True, slots=True)
-class _Kept(Costs):
-    """Costs, and the name of everything that they depend on."""
-
-    key: str = ""
-
-
-def keep_costs(path: Path, key: str, costs: Costs) -> None:
-    """Write costs down; `key` names everything that they depend on. Raises `StoreError`."""
-    _file(path).write(_Kept(costs.calls, costs.overheads, costs.left_out, key))
-
-
-def recall_costs(path: Path, key: str) -> Costs | None:
-    """Return the costs that were kept under this key; None if there are none or they are damaged."""
-    kept = _file(path).read()
-    return None if kept is None or kept.key != key else Costs(kept.calls, kept.overheads, kept.left_out)
-
-
-def _file(path: Path) -> JsonFile[_Kept]:
-    return JsonFile(path, _Kept, SCHEMA, is_sound=_is_sound)
-
-
-def _is_sound(kept: _Kept) -> bool:
-    calls = kept.calls
-    times = [seconds for each in calls for _, seconds in (*each.verify, *each.step)]
-    others = [each.spread for each in calls]
-    for each in kept.overheads:
-        others += each.round_s, each.token_s, each.verify, each.step, each.handoff_s
-    return (
-        bool(calls)
-        and all(each.verify for each in calls)
-        and min(*times, *(each.drift for each in calls)) > 0
-        and min(others) >= 0
-    )
 
 
 def _unsteadiness(calls: CallCosts) -> float:

@@ -22,7 +22,7 @@ from localspec.storage.paths import PRIVATE_FILE, data_dir
 from localspec.storage.profiles import Profile
 from localspec.storage.tuned_settings import LoadOptions
 from localspec.tuning.confirm import Confirmation, Entrant, Terms, confirm, entrants
-from localspec.tuning.costs import costs_of, recall_costs, steps_of
+from localspec.tuning.costs import costs_of, steps_of
 from localspec.tuning.events import (
     Attempt,
     BestSoFar,
@@ -118,7 +118,7 @@ class TuningRun:
         """Return how far a stage is, with the time that it and everything behind it should take."""
         tasks = [profile.task for profile in self.plan.profiles]
         later = tasks if task is None else tasks[tasks.index(task) + 1 :]
-        to_do = sum(not self.state.of(each).done for each in later)
+        to_do = sum(self.state.of(each).result is None for each in later)
         return StageProgress(stage, task, done, steps, left_s(self.plan, stage, done / steps, to_do), note)
 
     def _stages(self) -> Generator[TuneEvent, None, None]:
@@ -127,14 +127,13 @@ class TuningRun:
         with ReopenedModels(lambda: self._open(load_options)) as models:
             costs = yield from self._measure(models, load_options)
             for profile in self.plan.profiles:
-                result = self.folder.result(profile.task) if self.state.of(profile.task).done else None
+                result = self.state.of(profile.task).result
                 if result is None:
                     result = yield from _TaskRun(self, models, costs, profile).events()
-                    self.folder.keep(result)
                     tuned_settings.keep(self._identity, _summary(result))
-                    self.keep(self.state.having(replace(self.state.of(profile.task), done=True)))
+                    self.keep(self.state.having(replace(self.state.of(profile.task), result=result)))
                 yield result
-        self.keep(replace(self.state, complete=all(state.done for state in self.state.tasks)))
+        self.keep(replace(self.state, complete=all(state.result for state in self.state.tasks)))
 
     def _choose_load_options(self) -> Generator[TuneEvent, None, LoadOptions]:
         """Try other ways to open the models, and return the fastest."""
@@ -149,7 +148,7 @@ class TuningRun:
         modes: tuple[Mode, ...] = ("off", "sd", "ssd") if self._limits.has_draft else ("off", "ngram")
         attempt_plan = AttemptPlan(self._limits, modes, asked, seconds_of("machine", plan))
         key = digest(self._place, self.state.number)
-        for attempt in try_load_options(self._open, attempt_plan, self.folder.attempts, key):
+        for attempt in try_load_options(self._open, attempt_plan, self.folder.path / "workplaces.jsonl", key):
             attempts.append(attempt)
             yield self.progress("machine", min(len(attempts), steps), steps, attempt.failure)
         chosen, reason = choose(attempts)
@@ -162,15 +161,14 @@ class TuningRun:
     ) -> Generator[TuneEvent, None, Costs]:
         key, steps = digest(self._place, load_options), steps_of(models.now)
         # A run goes on by the costs that it began with: its trials are simulated by them.
-        costs = recall_costs(self.folder.costs, key) if self.state.costs_key == key else None
         yield StageBegan("costs", None, steps)
-        if costs is not None:
-            return costs
+        if self.state.costs is not None and self.state.costs_key == key:
+            return self.state.costs
         asked = self._prompts(models.now, COST_PROMPTS)
-        work = costs_of(models, self.folder.costs, key, asked, seconds_of("costs", self.plan))
+        work = costs_of(models, asked, seconds_of("costs", self.plan))
         for done, each in enumerate(work, 1):
             if isinstance(each, Costs):
-                self.keep(replace(self.state, costs_key=key))
+                self.keep(replace(self.state, costs=each, costs_key=key))
                 return each
             note, steps = each
             yield self.progress("costs", done, steps, note)
@@ -197,7 +195,7 @@ def _begun(plan: TunePlan, last: RunState | None, place: str) -> RunState:
     elif plan.resume and not last.complete:
         tasks = last.tasks
         if last.place != place:
-            tasks = tuple(replace(state, done=False, seconds=0.0) for state in tasks)
+            tasks = tuple(replace(state, result=None, seconds=0.0) for state in tasks)
         state = replace(last, tasks=tasks, place=place, quick=plan.quick or last.quick)
     else:
         state = RunState(last.number + 1, place=place, quick=plan.quick)
@@ -290,7 +288,7 @@ class _TaskRun:
         yield StageBegan("traces", self._task, TRACE_TOKENS)
         ends_s = time.monotonic() + seconds_of("traces", self._plan)
         segments, tokens = list[TraceSegment](), 0
-        for segment in record(self._models, wanted, self._run.folder.traces):
+        for segment in record(self._models, wanted, self._run.folder.path / "traces"):
             segments.append(segment)
             tokens += len(segment.tokens)
             done = min(tokens, TRACE_TOKENS)
@@ -321,7 +319,7 @@ class _TaskRun:
         held_out = tuple(requests(models.now, self._profile, prompts, seed=ANSWER_TOKENS))
         field = tuple(each for each in field if each.settings.mode in self._space.modes)
         yield StageBegan("confirm", self._task, 1)
-        terms = Terms(budget_s, key, self._run.folder.runs(self._task))
+        terms = Terms(budget_s, key, self._run.folder.path / f"{self._task}.runs.jsonl")
         leader: ConfirmedContender | None = None
         for each in confirm(models.now, held_out, field, terms, models.again):
             if isinstance(each, Confirmation):

@@ -19,7 +19,7 @@ from localspec.tuning.events import TuneEvent
 from localspec.tuning.plan import QUICK_TRIALS, TRIALS, TunePlan
 from localspec.tuning.run_folder import RunFolder, RunState, TaskState
 from tests.cli.conftest import Invoke
-from tests.cli.tuning_script import machine, task, whole
+from tests.cli.tuning_script import machine, result, task, whole
 
 Run = Callable[[TunePlan, PairOptions, Stop], Iterator[TuneEvent]]
 
@@ -127,7 +127,10 @@ def test_ctrl_c_keeps_what_was_found_and_says_how_to_go_on(tuner: Tuner, invoke:
 
 def test_what_goes_on_is_what_was_stopped(tuner: Tuner, invoke: Invoke) -> None:
     folder = RunFolder(identity_of(placed_pair(verb.parser().parse_args(["--no-fit"]))).pair)
-    tasks = TaskState("math", profile="math", done=True), TaskState("translate", profile="deleted since")
+    tasks = (
+        TaskState("math", profile="math", result=result("math")),
+        TaskState("translate", profile="deleted since"),
+    )
     folder.state.write(RunState(1, tasks=tasks))
     invoke("tune", "--no-fit", "--resume")
     assert [profile.name for profile in tuner.plan.profiles] == ["math", "translate"]

@@ -16,10 +16,10 @@ from localspec.hardware import machine as machine_module
 from localspec.storage import tuned_settings
 from localspec.storage.pair_identity import Identity, MachineFacts, ModelFacts
 from localspec.storage.tuned_settings import Kept, LoadOptions, TunedTask
-from localspec.tuning.run_folder import RunFolder
+from localspec.tuning.run_folder import RunFolder, RunState
 from localspec.types import EngineSettings, TaskType
 from tests.cli.conftest import Invoke
-from tests.cli.tuning_script import PLAIN, SSD, result
+from tests.cli.tuning_script import PLAIN, SSD
 from tests.hardware.machines import machine
 
 NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
@@ -134,7 +134,7 @@ def two(identity: Identity) -> Identity:
     tasks: tuple[TaskType, ...] = ("coding", "writing")
     for task in tasks:
         tuned_settings.keep(identity, found(task))
-        RunFolder(identity.pair).keep(result(task))
+    RunFolder(identity.pair).state.write(RunState(1))
     tuned_settings.keep(LONG_AGO, found("math"))
     return identity
 
@@ -148,15 +148,15 @@ def test_reset_asks_and_forgets_these_models_alone(invoke: Invoke, two: Identity
     assert agreed.code == 0
     assert "forgot 2 tasks" in agreed.err
     assert kept_tasks() == {"math"}
-    assert RunFolder(two.pair).results() == ()
+    assert RunFolder(two.pair).state.read() is None
     assert "were not kept anyway" in invoke("tune", "--reset", "--yes", "--no-fit").err
 
 
-def test_one_task_is_forgotten_without_a_question_if_that_is_answered(invoke: Invoke, two: Identity) -> None:
+@pytest.mark.usefixtures("two")
+def test_one_task_is_forgotten_without_a_question_if_that_is_answered(invoke: Invoke) -> None:
     outcome = invoke("tune", "--reset", "--task", "writing", "-y", "--no-fit", "--json")
     assert json.loads(outcome.out) == {"schema": 1, "forgotten": 1}
     assert kept_tasks() == {"coding", "math"}
-    assert [each.task for each in RunFolder(two.pair).results()] == ["coding"]
 
 
 @pytest.mark.usefixtures("two")

@@ -1,9 +1,7 @@
-"""What calls cost: which measurements are made, repeated and kept."""
+"""What calls cost: which measurements are made and repeated."""
 
 from __future__ import annotations
 
-import json
-import stat
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,19 +9,14 @@ from typing import cast
 
 import pytest
 
-from localspec.decoding.measurements import CallCosts, CostRequest, Costs, Overhead
+from localspec.decoding.measurements import CallCosts, CostRequest
 from localspec.inference.interface import TunableModels
-from localspec.tuning.costs import keep_costs, measure, recall_costs
+from localspec.tuning.costs import measure
 from localspec.types import ModelInfo, ModelOptions
 from tests.fake_model import Pacing
 from tests.paced_pair import open_paced
 
 INFO = ModelInfo(Path("m.gguf"), "m", "llama", 1, 1, 4096, 4096, 16, ("CPU",))
-CALLS = CallCosts(64, False, ((1, 0.01), (16, 0.02)), ((1, 0.001), (8, 0.002)), 1.01, 0.05)
-COSTS = Costs(
-    (CALLS, replace(CALLS, depth=1536, together=True, step=())),
-    (Overhead("off", 1e-4), Overhead("ssd", 1e-4, 2e-5, 1.1, 0.9, 3e-4)),
-)
 
 
 @dataclass
@@ -92,52 +85,6 @@ def test_a_measurement_that_drifted_is_repeated_once(drifts: list[float], kept: 
     models = Measured(drifts)
     assert [calls.drift for calls in measured(models)] == [kept, 1.0, 1.0, 1.0]
     assert len(models.wishes) == count
-
-
-def test_costs_are_kept_for_their_key_alone(tmp_path: Path) -> None:
-    path = tmp_path / "costs.json"
-    assert recall_costs(path, "pair") is None
-    keep_costs(path, "pair", COSTS)
-    assert recall_costs(path, "pair") == COSTS
-    assert recall_costs(path, "another") is None
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    keep_costs(path, "another", replace(COSTS, overheads=()))
-    assert recall_costs(path, "pair") is None
-    assert recall_costs(path, "another") == replace(COSTS, overheads=())
-    keep_costs(path, "pair", replace(COSTS, left_out=(("ssd", "it crashed"),)))
-    assert recall_costs(path, "pair") == replace(COSTS, left_out=(("ssd", "it crashed"),))
-
-
-def test_damaged_costs_are_none(tmp_path: Path) -> None:
-    path = tmp_path / "costs.json"
-    keep_costs(path, "k", COSTS)
-    text = path.read_text(encoding="utf-8")
-    for end in range(0, len(text) - 2, 7):
-        path.write_text(text[:end], encoding="utf-8")
-        assert recall_costs(path, "k") is None
-    value = json.loads(text)
-    call, overhead = value["calls"][0], value["overheads"][0]
-    damaged: tuple[object, ...] = (
-        value | {"schema": 1},  # with times of calls that compiled something
-        value | {"calls": []},
-        value | {"calls": [call | {"verify": [[1, -0.5]]}]},
-        value | {"calls": [call | {"verify": []}]},
-        value | {"calls": [call | {"verify": [[1, 0.5, 2]]}]},
-        value | {"calls": [call | {"drift": float("nan")}]},
-        value | {"calls": [{}]},
-        value | {"overheads": [overhead | {"mode": "warp"}]},
-        value | {"overheads": [overhead | {"step": "fast"}]},
-        value | {"overheads": [overhead | {"verify": -1.0}]},
-        value | {"overheads": [7]},
-        value | {"left_out": [["warp", "it crashed"]]},
-        value | {"left_out": [["ssd"]]},
-        [],
-    )
-    for broken in damaged:
-        path.write_text(json.dumps(broken), encoding="utf-8")
-        assert recall_costs(path, "k") is None, broken
-    path.write_bytes(b"\xff\xfe")
-    assert recall_costs(path, "k") is None
 
 
 def test_a_real_pair_is_measured_on_pretended_cards(demo_target: Path, demo_draft: Path) -> None:

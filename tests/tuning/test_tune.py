@@ -109,7 +109,9 @@ def test_what_pays_is_kept_with_its_evidence(tmp_path: Path) -> None:
     assert result.contenders[0].name == "plain"
     kept = tuned_settings.recall(identity(plan), "coding")
     assert kept.settings == result.settings
-    assert RunFolder(identity(plan).pair).result("coding") == result
+    last = RunFolder(identity(plan).pair).state.read()
+    assert last is not None
+    assert last.of("coding").result == result
 
 
 def test_a_draft_as_slow_as_the_target_is_switched_off_with_the_reason(tmp_path: Path) -> None:

@@ -137,9 +137,8 @@ def reset(args: argparse.Namespace) -> int:
         say("nothing was forgotten")
         return FAILURE
     count = sum(forget(identity, task) for task in chosen or (None,))
-    for task in chosen or [each.task for each in RunFolder(identity.pair).results()]:
-        with suppress(OSError):
-            RunFolder(identity.pair).forget(task)
+    with suppress(OSError):  # how far the last run came
+        RunFolder(identity.pair).state.path.unlink(missing_ok=True)
     if args.json:
         print_json({"forgotten": count})
     else:
