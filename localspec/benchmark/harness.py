@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from localspec.errors import Cancelled, EngineError
-from localspec.storage.json_file import JsonLines
+from localspec.storage.json_file import JsonFile
 from localspec.types import (
     EngineSettings,
     Finished,
@@ -295,28 +295,24 @@ def _windows_peak(pid: int) -> int | None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Line:
-    """What one line of a file holds: a run, or how long the answers are."""
+class _Kept:
+    """What a file holds: the runs under one key, and how long their answers are."""
 
     key: str
-    run: Run | None = None
-    tokens: int | None = None
+    tokens: int | None
+    runs: tuple[Run, ...]
 
 
-@dataclass(slots=True)
 class RunRecord:
     """The runs under one key, as they are in a file; without one they are kept in memory alone."""
 
-    path: Path | None = None
-    key: str = ""
-    runs: dict[tuple[str, int, int], Run] = field(default_factory=dict)
-    tokens: int | None = None  # of an answer
-
-    def __post_init__(self) -> None:
-        """Read what is there; damaged lines, and those of another key, are gone from then on."""
-        if self.path is not None:
-            for line in JsonLines(self.path, _Line).keep(lambda line: line.key == self.key):
-                self._take(line)
+    def __init__(self, path: Path | None = None, key: str = "") -> None:
+        """Read what is there; what was kept under another key is gone from then on."""
+        self._file, self._key = None if path is None else JsonFile(path, _Kept), key
+        held = None if self._file is None else self._file.read()
+        kept = held if held is not None and held.key == key else _Kept(key, None, ())
+        self.tokens = kept.tokens  # of an answer
+        self.runs = {(run.contender, run.prompt, run.repetition): run for run in kept.runs}
 
     def of(self, name: str) -> list[Run]:
         """Return the runs of one contender in their order."""
@@ -324,19 +320,14 @@ class RunRecord:
 
     def add(self, run: Run) -> None:
         """Keep a finished run."""
-        self._keep(_Line(self.key, run=run))
+        self.runs[run.contender, run.prompt, run.repetition] = run
+        self._write()
 
     def set_tokens(self, tokens: int) -> None:
         """Keep how long the answers are."""
-        self._keep(_Line(self.key, tokens=tokens))
+        self.tokens = tokens
+        self._write()
 
-    def _keep(self, line: _Line) -> None:
-        if self.path is not None:
-            JsonLines(self.path, _Line).append(line)
-        self._take(line)
-
-    def _take(self, line: _Line) -> None:
-        if (run := line.run) is not None:
-            self.runs[run.contender, run.prompt, run.repetition] = run
-        else:
-            self.tokens = line.tokens
+    def _write(self) -> None:
+        if self._file is not None:
+            self._file.write(_Kept(self._key, self.tokens, tuple(self.runs.values())))

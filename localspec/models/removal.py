@@ -12,7 +12,6 @@ from pathlib import Path
 from localspec.errors import StoreError, UserError
 from localspec.models.caches import Place, known_places, repository_of
 from localspec.models.local import LocalModel
-from localspec.models.verified import forget
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +48,6 @@ def remove(removal: Removal) -> None:
             path.unlink(missing_ok=True)
         except OSError as error:
             raise StoreError(f"cannot delete {path}: {error.strerror or error}") from error
-        forget(path)
     roots = [place.path for place in known_places()]
     for path in removal.paths:
         _prune(path.parent, roots)

@@ -61,15 +61,6 @@ def remember(path: Path, blob: str, stamp: str = "") -> None:
         write_atomically(_note(blob), stamp or _stamp(path))
 
 
-def forget(path: Path) -> None:
-    """Forget what was remembered of a file that is gone."""
-    with suppress(LocalSpecError):
-        for note in _note("").glob("*"):
-            with suppress(OSError, ValueError):
-                if note.read_text(encoding="utf-8").endswith(f" {os.path.realpath(path)}"):
-                    note.unlink()
-
-
 def verify(files: Iterable[Path], on_progress: Callable[[float], object] = float) -> None:
     """Check those files of a model that the hub's layout calls after checksums; raises UserError for damage.
 

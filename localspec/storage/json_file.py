@@ -1,10 +1,10 @@
-"""JSON files of frozen dataclasses, whole or line by line: values are checked, complaints say where."""
+"""JSON files of frozen dataclasses: values are checked, complaints say where."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import MISSING, asdict, dataclass, fields
 from enum import Enum, EnumType
 from functools import cache, partial
@@ -85,39 +85,6 @@ class JsonFile(Generic[T]):
     def _make_folder(self) -> None:
         try:
             make_private_folder(self.path.parent)
-        except OSError as error:
-            raise StoreError(f"cannot write `{self.path}`: {error.strerror or error}") from error
-
-
-@dataclass(frozen=True, slots=True)
-class JsonLines(Generic[T]):
-    """A file that holds one dataclass on each line, and grows line by line."""
-
-    path: Path
-    kind: type[T]
-
-    def keep(self, is_wanted: Callable[[T], bool]) -> list[T]:
-        """Return the lines that are wanted; others, and damaged ones, are gone. Raises StoreError."""
-        try:
-            texts = self.path.read_text(encoding="utf-8", errors="replace").split("\n")
-        except OSError:
-            texts = []
-        found: list[T] = []
-        kept: list[str] = []
-        for text in texts:
-            with suppress(ValueError, RecursionError):
-                value = checked(self.kind, json.loads(text), "line")
-                if is_wanted(value):
-                    found.append(value)
-                    kept.append(f"{text}\n")
-        write_atomically(self.path, "".join(kept))
-        return found
-
-    def append(self, value: T) -> None:
-        """Add a line; raises StoreError."""
-        try:
-            with self.path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(asdict(cast(Any, value))) + "\n")
         except OSError as error:
             raise StoreError(f"cannot write `{self.path}`: {error.strerror or error}") from error
 

@@ -108,7 +108,7 @@ def entrants(candidates: Sequence[Tried], llama_cpp: float | None = None) -> tup
     """
     named = zip(NAMES, candidates, strict=False)
     found = [Entrant(name, each.settings, each.estimate) for name, each in named]
-    found = [entrant for entrant in found if entrant.settings.mode != "off"]
+    found = [each for each in found if each.settings.mode != "off" and each.settings != LLAMA_CPP]
     return (*found, Entrant("llama.cpp", LLAMA_CPP, llama_cpp))
 
 

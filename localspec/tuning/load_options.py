@@ -9,15 +9,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 
 from localspec.benchmark.harness import answered
 from localspec.errors import Cancelled, EngineError, LocalSpecError
 from localspec.inference.interface import OpenModels, on_card
-from localspec.storage.json_file import JsonLines
 from localspec.storage.tuned_settings import LoadOptions
 from localspec.tuning.events import Attempt
-from localspec.tuning.run_folder import digest
 from localspec.types import EngineSettings, Mode, Request, Summary
 
 ANCHOR_EVERY = 3  # attempts after which the usual load options are measured again, against drift
@@ -90,10 +87,7 @@ def is_sensible(options: LoadOptions, limits: MachineLimits) -> bool:
 def course(
     limits: MachineLimits, attempt: Callable[[LoadOptions], Attempt], is_late: Callable[[], bool]
 ) -> Iterator[Attempt]:
-    """Make attempts one after another: each change on top of the best so far, the winner once more.
-
-    It depends on what comes of the attempts alone, so that it can be gone through again from a file.
-    """
+    """Make attempts one after another: each change on top of the best so far, the winner once more."""
     usual, *changes = possible(limits)
     anchor = attempt(usual)
     yield anchor
@@ -174,65 +168,35 @@ class AttemptPlan:
     budget_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class _Measured:
-    """An attempt, and the time that it took."""
-
-    attempt: Attempt
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class _Line:
-    """What one line of the file holds."""
-
-    key: str
-    measured: _Measured
-
-
-def try_load_options(open_models: OpenWith, plan: AttemptPlan, path: Path, key: str) -> Iterator[Attempt]:
-    """Yield the attempts, those on file under the key first; the budget's last part is kept for the winner.
-
-    Raises `StoreError`, and passes on `Cancelled`.
-    """
-    key = digest(key, plan.limits, plan.modes, plan.requests)
-    file = JsonLines(path, _Line)
-    kept = [line.measured for line in file.keep(lambda line: line.key == key)]
-    done: list[_Measured] = []
+def try_load_options(open_models: OpenWith, plan: AttemptPlan) -> Iterator[Attempt]:
+    """Yield the attempts; the budget's last part is kept for the winner. Passes on `Cancelled`."""
+    began_s, made = time.perf_counter(), 0
 
     def attempt(options: LoadOptions) -> Attempt:
-        measured = next((each for each in kept if each.attempt.workplace == options), None)
-        if measured is not None:  # of another one, where the budget is not what it was
-            kept.remove(measured)
-        else:
-            measured = _attempt(open_models, options, plan)
-            file.append(_Line(key, measured))
-        done.append(measured)
-        return measured.attempt
+        nonlocal made
+        made += 1
+        return _attempt(open_models, options, plan)
 
-    return course(plan.limits, attempt, lambda: _is_late(done, plan.budget_s))
+    def is_late() -> bool:
+        """Tell whether the rest of the time is needed for the winner and the usual load options again."""
+        spent_s = time.perf_counter() - began_s
+        return spent_s + 3 * spent_s / max(1, made) > plan.budget_s
 
-
-def _is_late(done: Sequence[_Measured], budget_s: float) -> bool:
-    """Tell whether the rest of the time is needed to measure the winner and the usual load options again."""
-    spent = sum(measured.seconds for measured in done)
-    return spent + 3 * spent / max(1, len(done)) > budget_s
+    return course(plan.limits, attempt, is_late)
 
 
-def _attempt(open_models: OpenWith, options: LoadOptions, plan: AttemptPlan) -> _Measured:
+def _attempt(open_models: OpenWith, options: LoadOptions, plan: AttemptPlan) -> Attempt:
     """Open the models so and let them answer; what they fail of is the attempt's failure."""
-    started = time.perf_counter()
     try:
         with open_models(options) as models:
             rates = _race(models, plan)
         fastest = max(rates, key=lambda mode: rates[mode])
-        attempt = Attempt(options, rates[fastest], fastest)
+        return Attempt(options, rates[fastest], fastest)
     except Cancelled:
         raise
     except (MemoryError, LocalSpecError, OSError) as error:
         failure = "out of memory" if isinstance(error, MemoryError) else str(error)
-        attempt = Attempt(options, None, failure=failure)
-    return _Measured(attempt, time.perf_counter() - started)
+        return Attempt(options, None, failure=failure)
 
 
 def _race(models: OpenModels, plan: AttemptPlan) -> dict[Mode, float]:

@@ -141,19 +141,23 @@ class TuningRun:
         if plan.quick:
             known = tuned_settings.recall_workplace(self._identity) or usual
             return replace(known, **{name: getattr(usual, name) for name in plan.fixed})
+        if self.state.opened is not None:
+            yield self.state.opened
+            return self.state.opened.workplace
         with self._open(usual) as models:
             asked = self._prompts(models, ATTEMPT_PROMPTS, ATTEMPT_TOKENS)
         steps, attempts = len(possible(self._limits)) + 2, list[Attempt]()
         yield StageBegan("machine", None, steps)
         modes: tuple[Mode, ...] = ("off", "sd", "ssd") if self._limits.has_draft else ("off", "ngram")
         attempt_plan = AttemptPlan(self._limits, modes, asked, seconds_of("machine", plan))
-        key = digest(self._place, self.state.number)
-        for attempt in try_load_options(self._open, attempt_plan, self.folder.path / "workplaces.jsonl", key):
+        for attempt in try_load_options(self._open, attempt_plan):
             attempts.append(attempt)
             yield self.progress("machine", min(len(attempts), steps), steps, attempt.failure)
         chosen, reason = choose(attempts)
         tuned_settings.keep_workplace(self._identity, chosen)
-        yield LoadOptionsChosen(chosen, tuple(attempts), reason)
+        told = LoadOptionsChosen(chosen, tuple(attempts), reason)
+        self.keep(replace(self.state, opened=told))
+        yield told
         return chosen
 
     def _measure(
@@ -193,10 +197,10 @@ def _begun(plan: TunePlan, last: RunState | None, place: str) -> RunState:
     if last is None:
         state = RunState(1, place=place, quick=plan.quick)
     elif plan.resume and not last.complete:
-        tasks = last.tasks
+        state = replace(last, place=place, quick=plan.quick or last.quick)
         if last.place != place:
-            tasks = tuple(replace(state, result=None, seconds=0.0) for state in tasks)
-        state = replace(last, tasks=tasks, place=place, quick=plan.quick or last.quick)
+            tasks = tuple(replace(state, result=None, seconds=0.0) for state in last.tasks)
+            state = replace(state, tasks=tasks, opened=None)
     else:
         state = RunState(last.number + 1, place=place, quick=plan.quick)
     for profile in plan.profiles:
@@ -319,7 +323,7 @@ class _TaskRun:
         held_out = tuple(requests(models.now, self._profile, prompts, seed=ANSWER_TOKENS))
         field = tuple(each for each in field if each.settings.mode in self._space.modes)
         yield StageBegan("confirm", self._task, 1)
-        terms = Terms(budget_s, key, self._run.folder.path / f"{self._task}.runs.jsonl")
+        terms = Terms(budget_s, key, self._run.folder.path / f"{self._task}.runs.json")
         leader: ConfirmedContender | None = None
         for each in confirm(models.now, held_out, field, terms, models.again):
             if isinstance(each, Confirmation):

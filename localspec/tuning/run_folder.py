@@ -9,7 +9,7 @@ from pathlib import Path
 from localspec.decoding.measurements import Costs
 from localspec.storage.json_file import JsonFile
 from localspec.storage.paths import data_dir, make_private_folder
-from localspec.tuning.events import TaskResult
+from localspec.tuning.events import LoadOptionsChosen, TaskResult
 from localspec.types import TaskType
 
 
@@ -28,12 +28,14 @@ class TaskState:
 class RunState:
     """How far a run is; runs of a pair are numbered from 1, and `place` names machine and placement.
 
-    It goes by `costs`, and `costs_key` names everything that they depend on.
+    The models are opened as was chosen, if ways were tried. It goes by `costs`, and `costs_key` names
+    everything that they depend on.
     """
 
     number: int
     place: str = ""
     quick: bool = False
+    opened: LoadOptionsChosen | None = None
     costs: Costs | None = None
     costs_key: str = ""
     tasks: tuple[TaskState, ...] = ()

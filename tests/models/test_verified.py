@@ -13,7 +13,6 @@ from localspec.models.caches import Place
 from localspec.models.hub import DownloadProgress, pull, resolve
 from localspec.models.local import LocalModel, find_models
 from localspec.models.names import parse
-from localspec.models.removal import plan_removal, remove
 from localspec.models.verified import verify
 from localspec.storage.paths import state_dir
 from tests.models.disk import REPOSITORY, model_bytes, put
@@ -168,15 +167,3 @@ def test_a_memory_that_was_damaged_is_made_anew(cache: Path, memory: bytes) -> N
     note.write_bytes(memory)
     assert read_for(on_disk(cache)) == 1.0
     assert read_for(on_disk(cache)) == 0.0
-
-
-def test_what_is_deleted_is_forgotten(cache: Path) -> None:
-    put(cache, FILE, DATA)
-    put(cache, FILE, DATA + b"other", repository="other/one")
-    known = state_dir() / "verified"
-    for model in find_models(places=[Place(cache, "hub")]):
-        verify(model.files)
-    (known / "damaged").write_bytes(b"\xff")
-    (model,) = (one for one in find_models() if one.path.is_relative_to(cache / "models--other--one"))
-    remove(plan_removal(model))
-    assert {note.name for note in known.iterdir()} == {hashlib.sha256(DATA).hexdigest(), "damaged"}

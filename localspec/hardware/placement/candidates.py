@@ -7,7 +7,7 @@ measured costs replace once the models are open; the rules are those of `localsp
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from itertools import accumulate, pairwise
 
@@ -63,20 +63,6 @@ class PlacementConstraints:
     draft_gpu_layers: int | None = None
     draft_threads: int | None = None
     mode: Mode | None = None
-
-    def without_overrides(self) -> PlacementConstraints:
-        """Return the constraints that leave every choice to the plan, but the size of the context."""
-        return replace(
-            self,
-            devices=None,
-            gpu_layers=None,
-            tensor_split=None,
-            threads=None,
-            draft_devices=None,
-            draft_gpu_layers=None,
-            draft_threads=None,
-            mode=None,
-        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from itertools import chain
 
 from localspec.decoding.speed_model import ACCEPTANCE, HIT_RATE
@@ -53,7 +51,7 @@ def place(
         draft=None if chosen.draft is None else assigned(chosen.draft, for_draft, chosen.draft_needs),
         mode=chosen.best.mode,
         tokens_per_s=chosen.best.tokens_per_s,
-        reasons=(*_reasons(chosen, search), *_costs_of_overrides(chosen, machine, search)),
+        reasons=tuple(_reasons(chosen, search)),
         rejected=tuple(_rejected(chosen, search)),
     )
 
@@ -79,44 +77,11 @@ def _reasons(chosen: PlacementCandidate, search: PlacementSearch) -> Iterable[st
     yield from _rate_reasons(chosen, search)
 
 
-def _costs_of_overrides(
-    chosen: PlacementCandidate, machine: Machine, search: PlacementSearch
-) -> Iterable[str]:
-    """Say what the flags that override parts of the plan cost against the plan without them."""
-    free = search.constraints.without_overrides()
-    if free == search.constraints:
-        return
-    other = PlacementSearch(machine, (search.target, search.draft), replace(free, context=chosen.context))
-    best = other.chosen()
-    if best is None:
-        return
-    got, could = chosen.best.tokens_per_s, best.best.tokens_per_s
-    if got > 0.99 * could:
-        yield "the flags cost no speed against the plan without them"
-        return
-    moved = [
-        f"{memory(abs(more))} {'more' if more > 0 else 'less'} on {name}"
-        for name, more in _differences(chosen, best).items()
-        if abs(more) >= 2**20
-    ]
-    bytes_ = f": {', '.join(moved)}" if moved else ""
-    yield (
-        f"the flags cost {rate(could - got)} of {rate(could)} expected tokens/s against the plan "
-        f"without them ({_describe(best, other)}){bytes_}"
-    )
-
-
-def _differences(chosen: PlacementCandidate, other: PlacementCandidate) -> dict[str, int]:
-    more = Counter[str]()
-    for sign, found in ((1, chosen), (-1, other)):
-        for need in (*found.target_needs, *found.draft_needs):
-            more[need.device] += sign * need.total
-    return more
-
-
 def _rejected(chosen: PlacementCandidate, search: PlacementSearch) -> Iterable[Alternative]:
     """Yield every other placement once, the fastest first and those that do not fit last."""
-    yield from _mode_alternatives(chosen)
+    for speed in chosen.speeds[1:]:
+        slower = "slower" if speed.tokens_per_s < chosen.best.tokens_per_s else "expected to gain too little"
+        yield Alternative(f"the same seats with {MODE_NAMES[speed.mode]}", slower, speed.tokens_per_s)
     if chosen.context < search.contexts[0]:
         usual = search.fitting(search.contexts[0])
         if usual is not None:
@@ -326,16 +291,3 @@ def _rate_reasons(found: PlacementCandidate, search: PlacementSearch) -> list[st
         way_out = "" if trouble else " (`localspec devices` measures it)"
         reasons.append(f"{name}'s memory rate {lack}: {bandwidth(known.read)}, {source}{way_out}")
     return reasons
-
-
-def _mode_alternatives(chosen: PlacementCandidate) -> Iterable[Alternative]:
-    reasons = {
-        "off": "speculation writes several tokens in one pass of the target",
-        "sd": "the target would wait while the draft guesses",
-        "ssd": "drafting ahead does not hide enough here",
-    }
-    if chosen.best.mode == "off":
-        reasons = dict.fromkeys(reasons, "expected to gain less than 5% over plain decoding")
-    for speed in chosen.speeds[1:]:
-        text = f"the same seats with {MODE_NAMES[speed.mode]}"
-        yield Alternative(text, reasons[speed.mode], speed.tokens_per_s)
