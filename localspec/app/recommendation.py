@@ -116,21 +116,6 @@ def on_disk(model: CatalogueModel, local: Iterable[LocalModel]) -> LocalModel | 
     )
 
 
-def with_memory(machine: Machine, memory: int) -> Machine:
-    """Return the machine as if it had this much memory: of its largest card alone, without one its own."""
-    cards = [device for device in machine.devices if device.kind != "cpu"]
-    largest = max(cards, key=lambda device: device.memory_total, default=None)
-    devices = [device for device in machine.devices if device.kind == "cpu" or device is largest]
-    resized = [
-        replace(device, memory_total=memory, memory_free=memory)
-        if (device is largest if largest else device.kind == "cpu") else device
-        for device in devices
-    ]  # fmt: skip
-    names = {device.id for device in resized}
-    rates = tuple(known for known in machine.rates if known.device in names)
-    return replace(machine, devices=tuple(resized), rates=rates)
-
-
 def _ranked(machine: Machine, pair: CataloguePair, local: Sequence[LocalModel], task: str | None) -> Ranked:
     have = [on_disk(model, local) for model in pair.models]
     files = tuple(None if model is None else model.path for model in have)

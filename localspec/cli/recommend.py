@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
-import re
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -21,7 +19,6 @@ if TYPE_CHECKING:
 SHOWN = 5
 WIDTH = 100
 _OF_MODEL = ("quant", "bytes", "parameters", "licence", "checked")
-_MEMORY = re.compile(r"(\d{1,12}(?:\.\d+)?) ?([gm])(i?)b?", re.IGNORECASE)
 
 
 def parser() -> Parser:
@@ -33,10 +30,6 @@ def parser() -> Parser:
     )
     add = result.add_argument
     add("--task", choices=get_args(TaskType), help="what the models are for: those made for it rise")
-    add(
-        "--memory", type=_memory_size, metavar="SIZE",
-        help="as if the largest card (without one: the computer) had so much memory, such as 12GiB",
-    )  # fmt: skip
     add("--all", action="store_true", help=f"show every pair that fits, not only the best {SHOWN}")
     return result.with_output(told="tracebacks")
 
@@ -46,9 +39,9 @@ def main(argv: Sequence[str]) -> int:
     args = parser().parse_args(argv)
     from localspec.models.catalogue import shipped
 
-    options = ranking(this_machine(args.memory), args.task)
+    options = ranking(this_machine(), args.task)
     date = shipped().date
-    value = {"date": date, "task": args.task, "memory": args.memory, "pairs": [*map(_pair_json, options)]}
+    value = {"date": date, "task": args.task, "pairs": [*map(_pair_json, options)]}
     print_result(value, lines(options, len(options) if args.all else SHOWN), as_json=args.json)
     if not args.json:
         say(
@@ -58,13 +51,11 @@ def main(argv: Sequence[str]) -> int:
     return SUCCESS
 
 
-def this_machine(memory: int | None = None) -> Machine:
-    """Return what is known of this machine, or of one with other memory."""
-    from localspec.app.recommendation import with_memory
+def this_machine() -> Machine:
+    """Return what is known of this machine."""
     from localspec.hardware.machine import known_machine  # looks at the devices: 0.3 s
 
-    machine = known_machine(may_measure=False)
-    return machine if memory is None else with_memory(machine, memory)
+    return known_machine(may_measure=False)
 
 
 def ranking(machine: Machine, task: str | None) -> tuple[Ranked, ...]:
@@ -139,14 +130,3 @@ def _pair_json(option: Ranked) -> dict[str, object]:
         ],
         "placement": asdict(placement) if placement else None,
     }
-
-
-def _memory_size(text: str) -> int:
-    found = _MEMORY.fullmatch(text.strip())
-    size = 0.0
-    if found:
-        step = 1024 if found[3] else 1000
-        size = float(found[1]) * (step**3 if found[2] in "gG" else step**2)
-    if size < 1:
-        raise argparse.ArgumentTypeError(f"`{text}` is not a size of memory such as 12GiB")
-    return int(size)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from localspec.app import recommendation
-from localspec.app.recommendation import Ranked, recommend, with_memory
+from localspec.app.recommendation import Ranked, recommend
 from localspec.cli import recommend as verb
 from localspec.errors import ModelFileError
 from localspec.hardware import machine as machine_module
@@ -19,7 +19,7 @@ from localspec.models.local import LocalModel
 from localspec.models.pairing import PairingVerdict
 from tests.cli.choosing import entry, on_disk, pair
 from tests.cli.conftest import Invoke
-from tests.hardware.machines import GIB, card, cpu, machine
+from tests.hardware.machines import card, cpu, machine
 
 ONE_CARD = machine((card(0, 12), 400))
 BIG, SMALL = entry("big", 14), entry("small", 0.6)
@@ -151,15 +151,6 @@ def test_a_package_that_is_not_installed_is_named() -> None:
     assert (found.problem, found.download_bytes) == ("", 0)
 
 
-def test_another_memory_is_that_of_the_largest_card_alone() -> None:
-    two = machine((card(0, 24), 900), (card(1, 8), 300))
-    changed = with_memory(two, 6 * GIB)
-    assert changed.devices[0].memory_free == 6 * GIB
-    assert [found.id for found in changed.devices] == ["CUDA0", "CPU"]
-    alone = with_memory(machine(), 6 * GIB)
-    assert [(found.id, found.memory_free) for found in alone.devices] == [("CPU", 6 * GIB)]
-
-
 @pytest.mark.parametrize("option", [p for p in shipped().pairs if p.memory_gb], ids=lambda pair: pair.name)
 def test_pairs_of_the_catalogue_fit_the_card_they_were_picked_for(option: CataloguePair) -> None:
     graphics = machine((card(0, option.memory_gb), 500), processor=cpu(30))
@@ -207,18 +198,6 @@ def test_the_verb_speaks_json(invoke: Invoke) -> None:
     assert [model["role"] for model in first["models"]] == ["target", "draft"]
     assert not last["fits"]
     assert "GiB" in last["problem"]
-
-
-@pytest.mark.usefixtures("one_card")
-def test_another_memory_on_the_command_line(invoke: Invoke) -> None:
-    def fitting(*flags: str) -> int:
-        return sum(found["fits"] for found in json.loads(invoke("recommend", "--json", *flags).out)["pairs"])
-
-    assert fitting("--memory", "100GiB") > fitting() > 0
-    for much in ("much", f"{10**400}GiB"):
-        outcome = invoke("recommend", "--memory", much)
-        assert outcome.code == 2
-        assert f"`{much}` is not a size of memory such as 12GiB" in outcome.err
 
 
 def test_a_broken_file_is_to_be_downloaded_again() -> None:
