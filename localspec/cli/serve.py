@@ -76,8 +76,7 @@ def main(argv: Sequence[str]) -> int:
     asked, pair = session_request(args), pair_options(args)
     set_up_logging(verbose=args.verbose)
     with _listening(args.host, args.port) as listener, opening.start_worker(verbose=args.verbose) as first:
-        from localspec.server.application import Doors, application  # Starlette: 0.2 s
-        from localspec.server.listening import http_server
+        from localspec.server.application import Doors, application, http_server  # Starlette: 0.2 s
         from localspec.server.queue import EngineQueue
         from localspec.server.service import Service
 

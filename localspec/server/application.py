@@ -1,14 +1,17 @@
-"""The server's paths, and whom it lets in: no page of another site, and nobody without the key."""
+"""The HTTP server: its paths, whom it lets in, its limits and its patience with clients that are slow."""
 
 from __future__ import annotations
 
+import asyncio
 import hmac
+import logging
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import cast
 from urllib.parse import urlsplit
 
+import h11
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -16,6 +19,8 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
+from uvicorn import Config, Server
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from localspec.app.figures import Json
 from localspec.errors import LocalSpecError
@@ -23,6 +28,11 @@ from localspec.server import anthropic, engine, openai, responses, service, text
 from localspec.server.exchange import Handler, Refusal, error, refusal
 from localspec.server.service import Service
 
+LARGEST_HEADER = 64 * 2**10  # bytes
+MOST_CONNECTIONS = 512  # under the 1,024 descriptors that a process usually has
+HEADER_S = 10.0  # for the head of a request to arrive
+KEEP_ALIVE_S = 60  # for the next request; many clients find out late that a connection was closed
+DRAIN_S = 30  # for answers under way when the server is to end
 _OPEN = ("/health", "/v1/health")  # which also who has no key may ask for
 
 
@@ -95,3 +105,56 @@ async def _failed(_request: Request, failed: Exception) -> Response:
     known = isinstance(failed, HTTPException)
     refused = refusal(cast(HTTPException, failed)) if known else Refusal(500, "server_error", mistake)
     return JSONResponse(error(refused), refused.status)
+
+
+def http_server(application: Starlette) -> Server:
+    """Return a server that logs nothing and, told to end, lets what is being answered end first."""
+    logging.getLogger("asyncio").addHandler(logging.NullHandler())  # it would tell of clients that leave
+    config = Config(
+        application,
+        http=_Impatient,
+        ws="none",
+        lifespan="off",
+        loop="asyncio",
+        log_config=None,
+        log_level="critical",
+        access_log=False,
+        server_header=False,
+        h11_max_incomplete_event_size=LARGEST_HEADER,
+        timeout_graceful_shutdown=DRAIN_S,
+        timeout_keep_alive=KEEP_ALIVE_S,
+    )
+    return Server(config)
+
+
+class _Impatient(H11Protocol):
+    """Closes a connection on which no request comes; uvicorn waits for ever for the rest of one's head."""
+
+    _closes: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        super().connection_made(transport)
+        if len(self.connections) > MOST_CONNECTIONS:
+            transport.close()
+        self._look()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._look()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._cancel()
+
+    def _look(self) -> None:
+        """Wait for a head that is not complete, from its first byte on."""
+        if self.conn.their_state is not h11.IDLE:
+            self._cancel()
+        elif self._closes is None:
+            self._closes = self.loop.call_later(HEADER_S, self.transport.close)
+
+    def _cancel(self) -> None:
+        if self._closes is not None:
+            self._closes.cancel()
+            self._closes = None

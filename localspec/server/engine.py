@@ -14,9 +14,8 @@ from starlette.responses import Response
 
 from localspec.app.figures import Json
 from localspec.errors import UserError
-from localspec.inference.attached import Attachment, Choice
+from localspec.inference.attached import Attachment, Choice, from_json, plain, to_json
 from localspec.inference.interface import SharedModels
-from localspec.inference.wire_json import from_json, plain, to_json
 from localspec.server.exchange import Protocol, error, read_body, streamed
 from localspec.server.queue import Asked
 from localspec.server.service import Service

@@ -11,7 +11,7 @@ from math import inf, nan
 from pathlib import Path
 from typing import Any
 
-from localspec.server import exchange, listening
+from localspec.server import application, exchange
 from tests.campaign.log import PROMPT_S, Log, require
 from tests.server.running import Served, serving
 from tests.server.turning_models import TurningModels
@@ -147,7 +147,7 @@ def _check(found: bytes) -> None:
 
 def requests(log: Log, _folder: Path) -> None:
     """Send requests; each is answered or refused in a line, soon, and the next is none the worse."""
-    waits = ((listening, "HEADER_S"), (exchange, "BODY_S"), (exchange, "STALLED_S"))
+    waits = ((application, "HEADER_S"), (exchange, "BODY_S"), (exchange, "STALLED_S"))
     before = [getattr(module, name) for module, name in waits]
     for module, name in waits:
         setattr(module, name, _QUICK_S)

@@ -8,8 +8,7 @@ from dataclasses import replace
 import pytest
 
 from localspec.cli.shared import console
-from localspec.cli.tune import result_json
-from localspec.cli.tune.display import TuneView, status
+from localspec.cli.tune import TuneView, result_json, status
 from localspec.storage.tuned_settings import LoadOptions
 from localspec.tuning.events import (
     BestSoFar,

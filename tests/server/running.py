@@ -13,8 +13,7 @@ import httpx2
 
 from localspec.chat.answer_settings import SessionRequest, nothing_known, with_auto
 from localspec.inference.interface import SharedModels
-from localspec.server.application import Doors, application
-from localspec.server.listening import http_server
+from localspec.server.application import Doors, application, http_server
 from localspec.server.queue import EngineQueue
 from localspec.server.service import Service
 from localspec.storage.profiles import profiles

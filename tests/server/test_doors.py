@@ -12,7 +12,7 @@ from contextlib import ExitStack, closing
 import httpx2
 import pytest
 
-from localspec.server import exchange, listening
+from localspec.server import application, exchange
 from localspec.server.application import Doors
 from tests.server.running import Served, serving
 from tests.server.turning_models import TurningModels
@@ -158,7 +158,7 @@ def test_a_body_that_does_not_come_is_not_waited_for(
 def test_a_head_that_does_not_come_is_not_waited_for(
     made_up: Served, monkeypatch: pytest.MonkeyPatch, head: bytes
 ) -> None:
-    monkeypatch.setattr(listening, "HEADER_S", 0.05)
+    monkeypatch.setattr(application, "HEADER_S", 0.05)
     with connected(made_up) as client:
         client.sendall(head)
         assert client.recv(100) == b""
@@ -172,13 +172,13 @@ def test_a_head_that_does_not_come_is_not_waited_for(
 
 def test_a_head_that_is_too_large_is_refused(made_up: Served) -> None:
     with connected(made_up) as client:
-        client.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nX: " + b"a" * listening.LARGEST_HEADER)
+        client.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nX: " + b"a" * application.LARGEST_HEADER)
         assert b" 400 " in client.recv(1000)
 
 
 def test_crowds_that_say_nothing_leave_room(made_up: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listening, "HEADER_S", 0.5)
-    monkeypatch.setattr(listening, "MOST_CONNECTIONS", 20)
+    monkeypatch.setattr(application, "HEADER_S", 0.5)
+    monkeypatch.setattr(application, "MOST_CONNECTIONS", 20)
     with ExitStack() as crowd:
         for _ in range(40):
             crowd.enter_context(connected(made_up))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -18,6 +19,7 @@ from typing import Any, Self, TextIO, cast
 from localspec.errors import Cancelled, EngineDied, LocalSpecError, UserError
 from localspec.safe_text import safe_line, safe_text
 
+_WIDE = 200  # columns
 _PATIENCE = 2  # an impatient second press means the same as the first
 _ENDS = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
 SUCCESS, FAILURE, USAGE, INTERRUPTED = 0, 1, 2, 130
@@ -263,6 +265,11 @@ class ProgressLine(StatusLine):
         from localspec.tuning.words import time_left  # 20 ms
 
         return f", {time_left(self._now() - self._began_s, done)}"
+
+
+def results_width() -> int:
+    """Return the columns for results; what is no terminal has room for each on a line."""
+    return shutil.get_terminal_size().columns if is_terminal(sys.stdout) else _WIDE
 
 
 def _columns() -> int | None:

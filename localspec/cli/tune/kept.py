@@ -14,8 +14,16 @@ from typing import TYPE_CHECKING, cast, get_args
 
 from localspec.app.tuned_pair import as_tuned
 from localspec.app.tuning import identity_of, placed_pair, profiles_of
-from localspec.cli.shared.console import FAILURE, SUCCESS, ask, is_terminal, print_json, print_result, say
-from localspec.cli.tune.display import results_width
+from localspec.cli.shared.console import (
+    FAILURE,
+    SUCCESS,
+    ask,
+    is_terminal,
+    print_json,
+    print_result,
+    results_width,
+    say,
+)
 from localspec.errors import LocalSpecError, UserError
 from localspec.storage import paths
 from localspec.storage.profiles import profiles
