@@ -1,22 +1,36 @@
-"""`localspec pair`: which draft models can serve a target, and what they should bring."""
+"""`localspec pair`: which draft models can serve a target, and what they bring."""
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from localspec.app.options import PairOptions
 from localspec.cli.shared.arguments import Parser, verb_parser
-from localspec.cli.shared.console import FAILURE, SUCCESS, print_result
-from localspec.errors import UserError
+from localspec.cli.shared.console import FAILURE, SUCCESS, StatusLine, print_result, say, tell
+from localspec.demo import prompts
+from localspec.errors import EngineError, UserError
+from localspec.models.default_pair import recommended_sampling
+from localspec.types import EngineSettings, Message, Mode, ModelOptions, Request, Sampling
 
 if TYPE_CHECKING:
     from localspec.app.recommendation import Partner, Target
+    from localspec.benchmark.harness import Run
+    from localspec.inference.interface import OpenModels
     from localspec.models.catalogue import Catalogue
     from localspec.models.local import LocalModel
 
 _MODES = {"off": "plain decoding", "sd": "taking turns (SD)", "ssd": "drafting ahead (SSD)"}
+_MEASURED = 3
+PROMPTS = 6
+TOKENS = 96
+FEWEST = 8
+"""An answer of fewer tokens says nothing about speed."""
+SEEDS = 4000  # far from those that a person gives
+_QUIET = 0.3  # cores that other programs take without harm to a measurement
 
 
 def parser() -> Parser:
@@ -27,6 +41,10 @@ def parser() -> Parser:
         "token by token, and in the catalogue. Exit code 1 if there is none.",
     )
     result.add_argument("target", metavar="TARGET", help="a GGUF file, or a name that `models` lists")
+    result.add_argument(
+        "--measure", action="store_true",
+        help=f"really run the {_MEASURED} most promising drafts on disk: a minute or more for each",
+    )  # fmt: skip
     return result.with_output(told="log")
 
 
@@ -40,12 +58,18 @@ def main(argv: Sequence[str]) -> int:
 
     local, known = on_this_computer(), shipped()
     target = find_target(args.target, local, known)
+    if args.measure and target.path is None:
+        raise UserError(
+            f"{target.name} is not on this computer, so that nothing can be measured",
+            f"`localspec pull {target.name}` downloads it",
+        )
     found = partners(target, this_machine(), local, known)
+    gains = _measure_best(target, found) if args.measure else {}
     value = {
         "target": {"name": target.name, "path": target.path},
-        "drafts": [_partner_json(partner) for partner in found],
+        "drafts": [_partner_json(partner, gains.get(partner.name)) for partner in found],
     }
-    print_result(value, lines(target, found), as_json=args.json)
+    print_result(value, lines(target, found, gains), as_json=args.json)
     return SUCCESS if any(partner.verdict.fits for partner in found) else FAILURE
 
 
@@ -72,7 +96,7 @@ def find_target(text: str, local: Sequence[LocalModel], known: Catalogue) -> Tar
     raise no_such_model(text, local)
 
 
-def lines(target: Target, found: Sequence[Partner]) -> Iterator[str]:
+def lines(target: Target, found: Sequence[Partner], gains: dict[str, Gain | str]) -> Iterator[str]:
     """Return what can serve a target, then what cannot."""
     fitting = [partner for partner in found if partner.verdict.fits]
     others = [partner for partner in found if not partner.verdict.fits]
@@ -84,7 +108,7 @@ def lines(target: Target, found: Sequence[Partner]) -> Iterator[str]:
     for partner in fitting:
         yield ""
         yield f"  {partner.name}{'' if partner.path else '  (not on disk)'}"
-        for text in _about(target, partner):
+        for text in _about(partner, gains.get(partner.name)):
             yield f"    {text}"
     if others:
         yield ""
@@ -93,7 +117,7 @@ def lines(target: Target, found: Sequence[Partner]) -> Iterator[str]:
         yield f"  {partner.name}: {partner.verdict.reason}"
 
 
-def _about(target: Target, partner: Partner) -> Iterator[str]:
+def _about(partner: Partner, gain: Gain | str | None) -> Iterator[str]:
     from localspec.models.pairing import remark
     from localspec.units import rate
 
@@ -107,14 +131,52 @@ def _about(target: Target, partner: Partner) -> Iterator[str]:
         where = ", ".join(placement.draft.devices) if placement.draft and placement.draft.devices else "CPU"
         speed = "" if placement.tokens_per_s is None else f", about {rate(placement.tokens_per_s)} tokens/s"
         yield f"here: on {where}, {_MODES[placement.mode]}{speed} expected"
+    if gain is not None:
+        yield f"measured: {gain}"
     if partner.path is None:
         yield f"get it: localspec pull {partner.name}"
-    elif placement is not None:
-        draft = "" if partner.path == target.path else f" -md {shlex.quote(partner.name)}"
-        yield f"measure it: localspec bench -m {shlex.quote(target.name)}{draft}"
 
 
-def _partner_json(partner: Partner) -> dict[str, object]:
+def open_pair(target: Path, partner: Partner) -> OpenModels:
+    """Open a target with a draft model in a process of its own, where they are planned to sit."""
+    from localspec.app.placing import apply, open_in_worker
+
+    assert partner.path is not None
+    assert partner.placement is not None
+    options = PairOptions(ModelOptions(target), ModelOptions(partner.path), None, 16, asked_for_gpu=False)
+    return open_in_worker(apply(partner.placement, options))
+
+
+def _measure_best(target: Target, found: Sequence[Partner]) -> dict[str, Gain | str]:
+    """Run the most promising drafts on disk one after the other; a failure is a sentence."""
+    from localspec.cli.doctor import busy_cores
+
+    assert target.path is not None
+    gains: dict[str, Gain | str] = {}
+    best = [partner for partner in found if partner.path is not None and partner.placement is not None]
+    busy, greediest = busy_cores() if best else (0.0, "")
+    if busy > _QUIET:
+        say(
+            f"note: other programs take {busy:.1f} cores, {greediest} the most; the figures are good only "
+            "for as long as they do"
+        )
+    if not best:
+        say("note: no draft that could be measured is on disk")
+    for partner in best[:_MEASURED]:
+        try:
+            with StatusLine() as status:
+                status.update(f"measuring {partner.name}")
+                with closing(open_pair(target.path, partner)) as models:
+                    gains[partner.name] = measure(models, status.share_of(f"measuring {partner.name}"))
+        except (EngineError, UserError) as error:
+            tell(error)
+            message = error.message if isinstance(error, UserError) else str(error)
+            gains[partner.name] = f"failed: {message}"
+    return gains
+
+
+def _partner_json(partner: Partner, gain: Gain | str | None) -> dict[str, object]:
+    measured = asdict(gain) | {"is_gain": gain.is_gain} if isinstance(gain, Gain) else gain
     return {
         "name": partner.name,
         "path": partner.path,
@@ -122,4 +184,80 @@ def _partner_json(partner: Partner) -> dict[str, object]:
         "problem": partner.problem or None,
         "tokens_per_s": partner.tokens_per_s or None,
         "placement": asdict(partner.placement) if partner.placement else None,
+        "measured": measured,
     }
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """What a draft model brings, as measured: speed with it over speed without, and its 95% interval."""
+
+    mode: Mode
+    plain: float
+    together: float
+    ratio: float
+    low: float
+    high: float
+    acceptance: float | None
+    answers: int
+
+    @property
+    def is_gain(self) -> bool:
+        """Tell whether the draft makes answers faster beyond doubt."""
+        return self.low > 1.0
+
+    def __str__(self) -> str:
+        """Return the verdict for people."""
+        figures = f"{self.together:.1f} against {self.plain:.1f} tokens/s without it"
+        interval = f"x{self.ratio:.2f}, 95% between {self.low:.2f} and {self.high:.2f}"
+        if self.is_gain:
+            return f"faster: {figures} ({interval})"
+        if self.high < 1.0:
+            return f"no gain, it slows answers down: {figures} ({interval})"
+        return f"no gain that could be told from chance: {figures} ({interval})"
+
+
+def measure(models: OpenModels, on_progress: Callable[[float], object]) -> Gain:
+    """Answer some bundled prompts plainly and with the draft in turn, and compare; raises EngineError."""
+    from localspec.benchmark.harness import Harness, OwnContender, Question, Run, in_turn
+
+    chosen, _ = models.choose_settings(EngineSettings())
+    if chosen.mode in ("off", "ngram"):  # expected to lose: then it has to show that
+        chosen = replace(chosen, mode="sd")
+    ways = [OwnContender(each.mode, models, each) for each in (replace(chosen, mode="off"), chosen)]
+    sampling = recommended_sampling(models.target.path, "dialogue") or Sampling()
+    questions = [
+        Question("dialogue", Request((Message("user", text),), sampling, chosen, max_tokens=TOKENS))
+        for text in _texts()
+    ]
+    harness, pairs = Harness(questions), list[tuple[Run, Run]]()
+    for way in ways:
+        harness.warm_up(way, 0)
+    for number in range(len(questions)):
+        turns = in_turn(ways, [number], number)  # drift of the machine hits both alike
+        runs = {way.name: harness.run(way, prompt, 0, SEEDS + number) for way, prompt in turns}
+        plain, together = runs["off"], runs[chosen.mode]
+        if min(plain.summary.tokens, together.summary.tokens) >= FEWEST:
+            pairs.append((plain, together))
+        on_progress((number + 1) / len(questions))
+    if len(pairs) < 2:
+        raise EngineError("the answers were too short to measure anything")
+    return _gain(chosen.mode, *zip(*pairs, strict=True))
+
+
+def _texts() -> Sequence[str]:
+    """Return prompts of all tasks, spread evenly."""
+    all_prompts = prompts()
+    step = max(1, len(all_prompts) // PROMPTS)
+    return [found.prompt for found in all_prompts[::step][:PROMPTS]]
+
+
+def _gain(mode: Mode, plain: Sequence[Run], together: Sequence[Run]) -> Gain:
+    from localspec.benchmark.statistics import rate, speedup  # numpy: 0.1 s
+
+    slow, fast = ({(run.prompt, 0): run.seconds_per_token for run in runs} for runs in (plain, together))
+    ratio, drafted = speedup(fast, slow), sum(run.summary.drafted for run in together)
+    assert ratio is not None
+    acceptance = sum(run.summary.accepted for run in together) / drafted if drafted else None
+    speeds = rate(slow).value, rate(fast).value
+    return Gain(mode, *speeds, ratio.value, ratio.low, ratio.high, acceptance, len(plain))

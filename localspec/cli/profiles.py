@@ -1,19 +1,30 @@
-"""`localspec profiles`: list, show and copy what the assistant is told for each kind of work."""
+"""`localspec profiles`: list, show, edit and copy what the assistant is told for each kind of work."""
 
 from __future__ import annotations
 
 import argparse
+import os
 import re
+import shlex
+import subprocess
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 from localspec import units
 from localspec.cli.shared.arguments import Parser, add_json_flag, verb_parser, with_command
-from localspec.cli.shared.console import SUCCESS, print_json, print_result, say
+from localspec.cli.shared.console import FAILURE, SUCCESS, on_interrupt, print_json, print_result, say
 from localspec.errors import UserError
 from localspec.storage.paths import config_dir, make_private_folder, write_atomically
-from localspec.storage.profiles import Profile, files_in, profile, profile_file, profiles, shipped_files
+from localspec.storage.profiles import (
+    Profile,
+    files_in,
+    profile,
+    profile_file,
+    profiles,
+    read_profile,
+    shipped_files,
+)
 from localspec.storage.toml_file import read_written
 
 RESERVED = ("auto",)  # is no profile but the choice among them
@@ -70,11 +81,17 @@ def parser() -> Parser:
 
     add("list", "list the profiles: name, title, task, where it is from, and what is wrong")
     add("show", "print the file of a profile").add_argument("name", metavar="NAME")
+    editing = add(
+        "edit",
+        "change a profile in $VISUAL or $EDITOR",
+        " A shipped one is copied to your own first. What you save is checked. "
+        'An editor that opens its own window has to wait for it to close: EDITOR="code -w".',
+    )
+    editing.add_argument("name", metavar="NAME")
     copying = add(
         "copy",
-        "copy a profile to your own, to be changed there",
-        " Under the name of a shipped one it takes the place of that. `localspec profiles` tells what is "
-        "wrong with what you write.",
+        "copy a profile to your own under a new name",
+        " Under the name of a shipped one it takes the place of that.",
     )
     copying.add_argument("name", metavar="NAME")
     copying.add_argument("new", metavar="NEW")
@@ -117,18 +134,72 @@ def _copy(args: argparse.Namespace, folder: Path) -> int:
     data = read_written(profile_file(args.name, folder))
     _check_name(args.new, folder)
     path = folder / f"{args.new}.toml"
-    try:
-        make_private_folder(folder)
-    except OSError as error:
-        raise UserError(f"cannot make the folder `{folder}`: {error.strerror or error}") from None
-    write_atomically(path, data)
+    _write(path, data)
     if args.json:
         print_json({"name": args.new, "path": str(path)})
         return SUCCESS
     if args.new in shipped_files():
         say(f"from now on it takes the place of the shipped profile `{args.new}`")
-    say(f"copied to {path}: change it there, its title first of all; `localspec profiles` checks it")
+    say(f"copied to {path}; `localspec profiles edit {args.new}` changes it, its title first of all")
     return SUCCESS
+
+
+def _write(path: Path, data: bytes) -> None:
+    try:
+        make_private_folder(path.parent)
+    except OSError as error:
+        raise UserError(f"cannot make the folder `{path.parent}`: {error.strerror or error}") from None
+    write_atomically(path, data)
+
+
+def _edit(args: argparse.Namespace, folder: Path) -> int:
+    path, before = folder / f"{args.name}.toml", read_written(profile_file(args.name, folder))
+    command, is_copy = _editor(args.name), not path.exists()
+    if is_copy:
+        _write(path, before)
+    try:
+        with on_interrupt(lambda: None):  # Ctrl+C is the editor's
+            code = subprocess.run([*command, str(path)], check=False).returncode
+    except OSError as error:
+        reason = error.strerror or error
+        raise UserError(f"cannot start the editor `{command[0]}`: {reason}", "set VISUAL or EDITOR") from None
+    finally:
+        is_changed = path.exists() and path.read_bytes() != before
+        if is_copy and not is_changed:
+            path.unlink(missing_ok=True)
+    if code:
+        say(f"the editor ended with code {code}")
+        return FAILURE
+    if is_changed:
+        _check(path)
+    if args.json:
+        print_json({"name": args.name, "path": str(path), "changed": is_changed})
+    else:
+        say(f"saved {path}" if is_changed else "nothing was changed")
+    return SUCCESS
+
+
+def _editor(name: str) -> list[str]:
+    """Return the command of the user's editor; raises UserError if none is set."""
+    for variable in ("VISUAL", "EDITOR"):
+        try:
+            words = shlex.split(os.environ.get(variable, ""), posix=os.name != "nt")
+        except ValueError:
+            raise UserError(f"{variable} has a quote that does not end: `{os.environ[variable]}`") from None
+        if words:
+            return words
+    raise UserError(
+        "no editor is set: neither VISUAL nor EDITOR",
+        f"say which one, for instance `EDITOR=nano localspec profiles edit {name}`",
+    )
+
+
+def _check(path: Path) -> None:
+    try:
+        read_profile(path)
+    except UserError as error:
+        again = f"until `localspec profiles edit {path.stem}` mends it, it is not used"
+        raise UserError(error.message, f"{error.hint}; {again}" if error.hint else again) from None
 
 
 def _check_name(name: str, folder: Path) -> None:
@@ -144,5 +215,6 @@ def _check_name(name: str, folder: Path) -> None:
 _COMMANDS: dict[str, Callable[[argparse.Namespace, Path], int]] = {
     "list": _list,
     "show": _show,
+    "edit": _edit,
     "copy": _copy,
 }

@@ -46,7 +46,7 @@ def main(argv: Sequence[str]) -> int:
     if not args.json:
         say(
             f"The catalogue is of {date}; its sizes are rounded and most of its files were not looked up. "
-            "Speeds are expected, not measured: `localspec bench -m TARGET -md DRAFT` measures them."
+            "Speeds are expected, not measured: `localspec pair TARGET --measure` measures them."
         )
     return SUCCESS
 

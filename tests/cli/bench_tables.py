@@ -74,4 +74,5 @@ REQUEST = BenchRequest(
     repetitions=1,
     speculation=Speculation(),
     server=None,
+    plot=None,
 )

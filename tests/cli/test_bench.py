@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import os
 import signal
@@ -16,6 +18,7 @@ from localspec.benchmark import llama_server
 from localspec.cli import bench
 from localspec.cli.bench.contenders import MODES
 from localspec.cli.shared import opening
+from localspec.errors import StoreError
 from localspec.types import ModelOptions, Sampling
 from tests.cli.bench_fakes import SPEEDS, Models, Rival
 from tests.cli.conftest import Invoke
@@ -95,10 +98,41 @@ def test_one_object(invoke: Invoke) -> None:
 
 
 @pytest.mark.usefixtures("models")
+def test_figures_for_a_spreadsheet(invoke: Invoke) -> None:
+    found = list(csv.DictReader(io.StringIO(invoke("bench", *QUICK, "--modes", "sd", "-o", "csv").out)))
+    assert [row["contender"] for row in found if row["task"] == "all"] == ["off", "sd"]
+
+
+@pytest.mark.usefixtures("models")
 def test_a_line_for_each_answer(invoke: Invoke) -> None:
     found = [json.loads(line) for line in invoke("bench", *QUICK, "-o", "jsonl").out.splitlines()]
     assert len(found) == 8 * 4
     assert {(run["contender"], run["tokens_per_s"]) for run in found} == set(SPEEDS.items())
+
+
+@pytest.mark.usefixtures("models")
+def test_a_drawing(invoke: Invoke, tmp_path: Path) -> None:
+    file = tmp_path / "speed.svg"
+    outcome = invoke("bench", *QUICK, "--modes", "sd", "--plot", str(file))
+    assert outcome.code == 0
+    drawn = file.read_text(encoding="utf-8")
+    assert drawn.startswith("<svg ")
+    assert "12.0 tokens/s, ×2.00" in drawn
+    assert os.name == "nt" or file.stat().st_mode & 0o777 == 0o644
+
+
+@pytest.mark.usefixtures("models")
+def test_a_drawing_that_fails_in_the_end_leaves_the_tables(
+    invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, _text: str, **_how: int) -> None:
+        raise StoreError(f"cannot write `{path}`: no space")
+
+    monkeypatch.setattr(bench, "write_atomically", full)
+    outcome = invoke("bench", *QUICK, "--modes", "sd", "--plot", str(tmp_path / "speed.svg"))
+    assert outcome.code == 1
+    assert "no space" in outcome.err
+    assert rows(outcome.out, "all")["sd"][2].startswith("2.00")
 
 
 def test_a_machine_that_changes_its_pace_gets_no_ratios(models: Models, invoke: Invoke) -> None:

@@ -1,17 +1,20 @@
-"""What `bench` prints, of tables made by hand."""
+"""What `bench` prints and draws, of tables made by hand."""
 
 from __future__ import annotations
 
+import csv
+import io
 import json
+import xml.etree.ElementTree as ET
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from localspec.benchmark.figures import Drift
+from localspec.benchmark.figures import Drift, SpeedTable
 from localspec.benchmark.harness import Run
-from localspec.cli.bench.output import line, markdown, times, whole
+from localspec.cli.bench.output import comma_separated, line, markdown, picture, times, whole
 from localspec.cli.shared.console import print_result
 from localspec.types import Interval, Summary
 from tests.cli.bench_tables import AHEAD, CONDITIONS, PLAIN, REQUEST, SERVER, TABLE
@@ -24,9 +27,25 @@ def printed(value: Mapping[str, object], capsys: pytest.CaptureFixture[str]) -> 
     return read
 
 
+SVG = "{http://www.w3.org/2000/svg}"
+
+
 def cells(lines: list[str], name: str) -> list[str]:
     [found] = [text for text in lines if text.startswith(f"| {name} |")]
     return [cell.strip() for cell in found.strip("|").split("|")]
+
+
+def texts(drawn: str) -> list[str]:
+    return [each.text or "" for each in ET.fromstring(drawn).iter(f"{SVG}text")]
+
+
+def bars(drawn: str) -> list[float]:
+    found = ET.fromstring(drawn).iter(f"{SVG}rect")
+    return [float(each.attrib["width"]) for each in found if "bar" in each.get("class", "")]
+
+
+def whiskers(drawn: str) -> int:
+    return sum(each.get("class") == "whisker" for each in ET.fromstring(drawn).iter(f"{SVG}line"))
 
 
 def test_a_table_for_each_task_and_what_it_holds_for() -> None:
@@ -74,6 +93,20 @@ def test_ratios_with_as_many_digits_as_mean_something() -> None:
     assert [times(0.974), times(99.5), times(1234567.0)] == ["0.97", "99.50", "1.23e+06"]
 
 
+def test_csv_has_a_column_for_each_end_of_an_interval() -> None:
+    rows = list(csv.DictReader(io.StringIO(comma_separated(TABLE))))
+    assert [(row["task"], row["contender"]) for row in rows[:3]] == [
+        ("coding", "off"), ("coding", "ssd"), ("coding", "llama-server"),
+    ]  # fmt: skip
+    plain, ahead, server = rows[:3]
+    assert (ahead["against"], ahead["against_low"], ahead["against_high"]) == ("3.0", "2.5", "3.625")
+    assert (ahead["whole_against"], ahead["whole_against_low"]) == ("2.5", "2.25")
+    assert (plain["against"], plain["against_low"], plain["accepted_at"]) == ("", "", "")
+    assert ahead["accepted_at"] == "0.9 0.8125"
+    assert (server["tokens_per_s"], server["tokens_per_s_low"], server["python_s"]) == ("39.0", "", "")
+    assert len(rows) == len(TABLE.rows)
+
+
 def test_json_holds_every_figure(capsys: pytest.CaptureFixture[str]) -> None:
     value = printed(whole(TABLE, REQUEST, CONDITIONS), capsys)
     assert (value["schema"], value["complete"], value["comparable"], value["reason"]) == (1, True, True, None)
@@ -97,3 +130,34 @@ def test_a_line_for_a_run(capsys: pytest.CaptureFixture[str]) -> None:
     value = printed(line(Run("sd", "coding", 3, 1, summary)), capsys)
     assert (value["contender"], value["task"], value["prompt"], value["repetition"]) == ("sd", "coding", 3, 1)
     assert (value["tokens_per_s"], value["tokens"], value["accepted_at"]) == (6.0, 13, [4, 3])
+
+
+def test_bars_are_as_long_as_the_speeds() -> None:
+    drawn = picture(TABLE, "big + small", "A processor")
+    plain, ahead, server = bars(drawn)[:3]
+    assert ahead == pytest.approx(3 * plain, abs=0.1)
+    assert server < plain
+    assert len(bars(drawn)) == 6
+    assert whiskers(drawn) == 2 * 2  # of two contenders, for two tasks
+    for words in ("coding", "all", "ssd", "120 tokens/s, ×3.00 (2.50-3.62)", "39.0 tokens/s, ×0.97"):
+        assert words in texts(drawn)
+
+
+def test_an_interval_without_end_does_not_flatten_the_bars() -> None:
+    wild = replace(TABLE, rows=(PLAIN, replace(AHEAD, tokens_per_s=Interval(120.0, 1.0, 1e9))))
+    plain, ahead = bars(picture(wild, "big", ""))
+    assert ahead > 150
+    assert plain > 50
+    assert whiskers(picture(wild, "big", "")) == 2
+
+
+def test_a_drawing_needs_nothing_else_and_knows_light_and_dark() -> None:
+    drawn = picture(TABLE, "<big> & small", "A processor")
+    assert "prefers-color-scheme: dark" in drawn
+    assert "http" not in drawn.replace("http://www.w3.org/2000/svg", "")
+    assert "<big> & small" in texts(drawn)
+
+
+def test_a_table_of_one_row_can_be_drawn() -> None:
+    alone = SpeedTable((replace(SERVER, against=None),), Drift(0.0, ()), comparable=False, reason="few")
+    assert len(bars(picture(alone, "big", ""))) == 1

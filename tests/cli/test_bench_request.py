@@ -17,6 +17,7 @@ from localspec.cli.bench.contenders import (
     read_against,
     read_lengths,
     read_modes,
+    read_plot,
     request_of,
 )
 from localspec.errors import UserError
@@ -90,6 +91,20 @@ def test_what_is_no_rival(tmp_path: Path) -> None:
     ):
         with pytest.raises(ArgumentTypeError, match=complaint):
             read_against(given)
+
+
+def test_a_drawing_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "folder.svg").mkdir()
+    for given, complaint in (
+        ("speed.png", "not the name of an SVG file"),
+        ("speed", "not the name of an SVG file"),
+        (f"{tmp_path}/folder.svg", "is a folder"),
+        (f"{tmp_path}/none/speed.svg", "cannot be written: No such file or directory"),
+    ):
+        with pytest.raises(ArgumentTypeError, match=complaint):
+            read_plot(given)
+    assert read_plot(f"{tmp_path}/speed.svg") == tmp_path / "speed.svg"
+    assert [path.name for path in tmp_path.iterdir()] == ["folder.svg"]  # trying leaves nothing behind
 
 
 def test_without_flags_all_that_is_possible_greedily() -> None:
@@ -172,10 +187,12 @@ def test_ones_own_profile_is_a_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
         (["--prompts", "none.jsonl"], "cannot read prompts from none.jsonl"),
         (["--prompts", "./none"], "cannot read prompts from none"),
         (["--prompts", "~nobody-of-that-name/x"], "cannot read prompts from ~nobody"),
+        (["--plot", "~nobody-of-that-name/x.svg"], "cannot be written"),
         (["--against", "llama-server=~nobody-of-that-name/x"], "there is no program"),
         (["--prompts"], "--prompts: expected at least one argument"),
         (["--prompts", "demo", "--tasks", "poems"], "no prompt is of the task `poems`"),
         (["--tasks"], "--tasks: expected at least one argument"),
+        (["--plot", "none/speed.svg"], "--plot: `none/speed.svg` cannot be written"),
         (["--per-task", "0"], "--per-task"),
         (["--runs", "0"], "--runs"),
         (["-n", "1"], "-n/--predict"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,13 +11,17 @@ import pytest
 
 from localspec.app import recommendation
 from localspec.app.recommendation import Partner, Target, families, partners
+from localspec.cli import doctor
 from localspec.cli import pair as verb
+from localspec.cli.pair import Gain, measure
+from localspec.errors import EngineDied, EngineError
 from localspec.hardware import machine as machine_module
 from localspec.models.catalogue import Catalogue, approximate_shape
 from localspec.models.pairing import PairingVerdict
-from localspec.types import Mode
+from localspec.types import EngineSettings, Finished, GenerationEvent, Mode, Request, Summary
 from tests.cli.choosing import entry, on_disk, pair
 from tests.cli.conftest import Invoke
+from tests.cli.fake_runtime import FakeRuntime
 from tests.hardware.machines import card, cpu, machine
 from tests.llama import tiny
 
@@ -45,7 +50,7 @@ def test_the_mode_is_told_in_words(mode: Mode, words: str) -> None:
     (partner,) = found()
     assert partner.placement is not None
     shown = replace(partner, placement=replace(partner.placement, mode=mode))
-    assert any(f", {words}, about" in line for line in verb.lines(TARGET, (shown,)))
+    assert any(f", {words}, about" in line for line in verb.lines(TARGET, (shown,), {}))
 
 
 def test_smaller_models_on_disk_are_judged_and_placed() -> None:
@@ -106,6 +111,64 @@ def test_a_draft_without_room_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
 KNOWN_NONE = Catalogue("2026-01-01", (), ())
 
 
+class Timed(FakeRuntime):
+    """Models whose answers take given times, by mode; the first of each compiles something."""
+
+    def __init__(self, seconds: dict[Mode, float], chosen: Mode = "sd", tokens: int = 51) -> None:
+        super().__init__()
+        self.seconds, self.chosen, self.tokens = seconds, chosen, tokens
+
+    def choose_settings(self, settings: EngineSettings | None = None) -> tuple[EngineSettings, str]:
+        return replace(settings or EngineSettings(), mode=self.chosen), "measured"
+
+    def generate(self, request: Request) -> Iterator[GenerationEvent]:
+        mode = request.settings.mode
+        compiles_s = 0.0 if any(each.settings.mode == mode for each in self.requests) else 50.0
+        self.requests.append(request)
+        noise = 1 + 0.05 * (len(self.requests) % 3)
+        drafted = 0 if mode == "off" else 40
+        yield Finished(
+            "stop",
+            Summary(
+                tokens=self.tokens,
+                decode_s=noise * self.seconds[mode] + compiles_s,
+                drafted=drafted,
+                accepted=drafted // 2,
+            ),
+        )
+
+
+def test_a_gain_is_measured_on_interleaved_answers() -> None:
+    models, progress = Timed({"off": 2.0, "sd": 1.0}), list[float]()
+    gain = measure(models, progress.append)
+    assert gain.is_gain
+    assert gain.ratio == pytest.approx(2.0, rel=0.1)
+    assert (gain.mode, gain.acceptance, progress[-1]) == ("sd", 0.5, 1.0)
+    assert "faster: 4" in str(gain)
+    modes = [request.settings.mode for request in models.requests][2:]
+    assert modes[:4] == ["off", "sd", "sd", "off"]
+    assert len({request.prompt for request in models.requests}) == len(modes) / 2
+    assert not any(request.steps_down for request in models.requests)
+
+
+def test_no_gain_is_said_plainly() -> None:
+    slower = measure(Timed({"off": 1.0, "sd": 2.0}), lambda _: None)
+    assert not slower.is_gain
+    assert str(slower).startswith("no gain, it slows answers down: 2")
+    alike = Gain("sd", 10, 10.1, 1.01, 0.96, 1.06, 0.3, 6)
+    assert str(alike).startswith("no gain that could be told from chance")
+
+
+def test_a_draft_that_is_expected_to_lose_has_to_show_it() -> None:
+    models = Timed({"off": 1.0, "sd": 1.1}, chosen="off")
+    assert measure(models, lambda _: None).mode == "sd"
+
+
+def test_answers_too_short_to_measure_are_refused() -> None:
+    with pytest.raises(EngineError, match="too short"):
+        measure(Timed({"off": 1.0, "sd": 1.0}, tokens=3), lambda _: None)
+
+
 @pytest.fixture
 def this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine_module, "known_machine", lambda **_: machine())
@@ -118,7 +181,6 @@ def test_the_verb_on_the_bundled_pair(invoke: Invoke) -> None:
     assert "demo-draft\n    vocabulary: the same 8,192 tokens" in outcome.out
     assert "3.1 times" in outcome.out
     assert "here: on CPU" in outcome.out
-    assert "measure it: localspec bench -m demo-target -md demo-draft" in outcome.out
     value = json.loads(invoke("pair", "demo-target", "--json").out)
     verdict = value["drafts"][0]["verdict"]
     assert (value["schema"], verdict["fits"], verdict["difference"]) == (1, True, None)
@@ -136,9 +198,50 @@ def test_a_target_without_drafts(invoke: Invoke, tmp_path: Path) -> None:
 @pytest.mark.usefixtures("this_machine")
 def test_targets_that_are_not_here(invoke: Invoke) -> None:
     assert "demo-target" in invoke("pair", "demo-targt").err
-    told = invoke("pair", "qwen3-8b").out
-    assert "Qwen/Qwen3-0.6B-GGUF:Q8_0  (not on disk)" in told
-    assert "get it: localspec pull Qwen/Qwen3-0.6B-GGUF:Q8_0" in told
+    assert "Qwen/Qwen3-0.6B-GGUF:Q8_0  (not on disk)" in invoke("pair", "qwen3-8b").out
+    outcome = invoke("pair", "Qwen/Qwen3-8B-GGUF", "--measure")
+    assert outcome.code == 2
+    assert "localspec pull Qwen/Qwen3-8B-GGUF:Q4_K_M" in outcome.err
+
+
+@pytest.mark.usefixtures("this_machine")
+def test_measuring_on_the_command_line(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    models = Timed({"off": 2.0, "sd": 1.0, "ssd": 1.0})
+    monkeypatch.setattr(verb, "open_pair", lambda _target, _partner: models)
+    monkeypatch.setattr(doctor, "busy_cores", lambda: (1.5, "a game (process 7)"))
+    outcome = invoke("pair", "demo-target", "--measure")
+    assert "measured: faster: " in outcome.out
+    assert models.closed
+    assert "other programs take 1.5 cores, a game (process 7) the most" in outcome.err
+    monkeypatch.setattr(doctor, "busy_cores", lambda: (0.1, "a clock"))
+
+    def dies(_target: Path, _partner: Partner) -> None:
+        raise EngineDied("the models' process was killed")
+
+    monkeypatch.setattr(verb, "open_pair", dies)
+    outcome = invoke("pair", "demo-target", "--measure")
+    assert outcome.code == 0
+    assert "other programs" not in outcome.err
+    assert "measured: failed: the models' process was killed" in outcome.out
+
+
+@pytest.mark.usefixtures("this_machine")
+def test_the_bundled_pair_really_runs(
+    monkeypatch: pytest.MonkeyPatch, demo_target: Path, demo_draft: Path
+) -> None:
+    monkeypatch.setattr("localspec.cli.pair.PROMPTS", 2)
+    monkeypatch.setattr("localspec.cli.pair.TOKENS", 24)
+    target = verb.find_target(str(demo_target), (), KNOWN_NONE)
+    draft = on_disk("draft", verb.find_target(str(demo_draft), (), KNOWN_NONE).shape)
+    (partner,) = partners(target, machine(), (replace(draft, path=demo_draft),), KNOWN_NONE)
+    models = verb.open_pair(demo_target, partner)
+    try:
+        gain = measure(models, lambda _: None)
+    finally:
+        models.close()
+    assert gain.answers == 2
+    assert gain.plain > 0
+    assert gain.together > 0
 
 
 def test_the_head_in_a_target_s_own_file_is_a_draft_for_it(invoke: Invoke, made_hybrid: Path) -> None:

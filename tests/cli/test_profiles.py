@@ -89,7 +89,7 @@ def test_show_as_json(invoke: Invoke) -> None:
     )
 
 
-@pytest.mark.parametrize("arguments", [["show", "codng"], ["copy", "codng", "x"]])
+@pytest.mark.parametrize("arguments", [["show", "codng"], ["edit", "codng"], ["copy", "codng", "x"]])
 def test_a_name_that_nothing_has(invoke: Invoke, own: Path, arguments: list[str]) -> None:
     outcome = invoke("profiles", *arguments)
     assert outcome.code == 2
@@ -123,7 +123,7 @@ def test_a_copy_of_a_shipped_one_says_the_same_and_is_tuned_with_the_same(invoke
     for name, path in shipped_files().items():
         outcome = invoke("profiles", "copy", name, f"my-{name}")
         assert (outcome.code, outcome.out) == (0, "")
-        assert f"copied to {own / f'my-{name}.toml'}" in outcome.err
+        assert f"localspec profiles edit my-{name}" in outcome.err
         copied, source = read_profile(own / f"my-{name}.toml"), read_profile(path)
         assert (copied.system_prompt, copied.sampling) == (source.system_prompt, source.sampling)
         assert copied.tuning_prompts() == source.tuning_prompts()

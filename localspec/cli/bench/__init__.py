@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import shlex
+import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -34,6 +35,7 @@ from localspec.cli.shared.console import (
     say,
 )
 from localspec.errors import Cancelled, EngineError, LocalSpecError
+from localspec.storage.paths import write_atomically
 
 
 def main(argv: Sequence[str]) -> int:
@@ -153,7 +155,7 @@ def _conclude(measured: Measured, request: BenchRequest, pair: PairOptions, kind
 
 
 def _print(measured: Measured, request: BenchRequest, pair: PairOptions, kind: str, command: str) -> bool:
-    """Print a table; return whether contenders can be compared."""
+    """Print a table, and draw it where that was asked for; return whether contenders can be compared."""
     from localspec.benchmark.figures import table
     from localspec.cli.bench import output
 
@@ -165,9 +167,14 @@ def _print(measured: Measured, request: BenchRequest, pair: PairOptions, kind: s
         command=command,
         complete=measured.failure is None,
     )
-    if kind != "jsonl":
+    if kind == "csv":
+        sys.stdout.write(output.comma_separated(found))
+    elif kind != "jsonl":
         lines = output.markdown(found, request, conditions)
         print_result(output.whole(found, request, conditions), lines, as_json=kind == "json")
+    if request.plot is not None:
+        drawn = output.picture(found, output.models_words(conditions), conditions.machine)
+        write_atomically(request.plot, drawn + "\n", mode=0o644)
     if not found.comparable:
         say(f"not compared: {found.reason}")
     return found.comparable

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
@@ -43,7 +44,7 @@ MODES = ("off", "ngram", *DRAFT_MODES)
 COMBINED = {f"{mode}+ngram": mode for mode in DRAFT_MODES}
 """Modes in which repetitions of the text serve as drafts too, with the mode that they belong to."""
 SERVER = "llama-server"
-OUTPUTS = ("md", "json", "jsonl")
+OUTPUTS = ("md", "csv", "json", "jsonl")
 DEMO = "demo"
 USUAL_SETS = ("coding", "writing", "general")
 USUAL_SAMPLING = Sampling(temperature=0.0)
@@ -64,6 +65,7 @@ class BenchRequest:
     repetitions: int
     speculation: Speculation
     server: Path | None
+    plot: Path | None
 
     @property
     def questions(self) -> list[Question]:
@@ -111,6 +113,20 @@ def read_against(text: str) -> Path:
     return path.absolute()
 
 
+def read_plot(text: str) -> Path:
+    """Read the name of a drawing, whose folder has to be there."""
+    path = expanded(text)
+    if path.suffix.lower() != ".svg":
+        raise argparse.ArgumentTypeError(f"`{text}` is not the name of an SVG file, such as speed.svg")
+    if path.is_dir():
+        raise argparse.ArgumentTypeError(f"`{text}` is a folder")
+    try:
+        with tempfile.TemporaryFile(dir=path.absolute().parent):
+            return path
+    except OSError as error:
+        raise argparse.ArgumentTypeError(f"`{text}` cannot be written: {error.strerror}") from None
+
+
 def parser() -> Parser:
     """Return the parser of `localspec bench`."""
     result = verb_parser(
@@ -147,8 +163,9 @@ def parser() -> Parser:
     )  # fmt: skip
     add(
         "-o", "--output", choices=OUTPUTS, default=OUTPUTS[0],
-        help="tables, one object, or a line for each answer (md)",
+        help="tables, figures, one object, or a line for each answer (md)",
     )  # fmt: skip
+    add("--plot", type=read_plot, metavar="FILE.svg", help="draw the speeds")
     add(
         "--against", type=read_against, metavar=f"{SERVER}=PATH",
         help="also run llama.cpp's own server, with and without its speculation, on the same models",
@@ -177,6 +194,7 @@ def request_of(args: argparse.Namespace, prompts: Sequence[Prompt], pair: PairOp
         repetitions=args.runs,
         speculation=replace(speculation_given(args), mode=None, draft_length=None),
         server=args.against,
+        plot=args.plot,
     )
     speculative = [mode for mode in request.modes if mode in (*DRAFT_MODES, *COMBINED)]
     if speculative and not has_draft:

@@ -1,10 +1,12 @@
-"""What a benchmark prints: Markdown for people, JSON for programs."""
+"""What a benchmark prints: Markdown for people, CSV and JSON for programs, and its speeds as a drawing."""
 
 from __future__ import annotations
 
+import csv
+import io
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from math import isnan
+from math import isnan, nan
 from typing import TYPE_CHECKING
 
 from localspec.app.figures import Json
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 
 
 UNKNOWN = "-"
+_INTERVALS = ("tokens_per_s", "against", "whole_against")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +46,7 @@ def markdown(table: SpeedTable, request: BenchRequest, conditions: Conditions) -
             if row.task == task:
                 yield f"| {' | '.join(cell(row) for _, cell in _COLUMNS)} |"
         yield ""
-    models = conditions.target if conditions.draft is None else f"{conditions.target} + {conditions.draft}"
-    yield f"{models}; {_asked(request)}. {conditions.machine}."
+    yield f"{models_words(conditions)}; {_asked(request)}. {conditions.machine}."
     if table.comparable and table.drift.disturbed:
         yield (
             f"The machine changed its pace in {_prompts(len(table.drift.disturbed))}, at worst by "
@@ -53,6 +55,11 @@ def markdown(table: SpeedTable, request: BenchRequest, conditions: Conditions) -
     if not conditions.complete:
         yield "Stopped before the end."
     yield f"`{conditions.command}`"
+
+
+def models_words(conditions: Conditions) -> str:
+    """Return the names of the models."""
+    return conditions.target if conditions.draft is None else f"{conditions.target} + {conditions.draft}"
 
 
 def _asked(request: BenchRequest) -> str:
@@ -106,6 +113,28 @@ _COLUMNS: tuple[tuple[str, Callable[[Row], str]], ...] = (
 )
 
 
+def comma_separated(table: SpeedTable) -> str:
+    """Return the rows as CSV, intervals in columns of their own, what is unknown empty."""
+    flat = [dict(_flat(row)) for row in table.rows]
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(flat[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(flat)
+    return text.getvalue()
+
+
+def _flat(row: Row) -> Iterator[tuple[str, object]]:
+    for name, value in asdict(row).items():
+        if name in _INTERVALS:
+            for end in ("value", "low", "high"):
+                found = value[end] if value else nan
+                yield name if end == "value" else f"{name}_{end}", None if isnan(found) else found
+        elif name == "accepted_at":
+            yield name, " ".join(f"{share:.4g}" for share in value)
+        else:
+            yield name, value
+
+
 def whole(table: SpeedTable, request: BenchRequest, conditions: Conditions) -> Json:
     """Return everything as it is written to JSON."""
     return {
@@ -125,3 +154,58 @@ def line(run: Run) -> Json:
     """Return a run as it is written to a line of JSON."""
     names = ("contender", "task", "prompt", "repetition", "tokens_per_s")
     return {name: getattr(run, name) for name in names} | asdict(run.summary)
+
+
+_ROW, _NAMES, _BARS, _WIDTH = 24, 180, 370, 800  # pixels
+_STYLE = """
+:root { --card: #fff; --ink: #222; --plain: #b9c2cc; --bar: #3b7dd8 }
+@media (prefers-color-scheme: dark) {
+  :root { --card: #16181c; --ink: #ddd; --plain: #555c66; --bar: #6aa5f5 }
+}
+svg { background: var(--card); font: 13px system-ui, sans-serif } text { fill: var(--ink) }
+.bar { fill: var(--bar) } .plain { fill: var(--plain) } .whisker { stroke: var(--ink) }
+"""
+
+
+def picture(table: SpeedTable, title: str, below: str) -> str:
+    """Return an SVG file of bars with their intervals: the first contender of each task is pale."""
+    from xml.etree.ElementTree import Element, SubElement, tostring
+
+    tasks = dict.fromkeys(row.task for row in table.rows)
+    fastest = max(row.tokens_per_s.value for row in table.rows)
+    # An interval that says nothing does not flatten all bars.
+    ends = [row.tokens_per_s.high for row in table.rows if not isnan(row.tokens_per_s.high)]
+    longest = min(2 * fastest, max([fastest, *ends]))
+    scale, height = _BARS / longest, _ROW * (len(table.rows) + len(tasks) + 3)
+    drawing = Element("svg", xmlns="http://www.w3.org/2000/svg", width=f"{_WIDTH}", height=f"{height}")
+    SubElement(drawing, "style").text = _STYLE
+    line = 0
+
+    def write(x: float, text: str) -> None:
+        nonlocal line
+        SubElement(drawing, "text", x=f"{x}", y=f"{_ROW * line - 7}").text = text
+
+    for text in (title, below):
+        line += 1
+        write(20, text)
+    for task in tasks:
+        line += 1
+        write(20, task)
+        for place, row in enumerate(row for row in table.rows if row.task == task):
+            line += 1
+            speed, middle = row.tokens_per_s, f"{_ROW * line - 12}"
+            write(40, row.contender)
+            write(_NAMES + _BARS + 14, _in_words(row))
+            size = {"width": f"{scale * speed.value:.2f}", "height": f"{_ROW - 8}"}
+            kind = "bar" if place else "bar plain"
+            SubElement(drawing, "rect", size, x=f"{_NAMES}", y=f"{_ROW * line - 20}", **{"class": kind})
+            if speed.low < speed.high:
+                low, high = (_NAMES + scale * min(end, longest) for end in (speed.low, speed.high))
+                whisker = {"class": "whisker", "x1": f"{low:.1f}", "x2": f"{high:.1f}"}
+                SubElement(drawing, "line", whisker, y1=middle, y2=middle)
+    return tostring(drawing, encoding="unicode")
+
+
+def _in_words(row: Row) -> str:
+    against = "" if row.against is None else f", \u00d7{_with_interval(row.against, times)}"
+    return f"{figure(row.tokens_per_s.value)} tokens/s{against}"
