@@ -85,18 +85,27 @@ class LlamaServer:
         target: ModelOptions,
         draft: ModelOptions | None = None,
         draft_length: int | None = None,
+        more: Sequence[str] = (),
     ) -> None:
         """Start `program` with the models opened as ours are, and wait until they are loaded.
 
-        `name` is what the tables call it; `draft_length` None leaves it to the server (3). Raises UserError
-        if it never gets there.
+        `name` is what the tables call it; `draft_length` None leaves it to the server (3); flags in `more`
+        go before all others. Raises UserError if it never gets there.
         """
         self.name = name
         self._program = program.name
         self._port = free_port()
         self._most: int | None = None  # bytes in memory
         self._watcher: subprocess.Popen[bytes] | None = None
-        flags = ["--host", HOST, "--port", str(self._port), *_words(target, draft, draft_length), *_ALONE]
+        flags = [
+            "--host",
+            HOST,
+            "--port",
+            str(self._port),
+            *_words(target, draft, draft_length),
+            *_ALONE,
+            *more,
+        ]
         self._output = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the process
         try:
             self._process = _start(program, flags, self._output)
