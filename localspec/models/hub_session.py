@@ -186,37 +186,27 @@ def unreachable(error: Exception) -> UserError:
             f"the name {host} cannot be resolved", "check the network connection and HF_ENDPOINT"
         )
     if retries(error) < _MOST_RETRIES:
-        return _ill_behaved(host, text, _kinds(error))
+        if "closed" in text or "disconnected" in text:
+            return UnreachableError(
+                f"{host} ends its answers early: {text}", "try again later; what has arrived is kept"
+            )
+        return UnreachableError(
+            f"{_endpoint_host()} does not keep to HTTP: {text}",
+            "try again later; if it goes on like this, correct HF_ENDPOINT",
+        )
     if "certificate" in lowered:
         return UnreachableError(
             f"the certificate of {host} is not trusted: {text}",
             "check this computer's clock; behind a company's gateway, let SSL_CERT_FILE name its certificate",
         )
-    if "timeout" in type(error).__name__.lower():
-        return UnreachableError(
-            f"{host} does not answer in time", "check the network connection and try again"
-        )
-    kind = text or type(error).__name__
-    return UnreachableError(f"{host} cannot be reached: {kind}", "check the network connection and try again")
+    is_late = "timeout" in type(error).__name__.lower()
+    what = "does not answer in time" if is_late else f"cannot be reached: {text or type(error).__name__}"
+    return UnreachableError(f"{host} {what}", "check the network connection and try again")
 
 
 def _is_unresolved(text: str) -> bool:
     words = ("name or service", "name resolution", "nodename", "getaddrinfo")
     return any(word in text.lower() for word in words)
-
-
-def _ill_behaved(host: str, text: str, kinds: set[str]) -> UserError:
-    """Return what to say of a server that answers, and oddly."""
-    hint = "try again later; if it goes on like this, correct HF_ENDPOINT"
-    if "TooManyRedirects" in kinds:
-        return UnreachableError(f"{host} sends on in circles, and never to a file", hint)
-    if "UnsupportedProtocol" in kinds or "location header" in text:
-        return UnreachableError(f"{_endpoint_host()} sends on to no address of the web: {text}", hint)
-    if "closed" in text or "disconnected" in text:
-        return UnreachableError(
-            f"{host} ends its answers early: {text}", "try again later; what has arrived is kept"
-        )
-    return UnreachableError(f"{host} does not keep to HTTP: {text}", hint)
 
 
 def _host(error: Any) -> str:  # noqa: ANN401 - one of the HTTP library's
@@ -264,20 +254,10 @@ def _refused(what: str, error: RefusedError) -> UserError:
             f"{host} has no public repository {what}",
             "check the spelling" + ("" if has_token else f"; for a private or gated one, {_TOKEN_HINT}"),
         )
-    return _refused_by_status(what, status, host)
-
-
-def _refused_by_status(what: str, status: int, host: str) -> UserError:
+    later = "try again later; what has arrived is kept"
+    words, hint = ("is in trouble", later) if status >= 500 else (f"refuses {what}", "check the name")
     if status in (401, 403):
-        return UnreachableError(
-            f"{host} refuses access to {what} with this token (HTTP {status})", _TOKEN_HINT
-        )
-    if status == 429:
-        return UnreachableError(
-            f"{host} wants fewer requests (HTTP 429)", "wait a few minutes and pull again"
-        )
-    if status >= 500:
-        return UnreachableError(
-            f"{host} is in trouble (HTTP {status})", "try again later; what has arrived is kept"
-        )
-    return UnreachableError(f"{host} refuses {what} (HTTP {status})", "check the name")
+        words, hint = f"refuses access to {what} with this token", _TOKEN_HINT
+    elif status == 429:
+        words, hint = "wants fewer requests", "wait a few minutes and pull again"
+    return UnreachableError(f"{host} {words} (HTTP {status})", hint)

@@ -25,8 +25,6 @@ LLAMA_CPP = EngineSettings(
 )
 """What llama.cpp does with a draft model when nobody tells it otherwise."""
 
-Answer = str | int | float
-
 
 @dataclass(frozen=True, slots=True)
 class Space:
@@ -76,13 +74,6 @@ def canonical(settings: EngineSettings, space: Space) -> EngineSettings:
     return suggest(_Known(settings), space)
 
 
-def parameters(settings: EngineSettings, space: Space) -> dict[str, Answer]:
-    """Return what a trial has to answer for `suggest` to return these settings."""
-    known = _Known(settings)
-    suggest(known, space)
-    return known.answers
-
-
 def suggest(trial: BaseTrial | _Known, space: Space) -> EngineSettings:
     """Ask a trial for settings."""
     found: dict[str, Any] = {"mode": trial.suggest_categorical("mode", space.modes)}
@@ -116,22 +107,18 @@ class _Known:
 
     def __init__(self, settings: EngineSettings) -> None:
         self._wanted = asdict(settings) | {"stop": STOPS[settings.min_confidence is not None]}
-        self.answers: dict[str, Answer] = {}
 
     def suggest_categorical(self, name: str, choices: Sequence[str]) -> str:
         wanted = self._wanted[name]
         if wanted not in choices:
             raise ValueError(f"{name} {wanted} is not searched here")
-        self.answers[name] = wanted
         return str(wanted)
 
     def suggest_int(self, name: str, low: int, high: int, **_how: object) -> int:
-        self.answers[name] = found = min(max(int(self._wanted[name]), low), high)
-        return found
+        return min(max(int(self._wanted[name]), low), high)
 
     def suggest_float(self, name: str, low: float, high: float, **_how: object) -> float:
-        self.answers[name] = found = round(min(max(float(self._wanted[name]), low), high), 2)
-        return found
+        return round(min(max(float(self._wanted[name]), low), high), 2)
 
 
 def neighbours(settings: EngineSettings, space: Space) -> tuple[EngineSettings, ...]:

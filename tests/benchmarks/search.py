@@ -17,6 +17,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable
+from dataclasses import asdict
 from functools import cache, partial
 from pathlib import Path
 from statistics import fmean
@@ -29,7 +30,7 @@ from localspec.decoding.measurements import Trace, TraceRequest
 from localspec.storage.profiles import profiles
 from localspec.tuning.plan import requests
 from localspec.tuning.simulator.simulator import Simulator
-from localspec.tuning.space import Space, parameters, space_of, starting_points, suggest
+from localspec.tuning.space import STOPS, Space, space_of, starting_points, suggest
 from localspec.tuning.study import Search, search
 from localspec.types import EngineSettings
 from tests.benchmarks.simulation import MAX_FAN_OUT, known, measured, opened, pair_parser
@@ -104,7 +105,7 @@ def optunas(
     """Return the rates of a sampler's trials, from the same starting points."""
     study = optuna.create_study(direction="maximize", sampler=sampler(seed))
     for start in starting_points(space):
-        study.enqueue_trial(parameters(start, space))
+        study.enqueue_trial(asdict(start) | {"stop": STOPS[start.min_confidence is not None]})
     study.optimize(lambda trial: simulate(suggest(trial, space)), TRIALS[-1])
     return [trial.value or 0.0 for trial in study.trials]
 
