@@ -111,6 +111,19 @@ def test_attaching_opens_the_screen_on_the_models_of_a_server() -> None:
 
 
 @pytest.mark.usefixtures("empty_home")
+def test_better_models_are_looked_for_where_nobody_named_any(demo_target: Path) -> None:
+    opened: list[ScreenRequest] = []
+
+    def show(request: ScreenRequest) -> int:
+        opened.append(request)
+        return 0
+
+    for arguments in ([], ["-m", str(demo_target)]):
+        assert screen.main(arguments, show) == 0
+    assert [request.opens_default_pair for request in opened] == [True, False]
+
+
+@pytest.mark.usefixtures("empty_home")
 def test_attaching_and_naming_models_is_a_mistake(
     demo_target: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

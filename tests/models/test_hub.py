@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from localspec.demo import bundled_pair
-from localspec.errors import Cancelled, UserError
+from localspec.errors import Cancelled, UnreachableError, UserError
 from localspec.models.hub import DownloadProgress, OnProgress, RemoteModel, pull, remote_shape, resolve
 from localspec.models.names import parse
 from localspec.models.shape import read_shape
@@ -116,7 +116,7 @@ def test_ctrl_c_keeps_the_part(hub: Hub, cache: Path) -> None:
 def test_damaged_bytes_are_refused_and_thrown_away(hub: Hub, cache: Path) -> None:
     offer(hub, "tiny-Q4_K_M.gguf")
     hub.damaged = True
-    with pytest.raises(UserError, match="arrived damaged: its checksum is not the one") as caught:
+    with pytest.raises(UnreachableError, match="arrived damaged: its checksum is not the one") as caught:
         pull(parse(NAME))
     assert "pull again" in caught.value.hint
     assert not [path for path in cache.rglob("*") if path.suffix in (".gguf", ".incomplete")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager
 from copy import copy
@@ -129,6 +130,8 @@ async def test_fetched_while_one_chats_paused_gone_on_with_and_opened(hub: Hub, 
         await screen.press("f9")
         await screen.shows("paused ")
         hub.released.set()
+        await screen.until(lambda: "localspec-fetch" not in [each.name for each in threading.enumerate()])
+        await screen.shows("paused ")  # nothing more came
         await screen.press("f9")
         await screen.shows("better models are here: F9 opens them")
         assert len(screen.opened) == 1

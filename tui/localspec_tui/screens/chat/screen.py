@@ -160,9 +160,7 @@ class ChatScreen(Screen[int]):
         elif offer.stage == "here":
             self.say(f"better models are here: {key} opens them")
         elif offer.stage in ("fetching", "paused"):
-            self._title_bar.fetching = (
-                f"{offer.stage} {str(offer.progress).partition('%')[0].strip()}%"
-            )
+            self._title_bar.fetching = f"{offer.stage} {str(offer.progress).partition('%')[0].strip()}%"
             if before is None:
                 self.say(f"better models are partly here: {key} goes on with them")
 
