@@ -162,7 +162,7 @@ def decode_in_segments(
             for event in events:
                 if isinstance(event, Round):
                     text += event.tokens
-                    if mode == "off" and not is_first:
+                    if mode in {"off", "ngram"} and not event.stats.drafted and not is_first:
                         plain.observe(len(text), event.stats.seconds / len(event.tokens))
                     if mode_fallback is not None and not event.is_last:
                         change = mode_fallback.observe(event.stats, len(event.tokens), len(text))

@@ -22,12 +22,8 @@ BUCKET = 256  # tokens of context that count as one depth
 LEARNING_RATE = 0.1
 OUTLIER = 3.0  # a token that takes this many times its usual seconds was disturbed
 
-_FALLBACKS: dict[Mode, tuple[Mode, ...]] = {
-    "ssd": ("ssd", "sd", "off"),
-    "sd": ("sd", "off"),
-    "ngram": ("ngram", "off"),
-    "off": ("off",),
-}
+_MODES: tuple[Mode, ...] = ("ssd", "sd", "ngram", "off")
+"""Each falls back to the next; repetitions cost next to nothing where the text has none."""
 
 
 class PlainCost:
@@ -157,15 +153,14 @@ class ModeFallback:
         if self._trial is not None:
             self._trial, self._patience = None, 2 * self._patience
             return self._change(lower, loss.rate, reason)
-        modes = _FALLBACKS[self.wanted]
         self._unproven = True
-        return self._change(modes[modes.index(self.mode) + 1], loss.rate, reason)
+        return self._change(_MODES[_MODES.index(self.mode) + 1], loss.rate, reason)
 
     def _up(self, rate: float) -> ModeChanged | None:
         """Return to a higher mode: plain decoding is slower than it seemed, or it is time for a trial."""
-        modes = _FALLBACKS[self.wanted]
-        best = max(modes[: modes.index(self.mode)], key=self._delivered.__getitem__)
-        unproven, self._unproven = self._unproven and self.mode == "off", False
+        higher = _MODES[_MODES.index(self.wanted) : _MODES.index(self.mode)]
+        best = max(higher, key=self._delivered.__getitem__)
+        unproven, self._unproven = self._unproven, False
         delivered = self._delivered[best]
         if unproven and rate < (1.0 - MARGIN) * delivered:
             reason = f"{MODE_NAMES[self.mode]} {rate:.0f} tok/s, {MODE_NAMES[best]} {delivered:.0f} before"

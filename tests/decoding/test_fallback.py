@@ -29,10 +29,11 @@ def run(mode_fallback: ModeFallback, speeds: Speeds, tokens: int) -> list[tuple[
     mode_fallback.begin()
     is_first = True
     while done < tokens:
-        size = 1 if mode_fallback.mode == "off" or is_first else 4
-        stats = round_of(size, speeds[mode_fallback.mode], NONE if size == 1 else FRESH)
+        mode = mode_fallback.mode if mode_fallback.mode in speeds else "off"  # nothing is repeated
+        size = 1 if mode == "off" or is_first else 4
+        stats = round_of(size, speeds[mode], NONE if size == 1 else FRESH)
         done += size
-        if mode_fallback.mode == "off":
+        if mode == "off":
             mode_fallback._plain.observe(DEPTH, 1.0 / speeds["off"])
         change = mode_fallback.observe(stats, size, DEPTH)
         is_first = change is not None
@@ -56,12 +57,13 @@ def test_a_mode_that_pays_or_as_good_as_pays_is_kept(wanted: Mode, rate: float) 
 
 def test_a_losing_mode_steps_down_rung_by_rung_and_says_why_with_numbers() -> None:
     mode_fallback = ModeFallback("ssd", plain_at(38))
-    changes = run(mode_fallback, {"ssd": 31, "sd": 35, "off": 38}, 250)
-    assert modes(changes) == ["sd", "off"]
-    (first, down), (_, off) = changes
+    changes = run(mode_fallback, {"ssd": 31, "sd": 35, "ngram": 30, "off": 38}, 250)
+    assert modes(changes) == ["sd", "ngram", "off"]
+    (first, down), (_, repetitions), (_, off) = changes
     assert first < 40  # at nine tenths of the speed, four tokens' time
     assert down.reason == "SSD 31 tok/s over the last 24 tokens, plain decoding 38"
-    assert off.reason == "SD 35 tok/s over the last 76 tokens, plain decoding 38"
+    assert repetitions.reason == "SD 35 tok/s over the last 76 tokens, plain decoding 38"
+    assert off.reason.endswith("plain decoding 38")
     assert (mode_fallback.mode, mode_fallback.reason) == ("off", off.reason)
 
 
@@ -110,7 +112,7 @@ def test_the_window_moves_on_so_that_an_old_gain_hides_no_loss() -> None:
     assert run(mode_fallback, {"sd": 200}, 2000) == []
     (first, change), *_ = run(mode_fallback, {"sd": 20, "off": 40}, 200)
     assert first <= 100
-    assert change.mode == "off"
+    assert change.mode == "ngram"
 
 
 def test_rounds_while_the_draft_model_reads_the_text_are_not_judged() -> None:
@@ -135,20 +137,27 @@ def test_the_first_round_of_an_answer_is_not_judged_but_windows_reach_over_answe
     assert change.reason == "SD 30 tok/s over the last 16 tokens, plain decoding 40"
 
 
+def test_a_promise_of_plain_decoding_is_seen_through_where_nothing_is_repeated() -> None:
+    mode_fallback = ModeFallback("sd", plain_at(60))
+    changes = run(mode_fallback, {"sd": 45, "off": 40}, 300)
+    assert modes(changes) == ["ngram", "sd"]
+    assert changes[-1][1].reason == "n-gram drafting 40 tok/s, SD 45 before"
+
+
 def test_a_promise_that_plain_decoding_does_not_keep_is_taken_back() -> None:
     mode_fallback = ModeFallback("ssd", plain_at(60))
-    changes = run(mode_fallback, {"ssd": 41, "sd": 45, "off": 40}, 300)
-    assert modes(changes) == ["sd", "off", "sd"]  # the better of the two
+    changes = run(mode_fallback, {"ssd": 41, "sd": 45, "ngram": 38, "off": 40}, 300)
+    assert modes(changes) == ["sd", "ngram", "off", "sd"]  # the best of them
     assert changes[-1][1].reason == "plain decoding 40 tok/s, SD 45 before"
 
 
-@pytest.mark.parametrize("wanted", ["sd", "ngram"])
-def test_trials_come_after_waits_that_double(wanted: Mode) -> None:
+@pytest.mark.parametrize(("wanted", "rest"), [("sd", "ngram"), ("ngram", "off")])
+def test_trials_come_after_waits_that_double(wanted: Mode, rest: Mode) -> None:
     mode_fallback = ModeFallback(wanted, plain_at(40))
     changes = run(mode_fallback, {wanted: 30, "off": 40}, 10_000)
-    assert modes(changes[:6]) == ["off", wanted] * 3
+    assert modes(changes[:6]) == [rest, wanted] * 3
     starts = [done for done, change in changes if change.mode == wanted]
-    ends = [done for done, change in changes if change.mode == "off"]
+    ends = [done for done, change in changes if change.mode == rest]
     waits = [start - end for start, end in zip(starts, ends, strict=False)]
     assert waits == [FIRST_PATIENCE * factor + 1 for factor in (1, 2, 4, 8)]
     assert "tried again after 513 tokens" in changes[1][1].reason
@@ -157,10 +166,10 @@ def test_trials_come_after_waits_that_double(wanted: Mode) -> None:
 def test_a_trial_that_pays_stays_and_makes_the_next_wait_short_again() -> None:
     mode_fallback = ModeFallback("sd", plain_at(40))
     run(mode_fallback, {"sd": 30, "off": 40}, 1000)
-    assert mode_fallback.mode == "off"
+    assert mode_fallback.mode == "ngram"
     assert modes(run(mode_fallback, {"sd": 60, "off": 40}, 2000)) == ["sd"]
     changes = run(mode_fallback, {"sd": 30, "off": 40}, 700)
-    assert modes(changes) == ["off", "sd", "off"]
+    assert modes(changes) == ["ngram", "sd", "ngram"]
     assert changes[1][0] - changes[0][0] == FIRST_PATIENCE + 1
 
 
@@ -176,8 +185,8 @@ def test_waiting_goes_on_over_answers() -> None:
     mode_fallback = ModeFallback("sd", plain_at(40))
     speeds: Speeds = {"sd": 30, "off": 40}
     run(mode_fallback, speeds, 80)
-    assert mode_fallback.mode == "off"
-    assert [modes(run(mode_fallback, speeds, 200)) for _ in range(3)] == [[], [], ["sd", "off"]]
+    assert mode_fallback.mode == "ngram"
+    assert [modes(run(mode_fallback, speeds, 200)) for _ in range(3)] == [[], [], ["sd", "ngram"]]
 
 
 def test_plain_cost_is_known_where_it_was_measured_between_and_beyond() -> None:
