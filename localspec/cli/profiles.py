@@ -15,6 +15,7 @@ from localspec import units
 from localspec.cli.shared.arguments import Parser, add_json_flag, verb_parser, with_command
 from localspec.cli.shared.console import FAILURE, SUCCESS, on_interrupt, print_json, print_result, say
 from localspec.errors import UserError
+from localspec.models.default_pair import default_pair, suited
 from localspec.storage.paths import config_dir, make_private_folder, write_atomically
 from localspec.storage.profiles import (
     Profile,
@@ -46,6 +47,26 @@ def table(profiles: Iterable[Profile]) -> list[str]:
     return units.columns([_HEADINGS, *rows])
 
 
+def described(profile: Profile) -> list[str]:
+    """Return everything that a profile settles, what it leaves open resolved."""
+    speculation = profile.speculation.settled
+    prompts = profile.tuning_prompts()
+    whose = "its own" if profile.own_tuning else f"of the shipped profile for {profile.task}"
+    usual = suited(profile, default_pair()[0]).sampling  # of the model that opens by itself
+    facts = [
+        ("task", profile.task),
+        ("from", f"{origin(profile)}: {profile.path}"),
+        ("sampling", _values(asdict(profile.sampling))),
+        *([] if usual == profile.sampling else [("with SmolLM2", _values(asdict(usual)))]),
+        ("speculation", _values(speculation) or "as tuned, else as measured"),
+        ("tuning", f"{len(prompts.prompts)} prompts and {len(prompts.held_out)} held out, {whose}"),
+    ]
+    lines = [f"{profile.name}: {profile.title}"]
+    lines += [f"  {profile.description}"] if profile.description else []
+    lines += [f"  {line}" for line in units.columns(facts)]
+    return [*lines, "", *(profile.system_prompt.splitlines() or ["(no system prompt)"])]
+
+
 def _heading(profile: Profile) -> dict[str, str]:
     shown = {name: getattr(profile, name) for name in ("name", "title", "description", "task")}
     return {**shown, "from": origin(profile), "path": str(profile.path)}
@@ -61,6 +82,10 @@ def as_json(profile: Profile) -> dict[str, object]:
         "speculation": profile.speculation.settled,
         "tuning": {"own": profile.own_tuning is not None, **asdict(prompts)},
     }
+
+
+def _values(values: dict[str, object]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in values.items())
 
 
 def parser() -> Parser:
@@ -80,7 +105,7 @@ def parser() -> Parser:
         return command
 
     add("list", "list the profiles: name, title, task, where it is from, and what is wrong")
-    add("show", "print the file of a profile").add_argument("name", metavar="NAME")
+    add("show", "show everything that a profile settles").add_argument("name", metavar="NAME")
     editing = add(
         "edit",
         "change a profile in $VISUAL or $EDITOR",
@@ -125,8 +150,7 @@ def _list(args: argparse.Namespace, folder: Path) -> int:
 
 def _show(args: argparse.Namespace, folder: Path) -> int:
     shown = profile(args.name, folder)
-    written = read_written(shown.path).decode().splitlines()
-    print_result(as_json(shown), [f"# {shown.path}", *written], as_json=args.json, escaped=True)
+    print_result(as_json(shown), described(shown), as_json=args.json, escaped=True)
     return SUCCESS
 
 

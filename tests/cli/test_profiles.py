@@ -68,11 +68,21 @@ def test_the_list_as_json(invoke: Invoke, own: Path) -> None:
     assert "choose from" in value["problems"][0]["hint"]
 
 
-def test_show_prints_the_file_under_its_name(invoke: Invoke, own: Path) -> None:
-    path = put(own, "poems", GOOD + "# of mine\n")
+def test_show_tells_everything_with_what_was_left_out(invoke: Invoke, own: Path) -> None:
+    settled = '[sampling]\ntop_k = 7\n[speculation]\nmode = "sd"\ndraft_length = 3\n'
+    path = put(own, "poems", GOOD + 'description = "Rhymes."\nsystem_prompt = "Rhyme.\\nAlways."\n' + settled)
     outcome = invoke("profiles", "show", "poems")
-    assert (outcome.code, outcome.out, outcome.err) == (0, f"# {path}\n{GOOD}# of mine\n", "")
-    assert 'task = "coding"\n' in invoke("profiles", "show", "coding").out
+    assert (outcome.code, outcome.err) == (0, "")
+    for part in (
+        "poems: Poems",
+        "Rhymes.",
+        f"own: {path}",
+        "temperature 0.8, top_k 7, top_p 0.95",
+        "mode sd, draft_length 3\n",
+        "8 held out, of the shipped profile for writing\n",
+    ):
+        assert part in outcome.out
+    assert outcome.out.endswith("\nRhyme.\nAlways.\n")
 
 
 def test_show_as_json(invoke: Invoke) -> None:
