@@ -22,11 +22,11 @@ DRAFT_MODES = ("sd", "ssd")
 USUAL_FAN_OUT = 16  # outcomes that there is room for without asking
 
 _DRAFT_FLAGS = {
-    "threads_draft": "-td",
-    "gpu_layers_draft": "-ngld",
-    "device_draft": "-devd",
-    "cache_type_k_draft": "-ctkd",
-    "cache_type_v_draft": "-ctvd",
+    "draft_threads": "-td",
+    "draft_gpu_layers": "-ngld",
+    "draft_devices": "-devd",
+    "draft_kv_type_k": "-ctkd",
+    "draft_kv_type_v": "-ctvd",
 }
 
 
@@ -54,10 +54,10 @@ def pair_options(args: argparse.Namespace) -> PairOptions:
             "-md or -hfd names a draft model, but there is no target",
             "name the target too: -m FILE or -hf USER/REPO",
         )
-    micro_batch = args.ubatch_size or min(512, args.batch_size)
-    if micro_batch > args.batch_size:
+    micro_batch = args.micro_batch or min(512, args.batch)
+    if micro_batch > args.batch:
         raise UserError(
-            f"-ub/--ubatch-size {micro_batch} is larger than the batch of {args.batch_size}",
+            f"-ub/--ubatch-size {micro_batch} is larger than the batch of {args.batch}",
             "lower -ub or raise -b/--batch-size",
         )
     if args.mode == "ssd" and isinstance(args.model, Reference) and not args.model_draft:
@@ -65,13 +65,14 @@ def pair_options(args: argparse.Namespace) -> PairOptions:
     target_path, draft_path = _paths(args)
     draft_path, notes = _drafting(args, target_path, draft_path)
     _check_draft_flags(args, has_draft=draft_path is not None)
-    target = _target_options(args, target_path, micro_batch)
+    given = {name.name: getattr(args, name.name) for name in fields(ModelOptions) if hasattr(args, name.name)}
+    target = ModelOptions(**given | {"path": target_path, "micro_batch": micro_batch})
     return PairOptions(
         target=target,
         draft=_draft_options(args, draft_path, target) if draft_path else None,
-        draft_threads=args.threads_draft,
+        draft_threads=args.draft_threads,
         max_fan_out=max(USUAL_FAN_OUT, args.fan_out or 0),
-        asked_for_gpu=bool(getattr(args, "gpu_layers", 0) or getattr(args, "gpu_layers_draft", 0)),
+        asked_for_gpu=bool(getattr(args, "gpu_layers", 0) or getattr(args, "draft_gpu_layers", 0)),
         notes=notes,
     )
 
@@ -105,7 +106,7 @@ def _with_configured_models(args: argparse.Namespace) -> argparse.Namespace:
     config = read_config(path)
     if args.model or args.model_draft:
         return args
-    configured: dict[str, str | int | None] = {"ctx_size": args.ctx_size or config.context}
+    configured: dict[str, str | int | None] = {"context": args.context or config.context}
     if config.target is not None:
         check_models(path, config)
         configured["model"] = str(config.target)
@@ -155,9 +156,9 @@ def local_file(text: str, check: Callable[[Sequence[Path]], None] | None = None)
 
 def _check_draft_flags(args: argparse.Namespace, *, has_draft: bool) -> None:
     if has_draft:
-        if args.ctx_size and args.draft_length and args.draft_length >= args.ctx_size:
+        if args.context and args.draft_length and args.draft_length >= args.context:
             raise UserError(
-                f"--draft-length {args.draft_length} does not fit a context of {args.ctx_size} tokens",
+                f"--draft-length {args.draft_length} does not fit a context of {args.context} tokens",
                 "lower --draft-length or raise -c/--ctx-size",
             )
         return
@@ -172,37 +173,18 @@ def _no_draft(mode: str) -> UserError:
     return UserError(f"--mode {mode} needs a draft model", "add -md FILE, or use --mode ngram")
 
 
-def _target_options(args: argparse.Namespace, path: Path, micro_batch: int) -> ModelOptions:
-    return ModelOptions(
-        path=path,
-        context=args.ctx_size,
-        gpu_layers=getattr(args, "gpu_layers", None),
-        devices=args.device,
-        tensor_split=args.tensor_split,
-        split_mode=args.split_mode,
-        main_gpu=args.main_gpu,
-        kv_type_k=args.cache_type_k,
-        kv_type_v=args.cache_type_v,
-        flash_attention=args.flash_attn,
-        batch=args.batch_size,
-        micro_batch=micro_batch,
-        threads=args.threads,
-        mmap=not args.no_mmap,
-    )
-
-
 def _draft_options(args: argparse.Namespace, path: Path, target: ModelOptions) -> ModelOptions:
     return ModelOptions(
         path=path,
         context=target.context,
-        gpu_layers=getattr(args, "gpu_layers_draft", None),
-        devices=args.device_draft,
-        kv_type_k=args.cache_type_k_draft or "f16",
-        kv_type_v=args.cache_type_v_draft or "f16",
+        gpu_layers=getattr(args, "draft_gpu_layers", None),
+        devices=args.draft_devices,
+        kv_type_k=args.draft_kv_type_k or "f16",
+        kv_type_v=args.draft_kv_type_v or "f16",
         flash_attention=target.flash_attention,
         batch=target.batch,
         micro_batch=target.micro_batch,
-        threads=args.threads_draft or 0,
+        threads=args.draft_threads or 0,
         mmap=target.mmap,
     )
 

@@ -122,13 +122,13 @@ def as_tuned(pair: PairOptions, identity: Identity, args: argparse.Namespace) ->
 
 def settled(args: argparse.Namespace) -> tuple[str, ...]:
     """Return which fields of `LoadOptions` flags say."""
-    draft_devices = (args.device_draft, getattr(args, "gpu_layers_draft", None))
+    draft_devices = (args.draft_devices, getattr(args, "draft_gpu_layers", None))
     given = {
         "threads": bool(args.threads),
-        "draft_threads": args.threads_draft is not None,
-        "micro_batch": args.ubatch_size is not None,
-        "draft_flash_attention": args.flash_attn is not None,
-        "draft_kv_type": (args.cache_type_k_draft, args.cache_type_v_draft) != (None, None),
+        "draft_threads": args.draft_threads is not None,
+        "micro_batch": args.micro_batch is not None,
+        "draft_flash_attention": args.flash_attention is not None,
+        "draft_kv_type": (args.draft_kv_type_k, args.draft_kv_type_v) != (None, None),
         "draft_on_cpu": draft_devices != (None, None),
     }
     return tuple(name for name, is_given in given.items() if is_given)

@@ -173,7 +173,7 @@ def with_command(
 
 
 def add_model_flags(parser: Parser, *, may_skip_plan: bool = True) -> None:
-    """Add what opens a target and a draft model, and where they sit."""
+    """Add what opens a target and a draft model, and where they sit, under the names of `ModelOptions`."""
     group = parser.add_argument_group("models (without -m: as in config.toml, else those that came along)")
     parser.set_defaults(fetch=fetch, check=check)  # of models on the hub, and from it
     add = group.add_argument
@@ -186,23 +186,26 @@ def add_model_flags(parser: Parser, *, may_skip_plan: bool = True) -> None:
     add("-hff", "--hf-file", metavar="FILE", help=about)
     names = ("-hfd", "-hfrd", "--hf-repo-draft", "--spec-draft-hf")
     hub(*names, dest="model_draft", help="draft model on the hub")
-    add("-c", "--ctx-size", type=context_size, default=0, metavar="N", help="context in tokens")
-    for short, flag, least, most, usual, about in (
-        ("-t", "--threads", 0, 1024, 0, "CPU threads (0: all cores)"),
-        ("-td", "--threads-draft", 1, 1024, None, "CPU threads of the draft model"),
-        ("-b", "--batch-size", 1, 65536, 2048, "tokens per batch"),
-        ("-ub", "--ubatch-size", 1, 65536, None, "tokens computed at once"),
+    about = "context in tokens"
+    add("-c", "--ctx-size", dest="context", type=context_size, default=0, metavar="N", help=about)
+    for short, flag, name, least, most, usual, about in (
+        ("-t", "--threads", "threads", 0, 1024, 0, "CPU threads (0: all cores)"),
+        ("-td", "--threads-draft", "draft_threads", 1, 1024, None, "CPU threads of the draft model"),
+        ("-b", "--batch-size", "batch", 1, 65536, 2048, "tokens per batch"),
+        ("-ub", "--ubatch-size", "micro_batch", 1, 65536, None, "tokens computed at once"),
     ):
-        add(short, flag, type=whole(least, most), default=usual, metavar="N", help=about)
-    add("-fa", "--flash-attn", type=on_off_auto, metavar="on|off|auto", help="flash attention")
-    for short, flag, kind, about in (
-        ("-ctk", "--cache-type-k", "f16", "type of the K cache"),
-        ("-ctv", "--cache-type-v", "f16", "type of the V cache"),
-        ("-ctkd", "--cache-type-k-draft", None, "the same for the draft model"),
-        ("-ctvd", "--cache-type-v-draft", None, "the same for the draft model"),
+        add(short, flag, dest=name, type=whole(least, most), default=usual, metavar="N", help=about)
+    switch = partial(add, type=on_off_auto, metavar="on|off|auto")
+    switch("-fa", "--flash-attn", dest="flash_attention", help="flash attention")
+    for short, flag, name, kind, about in (
+        ("-ctk", "--cache-type-k", "kv_type_k", "f16", "type of the K cache"),
+        ("-ctv", "--cache-type-v", "kv_type_v", "f16", "type of the V cache"),
+        ("-ctkd", "--cache-type-k-draft", "draft_kv_type_k", None, "the same for the draft model"),
+        ("-ctvd", "--cache-type-v-draft", "draft_kv_type_v", None, "the same for the draft model"),
     ):
-        add(short, flag, choices=get_args(KvType), default=kind, metavar="TYPE", help=about)
-    add("--no-mmap", action="store_true", help="read model files into memory instead of mapping them")
+        add(short, flag, dest=name, choices=get_args(KvType), default=kind, metavar="TYPE", help=about)
+    about = "read model files into memory instead of mapping them"
+    add("--no-mmap", dest="mmap", action="store_false", help=about)
     _add_device_flags(parser)
     add = parser.add_argument_group("placement").add_argument
     add("--reserve", metavar="SIZES", help="memory to keep free, such as 0=1GiB,1=2GiB,cpu=4GiB")
@@ -217,19 +220,14 @@ def _add_device_flags(parser: Parser) -> None:
     layers = partial(add, type=gpu_layers, default=argparse.SUPPRESS, metavar="N|auto|all")
     layers("-ngl", "--gpu-layers", "--n-gpu-layers", help="layers of the target on the GPU")
     names = ("-ngld", "--gpu-layers-draft", "--n-gpu-layers-draft", "--spec-draft-ngl")
-    layers(*names, help="layers of the draft")
+    layers(*names, dest="draft_gpu_layers", help="layers of the draft")
     add("-ts", "--tensor-split", type=tensor_split, default=(), metavar="3,1", help="shares per device")
     add("-sm", "--split-mode", choices=get_args(SplitMode), default="layer", help="how to split the target")
     add("-mg", "--main-gpu", type=whole(0, 63), default=0, metavar="N", help="device when not split")
-    add("-dev", "--device", type=device_names, metavar="NAMES", help="devices of the target, or none")
-    add(
-        "-devd",
-        "--device-draft",
-        "--spec-draft-device",
-        type=device_names,
-        metavar="NAMES",
-        help="devices of the draft model",
-    )
+    devices = partial(add, type=device_names, metavar="NAMES")
+    devices("-dev", "--device", dest="devices", help="devices of the target, or none")
+    about = "devices of the draft model"
+    devices("-devd", "--device-draft", "--spec-draft-device", dest="draft_devices", help=about)
 
 
 def add_sampling_flags(parser: Parser) -> None:
