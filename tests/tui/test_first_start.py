@@ -172,7 +172,7 @@ async def test_whoever_quits_meanwhile_finds_the_part_at_the_next_start(hub: Hub
         await screen.press("ctrl+q")
     hub.released.set()
     async with opening(tmp_path) as screen:
-        await screen.shows("Paused: ", "better models are partly here: F9 goes on")
+        await screen.shows("Paused: ", "Go on  F9")
         await fetched(screen)
 
 
@@ -187,7 +187,7 @@ async def test_what_fails_is_a_line_and_the_key_tries_again(hub: Hub, tmp_path: 
             with pytest.MonkeyPatch.context() as patched:
                 patched.setattr(hub, fault, is_so)
                 await screen.press("f9")
-                await screen.shows(words, "F9 tries again", "Go on  F9")
+                await screen.shows(words, "Try again  F9")
         await fetched(screen)
         assert words not in screen.screen_text()
 
@@ -219,7 +219,7 @@ async def test_models_that_do_not_open_leave_the_old_ones_in_place(
     async with opening(tmp_path, fails) as screen:
         await fetched(screen)
         await screen.press("f9")
-        await screen.shows("they do not open: there is no room for them; F9 tries again")
+        await screen.shows("they do not open: there is no room for them", "Try again  F9")
         await screen.until(lambda: screen.loader.ready is not None)
         assert (config_dir() / "config.toml").read_text(encoding="utf-8") == 'theme = "nord"\n'
         await screen.answered("Hi")

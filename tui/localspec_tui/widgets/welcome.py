@@ -18,7 +18,7 @@ TRIES = (
     ("F2", "shows which words the small model guessed"),
     ("F3", "shows how both models work together"),
     ("F4", "answers again in every mode, side by side"),
-    ("F1", "all keys and commands"),
+    ("F1", "all keys and commands; /setup chooses other models"),
 )
 
 _WORDS: dict[Stage, tuple[str, str]] = {  # on the button, and above it
@@ -50,7 +50,7 @@ class PairOffer(Vertical):
             offer.problem or how_far.format(str(offer.progress).strip()),
         )
         self.query_one(Static).update("\n".join(lines))
-        self.query_one("#fetch", Button).label = f"{does}  {key}"
+        self.query_one("#fetch", Button).label = f"{'Try again' if offer.problem else does}  {key}"
 
 
 class Welcome(VerticalScroll, can_focus=False):

@@ -155,14 +155,17 @@ class ChatScreen(Screen[int]):
         if offer is None:
             is_open = before is not None and before.stage == "opening"
             self.say("these models open from now on" if is_open else "there are no better models to fetch")
-        elif offer.problem:
+            return
+        if offer.stage in ("fetching", "paused"):
+            self._title_bar.fetching = f"{offer.stage} {str(offer.progress).partition('%')[0].strip()}%"
+        if not self.pane.welcome.has_class("hidden"):
+            return  # where all this stands
+        if offer.problem:
             self.pane.status.say(f"{offer.problem}; {key} tries again", is_error=True)
         elif offer.stage == "here":
             self.say(f"better models are here: {key} opens them")
-        elif offer.stage in ("fetching", "paused"):
-            self._title_bar.fetching = f"{offer.stage} {str(offer.progress).partition('%')[0].strip()}%"
-            if before is None:
-                self.say(f"better models are partly here: {key} goes on with them")
+        elif offer.stage == "paused" and before is None:
+            self.say(f"better models are partly here: {key} goes on with them")
 
     async def _run_fetch(self, _argument: str) -> None:
         if self.best is None or self.best.offer is None:
