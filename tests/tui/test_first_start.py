@@ -169,9 +169,12 @@ async def test_whoever_quits_meanwhile_finds_the_part_at_the_next_start(hub: Hub
         await screen.shows(OFFER)
         await screen.press("f9")
         await screen.shows("Fetching: ")
+        await screen.answered("Hi")
         await screen.press("ctrl+q")
     hub.released.set()
     async with opening(tmp_path) as screen:
+        await screen.shows("better models are partly here: F9 goes on", "paused ")
+        await screen.press("ctrl+n")
         await screen.shows("Paused: ", "Go on  F9")
         await fetched(screen)
 
@@ -223,6 +226,8 @@ async def test_models_that_do_not_open_leave_the_old_ones_in_place(
         await screen.until(lambda: screen.loader.ready is not None)
         assert (config_dir() / "config.toml").read_text(encoding="utf-8") == 'theme = "nord"\n'
         await screen.answered("Hi")
+        await screen.press("f9")
+        await screen.shows("there is no room for them; F9 tries again")
 
 
 async def test_where_what_came_along_is_best_nothing_is_said(
