@@ -87,7 +87,7 @@ class Sampling:
 
     The order is llama.cpp's: penalties, top-k, top-p, min-p, temperature.
     `top_k` 0, `top_p` 1, `min_p` 0, and penalties 1, 0, 0 switch their step off;
-    penalties look at the last `penalty_window` tokens of the text.
+    penalties look at the last `penalty_window` tokens of the answer, and at none of the question.
     """
 
     temperature: float = 0.8

@@ -46,6 +46,7 @@ class Toy:
     sharpness: float = 1.5
     context: int = 4096
     rules: TokenRules | None = None
+    answer_start: int = 0
     target: FakeModel = field(init=False)
     draft: FakeModel = field(init=False)
     engine: Engine = field(init=False)
@@ -69,6 +70,7 @@ class Toy:
         """Decode an answer."""
         longest = longest_draft(settings)
         params = DecodeParams(sampling, settings.acceptance, longest, tokens, end_tokens, self.rules)
+        params = replace(params, answer_start=self.answer_start)
         for event in self.engine.rounds(prompt, settings, params, latency_model(), seed):
             if isinstance(event, Round):
                 yield event
@@ -87,7 +89,7 @@ class Toy:
         """Return the exact distribution of the token after a text."""
         rules = self.rules or TokenRules()
         row = rules.biased(self.target.logits_after(text))
-        return distribution(row, sampling, text, rules.mask(text))
+        return distribution(row, sampling, text[self.answer_start :], rules.mask(text))
 
     def by_disagreement(self, text: Sequence[int], sampling: Sampling) -> Distribution:
         """Return the exact distribution, sorted by how much the target prefers a token to the draft.

@@ -121,7 +121,8 @@ class Engine:
         for_target, for_draft = map(np.random.default_rng, streams[-2:])
         rules = params.rules
         drafted = rules.copy() if rules is not None and settings.mode == "ssd" else rules  # in its thread
-        proposer = Proposer(params.sampling, settings, for_draft, self._vocabulary, drafted)
+        start = params.answer_start
+        proposer = Proposer(params.sampling, settings, for_draft, self._vocabulary, drafted, start)
         self.drafters.index.rules = rules
         policy = self.drafters.policy(
             latency, settings, deterministic=proposer.deterministic, ruled=rules is not None

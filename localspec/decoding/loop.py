@@ -52,6 +52,7 @@ class DecodeParams:
     end_tokens: frozenset[int]
     rules: TokenRules | None = None
     top_logprobs: int | None = None
+    answer_start: int = 0  # where the answer begins in the text, of which penalties see nothing before
 
 
 class Decoder:
@@ -151,7 +152,8 @@ class Decoder:
         self, draft: Draft, rows: Rows, text: list[int], params: DecodeParams, random: Uniforms
     ) -> VerifyOutcome:
         sampling, rules = params.sampling, params.rules
-        history = text[-sampling.penalty_window :] if penalises(sampling) else None
+        start = max(params.answer_start, len(text) - sampling.penalty_window)
+        history = text[start:] if penalises(sampling) else None
         best_decides = sampling.is_greedy and history is None and rules is None
         if best_decides and rows.item(0) == rows.item(0):  # not a number: let `distribution` say so
             return verify_greedily(draft, rows)

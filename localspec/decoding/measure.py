@@ -358,7 +358,7 @@ class Tracer(Decoder):
                 if not isinstance(event, Round):
                     continue
                 decode_s += event.stats.seconds if len(text) > len(prompt) else 0.0
-                p = distribution(self._row, params.sampling, text)
+                p = distribution(self._row, params.sampling, text[params.answer_start :])
                 of_target.append((*self._best(p), probability(p, event.tokens[0])))
                 text += event.tokens
                 waiting.append(p)

@@ -325,9 +325,8 @@ class Runtime(AbstractContextManager["Runtime"]):
         request = asked.request
         with self._contexts.at_work():
             prompt = self._prompt(request)
-            params = DecodeParams(
-                request.sampling, "rejection", 0, self._limit(request), self._target_model.end_tokens
-            )
+            limit, end_tokens, start = self._limit(request), self._target_model.end_tokens, len(prompt)
+            params = DecodeParams(request.sampling, "rejection", 0, limit, end_tokens, answer_start=start)
             try:
                 tracer = Tracer(*self._engine.alone(together=False), asked.candidates)
                 return tracer.trace(prompt, params, request.seed)
@@ -397,6 +396,7 @@ class Runtime(AbstractContextManager["Runtime"]):
                 self._target_model.end_tokens,
                 rules,
                 request.top_logprobs,
+                answer.prompt_tokens,
             )
             return self._engine.segment(text, replace(settings, mode=mode), params, request.seed, segment)
 

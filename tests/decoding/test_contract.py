@@ -1,10 +1,12 @@
 """Every way of decoding keeps the engine contract."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
 from localspec.types import EngineSettings, Sampling
+from tests import contract
 from tests.contract import EngineContract
 from tests.decoding.toys import let_texts_repeat
 
@@ -45,6 +47,17 @@ class TestSsdMatch(EngineContract):
 class TestSsdTruncatedSampling(EngineContract):
     settings = SSD
     sampling = TRUNCATED
+
+
+class TestSsdPenalisedAnswer(EngineContract):
+    """Penalties look at the answer alone; the prompts of sampled answers have three tokens."""
+
+    settings = SSD
+    sampling = TRUNCATED
+
+    @pytest.fixture(autouse=True)
+    def penalties_begin_with_the_answer(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(contract, "Toy", partial(contract.Toy, answer_start=3))
 
 
 class TestSsdSaguaro(EngineContract):

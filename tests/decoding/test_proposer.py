@@ -119,6 +119,14 @@ def test_penalties_look_at_the_history_of_each_row(sampling: Sampling, settings:
     assert [token for token, _ in second.guesses[:2]] == [0, 4]
 
 
+def test_penalties_see_nothing_before_the_answer() -> None:
+    random = np.random.default_rng(0)
+    proposer = Proposer(replace(GREEDY, presence_penalty=50.0), EngineSettings(), random, answer_start=2)
+    before, after = proposer.propose(ROWS[:1].repeat(2, axis=0), [[1, 4], [3, 3, 1]])
+    assert before.token == 1
+    assert after.token == 3
+
+
 def test_without_penalties_no_history_is_needed() -> None:
     assert not proposer_of(PLAIN).needs_history
     assert not proposer_of(GREEDY).needs_history

@@ -26,7 +26,7 @@ SAMPLINGS = pytest.mark.parametrize("sampling", [GREEDY, PLAIN, TRUNCATED, PENAL
 
 
 def task_of(sampling: Sampling, tokens: int, ends: frozenset[int] = frozenset()) -> DecodeParams:
-    return DecodeParams(sampling, "rejection", 0, tokens, ends)
+    return DecodeParams(sampling, "rejection", 0, tokens, ends, answer_start=len(PROMPT))
 
 
 def traced(
@@ -63,7 +63,7 @@ def test_every_row_is_what_both_models_think_there(sampling: Sampling) -> None:
     segment = traced(sampling, 150, candidates=6)
     text = list(PROMPT)
     for row, token in enumerate(segment.tokens.tolist()):
-        p = distribution(target.logits_after(text), sampling, text)
+        p = distribution(target.logits_after(text), sampling, text[len(PROMPT) :])
         logits = draft.logits_after(text)
         best = np.argsort(-logits)[:6]
         assert segment.draft_ids[row].tolist() == best.tolist()

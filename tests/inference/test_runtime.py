@@ -174,6 +174,16 @@ def test_an_empty_prompt_is_refused(alone: Runtime) -> None:
         list(alone.generate(greedy(prompt="")))
 
 
+def test_penalties_look_at_the_answer_alone(alone: Runtime) -> None:
+    asked = greedy(prompt="Four of them. Four of them. Four")
+    harsh = replace(asked, sampling=Sampling(temperature=0.0, presence_penalty=10.0))
+    said, penalised = (answer(alone, request)[0].split() for request in (asked, harsh))
+    assert said[0] == penalised[0] == "of"
+    assert said != penalised
+    first = alone.trace(TraceRequest(replace(harsh, max_tokens=1)))
+    assert first.tokens == alone.trace(TraceRequest(replace(asked, max_tokens=1))).tokens
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [

@@ -65,7 +65,7 @@ def test_a_trace_agrees_with_the_scores_of_both_models(
     first = len(segment.prompt)
     for end, row in enumerate(runtime.score(text[:-1]), start=1):
         if end >= first:
-            p, place = distribution(row, sampling, text[:end]), end - first
+            p, place = distribution(row, sampling, text[first:end]), end - first
             assert segment.target_of_token[place] == pytest.approx(probability(p, text[end]), rel=1e-3)
             found = [probability(p, token) for token in segment.draft_ids[place].tolist()]
             assert segment.target_of_draft[place] == pytest.approx(found, rel=1e-3, abs=1e-6)

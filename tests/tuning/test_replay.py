@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from localspec.decoding.drafters.proposer import Proposal
+from localspec.decoding.drafters.proposer import CANDIDATES, Proposal
 from localspec.decoding.sampling import probability
 from localspec.decoding.verify import verify
-from localspec.tuning.simulator.replay import Shape
+from localspec.tuning.simulator.replay import Shape, candidates
 from localspec.types import Draft, EngineSettings, Sampling
 from tests.tuning.written import PROMPT, Written
 
@@ -48,6 +48,14 @@ def test_guesses_and_confidences_are_those_of_the_proposer(
     )
     if sampling.temperature <= 0 or acceptance == "match":
         assert [p.token for p in found] == [p.token for p in expected]
+
+
+def test_penalties_see_nothing_of_the_prompt() -> None:
+    harsh = Sampling(presence_penalty=10.0)
+    segment = Written(harsh).segment()
+    best = segment.draft_ids[0, :CANDIDATES].tolist()
+    ids, _ = candidates(replace(segment, prompt=(best[0],)), harsh)
+    assert ids[0].tolist() == best
 
 
 def test_settings_that_choose_alike_share_a_script() -> None:

@@ -33,7 +33,7 @@ class Written:
         text = list(PROMPT)
         self.p: list[Distribution] = []
         for row in self.target:
-            self.p.append(distribution(row, sampling, text[-sampling.penalty_window :]))
+            self.p.append(distribution(row, sampling, text[len(PROMPT) :][-sampling.penalty_window :]))
             text.append(draw(self.p[-1], random.random()))
         self.text = text
 
@@ -67,5 +67,7 @@ class Written:
 
     def proposals(self, settings: EngineSettings) -> list[Proposal]:
         """Return what the engine's own proposer says at each place."""
-        proposer = Proposer(self.sampling, settings, np.random.default_rng(0), self.draft.shape[1])
+        proposer = Proposer(
+            self.sampling, settings, np.random.default_rng(0), self.draft.shape[1], None, len(PROMPT)
+        )
         return [proposer.propose(row[None], [self.history(place)])[0] for place, row in enumerate(self.draft)]

@@ -258,7 +258,7 @@ def add_sampler_flags(parser: Parser, s: Sampling, about: str) -> Callable[..., 
         (("--repeat-penalty",), "repetition_penalty", "1 is off (1)"),
         (("--presence-penalty",), "presence_penalty", "0 is off (0)"),
         (("--frequency-penalty",), "frequency_penalty", "0 is off (0)"),
-        (("--repeat-last-n",), "penalty_window", f"tokens that penalties see ({s.penalty_window})"),
+        (("--repeat-last-n",), "penalty_window", f"tokens of the answer they see ({s.penalty_window})"),
     ):
         low, high = SAMPLING_RANGES[name]
         is_whole = isinstance(getattr(s, name), int)

@@ -67,6 +67,7 @@ class Proposer:
         random: np.random.Generator,
         vocabulary: int | None = None,
         rules: TokenRules | None = None,
+        answer_start: int = 0,
     ) -> None:
         """Take how the target chooses; ids from `vocabulary` on, which it lacks, are never proposed.
 
@@ -80,7 +81,7 @@ class Proposer:
         # A greedy target has no temperature of its own: the draft's plain softmax ranks the guesses.
         plain = replace(sampling, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
         self._sampling = plain if sampling.is_greedy else sampling
-        self._window = sampling.penalty_window
+        self._window, self._answer_start = sampling.penalty_window, answer_start
         self._sharpness = 1.0 / self._sampling.temperature
         self._guesses = settings.mode == "ssd"
         self._settings = settings
@@ -155,7 +156,7 @@ class Proposer:
             if not self.deterministic:
                 return self._drawn(ids, logits, guesses[:GUESSES])
             return Proposal(*guesses[0], guesses[:GUESSES], None)
-        q = self._q(ids, logits, text[-self._window :])
+        q = self._q(ids, logits, text[max(self._answer_start, len(text) - self._window) :])
         assert q.ids is not None
         guesses = tuple(zip(q.ids[:GUESSES].tolist(), q.probs[:GUESSES].tolist(), strict=True))
         if self.deterministic:

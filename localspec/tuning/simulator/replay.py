@@ -170,7 +170,7 @@ def candidates(segment: TraceSegment, sampling: Sampling) -> tuple[Ids, Floats]:
         text = [*segment.prompt, *segment.tokens.tolist()]
         for place, count in enumerate((ids >= 0).sum(axis=1).tolist()):
             end = len(segment.prompt) + place
-            before = text[max(end - sampling.penalty_window, 0) : end]
+            before = text[max(end - sampling.penalty_window, len(segment.prompt)) : end]
             found = penalised_candidates(
                 ids[place, :count], logits[place, :count] + BEST_LOGIT, sampling, before
             )
