@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from itertools import combinations
+from itertools import combinations, pairwise
 
 from localspec.types import EngineSettings, RoundStats
 
@@ -187,6 +187,7 @@ class SpeculationPolicy:
         self.min_confidence = settings.min_confidence
         self.deterministic = deterministic
         self._plain_rounds = 0
+        self._added: list[float] = []  # seconds that each further token of a draft adds to verifying it
 
     @property
     def exploring(self) -> bool:
@@ -201,6 +202,7 @@ class SpeculationPolicy:
     def observe(self, round_: RoundStats, tokens: int) -> None:
         """Learn from a round what a verification and an emitted token take."""
         self.verify.observe(round_.drafted + 1, round_.verify_s)
+        self._added = []
         self._plain_rounds = 0 if round_.drafted else self._plain_rounds + 1
         known = self._latency.seconds_per_token
         per_token = min(round_.seconds / tokens, OUTLIER * known)
@@ -221,14 +223,14 @@ class SpeculationPolicy:
             return not confidences or confidences[-1] >= self.min_confidence
         if self.exploring:
             return drafted < EXPLORE_LENGTH
-        step_s = self.step(1)
+        step_s, added = self.step(1), self._added_up_to(limit)
         values, reach = self.values(confidences)
-        usual = self.calibration.mean
-        value = values[-1] - delay_s
-        for length in range(drafted + 1, limit + 1):
+        usual, token_s = self.calibration.mean, self.seconds_per_token
+        best, value = max(values), values[-1] - delay_s
+        for length in range(drafted, limit):
             reach *= usual
-            value += self.gain(reach, length) - step_s
-            if value > max(values):
+            value += reach * token_s - added[length] - step_s
+            if value > best:
                 return True
         return False
 
@@ -255,15 +257,26 @@ class SpeculationPolicy:
 
     def values(self, confidences: Sequence[float]) -> tuple[list[float], float]:
         """Return what a draft of each length from 0 is worth, in seconds, and the chance of the longest."""
-        values, reach = [0.0], 1.0
-        for length, confidence in enumerate(confidences, start=1):
-            reach *= self.calibration.chance(confidence)
-            values.append(values[-1] + self.gain(reach, length))
+        value, values, reach = 0.0, [0.0], 1.0
+        chance, token_s = self.calibration.chance, self.seconds_per_token
+        for confidence, added_s in zip(confidences, self._added_up_to(len(confidences)), strict=False):
+            reach *= chance(confidence)
+            value += reach * token_s - added_s
+            values.append(value)
         return values, reach
+
+    def _added_up_to(self, length: int) -> list[float]:
+        """Return what verifying each token of a draft adds, for at least so many; kept for a round."""
+        added = self._added  # which another thread may forget meanwhile
+        if len(added) < length:
+            added = self._added = [
+                after - before for before, after in pairwise(self.verify.up_to(length + 1))
+            ]
+        return added
 
     def gain(self, reach: float, length: int) -> float:
         """Return the seconds that the last token of a draft saves, if it is accepted with chance `reach`."""
-        return reach * self.seconds_per_token - (self.verify(length + 1) - self.verify(length))
+        return reach * self.seconds_per_token - self._added_up_to(length)[length - 1]
 
     def _may_pay(self, reach: float, length: int, limit: int) -> bool:
         """Tell whether a token pays, alone or with further ones of the usual chance."""

@@ -85,6 +85,15 @@ def column_maxima(row: Logits) -> Logits:
     return _folded(row, len(row) // _COLUMNS or 1)
 
 
+def best_and_column_maxima(row: Logits) -> tuple[int, Logits]:
+    """Return a best token, one without a number if there is any, and the maxima of `column_maxima`."""
+    if len(row) < _LARGE_ROW:
+        return int(row.argmax()), column_maxima(row)
+    folded, width = _folded(row, 64), len(row) // 64
+    column = int(folded.argmax())  # its row is a 64th of what else had to be read again
+    return column + width * int(row[column::width].argmax()), _folded(folded, width // _COLUMNS)
+
+
 def columns(vocabulary: int) -> int:
     """Return how many groups `column_maxima` makes; entry i belongs to the group i modulo that, about."""
     if vocabulary >= _LARGE_ROW:

@@ -1,7 +1,14 @@
 import numpy as np
 import pytest
 
-from localspec.decoding.sampling import FEW, best_candidates, column_maxima, columns, top_candidates
+from localspec.decoding.sampling import (
+    FEW,
+    best_and_column_maxima,
+    best_candidates,
+    column_maxima,
+    columns,
+    top_candidates,
+)
 from tests.decoding.test_sampling import random_row
 
 
@@ -41,6 +48,18 @@ def test_a_folded_row_has_the_maximum_of_every_column(size: int) -> None:
     assert maxima.max() == size - 1
     if size % width == 0:
         assert set(maxima.tolist()) == set(range(size - width, size))
+
+
+@pytest.mark.parametrize("size", [10, 300, 8192, 32_000, 151_936, 152_001])
+def test_the_best_token_comes_with_the_maxima(size: int) -> None:
+    for best in (0, size // 3, size - 1):
+        row = random_row(size, best).copy()
+        row[best] = 99.0
+        token, maxima = best_and_column_maxima(row)
+        assert token == best
+        assert np.array_equal(maxima, column_maxima(row))
+        row[size // 2] = np.nan
+        assert np.isnan(row[best_and_column_maxima(row)[0]])
 
 
 def test_top_candidates_of_equal_logits_are_distinct() -> None:

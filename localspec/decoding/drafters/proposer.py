@@ -14,8 +14,8 @@ from localspec.decoding.constraint import TokenRules
 from localspec.decoding.model import Rows
 from localspec.decoding.sampling import (
     NOT_NUMBERS,
+    best_and_column_maxima,
     best_candidates,
-    column_maxima,
     draft_distribution,
     draw,
     masked,
@@ -123,11 +123,10 @@ class Proposer:
         The row is folded into columns, and the largest of their maxima stand for its best tokens. The
         confidence is the best token's share of them; calibration makes a chance of it.
         """
-        token = int(row.argmax())
+        token, maxima = best_and_column_maxima(row)
         best = row.item(token)
         if isnan(best):
             raise EngineError(NOT_NUMBERS)
-        maxima = column_maxima(row)
         place = max(len(maxima) - CANDIDATES, 0)
         maxima.partition(place)
         sharpness = self._sharpness
