@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Literal
 
@@ -120,18 +121,19 @@ class Reply(ABC):
 
     async def _told(self, events: AsyncGenerator[GenerationEvent]) -> AsyncGenerator[Json]:
         begun = False
-        async for event in events:
-            if not begun:  # not before: what is wrong with a request shows until then, in the status
-                begun = True
-                for told in self.begins():
-                    yield told
-            for step in self.blocks.take(event):
-                for told in self.tells(step):
-                    yield told
-            if isinstance(event, Finished):
-                begun = False  # another answer to the same may follow
-                for told in self.ends():
-                    yield told
+        async with aclosing(events):  # an answer that nobody reads ends at once
+            async for event in events:
+                if not begun:  # not before: what is wrong with a request shows until then, in the status
+                    begun = True
+                    for told in self.begins():
+                        yield told
+                for step in self.blocks.take(event):
+                    for told in self.tells(step):
+                        yield told
+                if isinstance(event, Finished):
+                    begun = False  # another answer to the same may follow
+                    for told in self.ends():
+                        yield told
 
     async def _whole(self, events: AsyncGenerator[GenerationEvent]) -> Json:
         async for _ in self._told(events):
