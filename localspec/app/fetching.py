@@ -247,7 +247,6 @@ def _offer(pair: Ranked | None, problem: str = "") -> Offer | None:
 
     if pair is None:
         return None
-    repositories = {parse(name).repository for model in pair.missing for name in model.references}
-    begun = sum(map(begun_bytes, repositories))
+    begun = sum(begun_bytes(parse(name).repository) for model in pair.missing for name in model.references)
     stage: Stage = "paused" if begun else "offered" if pair.missing else "here"
     return Offer(pair, stage, DownloadProgress("", begun, max(begun, pair.download_bytes)), problem)

@@ -9,6 +9,7 @@ import threading
 import tomllib
 from collections import deque
 from collections.abc import Iterable, Sequence
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -155,7 +156,7 @@ class LocalSpecApp(App[int]):
 def launch(request: ScreenRequest) -> int:
     """Open the screen and return the exit code; raises `UserError` and `StoreError` before it opens."""
     log: deque[LogLine] = deque(maxlen=KEPT)
-    with Store(paths.chats_file()) as store:
+    with Store(paths.chats_file()) as store, closing(BestPair()) as best:
         session = ChatSession(
             store,
             request.profiles.good,
@@ -165,15 +166,12 @@ def launch(request: ScreenRequest) -> int:
             experience=request.knowledge,
         )
         loader = ModelLoader(lambda on_progress: request.open_models(on_progress, log.append))
-        best = BestPair() if request.opens_default_pair else None
         try:
             app = LocalSpecApp(session, loader, request.config, Path.cwd(), log)
-            app.chat_screen.best = best
+            app.chat_screen.best = best if request.opens_default_pair else None
             app.chat_screen.tuner = lambda choice, stop: request.tune(choice, stop, log.append)
             for problem in request.profiles.problems:
                 log.append(LogLine(logging.WARNING, "profiles", str(problem)))
             return app.run() or 0
         finally:
-            if best is not None:
-                best.close()
             loader.close()
