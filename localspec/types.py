@@ -114,7 +114,7 @@ class EngineSettings:
     """
 
     mode: Mode = "ssd"
-    draft_length: int = 8
+    draft_length: int = 12
     fan_out_budget: int = 16
     fan_out_shape: FanOutShape = "best-first"
     draft_temperature: float = 1.0
