@@ -8,9 +8,10 @@ python -m tests.benchmarks.simulation --paced 0.1         two paced devices: a d
 from __future__ import annotations
 
 import argparse
+import json
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -18,7 +19,9 @@ from localspec.decoding.measurements import CallCosts, Costs, Overhead, Trace, T
 from localspec.demo import bundled_pair, prompts
 from localspec.inference.runtime import Runtime
 from localspec.tuning.costs import fit, measure, real_rounds
+from localspec.tuning.plan import ReopenedModels
 from localspec.tuning.simulator.simulator import Simulator
+from localspec.tuning.traces import record
 from localspec.types import (
     EngineSettings,
     Finished,
@@ -139,6 +142,29 @@ def traced(runtime: Runtime, requests: Sequence[Request]) -> Trace:
     trace = Trace(requests[0].sampling, segments)
     print(f"a trace of {trace.tokens} tokens took {time.perf_counter() - began:.1f} s")
     return trace
+
+
+def recorded(args: argparse.Namespace, sampling: Sampling) -> Trace:
+    """Return traces of public prompts, those in `args.traces` and others, which are then kept there."""
+    target, draft = (ModelOptions(path, context=1024) for path in (args.model, args.model_draft))
+    prompts = [prompt for each in zip(*public_prompts(args.prompts), strict=False) for prompt in each]
+    requests = [
+        Request((Message("user", prompt),), sampling, EngineSettings(mode="off"), args.tokens, seed=number)
+        for number, prompt in enumerate(prompts[: 3 * args.per_set])
+    ]
+    with ReopenedModels(lambda: Runtime.open(target, draft, max_fan_out=1)) as models:
+        return Trace(sampling, tuple(record(models, requests, args.traces)))
+
+
+def public_prompts(folder: Path) -> Iterator[list[str]]:
+    """Yield some of the prompts of each set."""
+    maths, code, chat = (
+        [json.loads(line) for line in (folder / f"{name}.jsonl").read_text("utf-8").splitlines()]
+        for name in ("gsm8k-test-200", "humaneval", "mt_bench")
+    )
+    yield [each["question"] for each in maths[::6]]
+    yield [f"Complete this Python function.\n\n```python\n{each['prompt']}```" for each in code[::6]]
+    yield [each["turns"][0] for each in chat[2::3]]
 
 
 def drawn_settings(args: argparse.Namespace) -> list[EngineSettings]:
