@@ -14,6 +14,7 @@ from localspec.units import bandwidth
 PROCESSOR = "CPU"
 EFFECTIVE = 0.7  # of a theoretical rate is what decoding reaches
 _ASSUMED = {"cpu": 25e9, "integrated": 50e9, "gpu": 250e9}
+_CORE = 7e9  # of quantised weights that a core gets through, measured on Zen 5 and Sapphire Rapids
 _APPLE = {"Ultra": 800e9, "Max": 400e9, "Pro": 200e9}  # theoretical, of the generations M1 to M4 at least
 _APPLE_BASE = 100e9
 _APPLE_CORES = 0.5  # of the memory's rate is what the processor's part of the chip can use
@@ -51,6 +52,8 @@ class Rates:
             return Rate(share * known, "name")
         if device.id in self.failures:  # too slow, or broken
             return Rate(min(_ASSUMED[device.kind], self._measured.get(PROCESSOR, _ASSUMED["cpu"])), "failure")
+        if device.kind == "cpu" and device.cores:
+            return Rate(min(_ASSUMED["cpu"], device.cores * _CORE), "kind")
         return Rate(_ASSUMED[device.kind], "kind")
 
     def shares_memory(self, device: str) -> bool:

@@ -6,7 +6,7 @@ from itertools import count
 import pytest
 
 from localspec.errors import EngineError
-from localspec.hardware.bandwidth import Job, Rates, jobs, judge, measure, typical_s
+from localspec.hardware.bandwidth import Job, Rate, Rates, jobs, judge, measure, typical_s
 from localspec.hardware.device_info import DeviceInfo, Machine, MemoryRate, RateFailure
 from localspec.llama import buffers
 
@@ -145,3 +145,9 @@ def test_a_card_far_below_its_rate_is_told_with_numbers() -> None:
 def test_a_link_with_fewer_lanes_is_told(lanes: int) -> None:
     (note,) = judge(machine(replace(CARD, pcie_width=lanes, pcie_width_max=16)))
     assert f"{lanes} of its 16 PCIe lanes" in note
+
+
+@pytest.mark.parametrize(("cores", "rate"), [(0, 25e9), (2, 14e9), (16, 25e9)])
+def test_a_few_cores_get_through_less_than_their_memory(cores: int, rate: float) -> None:
+    processor = replace(CPU, cores=cores)
+    assert Rates(Machine(devices=(processor,))).of["CPU"] == Rate(rate, "kind")
