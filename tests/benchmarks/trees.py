@@ -6,9 +6,8 @@ The first folder holds `gsm8k-test-200.jsonl`, `humaneval.jsonl` and `mt_bench.j
 is traced. The engine learns from one half of the answers and is measured on the other, then the other way
 round; a line tells the mean, the least and the most against what the engine does by itself.
 
-`second choices` is a tree whose branches end at once: beside a token of the draft the target judges another
-one, where that should earn its time. At a temperature it is drawn from what is left of q, and judged by what
-the rejected first one leaves of p. Python's time for it is not counted.
+`second choices` is a tree whose branches end at once: the target judges another token beside one of a draft,
+where that pays without Python's time. At 0.8 it is drawn from the rest of q, and judged by the rest of p.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
@@ -40,8 +38,7 @@ from localspec.types import Draft, EngineSettings, Mode, ModelOptions, Sampling
 from localspec.types import VerifyOutcome as Outcome
 from tests.benchmarks.simulation import pair_parser, recorded
 
-PASS_S = 0.025
-LONGEST = 33
+PASS_S, LONGEST = 0.025, 33
 # A pass by its tokens, in passes of one, and draft steps in these: cards as `paced` has them; two cards as
 # llama.cpp's pull requests 5351, 17505 and 28285 tell of them (8B Q4_0, 4B); the real pair on two busy cores.
 DEVICES: dict[str, tuple[dict[int, float], tuple[float, ...]]] = {
@@ -141,8 +138,7 @@ class WatchedAhead(Watched, SSDDrafter):
 
     def look_up(self, limit: int) -> Draft | None:
         """Return what can be sent at once."""
-        draft = super().look_up(limit)
-        return None if draft is None else self.widened(draft)
+        return None if (draft := super().look_up(limit)) is None else self.widened(draft)
 
     def take(self, reply: DraftReply | BaseException) -> Draft:
         """Return what was asked for."""
@@ -162,15 +158,14 @@ def main() -> None:
     parser.add_argument("--traces", type=Path, required=True)
     parser.add_argument("--per-set", type=int, default=10)
     parser.add_argument("-n", "--tokens", type=int, default=96)
-    parser.add_argument("--draws", type=int, default=3, help="simulations to average at a temperature")
     args = parser.parse_args()
     for sampling in (Sampling(temperature=0.0), Sampling(temperature=0.8)):
         trace = noted(recorded(args, sampling), args.model_draft)
         print(f"\ntemperature {sampling.temperature:g}: {len(trace.segments)} answers, {trace.tokens} tokens")
         for name, (points, ratios) in DEVICES.items():
             for ratio in ratios:
-                seeds = range(1 if sampling.is_greedy else args.draws)
-                simulators = [Simulator(trace, costs(points, ratio), seed) for seed in seeds]
+                known, draws = costs(points, ratio), 1 if sampling.is_greedy else 3
+                simulators = [Simulator(trace, known, seed) for seed in range(draws)]
                 for mode in MODES[2 : 3 if name == "two cores" else 4]:
                     print(f"{name}, a draft step is {ratio:g} of a pass, {mode}: ", end="")
                     report(simulators, EngineSettings(mode=mode), trace)
@@ -181,11 +176,10 @@ def report(simulators: Sequence[Simulator], usual: EngineSettings, trace: Trace)
     even, odd = (range(first, len(trace.segments), 2) for first in (0, 1))
 
     def rates(settings: EngineSettings) -> list[float]:
-        folds = [(each, *fold) for each in simulators for fold in ((even, odd), (odd, even))]
-        return [rate(each, settings, known, asked) for each, known, asked in folds]
+        return [rate(each, settings, *fold) for each in simulators for fold in ((even, odd), (odd, even))]
 
-    base = rates(usual)
-    print(f"{fmean(base) / fmean(rates(replace(usual, mode='off'))):.2f} times plain decoding")
+    base, plain = rates(usual), rates(replace(usual, mode="off"))
+    print(f"{fmean(base) / fmean(plain):.2f} times plain decoding", flush=True)
     ways = {f"draft length {length}": replace(usual, draft_length=length) for length in (8, 16, 24)}
     if usual.mode == "ssd":
         ways |= {f"{n} outcomes": replace(usual, fan_out_budget=n) for n in (8, 24)}
@@ -194,8 +188,8 @@ def report(simulators: Sequence[Simulator], usual: EngineSettings, trace: Trace)
         ways |= {f"draft heat {t:g}": replace(usual, draft_temperature=t) for t in (0.8, 0.9, 1.1, 1.25)}
     for name, settings in {"second choices": usual, "learned by kind": usual, **ways}.items():
         Watched.by_kind = name == "learned by kind"
-        watches = patch.multiple(engine, ModelDrafter=WatchedModel, SSDDrafter=WatchedAhead)
-        with watches if settings is usual else nullcontext():
+        watched = (WatchedModel, WatchedAhead) if settings is usual else (ModelDrafter, SSDDrafter)
+        with patch.multiple(engine, ModelDrafter=watched[0], SSDDrafter=watched[1]):
             gains = [one / other - 1 for one, other in zip(rates(settings), base, strict=True)]
         print(f"  {name:18}{fmean(gains):+7.1%}   {min(gains):+.1%} to {max(gains):+.1%}", flush=True)
 
@@ -222,7 +216,7 @@ def noted(trace: Trace, draft: Path) -> Trace:
     """Note what is known of each answer of a trace, and return it."""
     model = Model.open(ModelOptions(draft), allocate=False)
     for number, segment in enumerate(trace.segments):
-        tokens = segment.tokens.tolist()
+        tokens: list[int] = segment.tokens.tolist()
         pieces = [model.vocabulary.piece(token).decode("utf-8", "replace") for token in tokens]
         right = seconds(segment, trace.sampling, np.random.default_rng(number))
         ANSWERS[segment.prompt] = Answer(tokens, kinds(pieces), right)
@@ -231,11 +225,9 @@ def noted(trace: Trace, draft: Path) -> Trace:
 
 def kinds(pieces: Sequence[str]) -> list[str]:
     """Return of what kind the text is before each piece."""
-    texts = accumulate(pieces[:-1], initial="")
-    items = {True: "list", False: "prose"}
     return [
-        "code" if text.count("```") % 2 else items[bool(LIST_ITEM.match(text.rpartition("\n")[2]))]
-        for text in texts
+        "code" if text.count("```") % 2 else "list" if LIST_ITEM.match(text.rpartition("\n")[2]) else "prose"
+        for text in accumulate(pieces[:-1], initial="")
     ]
 
 
