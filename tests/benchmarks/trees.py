@@ -181,6 +181,9 @@ def report(simulators: Sequence[Simulator], usual: EngineSettings, trace: Trace)
     base, plain = rates(usual), rates(replace(usual, mode="off"))
     print(f"{fmean(base) / fmean(plain):.2f} times plain decoding", flush=True)
     ways = {f"draft length {length}": replace(usual, draft_length=length) for length in (8, 16, 24)}
+    if usual.mode == "sd":
+        fixed = replace(usual, min_confidence=0.0)
+        ways |= {f"always {length}": replace(fixed, draft_length=length) for length in (1, 2, 4, 6, 8)}
     if usual.mode == "ssd":
         ways |= {f"{n} outcomes": replace(usual, fan_out_budget=n) for n in (8, 24)}
     if not trace.sampling.is_greedy:
