@@ -79,7 +79,7 @@ def test_only_the_command_line_prints() -> None:
 @pytest.mark.parametrize(
     ("module", "unwanted"),
     [
-        ("localspec.cli", {"textual", "rich", "optuna", "llama_cpp", "numpy"}),
+        ("localspec.cli", {"textual", "rich", "optuna", "plotly", "llama_cpp", "numpy"}),
         ("localspec.types", {"numpy"}),
         ("localspec.decoding.model", {"textual", "optuna", "llama_cpp"}),
         ("localspec.llama", {"textual", "optuna"}),

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from localspec.inference.worker.client import Worker
     from localspec.inference.worker.wire import LogLine
     from localspec.storage.pair_identity import Identity
+    from localspec.tuning.run_folder import TaskState
 
 
 class Stop:
@@ -118,10 +119,13 @@ def stopped_profiles(found: Profiles, pair: PairOptions) -> tuple[Profile, ...]:
     from localspec.tuning.run_folder import RunFolder
 
     last = RunFolder(identity_of(pair).pair).state.read()
-    if last is None or last.complete:
-        return ()
+    return () if last is None or last.complete else profiles_of_run(found, last.tasks)
+
+
+def profiles_of_run(found: Profiles, states: Iterable[TaskState]) -> tuple[Profile, ...]:
+    """Return the profiles under which tasks were tuned, or those of the tasks where they are gone."""
     by_name = {profile.name: profile for profile in found}
-    return tuple(by_name.get(state.profile) or found.for_task(state.task) for state in last.tasks)
+    return tuple(by_name.get(state.profile) or found.for_task(state.task) for state in states)
 
 
 def read_tasks(words: Sequence[str]) -> tuple[TaskType, ...]:

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass
 from typing import Self
 
+from localspec.decoding.measurements import Costs
 from localspec.errors import EngineError, ModelFileError, UserError
 from localspec.gguf import STATE_DRAFT
 from localspec.inference.interface import OpenModels, TunableModels
@@ -14,6 +15,7 @@ from localspec.models.shape import read_shape
 from localspec.storage.profiles import Profile
 from localspec.storage.tuned_settings import LoadOptions
 from localspec.tuning.events import Stage
+from localspec.tuning.space import Space, space_of
 from localspec.types import EngineSettings, Message, Mode, ModelOptions, Request
 
 LONGEST_DRAFT = 16
@@ -55,6 +57,16 @@ class TunePlan:
                     return STATE_DRAFT
         return LONGEST_DRAFT
 
+    def space(self, profile: Profile, costs: Costs) -> Space:
+        """Return what the study of a profile's task may search, by what calls cost."""
+        return space_of(
+            profile.sampling,
+            costs,
+            has_draft=self.draft is not None,
+            max_draft_length=self.longest_draft,
+            max_fan_out=self.max_fan_out,
+        )
+
 
 def seconds_of(stage: Stage, plan: TunePlan) -> float:
     """Return the time that a stage may take, for one task where it serves one."""
@@ -80,14 +92,13 @@ def left_s(plan: TunePlan, stage: Stage, done: float, tasks: int) -> float:
 
 
 def requests(
-    models: OpenModels, profile: Profile, prompts: Sequence[str], seed: int = 0
+    models: OpenModels | None, profile: Profile, prompts: Sequence[str], seed: int = 0
 ) -> Iterator[Request]:
-    """Yield a request for each prompt that fits the context with its answer, under the profile."""
-    room = models.target.context - ANSWER_TOKENS
+    """Yield a request for each prompt that fits the context with its answer, of all without models."""
     for number, prompt in enumerate(prompts):
         system = (Message("system", profile.system_prompt),) if profile.system_prompt else ()
         messages = (*system, Message("user", prompt))
-        if models.count_tokens(messages) <= room:
+        if models is None or models.count_tokens(messages) <= models.target.context - ANSWER_TOKENS:
             yield Request(
                 messages,
                 sampling=profile.sampling,

@@ -50,7 +50,7 @@ from localspec.tuning.plan import (
 )
 from localspec.tuning.run_folder import RunFolder, RunState, TaskState, digest
 from localspec.tuning.simulator.simulator import Simulator
-from localspec.tuning.space import LLAMA_CPP, space_of
+from localspec.tuning.space import LLAMA_CPP
 from localspec.tuning.study import Search, Tried, best, predicted, search
 from localspec.tuning.traces import record, with_tokens
 from localspec.types import Mode, ModelOptions, Request, TaskType
@@ -231,13 +231,7 @@ class _TaskRun:
     def __init__(self, run: TuningRun, models: ReopenedModels, costs: Costs, profile: Profile) -> None:
         self._run, self._models, self._costs = run, models, costs
         self._profile, self._task, self._plan = profile, profile.task, run.plan
-        self._space = space_of(
-            profile.sampling,
-            costs,
-            has_draft=run.plan.draft is not None,
-            max_draft_length=run.plan.longest_draft,
-            max_fan_out=run.plan.max_fan_out,
-        )
+        self._space = run.plan.space(profile, costs)
         self._state = run.state.of(profile.task)
         self._began_s = time.monotonic() - self._state.seconds
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import fields
 from io import BytesIO
+from itertools import islice
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -14,12 +15,13 @@ from zipfile import BadZipFile
 from localspec.decoding.measurements import TraceRequest, TraceSegment
 from localspec.errors import ContextFullError, EngineError
 from localspec.storage.paths import make_private_folder, write_atomically
-from localspec.tuning.plan import ReopenedModels
+from localspec.storage.profiles import Profile
+from localspec.tuning.plan import ReopenedModels, requests
 from localspec.tuning.run_folder import digest
 from localspec.types import Request
 
 
-def record(models: ReopenedModels, requests: Iterable[Request], folder: Path) -> Iterator[TraceSegment]:
+def record(models: ReopenedModels, asked: Iterable[Request], folder: Path) -> Iterator[TraceSegment]:
     """Yield a trace of each answer, that in the folder if there is one; without tokens where there is none.
 
     That happens to a prompt that the context cannot hold, and to one at which the models failed; they are
@@ -27,7 +29,7 @@ def record(models: ReopenedModels, requests: Iterable[Request], folder: Path) ->
     """
     make_private_folder(folder)
     has_failed = False
-    for request in requests:
+    for request in asked:
         file = folder / f"{digest(request)}.npz"
         if (kept := _read(file)) is not None:
             yield kept
@@ -44,6 +46,14 @@ def record(models: ReopenedModels, requests: Iterable[Request], folder: Path) ->
             models.again()
         write_atomically(file, _packed(segment))
         yield segment
+
+
+def recorded(profile: Profile, count: int, folder: Path) -> tuple[TraceSegment, ...]:
+    """Return the traces of the first `count` answers to a profile's prompts, none where one is missing."""
+    asked = requests(None, profile, profile.tuning_prompts().prompts)
+    read = (_read(folder / f"{digest(request)}.npz") for request in asked)
+    found = list(islice((each for each in read if each is not None), count))  # none of what did not fit
+    return with_tokens(found) if len(found) == count else ()
 
 
 def with_tokens(segments: Iterable[TraceSegment]) -> tuple[TraceSegment, ...]:

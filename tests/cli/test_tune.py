@@ -173,6 +173,8 @@ def test_an_error_is_a_line_below_what_was_said(tuner: Tuner, invoke: Invoke) ->
         (["--show", "--reset"], "--show and --reset cannot be done at once"),
         (["--show", "--quick"], "--show does not tune, and --quick says how"),
         (["--yes"], "only --reset asks"),
+        (["--report", "--show"], "--show and --report cannot be done at once"),
+        (["--no-fit", "--report", "letter.txt"], "`letter.txt` does not end in .html"),
         (["--export", "yaml"], "--export"),
         (["-md", "small.gguf"], "there is no target"),
         (["--no-fit", "--explain"], "--explain"),

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
@@ -16,10 +18,10 @@ from localspec.hardware import machine as machine_module
 from localspec.storage import tuned_settings
 from localspec.storage.pair_identity import Identity, MachineFacts, ModelFacts
 from localspec.storage.tuned_settings import Kept, LoadOptions, TunedTask
-from localspec.tuning.run_folder import RunFolder, RunState
+from localspec.tuning.run_folder import RunFolder, RunState, TaskState
 from localspec.types import EngineSettings, TaskType
 from tests.cli.conftest import Invoke
-from tests.cli.tuning_script import PLAIN, SSD
+from tests.cli.tuning_script import PLAIN, SSD, result
 from tests.hardware.machines import machine
 
 NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
@@ -215,3 +217,49 @@ def test_what_is_out_of_date_is_exported_with_a_note(invoke: Invoke, monkeypatch
     outcome = invoke("tune", "--export", "toml", "--task", "coding", "--no-fit")
     assert outcome.code == 0
     assert "note: coding: out of date: tuned with llama-cpp-python" in outcome.err
+
+
+@pytest.fixture
+def ran(identity: Identity) -> RunFolder:
+    """A finished run of two tasks, whose traces are gone, and a third that was stopped."""
+    folder = RunFolder(identity.pair)
+    done = (TaskState("coding", result=result()), TaskState("writing", result=result("writing", pays=False)))
+    folder.state.write(RunState(1, tasks=(*done, TaskState("math"))))
+    return folder
+
+
+@pytest.mark.usefixtures("ran")
+def test_the_last_run_is_drawn_where_it_was_asked_for(
+    invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    page = tmp_path / "localspec-tune.html"
+    assert invoke("tune", "--report", "--no-fit").out.strip() == str(page)
+    text = page.read_text("utf-8")
+    assert "<h1>Tuning demo-target + demo-draft</h1>" in text
+    assert ("<h2>Coding" in text, "<h2>Writing" in text, "<h2>Math" in text) == (True, True, False)
+    again = invoke("tune", "--report", str(page), "--no-fit", "--json", "--task", "writing")
+    assert json.loads(again.out) == {"schema": 1, "file": str(page)}
+    assert "<h2>Coding" not in page.read_text("utf-8")
+
+
+@pytest.mark.usefixtures("ran")
+def test_what_was_not_tuned_is_not_drawn(invoke: Invoke, tmp_path: Path) -> None:
+    outcome = invoke("tune", "--report", str(tmp_path / "new.html"), "--no-fit", "--task", "math")
+    assert outcome.code == 2
+    assert "the last run on demo-target + demo-draft tuned none of it" in outcome.err
+    assert not (tmp_path / "new.html").exists()
+    nowhere = invoke("tune", "--report", str(tmp_path / "no" / "new.html"), "--no-fit")
+    assert (nowhere.code, nowhere.out) != (0, "")
+    assert "No such file or directory" in nowhere.err
+
+
+def test_without_plotly_it_is_told_what_brings_it(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] == "plotly"] + ["plotly"]:
+        monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.delitem(sys.modules, "localspec.tuning.report", raising=False)
+    outcome = invoke("tune", "--report", "--no-fit")
+    assert (outcome.code, outcome.out) == (2, "")
+    assert "plotly, which draws the page, is not installed" in outcome.err
+    assert "pip install 'localspec[report]'" in outcome.err
+    assert "Traceback" not in outcome.err

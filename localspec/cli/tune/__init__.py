@@ -99,6 +99,8 @@ def _add_kept_flags(result: Parser) -> None:
     add("--reset", action="store_true", help="forget the settings of these models, or of --task alone")
     add("-y", "--yes", action="store_true", help="ask nothing before --reset")
     add("--export", choices=EXPORTS, metavar="FORMAT", help=f"print the settings as {', '.join(EXPORTS)}")
+    file, drawn = "localspec-tune.html", "write a page that draws what the last run measured and simulated"
+    add("--report", nargs="?", const=file, metavar="FILE", help=f"{drawn} ({file})")
 
 
 def main(argv: Sequence[str]) -> int:
@@ -106,7 +108,7 @@ def main(argv: Sequence[str]) -> int:
     args = parser().parse_args(argv)
     _check(args)
     set_up_logging(verbose=args.verbose)
-    if args.show or args.reset or args.export:
+    if args.show or args.reset or args.export or args.report is not None:
         return _look_back(args)
     found = profiles(paths.config_dir() / "profiles")
     for problem in found.problems:
@@ -125,11 +127,13 @@ def _look_back(args: argparse.Namespace) -> int:
 
     if args.export:
         return kept.export_settings(args)
+    if args.report is not None:
+        return kept.report(args)
     return kept.show(args) if args.show else kept.reset(args)
 
 
 def _check(args: argparse.Namespace) -> None:
-    verbs = ("show", "reset", "export")
+    verbs = ("show", "reset", "export", "report")
     wanted = [f"--{name}" for name in verbs if getattr(args, name) not in (None, False)]
     if len(wanted) > 1:
         raise UserError(f"{wanted[0]} and {wanted[1]} cannot be done at once", "do one after the other")

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast, get_args
 
 from localspec.app.tuned_pair import as_tuned
-from localspec.app.tuning import identity_of, placed_pair, profiles_of
+from localspec.app.tuning import TuneChoice, identity_of, placed_pair, plan_of, profiles_of, profiles_of_run
 from localspec.cli.shared.console import (
     FAILURE,
     SUCCESS,
@@ -151,6 +151,32 @@ def reset(args: argparse.Namespace) -> int:
         print_json({"forgotten": count})
     else:
         say(f"forgot {count} task{'s' * (count != 1)}" if count else f"{what[4:]} were not kept anyway")
+    return SUCCESS
+
+
+def report(args: argparse.Namespace) -> int:
+    """Write a page about the last run on these models, and print where it is; raises UserError."""
+    from localspec.tuning.run_folder import RunFolder, RunState
+
+    try:
+        from localspec.tuning.report import page
+    except ModuleNotFoundError:
+        install = "run `pip install 'localspec[report]'`"
+        raise UserError("plotly, which draws the page, is not installed", install) from None
+    path = paths.expanded(args.report).absolute()
+    if path.suffix != ".html":  # nothing else is written over
+        raise UserError(f"the page is HTML, and `{args.report}` does not end in .html", "name another file")
+    pair, chosen = placed_pair(args), tasks_of(args)
+    identity = identity_of(pair)
+    name, folder = pair_name(identity), RunFolder(identity.pair)
+    state = folder.state.read() or RunState(0)
+    shown = [each for each in state.tasks if each.result and each.task in (chosen or get_args(TaskType))]
+    if not shown:
+        raise UserError(f"the last run on {name} tuned none of it", "run `localspec tune` first")
+    found = profiles_of_run(profiles(paths.config_dir() / "profiles"), shown)
+    plan, traces = plan_of(pair, found, TuneChoice(())), folder.path / "traces"
+    paths.write_atomically(path, page(f"Tuning {name}", state, plan, traces, say))
+    print_result({"file": str(path)}, (str(path),), as_json=args.json, escaped=True)
     return SUCCESS
 
 

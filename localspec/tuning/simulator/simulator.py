@@ -258,7 +258,10 @@ class Simulator:
 
     def rate(self, settings: EngineSettings) -> float:
         """Return the tokens per second, without the first token of each answer and the time until then."""
-        summary = self(settings)
+        return self.rate_of(self(settings))
+
+    def rate_of(self, summary: Summary) -> float:
+        """Return the same of what all answers did."""
         return (summary.tokens - len(self._replays)) / summary.decode_s
 
 
