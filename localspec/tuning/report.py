@@ -124,11 +124,10 @@ def _simulated(simulator: Simulator, space: Space, result: TaskResult) -> Iterat
         yield "acceptance", _acceptance(simulator, chosen)
     if "ssd" in space.modes:
         lengths = sorted({chosen.draft_length, *(n for n in LENGTHS if n <= space.max_draft_length)})
-        ahead = replace(chosen, mode="ssd")
         seen = {
-            (length, budget): simulator(replace(ahead, draft_length=length, fan_out_budget=budget))
-            for length in lengths
-            for budget in BUDGETS
+            (k, f): simulator(replace(chosen, mode="ssd", draft_length=k, fan_out_budget=f))
+            for k in lengths
+            for f in BUDGETS
         }
         yield "hit-rate", _hit_rates({budget: seen[chosen.draft_length, budget] for budget in BUDGETS})
         yield "landscape", _landscape({place: simulator.rate_of(each) for place, each in seen.items()})
@@ -146,8 +145,7 @@ def _acceptance(simulator: Simulator, settings: EngineSettings) -> go.Figure:
     seen = simulator(whole)
     shares = [yes / of for yes, of in zip(seen.accepted_at, seen.drafted_at, strict=True) if of]
     drawn = go.Figure(go.Bar(x=list(range(1, len(shares) + 1)), y=shares))
-    drawn.update_yaxes(title="accepted", tickformat=".0%")
-    return drawn.update_xaxes(title="position in the draft")
+    return drawn.update_layout(xaxis_title="position", yaxis={"title": "accepted", "tickformat": ".0%"})
 
 
 def _hit_rates(seen: Mapping[int, Summary]) -> go.Figure:
