@@ -39,7 +39,7 @@ from localspec.decoding.text import AnswerEvents, DecodeEvents
 from localspec.decoding.verify import Uniforms
 from localspec.types import Distribution, Draft, EngineSettings, PlainRate, VerifyOutcome
 
-VERIFY_SIZES = (1, 2, 5, 9, 3, 4, 7, 6, 8)  # the sizes that shape the curve come first
+VERIFY_SIZES = (1, 2, 5, 9, 3, 13, 4, 7, 6, 8, 11, 10, 12)  # what shapes the curve comes first
 FEWEST_SIZES = 3
 FEWEST_WISHED = 6
 STEP_WIDTHS = (1, 2, 4, 8, 16)

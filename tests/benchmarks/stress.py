@@ -63,9 +63,10 @@ def drawing(
     random: np.random.Generator,
     vocabulary: int,
     rules: TokenRules | None = None,
+    answer_start: int = 0,
 ) -> Proposer:
     """Return a proposer that draws its drafts from q although the target is greedy."""
-    proposer = Proposer(sampling, settings, random, vocabulary, rules)
+    proposer = Proposer(sampling, settings, random, vocabulary, rules, answer_start)
     proposer.deterministic = False
     return proposer
 

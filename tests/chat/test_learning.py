@@ -68,7 +68,7 @@ def test_repetitions_serve_as_drafts_unless_tuning_or_somebody_says_otherwise() 
     assert Notebook(TunedChoice(TUNED, REASON)).chooser().choose(CODING).settings.fallback == TUNED.fallback
 
 
-@pytest.mark.parametrize(("mode", "length"), [("sd", 5), ("ssd", 8), ("off", 8)])
+@pytest.mark.parametrize(("mode", "length"), [("sd", 5), ("ssd", 12), ("off", 12)])
 def test_mode_asked_for_is_kept_and_takes_what_was_tuned_for_it(mode: Mode, length: int) -> None:
     choice = Notebook(TunedChoice(TUNED, REASON)).chooser().choose(CODING, Speculation(mode=mode))
     assert (choice.settings.mode, choice.settings.draft_length) == (mode, length)

@@ -72,7 +72,7 @@ def test_all_contenders_are_asked_alike(models: Models, invoke: Invoke) -> None:
     lengths = {
         (each.settings.mode, each.settings.draft_length, each.settings.min_confidence) for each in asked
     }
-    assert lengths == {("off", 8, None), ("sd", 8, None), ("sd", 3, 0.0)}
+    assert lengths == {("off", 12, None), ("sd", 12, None), ("sd", 3, 0.0)}
 
 
 def test_without_modes_all_that_the_models_can_do(models: Models, invoke: Invoke) -> None:

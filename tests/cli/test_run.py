@@ -133,7 +133,7 @@ def test_json_is_one_object_with_llama_cpp_names(fake: FakeRuntime, invoke: Invo
     assert (timings["predicted_n"], timings["predicted_per_second"]) == (13, 6.0)
     assert value["speculation"]["accepted_by_position"] == [1.0, 0.75, 0.5]
     assert value["speculation"]["hit_rate"] == 0.75
-    assert value["speculation"]["settings"]["draft_length"] == 8
+    assert value["speculation"]["settings"]["draft_length"] == 12
 
 
 def test_json_of_an_answer_without_a_draft_or_a_token(fake: FakeRuntime, invoke: Invoke) -> None:

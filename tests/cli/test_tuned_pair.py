@@ -104,8 +104,8 @@ def test_task_that_was_not_tuned_asks_the_cost_model(
         (("--draft-length", "3"), "sd", 3),
         (("--draft-length", "8"), "sd", 8),
         (("--mode", "sd"), "sd", 5),
-        (("--mode", "ssd"), "ssd", 8),
-        (("--mode", "off"), "off", 8),
+        (("--mode", "ssd"), "ssd", 12),
+        (("--mode", "off"), "off", 12),
     ],
 )
 def test_flags_go_before(

@@ -23,7 +23,7 @@ from localspec.types import (
 
 GREEDY = Sampling(temperature=0.0)
 OFF = EngineSettings(mode="off")
-FORCED = EngineSettings(mode="sd", min_confidence=0.2)  # drafts whether it pays here or not
+FORCED = EngineSettings(mode="sd", draft_length=8, min_confidence=0.2)  # drafts whether it pays here or not
 MODES: tuple[Mode, ...] = ("off", "ngram", "sd", "ssd")
 QUESTION = (Message("user", "Write a Python function that checks whether a number is prime."),)
 LONG_STORY = " ".join(item.prompt for item in prompts())  # about a thousand tokens

@@ -30,7 +30,7 @@ from localspec.types import (
 from tests.inference.runtimes import FORCED, MODES, QUESTION, answer, end_of, greedy, open_pair, text_of
 from tests.llama import tiny
 
-AHEAD = EngineSettings(mode="ssd", min_confidence=0.2)
+AHEAD = EngineSettings(mode="ssd", draft_length=4, min_confidence=0.2)
 WAIT_S = 30.0
 
 
