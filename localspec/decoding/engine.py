@@ -127,8 +127,9 @@ class Engine:
         policy = self.drafters.policy(
             latency, settings, deterministic=proposer.deterministic, ruled=rules is not None
         )
-        if self.drafters.state is not None:  # rules and penalties look at the whole text
-            self.drafters.state.most_read = CATCH_UP if segment and not proposer.needs_history else None
+        if (state := self.drafters.state) is not None:  # rules, penalties and heads look at the whole text
+            may_skip = segment > 0 and not proposer.needs_history and not state.model.is_head
+            state.most_read = CATCH_UP if may_skip else None
         drafter = self.drafters.drafter(settings, policy, proposer)
         return self.decoder.rounds(prompt, drafter, policy, params, for_target)
 

@@ -50,3 +50,21 @@ def test_drafts_are_cut_by_the_rules_and_the_experience_of_their_kind(
     drawn, matched, greedy = (calibration for *_, calibration in told)
     assert drawn is not matched
     assert matched is greedy
+
+
+def test_what_a_rest_left_out_is_read_in_part_but_by_heads_and_for_penalties() -> None:
+    class Head(FakeModel):
+        is_head = True
+
+    text = [number % 16 for number in range(300)]
+    for draft, sampling, segment, most in (
+        (FakeModel(), GREEDY, 0, None),
+        (FakeModel(), GREEDY, 1, module.CATCH_UP),
+        (FakeModel(), replace(GREEDY, presence_penalty=0.5), 1, None),
+        (Head(), GREEDY, 1, None),
+    ):
+        engine = Engine(FakeModel(), draft)
+        task = DecodeParams(sampling, "rejection", 4, 9, frozenset())
+        engine.rounds(text, SD, task, latency_model(), 0, segment).close()
+        assert engine.drafters.state is not None
+        assert engine.drafters.state.most_read == most
