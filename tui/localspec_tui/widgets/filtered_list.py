@@ -1,0 +1,160 @@
+"""A line to type into and the rows that it leaves: every list that a person chooses from can be one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import ClassVar
+
+from textual import events, on
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.content import Content
+from textual.message import Message
+from textual.widgets import Input, OptionList
+from textual.widgets.option_list import Option
+
+from localspec_tui.keys import take_key
+
+
+@dataclass(frozen=True, slots=True)
+class ListRow:
+    """A row: `key` tells it from others, `words` are what it is found by; a heading has no key."""
+
+    key: str
+    look: Content | str
+    words: str = ""
+
+
+def is_found(words: str, text: str) -> bool:
+    """Tell whether every word that was typed stands in a text, whatever their order and case."""
+    folded = text.casefold()
+    return all(word in folded for word in words.casefold().split())
+
+
+def narrowed(rows: Iterable[ListRow], words: str) -> list[ListRow]:
+    """Return the rows that are found by these words, and the headings that still head some."""
+    left: list[ListRow] = []
+    heading: ListRow | None = None
+    for row in rows:
+        if not row.key:
+            heading = row
+        elif is_found(words, row.words):
+            left += [row] if heading is None else [heading, row]
+            heading = None
+    return left
+
+
+class FilterLine(Input):
+    """What narrows the rows; keys take effect in the order in which they were typed."""
+
+    async def on_key(self, event: events.Key) -> None:
+        """Leave to the list, and to the screen, what they bind and nobody types."""
+        if not event.is_printable:
+            await take_key(event, *(node for node in self.ancestors if node is not self.app))
+
+
+class FilteredList(Vertical):
+    """Rows that narrow while one types; the line keeps the focus, the arrow keys move the cursor below.
+
+    Posts `Highlighted` when the cursor comes to another row, and `Chosen` for Enter or a click.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("up", "move('up')", "Row above", id="list.up"),
+        Binding("down", "move('down')", "Row below", id="list.down"),
+        Binding("pageup", "move('page_up')", "A page up", id="list.page_up", show=False),
+        Binding("pagedown", "move('page_down')", "A page down", id="list.page_down", show=False),
+        Binding("enter", "choose", "Choose the row", id="list.choose"),
+        Binding("escape", "clear", "Show all rows again", id="list.clear"),
+    ]
+
+    @dataclass
+    class Highlighted(Message):
+        """The cursor is on this row, None on no row."""
+
+        key: str | None
+
+    @dataclass
+    class Chosen(Message):
+        """This row was chosen."""
+
+        key: str
+
+    def __init__(self, placeholder: str, *, id: str | None = None) -> None:  # noqa: A002 - Textual's own name
+        super().__init__(id=id)
+        self._line = FilterLine(placeholder=placeholder, compact=True)
+        self._list = OptionList(markup=False)
+        self._list.can_focus = False  # the line keeps it
+        self._rows: tuple[ListRow, ...] = ()
+        self._shown: list[ListRow] = []
+        self._narrowed_by = ""
+
+    def compose(self) -> ComposeResult:
+        """Stack the line and the rows."""
+        yield self._line
+        yield self._list
+
+    def on_mount(self) -> None:
+        """Let it be typed at once."""
+        self._line.focus()
+
+    @property
+    def highlighted(self) -> str | None:
+        """The key of the row under the cursor."""
+        at = self._list.highlighted
+        return None if at is None else self._shown[at].key
+
+    def show(self, rows: Iterable[ListRow], highlighted: str | None = None) -> None:
+        """Show these rows; the cursor stays on its row, or goes to the one that is named."""
+        wanted = highlighted or self.highlighted
+        self._rows, self._narrowed_by = tuple(rows), self._line.value
+        self._shown = narrowed(self._rows, self._narrowed_by)
+        self._list.set_options(Option(row.look, disabled=not row.key) for row in self._shown)
+        keys = [row.key for row in self._shown]
+        first = next((at for at, key in enumerate(keys) if key), None)
+        self._list.highlighted = keys.index(wanted) if wanted and wanted in keys else first
+
+    @on(Input.Changed)
+    def _narrow(self, event: Input.Changed | None = None) -> None:
+        if event is not None:
+            event.stop()
+        if self._line.value != self._narrowed_by:
+            self.show(self._rows)
+
+    @on(OptionList.OptionHighlighted)
+    def _tell_highlighted(self, event: OptionList.OptionHighlighted) -> None:
+        event.stop()
+        self.post_message(self.Highlighted(self.highlighted))
+
+    @on(OptionList.OptionSelected)
+    def _tell_chosen(self, event: OptionList.OptionSelected) -> None:
+        event.stop()
+        self.post_message(self.Chosen(self._shown[event.option_index].key))
+
+    def action_move(self, where: str) -> None:
+        """Move the cursor over what the words typed so far leave."""
+        self._narrow()
+        move: dict[str, Callable[[], None]] = {
+            "up": self._list.action_cursor_up,
+            "down": self._list.action_cursor_down,
+            "page_up": self._list.action_page_up,
+            "page_down": self._list.action_page_down,
+        }
+        move[where]()
+
+    def action_choose(self) -> None:
+        """Choose the row under the cursor, of those that the words typed so far leave."""
+        self._narrow()
+        if (key := self.highlighted) is not None:
+            self.post_message(self.Chosen(key))
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Leave Escape to the screen where nothing narrows the rows."""
+        return bool(self._line.value) if action == "clear" else super().check_action(action, parameters)
+
+    def action_clear(self) -> None:
+        """Show all rows again."""
+        self._line.value = ""
+        self._narrow()
