@@ -36,7 +36,7 @@ from localspec.inference.worker.wire import LogLine
 from localspec.safe_text import safe_line
 from localspec.storage import paths
 from localspec.storage.config import Config
-from localspec_tui.screens.chat.pane import Log
+from localspec_tui.screens.chat.conversation import Log
 from localspec_tui.screens.chat.screen import ChatScreen
 from localspec_tui.widgets.log_panel import KEPT
 

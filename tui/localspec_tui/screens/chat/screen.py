@@ -1,13 +1,13 @@
-"""The chat screen: the conversation among title, chats and status, its keys and its slash commands."""
+"""The chat screen: the conversation among title, chats and status, and its keys."""
 
 from __future__ import annotations
 
 import asyncio
-import os
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from inspect import isawaitable
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, get_args
@@ -22,23 +22,19 @@ from textual.widgets import Input, TextArea
 
 from localspec.app.fetching import BestPair, Offer
 from localspec.app.options import DRAFT_MODES
-from localspec.chat import commands
-from localspec.chat.attachments import path_named
 from localspec.chat.commands import Command
-from localspec.chat.export import chat_text, read_chats
 from localspec.chat.loading import Loading, LoadState, ModelLoader, Ready
 from localspec.chat.messages import ChatInfo
 from localspec.chat.session import ChatSession
 from localspec.errors import StoreError, UserError
 from localspec.models.default_pair import introduction, name_of
 from localspec.storage.config import Config
-from localspec.storage.paths import write_atomically
 from localspec.types import Mode
-from localspec_tui.keys import collect, key_of
-from localspec_tui.screens.chat.pane import COMPARED, ChatPane, ChatsChanged, Log
-from localspec_tui.screens.dialogs import AskScreen, EditScreen
-from localspec_tui.screens.help import HelpScreen
-from localspec_tui.screens.search import SearchScreen
+from localspec_tui.keys import key_of
+from localspec_tui.screens.chat.conversation import ChatsChanged, Log
+from localspec_tui.screens.chat.pane import ChatPane
+from localspec_tui.screens.chat.slash_commands import COMMANDS
+from localspec_tui.screens.dialogs import AskScreen
 from localspec_tui.widgets.sidebar import ChangeAsked, ChatPicked, Sidebar
 from localspec_tui.widgets.status import TitleBar, in_words
 
@@ -87,7 +83,6 @@ class ChatScreen(Screen[int]):
         self._loader = loader
         self.best: BestPair | None = None  # where others than the open models could be best
         self._offer: Offer | None = None  # of it, as it was last shown
-        self._folder = folder
         self._title_bar = TitleBar()
         self._sidebar = Sidebar()
         self._wants_sidebar = config.sidebar
@@ -192,13 +187,13 @@ class ChatScreen(Screen[int]):
         else:
             self._sidebar.show(chats, self.session.chat.info.id)
 
-    async def open_chat(self, chat_id: int, at: int | None = None) -> None:
+    async def open_chat(self, chat_id: int) -> None:
         """Leave the open chat for another; an answer under way there is ended and kept."""
-        await self.pane.leave_for(lambda: self.session.open(chat_id, at), at)
+        await self.pane.open_chat(chat_id)
 
     @on(ChatPicked)
     async def _pick_chat(self, event: ChatPicked) -> None:
-        await self.pane.status.attempt(self.open_chat(event.chat_id, event.message_id))
+        await self.pane.status.attempt(self.pane.open_chat(event.chat_id, event.message_id))
 
     @on(ChangeAsked)
     async def _change_chat(self, event: ChangeAsked) -> None:
@@ -260,127 +255,12 @@ class ChatScreen(Screen[int]):
     @property
     def slash_commands(self) -> dict[str, Callable[[str], object]]:
         """Return what each command does with what follows its name."""
-        pane, info = self.pane, self.session.chat.info
         return {
-            "help": lambda _: self.app.push_screen(HelpScreen(collect(self))),
-            "keys": lambda _: self.app.push_screen(HelpScreen(collect(self))),
-            "new": lambda _: pane.leave_for(self.session.new),
-            "mode": self._run_mode,
-            "profile": self._run_profile,
-            "system": self._run_system,
-            "temp": self._run_temperature,
-            "regen": lambda mode: pane.regenerate(pane.last(), commands.read_mode(mode or "auto")),
-            "edit": lambda _: pane.edit(pane.last("user")),
-            "continue": lambda _: pane.go_on(pane.last("assistant")),
-            "branch": self._run_branch,
-            "attach": self._run_attach,
-            "drop": lambda _: pane.make_room(),
-            "copy": self._run_copy,
-            "export": self._run_export,
-            "import": self._run_import,
-            "rename": lambda title: self._change(ChangeAsked("rename", info, title)),
-            "pin": lambda _: self._change(ChangeAsked("pin", info)),
-            "delete": lambda _: self._change(ChangeAsked("delete", info)),
-            "search": self._run_search,
-            "stats": lambda _: pane.show_stats(),
-            "timeline": lambda _: pane.timeline.toggle_class("hidden"),
-            "origins": lambda _: pane.transcript.action_toggle("origins"),
-            "compare": lambda modes: pane.compare(pane.last(), commands.read_modes(modes) or COMPARED),
-            "thinking": lambda _: pane.transcript.action_toggle("thinking"),
-            "log": lambda _: pane.log_panel.toggle_class("hidden"),
-            "theme": self._run_theme,
+            **{name: partial(run, self.pane) for name, run in COMMANDS.items()},
             "tune": self._run_tune,
             "setup": self._run_setup,
             "fetch": self._run_fetch,
-            "reload": lambda _: pane.reload(),
-            "exit": lambda _: self.app.exit(0),
         }
-
-    def _run_mode(self, argument: str) -> None:
-        if argument:
-            mode, models = commands.read_mode(argument), self._loader.ready
-            if mode in {"sd", "ssd"} and models is not None and models.draft is None:
-                raise UserError(
-                    f"mode {mode} needs a draft model", "start again with -md FILE, or use /mode ngram"
-                )
-            self.session.mode = mode
-            self.pane.show_figures()
-        self.say(f"mode {self.session.mode or 'auto'}, from the next answer on")
-
-    async def _run_profile(self, argument: str) -> None:
-        if argument:
-            await asyncio.to_thread(self.session.choose_profile, argument)
-            self.pane.show_figures()
-        self.say(f"profile {self.session.profile.title}: {self.session.profile.description}")
-
-    async def _run_system(self, argument: str) -> None:
-        async def take(text: str | None) -> None:
-            if text is not None:
-                await asyncio.to_thread(self.session.set_system, text)
-                self.say("this chat has a system prompt of its own" if text else "no system prompt")
-
-        if argument:
-            await take("" if argument == "-" else argument)
-        else:
-            self.pane.ask(EditScreen("System prompt of this chat", self.session.chat.system), take)
-
-    def _run_temperature(self, argument: str) -> None:
-        if argument:
-            self.session.temperature = commands.read_temperature(argument)
-        self.say(f"temperature {self.session.sampling(self._loader.ready).temperature:g}")
-
-    async def _run_branch(self, argument: str) -> None:
-        step = commands.read_branch(argument or "next")
-        for item in reversed(self.session.chat.shown()):
-            if item.branches > 1:
-                await self.pane.switch(item.message, step)
-                return
-        raise UserError("there are no branches here", "edit a question or answer it again to make one")
-
-    def _run_attach(self, argument: str) -> None:
-        name, composer = commands.unquoted(argument), self.pane.composer
-        reference = f'@"{name}"' if " " in name else f"@{name}"
-        composer.text = f"{composer.text.rstrip()} {reference} ".lstrip()
-        composer.focus()
-
-    async def _run_copy(self, argument: str) -> None:
-        answer = self.pane.last("assistant").content
-        if not argument:
-            await self.pane.copy(answer, "the last answer")
-        elif (code := commands.last_code_block(answer)) is not None:
-            await self.pane.copy(code, "the last code block")
-        else:
-            raise UserError("the last answer has no code block")
-
-    async def _run_export(self, argument: str) -> None:
-        (form, file), chat = commands.read_export(argument), self.session.chat
-        target = path_named(file or f"chat-{chat.info.id}.{form}", self._folder)
-        if await asyncio.to_thread(os.path.exists, target):  # a name that no disk takes is refused in writing
-            raise UserError(f"{target.name} is there already", f"name another file: /export {form} FILE")
-        text = await asyncio.to_thread(chat_text, self.session.store, chat.info, form)
-        await asyncio.to_thread(write_atomically, target, text)
-        self.say(f"written to {target}")
-
-    async def _run_import(self, argument: str) -> None:
-        path = path_named(commands.unquoted(argument), self._folder)
-        found = await asyncio.to_thread(read_chats, path)
-        added = [await asyncio.to_thread(self.session.store.add_chat, *chat) for chat in found]
-        await self.open_chat(added[-1].id)
-
-    def _run_search(self, argument: str) -> None:
-        def take(picked: ChatPicked | None) -> None:
-            if picked is not None:
-                self.post_message(picked)
-
-        self.app.push_screen(SearchScreen(self.session.search, argument), take)
-
-    def _run_theme(self, argument: str) -> None:
-        if not argument:
-            self.app.search_themes()
-        elif argument in self.app.available_themes:
-            self.app.theme = argument
-        else:
-            raise UserError(f"there is no theme `{argument}`", "Tab lists them")
 
     async def _run_tune(self, argument: str) -> None:
         from localspec.app.tuning import read_tasks  # 0.1 s that the start does without

@@ -1,0 +1,153 @@
+"""What the slash commands of the open chat do: each takes the pane of the chat and what follows its name."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+
+from localspec.chat import commands
+from localspec.chat.attachments import path_named
+from localspec.chat.export import chat_text, read_chats
+from localspec.errors import UserError
+from localspec.storage.paths import write_atomically
+from localspec_tui.keys import collect
+from localspec_tui.screens.chat.pane import COMPARED, ChatPane
+from localspec_tui.screens.dialogs import EditScreen
+from localspec_tui.screens.help import HelpScreen
+from localspec_tui.screens.search import SearchScreen
+from localspec_tui.widgets.sidebar import Change, ChangeAsked, ChatPicked
+
+
+def _change(pane: ChatPane, change: Change, title: str = "") -> None:
+    pane.post_message(ChangeAsked(change, pane.session.chat.info, title))
+
+
+def _run_mode(pane: ChatPane, argument: str) -> None:
+    if argument:
+        mode, models = commands.read_mode(argument), pane.loader.ready
+        if mode in {"sd", "ssd"} and models is not None and models.draft is None:
+            raise UserError(
+                f"mode {mode} needs a draft model", "start again with -md FILE, or use /mode ngram"
+            )
+        pane.session.mode = mode
+        pane.show_figures()
+    pane.status.say(f"mode {pane.session.mode or 'auto'}, from the next answer on")
+
+
+async def _run_profile(pane: ChatPane, argument: str) -> None:
+    if argument:
+        await asyncio.to_thread(pane.session.choose_profile, argument)
+        pane.show_figures()
+    pane.status.say(f"profile {pane.session.profile.title}: {pane.session.profile.description}")
+
+
+async def _run_system(pane: ChatPane, argument: str) -> None:
+    async def take(text: str | None) -> None:
+        if text is not None:
+            await asyncio.to_thread(pane.session.set_system, text)
+            pane.status.say("this chat has a system prompt of its own" if text else "no system prompt")
+
+    if argument:
+        await take("" if argument == "-" else argument)
+    else:
+        pane.ask(EditScreen("System prompt of this chat", pane.session.chat.system), take)
+
+
+def _run_temperature(pane: ChatPane, argument: str) -> None:
+    if argument:
+        pane.session.temperature = commands.read_temperature(argument)
+    pane.status.say(f"temperature {pane.session.sampling(pane.loader.ready).temperature:g}")
+
+
+async def _run_branch(pane: ChatPane, argument: str) -> None:
+    step = commands.read_branch(argument or "next")
+    for item in reversed(pane.session.chat.shown()):
+        if item.branches > 1:
+            await pane.switch(item.message, step)
+            return
+    raise UserError("there are no branches here", "edit a question or answer it again to make one")
+
+
+def _run_attach(pane: ChatPane, argument: str) -> None:
+    name, composer = commands.unquoted(argument), pane.composer
+    reference = f'@"{name}"' if " " in name else f"@{name}"
+    composer.text = f"{composer.text.rstrip()} {reference} ".lstrip()
+    composer.focus()
+
+
+async def _run_copy(pane: ChatPane, argument: str) -> None:
+    answer = pane.last("assistant").content
+    if not argument:
+        await pane.copy(answer, "the last answer")
+    elif (code := commands.last_code_block(answer)) is not None:
+        await pane.copy(code, "the last code block")
+    else:
+        raise UserError("the last answer has no code block")
+
+
+async def _run_export(pane: ChatPane, argument: str) -> None:
+    (form, file), chat = commands.read_export(argument), pane.session.chat
+    target = path_named(file or f"chat-{chat.info.id}.{form}", pane.folder)
+    if await asyncio.to_thread(os.path.exists, target):  # a name that no disk takes is refused in writing
+        raise UserError(f"{target.name} is there already", f"name another file: /export {form} FILE")
+    text = await asyncio.to_thread(chat_text, pane.session.store, chat.info, form)
+    await asyncio.to_thread(write_atomically, target, text)
+    pane.status.say(f"written to {target}")
+
+
+async def _run_import(pane: ChatPane, argument: str) -> None:
+    path = path_named(commands.unquoted(argument), pane.folder)
+    found = await asyncio.to_thread(read_chats, path)
+    added = [await asyncio.to_thread(pane.session.store.add_chat, *chat) for chat in found]
+    await pane.open_chat(added[-1].id)
+
+
+def _run_search(pane: ChatPane, argument: str) -> None:
+    def take(picked: ChatPicked | None) -> None:
+        if picked is not None:
+            pane.post_message(picked)
+
+    pane.app.push_screen(SearchScreen(pane.session.search, argument), take)
+
+
+def _run_theme(pane: ChatPane, argument: str) -> None:
+    if not argument:
+        pane.app.search_themes()
+    elif argument in pane.app.available_themes:
+        pane.app.theme = argument
+    else:
+        raise UserError(f"there is no theme `{argument}`", "Tab lists them")
+
+
+COMMANDS: dict[str, Callable[[ChatPane, str], object]] = {
+    "help": lambda pane, _: pane.app.push_screen(HelpScreen(collect(pane.screen))),
+    "keys": lambda pane, _: pane.app.push_screen(HelpScreen(collect(pane.screen))),
+    "new": lambda pane, _: pane.leave_for(pane.session.new),
+    "mode": _run_mode,
+    "profile": _run_profile,
+    "system": _run_system,
+    "temp": _run_temperature,
+    "regen": lambda pane, mode: pane.regenerate(pane.last(), commands.read_mode(mode or "auto")),
+    "edit": lambda pane, _: pane.edit(pane.last("user")),
+    "continue": lambda pane, _: pane.go_on(pane.last("assistant")),
+    "branch": _run_branch,
+    "attach": _run_attach,
+    "drop": lambda pane, _: pane.make_room(),
+    "copy": _run_copy,
+    "export": _run_export,
+    "import": _run_import,
+    "rename": lambda pane, title: _change(pane, "rename", title),
+    "pin": lambda pane, _: _change(pane, "pin"),
+    "delete": lambda pane, _: _change(pane, "delete"),
+    "search": _run_search,
+    "stats": lambda pane, _: pane.show_stats(),
+    "timeline": lambda pane, _: pane.timeline.toggle_class("hidden"),
+    "origins": lambda pane, _: pane.transcript.action_toggle("origins"),
+    "compare": lambda pane, modes: pane.compare(pane.last(), commands.read_modes(modes) or COMPARED),
+    "thinking": lambda pane, _: pane.transcript.action_toggle("thinking"),
+    "log": lambda pane, _: pane.log_panel.toggle_class("hidden"),
+    "theme": _run_theme,
+    "reload": lambda pane, _: pane.reload(),
+    "exit": lambda pane, _: pane.app.exit(0),
+}

@@ -1,0 +1,143 @@
+"""What is not sent yet: the prompt below and those that wait, kept with the chat, and the files they name."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from textual import on, work
+from textual.widgets import TextArea
+
+from localspec.chat.attachments import attach, complete_input, describe
+from localspec.chat.commands import Completion
+from localspec.chat.loading import ModelLoader
+from localspec.chat.session import ChatSession
+from localspec.errors import LocalSpecError, StoreError
+from localspec.types import Message
+from localspec_tui.screens.chat.status import ChatStatus
+from localspec_tui.widgets.composer.composer import Composer, QueuedPromptRemoved, QueuedPromptTaken
+from localspec_tui.widgets.status import in_words
+
+REST_S = 0.4
+
+
+class ChatComposer(Composer):
+    """The composer of the open chat."""
+
+    def __init__(
+        self,
+        session: ChatSession,
+        loader: ModelLoader,
+        folder: Path,
+        attachment_bytes: int,
+        status: ChatStatus,
+    ) -> None:
+        super().__init__(self._complete)
+        self._session = session
+        self._loader = loader
+        self._folder = folder
+        self._attachment_bytes = attachment_bytes
+        self._status = status
+        self._is_kept = True  # what was written and not yet sent
+        self._said = self._refused = ""  # of a prompt, and the prompt that could not be sent
+
+    def on_unmount(self) -> None:
+        """Keep what was not sent."""
+        if self._session.queue or not self._is_kept:
+            with suppress(StoreError):
+                self._session.store.set_draft(*self.unsent())
+
+    def refuse(self, text: str, error: LocalSpecError) -> None:
+        """Take a prompt back that cannot be sent, and say why."""
+        if self.text.strip():  # something else is being written there already
+            self.wait(text)
+        else:
+            self.text = text
+        self._refused, self._said = text, in_words(error)
+        self._status.say(self._said, is_error=True)
+
+    def _complete(self, text: str) -> Sequence[Completion]:
+        def names(kind: str) -> Sequence[str]:
+            themes = sorted(self.app.available_themes)
+            return themes if kind == "theme" else [profile.name for profile in self._session.profiles]
+
+        return complete_input(text, names, self._folder)
+
+    @on(TextArea.Changed)
+    def _draft_changed(self) -> None:
+        self._status.count_in(self.text)
+        self._keep_soon()
+
+    def _keep_soon(self) -> None:
+        """Look after the prompts when the fingers rest: a kill loses no more than was just typed."""
+        self._is_kept = False
+        self._look_after_draft()
+
+    @work(group="draft", exclusive=True, exit_on_error=False)
+    async def _look_after_draft(self) -> None:
+        await asyncio.sleep(REST_S)
+        text = self.text
+        line = await asyncio.to_thread(self._keep_and_weigh, text, *self.unsent())
+        if line or (self._status.said == self._said and text != self._refused):
+            self._said = line
+            self._status.say(line)
+
+    def _keep_and_weigh(self, text: str, chat_id: int, unsent: str) -> str:
+        """Keep what is not sent; return what there is to say of the files that the prompt names."""
+        models = self._loader.ready
+        try:
+            self._session.store.set_draft(chat_id, unsent)
+            _, files = attach(text, self._folder, self._attachment_bytes)
+            counts = [
+                models.count_tokens((Message("user", file.text),)) if models else None for file in files
+            ]
+        except LocalSpecError as error:
+            return in_words(error)
+        return "; ".join(describe(*pair) for pair in zip(files, counts, strict=True))
+
+    def unsent(self) -> tuple[int, str]:
+        """Return the open chat and what is to be kept with it: the prompts that wait, and the one below."""
+        self._is_kept = True
+        prompts = (*self._session.queue, self.text)
+        return self._session.chat.info.id, "\n\n".join(each for each in prompts if each.strip())
+
+    def leave(self) -> tuple[int, str]:
+        """Stop looking after the open chat, which is left for another; return what is to be kept with it."""
+        self.workers.cancel_group(self, "draft")
+        return self.unsent()
+
+    # --- prompts that wait ---
+
+    def wait(self, text: str) -> None:
+        """Let a prompt wait for its turn."""
+        self._session.queue.append(text)
+        self._queue_changed()
+
+    def next_waiting(self) -> str | None:
+        """Take the first prompt that waits out of the queue; there may be none."""
+        if not self._session.queue:
+            return None
+        text = self._session.queue.pop(0)
+        self._queue_changed()
+        return text
+
+    def _queue_changed(self) -> None:
+        self.set_queue(self._session.queue)
+        self._keep_soon()
+
+    @on(QueuedPromptTaken)
+    def _edit_queued(self, event: QueuedPromptTaken) -> None:
+        if event.index < len(self._session.queue):  # its turn may have come meanwhile
+            text = self._session.queue.pop(event.index)
+            if self.text.strip():  # what is being written waits instead
+                self._session.queue.append(self.text)
+            self.text = text
+            self.set_queue(self._session.queue)
+            self.focus()
+
+    @on(QueuedPromptRemoved)
+    def _drop_queued(self, event: QueuedPromptRemoved) -> None:
+        del self._session.queue[event.index : event.index + 1]  # nothing if its turn has come meanwhile
+        self._queue_changed()
