@@ -16,11 +16,14 @@ from textual.highlight import highlight
 from textual.style import Style
 
 from localspec_tui.widgets.markdown.blocks import Block, Rule, Table, clean
+from localspec_tui.widgets.markdown.formulae import find_formula
 
 CODE_LINES: Final = 20
 """Code is cut into blocks of so many lines: what is rendered at once stays small."""
 LONGEST_OPEN: Final = 2_500
 """Characters of one unfinished paragraph or list item; what is longer is read in pieces until the end."""
+SOURCE: Final = "source"
+"""What the style of a text says that stands for another, which is to be copied."""
 _KEPT = 1_000  # of a long line of code, read again with what follows
 _BEFORE_WORD = re.compile(r"\s(?=[^\W\d_])")  # what begins with a letter begins no list or heading
 _DEEPEST = 100  # the parser leaves out what is nested deeper: such a text is shown as it is written
@@ -31,7 +34,9 @@ _STYLED = {"em_open": "italic", "strong_open": "bold", "s_open": "strike"}
 @cache
 def parser() -> MarkdownIt:
     """Return the one Markdown parser."""
-    return MarkdownIt("gfm-like", {"maxNesting": _DEEPEST})
+    made = MarkdownIt("gfm-like", {"maxNesting": _DEEPEST})
+    made.inline.ruler.before("escape", "formula", find_formula)
+    return made
 
 
 def build(source: str) -> tuple[Block, ...]:
@@ -172,6 +177,8 @@ def _inline(token: Token) -> Content:
             text = "\n"  # models do not wrap their prose: a line end is meant, in verse or in an address
         elif child.type == "code_inline":
             spans.append(Span(position, position + len(text), ".prose--code"))
+        elif child.type == "formula":
+            spans.append(Span(position, position + len(text), Style.from_meta({SOURCE: child.markup})))
         elif child.type == "image":
             text = f"[{text or child.attrGet('src')}]"
             spans += [Span(position, position + len(text), style) for style in _link(child.attrGet("src"))]

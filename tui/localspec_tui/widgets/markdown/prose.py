@@ -6,12 +6,13 @@ import asyncio
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import ClassVar, Final
 
 from rich.cells import cell_len
 from rich.segment import Segment
 from rich.style import Style as RichStyle
-from textual.content import Content
+from textual.content import Content, Span
 from textual.css.styles import RulesMap
 from textual.geometry import Offset, Size
 from textual.message import Message
@@ -23,7 +24,7 @@ from textual.visual import RenderOptions
 from textual.widget import Widget
 
 from localspec_tui.widgets.markdown.blocks import Block
-from localspec_tui.widgets.markdown.parse import GrowingMarkdown, build, code_blocks
+from localspec_tui.widgets.markdown.parse import SOURCE, GrowingMarkdown, build, code_blocks
 
 _RULES: Final[RulesMap] = {"text_overflow": "fold", "text_wrap": "wrap", "text_align": "left"}
 _OPENED = ("http://", "https://", "mailto:")
@@ -130,20 +131,26 @@ class Prose(Widget):
         self.refresh()
 
     def get_selection(self, selection: Selection) -> tuple[str, str] | None:
-        """Return the selected text, as it was written rather than as it is wrapped."""
+        """Return the selected text as it was written: not as it is wrapped, and formulae as TeX."""
         lines: list[str] = []
+        formulae: list[tuple[int, Span]] = []  # with the line that each block starts on
         for block, content in zip(self._laid.blocks, self._laid.contents, strict=False):
             lines += [""] * block.gap
+            formulae += [(len(lines), span) for span in content.spans if _source(span)]
             lines += content.plain.split("\n")
         if not lines:
             return None
+        places = [0, *accumulate(len(line) + 1 for line in lines)]
         start, end = selection.start or Offset(0, 0), selection.end or Offset(len(lines[-1]), len(lines) - 1)
-        chosen = lines[start.y : end.y + 1]
-        if not chosen:
+        if start.y >= len(lines):
             return None
-        chosen[-1] = chosen[-1][: end.x] if end.y < len(lines) else chosen[-1]
-        chosen[0] = chosen[0][start.x :]
-        return "\n".join(chosen), "\n"
+        first = places[start.y] + start.x
+        last = min(places[end.y] + end.x, places[end.y + 1] - 1) if end.y < len(lines) else places[-1] - 1
+        text = "\n".join(lines)[:last]
+        for line, span in reversed(formulae):
+            if first <= places[line] + span.start and places[line] + span.end <= last:
+                text = text[: places[line] + span.start] + _source(span) + text[places[line] + span.end :]
+        return text[first:], "\n"
 
     def render_line(self, y: int) -> Strip:
         """Render one row."""
@@ -193,6 +200,10 @@ class Prose(Widget):
         if style.startswith("."):
             return self.get_visual_style(style[1:], partial=True)
         return Style.parse(style)
+
+
+def _source(span: Span) -> str:
+    return str(span.style.meta.get(SOURCE, "")) if isinstance(span.style, Style) else ""
 
 
 def _moved(segment: Segment, lines: int) -> Segment:
