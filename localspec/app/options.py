@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import get_args
 
-from localspec.chat.answer_settings import AUTO, SessionRequest, with_auto
+from localspec.chat.answer_settings import AUTO, DRAFT_MODES, SessionRequest, with_auto
 from localspec.errors import UserError
 from localspec.models.names import Reference, file_named
 from localspec.storage.config import check_models, read_config
@@ -18,7 +18,6 @@ from localspec.storage.profiles import DEFAULT_PROFILE, Profile, Speculation, fi
 from localspec.types import Grammar, GrammarKind, Mode, ModelOptions, Sampling
 
 MODES = ("auto", *get_args(Mode))  # that one can ask for
-DRAFT_MODES = ("sd", "ssd")
 USUAL_FAN_OUT = 16  # outcomes that there is room for without asking
 
 _DRAFT_FLAGS = {

@@ -8,9 +8,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from localspec.chat.messages import ChatSettings
 from localspec.inference.interface import OpenModels
 from localspec.models.default_pair import suited
-from localspec.storage.profiles import DEFAULT_PROFILE, Profile, Speculation
+from localspec.storage.profiles import DEFAULT_PROFILE, SAMPLING_RANGES, Profile, Speculation
 from localspec.types import EngineSettings, Mode, Request, Sampling, TaskType, TemplateVariables
 
 if TYPE_CHECKING:
@@ -18,12 +19,14 @@ if TYPE_CHECKING:
 
 UNTUNED = EngineSettings(fallback="ngram")
 """Where nothing is known: repetitions in a text help, and where there are none they cost next to nothing."""
-_DRAFTS = ("sd", "ssd")
+DRAFT_MODES = ("sd", "ssd")
 AUTO = "auto"
 """Of profiles: general's, but with the sampling and settings of coding where a program is asked about.
 
 Its system prompt is always the same, so that what the models have read stays in their caches.
 """
+THINKING = "enable_thinking"
+"""What chat templates call the switch of a model's thinking."""
 LOOKED_BACK = 8  # questions that a follow-up may go back to
 _NO_FILE = Path(AUTO)
 
@@ -101,6 +104,20 @@ class SessionRequest:
     seed: int | None = None
     template_variables: TemplateVariables = ()
     ignores_circles: bool = False
+
+    def over(self, own: ChatSettings) -> SessionRequest:
+        """Return the request with what a chat settles in its place."""
+        given = own.settled
+        mode, thinking = given.pop("mode", self.speculation.mode), given.pop("thinking", None)
+        sampling = {name: given.pop(name) for name in SAMPLING_RANGES if name in given}
+        variables = () if thinking is None else ((THINKING, thinking),)
+        return replace(
+            self,
+            speculation=replace(self.speculation, mode=None if mode == AUTO else mode),
+            sampling=lambda below: replace(self.sampling(below), **sampling),
+            template_variables=(*self.template_variables, *variables),
+            **given,
+        )
 
     def sampling_under(self, profile: Profile, models: OpenModels | None) -> Sampling:
         """Return how the tokens of an answer are picked, as it suits the models if they are known."""
@@ -185,7 +202,7 @@ class Chooser:
         return self.models.choose_settings()
 
     def _possible(self, mode: Mode | None) -> Mode | None:
-        return None if mode in _DRAFTS and self.models.draft is None else mode
+        return None if mode in DRAFT_MODES and self.models.draft is None else mode
 
     def _recall(self, task: TaskType) -> EngineSettings | None:
         if task not in self._tuned:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
 
 from localspec.types import (
     EngineSettings,
@@ -82,6 +82,30 @@ class AnswerRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class ChatSettings:
+    """What one chat settles over flags and profile; None leaves a setting to them."""
+
+    mode: Literal["auto", Mode] | None = None
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    penalty_window: int | None = None
+    max_tokens: int | None = None
+    seed: int | None = None
+    thinking: bool | None = None
+    ignores_circles: bool | None = None
+
+    @property
+    def settled(self) -> dict[str, Any]:
+        """Return the settings that are not left open, by name."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+
+@dataclass(frozen=True, slots=True)
 class ChatInfo:
     """One line of the sidebar. `system` None takes the system prompt of the profile."""
 
@@ -96,6 +120,7 @@ class ChatInfo:
     leaf: int | None = None  # the last message of the branch that is shown
     draft: str = ""  # what was being written and not yet sent
     deleted: float | None = None  # Unix time
+    settings: ChatSettings = ChatSettings()
 
 
 @dataclass(frozen=True, slots=True)

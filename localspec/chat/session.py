@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Literal
 
 from localspec.chat.answer_settings import (
     AUTO,
+    DRAFT_MODES,
     AnswerOptions,
     Chooser,
     PairKnowledge,
@@ -20,7 +21,7 @@ from localspec.chat.answer_settings import (
 )
 from localspec.chat.answering import AnswerEvent, Saved
 from localspec.chat.live_stats import PlainRates, depth
-from localspec.chat.messages import SearchHit
+from localspec.chat.messages import ChatSettings, SearchHit
 from localspec.chat.open_chat import OpenChat
 from localspec.errors import UserError
 from localspec.inference.interface import OpenModels
@@ -55,16 +56,14 @@ class ChatSession:
         """
         self.store = store
         self._profiles = {known.name: known for known in with_auto(profiles)}
-        self._request = request
+        self.request = request
         self._is_aside = start == "aside"
         self._usual_profile = self._known(profile).name
         self._experience = experience
         self._chooser: Chooser | None = None
         self._notices: dict[str, bool] = {}  # and whether they were read
         self._answers = 0
-        self.mode = request.speculation.mode  # of the next answers; None is the one that pays
         self.in_use: AnswerOptions | None = None  # of the latest answer
-        self.temperature: float | None = None
         self.queue: list[str] = []  # prompts that wait, the next one first
         self.rates = PlainRates()
         self._newest: int | None = None  # chat that was begun here
@@ -100,17 +99,28 @@ class ChatSession:
 
     def sampling(self, models: OpenModels | None) -> Sampling:
         """Return how the next answer of these models picks its tokens."""
-        sampling = self._request.sampling_under(self.followed, models)
-        return sampling if self.temperature is None else replace(sampling, temperature=self.temperature)
+        return self.asked.sampling_under(self.followed, models)
+
+    @property
+    def asked(self) -> SessionRequest:
+        """Return what the open chat settles, over what was asked for at the start."""
+        return self.request.over(self.chat.info.settings)
+
+    @property
+    def mode(self) -> Mode | None:
+        """Return the mode that the next answers are asked for; None is the one that pays."""
+        return self.asked.speculation.mode
+
+    def settle(self, **settings: object) -> None:
+        """Keep settings with the open chat; None leaves them to what lies below."""
+        changed = ChatSettings(**{**asdict(self.chat.info.settings), **settings})
+        self.store.set_settings(self.chat.info.id, changed)
+        self.chat.reload()
 
     def new(self) -> None:
-        """Open an empty chat under the present profile, or that in which only unsent text stands."""
-        profile = self.profile.name
-        if (begun := self._begun()) is None:
-            self.chat = self._fresh(profile)
-        else:
-            self.chat = self._opened(begun)
-            self.choose_profile(profile)
+        """Open an empty chat under the usual profile, or that in which only unsent text stands."""
+        begun = self._begun()
+        self.chat = self._fresh() if begun is None else self._opened(begun)
 
     def open(self, chat_id: int, message_id: int | None = None) -> None:
         """Open a chat, on the branch that a message is in if one is given."""
@@ -120,7 +130,7 @@ class ChatSession:
         self.chat = chat
 
     def choose_profile(self, name: str) -> Profile:
-        """Let the next messages of this chat, and new chats, follow a profile."""
+        """Let the next messages of this chat follow a profile."""
         profile = self._known(name)
         self.store.set_profile(self.chat.info.id, profile.name)
         self.chat.reload()
@@ -163,13 +173,16 @@ class ChatSession:
         """
         if self._chooser is None or self._chooser.models is not models:
             self._chooser = Chooser(models, self._experience, self._notice)
-        asked = self._request
+        asked, profile, own = self.asked, self.followed, self.chat.info.settings.mode
+        if own in DRAFT_MODES and models.draft is None:  # which others had when it was chosen
+            asked = replace(asked, speculation=replace(asked.speculation, mode=None))
+        if own == AUTO:  # also where the profile wants another
+            profile = replace(profile, speculation=replace(profile.speculation, mode=None))
         if seed is None and asked.seed is not None:
             seed = (asked.seed + self._answers) % 2**32  # the same seed again would write the same again
-        speculation = replace(asked.speculation, mode=mode or self.mode)
-        options = self._chooser.options(self.followed, replace(asked, speculation=speculation, seed=seed))
-        request = replace(options.request, sampling=self.sampling(models), steps_down=mode is None)
-        self.in_use = replace(options, request=request)
+        speculation = replace(asked.speculation, mode=mode or asked.speculation.mode)
+        options = self._chooser.options(profile, replace(asked, speculation=speculation, seed=seed))
+        self.in_use = replace(options, request=replace(options.request, steps_down=mode is None))
         return self.in_use
 
     def take_notices(self) -> tuple[str, ...]:
@@ -195,8 +208,8 @@ class ChatSession:
         rate = self.rates.at(at)
         return None if rate is None else chat.set_plain(saved.message.id, PlainRate(at, rate))
 
-    def _fresh(self, profile: str | None = None) -> OpenChat:
-        self._newest = self.store.new_chat(profile=profile or self._usual_profile).id
+    def _fresh(self) -> OpenChat:
+        self._newest = self.store.new_chat(profile=self._usual_profile).id
         return self._opened(self._newest)
 
     def _begun(self) -> int | None:
@@ -215,7 +228,7 @@ class ChatSession:
         return chat
 
     def _prompt_of(self, profile: Profile) -> str:
-        return profile.system_prompt if self._request.system is None else self._request.system
+        return profile.system_prompt if self.request.system is None else self.request.system
 
     def _known(self, name: str) -> Profile:
         if name not in self._profiles:

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from localspec.app import figures
-from localspec.app.options import DRAFT_MODES, MODES, pair_options, profiles_named, session_request
+from localspec.app.options import MODES, pair_options, profiles_named, session_request
 from localspec.app.tuned_pair import KnownPair
+from localspec.chat.answer_settings import DRAFT_MODES
 from localspec.chat.commands import read_mode, read_temperature
 from localspec.chat.session import ChatSession
 from localspec.cli.shared import opening
@@ -197,11 +198,12 @@ class Dialogue:
             self._session.chat.back_to(question.parent)
 
     def _begin_anew(self) -> None:
-        """Open an empty chat under the same system prompt."""
-        system = self._session.chat.info.system
+        """Open an empty chat with the same settings."""
+        before = self._session.chat.info
         self._session.new()
-        if system is not None:
-            self._session.set_system(system)
+        self._session.settle(**before.settings.settled)
+        if before.system is not None:
+            self._session.set_system(before.system)
 
     def _tell_changes(self, changes: Sequence[ModeChanged]) -> None:
         """Print the changes of mode; each answer repeats the one that still holds."""
@@ -249,7 +251,7 @@ class Dialogue:
                 f"mode {mode} needs a draft model", "start again with -md FILE, or use /mode ngram"
             )
         if argument:
-            self._session.mode = mode
+            self._session.settle(mode=mode or "auto")
         say(self.mode_line())
 
     def _stats(self, _argument: str) -> None:
@@ -283,7 +285,7 @@ class Dialogue:
 
     def _temperature(self, argument: str) -> None:
         if argument:
-            self._session.temperature = read_temperature(argument)
+            self._session.settle(temperature=read_temperature(argument))
         say(f"temperature {self._session.sampling(self._models).temperature:g}")
 
     def _color(self, _argument: str) -> None:

@@ -68,7 +68,7 @@ class Person:
             case 2:
                 self.session.choose_profile(rng.choice(self.session.profiles).name)
             case 3:
-                self.session.mode = rng.choice((*MODES, None))
+                self.session.settle(mode=rng.choice((*MODES, "auto", None)))
             case 4 if chat.path:
                 chosen = rng.choice(chat.path)
                 chat.switch(chosen.id, rng.choice((-1, 1)))
@@ -78,7 +78,7 @@ class Person:
             case 6 if chat.path:
                 chat.back_to(rng.choice(chat.path).id)
             case 7:
-                self.session.temperature = rng.choice((None, 0.0, 1.5))
+                self.session.settle(temperature=rng.choice((None, 0.0, 1.5)))
         self.asks(rng)
 
     def asks(self, rng: random.Random) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from localspec.chat import export as importing
 from localspec.chat.export import to_json, to_markdown, when
-from localspec.chat.messages import AnswerRecord, Attachment, ChatInfo, State, StoredMessage
+from localspec.chat.messages import AnswerRecord, Attachment, ChatInfo, ChatSettings, State, StoredMessage
 from localspec.chat.open_chat import OpenChat
 from localspec.chat.store import Store
 from localspec.errors import UserError
@@ -37,6 +37,7 @@ def chat(store: Store) -> ChatInfo:
     store.set_leaf(chat, one.id)
     store.set_dropped([question.id], dropped=True)
     store.pin(chat, True)
+    store.set_settings(chat, ChatSettings(mode="sd", temperature=0.5))
     return store.chat(chat)
 
 

@@ -75,11 +75,50 @@ def test_flags_go_before_the_profile_and_the_temperature_before_both(store: Stor
     )
     at.choose_profile("writing")
     assert (at.sampling(None).top_k, at.sampling(None).temperature) == (7, 0.9)
-    at.temperature = 0.1
+    at.settle(temperature=0.1)
     assert at.sampling(None).temperature == 0.1
     models = ScriptedModels()
     ask(at, models)
     assert models.requests[0].prompt[0] == Message("system", "Be brief.")
+
+
+def test_what_a_chat_settles_belongs_to_it_and_outlasts_the_program(store: Store) -> None:
+    request = SessionRequest(Speculation(mode="sd"), max_tokens=9)
+    at, models = session(store, request), ScriptedModels()
+    at.settle(mode="off", top_k=3, max_tokens=5, thinking=False)
+    at.settle(seed=7, ignores_circles=True)
+    ask(at, models)
+    at.new()
+    ask(at, models)
+    chats = session(store, request)
+    chats.open(min(chat.id for chat in store.chats()))
+    ask(chats, models, "again")
+    own, new, again = models.requests
+    for found in (own, again):
+        assert (found.settings.mode, found.sampling.top_k, found.max_tokens) == ("off", 3, 5)
+        assert (found.ignores_circles, found.template_variables) == (True, (("enable_thinking", False),))
+    assert (new.settings.mode, new.sampling.top_k, new.max_tokens) == ("sd", 40, 9)
+    assert (new.ignores_circles, new.template_variables) == (False, ())
+    chats.settle(mode=None, max_tokens=None)
+    assert (chats.mode, chats.options(models).request.max_tokens) == ("sd", 9)
+
+
+def test_auto_goes_before_a_flag_and_before_the_mode_of_a_profile(store: Store, tmp_path: Path) -> None:
+    text = 'title = "Plain"\ntask = "writing"\nspeculation.mode = "off"'
+    (tmp_path / "plain.toml").write_text(text, encoding="utf-8")
+    request = SessionRequest(Speculation(mode="sd"))
+    at, models = ChatSession(store, profiles(tmp_path).good, request, "plain"), ScriptedModels()
+    assert at.options(models).request.settings.mode == "sd"
+    at.settle(mode="auto")
+    assert at.options(models).request.settings.mode == "ssd"  # which the models measured
+
+
+def test_a_chat_in_a_mode_that_other_models_cannot_do_is_answered_all_the_same(store: Store) -> None:
+    at = session(store)
+    at.settle(mode="ssd")
+    models = ScriptedModels(has_draft=False)
+    ask(at, models)
+    assert models.requests[0].settings.mode in ("off", "ngram")
 
 
 def test_smollm2_is_sampled_as_its_card_says_unless_somebody_settled_it(
@@ -104,7 +143,7 @@ def test_profile_belongs_to_the_chat_and_its_prompt_to_the_next_message(store: S
     ask(at, models)
     first = at.chat.info.id
     at.new()
-    assert at.profile.name == "coding"
+    assert at.profile.name == "general"  # new chats take the usual one
     at.choose_profile("writing")
     at.open(first)
     assert at.profile.name == "coding"
@@ -144,7 +183,7 @@ def test_plain_answer_is_itself_a_measurement(store: Store) -> None:
     at, models = session(store, SessionRequest(Speculation(mode="off"))), ScriptedModels(says("word " * 100))
     models.plain = None  # measuring would give nothing
     assert len(ask(at, models)) == 1
-    at.mode = "sd"
+    at.settle(mode="sd")
     _, rated = ask(at, models, "again")
     assert rated.record is not None
     assert rated.record.plain is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from localspec.chat.messages import Attachment
+from localspec.chat.messages import Attachment, ChatSettings
 from localspec.chat.store import KEPT_S, Store
 from localspec.errors import StoreError, UserError
 from tests.chat.sample_record import RECORD
@@ -181,6 +182,21 @@ def test_profile_and_system_prompt(store: Store) -> None:
     assert (store.chat(chat).profile, store.chat(chat).system) == ("writing", "")
     store.set_system(chat, None)
     assert store.chat(chat).system is None
+
+
+def test_settings_of_a_chat_come_back_without_what_makes_no_sense(store: Store, file: Path) -> None:
+    chat = store.new_chat().id
+    assert store.chat(chat).settings == ChatSettings()
+    store.set_settings(chat, ChatSettings(mode="sd", temperature=0.0, thinking=False))
+    assert store.chat(chat).settings == ChatSettings(mode="sd", temperature=0.0, thinking=False)
+    for stored, read in (
+        ("nonsense", ChatSettings()),
+        ('{"mode": "magic"}', ChatSettings()),
+        ('{"temperature": 999, "top_p": 0.5, "unheard": 1}', ChatSettings(top_p=0.5)),
+    ):
+        with sqlite3.connect(file) as connection:
+            connection.execute("UPDATE chats SET settings = ?", (stored,))
+        assert store.chat(chat).settings == read
 
 
 def test_deleting_can_be_undone(store: Store) -> None:

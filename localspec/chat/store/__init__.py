@@ -6,6 +6,7 @@ of characters, which no file can hold. What fails raises StoreError; a chat that
 
 from __future__ import annotations
 
+import json
 import re
 import sqlite3
 import time
@@ -20,6 +21,7 @@ from localspec.chat.messages import (
     AnswerRecord,
     Attachment,
     ChatInfo,
+    ChatSettings,
     Role,
     SearchHit,
     State,
@@ -30,6 +32,8 @@ from localspec.chat.store.database import Database
 from localspec.chat.store.search import excerpt, parse
 from localspec.errors import StoreError, UserError
 from localspec.safe_text import safe_line
+from localspec.storage.json_file import checked
+from localspec.storage.profiles import REQUEST_RANGES, SAMPLING_RANGES
 
 KEPT_S = 30 * 24 * 3600.0  # a deleted chat can be brought back so long, an empty one stays so long
 DEAD_AFTER_S = 10.0  # an answer is saved every half second; a program that has not for so long is gone
@@ -41,7 +45,8 @@ _LISTED = "deleted IS NULL AND EXISTS (SELECT 1 FROM messages WHERE chat = chats
 _DEAD = "state = 'writing' AND abs(written - ?) > ?"  # also of a clock that was set back
 _CHAT_COLUMNS = (
     "chats.id, title, chats.created, updated, pinned, "
-    "(SELECT count(*) FROM messages WHERE messages.chat = chats.id), profile, system, leaf, draft, deleted"
+    "(SELECT count(*) FROM messages WHERE messages.chat = chats.id), profile, system, leaf, draft, deleted, "
+    "chats.settings"
 )
 # Relevance is rounded, so that of texts which fit about equally well the newest comes first.
 _TITLES = f"""
@@ -133,6 +138,10 @@ class Store:
     def set_system(self, chat_id: int, text: str | None) -> None:
         """Give a chat a system prompt of its own; None takes that of its profile."""
         self._change(chat_id, "system = ?", text)
+
+    def set_settings(self, chat_id: int, settings: ChatSettings) -> None:
+        """Keep what a chat settles by itself."""
+        self._change(chat_id, "settings = ?", json.dumps(settings.settled))
 
     def set_draft(self, chat_id: int, text: str) -> None:
         """Keep what is being written in a chat."""
@@ -342,8 +351,23 @@ def title_of(message: StoredMessage) -> str:
 
 
 def _chat_of(row: Sequence[Any]) -> ChatInfo:
-    number, title, created, updated, pinned, *rest = row
-    return ChatInfo(number, title, created, updated, bool(pinned), *rest)
+    number, title, created, updated, pinned, *rest, settings = row
+    info = ChatInfo(number, title, created, updated, bool(pinned), *rest)
+    return replace(info, settings=_settings_of(settings))
+
+
+def _settings_of(text: str) -> ChatSettings:
+    """Return what a chat settles, without what makes no sense here."""
+    with suppress(ValueError, RecursionError):
+        found = checked(ChatSettings, json.loads(text), "settings")
+        limits = {**SAMPLING_RANGES, **REQUEST_RANGES}
+        wrong = (
+            name
+            for name, value in found.settled.items()
+            if name in limits and not limits[name][0] <= value <= limits[name][1]
+        )
+        return replace(found, **dict.fromkeys(wrong))
+    return ChatSettings()
 
 
 def _read_messages(connection: sqlite3.Connection, where: str, number: int) -> tuple[StoredMessage, ...]:
@@ -396,6 +420,7 @@ def _change_chat(connection: sqlite3.Connection, chat_id: int, what: str, *value
 
 def _insert_chat(connection: sqlite3.Connection, chat: ChatInfo) -> int:
     values = {name: getattr(chat, name) for name in ("created", "updated", "pinned", "profile", "system")}
+    values["settings"] = json.dumps(chat.settings.settled)
     return _insert(connection, "chats", title=title_line(_storable(chat.title)), **values)
 
 

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast, get_args
 
 from localspec.app import placing
-from localspec.app.options import DRAFT_MODES, PairOptions, sampled, speculation_given
+from localspec.app.options import PairOptions, sampled, speculation_given
 from localspec.app.tuned_pair import KnownPair
 from localspec.benchmark.harness import Contender, OwnContender, Prompt, Question
 from localspec.benchmark.prompts import profile_prompts, read_prompts, spread
-from localspec.chat.answer_settings import PairKnowledge
+from localspec.chat.answer_settings import DRAFT_MODES, PairKnowledge
 from localspec.cli.shared.arguments import (
     MAX_DRAFT_LENGTH,
     Parser,

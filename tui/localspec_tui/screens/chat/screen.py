@@ -21,7 +21,7 @@ from textual.widget import Widget
 from textual.widgets import Input, TextArea
 
 from localspec.app.fetching import BestPair, Offer
-from localspec.app.options import DRAFT_MODES
+from localspec.chat.answer_settings import DRAFT_MODES
 from localspec.chat.commands import Command
 from localspec.chat.loading import Loading, LoadState, ModelLoader, Ready
 from localspec.chat.messages import ChatInfo

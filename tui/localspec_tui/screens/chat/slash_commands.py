@@ -23,16 +23,16 @@ def _change(pane: ChatPane, change: Change, title: str = "") -> None:
     pane.post_message(ChangeAsked(change, pane.session.chat.info, title))
 
 
-def _run_mode(pane: ChatPane, argument: str) -> None:
+async def _run_mode(pane: ChatPane, argument: str) -> None:
     if argument:
         mode, models = commands.read_mode(argument), pane.loader.ready
         if mode in {"sd", "ssd"} and models is not None and models.draft is None:
             raise UserError(
                 f"mode {mode} needs a draft model", "start again with -md FILE, or use /mode ngram"
             )
-        pane.session.mode = mode
+        await asyncio.to_thread(pane.session.settle, mode=mode or "auto")
         pane.show_figures()
-    pane.status.say(f"mode {pane.session.mode or 'auto'}, from the next answer on")
+    pane.status.say(f"mode {pane.session.mode or 'auto'}, kept with this chat from the next answer on")
 
 
 async def _run_profile(pane: ChatPane, argument: str) -> None:
@@ -54,10 +54,11 @@ async def _run_system(pane: ChatPane, argument: str) -> None:
         pane.ask(EditScreen("System prompt of this chat", pane.session.chat.system), take)
 
 
-def _run_temperature(pane: ChatPane, argument: str) -> None:
+async def _run_temperature(pane: ChatPane, argument: str) -> None:
     if argument:
-        pane.session.temperature = commands.read_temperature(argument)
-    pane.status.say(f"temperature {pane.session.sampling(pane.loader.ready).temperature:g}")
+        await asyncio.to_thread(pane.session.settle, temperature=commands.read_temperature(argument))
+    temperature = pane.session.sampling(pane.loader.ready).temperature
+    pane.status.say(f"temperature {temperature:g}{', kept with this chat' * bool(argument)}")
 
 
 async def _run_branch(pane: ChatPane, argument: str) -> None:
