@@ -7,22 +7,18 @@ from __future__ import annotations
 
 import difflib
 import re
-import tomllib
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import cast
 
 from localspec.errors import UserError
-from localspec.storage.paths import PRIVATE_FILE, write_atomically
+from localspec.storage.paths import PRIVATE_FILE, config_dir, write_atomically
 from localspec.storage.profiles import files_in, shipped_files
-from localspec.storage.toml_file import TomlTable, read_table
+from localspec.storage.toml_file import Changes, TomlTable, edited, read_table
 
 LARGEST_CONTEXT = 2**24
 SMALLEST_CONTEXT = 64
-ModelsTable = dict[str, str | int | None]  # None takes a key away
-_MARK = "\ufeff"
 _NAMES = Path(__file__).with_name("keys.toml")
 _KEY = re.compile(r"(?:(?:ctrl|shift|alt|super|hyper|meta)\+)*(?:[^\s+,]+|\+)")
 
@@ -167,66 +163,31 @@ class Edit:
             replace(self, new=self.old).write()
 
 
-def models_table(target: Path | None, draft: Path | None, context: int | None = None) -> ModelsTable:
+def models_table(target: Path | None, draft: Path | None, context: int | None = None) -> Changes:
     """Return what [models] is to say; no target is the default pair, a context of None stays as it is."""
-    table: ModelsTable = {}
-    for key, path in (("target", target), ("draft", draft)):
+    table: dict[str, str | int | None] = {}
+    for key, path in (("models.target", target), ("models.draft", draft)):
         table[key] = text = None if path is None else str(path)
         if text is not None and not text.isprintable():
             raise UserError(
                 f"config.toml cannot name {text!r}: it holds a character that does not print",
                 "give the file or its folder another name",
             )
-    return table if context is None else table | {"context": context}
+    return table if context is None else table | {"models.context": context}
 
 
-def prepare(path: Path, wanted: ModelsTable) -> Edit:
+def keep(changes: Changes) -> None:
+    """Write values into the user's config.toml; raises UserError and StoreError, and leaves it alone then."""
+    prepare(config_dir() / "config.toml", changes).write()
+
+
+def prepare(path: Path, wanted: Changes) -> Edit:
     """Return how a file, or the example where there is none, would be changed; raises UserError."""
     if not path.exists():
         return Edit(path, None, edited(example(), wanted))
-    read_config(path)  # complains with the line, while nothing has been touched
+    config = read_config(path)  # complains with the line, while nothing has been touched
+    if not config.context and not wanted.get("models.context"):  # that is what no line says, too
+        wanted = {key: value for key, value in wanted.items() if key != "models.context"}
     with path.open(encoding="utf-8", newline="") as file:
         old = file.read()
     return Edit(path, old, edited(old, wanted))
-
-
-def edited(text: str, wanted: ModelsTable) -> str:
-    """Return the text of a configuration with other models; all other values and comments stay."""
-    import tomlkit  # 30 ms
-    from tomlkit.exceptions import TOMLKitError
-
-    mark, body = (_MARK, text[1:]) if text.startswith(_MARK) else ("", text)
-    try:
-        document = tomlkit.parse(body)
-        if "models" not in document:
-            if not any(wanted.values()):
-                return text
-            if body.strip():
-                document.add(tomlkit.nl())
-            document.add("models", tomlkit.table())
-        models = cast("dict[str, object]", document["models"])
-        for key, value in wanted.items():
-            if value is None:
-                models.pop(key, None)
-            elif models.get(key, 0) != value:
-                models[key] = value
-        result = tomlkit.dumps(document)
-    except TOMLKitError as error:
-        raise UserError(
-            f"the configuration cannot be edited: {error}", "set [models] in it by hand"
-        ) from None
-    if "\r\n" in body:
-        result = result.replace("\r\n", "\n").replace("\n", "\r\n")
-    _check(body, result, wanted)
-    return mark + result
-
-
-def _check(old: str, new: str, wanted: ModelsTable) -> None:
-    """Make sure that the new text says what was wanted, and of everything else what the old one said."""
-    before, after = (tomllib.loads(text.replace("\r\n", "\n")) for text in (old, new))
-    models = {**before.pop("models", {}), **wanted}
-    expected = {key: value for key, value in models.items() if value is not None}
-    found = after.pop("models", {})
-    if after != before or {"context": 0, **found} != {"context": 0, **expected}:
-        raise UserError("the configuration is written in a way that cannot be edited safely",
-                        "set [models] in it by hand")  # fmt: skip

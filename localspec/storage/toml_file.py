@@ -21,6 +21,9 @@ from localspec.storage.paths import read_plain
 
 LARGEST_FILE = 2**18  # a text that people write
 Range = tuple[float, float]
+Changes = Mapping[str, str | int | float | bool | None]
+"""New values by dotted keys, of the file or of one of its tables; None takes a key away."""
+_MARK = "\ufeff"
 _Path = tuple[str | int, ...]  # of a value: the names of its tables, its own, and its place in a list
 
 _hints = cache(get_type_hints)  # it takes as long as everything else
@@ -193,6 +196,62 @@ def parse_table(path: Path, data: bytes) -> TomlTable:
     except (ValueError, RecursionError) as error:  # also of numbers and nestings beyond all measure
         raise _syntax_error(path, text, str(error)) from None
     return TomlTable(path, text, (), values)
+
+
+def edited(text: str, changes: Changes) -> str:
+    """Return the text of a TOML file with other values; everything else stays, comments too."""
+    import tomlkit  # 30 ms
+    from tomlkit.exceptions import TOMLKitError
+
+    mark, body = (_MARK, text[1:]) if text.startswith(_MARK) else ("", text)
+    items = {
+        key: tomlkit.string(value, multiline="\n" in value) if isinstance(value, str) else value
+        for key, value in changes.items()
+    }
+    try:
+        document = tomlkit.parse(body)
+        new = {key: item for key, item in items.items() if "." not in key and key not in document}
+        if head := {key: item for key, item in new.items() if item is not None}:
+            document = tomlkit.parse(tomlkit.dumps(head) + "\n" + body)  # before a comment on what follows
+        for key, item in items.items():
+            table, _, name = key.rpartition(".")
+            if table and table not in document:
+                if item is None:
+                    continue
+                if body.strip():
+                    document.add(tomlkit.nl())
+                document.add(table, tomlkit.table())
+            holder = cast("dict[str, object]", document[table] if table else document)
+            if item is None:
+                holder.pop(name, None)
+            elif holder.get(name) != item:
+                holder[name] = item
+        result = tomlkit.dumps(document)
+    except TOMLKitError as error:
+        raise UserError(f"the file cannot be edited: {error}", "change it by hand") from None
+    if "\r\n" in body:
+        result = result.replace("\r\n", "\n").replace("\n", "\r\n")
+    _check_edit(body, result, changes)
+    return mark + result
+
+
+def _check_edit(old: str, new: str, changes: Changes) -> None:
+    """Make sure that the new text says what was wanted, and of everything else what the old one said."""
+    import tomllib  # 3 ms
+
+    before, after = (tomllib.loads(text.replace("\r\n", "\n")) for text in (old, new))
+    for key, value in changes.items():
+        table, _, name = key.rpartition(".")
+        for values in (before, after):  # a table that is empty says nothing
+            if table and not values.get(table):
+                values[table] = {}
+        holder = before[table] if table else before
+        if value is None:
+            holder.pop(name, None)
+        else:
+            holder[name] = value
+    if after != before:
+        raise UserError("the file is written in a way that cannot be edited safely", "change it by hand")
 
 
 def line_of(text: str, path: _Path) -> int:

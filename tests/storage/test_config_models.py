@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from localspec.errors import UserError
-from localspec.storage.config import edited, models_table, prepare, read_config
+from localspec.storage.config import models_table, prepare, read_config
+from localspec.storage.toml_file import edited
 
 BIG, SMALL = Path("/m/big.gguf"), Path("/m/small.gguf")
 PAIR = models_table(BIG, SMALL, 4096)
@@ -62,9 +63,11 @@ def test_any_way_of_writing_it_is_understood(text: str, tmp_path: Path) -> None:
         assert (kept in text) == (kept in changed)
 
 
-def test_nothing_to_say_leaves_the_text_alone() -> None:
-    assert edited('theme = "x"', models_table(None, None, 0)) == 'theme = "x"'
-    assert edited("[models]\n", models_table(None, None, 0)) == "[models]\n"
+def test_nothing_to_say_leaves_the_text_alone(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    for text in ('theme = "nord"', "[models]\n"):
+        path.write_text(text, encoding="utf-8")
+        assert not prepare(path, models_table(None, None, 0)).changes
 
 
 def test_paths_of_windows_and_quotes_survive(tmp_path: Path) -> None:

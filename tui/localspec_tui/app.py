@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import logging
 import sys
@@ -35,7 +36,7 @@ from localspec.chat.store import Store
 from localspec.inference.worker.wire import LogLine
 from localspec.safe_text import safe_line
 from localspec.storage import paths
-from localspec.storage.config import Config
+from localspec.storage.config import Config, keep
 from localspec_tui.screens.chat.conversation import Log
 from localspec_tui.screens.chat.screen import ChatScreen
 from localspec_tui.widgets.log_panel import KEPT
@@ -84,7 +85,7 @@ class LocalSpecApp(App[int]):
         themes = tomllib.loads(Path(__file__).with_name("themes.toml").read_text(encoding="utf-8"))
         for theme in themes["themes"]:
             self.register_theme(Theme(**theme))
-        self._theme_at_start = config.theme or DEFAULT_THEME
+        self._kept_theme = config.theme or DEFAULT_THEME
         self.set_keymap(dict(config.keys))
 
     def get_line_filters(self) -> Sequence[LineFilter]:
@@ -109,8 +110,19 @@ class LocalSpecApp(App[int]):
 
     def on_mount(self) -> None:
         """Open the chat."""
-        self.theme = self._theme_at_start
+        self.theme = self._kept_theme
+        self.theme_changed_signal.subscribe(self, self._keep_theme)
         self.push_screen(self.chat_screen)
+
+    def _keep_theme(self, theme: Theme) -> None:
+        """Keep a theme for the next start, wherever it was chosen."""
+        if theme.name != self._kept_theme:
+            self._kept_theme = theme.name
+            self.run_worker(self.chat_screen.pane.status.attempt(self._write_theme(theme.name)))
+
+    async def _write_theme(self, name: str) -> None:
+        await asyncio.to_thread(keep, {"theme": name})
+        self.chat_screen.say(f"theme {name}, kept in config.toml")
 
     def on_ready(self) -> None:
         """Settle down: what has been loaded stays, and need not be looked through for garbage."""
