@@ -26,9 +26,11 @@ GREEDY = Sampling(temperature=0.0)
 PLAIN = Sampling(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
 OFF = EngineSettings(mode="off")
 SIGNIFICANT = 1e-4
-"""A correct engine fails a test once in so many runs; seeds are fixed, so in fact never."""
-FIRST_SEED = 77
-"""28,000 tokens of these seeds and others are uniform (p .78); those of 0 to 4 lean by chance (p .0001)."""
+"""A correct engine falls below it once in so many looks; the tests believe only what a second one confirms.
+
+Seeds do not make two runs equal: what is drafted, and so which numbers are drawn, follows measured times.
+"""
+LOOKS = (77, 1077)  # first seeds
 NO_END: frozenset[int] = frozenset()
 
 
@@ -123,26 +125,31 @@ class EngineContract:
             for position, token in enumerate(text):
                 chance *= probability(toy.exact([*prompt, *text[:position]], self.sampling), token)
             expected.append(chance)
-        counts = dict.fromkeys(texts, 0)
-        for seed in range(answers):
-            counts[tuple(toy.answer(prompt, self.settings, self.sampling, length, seed))] += 1
-        assert chi_square_p_value(list(counts.values()), expected) > SIGNIFICANT
+
+        def p_value(first_seed: int) -> float:
+            counts = dict.fromkeys(texts, 0)
+            for seed in range(first_seed, first_seed + answers):
+                counts[tuple(toy.answer(prompt, self.settings, self.sampling, length, seed))] += 1
+            return chi_square_p_value(list(counts.values()), expected)
+
+        assert any(p_value(first_seed) > SIGNIFICANT for first_seed in LOOKS)
 
     def test_every_sampled_token_follows_the_target(self) -> None:
-        values = self.uniform_values(tokens=2000)
-        for origin, found in values.items():
-            assert ks_uniform_p_value(found) > SIGNIFICANT, (
-                f"rounds of origin {origin.value}: {len(found)} tokens"
-            )
-        assert ks_uniform_p_value([value for found in values.values() for value in found]) > SIGNIFICANT
+        assert any(self.lowest_p_value(first_seed=first_seed) > SIGNIFICANT for first_seed in LOOKS)
 
-    def uniform_values(self, tokens: int) -> dict[DraftOrigin, list[float]]:
+    def lowest_p_value(self, tokens: int = 2000, first_seed: int = LOOKS[0]) -> float:
+        """Return how likely the least likely tokens are, of all and of those of each origin."""
+        values = self.uniform_values(tokens, first_seed)
+        pooled = [value for found in values.values() for value in found]
+        return min(ks_uniform_p_value(found) for found in [*values.values(), pooled])
+
+    def uniform_values(self, tokens: int, first_seed: int = LOOKS[0]) -> dict[DraftOrigin, list[float]]:
         """Return for each origin of a round's draft the randomised PIT of its tokens: uniform if exact."""
-        toy, uniforms = Toy(), np.random.default_rng(99)
+        toy, uniforms = Toy(), np.random.default_rng([99, first_seed])
         found: dict[DraftOrigin, list[float]] = {}
         for seed in range(-(-tokens // 400)):
             text = [seed % 16, 1, 2]
-            for round_ in toy.rounds(text[:], self.settings, self.sampling, 400, FIRST_SEED + seed):
+            for round_ in toy.rounds(text[:], self.settings, self.sampling, 400, first_seed + seed):
                 for token in round_.tokens:
                     p = toy.by_disagreement(text, self.sampling)
                     value = randomised_pit(p, token, uniforms.random())
