@@ -42,6 +42,7 @@ from localspec_tui.screens.chat.screen import ChatScreen
 from localspec_tui.widgets.log_panel import KEPT
 
 DEFAULT_THEME = "localspec-dark"
+ROOM_FOR_KEYS = 20  # rows from which one tells of keys
 
 
 def collect_rarely() -> None:
@@ -72,6 +73,7 @@ class LocalSpecApp(App[int]):
 
     TITLE = "LocalSpec"
     CSS_PATH = "app.tcss"
+    VERTICAL_BREAKPOINTS: ClassVar[list[tuple[int, str]] | None] = [(0, "-short"), (ROOM_FOR_KEYS, "-tall")]
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+q", "quit", "Quit", id="app.quit", priority=True),
     ]
@@ -86,6 +88,7 @@ class LocalSpecApp(App[int]):
         for theme in themes["themes"]:
             self.register_theme(Theme(**theme))
         self._kept_theme = config.theme or DEFAULT_THEME
+        self.set_class(not config.footer, "-no-footer")
         self.set_keymap(dict(config.keys))
 
     def get_line_filters(self) -> Sequence[LineFilter]:

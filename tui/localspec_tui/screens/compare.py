@@ -19,6 +19,7 @@ from localspec.chat.answering import AnswerEvent, LiveAnswer
 from localspec.chat.live_stats import ComparedAnswer, figures, mode_name, plain_rate, verdict
 from localspec.types import Mode
 from localspec_tui.screens.chat.answering import STUCK, STUCK_S
+from localspec_tui.widgets.footer import KeyFooter
 from localspec_tui.widgets.markdown.blocks import clean
 
 TICKS_PER_S = 12
@@ -146,6 +147,7 @@ class CompareScreen(ModalScreen[int | None]):
         with Horizontal():
             yield from self._columns
         yield Static(id="compare-verdict", markup=False)
+        yield KeyFooter()
 
     def on_mount(self) -> None:
         """Begin with the first mode."""

@@ -16,6 +16,7 @@ from textual.widgets.selection_list import Selection
 
 from localspec.chat.prompting import Exchange
 from localspec_tui.keys import key_of, take_key
+from localspec_tui.widgets.footer import KeyFooter
 from localspec_tui.widgets.markdown.blocks import clean
 
 COMFORTABLE = 0.6  # of the context, to be filled at most after making room
@@ -44,6 +45,7 @@ class AskScreen(ModalScreen[bool]):
             with Horizontal():
                 yield Button(f"{self._yes} (y)", variant="primary", id="yes", action="screen.dismiss(True)")
                 yield Button(f"{self._no} (n)", id="no", action="screen.dismiss(False)")
+        yield KeyFooter()
 
 
 class NoteScreen(ModalScreen[None]):
@@ -64,6 +66,7 @@ class NoteScreen(ModalScreen[None]):
             frame.border_title = self._heading
             frame.border_subtitle = "Esc closes"
             yield Static(clean(self._text), markup=False)
+        yield KeyFooter()
 
 
 class EditArea(TextArea):
@@ -100,6 +103,7 @@ class EditScreen(ModalScreen[str | None]):
             frame.border_title = self._title.replace("[", "\\[")
             yield self._area
             yield self._hint
+        yield KeyFooter()
 
     def on_mount(self) -> None:
         """Start at the end of the text."""
@@ -197,6 +201,7 @@ class MakeRoomScreen(ModalScreen[tuple[int, ...] | None]):
                 yield Button(
                     "Leave as it is  Esc", id="make-room-leave", compact=True, action="screen.dismiss(None)"
                 )
+        yield KeyFooter()
 
     def on_mount(self) -> None:
         """Show what the proposal comes to."""

@@ -20,6 +20,7 @@ from textual.widgets import Static
 
 from localspec.chat.commands import COMMANDS
 from localspec_tui.keys import HelpEntry
+from localspec_tui.widgets.footer import KeyFooter
 
 _KEYS_WIDTH = 30
 _Line = tuple[str, str] | tuple[str, str, str]
@@ -47,6 +48,7 @@ class HelpScreen(ModalScreen[None]):
             for title, lines in self._groups():
                 yield Static(title, classes="title", markup=False)
                 yield Static(_Lines(lines), classes="group")
+        yield KeyFooter()
 
     def on_mount(self) -> None:
         """Let the arrow keys scroll."""

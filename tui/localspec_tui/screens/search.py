@@ -17,6 +17,7 @@ from textual.widgets.option_list import Option
 
 from localspec.chat.messages import SearchHit
 from localspec_tui.keys import take_key
+from localspec_tui.widgets.footer import KeyFooter
 from localspec_tui.widgets.lookup import Lookup
 from localspec_tui.widgets.sidebar import ChatPicked, written_day
 
@@ -67,6 +68,7 @@ class SearchScreen(ModalScreen[ChatPicked | None]):
             yield self._words
             yield self._list
             yield self._note
+        yield KeyFooter()
 
     def on_mount(self) -> None:
         """Start with what is found for the words given, or for nothing."""

@@ -38,6 +38,7 @@ from localspec.tuning.words import (
 )
 from localspec.types import TaskType
 from localspec.units import duration
+from localspec_tui.widgets.footer import KeyFooter
 from localspec_tui.widgets.status import in_words
 
 TICKS_PER_S = 8
@@ -178,6 +179,7 @@ class TuneScreen(ModalScreen[None]):
                 yield Static(id="tune-head", markup=False)
                 with VerticalScroll(id="tune-scroll"):
                     yield Static(id="tune-board")
+        yield KeyFooter()
 
     def on_mount(self) -> None:
         """Let the tasks be chosen."""

@@ -35,6 +35,7 @@ from localspec_tui.screens.chat.conversation import ChatsChanged, Log
 from localspec_tui.screens.chat.pane import ChatPane
 from localspec_tui.screens.chat.slash_commands import COMMANDS
 from localspec_tui.screens.dialogs import AskScreen
+from localspec_tui.widgets.footer import KeyFooter
 from localspec_tui.widgets.sidebar import ChangeAsked, ChatPicked, Sidebar
 from localspec_tui.widgets.status import TitleBar, in_words
 
@@ -96,6 +97,7 @@ class ChatScreen(Screen[int]):
             yield self._sidebar
             yield self.pane
         yield self.pane.status
+        yield KeyFooter(lambda: self._is_stopping)
 
     async def on_mount(self) -> None:
         """Show the last chat, and load the models meanwhile."""
@@ -136,6 +138,7 @@ class ChatScreen(Screen[int]):
             if self.best is not None:
                 self.best.look()
         await self.pane.status.show_state(state)
+        self.refresh_bindings()
 
     # --- the best pair for this machine ---
 
@@ -287,6 +290,11 @@ class ChatScreen(Screen[int]):
     async def action_command(self, name: str) -> None:
         """Run a slash command by its key."""
         await self.run_command(Command(name))
+
+    @property
+    def _is_stopping(self) -> bool:
+        """Tell whether Escape stops something."""
+        return self.pane.answering or isinstance(self._loader.state, Loading)
 
     def action_stop(self) -> None:
         """Stop the answer; if there is none, go back to the prompt."""

@@ -180,7 +180,7 @@ class Composer(Widget):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "send", "Send", id="composer.send"),
-        Binding("shift+enter,ctrl+j,alt+enter", "newline", "Break the line", id="composer.newline"),
+        Binding("ctrl+j,alt+enter,shift+enter", "newline", "Break the line", id="composer.newline"),
         Binding("tab", "complete", "Complete a command or file", id="composer.complete"),
         Binding("up", "walk(-1)", "Earlier prompt (from the first line)", id="composer.older"),
         Binding("down", "walk(1)", "Later prompt (from the last line)", id="composer.newer"),
@@ -232,6 +232,7 @@ class Composer(Widget):
         self._prompt.placeholder = (
             "Esc stops; Enter queues" if answering else "Ask anything. / for commands, @ for files"
         )
+        self.screen.refresh_bindings()  # what Escape does is told
 
     def focus(self, scroll_visible: bool = True) -> Self:
         """Put the cursor into the text, before the next key is looked at."""
