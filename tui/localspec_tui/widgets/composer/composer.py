@@ -232,7 +232,7 @@ class Composer(Widget):
         self._prompt.placeholder = (
             "Esc stops; Enter queues" if answering else "Ask anything. / for commands, @ for files"
         )
-        self.screen.refresh_bindings()  # what Escape does is told
+        self.refresh_bindings()  # of which Escape says what it does
 
     def focus(self, scroll_visible: bool = True) -> Self:
         """Put the cursor into the text, before the next key is looked at."""
