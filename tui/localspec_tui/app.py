@@ -73,7 +73,7 @@ class LocalSpecApp(App[int]):
 
     TITLE = "LocalSpec"
     CSS_PATH = "app.tcss"
-    VERTICAL_BREAKPOINTS: ClassVar[list[tuple[int, str]] | None] = [(0, "-short"), (ROOM_FOR_KEYS, "-tall")]
+    VERTICAL_BREAKPOINTS = [(0, "-short"), (ROOM_FOR_KEYS, "-tall")]  # noqa: RUF012 - an instance attribute in Textual
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+q", "quit", "Quit", id="app.quit", priority=True),
     ]
