@@ -15,6 +15,19 @@ from tests.tui.settled import settled
 
 
 @pytest.mark.asyncio
+async def test_notices_leave_the_prompt_free() -> None:
+    app = ComposerHost()
+    async with app.run_test(size=(80, 24), notifications=True) as pilot:
+        for number in range(3):
+            app.notify(f"notice {number}", timeout=60)
+        await pilot.pause()
+        assert max(toast.region.bottom for toast in app.screen.query("Toast")) <= app.composer.region.y
+        await pilot.click("#prompt")
+        await pilot.press(*"text")
+        assert app.composer.text == "text"
+
+
+@pytest.mark.asyncio
 async def test_enter_sends_and_empties() -> None:
     app = ComposerHost()
     async with app.run_test() as pilot:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable
+from pathlib import Path
 from threading import Thread
 from typing import Any
 
@@ -13,6 +14,7 @@ from textual.widgets import Log
 
 from localspec.inference.worker.wire import LogLine
 from localspec_tui.widgets.log_panel import KEPT, LogPanel, written
+from tests.tui.desktop import desktop
 from tests.tui.styled import STYLES
 
 
@@ -25,6 +27,9 @@ class Host(App[None]):
 
     def compose(self) -> ComposeResult:
         yield LogPanel(self.new)
+
+    def on_mount(self) -> None:
+        self.panel.action_level(logging.DEBUG)
 
     @property
     def panel(self) -> LogPanel:
@@ -105,6 +110,19 @@ async def test_keys_choose_the_level(key: str, count: int) -> None:
         await pilot.press(key)
         assert len(app.lines) == count
         assert len(app.panel.text().splitlines()) == count
+
+
+@pytest.mark.asyncio
+async def test_the_log_opens_on_warnings_and_a_key_shows_all(tmp_path: Path) -> None:
+    async with desktop(tmp_path) as desk:
+        for level, text in ((logging.INFO, "chatter of llama.cpp"), (logging.WARNING, "something is wrong")):
+            desk.log.new.append(LogLine(level, "engine", text))
+        await desk.press("ctrl+l")
+        await desk.shows("something is wrong", "Showing warnings (1 of 2 lines)")
+        assert "chatter" not in desk.screen_text()
+        desk.log.query_one(Log).focus()
+        await desk.press("d")
+        await desk.shows("chatter of llama.cpp", "something is wrong")
 
 
 @pytest.mark.asyncio

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 from textual.app import App
+from textual.geometry import Region
 from textual.widgets import SelectionList, Static
 
 from localspec.chat.prompting import Exchange
@@ -50,6 +51,17 @@ async def test_enter_leaves_the_proposal_out() -> None:
         assert app.sum == "frees 3,000 of 8,000 tokens; 4,500 stay"
         await pilot.press("enter")
         assert app.results == [(1, 2, 3, 4)]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("theme", ["textual-dark", "textual-light", "ansi-dark"])
+async def test_boxes_that_are_off_look_off_without_colours(theme: str) -> None:
+    app = Host()
+    async with app.run_test(size=(80, 24)) as pilot:
+        app.theme = theme
+        await pilot.pause()
+        rows = app.screen.query_one(SelectionList).render_lines(Region(0, 0, 60, 4))
+        assert [row.text[:3] for row in rows] == ["▐X▌", "▐X▌", "▐ ▌", "▐ ▌"]
 
 
 @pytest.mark.asyncio

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from localspec_tui.widgets.markdown.blocks import Block
-from localspec_tui.widgets.markdown.parse import CODE_LINES, LONGEST_OPEN, GrowingMarkdown, build, code_blocks
+from localspec_tui.widgets.markdown.blocks import Block, clean
+from localspec_tui.widgets.markdown.parse import (
+    CODE_LINES,
+    LONGEST_OPEN,
+    GrowingMarkdown,
+    build,
+    code,
+    code_blocks,
+)
 from tests.tui.transcripts import Host, said, shown, until
 
 SAMPLE = """# Title
@@ -147,6 +154,17 @@ def test_text_is_shown_as_it_is_meant(source: str, seen: str) -> None:
 def test_codes_are_found_in_order_and_unchanged() -> None:
     source = "```py\n\ta = 1\n```\n\n- in a list\n\n  ~~~\n  b\n  ~~~\n\n    indented\n"
     assert code_blocks(source)[:2] == ("\ta = 1\n", "b\n")
+
+
+def test_names_in_code_are_not_underlined() -> None:
+    blocks = code("def not_hidden(): pass", "python")
+    styles = [str(span.style) for block in blocks for span in block.content.spans]
+    assert styles
+    assert not [style for style in styles if "underline" in style]
+
+
+def test_joined_emoji_take_the_columns_that_any_terminal_gives_them() -> None:
+    assert clean("👨\u200d👩\u200d👧 ক\u200dষ") == "👨👩👧 ক\u200dষ"
 
 
 def test_table_fits_any_width() -> None:

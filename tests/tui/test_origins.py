@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from textual.color import Color
+from textual.geometry import Region
 
 from localspec.chat.answering import pieces_of
 from localspec.chat.messages import Span
@@ -113,6 +114,19 @@ async def test_origins_are_live_and_stay_at_the_end() -> None:
         ended = said(item, text)
         await host.transcript.replace(shown(2, ended.message.content, spans=spans))
         await until(pilot, ["piece 39", "bonus (bold) 100%"])
+
+
+@pytest.mark.asyncio
+async def test_indentation_has_no_line_under_it_and_the_words_do() -> None:
+    host = Host()
+    text = "one two\n        three"
+    async with host.run_test(size=(80, 24)) as pilot:
+        host.transcript.origins = True
+        await host.transcript.show([shown(2, text, spans=(Span(len(text), Provenance.ACCEPTED),))])
+        await until(pilot, text.split("\n"))
+        strips = host.query_one(OriginText).render_lines(Region(0, 0, 40, 2))
+        marked = ["".join(s.text for s in strip if s.style and s.style.underline) for strip in strips]
+        assert marked == ["one two", "three"]
 
 
 @pytest.mark.asyncio

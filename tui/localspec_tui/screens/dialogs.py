@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
+from rich.segment import Segment
 from textual import events, on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.content import Content
 from textual.screen import ModalScreen
+from textual.strip import Strip
 from textual.widgets import Button, SelectionList, Static, TextArea
 from textual.widgets.selection_list import Selection
 
@@ -160,6 +162,21 @@ def staying(exchanges: Sequence[Exchange], out: set[int]) -> int:
     return sum(exchange.tokens for index, exchange in enumerate(exchanges) if index not in out)
 
 
+Ticked = TypeVar("Ticked")
+
+
+class TickList(SelectionList[Ticked]):
+    """Rows to tick; a box that is off is empty, which needs no colours to be seen."""
+
+    def render_line(self, y: int) -> Strip:
+        """Render a row."""
+        strip, index = super().render_line(y), self.scroll_offset.y + y
+        if index >= self.option_count or self.get_option_at_index(index).value in self.selected:
+            return strip
+        left, box, *rest = strip
+        return Strip([left, Segment(" " * len(box.text), box.style), *rest])
+
+
 class MakeRoomScreen(ModalScreen[tuple[int, ...] | None]):
     """A list of exchanges; the checked ones are left out. Returns the ids of all their messages."""
 
@@ -179,7 +196,7 @@ class MakeRoomScreen(ModalScreen[tuple[int, ...] | None]):
         with Vertical(id="make-room") as box:
             box.border_title = "Make room in the context"
             yield Static("Checked exchanges are not sent to the model any more.")
-            yield SelectionList[int](
+            yield TickList[int](
                 *(
                     Selection(_line(exchange, out=index in chosen), index, index in chosen)
                     for index, exchange in enumerate(self._exchanges)

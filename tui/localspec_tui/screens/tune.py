@@ -38,6 +38,7 @@ from localspec.tuning.words import (
 )
 from localspec.types import TaskType
 from localspec.units import duration
+from localspec_tui.screens.dialogs import TickList
 from localspec_tui.widgets.footer import KeyFooter
 from localspec_tui.widgets.status import in_words
 
@@ -159,7 +160,7 @@ class TuneScreen(ModalScreen[None]):
             box.border_title = f"Tune {self._models}".rstrip().replace("[", "\\[")
             with VerticalScroll(id="tune-choice"):
                 yield Static("Measure this machine and find the fastest settings for:")
-                yield SelectionList[TaskType](
+                yield TickList[TaskType](
                     *(
                         Selection(_line(task, chosen=task in self._tasks), task, task in self._tasks)
                         for task in TASKS

@@ -49,10 +49,10 @@ class LogPanel(Vertical):
 
     def __init__(self, new: deque[LogLine], *, classes: str | None = None) -> None:
         super().__init__(classes=classes)
-        self._new = new
+        self.new = new
         self._kept: deque[LogLine] = deque(maxlen=KEPT)
         self._unwritten: deque[LogLine] = deque(maxlen=KEPT)
-        self._level = logging.DEBUG
+        self._level = logging.WARNING  # what llama.cpp tells of itself is seldom looked for
         self.border_title = "Log"
 
     def compose(self) -> ComposeResult:
@@ -69,7 +69,7 @@ class LogPanel(Vertical):
 
     def text(self) -> str:
         """Return the lines as shown, those of the chosen level."""
-        return "\n".join(written(line) for line in [*self._kept, *self._new] if line.level >= self._level)
+        return "\n".join(written(line) for line in [*self._kept, *self.new] if line.level >= self._level)
 
     def action_level(self, level: int) -> None:
         """Show lines from a level up."""
@@ -84,8 +84,10 @@ class LogPanel(Vertical):
         self.app.copy_to_clipboard(self.text())
 
     def _flush(self) -> None:
-        new = [self._new.popleft() for _ in range(len(self._new))]
+        new = [self.new.popleft() for _ in range(len(self.new))]
         self._kept.extend(new)
+        if new and self.display:
+            self._show_hint()
         self._unwritten.extend(new)
         if self._unwritten and self.display:
             self._write([self._unwritten.popleft() for _ in range(min(BATCH, len(self._unwritten)))])
@@ -103,7 +105,9 @@ class LogPanel(Vertical):
 
     def _show_hint(self) -> None:
         keys = "d everything  i information  w warnings  e errors  y copy"
-        hint = Content.assemble("Showing ", (_LEVELS[self._level][1], "bold"), f"   {keys}")
+        shown = sum(line.level >= self._level for line in self._kept)
+        share = f" ({shown:,} of {len(self._kept):,} lines)"
+        hint = Content.assemble("Showing ", (_LEVELS[self._level][1], "bold"), f"{share}   {keys}")
         self.query_one(".log-panel--hint", Static).update(hint)
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import ClassVar, Final
 
 from textual.content import Content
@@ -20,6 +21,7 @@ WORDS: Final = {
     Provenance.PREPARED: ("prepared draft", "bold, underlined"),
     Provenance.BONUS: ("bonus", "bold"),
 }
+_GAPS: Final = re.compile(r"(\n *|  +)")
 _BLOCK = 1_000  # characters that are wrapped together at most
 
 _COMPONENTS: Final = {f"origin--{provenance.value}" for provenance in Provenance}
@@ -37,7 +39,7 @@ class GrowingOrigins:
         """Take more pieces; return the number of the first block that changed."""
         first = self._closed
         del self.blocks[first:]
-        more = ((clean(piece.text), f".origin--{piece.provenance.value}") for piece in pieces)
+        more = [part for piece in pieces for part in _marked(piece)]
         lines = Content.assemble(self._open, *more).split("\n", allow_blank=True)
         *closed, self._open = [part for line in lines for part in _parts(line)]
         self.blocks += map(Block, closed)
@@ -45,6 +47,12 @@ class GrowingOrigins:
         if self._open:
             self.blocks.append(Block(self._open))
         return first
+
+
+def _marked(piece: TextPiece) -> Iterator[str | tuple[str, str]]:
+    """Yield a piece with its words marked: a line under an indentation or a gap would tell nothing."""
+    for number, text in enumerate(_GAPS.split(clean(piece.text))):
+        yield text if number % 2 else (text, f".origin--{piece.provenance.value}")
 
 
 def _parts(line: Content) -> list[Content]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -16,9 +17,15 @@ _SEPARATOR = " │ "
 _TAB = "    "
 
 
+_JOINER = re.compile("\u200d(?=[\u2600-\u27bf\U0001f000-\U0001faff])")
+
+
 def clean(text: str) -> str:
-    """Return a text without control characters, its lines ended by line feeds and tabs spelt as spaces."""
-    return safe_text(text).replace("\t", _TAB)
+    """Return a text without control characters, its lines ended by line feeds and tabs spelt as spaces.
+
+    Joined emoji are parted: some terminals draw them as one, others side by side, and a row has one width.
+    """
+    return _JOINER.sub("", safe_text(text)).replace("\t", _TAB)
 
 
 @dataclass(frozen=True, slots=True)

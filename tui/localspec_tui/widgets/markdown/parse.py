@@ -12,7 +12,7 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from rich.cells import cell_len
 from textual.content import Content, Span
-from textual.highlight import highlight
+from textual.highlight import HighlightTheme, TokenType, highlight
 from textual.style import Style
 
 from localspec_tui.widgets.markdown.blocks import Block, Rule, Table, clean
@@ -29,6 +29,14 @@ _BEFORE_WORD = re.compile(r"\s(?=[^\W\d_])")  # what begins with a letter begins
 _DEEPEST = 100  # the parser leaves out what is nested deeper: such a text is shown as it is written
 _BULLETS = ("• ", "◦ ", "▪ ")
 _STYLED = {"em_open": "italic", "strong_open": "bold", "s_open": "strike"}
+
+
+class _Colours(HighlightTheme):
+    """Textual's own but for the line under the names of functions, which hides their underscores."""
+
+    STYLES: dict[TokenType, str] = {  # noqa: RUF012 - as Textual declares it
+        token: style.replace(" underline", "") for token, style in HighlightTheme.STYLES.items()
+    }
 
 
 @cache
@@ -60,7 +68,7 @@ def code_blocks(source: str) -> tuple[str, ...]:
 def code(text: str, language: str, first: str = "", rest: str = "") -> Iterator[Block]:
     """Yield highlighted code in small blocks."""
     # To guess the language costs as much as rendering a screen.
-    content = highlight(text, language=language) if language else Content(text)
+    content = highlight(text, language=language, theme=_Colours) if language else Content(text)
     lines = content.split("\n", allow_blank=True)
     for start in range(0, len(lines), CODE_LINES):
         piece = Content("\n").join(lines[start : start + CODE_LINES])
