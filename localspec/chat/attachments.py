@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import stat
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from difflib import get_close_matches
@@ -15,7 +16,7 @@ from itertools import islice
 from pathlib import Path
 
 from localspec import units
-from localspec.chat.commands import Choices, Completion, complete, word_at_end
+from localspec.chat.commands import Choices, CommandSpec, Completion, complete, word_at_end
 from localspec.chat.messages import Attachment
 from localspec.chat.thinking import code_blocks
 from localspec.errors import UserError
@@ -200,11 +201,16 @@ def _completion(entry: os.DirEntry[str], parent: str) -> Completion:
     return Completion(path, f"{entry.name}{'/' if is_folder else ''}", size)
 
 
-def complete_input(text: str, choices: Choices, folder: Path) -> tuple[Completion, ...]:
-    """Return how a text can go on at the cursor, where it ends; reads the folders that it names."""
+def complete_input(
+    text: str, choices: Choices, folder: Path, own: Sequence[CommandSpec] = ()
+) -> tuple[Completion, ...]:
+    """Return how a text can go on at the cursor, where it ends; reads the folders that it names.
+
+    `own` are the commands that the person has made.
+    """
     word = word_at_end(text) if text.startswith("/") else None
     at = word[1] if word is not None and word[0] == "file" else None
-    if at is None and (commands := complete(text, choices)):
+    if at is None and (commands := complete(text, choices, own)):
         return commands
     at = reference_at_end(text) if at is None else at
     return () if at is None else tuple(replace(offer, start=at) for offer in complete_path(text[at:], folder))

@@ -77,6 +77,7 @@ class Completion:
 
 COMMANDS = checked(tuple[CommandSpec, ...], _DATA["commands"], "commands")
 _SPECS = {name: spec for spec in COMMANDS for name in (spec.name, *spec.aliases)}
+NAMES = frozenset(_SPECS)  # that are taken
 
 
 def parse(text: str) -> Command | None:
@@ -183,12 +184,15 @@ def last_code_block(answer: str) -> str | None:
     return codes[-1] if codes else None
 
 
-def complete(text: str, choices: Choices) -> tuple[Completion, ...]:
-    """Return how a command up to the cursor can go on; nothing for a message, and for names of files."""
+def complete(text: str, choices: Choices, own: Sequence[CommandSpec] = ()) -> tuple[Completion, ...]:
+    """Return how a command up to the cursor can go on; nothing for a message, and for names of files.
+
+    `own` are the commands that the person has made.
+    """
     if not text.startswith("/") or "\n" in text:
         return ()
     if " " not in text:
-        return tuple(_names(text[1:].lower()))
+        return tuple(_names(text[1:].lower(), own))
     word = word_at_end(text)
     if word is None or word[0] == "file":
         return ()
@@ -218,8 +222,8 @@ def word_at_end(text: str) -> tuple[Kind, int] | None:
     return (spec.kinds[len(words) - 1], start) if len(words) <= len(spec.kinds) else None
 
 
-def _names(typed: str) -> Iterator[Completion]:
-    for spec in COMMANDS:
+def _names(typed: str, own: Sequence[CommandSpec]) -> Iterator[Completion]:
+    for spec in (*COMMANDS, *own):
         for name in (spec.name, *spec.aliases):
             if name.startswith(typed):
                 yield Completion(

@@ -157,6 +157,10 @@ class LocalSpecApp(App[int]):
         for spec in COMMANDS:
             if not spec.needs_argument:
                 yield self._offer(f"/{spec.name}", spec.description, Command(spec.name))
+        pane = self.chat_screen.pane
+        pane.run_worker(pane.templates())  # what is new is there the next time
+        for spec in pane.own_commands:
+            yield SystemCommand(f"/{spec.name}", spec.description, partial(pane.begin_command, spec.name))
         for profile in self.chat_screen.session.profiles:
             name = Command("profile", profile.name)
             yield self._offer(f"Profile: {profile.title}", profile.description, name)

@@ -18,7 +18,7 @@ from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
-from localspec.chat.commands import COMMANDS
+from localspec.chat.commands import COMMANDS, CommandSpec
 from localspec_tui.keys import HelpEntry
 from localspec_tui.widgets.footer import KeyFooter
 
@@ -36,8 +36,10 @@ class HelpScreen(ModalScreen[None]):
         Binding("up,k", "scroll(-1)", "Up", id="help.up"),
     ]
 
-    def __init__(self, entries: Sequence[HelpEntry]) -> None:
+    def __init__(self, entries: Sequence[HelpEntry], own: Sequence[CommandSpec] = ()) -> None:
+        """Remember the keys, and the commands that the person has made."""
         super().__init__()
+        self._own = own
         self._entries = tuple(entries)
 
     def compose(self) -> ComposeResult:
@@ -66,7 +68,7 @@ class HelpScreen(ModalScreen[None]):
         for area, group in groupby(entries, key=lambda entry: entry.area):
             keys = [("  ".join(entry.keys), entry.description, entry.id) for entry in group]
             yield areas.get(area, area.capitalize()), keys
-        texts["Commands"] = {spec.usage: spec.description for spec in COMMANDS}
+        texts["Commands"] = {spec.usage: spec.description for spec in (*COMMANDS, *self._own)}
         for title, lines in texts.items():
             yield title, tuple(lines.items())
 

@@ -14,9 +14,10 @@ from textual import on
 from localspec.app import figures
 from localspec.chat.answering import AnswerEvent
 from localspec.chat.attachments import attach
-from localspec.chat.commands import Command, as_message, parse
+from localspec.chat.commands import Command, CommandSpec, as_message, parse
 from localspec.chat.loading import ModelLoader
 from localspec.chat.messages import AnswerRecord, StoredMessage
+from localspec.chat.prompt_templates import Templates, own_templates
 from localspec.chat.prompting import exchanges
 from localspec.chat.session import ChatSession
 from localspec.errors import Cancelled, ContextFullError, EngineDied, LocalSpecError, UserError
@@ -25,6 +26,7 @@ from localspec.safe_text import safe_text
 from localspec.types import Mode
 from localspec_tui.screens.chat.answering import AnswerEnded, Job
 from localspec_tui.screens.chat.conversation import Conversation, Log
+from localspec_tui.screens.chat.status import NOTICE_S
 from localspec_tui.screens.compare import CompareScreen
 from localspec_tui.screens.dialogs import EditScreen, MakeRoomScreen, NoteScreen
 from localspec_tui.widgets.composer.composer import PromptEntered
@@ -49,18 +51,41 @@ class ChatPane(Conversation):
         super().__init__(session, loader, folder, attachment_bytes, log)
         self._attachment_bytes = attachment_bytes
         self._run_command = run_command
+        self.own_commands: tuple[CommandSpec, ...] = ()  # as they were read last
+        self._told: set[str] = set()  # of what is wrong with them
+
+    async def on_mount(self) -> None:
+        """Read the person's own commands."""
+        await self.templates()
+
+    async def templates(self) -> Templates:
+        """Read the person's own commands anew; what is wrong with one is told once."""
+        found = await asyncio.to_thread(own_templates)
+        for problem in [problem for problem in found.problems if problem not in self._told]:
+            self._told.add(problem)
+            self.notify(problem, severity="warning", timeout=NOTICE_S, markup=False)
+        self.own_commands = found.specs
+        return found
+
+    def begin_command(self, name: str) -> None:
+        """Put a command before what is being written."""
+        self.composer.text = f"/{name} {self.composer.text}"
+        self.composer.focus()
 
     # --- asking ---
 
     @on(PromptEntered)
     async def _take_prompt(self, event: PromptEntered) -> None:
         try:
-            if (command := parse(event.text)) is not None:
+            text = event.text
+            if text.startswith("/"):
+                text = (await self.templates()).filled_in(text)
+            if (command := parse(text)) is not None:
                 await self._run_command(command)
             elif self.answering:
-                self.composer.wait(event.text)
+                self.composer.wait(text)
             else:
-                await self._ask(event.text)
+                await self._ask(text)
         except LocalSpecError as error:
             self.composer.refuse(event.text, error)
 

@@ -23,6 +23,11 @@ def _change(pane: ChatPane, change: Change, title: str = "") -> None:
     pane.post_message(ChangeAsked(change, pane.session.chat.info, title))
 
 
+async def _run_help(pane: ChatPane, _argument: str) -> None:
+    own = (await pane.templates()).specs
+    pane.app.push_screen(HelpScreen(collect(pane.screen), own))
+
+
 async def _run_mode(pane: ChatPane, argument: str) -> None:
     if argument:
         mode, models = commands.read_mode(argument), pane.loader.ready
@@ -122,8 +127,8 @@ def _run_theme(pane: ChatPane, argument: str) -> None:
 
 
 COMMANDS: dict[str, Callable[[ChatPane, str], object]] = {
-    "help": lambda pane, _: pane.app.push_screen(HelpScreen(collect(pane.screen))),
-    "keys": lambda pane, _: pane.app.push_screen(HelpScreen(collect(pane.screen))),
+    "help": _run_help,
+    "keys": _run_help,
     "new": lambda pane, _: pane.leave_for(pane.session.new),
     "mode": _run_mode,
     "profile": _run_profile,

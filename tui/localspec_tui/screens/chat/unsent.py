@@ -13,6 +13,7 @@ from textual.widgets import TextArea
 from localspec.chat.attachments import attach, complete_input, describe
 from localspec.chat.commands import Completion
 from localspec.chat.loading import ModelLoader
+from localspec.chat.prompt_templates import own_templates
 from localspec.chat.session import ChatSession
 from localspec.errors import LocalSpecError, StoreError
 from localspec.types import Message
@@ -63,7 +64,8 @@ class ChatComposer(Composer):
             themes = sorted(self.app.available_themes)
             return themes if kind == "theme" else [profile.name for profile in self._session.profiles]
 
-        return complete_input(text, names, self._folder)
+        own = own_templates().specs if text.startswith("/") else ()
+        return complete_input(text, names, self._folder, own)
 
     @on(TextArea.Changed)
     def _draft_changed(self) -> None:
