@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import os
 import re
-import shlex
-import subprocess
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 from localspec import units
+from localspec.app.editor import editor_command, run_editor
 from localspec.cli.shared.arguments import Parser, add_json_flag, verb_parser, with_command
-from localspec.cli.shared.console import FAILURE, SUCCESS, on_interrupt, print_json, print_result, say
+from localspec.cli.shared.console import FAILURE, SUCCESS, print_json, print_result, say
 from localspec.errors import UserError
 from localspec.models.default_pair import default_pair, suited
 from localspec.storage.paths import config_dir, make_private_folder, write_atomically
@@ -178,15 +176,11 @@ def _write(path: Path, data: bytes) -> None:
 
 def _edit(args: argparse.Namespace, folder: Path) -> int:
     path, before = folder / f"{args.name}.toml", read_written(profile_file(args.name, folder))
-    command, is_copy = _editor(args.name), not path.exists()
+    command, is_copy = editor_command(f"localspec profiles edit {args.name}"), not path.exists()
     if is_copy:
         _write(path, before)
     try:
-        with on_interrupt(lambda: None):  # Ctrl+C is the editor's
-            code = subprocess.run([*command, str(path)], check=False).returncode
-    except OSError as error:
-        reason = error.strerror or error
-        raise UserError(f"cannot start the editor `{command[0]}`: {reason}", "set VISUAL or EDITOR") from None
+        code = run_editor(command, path)
     finally:
         is_changed = path.exists() and path.read_bytes() != before
         if is_copy and not is_changed:
@@ -201,21 +195,6 @@ def _edit(args: argparse.Namespace, folder: Path) -> int:
     else:
         say(f"saved {path}" if is_changed else "nothing was changed")
     return SUCCESS
-
-
-def _editor(name: str) -> list[str]:
-    """Return the command of the user's editor; raises UserError if none is set."""
-    for variable in ("VISUAL", "EDITOR"):
-        try:
-            words = shlex.split(os.environ.get(variable, ""), posix=os.name != "nt")
-        except ValueError:
-            raise UserError(f"{variable} has a quote that does not end: `{os.environ[variable]}`") from None
-        if words:
-            return words
-    raise UserError(
-        "no editor is set: neither VISUAL nor EDITOR",
-        f"say which one, for instance `EDITOR=nano localspec profiles edit {name}`",
-    )
 
 
 def _check(path: Path) -> None:

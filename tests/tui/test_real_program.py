@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
+import signal
 import sqlite3
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,7 +23,11 @@ if sys.platform == "win32":
 def first(tmp_path: Path) -> Callable[..., Terminal]:
     """Starts the program on an untouched machine."""
     folders = {f"LOCALSPEC_{kind}_DIR": str(tmp_path / kind.lower()) for kind in ("CONFIG", "DATA", "STATE")}
-    return lambda *arguments: Terminal(arguments, variables={"HOME": str(tmp_path), **folders})
+
+    def start(*arguments: str, variables: Mapping[str, str] | None = None) -> Terminal:
+        return Terminal(arguments, variables={"HOME": str(tmp_path), **folders} | dict(variables or {}))
+
+    return start
 
 
 @pytest.fixture
@@ -121,6 +127,30 @@ def test_bytes_that_are_no_text_and_pasted_sequences_end_nothing_and_send_nothin
         assert messages(tmp_path) == []
         draft = drafts(tmp_path)
         assert draft == "caf\ufffd \ufffdone \ufffdred\ntwo \nthree and four"
+        terminal.send("\x11")
+        assert terminal.leave() == 0
+
+
+def test_answer_goes_on_while_the_editor_is_open(run: Callable[..., Terminal], tmp_path: Path) -> None:
+    done = tmp_path / "done"
+    code = (
+        "import pathlib, sys, time\nprint('EDITING', '.' * 40)\nend = time.monotonic() + 60\n"
+        f"while time.monotonic() < end and not pathlib.Path({str(done)!r}).exists(): time.sleep(0.01)\n"
+        "pathlib.Path(sys.argv[1]).write_text('written elsewhere')"
+    )
+    variables = {"VISUAL": shlex.join([sys.executable, "-S", "-c", code])}
+    with run("--temp", "0", variables=variables) as terminal:
+        terminal.shows("Ask anything", "demo target")
+        terminal.send("Tell me a story.")
+        terminal.shows("me a story.")
+        terminal.send("\r")
+        terminal.until(lambda: len(messages(tmp_path)) == 2)
+        terminal.send("\x07")
+        terminal.shows("EDITING")
+        terminal.until(lambda: messages(tmp_path) == [("user", "complete"), ("assistant", "complete")])
+        terminal.process.send_signal(signal.SIGINT)  # what Ctrl+C in the editor sends to both
+        done.touch()
+        terminal.shows("written elsewhere")
         terminal.send("\x11")
         assert terminal.leave() == 0
 

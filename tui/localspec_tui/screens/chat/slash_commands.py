@@ -139,6 +139,7 @@ COMMANDS: dict[str, Callable[[ChatPane, str], object]] = {
     "continue": lambda pane, _: pane.go_on(pane.last("assistant")),
     "branch": _run_branch,
     "attach": _run_attach,
+    "editor": lambda pane, _: pane.composer.write_elsewhere(),
     "drop": lambda pane, _: pane.make_room(),
     "copy": _run_copy,
     "export": _run_export,

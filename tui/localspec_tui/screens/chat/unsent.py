@@ -8,14 +8,16 @@ from contextlib import suppress
 from pathlib import Path
 
 from textual import on, work
+from textual.app import SuspendNotSupported
 from textual.widgets import TextArea
 
+from localspec.app.editor import edit_text, editor_command
 from localspec.chat.attachments import attach, complete_input, describe
 from localspec.chat.commands import Completion
 from localspec.chat.loading import ModelLoader
 from localspec.chat.prompt_templates import own_templates
 from localspec.chat.session import ChatSession
-from localspec.errors import LocalSpecError, StoreError
+from localspec.errors import LocalSpecError, StoreError, UserError
 from localspec.types import Message
 from localspec_tui.screens.chat.status import ChatStatus
 from localspec_tui.widgets.composer.composer import Composer, QueuedPromptRemoved, QueuedPromptTaken
@@ -58,6 +60,17 @@ class ChatComposer(Composer):
             self.text = text
         self._refused, self._said = text, in_words(error)
         self._status.say(self._said, is_error=True)
+
+    def write_elsewhere(self) -> None:
+        """Open the prompt in the user's editor; raises `UserError` where nothing came of it."""
+        command = editor_command("localspec")
+        try:
+            with self.app.suspend():  # nothing is drawn; an answer is written on in its thread
+                text = edit_text(command, self.text)
+        except SuspendNotSupported:
+            raise UserError("this terminal cannot be lent to an editor", "write below") from None
+        self.put(text)
+        self.focus()
 
     def _complete(self, text: str) -> Sequence[Completion]:
         def names(kind: str) -> Sequence[str]:

@@ -217,6 +217,11 @@ class Composer(Widget):
         self._prompt.start_with(text)
         self._remember_placed()
 
+    def put(self, text: str, *, cursor_at_top: bool = False) -> None:
+        """Put another text in place of the unsent one; undo brings that back."""
+        self._prompt.replace_all(text, cursor_at_top=cursor_at_top)
+        self._remember_placed()
+
     def set_history(self, prompts: Sequence[str]) -> None:
         """Take the earlier prompts, newest first."""
         self._history = PromptHistory(prompts)
@@ -317,8 +322,7 @@ class Composer(Widget):
             return
         self._completions.show(())
         self._history = PromptHistory((text, *self._history.prompts))
-        self._prompt.replace_all("")
-        self._remember_placed()
+        self.put("")
         self.post_message(PromptEntered(text))
 
     def _is_meant(self, item: Completion) -> bool:
@@ -339,8 +343,7 @@ class Composer(Widget):
             return
         text = self._history.older(self.text) if step < 0 else self._history.newer(self.text)
         if text is not None:
-            self._prompt.replace_all(text, cursor_at_top=step < 0)
-            self._remember_placed()
+            self.put(text, cursor_at_top=step < 0)
 
     def _remember_placed(self) -> None:
         self._placed = self._prompt.text

@@ -1,0 +1,63 @@
+"""The user's own editor: for a file, and for a text that is no file yet."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import subprocess
+from pathlib import Path
+
+from localspec.errors import UserError
+from localspec.storage.paths import PRIVATE_FILE
+
+LARGEST = 16 * 2**20  # bytes of a text that comes back
+
+
+def editor_command(example: str) -> list[str]:
+    """Return the command of $VISUAL or $EDITOR; raises `UserError` if none is set, with an example."""
+    for variable in ("VISUAL", "EDITOR"):
+        try:
+            words = shlex.split(os.environ.get(variable, ""), posix=os.name != "nt")
+        except ValueError:
+            raise UserError(f"{variable} has a quote that does not end: `{os.environ[variable]}`") from None
+        if words:
+            return words
+    raise UserError(
+        "no editor is set: neither VISUAL nor EDITOR", f"say which one, for instance `EDITOR=nano {example}`"
+    )
+
+
+def run_editor(command: list[str], path: Path) -> int:
+    """Open a file and return the editor's exit code; meanwhile Ctrl+C is the editor's.
+
+    To be called in the main thread. Raises `UserError` if the editor cannot be started.
+    """
+    before = signal.signal(signal.SIGINT, lambda *_: None)  # to ignore it would be inherited
+    try:
+        return subprocess.call([*command, str(path)])
+    except OSError as error:
+        reason = error.strerror or error
+        raise UserError(f"cannot start the editor `{command[0]}`: {reason}", "set VISUAL or EDITOR") from None
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def edit_text(command: list[str], text: str) -> str:
+    """Return what became of a text in the editor; raises `UserError` if it failed or left nothing."""
+    from tempfile import TemporaryDirectory
+
+    with TemporaryDirectory(prefix="localspec-") as folder:  # nobody else can look into it
+        path = Path(folder, "prompt.md")
+        path.touch(PRIVATE_FILE)
+        path.write_bytes(text.encode("utf-8", "replace"))
+        if code := run_editor(command, path):
+            raise UserError(f"the editor ended with code {code}", "the prompt is as it was")
+        try:
+            with path.open("rb") as file:
+                edited = file.read(LARGEST).decode("utf-8", "replace").rstrip()
+        except OSError as error:
+            raise UserError(f"the editor left no text: {error.strerror}", "the prompt is as it was") from None
+    if not edited:
+        raise UserError("the editor left no text", "the prompt is as it was")
+    return edited

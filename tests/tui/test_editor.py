@@ -1,0 +1,75 @@
+"""The prompt in the user's own editor."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
+
+from localspec.app.editor import edit_text, editor_command
+from localspec.errors import UserError
+from tests.scripted import Script
+from tests.tui.desktop import desktop
+
+
+def editor(code: str) -> str:
+    """Return the command of an editor that does something with `path`."""
+    lines = f"import os, pathlib, sys; path = pathlib.Path(sys.argv[1]); {code}"
+    return shlex.join([sys.executable, "-S", "-c", lines])
+
+
+def test_text_travels_in_a_private_file_that_is_gone_afterwards(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    seen = tmp_path / "seen"
+    monkeypatch.setenv(
+        "EDITOR",
+        editor(
+            f"pathlib.Path({str(seen)!r}).write_text(f'{{path}} {{path.stat().st_mode & 0o777:o}} '"
+            "f'{path.parent.stat().st_mode & 0o777:o} {path.read_text()}');"
+            "other = path.with_name('new'); other.write_text('é\\n\\n'); os.replace(other, path)"
+        ),
+    )
+    monkeypatch.setenv("VISUAL", "")
+    assert edit_text(editor_command("localspec"), "ü") == "é"
+    path, mode, folder_mode, text = seen.read_text().split()
+    assert (mode, folder_mode, text) == ("600", "700", "ü")
+    assert path.endswith(".md")
+    assert not Path(path).parent.exists()
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("sys.exit(3)", "ended with code 3"),
+        ("path.write_text(' \\n')", "left no text"),
+        ("path.unlink()", "left no text"),
+    ],
+)
+def test_editor_that_fails_is_told(code: str, words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        edit_text(shlex.split(editor(code)), "mine")
+
+
+@pytest.mark.asyncio
+async def test_prompt_comes_back_from_the_editor_and_undo_brings_the_old_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VISUAL", editor("path.write_text(path.read_text() + '\\nand more' * 2000 + '\\n')"))
+    async with desktop(tmp_path, Script("fine")) as screen:
+        await screen.press(*"mine", "ctrl+g")
+        await screen.shows("cannot be lent to an editor")  # a test's terminal
+        assert screen.composer.text == "mine"
+        monkeypatch.setattr(screen.app, "suspend", nullcontext)
+        await screen.press(*" own", "ctrl+g")
+        await screen.until(lambda: len(screen.composer.text) > 10)
+        assert screen.composer.text == "mine own" + "\nand more" * 2000
+        await screen.press("ctrl+z")
+        assert screen.composer.text == "mine own"
+        monkeypatch.setenv("VISUAL", "no-such-editor")
+        await screen.press("ctrl+g")
+        await screen.shows("cannot start the editor `no-such-editor`")
+        assert screen.composer.text == "mine own"
