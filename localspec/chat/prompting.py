@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from localspec.chat.messages import AnswerRecord, StoredMessage
+from localspec.chat.messages import AnswerRecord, Attachment, StoredMessage
 from localspec.chat.thinking import fenced, without_thinking
-from localspec.types import Message
+from localspec.errors import ContextFullError
+from localspec.types import Message, ModelInfo
 
+Count = Callable[[Sequence[Message]], int]
+"""Tells how many tokens a conversation takes, as `OpenModels.count_tokens` does."""
 WARN_ABOVE = 0.8
+COMFORTABLE = 0.6  # of the context, to be filled at most after making room
+_FOR_AN_ANSWER = 1024  # tokens, in a context that is to be opened larger
 _BYTES_PER_TOKEN = 4  # of English text, roughly
 _TOKENS_PER_TURN = 4  # what chat templates put around a turn, roughly
 _answer_alone = lru_cache(maxsize=4096)(without_thinking)  # of long chats, again with every question
@@ -69,8 +74,13 @@ def messages_of(exchange: Sequence[StoredMessage], *, continues: bool = False) -
 def _content(message: StoredMessage) -> str:
     if message.role == "assistant":
         return _answer_alone(message.content)
-    files = [f"File {file.name}:\n{fenced(file.text)}" for file in message.attachments]
-    return "\n\n".join(part for part in (*files, message.content) if part)
+    return question_of(message.content, message.attachments)
+
+
+def question_of(text: str, attachments: Sequence[Attachment]) -> str:
+    """Return what a model reads of a question and the files that travel with it."""
+    files = [f"File {file.name}:\n{fenced(file.text)}" for file in attachments]
+    return "\n\n".join(part for part in (*files, text) if part)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +91,82 @@ class Exchange:
     question: str
     tokens: int
     dropped: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What a conversation takes of a context of `size` tokens, and the exchanges that it could do without.
+
+    `fixed` tokens are sent in any case: the system prompt, the template's words, and what is to be answered.
+    """
+
+    exchanges: tuple[Exchange, ...]
+    size: int
+    fixed: int = 0
+    waits: bool = False
+
+    def taken(self, out: Collection[int]) -> int:
+        """Return the tokens that are sent when these exchanges, by their place, are left out."""
+        return self.fixed + sum(one.tokens for place, one in enumerate(self.exchanges) if place not in out)
+
+    def excess(self, out: Collection[int]) -> int:
+        """Return by how many tokens that is too long: one has to be left for the answer."""
+        return max(0, self.taken(out) + 1 - self.size)
+
+    @property
+    def dropped(self) -> frozenset[int]:
+        """Return the places of what is left out already."""
+        return frozenset(place for place, one in enumerate(self.exchanges) if one.dropped)
+
+    def proposed(self) -> frozenset[int]:
+        """Return what to leave out: what is already, then the oldest until the rest fits well.
+
+        The last exchange is what the conversation is about, and stays unless what waits needs its room.
+        """
+        out = set(self.dropped)
+        for place in range(len(self.exchanges)):
+            is_last = place == len(self.exchanges) - 1
+            if self.taken(out) <= COMFORTABLE * self.size or (
+                is_last and not (self.waits and self.excess(out))
+            ):
+                break
+            out.add(place)
+        return frozenset(out)
+
+
+def room_of(
+    system: str, path: Sequence[StoredMessage], size: int, count: Count, *, continues: bool = False
+) -> Room:
+    """Return what a branch takes of a context; a question at its end waits; `continues`, its answer does."""
+    waits = continues or (bool(path) and path[-1].role == "user")
+    kept = to_prompt(system, [replace(one, dropped=True) for one in path], continues=continues)
+    kept = kept if waits else (*kept, Message("user", ""))  # templates want one
+    others = [one for group in exchanges_of(path)[:-1] for one in group] if continues else path
+    return Room(exchanges(others, count), size, count(kept), waits)
+
+
+def check_alone(
+    system: str, text: str, attachments: Sequence[Attachment], target: ModelInfo, count: Count
+) -> int:
+    """Return the tokens of a question in a chat of its own; raises `ContextFullError` if it can never fit."""
+    turns = (Message("system", system), Message("user", question_of(text, attachments)))
+    tokens = count(turns if system else turns[1:])
+    if tokens >= target.context:
+        raise never_fits(tokens, target)
+    return tokens
+
+
+def never_fits(tokens: int, target: ModelInfo) -> ContextFullError:
+    """Return what is wrong with a question that is too long by itself, and what helps."""
+    hint = "attach less, or shorten it"
+    if target.training_context > tokens:
+        larger = min(target.training_context, -(-(tokens + _FOR_AN_ANSWER) // 1024) * 1024)
+        hint += f"; with -c {larger} it would fit"
+    return ContextFullError(
+        f"the question alone is too long by {tokens + 1 - target.context:,} tokens: "
+        f"it takes {tokens:,} of {target.context:,}",
+        hint,
+    )
 
 
 def after_answer(record: AnswerRecord) -> int | None:
@@ -101,23 +187,18 @@ def warning(used: int, size: int, *, estimated: bool = False, is_new: bool = Fal
 
     An estimate is not to be shown as a count. A new chat holds nothing yet that could be left out.
     """
+    about = "about " if estimated else ""
     if used >= size:
-        advice = "shorten the prompt" if is_new else "leave out earlier exchanges to go on"
-        return f"the context is full; {advice}"
+        advice = "shorten the prompt, or attach less" if is_new else "/room leaves out earlier exchanges"
+        return f"too long by {about}{used + 1 - size:,} tokens; {advice}"
     if used <= WARN_ABOVE * size:
         return None
-    about = "about " if estimated else ""
-    advice = "" if is_new else "; leave out earlier exchanges to make room"
+    advice = "" if is_new else "; /room leaves out earlier exchanges"
     return f"the context is {about}{100 * used // size} % full{advice}"
 
 
-def exchanges(
-    path: Sequence[StoredMessage], count: Callable[[Sequence[Message]], int]
-) -> tuple[Exchange, ...]:
-    """Return what could be left out of a branch: all its exchanges but a question that waits for its answer.
-
-    `count` tells how many tokens a conversation takes, as `OpenModels.count_tokens` does.
-    """
+def exchanges(path: Sequence[StoredMessage], count: Count) -> tuple[Exchange, ...]:
+    """Return what could be left out of a branch: all its exchanges but a question that waits."""
     found = []
     for group in exchanges_of(path):
         messages = messages_of(group)

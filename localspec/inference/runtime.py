@@ -351,10 +351,11 @@ class Runtime(AbstractContextManager["Runtime"]):
         if not prompt:
             raise UserError("the prompt is empty", "write something for the model to answer")
         if len(prompt) >= room:
+            trained = self.target.training_context
+            larger = f", or open the model with a larger -c (it was trained on {trained:,})"
             raise ContextFullError(
                 f"the prompt is {len(prompt):,} tokens, and the context holds {room:,} with the answer",
-                f"shorten it by {len(prompt) - room + 1:,} tokens or more, or open the model with a larger "
-                f"-c (it was trained on {self.target.training_context:,})",
+                f"shorten it by {len(prompt) - room + 1:,} tokens or more{larger * (trained > len(prompt))}",
             )
         return prompt
 

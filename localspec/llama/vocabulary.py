@@ -140,7 +140,7 @@ class Vocabulary:
         if size > room * longest:
             raise ContextFullError(
                 f"the prompt is at least {size // longest:,} tokens, and the context holds {room:,}",
-                "shorten it, or open the model with a larger -c",
+                "shorten it; a larger -c helps as far as the model was trained",
             )
 
     def piece(self, token: int, *, special: bool = False) -> bytes:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from localspec.errors import EngineDied
+from localspec.types import Message
 from localspec_tui.widgets.welcome import Welcome
 from tests.scripted import MARKDOWN, Gate, ScriptedModels, says
-from tests.tui.desktop import desktop
+from tests.tui.desktop import Desktop, desktop
 from tests.tui.settled import settled
 
 pytestmark = pytest.mark.asyncio
@@ -158,19 +161,61 @@ async def test_full_context_is_said_and_room_is_offered(tmp_path: Path) -> None:
     async with desktop(tmp_path, models=lambda: ScriptedModels(says("word " * 30), context=80)) as desk:
         await desk.answered("question " * 20)
         await desk.enter("another " * 40)
-        await desk.shows("oom")
-        assert len(desk.path) in {2, 3}
+        await desk.shows("Too long by", "Leave out and answer")
+        await desk.press("escape")
+        await desk.shows("still too long by", "/room makes room")
+        await desk.press(*"/room", "enter")
+        await desk.shows("Leave out and answer")
+        await desk.press("enter")
+        await desk.until(lambda: len(desk.path) == 4 and not desk.chat.pane.working)
+        assert [message.dropped for message in desk.path] == [True, True, False, False]
+        assert len(desk.models.requests) == 3  # the one that was too long, too
+        prompt = desk.models.requests[-1].prompt
+        asked = [message.content for message in prompt if isinstance(message, Message)]
+        assert asked[-1] == "another " * 40
+        assert not any("question" in content for content in asked)
+
+
+async def test_an_answer_that_goes_on_gets_its_room_first(tmp_path: Path) -> None:
+    scripts = says("old " * 20), says("begun " * 20), says("more " * 3)
+    async with desktop(tmp_path, *scripts, models=lambda: ScriptedModels(*scripts, context=80)) as desk:
+        await desk.answered("first")
+        await desk.answered("question " * 20)
+        desk.models.target = replace(desk.models.target, context=60)
+        await desk.enter("/continue")
+        await desk.shows("Leave out and answer")
+        await desk.press("enter")
+        await desk.until(lambda: not desk.chat.pane.working and desk.texts[-1].endswith("more "))
+        assert [message.dropped for message in desk.path] == [True, True, False, False]
+
+
+async def test_the_meter_does_not_fall_while_one_types_during_an_answer(tmp_path: Path) -> None:
+    gate = Gate()
+    async with desktop(tmp_path, says("word " * 400, gate)) as desk:
+        await desk.enter("question " * 100)
+        await desk.until(gate.reached.is_set)
+        await desk.until(lambda: used(desk) >= 500)
+        before = used(desk)
+        await desk.press(*"more")
+        assert used(desk) >= before
+        gate.open()
+        await desk.until(lambda: not desk.chat.pane.working)
+
+
+def used(desk: Desktop) -> int:
+    found = re.search(r"ctx ~?([0-9.]+)(k?)/", desk.status())
+    return round(float(found[1]) * (1024 if found[2] else 1)) if found else 0
 
 
 async def test_long_prompt_is_warned_of_until_it_is_shorter(tmp_path: Path) -> None:
     async with desktop(tmp_path, says("fine"), models=lambda: ScriptedModels(context=80)) as desk:
         desk.composer.text = "word " * 100
-        await desk.shows("the context is full; shorten the prompt")
+        await desk.shows("too long by", "shorten it")
         desk.composer.text = "word"
-        await desk.until(lambda: "the context is full" not in desk.screen_text())
+        await desk.until(lambda: "too long" not in desk.screen_text())
         await desk.answered("word")
         desk.composer.text = "word " * 100
-        await desk.shows("the context is full; leave out earlier exchanges to go on")
+        await desk.shows("too long by", "shorten it")
 
 
 async def test_resizing_while_an_answer_streams_keeps_it_whole(tmp_path: Path) -> None:

@@ -5,8 +5,8 @@ from textual.app import App
 from textual.geometry import Region
 from textual.widgets import SelectionList, Static
 
-from localspec.chat.prompting import Exchange
-from localspec_tui.screens.dialogs import MakeRoomScreen, proposed
+from localspec.chat.prompting import Exchange, Room
+from localspec_tui.screens.dialogs import MakeRoomScreen
 from tests.tui.styled import STYLES
 
 EXCHANGES = (
@@ -20,12 +20,13 @@ EXCHANGES = (
 class Host(App[None]):
     CSS_PATH = STYLES
 
-    def __init__(self) -> None:
+    def __init__(self, room: Room | None = None) -> None:
         super().__init__()
+        self.room = room or Room(EXCHANGES, 8000)
         self.results: list[tuple[int, ...] | None] = []
 
     def on_mount(self) -> None:
-        self.push_screen(MakeRoomScreen(EXCHANGES, 8000), self.results.append)
+        self.push_screen(MakeRoomScreen(self.room), self.results.append)
 
     @property
     def sum(self) -> str:
@@ -36,19 +37,12 @@ class Host(App[None]):
         return [str(option.prompt) for option in options]
 
 
-def test_the_oldest_are_proposed_until_the_rest_fits_well() -> None:
-    assert proposed(EXCHANGES, 8000) == (0, 1)
-    assert proposed(EXCHANGES, 100_000) == (0,)
-    assert proposed(EXCHANGES, 10) == (0, 1, 2)
-    assert proposed((), 10) == ()
-
-
 @pytest.mark.asyncio
 async def test_enter_leaves_the_proposal_out() -> None:
     app = Host()
     async with app.run_test(size=(80, 24)) as pilot:
         await pilot.pause()
-        assert app.sum == "frees 3,000 of 8,000 tokens; 4,500 stay"
+        assert app.sum == "Frees 3,000 tokens: 4,500 of 8,000 stay, 3,500 are free."
         await pilot.press("enter")
         assert app.results == [(1, 2, 3, 4)]
 
@@ -70,7 +64,7 @@ async def test_boxes_can_be_changed_and_the_sum_follows() -> None:
     async with app.run_test(size=(80, 24)) as pilot:
         await pilot.press("space", "down", "down", "space")
         await pilot.pause()
-        assert app.sum == "frees 4,000 of 8,000 tokens; 3,500 stay"
+        assert app.sum == "Frees 4,000 tokens: 3,500 of 8,000 stay, 4,500 are free."
         words = [prompt.split("  ")[0].strip() for prompt in app.prompts()]
         assert words == ["comes back", "leave out", "leave out", "stays"]
         await pilot.press("enter")
@@ -83,7 +77,23 @@ async def test_taking_back_more_than_leaving_out_is_said() -> None:
     async with app.run_test(size=(80, 24)) as pilot:
         await pilot.press("space", "down", "space")
         await pilot.pause()
-        assert app.sum == "takes back 1,000 of 8,000 tokens; 8,500 stay"
+        assert app.sum == "Takes back 1,000 tokens: still too long by 501."
+
+
+@pytest.mark.asyncio
+async def test_what_waits_is_answered_only_with_room_enough() -> None:
+    app = Host(Room(EXCHANGES, 8000, fixed=1500, waits=True))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.pause()
+        assert "Too long by 1,001 tokens: it takes 9,000 of 8,000." in str(
+            app.screen.query(Static)[0].render()
+        )
+        assert app.sum == "Frees 5,000 tokens: 4,000 of 8,000 stay, 4,000 are free."
+        await pilot.press("down", "space", "down", "space", "enter")
+        assert app.sum == "Frees 0 tokens: still too long by 1,001."
+        assert app.results == []
+        await pilot.press("space", "enter")
+        assert app.results == [(1, 2, 5, 6)]
 
 
 @pytest.mark.asyncio

@@ -167,12 +167,17 @@ async def test_where_nothing_can_be_left_out_no_room_is_offered(tmp_path: Path) 
         assert desk.app.screen is desk.chat
 
 
-async def test_prompt_that_alone_is_too_long_is_said_to_be_so(tmp_path: Path) -> None:
+async def test_prompt_that_alone_is_too_long_is_not_sent(tmp_path: Path) -> None:
+    (tmp_path / "long.txt").write_text("word " * 100, encoding="utf-8")
     async with desktop(tmp_path, models=lambda: ScriptedModels(context=64)) as desk:
-        await desk.enter("word " * 100)
-        await desk.until(lambda: desk.path and not desk.chat.pane.working)
-        await desk.shows("the context holds 64")
-        assert desk.app.screen is desk.chat
+        await desk.press(*"What is in @long.txt")
+        await desk.shows("too long by", "attach less", "ctx ~", "too long")
+        await desk.press(*" ?", "enter")
+        await settled(desk.pilot)
+        assert desk.composer.text == "What is in @long.txt ?"
+        assert not desk.path
+        await desk.press(*[*"word " * 3, "ctrl+u"])
+        await desk.until(lambda: "too long" not in desk.screen_text())
 
 
 async def test_files_of_chats_may_lie_in_the_home_folder(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import ClassVar, TypeVar
 
 from rich.segment import Segment
@@ -16,12 +15,10 @@ from textual.strip import Strip
 from textual.widgets import Button, SelectionList, Static, TextArea
 from textual.widgets.selection_list import Selection
 
-from localspec.chat.prompting import Exchange
+from localspec.chat.prompting import Exchange, Room
 from localspec_tui.keys import key_of, take_key
 from localspec_tui.widgets.footer import KeyFooter
 from localspec_tui.widgets.markdown.blocks import clean
-
-COMFORTABLE = 0.6  # of the context, to be filled at most after making room
 
 
 class AskScreen(ModalScreen[bool]):
@@ -144,24 +141,6 @@ class EditScreen(ModalScreen[str | None]):
             self.dismiss(None)
 
 
-def proposed(exchanges: Sequence[Exchange], size: int) -> tuple[int, ...]:
-    """Return which exchanges to leave out: those left out already, then the oldest until the rest fits.
-
-    The last exchange is what the conversation is about and stays.
-    """
-    out = {index for index, exchange in enumerate(exchanges) if exchange.dropped}
-    for index in range(len(exchanges) - 1):
-        if staying(exchanges, out) <= COMFORTABLE * size:
-            break
-        out.add(index)
-    return tuple(sorted(out))
-
-
-def staying(exchanges: Sequence[Exchange], out: set[int]) -> int:
-    """Return the tokens of the exchanges that are not left out."""
-    return sum(exchange.tokens for index, exchange in enumerate(exchanges) if index not in out)
-
-
 Ticked = TypeVar("Ticked")
 
 
@@ -178,24 +157,29 @@ class TickList(SelectionList[Ticked]):
 
 
 class MakeRoomScreen(ModalScreen[tuple[int, ...] | None]):
-    """A list of exchanges; the checked ones are left out. Returns the ids of all their messages."""
+    """A list of exchanges; the ticked ones are left out. Returns the ids of all their messages.
+
+    Where something waits for room, nothing but what gives it enough is taken.
+    """
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "apply", "Apply", priority=True, id="make-room.apply"),
         Binding("escape", "dismiss(None)", "Leave as it is", id="make-room.leave"),
     ]
 
-    def __init__(self, exchanges: Sequence[Exchange], size: int) -> None:
+    def __init__(self, room: Room) -> None:
         super().__init__()
-        self._exchanges = tuple(exchanges)
-        self._context_size = size
+        self._room = room
+        self._exchanges = room.exchanges
 
     def compose(self) -> ComposeResult:
         """Return the list, what it comes to, and the two ways out."""
-        chosen = set(proposed(self._exchanges, self._context_size))
+        room, chosen = self._room, self._room.proposed()
+        taken, excess = room.taken(room.dropped), room.excess(room.dropped)
+        now = f"Too long by {excess:,} tokens: it takes {taken:,} of {room.size:,}. " if excess else ""
         with Vertical(id="make-room") as box:
             box.border_title = "Make room in the context"
-            yield Static("Checked exchanges are not sent to the model any more.")
+            yield Static(f"{now}Ticked exchanges are not sent to the model any more.")
             yield TickList[int](
                 *(
                     Selection(_line(exchange, out=index in chosen), index, index in chosen)
@@ -209,7 +193,7 @@ class MakeRoomScreen(ModalScreen[tuple[int, ...] | None]):
             )
             with Horizontal():
                 yield Button(
-                    "Apply  Enter",
+                    "Leave out and answer  Enter" if room.waits else "Apply  Enter",
                     id="make-room-apply",
                     variant="primary",
                     compact=True,
@@ -234,18 +218,24 @@ class MakeRoomScreen(ModalScreen[tuple[int, ...] | None]):
         exchanges = self.query_one(SelectionList)
         for index, exchange in enumerate(self._exchanges):
             exchanges.replace_option_prompt_at_index(index, _line(exchange, out=index in self._out))
-        stay = staying(self._exchanges, self._out)
-        sent = sum(exchange.tokens for exchange in self._exchanges if not exchange.dropped)
-        freed = sent - stay
-        verb = "frees" if freed >= 0 else "takes back"
-        text = f"{verb} {abs(freed):,} of {self._context_size:,} tokens; {stay:,} stay"
+        room, stay = self._room, self._room.taken(self._out)
+        freed = room.taken(room.dropped) - stay
+        verb = "Frees" if freed >= 0 else "Takes back"
+        text = f"{verb} {abs(freed):,} tokens: {stay:,} of {room.size:,} stay, {room.size - stay:,} are free."
+        if excess := room.excess(self._out):
+            text = f"{verb} {abs(freed):,} tokens: still too long by {excess:,}."
         self.query_one("#make-room-sum", Static).update(text)
+        self.query_one("#make-room-apply", Button).disabled = not self._suffices
+
+    @property
+    def _suffices(self) -> bool:
+        return not (self._room.waits and self._room.excess(self._out))
 
     def action_apply(self) -> None:
         """Leave the checked exchanges out."""
         if isinstance(self.focused, Button) and self.focused.id == "make-room-leave":
             self.dismiss(None)
-        else:
+        elif self._suffices:
             self.dismiss(tuple(id_ for index in sorted(self._out) for id_ in self._exchanges[index].ids))
 
 

@@ -112,8 +112,8 @@ def context_part(used: int | None, size: int | None, *, estimated: bool) -> Part
     text, style = f"ctx {about}{thousands(used)}/{thousands(size)} {bar}", ""
     meaning = f"Context: this chat takes {'about ' if estimated else ''}{used:,} of {size:,} tokens"
     if share >= FULL:
-        text, style = f"{text} nearly full", "$text-error bold"
-        meaning += "; leave earlier exchanges out to make room"
+        text, style = f"{text} {'too long' if used >= size else 'nearly full'}", "$text-error bold"
+        meaning += "; /room leaves earlier exchanges out"
     elif share >= FILLING:
         text, style = f"{text} filling", "$text-warning"
     return Part(text, meaning, 3, style, "right")

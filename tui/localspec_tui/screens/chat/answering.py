@@ -29,9 +29,10 @@ class AnswerEnded(Message):
 class Answering:
     """The running answer. `run` belongs to a worker thread, everything else to the screen's."""
 
-    def __init__(self, loader: ModelLoader, job: Job) -> None:
+    def __init__(self, loader: ModelLoader, job: Job, *, continues: bool = False) -> None:
         self._loader = loader
-        self._job = job
+        self.job = job
+        self.continues = continues  # an answer that is there already
         self._stopped_s: float | None = None
         self.models: OpenModels | None = None
         self.live = LiveAnswer()
@@ -43,7 +44,7 @@ class Answering:
         try:
             self._loader.start()  # again, if it was stopped or failed
             self.models = models = self._loader.models(wait=True)
-            for event in self._job(models):
+            for event in self.job(models):
                 self.live.take(event)
                 if self._stopped_s is not None:  # asked while the models were not yet at work
                     models.cancel()

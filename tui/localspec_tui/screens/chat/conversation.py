@@ -185,9 +185,9 @@ class Conversation(Vertical):
 
     # --- answering ---
 
-    def launch(self, job: Job) -> None:
+    def launch(self, job: Job, *, continues: bool = False) -> None:
         """Let the models work on the open chat."""
-        self._answer = Answering(self.loader, job)
+        self._answer = Answering(self.loader, job, continues=continues)
         self.status.forgive()
         self.status.mention("")
         self.composer.set_answering(True)

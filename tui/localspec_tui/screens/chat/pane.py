@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import assert_never
@@ -16,15 +16,21 @@ from localspec.chat.answering import AnswerEvent
 from localspec.chat.attachments import attach
 from localspec.chat.commands import Command, CommandSpec, as_message, parse
 from localspec.chat.loading import ModelLoader
-from localspec.chat.messages import AnswerRecord, StoredMessage
+from localspec.chat.messages import AnswerRecord, Attachment, StoredMessage
 from localspec.chat.prompt_templates import Templates, own_templates
-from localspec.chat.prompting import exchanges
+from localspec.chat.prompting import check_alone, never_fits, room_of
 from localspec.chat.session import ChatSession
-from localspec.errors import Cancelled, ContextFullError, EngineDied, LocalSpecError, UserError
-from localspec.inference.interface import OpenModels
+from localspec.errors import (
+    Cancelled,
+    ContextFullError,
+    EngineDied,
+    EngineError,
+    LocalSpecError,
+    UserError,
+)
 from localspec.safe_text import safe_text
 from localspec.types import Mode
-from localspec_tui.screens.chat.answering import AnswerEnded, Job
+from localspec_tui.screens.chat.answering import AnswerEnded, Answering, Job
 from localspec_tui.screens.chat.conversation import Conversation, Log
 from localspec_tui.screens.chat.status import NOTICE_S
 from localspec_tui.screens.compare import CompareScreen
@@ -96,6 +102,7 @@ class ChatPane(Conversation):
             question, files = await asyncio.to_thread(
                 attach, as_message(text), self.folder, self._attachment_bytes
             )
+            await asyncio.to_thread(self._check_fits, question, files)
             await self.until_free()
             asked = await asyncio.to_thread(chat.ask, question, files)
             if len(chat.path) == 1:
@@ -105,28 +112,32 @@ class ChatPane(Conversation):
                 self.transcript.follow()
             self.launch(self.session.answer)
 
+    def _check_fits(self, question: str, files: Sequence[Attachment]) -> None:
+        """Raise `ContextFullError` for a question that no room could be made for."""
+        if (models := self.loader.ready) is not None:
+            with suppress(EngineError):  # which the answer will tell
+                check_alone(self.session.chat.system, question, files, models.target, models.count_tokens)
+
     @on(AnswerEnded)
     async def _end_answer(self, event: AnswerEnded) -> None:
         if not await self.end(event):
             return
         if event.error is not None:
-            await self._explain(event.error, event.answer.models)
+            await self._explain(event.error, event.answer)
         await self.status.look_at_memory()
         if event.error is None and (text := self.composer.next_waiting()) is not None:
             await self._take_prompt(PromptEntered(text))
 
-    async def _explain(self, error: BaseException, models: OpenModels | None) -> None:
+    async def _explain(self, error: BaseException, answer: Answering) -> None:
         """Say what ended an answer before its end, and what can be done."""
         match error:
             case Cancelled():
                 self.status.say("stopped", is_error=True)
             case ContextFullError():
-                self.status.say(in_words(error))
-                if any(message.role == "assistant" for message in self.session.chat.path):
-                    await self.status.attempt(self.make_room())
+                await self.status.attempt(self.make_room(answer))
             case EngineDied():
                 self.status.say(f"{error}; what was written is kept", is_error=True)
-                self.loader.reopen(models)
+                self.loader.reopen(answer.models)
             case _:
                 self.status.say(in_words(error), is_error=True)
 
@@ -204,7 +215,7 @@ class ChatPane(Conversation):
             await self.until_free()
             await asyncio.to_thread(self.session.chat.back_to, message.id)
             await self.show()
-            self.launch(job)
+            self.launch(job, continues=message.role == "assistant")
 
     async def switch(self, message: StoredMessage, step: int) -> None:
         """Show another branch at a message."""
@@ -242,20 +253,33 @@ class ChatPane(Conversation):
         await self.until_free()
         self.ask(CompareScreen(modes, run, models.cancel, models.close), keep)
 
-    async def make_room(self) -> None:
-        """Let exchanges be chosen that the model no longer reads."""
+    async def make_room(self, answer: Answering | None = None) -> None:
+        """Let exchanges be chosen that the model no longer reads; an answer that waits for it then begins."""
         self.must_be_idle()
-        models = self.loader.models(wait=False)
-        found = await asyncio.to_thread(exchanges, self.session.chat.path, models.count_tokens)
-        if not found:
+        models, chat, path = self.loader.models(wait=False), self.session.chat, self.session.chat.path
+        continues = answer is not None and answer.continues
+        if answer is not None and not continues and path[-1].role == "assistant":  # written anew
+            path = path[:-1]
+        room = await asyncio.to_thread(
+            room_of, chat.system, path, models.target.context, models.count_tokens, continues=continues
+        )
+        if room.waits and room.excess(range(len(room.exchanges))):
+            raise never_fits(room.fixed, models.target)
+        if not room.exchanges:
             raise UserError("there is nothing that could be left out", "ask something first")
 
         async def take(dropped: tuple[int, ...] | None) -> None:
-            if dropped is not None:
-                await asyncio.to_thread(self.session.chat.leave_out, dropped)
-                await self.show()
+            if dropped is None:
+                excess = room.waits and room.excess(room.dropped)
+                self.status.say(f"still too long by {excess:,} tokens; /room makes room" if excess else "")
+                return
+            await asyncio.to_thread(chat.leave_out, dropped)
+            await self.show()
+            if room.waits:
+                await self.until_free()
+                self.launch(answer.job if answer else self.session.answer, continues=continues)
 
-        self.ask(MakeRoomScreen(found, models.target.context), take)
+        self.ask(MakeRoomScreen(room), take)
 
     async def show_stats(self) -> None:
         """Show all figures of the last answer."""

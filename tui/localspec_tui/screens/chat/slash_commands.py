@@ -140,7 +140,7 @@ COMMANDS: dict[str, Callable[[ChatPane, str], object]] = {
     "branch": _run_branch,
     "attach": _run_attach,
     "editor": lambda pane, _: pane.composer.write_elsewhere(),
-    "drop": lambda pane, _: pane.make_room(),
+    "room": lambda pane, _: pane.make_room(),
     "copy": _run_copy,
     "export": _run_export,
     "import": _run_import,

@@ -11,14 +11,13 @@ from localspec.chat import live_stats
 from localspec.chat.answering import LiveUpdate
 from localspec.chat.live_stats import Figures, LiveStats
 from localspec.chat.loading import Failed, Loading, LoadState, ModelLoader, Ready
-from localspec.chat.messages import AnswerRecord
-from localspec.chat.prompting import after_answer, estimate, warning
+from localspec.chat.messages import AnswerRecord, StoredMessage
+from localspec.chat.prompting import after_answer, estimate, to_prompt, warning
 from localspec.chat.session import ChatSession
 from localspec.errors import EngineError, LocalSpecError
 from localspec_tui.widgets.status import StatusLine, in_words
 
 NOTICE_S = 12.0
-CHARACTERS_PER_TOKEN = 3.5  # of what is being typed, where nothing has been counted
 
 
 class ChatStatus(StatusLine):
@@ -29,7 +28,7 @@ class ChatStatus(StatusLine):
         self._session = session
         self._loader = loader
         self._live_stats = LiveStats(session.rates)
-        self._typed = 0  # characters of the prompt below
+        self._typed = 0  # tokens of the prompt below
         self._warned: str | None = None
         self._prompt_tokens = self._written = 0  # of the answer under way
         self._held = 0  # tokens that the open chat takes,
@@ -51,7 +50,7 @@ class ChatStatus(StatusLine):
     def tell(self, update: LiveUpdate) -> None:
         """Show what an answer has done since the last time."""
         if update.started is not None:
-            self._take_up()
+            self._take_up(update.started)
         if update.progress is not None and update.progress.total:
             self.mention(f"reading the prompt: {update.progress.done:,} of {update.progress.total:,} tokens")
         for change in update.changes:
@@ -63,7 +62,8 @@ class ChatStatus(StatusLine):
                 self.mention("")
             self._live_stats.add(update.rounds)
             self._written += sum(mark.tokens for mark in update.rounds)
-            self._show_use(self._prompt_tokens + self._written, estimated=True)
+            self._held, self._is_estimate = self._prompt_tokens + self._written, True
+            self._show_use(self._held + self._typed, estimated=True)
             self.show(self._live_stats.figures())
         if update.saved is not None and update.saved.record is not None:
             self._show_record(update.saved.record)
@@ -74,7 +74,7 @@ class ChatStatus(StatusLine):
             self.mention("" if seconds is None else units.first_call(seconds))
         self._makes_programs = seconds is not None
 
-    def _take_up(self) -> None:
+    def _take_up(self, started: StoredMessage) -> None:
         """Show what was chosen for an answer that begins."""
         for notice in self._session.take_notices():
             self.notify(notice, severity="warning", timeout=NOTICE_S, markup=False)
@@ -85,6 +85,15 @@ class ChatStatus(StatusLine):
         self._live_stats.start(
             "off" if options is None else options.request.settings.mode, self._prompt_tokens
         )
+        self.run_worker(self._count_prompt(started), group="count", exclusive=True, exit_on_error=False)
+
+    async def _count_prompt(self, started: StoredMessage) -> None:
+        """Replace the estimate of what an answer's prompt takes by its count."""
+        chat, models, continues = self._session.chat, self._loader.ready, bool(started.content)
+        path = chat.tree.path_to(started.id)
+        prompt = to_prompt(chat.system, path if continues else path[:-1], continues=continues)
+        if models is not None:
+            self._prompt_tokens = await asyncio.to_thread(models.count_tokens, prompt)
 
     def _show_record(self, record: AnswerRecord) -> None:
         self.show(live_stats.of_record(record))
@@ -106,9 +115,9 @@ class ChatStatus(StatusLine):
             self.show_choice("", "")
         self._weigh(None)
 
-    def count_in(self, text: str) -> None:
+    def count_in(self, tokens: int) -> None:
         """Count in what is being typed."""
-        self._typed = len(text)
+        self._typed = tokens
         self._show_context()
 
     def _weigh(self, record: AnswerRecord | None) -> None:
@@ -121,8 +130,7 @@ class ChatStatus(StatusLine):
         self._show_context()
 
     def _show_context(self) -> None:
-        typed = round(self._typed / CHARACTERS_PER_TOKEN)
-        line = self._show_use(self._held + typed, estimated=self._is_estimate or typed > 0)
+        line = self._show_use(self._held + self._typed, estimated=self._is_estimate or self._typed > 0)
         if self._warned and self.said == self._warned:
             self.say("")
         if line is not None:

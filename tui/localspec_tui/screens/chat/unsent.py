@@ -16,6 +16,7 @@ from localspec.chat.attachments import attach, complete_input, describe
 from localspec.chat.commands import Completion
 from localspec.chat.loading import ModelLoader
 from localspec.chat.prompt_templates import own_templates
+from localspec.chat.prompting import check_alone, question_of
 from localspec.chat.session import ChatSession
 from localspec.errors import LocalSpecError, StoreError, UserError
 from localspec.types import Message
@@ -24,6 +25,7 @@ from localspec_tui.widgets.composer.composer import Composer, QueuedPromptRemove
 from localspec_tui.widgets.status import in_words
 
 REST_S = 0.4
+CHARACTERS_PER_TOKEN = 4.5  # of what has been typed since it was counted; too few rather than too many
 
 
 class ChatComposer(Composer):
@@ -45,6 +47,7 @@ class ChatComposer(Composer):
         self._status = status
         self._is_kept = True  # what was written and not yet sent
         self._said = self._refused = ""  # of a prompt, and the prompt that could not be sent
+        self._counted = (0, 0)  # characters of the prompt, and the tokens that they take with their files
 
     def on_unmount(self) -> None:
         """Keep what was not sent."""
@@ -82,7 +85,8 @@ class ChatComposer(Composer):
 
     @on(TextArea.Changed)
     def _draft_changed(self) -> None:
-        self._status.count_in(self.text)
+        characters, tokens = self._counted if self.text else (0, 0)
+        self._status.count_in(max(0, tokens + round((len(self.text) - characters) / CHARACTERS_PER_TOKEN)))
         self._keep_soon()
 
     def _keep_soon(self) -> None:
@@ -94,23 +98,29 @@ class ChatComposer(Composer):
     async def _look_after_draft(self) -> None:
         await asyncio.sleep(REST_S)
         text = self.text
-        line = await asyncio.to_thread(self._keep_and_weigh, text, *self.unsent())
+        line, tokens = await asyncio.to_thread(self._keep_and_weigh, text, *self.unsent())
+        if tokens is not None and text == self.text:
+            self._counted = (len(text), tokens)
+            self._status.count_in(tokens)
         if line or (self._status.said == self._said and text != self._refused):
             self._said = line
             self._status.say(line)
 
-    def _keep_and_weigh(self, text: str, chat_id: int, unsent: str) -> str:
-        """Keep what is not sent; return what there is to say of the files that the prompt names."""
-        models = self._loader.ready
+    def _keep_and_weigh(self, text: str, chat_id: int, unsent: str) -> tuple[str, int | None]:
+        """Keep what is not sent; return what there is to say of the prompt, and its tokens with its files."""
+        models, tokens = self._loader.ready, None
         try:
             self._session.store.set_draft(chat_id, unsent)
-            _, files = attach(text, self._folder, self._attachment_bytes)
-            counts = [
-                models.count_tokens((Message("user", file.text),)) if models else None for file in files
-            ]
+            question, files = attach(text, self._folder, self._attachment_bytes)
+            counts: list[int | None] = [None] * len(files)
+            if models is not None and text.strip():
+                count = models.count_tokens
+                tokens = count((Message("user", question_of(question, files)),))
+                counts = [count((Message("user", file.text),)) for file in files]
+                check_alone(self._session.chat.system, question, files, models.target, count)
         except LocalSpecError as error:
-            return in_words(error)
-        return "; ".join(describe(*pair) for pair in zip(files, counts, strict=True))
+            return in_words(error), tokens
+        return "; ".join(describe(*pair) for pair in zip(files, counts, strict=True)), tokens
 
     def unsent(self) -> tuple[int, str]:
         """Return the open chat and what is to be kept with it: the prompts that wait, and the one below."""
