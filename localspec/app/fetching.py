@@ -1,4 +1,4 @@
-"""Models fetched from wherever they can be had: one, or the best pair for this machine in the background."""
+"""Models fetched from wherever they can be had: one, or pairs of the catalogue in the background."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from localspec import units
-from localspec.chat.loading import ModelLoader
+from localspec.app.options import ModelChoice
 from localspec.errors import Cancelled, LocalSpecError, UnavailableError, UnreachableError, UserError
+from localspec.models.default_pair import default_pair
 from localspec.models.names import Reference, parse
 from localspec.models.verified import verify
 from localspec.storage.config import models_table, prepare
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from localspec.models.hub import DownloadProgress, OnProgress, RemoteModel
 
 Tell = Callable[[str], object]
-Stage = Literal["offered", "fetching", "paused", "here", "opening"]
+Stage = Literal["offered", "fetching", "paused", "here"]
 _LEAVING_S = 2.0  # for a download that is to stop
 
 
@@ -109,48 +110,81 @@ def files_of(
     return target.absolute(), None
 
 
+def choice_of(pair: Ranked) -> ModelChoice:
+    """Return what is to be opened of a pair that is on disk; raises UserError for damaged files."""
+    target, draft = files_of(pair)
+    has_head = pair.pair.draft is None and pair.opens_draft
+    return ModelChoice(target, target if has_head else draft)
+
+
+def make_default(choice: ModelChoice) -> None:
+    """Let config.toml name these models, or none where they are those that open anyway; raises UserError."""
+    is_usual = (choice.target, choice.draft) == default_pair()
+    table = models_table(None, None) if is_usual else models_table(choice.target, choice.draft)
+    prepare(config_dir() / "config.toml", table).write()
+
+
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """The best pair for this machine, and how far it is here; `problem` ended the last attempt."""
+    """A pair of the catalogue, and how far it is here; `problem` ended the last attempt."""
 
     pair: Ranked
     stage: Stage
     progress: DownloadProgress
     problem: str = ""
 
+    @property
+    def stage_shown(self) -> str:
+        """Return the stage, and how much of the pair has arrived."""
+        return f"{self.stage} {str(self.progress).partition('%')[0].strip()}%"
 
-class BestPair:
-    """The best pair for this machine: looked for once, fetched on request, opened in place of another.
 
-    One thread calls the methods, which return at once but for `close`. `on_change` is called in whichever
-    thread something changed: read `offer` then.
+class PairFetches:
+    """Pairs of the catalogue on their way to this machine, one at a time, and which is the best for it.
+
+    One thread calls the methods, which return at once but for `close` and `consider`. `on_change` is called
+    in whichever thread something changed: read the offers then.
     """
 
     def __init__(self) -> None:
         self.on_change: Callable[[], object] = lambda: None
-        self.offer: Offer | None = None
+        self.offers: dict[str, Offer] = {}  # by the names of pairs
+        self._best = ""  # of them
         self._gone: set[str] = set()  # models that turned out not to be had
         self._lock = threading.Lock()
         self._attempt: object = None  # the one whose outcome is wanted
         self._thread: threading.Thread | None = None  # of the latest
 
-    def look(self) -> None:
-        """Begin to look for it, unless that was done."""
-        if self._thread is None:
-            self._begin(self._look, None)
+    @property
+    def best(self) -> Offer | None:
+        """Return the best pair for this machine; None where it came with LocalSpec, or is not known."""
+        return self.offers.get(self._best)
 
-    def fetch(self) -> None:
-        """Begin to fetch it, or go on with that."""
-        if self.offer is not None and self.offer.stage in ("offered", "paused"):
-            offer = replace(self.offer, stage="fetching", problem="")
+    def look(self) -> None:
+        """Begin to look for the best pair, unless that was done."""
+        if self._thread is None:
+            self._begin(self._look)
+
+    def consider(self, pair: Ranked) -> Offer:
+        """Return how far a pair is here; looks at the disk where that is not known."""
+        if (known := self.offers.get(pair.pair.name)) is None:
+            known = self.offers.setdefault(pair.pair.name, _offer(pair))
+        return known
+
+    def fetch(self, name: str) -> None:
+        """Begin to fetch a pair that was considered, or go on with that; another one pauses."""
+        offer = self.offers[name]
+        if offer.stage in ("offered", "paused"):
+            self.pause()
+            offer = replace(offer, stage="fetching", problem="")
             self._begin(partial(self._fetch, offer), offer)
 
     def pause(self) -> None:
         """Break the download off; what has arrived is kept."""
-        if self.offer is not None and self.offer.stage == "fetching":
+        for offer in [each for each in self.offers.values() if each.stage == "fetching"]:
             self._attempt = attempt = object()
-            progress = replace(self.offer.progress, rate=None, left_s=None)
-            self._tell(attempt, replace(self.offer, stage="paused", progress=progress))
+            progress = replace(offer.progress, rate=None, left_s=None)
+            self._tell(attempt, replace(offer, stage="paused", progress=progress))
 
     def close(self) -> None:
         """Pause for good, and wait a little until nothing is written any more."""
@@ -158,16 +192,11 @@ class BestPair:
         if self._thread is not None:
             self._thread.join(_LEAVING_S)
 
-    def open(self, loader: ModelLoader) -> None:
-        """Begin to open it, which is here; config.toml names it from now on, unless it does not open."""
-        if self.offer is not None and self.offer.stage == "here":
-            offer = replace(self.offer, stage="opening", problem="")
-            self._begin(partial(self._open, offer, loader), offer)
-
-    def _begin(self, work: Callable[[object], None], offer: Offer | None) -> None:
+    def _begin(self, work: Callable[[object], None], offer: Offer | None = None) -> None:
         """Work in a thread, when the one before has ended."""
         self._attempt = attempt = object()
-        self._tell(attempt, offer)
+        if offer is not None:
+            self._tell(attempt, offer)
         before = self._thread
 
         def run() -> None:
@@ -178,21 +207,24 @@ class BestPair:
         self._thread = threading.Thread(target=run, name="localspec-fetch", daemon=True)
         self._thread.start()
 
-    def _tell(self, attempt: object, offer: Offer | None) -> bool:
+    def _tell(self, attempt: object, offer: Offer) -> bool:
         """Take in what an attempt has come to; return whether it is still wanted."""
         with self._lock:
             if self._attempt is not attempt:
                 return False
-            self.offer = offer
+            self.offers[offer.pair.pair.name] = offer
         self.on_change()
         return True
 
-    def _look(self, attempt: object, problem: str = "") -> None:
+    def _look(self, _attempt: object, problem: str = "") -> None:
         try:
             found = best_pair(self._gone)
         except LocalSpecError:  # whoever asks `localspec recommend` is told
             found = None
-        self._tell(attempt, _offer(found, problem))
+        if found is not None:
+            self.offers[found.pair.name] = replace(self.consider(found), problem=problem)
+        self._best = found.pair.name if found else ""
+        self.on_change()
 
     def _fetch(self, offer: Offer, attempt: object) -> None:
         pair, got = offer.pair, dict[str, Path]()
@@ -205,6 +237,9 @@ class BestPair:
             progress = replace(progress, done=done, total=total, left_s=left_s)
             return self._tell(attempt, replace(offer, progress=progress))
 
+        def failed(problem: str) -> None:
+            self._tell(attempt, replace(self.offers[pair.pair.name], stage="paused", problem=problem))
+
         try:
             for model in pair.missing:
                 got[model.key] = fetch(parse(model.reference), str, on_progress)
@@ -212,41 +247,21 @@ class BestPair:
             return  # whoever paused has told
         except UnavailableError as error:
             self._gone.add(pair.missing[len(got)].key)
-            self._look(attempt, error.message)
+            failed(error.message)
+            if pair.pair.name == self._best:
+                self._look(attempt, error.message)
         except Exception as error:  # noqa: BLE001 - there is nobody else to tell
-            self._tell(attempt, replace(self.offer or offer, stage="paused", problem=str(error)))
+            failed(str(error))
         else:
             entries = zip(pair.pair.models, pair.files, strict=True)
             files = tuple(path or got.get(model.key) for model, path in entries)
             self._tell(attempt, replace(offer, pair=replace(pair, files=files), stage="here"))
 
-    def _open(self, offer: Offer, loader: ModelLoader, attempt: object) -> None:
-        outcome = None
-        try:
-            edit = prepare(config_dir() / "config.toml", models_table(*files_of(offer.pair)))
-            edit.write()
-            try:
-                loader.release()  # memory may not do for both
-                loader.start()
-                loader.models()
-            except LocalSpecError:
-                edit.undo()
-                loader.release()
-                loader.start()
-                raise
-        except Cancelled:
-            outcome = replace(offer, stage="here")
-        except LocalSpecError as error:
-            outcome = replace(offer, stage="here", problem=f"they do not open: {error}")
-        self._tell(attempt, outcome)
 
-
-def _offer(pair: Ranked | None, problem: str = "") -> Offer | None:
-    """Return what there is to say of a pair that was found, some of which may have arrived before."""
+def _offer(pair: Ranked) -> Offer:
+    """Return what there is to say of a pair, some of which may have arrived before."""
     from localspec.models.hub import DownloadProgress, begun_bytes
 
-    if pair is None:
-        return None
     begun = sum(begun_bytes(parse(name).repository) for model in pair.missing for name in model.references)
     stage: Stage = "paused" if begun else "offered" if pair.missing else "here"
-    return Offer(pair, stage, DownloadProgress("", begun, max(begun, pair.download_bytes)), problem)
+    return Offer(pair, stage, DownloadProgress("", begun, max(begun, pair.download_bytes)))

@@ -41,6 +41,25 @@ class PairOptions:
     notes: tuple[str, ...] = ()  # what a person should know of this choice
 
 
+@dataclass(frozen=True, slots=True)
+class ModelChoice:
+    """Models on disk that a person chose; the target's own file as draft stands for the head in it."""
+
+    target: Path
+    draft: Path | None
+
+
+def chosen(args: argparse.Namespace, choice: ModelChoice) -> argparse.Namespace:
+    """Return arguments that name these models, and ask for nothing that takes a draft where there is none."""
+    config = read_config(config_dir() / "config.toml")
+    given = {**vars(args), "hf_file": None, "spec_type": None, "context": args.context or config.context}
+    given["model"], given["model_draft"] = str(choice.target), choice.draft and str(choice.draft)
+    if choice.draft is None:
+        given |= dict.fromkeys(_DRAFT_FLAGS)
+        given["mode"] = MODES[0] if args.mode in DRAFT_MODES else args.mode
+    return argparse.Namespace(**given)
+
+
 def pair_options(args: argparse.Namespace) -> PairOptions:
     """Return the models that the arguments name; raises UserError for combinations without sense.
 

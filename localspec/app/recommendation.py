@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import log2
 from pathlib import Path
 
-from localspec import units
+from localspec import smollm2, units
+from localspec.app.options import ModelChoice, local_file
+from localspec.demo import bundled_pair
 from localspec.errors import UserError
+from localspec.gguf import check_model_file
 from localspec.hardware.device_info import Machine
 from localspec.hardware.placement.candidates import COMFORTABLE_CONTEXT, Placement, PlacementConstraints
 from localspec.hardware.placement.place import place
@@ -19,11 +23,13 @@ from localspec.models.catalogue import (
     approximate_head,
     approximate_shape,
 )
+from localspec.models.default_pair import on_this_computer
 from localspec.models.heads import kind_of_draft
-from localspec.models.local import LocalModel, of_reference
+from localspec.models.local import UNFINISHED, LocalModel, of_reference
 from localspec.models.names import parse
 from localspec.models.pairing import PADDING_ALLOWED, PairingVerdict, may_serve
-from localspec.models.shape import ModelShape, read_draft_shape
+from localspec.models.shape import ModelShape, read_draft_shape, read_shape
+from localspec.types import ModelInfo
 from localspec.units import duration
 
 COMFORTABLE_S = 20.0
@@ -47,6 +53,7 @@ class Ranked:
     problem: str
     points: float
     reasons: tuple[str, ...]
+    is_slow: bool = False
 
     @property
     def opens_draft(self) -> bool:
@@ -97,11 +104,14 @@ def recommend(
     *,
     task: str | None = None,
 ) -> tuple[Ranked, ...]:
-    """Return all pairs, the best for this machine first; those that cannot be used come last."""
+    """Return all pairs, the best for this machine first; those that cannot be used come last.
+
+    What is slow comes after what is not, but for the toy that comes along.
+    """
     found = [_ranked(machine, pair, local, task) for pair in catalogue]
     usable = [option for option in found if option.placement is not None]
     others = [option for option in found if option.placement is None]
-    usable.sort(key=lambda option: -option.points)
+    usable.sort(key=lambda option: (option.is_slow or option.pair.target.kind == "bundled", -option.points))
     others.sort(key=lambda option: option.pair.target.bytes)  # what lacks least memory first
     return (*usable, *others)
 
@@ -140,7 +150,8 @@ def _ranked(machine: Machine, pair: CataloguePair, local: Sequence[LocalModel], 
         points *= (COMFORTABLE_S / seconds) ** 2
         reasons.insert(0, f"ranked lower for its speed: a page is read and answered in {duration(seconds)}")
     points -= 2 * log2(1 + ranked.download_bytes / _DOWNLOAD)
-    return replace(ranked, points=max(0.0, points), reasons=tuple(reasons))
+    is_slow = seconds > COMFORTABLE_S
+    return replace(ranked, points=max(0.0, points), reasons=tuple(reasons), is_slow=is_slow)
 
 
 def _reading_s(machine: Machine, target: CatalogueModel, placement: Placement) -> float:
@@ -238,6 +249,99 @@ def partners(
     return tuple(
         sorted(found, key=lambda partner: (not partner.verdict.fits, -partner.tokens_per_s, partner.name))
     )
+
+
+@dataclass(frozen=True, slots=True)
+class LocalTarget:
+    """A model on disk as a target; `drafts` can serve it here, the fastest first.
+
+    `alone` is its place without any; None where it cannot be opened, and `problem` says why.
+    """
+
+    model: LocalModel
+    alone: Placement | None = None
+    drafts: tuple[Partner, ...] = ()
+    problem: str = ""
+    licence: str = ""
+
+    @property
+    def title(self) -> str:
+        """Return the name without the folder or the user that it is from."""
+        included = " (included)" if self.model.source == "bundled" else ""
+        return self.model.name.rpartition("/")[2] + included
+
+    def speed(self, draft: Partner | None) -> float | None:
+        """Return the tokens per second that are expected with a draft model or without."""
+        placement = draft.placement if draft else self.alone
+        return placement.tokens_per_s if placement else None
+
+
+def choices(open_now: Iterable[ModelInfo]) -> Iterator[LocalTarget | Ranked]:
+    """Yield what could be opened here: models on disk, then pairs to be fetched, the best first.
+
+    Models that are open now would make room. Raises UserError.
+    """
+    machine, local, known = _surroundings(open_now)
+    drafts = (bundled_pair()[1], smollm2.draft())
+    targets = [each for each in local if each.path not in drafts and not each.name.endswith(UNFINISHED)]
+    yield from local_targets(machine, local, known, targets)
+    yield from (pair for pair in recommend(machine, known.pairs, local) if pair.missing)
+
+
+def choice_named(text: str, open_now: Iterable[ModelInfo]) -> ModelChoice:
+    """Return the model that `-m` would take by this name, and the draft model on disk that serves it best.
+
+    Raises UserError.
+    """
+    path = local_file(text)
+    machine, local, known = _surroundings(open_now)
+    model = LocalModel(text, path, (path,), 0, "folder", read_shape(path))
+    (found,) = local_targets(machine, local, known, [model])
+    if found.alone is None:
+        raise UserError(f"{text} cannot be opened: {found.problem}", "/model lists others")
+    return ModelChoice(path.absolute(), found.drafts[0].path if found.drafts else None)
+
+
+def _surroundings(open_now: Iterable[ModelInfo]) -> tuple[Machine, tuple[LocalModel, ...], Catalogue]:
+    from localspec.hardware.machine import known_machine
+    from localspec.models.catalogue import shipped
+
+    machine = known_machine(may_measure=False)
+    return with_memory_of(machine, open_now), on_this_computer(), shipped()
+
+
+def local_targets(
+    machine: Machine, local: Sequence[LocalModel], known: Catalogue, wanted: Iterable[LocalModel]
+) -> Iterator[LocalTarget]:
+    """Yield what each wanted model on disk could do as a target, large ones first."""
+    for model in sorted(wanted, key=lambda model: -model.bytes):
+        entry = entry_of(model, known)
+        found = LocalTarget(model, problem=model.problem, licence=entry.licence if entry else "")
+        if model.shape is not None:
+            try:
+                check_model_file(model.path)
+                kind_of_draft(model.path, None)
+                found = replace(found, alone=place(machine, model.shape, None, PlacementConstraints()))
+            except UserError as error:
+                found = replace(found, problem=error.message.removeprefix(f"{model.shape.name} "))
+            else:
+                target = Target(model.name, model.shape, model.path)
+                drafts = [each for each in _from_disk(target, machine, local, known) if each.placement]
+                drafts.sort(key=lambda draft: (-draft.tokens_per_s, draft.name))
+                found = replace(found, drafts=tuple(drafts))
+        yield found
+
+
+def with_memory_of(machine: Machine, models: Iterable[ModelInfo]) -> Machine:
+    """Return the machine with the memory of its cards that open models would give back, about."""
+    given = Counter[str]()
+    for model in models:
+        given.update(dict.fromkeys(model.devices, model.file_bytes // max(1, len(model.devices))))
+    devices = (
+        device if device.kind == "cpu" else replace(device, memory_free=device.memory_free + given[device.id])
+        for device in machine.devices
+    )
+    return replace(machine, devices=tuple(devices))
 
 
 def entry_of(model: LocalModel, known: Catalogue) -> CatalogueModel | None:

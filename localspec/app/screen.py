@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from localspec.app.options import ModelChoice
 from localspec.chat.answer_settings import PairKnowledge, SessionRequest
 from localspec.inference.interface import OpenModels
 from localspec.inference.worker.wire import LogLine
@@ -23,7 +24,8 @@ OnLog = Callable[[LogLine], None]
 class ScreenRequest:
     """What to show at first, and how models are opened and tuned; `profile` is that of new chats.
 
-    Each opening and each run looks anew at what config.toml names by then.
+    Each opening looks anew at what config.toml names by then, unless it is of models that were chosen here;
+    `takes_others` if they can be. A run tunes those that are open.
     """
 
     config: Config
@@ -33,5 +35,6 @@ class ScreenRequest:
     session: SessionRequest
     knowledge: PairKnowledge
     opens_default_pair: bool
-    open_models: Callable[[Callable[[float], bool], OnLog], OpenModels]
+    takes_others: bool
+    open_models: Callable[[ModelChoice | None, Callable[[float], bool], OnLog], OpenModels]
     tune: Callable[[TuneChoice, Stop, OnLog], Iterator[TuneEvent]]

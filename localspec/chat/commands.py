@@ -19,18 +19,18 @@ from localspec.storage.json_file import checked
 from localspec.storage.profiles import SAMPLING_RANGES
 from localspec.types import Mode, TaskType
 
-Kind = Literal["mode", "fixed-mode", "task", "profile", "theme", "branch", "code", "format", "file"]
+Kind = Literal["mode", "fixed-mode", "task", "profile", "model", "theme", "branch", "code", "format", "file"]
 """What an argument may be completed from."""
 ExportFormat = Literal["md", "json"]
 Choices = Callable[[str], Sequence[str]]
-"""Gives the names that exist of a kind: `profile` or `theme`."""
+"""Gives the names that exist of a kind: `profile`, `model` or `theme`."""
 
 _AUTO = "auto"
 _DATA = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 _CHOICES: dict[str, dict[str, str]] = _DATA["choices"]
 _CHOICES["fixed-mode"] = {mode: words for mode, words in _CHOICES["mode"].items() if mode != _AUTO}
 _CHOICES["task"] = dict.fromkeys(get_args(TaskType), "")
-_TO_THE_END: tuple[Kind, ...] = ("profile", "theme", "file")  # names that may hold spaces
+_TO_THE_END: tuple[Kind, ...] = ("profile", "model", "theme", "file")  # names that may hold spaces
 _MODE_ALIASES = {"ar": "off"}
 _NAME = re.compile(r"/([A-Za-z-]*)(?=\s|$)")  # `/usr/bin` and `/* comment` are text
 

@@ -50,13 +50,15 @@ def when(time_s: float) -> str:
         return ""
 
 
-def to_markdown(chat: ChatInfo, path: Sequence[StoredMessage]) -> str:
-    """Return one branch of a chat as Markdown."""
+def to_markdown(
+    chat: ChatInfo, path: Sequence[StoredMessage], records: Mapping[int, AnswerRecord] | None = None
+) -> str:
+    """Return one branch of a chat as Markdown; `records` tell by which models its answers are."""
     parts = [f"# {chat.title or 'Untitled'}", when(chat.created)]
     if chat.system:
         parts.append("## System prompt\n\n" + _closed(chat.system))
     for message in path:
-        parts.extend(_message_parts(message))
+        parts.extend(_message_parts(message, (records or {}).get(message.id)))
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -77,7 +79,7 @@ def chat_text(store: Store, chat: ChatInfo, form: Format) -> str:
     """Return a chat in the wanted form: its shown branch as Markdown, or all of it as JSON."""
     messages = store.messages(chat.id)
     if form == "md":
-        return to_markdown(chat, Tree.of(messages, chat.leaf).answered().path)
+        return to_markdown(chat, Tree.of(messages, chat.leaf).answered().path, store.outlines(chat.id))
     records = {m.id: record for m in messages if (record := store.record(m.id)) is not None}
     return to_json(chat, messages, records) + "\n"
 
@@ -88,8 +90,9 @@ def _message_json(message: StoredMessage, record: AnswerRecord | None) -> dict[s
     return value if record is None else {**value, "record": to_plain(record)}
 
 
-def _message_parts(message: StoredMessage) -> Iterator[str]:
-    marks = [_STATES[message.state]] * (message.state != "complete") + ["left out"] * message.dropped
+def _message_parts(message: StoredMessage, record: AnswerRecord | None) -> Iterator[str]:
+    marks = [" ".join(record.target.split())] if record is not None else []
+    marks += [_STATES[message.state]] * (message.state != "complete") + ["left out"] * message.dropped
     yield f"## {_SPEAKERS[message.role]}" + "".join(f" ({mark})" for mark in marks)
     yield _closed(message.content.strip("\n"))
     for attachment in message.attachments:

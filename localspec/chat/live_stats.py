@@ -44,6 +44,10 @@ class PlainRates:
     def __init__(self) -> None:
         self._points: tuple[PlainRate, ...] = ()  # by depth; replaced, never changed
 
+    def forget(self) -> None:
+        """Drop what was measured: other models decode from now on."""
+        self._points = ()
+
     def add(self, rate: PlainRate) -> None:
         """Take in a measurement; it replaces an earlier one of about the same depth."""
         if rate.tokens_per_s > 0:

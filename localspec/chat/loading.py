@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from localspec.errors import Cancelled, EngineError, LocalSpecError, UserError
 from localspec.inference.interface import OpenModels
+from localspec.types import ModelInfo
 
 MAX_DEATHS = 3  # within
 DEATHS_WITHIN_S = 60.0
@@ -34,9 +35,10 @@ class Loading:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """The models are open."""
+    """The models are open; `problem` says why others, which were to take their place, are not."""
 
     models: OpenModels
+    problem: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,8 @@ class ModelLoader:
         """Prepare; `open_models(on_progress)` is to stop with `Cancelled` when that returns False."""
         self.on_change = on_change
         self._open_models = open_models
+        self._before: Opener | None = None  # of the models that come back where others do not open
+        self._problem = ""  # with those others
         self._clock = clock
         self._changed = threading.Condition()
         self._state: LoadState = Closed()
@@ -85,6 +89,12 @@ class ModelLoader:
         """Return the models if they are open; never waits."""
         state = self._state
         return state.models if isinstance(state, Ready) else None
+
+    @property
+    def open_now(self) -> tuple[ModelInfo, ...]:
+        """Return what the open models are, the target first; never waits."""
+        models = self.ready
+        return tuple(each for each in (models.target, models.draft) if each) if models else ()
 
     def models(self, *, wait: bool = True) -> OpenModels:
         """Return the open models, waiting for them if they are on their way.
@@ -128,14 +138,40 @@ class ModelLoader:
         self.on_change(self._state)
         _release(dead)
 
+    def switch(self, open_models: Opener) -> None:
+        """Open other models in place of these, which come back where that fails or is cancelled."""
+        with self._changed:
+            if self._closed:
+                return
+            gone = self._state.models if isinstance(self._state, Ready) else None
+            if gone is not None:
+                self._before = self._open_models
+            self._open_models, self._problem = open_models, ""
+            self._deaths.clear()
+            self._begin(gone)
+        self.on_change(self._state)
+
     def cancel(self) -> None:
-        """Stop opening the models; those that are open stay."""
+        """Stop opening the models; those that are open stay, and those before come back."""
         with self._changed:
             if not isinstance(self._state, Loading):
                 return
             self._attempt = None
             self._set(Closed())
+            if self._before is not None:
+                self._go_back()
         self.on_change(self._state)
+
+    @property
+    def is_switching(self) -> bool:
+        """Tell whether models are being opened in place of others, which can come back."""
+        return self._before is not None
+
+    def _go_back(self, problem: str = "") -> None:
+        """Begin to open the models again that were open before."""
+        assert self._before is not None
+        self._open_models, self._before, self._problem = self._before, None, problem
+        self._begin()
 
     def release(self) -> None:
         """Close the models, or stop opening them, and wait until their memory is free; `start` opens them."""
@@ -156,10 +192,10 @@ class ModelLoader:
             self._closed = True
         self.release()
 
-    def _begin(self) -> None:
+    def _begin(self, gone: OpenModels | None = None) -> None:
         self._attempt = attempt = object()
         self._thread = threading.Thread(
-            target=self._load, args=(attempt, self._thread), name="localspec-load", daemon=True
+            target=self._load, args=(attempt, self._thread, gone), name="localspec-load", daemon=True
         )
         self._set(Loading())
         self._thread.start()
@@ -168,15 +204,21 @@ class ModelLoader:
         self._state = state
         self._changed.notify_all()
 
-    def _load(self, attempt: object, before: threading.Thread | None) -> None:
-        """Open the models in a thread, when the load before has ended: memory may not do for two."""
+    def _load(self, attempt: object, before: threading.Thread | None, gone: OpenModels | None) -> None:
+        """Open the models in a thread, when others are `gone` and the load before has ended.
+
+        Memory may not do for two.
+        """
+        if gone is not None:
+            _release(gone)
         if before is not None:
             before.join()
         if self._attempt is not attempt:
             return
         outcome: LoadState
         try:
-            outcome = Ready(self._open_models(lambda fraction: self._progress(attempt, fraction)))
+            models = self._open_models(lambda fraction: self._progress(attempt, fraction))
+            outcome = Ready(models, self._problem)
         except Cancelled:
             outcome = Closed()
         except LocalSpecError as error:
@@ -185,7 +227,10 @@ class ModelLoader:
             outcome = Failed(EngineError(f"opening the models failed: {error!r}"))
         with self._changed:
             wanted = self._attempt is attempt
-            if wanted:
+            if wanted and isinstance(outcome, Failed) and self._before is not None:
+                self._go_back(str(outcome.error))
+            elif wanted:
+                self._before, self._problem = None, ""
                 self._set(outcome)
         if wanted:
             self.on_change(self._state)

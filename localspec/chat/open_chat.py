@@ -14,6 +14,7 @@ from localspec.chat.prompting import exchanges_of, to_prompt
 from localspec.chat.tree import Branches, Tree
 from localspec.errors import UserError
 from localspec.inference.interface import OpenModels
+from localspec.models.default_pair import name_of
 from localspec.types import Message, PlainRate, Request, Summary
 
 if TYPE_CHECKING:
@@ -173,7 +174,7 @@ def _record(models: OpenModels, options: AnswerOptions, request: Request) -> Ans
         sampling=request.sampling,
         seed=request.seed,
         profile=options.profile,
-        target=models.target.name,
-        draft=models.draft.name if models.draft else None,
+        target=name_of(models.target),
+        draft=name_of(models.draft) if models.draft else None,
         summary=Summary(),
     )

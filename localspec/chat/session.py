@@ -172,9 +172,11 @@ class ChatSession:
         A `mode` of its own is kept even where it loses.
         """
         if self._chooser is None or self._chooser.models is not models:
+            if self._chooser and self._chooser.models.target.path != models.target.path:
+                self.rates.forget()
             self._chooser = Chooser(models, self._experience, self._notice)
         asked, profile, own = self.asked, self.followed, self.chat.info.settings.mode
-        if own in DRAFT_MODES and models.draft is None:  # which others had when it was chosen
+        if models.draft is None and asked.speculation.mode in DRAFT_MODES:  # chosen when others had one
             asked = replace(asked, speculation=replace(asked.speculation, mode=None))
         if own == AUTO:  # also where the profile wants another
             profile = replace(profile, speculation=replace(profile.speculation, mode=None))

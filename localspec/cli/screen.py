@@ -6,11 +6,12 @@ import argparse
 import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from localspec.app import placing
-from localspec.app.options import pair_options, session_request
+from localspec.app.options import ModelChoice, chosen, pair_options, session_request
 from localspec.app.tuned_pair import KnownPair, settled
 from localspec.chat.answer_settings import TunedChoice, with_auto
 from localspec.cli.shared.arguments import (
@@ -20,10 +21,11 @@ from localspec.cli.shared.arguments import (
     add_answer_flags,
     verb_parser,
 )
-from localspec.errors import UserError
+from localspec.errors import Cancelled, UserError
 from localspec.gguf import check_model_file
 from localspec.models.default_pair import default_pair
 from localspec.models.heads import head_for
+from localspec.models.verified import verify
 from localspec.storage import paths
 from localspec.storage.config import read_config
 from localspec.storage.profiles import Profiles, profiles
@@ -68,38 +70,70 @@ def main(argv: Sequence[str], open_screen: Callable[[ScreenRequest], int]) -> in
         raise UserError(f"{'' if args.profile else 'config.toml: '}{error.message}", error.hint) from None
     from localspec.app.screen import ScreenRequest  # 0.2 s, which a mistake does without
 
-    known = KnownPair(args, via=None)
+    models = _Models(args)
     request = ScreenRequest(
         config,
         found,
         usual.name,
         resumes=args.profile is None,
         session=session_request(args),
-        knowledge=known.experience if args.attach is None else partial(_recall, args),
+        knowledge=models.recall if args.attach is None else partial(_recall, args),
         opens_default_pair=opens_default_pair,
-        open_models=partial(_open, args, known),
-        tune=partial(_tune, args, found),
+        takes_others=args.attach is None,
+        open_models=models.open if args.attach is None else lambda *_: _attached(args),
+        tune=partial(models.tune, found),
     )
     return open_screen(request)
 
 
-def _open(
-    args: argparse.Namespace, known: KnownPair, on_progress: Callable[[float], bool], on_log: OnLog
-) -> OpenModels:
-    """Open the models that the arguments name, or config.toml does at that moment."""
-    if args.attach is not None:
-        from localspec.inference.attached import AttachedModels
+class _Models:
+    """The models that were chosen on the screen; before that those that flags or config.toml name."""
 
-        return AttachedModels(_server(args))
-    from localspec.inference.worker.wire import LogLine
+    def __init__(self, args: argparse.Namespace) -> None:
+        self._usual = self._args = args
+        self._known = KnownPair(args, via=None)
 
-    def tell(line: str) -> None:
-        on_log(LogLine(logging.INFO, "plan", line))
+    def open(
+        self, choice: ModelChoice | None, on_progress: Callable[[float], bool], on_log: OnLog
+    ) -> OpenModels:
+        """Open the models that were chosen, None for the usual ones; raises LocalSpecError."""
+        from localspec.inference.worker.wire import LogLine
 
-    pair = pair_options(args)
-    for note in pair.notes:
-        tell(note)
-    return placing.open_in_worker(known.place(pair, tell), on_progress, on_log)
+        def tell(line: str) -> None:
+            on_log(LogLine(logging.INFO, "plan", line))
+
+        def checked(_share: float) -> None:
+            if not on_progress(0.0):
+                raise Cancelled
+
+        self._args = self._usual if choice is None else chosen(self._usual, choice)
+        self._known = KnownPair(self._args, via=None)
+        if choice is not None:
+            verify(filter(None, (choice.target, choice.draft)), checked)
+        pair = pair_options(self._args)
+        if choice is not None and choice.draft is None:  # nor the head in the target's own file
+            pair = replace(pair, draft=None)
+        for note in pair.notes:
+            tell(note)
+        return placing.open_in_worker(self._known.place(pair, tell), on_progress, on_log)
+
+    def recall(self, task: TaskType) -> TunedChoice | None:
+        """Return what was tuned for a task with the models that are open."""
+        return self._known.experience(task)
+
+    def tune(self, found: Profiles, choice: TuneChoice, stop: Stop, on_log: OnLog) -> Iterator[TuneEvent]:
+        """Tune the models that are open."""
+        from localspec.app.tuning import placed_pair, plan_of, profiles_of, run
+
+        pair = placed_pair(self._args)
+        plan = plan_of(pair, profiles_of(found, choice.tasks), choice, settled(self._args))
+        yield from run(plan, pair, stop, on_log)
+
+
+def _attached(args: argparse.Namespace) -> OpenModels:
+    from localspec.inference.attached import AttachedModels
+
+    return AttachedModels(_server(args))
 
 
 def _server(args: argparse.Namespace) -> Server:
@@ -114,14 +148,3 @@ def _recall(args: argparse.Namespace, task: TaskType) -> TunedChoice | None:
 
     found = _server(args).call("recall", tuple[Choice, ...], task)
     return TunedChoice(found[0].settings, found[0].reason) if found else None
-
-
-def _tune(
-    args: argparse.Namespace, found: Profiles, choice: TuneChoice, stop: Stop, on_log: OnLog
-) -> Iterator[TuneEvent]:
-    """Tune the models that the arguments name, or config.toml does at that moment."""
-    from localspec.app.tuning import placed_pair, plan_of, profiles_of, run
-
-    pair = placed_pair(args)
-    plan = plan_of(pair, profiles_of(found, choice.tasks), choice, settled(args))
-    yield from run(plan, pair, stop, on_log)

@@ -128,7 +128,7 @@ def test_names_are_completed_with_room_for_an_argument() -> None:
     assert offers("/th") == ["/thinking", "/theme "]
     assert offers("/Q") == ["/quit"]
     assert offers("/xyz") == []
-    [offer] = complete("/mod", choices)
+    offer, _model = complete("/mod", choices)
     assert offer == Completion("/mode ", "/mode [MODE]", "show or change the decoding mode", 0)
 
 

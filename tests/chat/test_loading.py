@@ -228,3 +228,41 @@ def test_closing_while_loading_leaves_nothing_open(rig: LoaderRig) -> None:
     rig.loader.close()
     assert late.closed
     assert rig.loader.state == Closed()
+
+
+def test_others_take_the_place_of_the_open_models(rig: LoaderRig) -> None:
+    rig.loader.start()
+    first, others = rig.open(), ScriptedModels()
+    rig.loader.switch(lambda _on_progress: others)
+    assert rig.loader.models() is others
+    assert first.closed
+    assert not rig.loader.is_switching
+    rig.loader.reopen()
+    assert rig.loader.models() is others
+    assert not rig.is_opening
+
+
+@pytest.mark.parametrize("is_cancelled", [False, True])
+def test_the_models_before_come_back_where_others_do_not_open(rig: LoaderRig, is_cancelled: bool) -> None:
+    others: SimpleQueue[Opening] = SimpleQueue()
+
+    def open_others(on_progress: Callable[[float], bool]) -> OpenModels:
+        opening = Opening(on_progress)
+        others.put(opening)
+        return opening.result()
+
+    rig.loader.start()
+    first = rig.open()
+    rig.loader.switch(open_others)
+    rig.loader.switch(open_others)  # the latest counts, and what was really open comes back
+    opening = others.get(timeout=WAIT_S)
+    assert first.closed
+    if is_cancelled:
+        rig.loader.cancel()
+        assert rig.loader.state == Loading()
+    opening.end(UserError("not even here"))
+    if not is_cancelled:
+        others.get(timeout=WAIT_S).end(UserError("no room"))
+    again = rig.open()
+    assert rig.loader.state == Ready(again, "" if is_cancelled else "no room")
+    assert rig.loader.open_now == (again.target, again.draft)

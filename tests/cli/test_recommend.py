@@ -20,6 +20,7 @@ from localspec.models.pairing import PairingVerdict
 from tests.cli.choosing import entry, on_disk, pair
 from tests.cli.conftest import Invoke
 from tests.hardware.machines import card, cpu, machine
+from tests.scripted import model_info
 
 ONE_CARD = machine((card(0, 12), 400))
 BIG, SMALL = entry("big", 14), entry("small", 0.6)
@@ -61,6 +62,23 @@ def test_what_writes_too_slowly_loses_rank_and_says_so() -> None:
     found = best((pair(BIG, score=60), pair(entry("quick", 1), score=40)), on=slow)
     assert names(found) == ["quick", "big"]
     assert any("ranked lower for its speed" in reason for reason in found[1].reasons)
+
+
+def test_what_is_slow_is_never_first_where_something_else_would_do() -> None:
+    slow = machine(processor=cpu(100), rate=20)
+    toy = pair(entry("toy", 0.01, source="bundled", file="toy.gguf"), score=1)
+    here = replace(on_disk("toy", approximate_shape(toy.target), "bundled"), path=Path("/x/toy.gguf"))
+    great, small = pair(entry("great", 3), score=99), pair(entry("small", 1), score=1)
+    assert names(best((great, small, toy), on=slow, local=(here,))) == ["small", "great", "toy"]
+    assert names(best((toy, great), on=slow, local=(here,))) == ["great", "toy"]
+
+
+def test_open_models_would_make_room_on_their_card() -> None:
+    info = replace(model_info("open"), file_bytes=6 * 2**30, devices=("CUDA0",))
+    full = machine((card(0, 12, used=8), 400), processor=cpu(4))
+    roomy = recommendation.with_memory_of(full, (info,))
+    assert roomy.devices[0].memory_free == full.devices[0].memory_free + 6 * 2**30
+    assert roomy.devices[1] == full.devices[1]
 
 
 def test_a_short_context_costs_rank_and_is_told() -> None:

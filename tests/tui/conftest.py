@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 from textual import _wait
 from textual.css.model import RuleSet
 from textual.css.stylesheet import Stylesheet
 from textual.css.types import CSSLocation
+
+from localspec.app import fetching
+from localspec.hardware import machine as machine_module
+from tests.cli.choosing import pair
+from tests.hardware.machines import machine
+from tests.llama import tiny
+from tests.models.hub_server import Hub, Repository, in_place_of_the_hub
+from tests.tui.pairs import BIG, SMALL, put_in_catalogue
 
 _REST_S = 0.005
 _parsed: dict[object, list[RuleSet]] = {}
@@ -34,3 +44,21 @@ def screens_are_quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Stylesheet, "_parse_rules", remembered)
     monkeypatch.setattr(_wait, "SLEEP_GRANULARITY", _REST_S)
     monkeypatch.setattr(_wait, "SLEEP_IDLE", _REST_S / 20)
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """A model that is a pair with itself."""
+    return tiny.llama(tmp_path_factory.mktemp("weights") / "tiny.gguf").read_bytes()
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch, weights: bytes) -> Iterator[Hub]:
+    """The hub has a pair of two tiny models, which is the best one for an invented machine."""
+    monkeypatch.setattr(fetching, "_LEAVING_S", 0.0)
+    monkeypatch.setattr(machine_module, "known_machine", lambda **_: machine())
+    put_in_catalogue(monkeypatch, pair(BIG, SMALL))
+    with in_place_of_the_hub(monkeypatch) as running:
+        for model in (BIG, SMALL):
+            running.repositories[model.source] = Repository({f"{model.key}-Q4_K_M.gguf": weights})
+        yield running

@@ -6,13 +6,14 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from textual.pilot import Pilot
 
-from localspec.app.fetching import BestPair
+from localspec.app.options import ModelChoice
 from localspec.chat.answer_settings import PairKnowledge, SessionRequest, nothing_known
-from localspec.chat.loading import ModelLoader
+from localspec.chat.loading import ModelLoader, Opener
 from localspec.chat.messages import StoredMessage
 from localspec.chat.session import ChatSession
 from localspec.chat.store import Store
@@ -119,14 +120,31 @@ async def desktop(
     wishes: SessionRequest | None = None,
     models: Callable[[], ScriptedModels] | None = None,
     experience: PairKnowledge = nothing_known,
-    best: BestPair | None = None,
+    looks_for_better: bool = False,
+    on_choice: Callable[[ModelChoice], object] = lambda _choice: None,
 ) -> AsyncIterator[Desktop]:
-    """Run the screen until the models are open; a second one in the same folder finds the same chats."""
+    """Run the screen until the models are open; a second one in the same folder finds the same chats.
+
+    `on_choice` hears of other models that are to be opened, and may raise what keeps them from that.
+    """
     opened: list[ScriptedModels] = []
 
     def open_models(_on_progress: Callable[[float], bool]) -> ScriptedModels:
         opened.append(models() if models is not None else ScriptedModels(*scripts))
         return opened[-1]
+
+    def opener(choice: ModelChoice) -> Opener:
+        def open_chosen(on_progress: Callable[[float], bool]) -> ScriptedModels:
+            on_choice(choice)
+            chosen = open_models(on_progress)
+            chosen.target = replace(chosen.target, path=choice.target, name=choice.target.stem)
+            if choice.draft is None:
+                chosen.draft = None
+            else:
+                chosen.draft = replace(chosen.target, path=choice.draft, name=choice.draft.stem)
+            return chosen
+
+        return open_chosen
 
     config = config or Config(sidebar=False)
     loader = ModelLoader(open_models)
@@ -134,7 +152,7 @@ async def desktop(
         known = profiles(folder / "profiles").good
         session = ChatSession(store, known, wishes or SessionRequest(), config.profile, experience=experience)
         app = LocalSpecApp(session, loader, config, folder, deque())
-        app.chat_screen.best = best
+        app.chat_screen.looks_for_better, app.chat_screen.opener = looks_for_better, opener
         try:
             async with app.run_test(size=size) as pilot:
                 desktop = Desktop(pilot, store, loader, opened)
@@ -142,6 +160,5 @@ async def desktop(
                 await pilot.pause()
                 yield desktop
         finally:
-            if best is not None:
-                best.close()
+            app.chat_screen.fetches.close()
             loader.close()

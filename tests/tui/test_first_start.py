@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from copy import copy
 from dataclasses import replace
@@ -13,26 +13,20 @@ from pathlib import Path
 import pytest
 
 from localspec import smollm2
-from localspec.app import fetching
-from localspec.app.fetching import BestPair
+from localspec.app.options import ModelChoice
 from localspec.demo import bundled_pair
 from localspec.errors import UserError
-from localspec.hardware import machine as machine_module
-from localspec.models import catalogue
-from localspec.models.catalogue import Catalogue, CataloguePair
 from localspec.storage.config import read_config
 from localspec.storage.paths import config_dir
 from localspec_tui.widgets.composer.prompt_area import PromptArea
 from tests.cli.choosing import entry, pair
-from tests.hardware.machines import machine
-from tests.llama import tiny
-from tests.models.hub_server import Hub, Repository, in_place_of_the_hub
+from tests.models.hub_server import Hub
 from tests.scripted import ScriptedModels, says
 from tests.tui.desktop import Desktop, desktop
+from tests.tui.pairs import BIG, SMALL, put_in_catalogue
 
 pytestmark = pytest.mark.asyncio
 
-BIG, SMALL = entry("big", 3, bytes=40_000), entry("small", 0.3, bytes=20_000)
 INCLUDED = entry("bundled", 0.001, source="bundled", file="demo-target.gguf")
 OFFER = "The best models for this machine"
 
@@ -61,42 +55,11 @@ async def test_prompt_is_seen_however_small_the_screen(tmp_path: Path) -> None:
         await desk.shows("Ask anything", "draft")
 
 
-@pytest.fixture(scope="module")
-def weights(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    """A model that is a pair with itself."""
-    return tiny.llama(tmp_path_factory.mktemp("weights") / "tiny.gguf").read_bytes()
-
-
-@pytest.fixture
-def hub(monkeypatch: pytest.MonkeyPatch, weights: bytes) -> Iterator[Hub]:
-    """The hub has a pair of two tiny models, which is the best one for an invented machine."""
-    monkeypatch.setattr(fetching, "_LEAVING_S", 0.0)
-    monkeypatch.setattr(machine_module, "known_machine", lambda **_: machine())
-    put_in_catalogue(monkeypatch, pair(BIG, SMALL))
-    with in_place_of_the_hub(monkeypatch) as running:
-        for model in (BIG, SMALL):
-            running.repositories[model.source] = Repository({f"{model.key}-Q4_K_M.gguf": weights})
-        yield running
-
-
-def put_in_catalogue(monkeypatch: pytest.MonkeyPatch, *pairs: CataloguePair) -> None:
-    models = tuple({model.key: model for known in pairs for model in known.models}.values())
-    monkeypatch.setattr(catalogue, "shipped", lambda: Catalogue("2026-01-01", models, pairs))
-
-
-def configured() -> ScriptedModels:
-    """Open what config.toml names."""
-    models = ScriptedModels(says("Hello."))
-    if (path := read_config(config_dir() / "config.toml").target) is not None:
-        models.target = replace(models.target, path=path, name=path.stem)
-    return models
-
-
 def opening(
-    folder: Path, models: Callable[[], ScriptedModels] = configured
+    folder: Path, on_choice: Callable[[ModelChoice], object] = lambda _choice: None
 ) -> AbstractAsyncContextManager[Desktop]:
     """Run the screen at its smallest."""
-    return desktop(folder, models=models, best=BestPair(), size=(80, 24))
+    return desktop(folder, says("Hello."), looks_for_better=True, on_choice=on_choice, size=(80, 24))
 
 
 async def fetched(screen: Desktop) -> None:
@@ -211,23 +174,20 @@ async def test_a_pair_that_the_hub_does_not_have_makes_room_for_the_next(
 async def test_models_that_do_not_open_leave_the_old_ones_in_place(
     tmp_path: Path,
 ) -> None:
-    def fails() -> ScriptedModels:
-        models = configured()
-        if models.target.name.startswith("big"):
-            raise UserError("there is no room for them")
-        return models
+    def fails(_choice: ModelChoice) -> None:
+        raise UserError("there is no room for them")
 
     (config_dir() / "config.toml").parent.mkdir(parents=True, exist_ok=True)
     (config_dir() / "config.toml").write_text('theme = "nord"\n', encoding="utf-8")
     async with opening(tmp_path, fails) as screen:
         await fetched(screen)
         await screen.press("f9")
-        await screen.shows("they do not open: there is no room for them", "Try again  F9")
+        await screen.shows("the others did not open: there is no room for them", "Open them  F9")
         await screen.until(lambda: screen.loader.ready is not None)
         assert (config_dir() / "config.toml").read_text(encoding="utf-8") == 'theme = "nord"\n'
         await screen.answered("Hi")
         await screen.press("f9")
-        await screen.shows("there is no room for them; F9 tries again")
+        await screen.shows("the others did not open: there is no room for them")
 
 
 async def test_where_what_came_along_is_best_nothing_is_said(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
-from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -130,24 +129,6 @@ async def test_themes_that_the_configuration_may_name_are_those_there_are(tmp_pa
     names = read_table(KEYS).texts("themes")
     async with desktop(tmp_path) as desk:
         assert sorted(names) == sorted(desk.app.available_themes)
-
-
-async def test_setup_that_was_left_early_opens_nothing_anew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    calls: list[list[str]] = []
-
-    def call(command: list[str]) -> int:
-        calls.append(command)
-        return 130
-
-    monkeypatch.setattr("subprocess.call", call)
-    async with desktop(tmp_path) as desk:
-        monkeypatch.setattr(desk.app, "suspend", nullcontext)
-        await desk.enter("/setup")
-        await desk.until(lambda: calls)
-        await desk.answered("hello")
-        assert len(desk.opened) == 1
 
 
 async def test_modes_go_round_also_without_a_draft_model(tmp_path: Path) -> None:

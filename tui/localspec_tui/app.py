@@ -10,7 +10,6 @@ import threading
 import tomllib
 from collections import deque
 from collections.abc import Iterable, Sequence
-from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -27,10 +26,10 @@ from textual.screen import Screen
 from textual.theme import Theme
 from textual.widgets import Input, TextArea
 
-from localspec.app.fetching import BestPair
+from localspec.app.options import ModelChoice
 from localspec.app.screen import ScreenRequest
 from localspec.chat.commands import COMMANDS, Command
-from localspec.chat.loading import ModelLoader
+from localspec.chat.loading import ModelLoader, Opener
 from localspec.chat.session import ChatSession
 from localspec.chat.store import Store
 from localspec.inference.worker.wire import LogLine
@@ -175,7 +174,7 @@ class LocalSpecApp(App[int]):
 def launch(request: ScreenRequest) -> int:
     """Open the screen and return the exit code; raises `UserError` and `StoreError` before it opens."""
     log: deque[LogLine] = deque(maxlen=KEPT)
-    with Store(paths.chats_file()) as store, closing(BestPair()) as best:
+    with Store(paths.chats_file()) as store:
         session = ChatSession(
             store,
             request.profiles.good,
@@ -184,13 +183,19 @@ def launch(request: ScreenRequest) -> int:
             start="last" if request.resumes else "new",
             experience=request.knowledge,
         )
-        loader = ModelLoader(lambda on_progress: request.open_models(on_progress, log.append))
+
+        def opener(choice: ModelChoice | None) -> Opener:
+            return lambda on_progress: request.open_models(choice, on_progress, log.append)
+
+        loader = ModelLoader(opener(None))
+        app = LocalSpecApp(session, loader, request.config, Path.cwd(), log)
         try:
-            app = LocalSpecApp(session, loader, request.config, Path.cwd(), log)
-            app.chat_screen.best = best if request.opens_default_pair else None
+            app.chat_screen.looks_for_better = request.opens_default_pair
+            app.chat_screen.opener = opener if request.takes_others else None
             app.chat_screen.tuner = lambda choice, stop: request.tune(choice, stop, log.append)
             for problem in request.profiles.problems:
                 log.append(LogLine(logging.WARNING, "profiles", str(problem)))
             return app.run() or 0
         finally:
+            app.chat_screen.fetches.close()
             loader.close()

@@ -12,6 +12,7 @@ from textual import events
 from textual.content import Content
 from textual.geometry import Size
 from textual.reactive import reactive
+from textual.style import Style
 from textual.widget import Widget
 
 from localspec.chat.live_stats import Figures
@@ -359,4 +360,8 @@ class TitleBar(Widget):
         right = "  ".join(part for part in parts if part)
         left = Content(title).truncate(max(1, room - cell_len(right) - 2), ellipsis=True).stylize("bold")
         gap = " " * max(1, room - left.cell_length - cell_len(right))
+        if parts[-1:] == [self.models]:
+            right = right.removesuffix(self.models)
+            names = Content(self.models).stylize(Style.from_meta({"@click": "screen.command('model')"}))
+            return left + Content(gap + right).stylize("dim") + names.stylize("dim")
         return left + Content(gap) + Content(right).stylize("dim")

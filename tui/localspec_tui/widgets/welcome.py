@@ -18,7 +18,7 @@ TRIES = (
     ("F2", "shows which words the small model guessed"),
     ("F3", "shows how both models work together"),
     ("F4", "answers again in every mode, side by side"),
-    ("F1", "all keys and commands; /setup chooses other models"),
+    ("F1", "all keys and commands; F8 chooses other models"),
 )
 
 _WORDS: dict[Stage, tuple[str, str]] = {  # on the button, and above it
@@ -26,7 +26,6 @@ _WORDS: dict[Stage, tuple[str, str]] = {  # on the button, and above it
     "fetching": ("Pause", "Fetching: {}"),
     "paused": ("Go on", "Paused: {}"),
     "here": ("Open them", "They are here. Your chats stay as they are."),
-    "opening": ("Opening", "They open in place of the others."),
 }
 
 

