@@ -36,6 +36,7 @@ class Config:
     profile: str = "auto"
     sidebar: bool = True
     footer: bool = True
+    vim: bool = False
     ignores_circles: bool = False
     attachment_bytes: int = 256 * 1024
 
@@ -59,7 +60,7 @@ def read_config(path: Path) -> Config:
     models, chat = root.table("models"), root.table("chat")
     attachments = root.table("attachments")
     models.allow(("target", "draft", "context"))
-    chat.allow(("profile", "sidebar", "footer", "ignore_circles"))
+    chat.allow(("profile", "sidebar", "footer", "vim", "ignore_circles"))
     root.table("tuning").allow(("learn",))  # which once counted answers; nothing follows from it any more
     attachments.allow(("max_kib",))
     if theme := root.line("theme"):
@@ -80,6 +81,7 @@ def read_config(path: Path) -> Config:
         profile=chat.line("profile", usual.profile),
         sidebar=chat.switch("sidebar", default=usual.sidebar),
         footer=chat.switch("footer", default=usual.footer),
+        vim=chat.switch("vim", default=usual.vim),
         ignores_circles=chat.switch("ignore_circles", default=usual.ignores_circles),
         attachment_bytes=attachments.whole("max_kib", (1, 65536), usual.attachment_bytes // 1024) * 1024,
     )

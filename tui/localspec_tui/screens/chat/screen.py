@@ -91,6 +91,7 @@ class ChatScreen(Screen[int]):
         self._title_bar = TitleBar()
         self._sidebar = Sidebar()
         self._wants_sidebar = config.sidebar
+        self._wants_vim = config.vim
         self._interrupted = -QUIT_WITHIN_S
         self._deleted: list[tuple[ChatInfo, bool]] = []  # here, and whether it was open
 
@@ -106,6 +107,7 @@ class ChatScreen(Screen[int]):
     async def on_mount(self) -> None:
         """Show the last chat, and load the models meanwhile."""
         self.pane.composer.focus()
+        self.pane.composer.vim = self._wants_vim
         self._loader.on_change = self._loading_changed
         self.fetches.on_change = lambda: self.call_later(self._show_fetches)
         self._loader.start()
@@ -398,6 +400,8 @@ class ChatScreen(Screen[int]):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Leave the End key, and undoing, to a text that is being written."""
         text = self.focused
+        if parameters == ("regen",) and self.pane.composer.commanding:
+            return False  # there Ctrl+R is vim's
         if action == "restore_last" and not self._deleted:
             return False
         if action in {"follow", "restore_last"} and isinstance(text, TextArea | Input):

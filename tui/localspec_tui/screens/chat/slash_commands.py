@@ -10,6 +10,7 @@ from localspec.chat import commands
 from localspec.chat.attachments import path_named
 from localspec.chat.export import chat_text, read_chats
 from localspec.errors import UserError
+from localspec.storage.config import keep
 from localspec.storage.paths import write_atomically
 from localspec_tui.keys import collect
 from localspec_tui.screens.chat.pane import COMPARED, ChatPane
@@ -126,6 +127,12 @@ def _run_theme(pane: ChatPane, argument: str) -> None:
         raise UserError(f"there is no theme `{argument}`", "Tab lists them")
 
 
+async def _run_vim(pane: ChatPane, _argument: str) -> None:
+    pane.composer.vim = is_on = not pane.composer.vim
+    await asyncio.to_thread(keep, {"chat.vim": is_on})
+    pane.status.say(f"vim keys are {'on' if is_on else 'off'}, kept in config.toml")
+
+
 COMMANDS: dict[str, Callable[[ChatPane, str], object]] = {
     "help": _run_help,
     "keys": _run_help,
@@ -155,6 +162,7 @@ COMMANDS: dict[str, Callable[[ChatPane, str], object]] = {
     "thinking": lambda pane, _: pane.transcript.action_toggle("thinking"),
     "log": lambda pane, _: pane.log_panel.toggle_class("hidden"),
     "theme": _run_theme,
+    "vim": _run_vim,
     "reload": lambda pane, _: pane.reload(),
     "exit": lambda pane, _: pane.app.exit(0),
 }

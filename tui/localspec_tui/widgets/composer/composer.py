@@ -18,6 +18,7 @@ from textual.widgets.option_list import Option
 
 from localspec.chat.commands import Completion
 from localspec_tui.widgets.composer.prompt_area import PromptArea
+from localspec_tui.widgets.composer.vim import VimKeys
 from localspec_tui.widgets.lookup import Lookup
 from localspec_tui.widgets.markdown.blocks import clean
 
@@ -239,6 +240,21 @@ class Composer(Widget):
         )
         self.refresh_bindings()  # of which Escape says what it does
 
+    @property
+    def vim(self) -> bool:
+        """Whether keys are vim's."""
+        return self._prompt.vim is not None
+
+    @vim.setter
+    def vim(self, wanted: bool) -> None:
+        self._prompt.vim = VimKeys(self._prompt) if wanted else None
+        self._prompt.show_vim()
+
+    @property
+    def commanding(self) -> bool:
+        """Whether letters are commands."""
+        return self._prompt.vim is not None and not self._prompt.vim.inserting
+
     def focus(self, scroll_visible: bool = True) -> Self:
         """Put the cursor into the text, before the next key is looked at."""
         self.screen.set_focus(self._prompt, scroll_visible)
@@ -323,6 +339,8 @@ class Composer(Widget):
         self._completions.show(())
         self._history = PromptHistory((text, *self._history.prompts))
         self.put("")
+        if self._prompt.vim is not None:
+            self._prompt.vim.inserting = True
         self.post_message(PromptEntered(text))
 
     def _is_meant(self, item: Completion) -> bool:

@@ -1,0 +1,142 @@
+"""Vim's keys for a text area: normal and insert mode, with tables of motions and commands."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from textual import events
+from textual.widgets import TextArea
+
+_FIRST, _LAST = (
+    r"(?<!\w)(?=\w)|(?<![^\w\s])(?=[^\w\s])",
+    r"(?=\w(?!\w)|[^\w\s](?![^\w\s]))",
+)  # letter of a word
+_MOTIONS = {  # where to look for the next place: -1 in what is before, 0 from here, 1 in what follows
+    "h": (r"^|.", -1),
+    "l": (r"$|.", 0),
+    "0": (r"^", -1),
+    "^": (r"(?=\S)|$", 0),  # from the beginning of the line
+    "$": (r"$", 0),
+    "w": (_FIRST, 1),
+    "b": (_FIRST, -1),
+    "e": (r"(?=\w(?!\w)|[^\w\s](?![^\w\s]))", 1),
+    "gg": (r"\A", -1),
+    "G": (r"\Z", 0),
+}
+_INSERTS = {"i": "", "a": "l", "I": "^", "A": "$", "o": "$", "O": "0"}  # after a motion
+_PASSED = {"j": "down", "k": "up"}  # on to the composer, which walks to other prompts at the edges
+_SHORT = {"x": "dl", "X": "dh", "D": "d$", "C": "c$", "s": "cl", "S": "cc", "Y": "yy"}
+_COMMAND = re.compile(
+    r"([1-9]\d*)?(?:(?P<operator>[dcy])(?P<motion>[hlwbe0^$G]|gg|(?P=operator))|(?P<alone>[hljkwbe0^$GiaIAoOpPu]|gg))"
+)
+_BEGUN = re.compile(r"([1-9]\d*)?[dcy]?g?")
+
+
+def moved(text: str, at: int, motion: str, count: int = 1) -> int:
+    """Return where a motion leads to in a text."""
+    if not motion:
+        return at
+    pattern, step = re.compile(_MOTIONS[motion][0], re.MULTILINE), _MOTIONS[motion][1]
+    at = moved(text, at, "0") if motion == "^" else at
+    for _ in range(min(count, len(text))):
+        if step < 0:
+            at = max((found.start() for found in pattern.finditer(text, 0, at)), default=0)
+        else:
+            found = pattern.search(text, at + step)
+            at = found.end() if found else len(text)
+    return at
+
+
+class VimKeys:
+    """What the keys of a text area mean; begins in insert mode."""
+
+    def __init__(self, area: TextArea) -> None:
+        self._area = area
+        self.inserting = True
+        self._typed = ""  # of a command
+        self._register = ""  # whole lines if it ends in a line break
+
+    def take(self, event: events.Key) -> Sequence[str] | None:
+        """Do what a key means; return the keys to be pressed in its place, None if it is none of vim's."""
+        if self.inserting:
+            if event.key != "escape":
+                return None
+            self.inserting = False
+            self._go_to(moved(self._area.text, self._at, "h"))
+        elif event.key == "ctrl+r":
+            self._area.redo()
+        elif event.character is None or not event.is_printable:
+            self._typed = ""
+            return None
+        else:
+            self._typed += _SHORT.get(event.character, event.character)
+            found = _COMMAND.fullmatch(self._typed)
+            if found or not _BEGUN.fullmatch(self._typed):
+                self._typed = ""
+            if found and found["operator"]:
+                self._operate(found["operator"], found["motion"], int(found[1] or 1))
+            elif found:
+                return self._do(found["alone"], int(found[1] or 1))
+        return ()
+
+    @property
+    def _at(self) -> int:
+        return self._area.document.get_index_from_location(self._area.cursor_location)
+
+    def _go_to(self, place: int) -> None:
+        """Move the cursor, which stands on a letter unless something is inserted there."""
+        text = self._area.text
+        if not self.inserting and place == moved(text, place, "$"):
+            place = moved(text, place, "h")
+        self._area.move_cursor(self._area.document.get_location_from_index(place))
+
+    def _write(self, begin: int, end: int, new: str, place: int) -> None:
+        """Put a text in place of another, as one step of undoing, and move the cursor."""
+        located = map(self._area.document.get_location_from_index, (begin, end))
+        self._area.history.checkpoint()
+        self._area.replace(new, *located, maintain_selection_offset=False)
+        self._go_to(place)
+
+    def _do(self, name: str, count: int) -> Sequence[str]:
+        text, at = self._area.text, self._at
+        if name in _MOTIONS:
+            self._go_to(moved(text, at, name, count))
+        elif name in _INSERTS:
+            self.inserting = True
+            self._go_to(place := moved(text, at, _INSERTS[name]))
+            if name in "oO":
+                self._write(place, place, "\n", place + (name == "o"))
+        elif name == "u":
+            self._area.undo()
+        elif name in "pP":
+            new, after = self._register * count, name == "p"
+            if new.endswith("\n"):  # whole lines
+                place = moved(text, at, "$" if after else "0")
+                self._write(place, place, f"\n{new[:-1]}" if after else new, place + after)
+            else:
+                place = moved(text, at, "l" if after else "")
+                self._write(place, place, new, place + max(0, len(new) - 1))
+        return (_PASSED[name],) * count if name in _PASSED else ()
+
+    def _operate(self, operator: str, motion: str, count: int) -> None:
+        text, at = self._area.text, self._at
+        if is_lines := motion == operator:
+            begin = moved(text, at, "0")
+            end = begin + len("\n".join(text[begin:].split("\n")[:count]))
+        else:
+            motion = "e" if operator + motion == "cw" else motion
+            start = at - 1 if operator + motion == "ce" else at  # a word of one letter is one, too
+            begin, end = sorted((at, moved(text, start, motion, count)))
+            end = min(end + (motion == "e"), len(text))
+            if motion == "w" and "\n" in text[begin:end]:  # the last word of a line
+                end = begin + max(1, len(text[begin:end].rstrip()))
+        self._register = text[begin:end] + "\n" * is_lines
+        self.inserting = operator == "c"
+        if operator == "y":
+            self._go_to(at if is_lines else begin)
+        elif is_lines and operator == "d":  # with one of the line breaks around
+            begin, end = (begin, end + 1) if end < len(text) else (max(0, begin - 1), end)
+            self._write(begin, end, "", moved(text[:begin] + text[end:], begin, "^"))
+        else:
+            self._write(begin, end, "", begin)
