@@ -48,6 +48,10 @@ def moved(text: str, at: int, motion: str, count: int = 1) -> int:
     return at
 
 
+def _location(text: str, place: int) -> tuple[int, int]:
+    return text.count("\n", 0, place), place - text.rfind("\n", 0, place) - 1
+
+
 class VimKeys:
     """What the keys of a text area mean; begins in insert mode."""
 
@@ -82,20 +86,20 @@ class VimKeys:
 
     @property
     def _at(self) -> int:
-        return self._area.document.get_index_from_location(self._area.cursor_location)
+        return len(self._area.get_text_range((0, 0), self._area.cursor_location))
 
     def _go_to(self, place: int) -> None:
         """Move the cursor, which stands on a letter unless something is inserted there."""
         text = self._area.text
         if not self.inserting and place == moved(text, place, "$"):
             place = moved(text, place, "h")
-        self._area.move_cursor(self._area.document.get_location_from_index(place))
+        self._area.move_cursor(_location(text, place))
 
     def _write(self, begin: int, end: int, new: str, place: int) -> None:
         """Put a text in place of another, as one step of undoing, and move the cursor."""
-        located = map(self._area.document.get_location_from_index, (begin, end))
+        text = self._area.text
         self._area.history.checkpoint()
-        self._area.replace(new, *located, maintain_selection_offset=False)
+        self._area.replace(new, _location(text, begin), _location(text, end), maintain_selection_offset=False)
         self._go_to(place)
 
     def _do(self, name: str, count: int) -> Sequence[str]:
