@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Literal
@@ -69,6 +69,11 @@ class ChatSession:
         self._newest: int | None = None  # chat that was begun here
         last = store.last_chat() if start == "last" else None
         self.chat = self._opened(last) if last is not None else self._fresh()
+
+    def take_profiles(self, profiles: Iterable[Profile]) -> None:
+        """Take profiles as their files are now."""
+        self._profiles = {known.name: known for known in with_auto(profiles)}
+        self.chat.usual_system = self._prompt_of(self.profile)
 
     @property
     def profiles(self) -> tuple[Profile, ...]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -14,20 +13,19 @@ from localspec.cli.shared.arguments import Parser, add_json_flag, verb_parser, w
 from localspec.cli.shared.console import FAILURE, SUCCESS, print_json, print_result, say
 from localspec.errors import UserError
 from localspec.models.default_pair import default_pair, suited
-from localspec.storage.paths import config_dir, make_private_folder, write_atomically
+from localspec.storage.paths import config_dir
 from localspec.storage.profiles import (
     Profile,
-    files_in,
+    copy_profile,
     profile,
     profile_file,
     profiles,
     read_profile,
     shipped_files,
+    write_own,
 )
 from localspec.storage.toml_file import read_written
 
-RESERVED = ("auto",)  # is no profile but the choice among them
-_NAME = re.compile(r"\w[\w-]{0,39}")
 _HEADINGS = ("NAME", "TITLE", "TASK", "FROM", "DESCRIPTION")
 
 
@@ -153,10 +151,7 @@ def _show(args: argparse.Namespace, folder: Path) -> int:
 
 
 def _copy(args: argparse.Namespace, folder: Path) -> int:
-    data = read_written(profile_file(args.name, folder))
-    _check_name(args.new, folder)
-    path = folder / f"{args.new}.toml"
-    _write(path, data)
+    path = copy_profile(args.name, args.new, folder)
     if args.json:
         print_json({"name": args.new, "path": str(path)})
         return SUCCESS
@@ -166,19 +161,11 @@ def _copy(args: argparse.Namespace, folder: Path) -> int:
     return SUCCESS
 
 
-def _write(path: Path, data: bytes) -> None:
-    try:
-        make_private_folder(path.parent)
-    except OSError as error:
-        raise UserError(f"cannot make the folder `{path.parent}`: {error.strerror or error}") from None
-    write_atomically(path, data)
-
-
 def _edit(args: argparse.Namespace, folder: Path) -> int:
     path, before = folder / f"{args.name}.toml", read_written(profile_file(args.name, folder))
     command, is_copy = editor_command(f"localspec profiles edit {args.name}"), not path.exists()
     if is_copy:
-        _write(path, before)
+        write_own(path, before)
     try:
         code = run_editor(command, path)
     finally:
@@ -203,16 +190,6 @@ def _check(path: Path) -> None:
     except UserError as error:
         again = f"until `localspec profiles edit {path.stem}` mends it, it is not used"
         raise UserError(error.message, f"{error.hint}; {again}" if error.hint else again) from None
-
-
-def _check_name(name: str, folder: Path) -> None:
-    if not _NAME.fullmatch(name):
-        raise UserError(f"`{name}` cannot be the name of a profile", "use letters, digits, - and _")
-    if name.lower() in RESERVED:
-        raise UserError(f"`{name}` cannot be the name of a profile: it means to choose one for each message")
-    taken = {own.casefold(): path for own, path in files_in(folder).items()}  # some disks ignore case
-    if name.casefold() in taken:
-        raise UserError(f"there is a profile `{name}` of your own already: {taken[name.casefold()]}")
 
 
 _COMMANDS: dict[str, Callable[[argparse.Namespace, Path], int]] = {

@@ -7,6 +7,7 @@ applies them.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from difflib import get_close_matches
@@ -14,7 +15,8 @@ from pathlib import Path
 from typing import Any, cast, get_args
 
 from localspec.errors import UserError
-from localspec.storage.toml_file import Range, TomlTable, read_table
+from localspec.storage.paths import make_private_folder, write_atomically
+from localspec.storage.toml_file import Changes, Range, TomlTable, edited, read_table, read_written
 from localspec.types import Acceptance, EngineSettings, Fallback, FanOutShape, Mode, Sampling, TaskType
 
 SAMPLING_RANGES: Mapping[str, Range] = {
@@ -46,6 +48,8 @@ REQUEST_RANGES: Mapping[str, Range] = {
 """The least and the largest value of every number in `Request`."""
 
 DEFAULT_PROFILE = "general"
+RESERVED = ("auto",)  # is no profile but the choice among them
+_NAME = re.compile(r"\w[\w-]{0,39}")
 LEAST_PROMPTS = 8  # fewer say too little about a kind of work
 LEAST_HELD_OUT = 4  # fewer make an interval that means nothing
 _FIELDS = ("title", "description", "task", "system_prompt", "sampling", "speculation", "tuning")
@@ -202,6 +206,40 @@ def read_profile(path: Path) -> Profile:
         own_tuning=_tuning(table.table("tuning")) if "tuning" in table else None,
         own_sampling="sampling" in table and path.parent != _shipped_folder(),
     )
+
+
+def copy_profile(name: str, new: str, folder: Path, title: str = "") -> Path:
+    """Copy a profile to the user's own under a new name, and a title if one is given; raises UserError."""
+    if not _NAME.fullmatch(new):
+        raise UserError(f"`{new}` cannot be the name of a profile", "use letters, digits, - and _")
+    if new.lower() in RESERVED:
+        raise UserError(f"`{new}` cannot be the name of a profile: it means to choose one for each message")
+    taken = {own.casefold(): path for own, path in files_in(folder).items()}  # some disks ignore case
+    if new.casefold() in taken:
+        raise UserError(f"there is a profile `{new}` of your own already: {taken[new.casefold()]}")
+    data, path = read_written(profile_file(name, folder)), folder / f"{new}.toml"
+    write_own(path, edited(data.decode("utf-8"), {"title": title}).encode() if title else data)
+    return path
+
+
+def change_profile(name: str, changes: Changes, folder: Path) -> None:
+    """Change values in the user's own file of a profile, which is copied from the shipped one if need be.
+
+    Raises UserError and StoreError, and leaves the file alone then.
+    """
+    path = profile_file(name, folder)
+    read_profile(path)  # complains with the line
+    text = read_written(path).decode("utf-8")
+    write_own(folder / f"{name}.toml", edited(text, changes).encode())
+
+
+def write_own(path: Path, data: bytes) -> None:
+    """Write a profile of the user's own; raises UserError and StoreError."""
+    try:
+        make_private_folder(path.parent)
+    except OSError as error:
+        raise UserError(f"cannot make the folder `{path.parent}`: {error.strerror or error}") from None
+    write_atomically(path, data)
 
 
 def _tuning(table: TomlTable) -> TuningPrompts:

@@ -6,10 +6,15 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from textual.widgets import Button
 
+from localspec.chat.messages import ChatSettings
 from localspec.storage.config import read_config
 from localspec.storage.paths import config_dir
-from tests.tui.desktop import desktop
+from localspec.storage.profiles import shipped_files
+from localspec.types import Message
+from localspec_tui.screens.settings import SettingRow, SettingsScreen
+from tests.tui.desktop import Desktop, desktop
 
 pytestmark = pytest.mark.asyncio
 
@@ -43,3 +48,130 @@ async def test_theme_that_cannot_be_kept_is_told_in_a_line(
         await desk.shows("config.toml`: Permission denied")
         assert desk.app.theme == "nord"
         monkeypatch.undo()
+
+
+async def opened(desk: Desktop) -> SettingsScreen:
+    """Open the settings."""
+    await desk.press("ctrl+o")
+    await desk.until(lambda: isinstance(desk.app.screen, SettingsScreen) and desk.app.screen.focused)
+    assert isinstance(desk.app.screen, SettingsScreen)
+    return desk.app.screen
+
+
+def row(screen: SettingsScreen, name: str) -> SettingRow:
+    return next(row for row in screen.query(SettingRow) if row.setting.name == name)
+
+
+async def test_settings_typed_in_a_burst_are_kept_with_the_chat_and_survive_a_restart(tmp_path: Path) -> None:
+    async with desktop(tmp_path) as desk:
+        await desk.answered("one")
+        await opened(desk)
+        await desk.press("down", *"0.3", "down", *"7", "down", "down", *"0.2", "enter")
+        await desk.shows("kept: Temperature, Top-k, Min-p with this chat")
+    async with desktop(tmp_path) as desk:
+        await desk.answered("two")
+        sampling = desk.models.requests[-1].sampling
+        assert (sampling.temperature, sampling.top_k, sampling.min_p) == (0.3, 7, 0.2)
+        screen = await opened(desk)
+        await desk.shows("Temperature          0.3              this chat")
+        await desk.press("down", "ctrl+r", "ctrl+s")
+        await desk.until(lambda: desk.app.screen is not screen)
+        assert desk.chat.session.sampling(None).temperature == 0.7
+        assert desk.chat.session.sampling(None).top_k == 7
+
+
+async def test_wrong_value_is_told_in_its_row_and_nothing_is_lost(tmp_path: Path) -> None:
+    async with desktop(tmp_path, size=(80, 24)) as desk:
+        screen = await opened(desk)
+        await desk.press("down", *"0.3", "down", *"many")
+        await desk.shows("many             a whole number, 0 to 1,000,000")
+        await desk.press("up", "ctrl+s")
+        await desk.until(lambda: screen.focused is row(screen, "top_k").field)
+        await desk.press("escape")
+        await desk.shows("keeps what was changed; Esc gives it up")
+        await desk.press(*["backspace"] * 4, *"5", "ctrl+s")
+        await desk.shows("kept: Temperature, Top-k with this chat")
+        assert desk.chat.session.sampling(None).top_k == 5
+        await opened(desk)
+        await desk.press("down", "ctrl+r", "escape", "escape")
+        await desk.until(lambda: desk.app.screen is desk.chat)
+        assert desk.chat.session.sampling(None).temperature == 0.3
+
+
+async def test_values_go_into_the_file_of_the_profile_which_keeps_its_comments(tmp_path: Path) -> None:
+    own = config_dir() / "profiles" / "general.toml"
+    async with desktop(tmp_path) as desk:
+        await desk.enter("/temp 0.9")
+        await desk.shows("temperature 0.9, kept with this chat")
+        screen = await opened(desk)
+        await desk.press("down", *["backspace"] * 3, *"0.2")
+        await desk.until(lambda: row(screen, "temperature").wanted == 0.2)
+        await desk.pilot.click(next(b for b in screen.query(Button) if "In profile General" in str(b.label)))
+        await desk.shows("kept: Temperature in profile General")
+        assert desk.chat.session.sampling(None).temperature == 0.2  # what this chat said is gone
+        await desk.enter("/new")
+        await desk.answered("hello")
+        assert desk.models.requests[-1].sampling.temperature == 0.2
+    text = own.read_text(encoding="utf-8")
+    shipped = shipped_files()["general"].read_text(encoding="utf-8")
+    assert text == shipped.replace("temperature = 0.7", "temperature = 0.2")
+
+
+async def test_a_click_resets_and_choices_are_chosen_with_the_mouse(tmp_path: Path) -> None:
+    async with desktop(tmp_path) as desk:
+        await desk.enter("/mode sd")
+        await desk.shows("mode sd, kept with this chat")
+        screen = await opened(desk)
+        await desk.pilot.click(row(screen, "mode").query_one(".reset"))
+        await desk.pilot.click(row(screen, "thinking").field)
+        await desk.pilot.pause()
+        await desk.press(*"of", "enter")
+        await desk.until(lambda: row(screen, "thinking").wanted is False)
+        await desk.press("ctrl+s")
+        await desk.shows("kept: Decoding, Thinking with this chat")
+        assert desk.chat.session.chat.info.settings == ChatSettings(thinking=False)
+
+
+async def test_context_is_kept_in_the_configuration_and_the_models_can_be_opened_anew(tmp_path: Path) -> None:
+    path = written("[models]\ncontext = 4096  # enough\n")
+    async with desktop(tmp_path) as desk:
+        screen = await opened(desk)
+        row(screen, "context").field.focus()
+        await desk.press(*["backspace"] * 4, *"8192", "ctrl+s")
+        await desk.shows("Open the models anew now")
+        assert path.read_text(encoding="utf-8") == "[models]\ncontext = 8192  # enough\n"
+        await desk.press("y")
+        await desk.until(lambda: len(desk.opened) == 2 and desk.loader.ready is desk.models)
+
+
+async def test_what_cannot_be_written_is_told_and_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(**_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    async with desktop(tmp_path) as desk:
+        screen = await opened(desk)
+        await desk.press("down", *"0.3")
+        monkeypatch.setattr(tempfile, "mkstemp", refuse)
+        await desk.press("f2")
+        await desk.shows("Permission denied; what was there is unchanged")
+        monkeypatch.undo()
+        await desk.press("ctrl+s")
+        await desk.until(lambda: desk.app.screen is not screen)
+        assert desk.chat.session.sampling(None).temperature == 0.3
+
+
+async def test_system_prompt_of_several_lines_is_written_in_its_own_screen(tmp_path: Path) -> None:
+    async with desktop(tmp_path) as desk:
+        screen = await opened(desk)
+        await desk.pilot.click(row(screen, "system_prompt").field)
+        await desk.shows("You are a helpful assistant.")
+        await desk.press("enter", *"Be brief.", "ctrl+s")
+        await desk.until(lambda: desk.app.screen is screen)
+        await desk.press("f2")
+        await desk.shows("kept: System prompt in profile General")
+        await desk.answered("hello")
+        assert desk.models.requests[-1].prompt[0] == Message(
+            "system", "You are a helpful assistant.\nBe brief."
+        )

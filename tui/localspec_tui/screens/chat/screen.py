@@ -59,6 +59,7 @@ class ChatScreen(Screen[int]):
         Binding("ctrl+t", "command('thinking')", "Show or fold thinking", id="chat.thinking", priority=True),
         Binding("ctrl+l", "command('log')", "Show or hide the log", id="chat.log", priority=True),
         Binding("ctrl+g", "command('editor')", "Write in your editor", id="chat.editor"),
+        Binding("ctrl+o", "command('settings')", "Settings", id="chat.settings", priority=True),
         Binding("f1", "command('help')", "Help", id="chat.help", priority=True),
         Binding("f2", "command('origins')", "Colour words by origin", id="chat.origins", priority=True),
         Binding("f3", "command('timeline')", "Show or hide the timeline", id="chat.timeline", priority=True),

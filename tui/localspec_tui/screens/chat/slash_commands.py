@@ -9,14 +9,16 @@ from collections.abc import Callable
 from localspec.chat import commands
 from localspec.chat.attachments import path_named
 from localspec.chat.export import chat_text, read_chats
+from localspec.chat.settings import sources
 from localspec.errors import UserError
-from localspec.storage.config import keep
-from localspec.storage.paths import write_atomically
+from localspec.storage.config import keep, read_config
+from localspec.storage.paths import config_dir, write_atomically
 from localspec_tui.keys import collect
 from localspec_tui.screens.chat.pane import COMPARED, ChatPane
-from localspec_tui.screens.dialogs import EditScreen
+from localspec_tui.screens.dialogs import AskScreen, EditScreen
 from localspec_tui.screens.help import HelpScreen
 from localspec_tui.screens.search import SearchScreen
+from localspec_tui.screens.settings import SettingsScreen
 from localspec_tui.widgets.sidebar import Change, ChangeAsked, ChatPicked
 
 
@@ -65,6 +67,23 @@ async def _run_temperature(pane: ChatPane, argument: str) -> None:
         await asyncio.to_thread(pane.session.settle, temperature=commands.read_temperature(argument))
     temperature = pane.session.sampling(pane.loader.ready).temperature
     pane.status.say(f"temperature {temperature:g}{', kept with this chat' * bool(argument)}")
+
+
+async def _run_settings(pane: ChatPane, _argument: str) -> None:
+    async def reopen(sure: bool | None) -> None:
+        if sure:
+            await pane.until_free()
+            await pane.reload()
+
+    async def take(kept: tuple[str, bool] | None) -> None:
+        if kept is not None:
+            pane.show_figures()
+            pane.status.say(kept[0])
+            if kept[1]:
+                pane.ask(AskScreen("Open the models anew now, with the other context?", no="Later"), reopen)
+
+    known = await asyncio.to_thread(read_config, config_dir() / "config.toml")
+    pane.ask(SettingsScreen(pane.session, sources(pane.session, pane.loader.ready, known)), take)
 
 
 async def _run_branch(pane: ChatPane, argument: str) -> None:
@@ -139,6 +158,7 @@ COMMANDS: dict[str, Callable[[ChatPane, str], object]] = {
     "new": lambda pane, _: pane.leave_for(pane.session.new),
     "mode": _run_mode,
     "profile": _run_profile,
+    "settings": _run_settings,
     "system": _run_system,
     "temp": _run_temperature,
     "regen": lambda pane, mode: pane.regenerate(pane.last(), commands.read_mode(mode or "auto")),

@@ -1,0 +1,167 @@
+"""What a person can settle about answers: where each value comes from, and where a new one is kept.
+
+`settings.toml` lists the settings.
+"""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from localspec.chat.answer_settings import AUTO, THINKING
+from localspec.chat.session import ChatSession
+from localspec.errors import UserError
+from localspec.inference.interface import OpenModels
+from localspec.models.default_pair import suited
+from localspec.storage import config
+from localspec.storage.json_file import checked
+from localspec.storage.paths import config_dir
+from localspec.storage.profiles import REQUEST_RANGES, SAMPLING_RANGES, change_profile, profiles
+from localspec.types import Mode, Sampling
+
+Place = Literal["chat", "profile", "config"]
+Value = bool | int | float | str
+_LIMITS = {**SAMPLING_RANGES, **REQUEST_RANGES, "context": (0, config.LARGEST_CONTEXT)}
+_CHOICES: dict[str, tuple[str, ...]] = {"mode": (AUTO, *get_args(Mode)), "switch": ("on", "off")}
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One thing to settle; `profile` and `config` are its keys in their files, empty in those without it."""
+
+    name: str
+    title: str
+    words: str
+    kind: Literal["number", "whole", "switch", "mode", "text"] = "number"
+    profile: str = ""
+    config: str = ""
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """Return the words to choose from; none where anything within limits can be written."""
+        return _CHOICES.get(self.kind, ())
+
+    def read(self, text: str) -> Value | None:
+        """Return the value that a text says, None for an empty one; raises UserError."""
+        if not text.strip() or self.choices:
+            return (text == "on" if self.kind == "switch" else text) if text else None
+        (low, high), is_whole = _LIMITS[self.name], self.kind == "whole"
+        try:
+            value = int(text) if is_whole else float(text)
+        except ValueError:
+            value = math.nan
+        if not low <= value <= high:  # nor if it is not a number
+            raise UserError(f"a {'whole ' * is_whole}number, {low:g} to {high:,.9g}")
+        return value
+
+    def place(self, wanted: Place) -> Place:
+        """Return where a value goes that is to be kept in a place, which may not know it."""
+        if self.name == "context" or (wanted == "config" and self.config):
+            return "config"
+        return "profile" if wanted == "profile" and self.profile else "chat"
+
+
+SETTINGS = checked(
+    tuple[Setting, ...],
+    tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))["settings"],
+    "settings",
+)
+
+
+def shown(value: Value | None) -> str:
+    """Return a value in a word."""
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if isinstance(value, str):
+        return value.partition("\n")[0]
+    return "" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where values come from: a place, or what nobody can change from here; None says nothing."""
+
+    name: str
+    values: Mapping[str, Value | None]
+    place: Place | None = None
+
+
+def sources(session: ChatSession, models: OpenModels | None, known: config.Config) -> tuple[Source, ...]:
+    """Return what the settings of the next answer come from; each goes before those that precede it."""
+    asked, profile, chat = session.request, session.followed, session.chat.info
+    plain = asdict(Sampling())
+    own = asdict(profile.sampling)
+    fitting = asdict(profile.sampling if models is None else suited(profile, models.target.path).sampling)
+    given = asdict(asked.sampling(Sampling(**fitting)))
+    start: dict[str, Any] = {"mode": AUTO, "thinking": True, "ignores_circles": False, "system_prompt": ""}
+    flags = {
+        "mode": asked.speculation.mode,
+        "max_tokens": asked.max_tokens,
+        "seed": asked.seed,
+        "thinking": dict(asked.template_variables).get(THINKING),
+        "ignores_circles": (asked.ignores_circles and not known.ignores_circles) or None,
+        "system_prompt": asked.system,
+    }
+    of_profile = {"mode": profile.speculation.mode, "system_prompt": session.profile.system_prompt}
+    context = models.target.context if models is not None else None
+    return (
+        Source("default", {**plain, **start, "context": context}),
+        Source("config.toml", {"ignores_circles": known.ignores_circles or None,
+                               "context": known.context or None}, "config"),
+        Source(f"profile {profile.title}", {**_changes(plain, own), **of_profile}, "profile"),
+        Source("this model", _changes(own, fitting)),
+        Source("command line", {**_changes(fitting, given), **flags}),
+        Source("this chat", {**chat.settings.settled, "system_prompt": chat.system}, "chat"),
+    )  # fmt: skip
+
+
+def _changes(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in after.items() if value != before[name]}
+
+
+def keep(session: ChatSession, wanted: Place, changes: Mapping[str, Value | None]) -> str:
+    """Keep new values in a place, None taking one away; return what was kept where.
+
+    What the place does not know goes to the one that does. Raises UserError and StoreError.
+    """
+    parts: dict[Place, dict[str, Value | None]] = {}
+    for setting in SETTINGS:
+        if setting.name in changes:
+            parts.setdefault(setting.place(wanted), {})[setting.name] = changes[setting.name]
+    title = session.followed.title
+    for place, values in parts.items():
+        _KEEP[place](session, values)
+    titles = {setting.name: setting.title for setting in SETTINGS}
+    names = {"chat": "with this chat", "profile": f"in profile {title}", "config": "in config.toml"}
+    told = (f"{', '.join(titles[name] for name in part)} {names[place]}" for place, part in parts.items())
+    return f"kept: {'; '.join(told)}"
+
+
+def _keep_with_chat(session: ChatSession, values: dict[str, Any]) -> None:
+    if "system_prompt" in values:
+        session.set_system(values.pop("system_prompt"))
+    session.settle(**values)
+
+
+def _keep_in_profile(session: ChatSession, values: dict[str, Any]) -> None:
+    keys = {setting.profile: values[setting.name] for setting in SETTINGS if setting.name in values}
+    if keys.get("speculation.mode") == AUTO:  # which no profile has to name
+        keys["speculation.mode"] = None
+    folder = config_dir() / "profiles"
+    change_profile(session.followed.name, keys, folder)
+    session.take_profiles(profiles(folder).good)
+    _keep_with_chat(session, dict.fromkeys(values))  # or this chat would go before it
+
+
+def _keep_in_config(session: ChatSession, values: dict[str, Any]) -> None:
+    config.keep({setting.config: values[setting.name] for setting in SETTINGS if setting.name in values})
+    if "ignores_circles" in values:
+        session.request = replace(session.request, ignores_circles=bool(values["ignores_circles"]))
+        session.settle(ignores_circles=None)
+
+
+_KEEP = {"chat": _keep_with_chat, "profile": _keep_in_profile, "config": _keep_in_config}

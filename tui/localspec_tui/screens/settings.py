@@ -1,0 +1,183 @@
+"""What answers are written with: every setting with its value and where that comes from."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import ClassVar
+
+from textual import events, on
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.screen import ModalScreen
+from textual.widgets import Button, Input, Select, Static
+
+from localspec.chat.session import ChatSession
+from localspec.chat.settings import SETTINGS, Place, Setting, Source, Value, keep, shown
+from localspec.errors import LocalSpecError, UserError
+from localspec_tui.keys import key_of
+from localspec_tui.screens.dialogs import EditScreen
+from localspec_tui.widgets.filtered_list import FilterLine
+from localspec_tui.widgets.footer import KeyFooter
+from localspec_tui.widgets.status import in_words
+
+
+class Choice(Select[str], inherit_bindings=False):
+    """A choice that leaves the arrow keys to the screen until it is open."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter,space", "show_overlay", "Choose", id="settings.choose"),
+    ]
+
+
+class SettingRow(Horizontal):
+    """A setting: what its place says of it, empty where that is nothing, and what holds then."""
+
+    def __init__(self, setting: Setting, own: Value | None, below: Value | None, source: str) -> None:
+        super().__init__()
+        self.setting = setting
+        self.wanted = self._own = own
+        self.below, self._source = below, source
+        self.problem, self.is_changed = "", False
+        text, hint = shown(own), shown(below) or "none"
+        self.field: FilterLine | Choice | Button
+        if setting.choices:
+            words = [(word, word) for word in setting.choices]
+            self.field = Choice(words, prompt=hint, value=text or Select.NULL, compact=True)
+        elif setting.kind == "text":
+            self.field = Button(text or hint, compact=True, action="screen.write")
+        else:
+            self.field = FilterLine(text, placeholder=hint, compact=True)
+        self._origin = Static(classes="origin", markup=False)
+
+    def compose(self) -> ComposeResult:
+        """Stand title, value and origin side by side."""
+        yield Static(self.setting.title, classes="title", markup=False)
+        yield self.field
+        yield self._origin
+        reset = Button("×", classes="reset", compact=True, tooltip="back to what holds without it")
+        reset.can_focus = False
+        yield reset
+
+    def on_mount(self) -> None:
+        """Tell where the value comes from."""
+        self.take(self.wanted)
+
+    def take(self, value: Value | None, problem: str = "") -> None:
+        """Take a new value, None for what holds without one, or what is wrong with what was typed."""
+        self.wanted, self.problem = value, problem
+        self.is_changed = bool(problem) or value != self._own
+        kept = "this chat" if self.setting.place("chat") == "chat" else "config.toml"
+        source = self._source if value is None else "changed" if self.is_changed else kept
+        self._origin.update(problem or source)
+        self._origin.set_class(bool(problem), "-wrong")
+        if isinstance(self.field, Button):
+            self.field.label = shown(self.below if value is None else value) or "none"
+
+    @on(Input.Changed)
+    @on(Select.Changed)
+    def _read(self, event: Input.Changed | Select.Changed) -> None:
+        try:
+            self.take(self.setting.read("" if event.value is Select.NULL else str(event.value)))
+        except UserError as error:
+            self.take(None, error.message)
+
+    @on(Button.Pressed, ".reset")
+    def reset(self) -> None:
+        """Give up what its place says; in a profile, too, if it is kept there."""
+        if isinstance(self.field, Input):
+            self.field.value = ""
+        elif isinstance(self.field, Select):
+            self.field.clear()
+        self.take(None)
+        self.is_changed = True
+
+
+class SettingsScreen(ModalScreen[tuple[str, bool]]):
+    """Settle things; returns what was kept in words, and whether the models have to be opened anew.
+
+    What was changed is given up only at the second Escape.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("ctrl+s,enter", "keep('chat')", "Keep with this chat", id="settings.chat"),
+        Binding("f2", "keep('profile')", "Keep in the profile", id="settings.profile"),
+        Binding("f3", "keep('config')", "Keep in config.toml", id="settings.config"),
+        Binding("ctrl+r", "reset", "Reset", id="settings.reset"),
+        Binding("up", "app.focus_previous", "Row above", id="settings.up", show=False),
+        Binding("down", "app.focus_next", "Row below", id="settings.down", show=False),
+        Binding("escape", "leave", "Leave", id="settings.leave"),
+    ]
+
+    def __init__(self, session: ChatSession, found: Sequence[Source]) -> None:
+        super().__init__()
+        self._session = session
+        self._hint = Static(id="settings-hint", markup=False)
+        self._rows = [SettingRow(setting, *_holding(setting, found)) for setting in SETTINGS]
+        self._warned_of: list[Value | None] = []
+
+    def compose(self) -> ComposeResult:
+        """Stack the rows over what they mean and the ways to keep them."""
+        profile = self._session.followed.title
+        ways = {"chat": "Keep with this chat", "profile": f"In profile {profile}", "config": "In config.toml"}
+        with Vertical(id="settings") as box:
+            box.border_title = "Settings"
+            with VerticalScroll(can_focus=False):
+                yield from self._rows
+            yield self._hint
+            with Horizontal():
+                for place, words in ways.items():
+                    yield Button(words, compact=True, action=f"screen.keep({place!r})")
+        yield KeyFooter()
+
+    def on_descendant_focus(self, event: events.DescendantFocus) -> None:
+        """Say what the row means."""
+        if isinstance(row := event.widget.parent, SettingRow):
+            self._hint.update(f"{row.setting.title}: {row.setting.words}.")
+
+    def action_reset(self) -> None:
+        """Let a row follow what lies below."""
+        if self.focused is not None and isinstance(row := self.focused.parent, SettingRow):
+            row.reset()
+
+    def action_write(self) -> None:
+        """Write a text of several lines."""
+        row = next(row for row in self._rows if row.setting.kind == "text")
+        text = row.below if row.wanted is None else row.wanted
+        take = lambda written: None if written is None else row.take(written)  # noqa: E731
+        self.app.push_screen(EditScreen(row.setting.title, str(text)), take)
+
+    async def action_keep(self, place: Place) -> None:
+        """Keep what was changed, unless something makes no sense or cannot be written."""
+        changed = [row for row in self._rows if row.is_changed]
+        if wrong := next((row for row in changed if row.problem), None):
+            wrong.field.focus()
+            return
+        values = {row.setting.name: row.wanted for row in changed}
+        try:
+            told = await asyncio.to_thread(keep, self._session, place, values)
+        except LocalSpecError as error:
+            self._hint.update(in_words(error))
+        else:
+            self.dismiss((told, "context" in values))
+
+    def action_leave(self) -> None:
+        """Return nothing; ask for a second Escape where something would be lost."""
+        changed = [row.wanted for row in self._rows if row.is_changed]
+        if changed == self._warned_of:
+            self.dismiss(None)
+        self._warned_of = changed
+        self._hint.update(f"{key_of(self, 'settings.chat')} keeps what was changed; Esc gives it up.")
+
+
+def _holding(setting: Setting, found: Sequence[Source]) -> tuple[Value | None, Value | None, str]:
+    """Return what the place of a setting says of it, and what holds without that, and why."""
+    own, below, origin = None, None, "default"
+    for source in found:
+        value = source.values.get(setting.name)
+        if source.place == setting.place("chat"):
+            own = value
+        elif value is not None:
+            below, origin = value, source.name
+    return own, below, origin
