@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from localspec.errors import EngineDied
+from localspec.storage.config import Config
 from localspec.types import Message
 from localspec_tui.widgets.welcome import Welcome
 from tests.scripted import MARKDOWN, Gate, ScriptedModels, says
@@ -97,6 +98,36 @@ async def test_prompts_entered_meanwhile_wait_and_are_answered_in_order(tmp_path
         gate.open()
         await desk.until(lambda: len(desk.path) == 6 and not desk.chat.pane.working)
         assert [text.strip() for text in desk.texts] == ["first", "one", "second", "two", "third", "three"]
+
+
+async def test_what_waits_is_not_sent_by_itself_after_a_stop(tmp_path: Path) -> None:
+    gate = Gate()
+    async with desktop(tmp_path, says("one ", gate), says("two")) as desk:
+        await desk.press(*"first", "enter")
+        await desk.until(gate.reached.is_set)
+        await desk.press(*"second", "enter", *"third", "enter")
+        await desk.shows("1. second", "2. third")
+        await desk.press("escape")
+        await desk.until(lambda: not desk.chat.pane.working)
+        await desk.shows("1. second", "stopped; what waits is sent by Enter", "Enter sends what waits")
+        await settled(desk.pilot)
+        assert desk.texts[1:] == ["one "]
+        await desk.press("enter")
+        await desk.until(lambda: len(desk.path) == 6 and not desk.chat.pane.working)
+        assert [text.strip() for text in desk.texts][2:] == ["second", "two", "third", "two"]
+        await desk.shows("Ask anything")
+
+
+async def test_a_new_chat_is_listed_from_its_first_question_on(tmp_path: Path) -> None:
+    gate = Gate()
+    async with desktop(tmp_path, says(gate, "one"), config=Config(sidebar=True)) as desk:
+        await desk.shows("Your chats will be listed")
+        await desk.press(*"boats", "enter")
+        await desk.until(gate.reached.is_set)
+        await desk.until(lambda: "Your chats will" not in desk.screen_text())
+        await desk.shows("Today")
+        gate.open()
+        await desk.until(lambda: not desk.chat.pane.working)
 
 
 async def test_queued_prompt_can_be_taken_back_for_editing(tmp_path: Path) -> None:

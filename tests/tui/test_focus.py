@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from textual import events
 from textual.keys import _character_to_key
-from textual.widgets import TextArea
+from textual.widgets import Button, TextArea
 
 from localspec.storage.config import Config
 from localspec_tui.screens.dialogs import AskScreen, EditScreen
@@ -50,6 +50,28 @@ async def nothing_but_a_prompt(desk: Desktop, typed: str, chats: list[int]) -> N
     assert desk.app.screen is desk.chat
     assert sorted(chat.id for chat in desk.store.chats()) == chats
     assert not any(chat.pinned for chat in desk.store.chats())
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_tab_loses_nothing_of_what_is_typed(tmp_path: Path, size: tuple[int, int]) -> None:
+    async with desktop(tmp_path, size=size, config=WITH_CHATS) as desk:
+        await burst(desk, [*"done, ", "tab", *"regret"])
+        await desk.until(lambda: desk.composer.text == "done, regret")
+        await settled(desk.pilot)
+        await burst(desk, ["tab"])
+        await settled(desk.pilot)
+        await burst(desk, [*" anything"])
+        await desk.until(lambda: desk.composer.text == "done, regret anything")
+
+
+async def test_letters_that_mean_nothing_where_the_focus_is_are_a_prompt(tmp_path: Path) -> None:
+    async with desktop(tmp_path) as desk:
+        await desk.chat.mount(Button("of no use for letters", id="button"))
+        for widget in (desk.chat.query_one("#button"), None):
+            desk.chat.set_focus(widget)
+            await burst(desk, TYPED)
+            await desk.until(lambda: desk.composer.text == TYPED)
+            desk.composer.text = ""
 
 
 @pytest.mark.parametrize("size", SIZES)

@@ -124,11 +124,11 @@ async def test_actions_appear_under_the_mouse() -> None:
 @pytest.mark.parametrize(
     ("state", "words"),
     [
-        ("stopped", "stopped - c continues"),
-        ("length", "length limit - c continues"),
-        ("context", "context is full - c continues"),
-        ("circles", "repeats itself - c continues"),
-        ("failed", "model failed - c continues"),
+        ("stopped", "stopped - /continue goes on"),
+        ("length", "length limit - /continue goes on"),
+        ("context", "context is full - /continue goes on"),
+        ("circles", "repeats itself - /continue goes on"),
+        ("failed", "model failed - /continue goes on"),
     ],
 )
 async def test_unfinished_answer_says_why_and_goes_on_by_a_click(state: State, words: str) -> None:
@@ -136,8 +136,13 @@ async def test_unfinished_answer_says_why_and_goes_on_by_a_click(state: State, w
     async with host.run_test(size=(100, 30)) as pilot:
         await host.transcript.show([shown(2, "half an", state=state)])
         await until(pilot, words)
-        await pilot.click(offset=host.place("c continues"))
+        await pilot.click(offset=host.place("/continue"))
         assert [asked.action for asked in host.asked] == ["continue"]
+        await host.transcript.add(shown(3, "another question"))
+        await until(pilot, words.replace("/continue goes on", "continue"))
+        await host.transcript.show([shown(2, "half an", state=state), shown(3, "another question")])
+        await until(pilot, "another question")
+        assert "/continue" not in host.text()
 
 
 @pytest.mark.asyncio

@@ -54,9 +54,13 @@ async def test_loading_shows_progress_can_be_stopped_and_begins_again_with_a_pro
                 screen = Desktop(pilot, store, loader, [])
                 await screen.shows("Loading the models", "50%", "Esc cancels")
                 await screen.press("escape")
-                await screen.shows("loading was stopped")
+                await screen.shows("no models are open; the next prompt opens them")
+                loader.start()  # others open them by themselves
+                await screen.until(lambda: "no models are open" not in screen.screen_text())
+                await screen.press("escape")
+                await screen.shows("no models are open; the next prompt opens them")
                 await screen.enter("are you there?")
-                await screen.until(lambda: opener.begun == 2)
+                await screen.until(lambda: opener.begun == 3)
                 opener.go.set()
                 await screen.until(lambda: screen.texts == ["are you there?", "here I am"])
         finally:

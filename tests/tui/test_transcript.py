@@ -11,6 +11,7 @@ from textual.pilot import Pilot
 
 from localspec.chat.messages import Shown
 from localspec_tui.widgets.transcript.message import MessageView
+from localspec_tui.widgets.transcript.message_body import Looks, prepare
 from localspec_tui.widgets.transcript.transcript import MoreHint, MoreLine, Transcript
 from tests.tui.transcripts import Host, chat, said, selected, shown, until
 
@@ -31,6 +32,18 @@ async def writing(pilot: Pilot[None], host: Host, messages: int = 40) -> Shown:
     await host.transcript.add(item)
     await pilot.pause()
     return item
+
+
+@pytest.mark.asyncio
+async def test_text_that_comes_before_its_message_is_laid_out_is_shown() -> None:
+    host = Host()
+    async with host.run_test(size=(80, 24)) as pilot:
+        item = shown(2, " ", state="writing")
+        empty = said(item, "", "writing")
+        view = MessageView(empty, prepare(empty), Looks())
+        view.catch_up(said(item, "early words", "writing"))
+        await host.mount(view)
+        await until(pilot, "early words")
 
 
 @pytest.mark.asyncio

@@ -58,6 +58,11 @@ class Answering:
         """Tell whether it was to stop a while ago."""
         return self._stopped_s is not None and time.monotonic() - self._stopped_s >= STUCK_S
 
+    @property
+    def is_stopped(self) -> bool:
+        """Tell whether somebody wanted it to end."""
+        return self._stopped_s is not None
+
     def stop(self) -> None:
         """End the answer, or the loading that it waits for."""
         self._stopped_s = self._stopped_s or time.monotonic()

@@ -31,11 +31,11 @@ from localspec.errors import (
 from localspec.safe_text import safe_text
 from localspec.types import Mode
 from localspec_tui.screens.chat.answering import AnswerEnded, Answering, Job
-from localspec_tui.screens.chat.conversation import Conversation, Log
+from localspec_tui.screens.chat.conversation import ChatsChanged, Conversation, Log
 from localspec_tui.screens.chat.status import NOTICE_S
 from localspec_tui.screens.compare import CompareScreen
 from localspec_tui.screens.dialogs import EditScreen, MakeRoomScreen, NoteScreen
-from localspec_tui.widgets.composer.composer import PromptEntered
+from localspec_tui.widgets.composer.composer import PromptEntered, QueueResumed
 from localspec_tui.widgets.status import in_words
 from localspec_tui.widgets.transcript.message import ActionAsked
 
@@ -105,6 +105,7 @@ class ChatPane(Conversation):
             await asyncio.to_thread(self._check_fits, question, files)
             await self.until_free()
             asked = await asyncio.to_thread(chat.ask, question, files)
+            self.post_message(ChatsChanged())
             if len(chat.path) == 1:
                 await self.show_messages()
             else:
@@ -125,7 +126,14 @@ class ChatPane(Conversation):
         if event.error is not None:
             await self._explain(event.error, event.answer)
         await self.status.look_at_memory()
-        if event.error is None and (text := self.composer.next_waiting()) is not None:
+        if event.error is None and not event.answer.is_stopped:
+            await self._ask_waiting()
+        elif event.answer.is_stopped and self.session.queue:
+            self.status.say("stopped; what waits is sent by Enter in an empty prompt", is_error=True)
+
+    @on(QueueResumed)
+    async def _ask_waiting(self) -> None:
+        if not self.answering and (text := self.composer.next_waiting()) is not None:
             await self._take_prompt(PromptEntered(text))
 
     async def _explain(self, error: BaseException, answer: Answering) -> None:

@@ -16,7 +16,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
 from textual.screen import Screen
 from textual.widget import Widget
-from textual.widgets import Input, TextArea
+from textual.widgets import Button, Input, TextArea
 
 from localspec.app.fetching import Offer, PairFetches, choice_of, make_default
 from localspec.app.options import ModelChoice
@@ -336,6 +336,12 @@ class ChatScreen(Screen[int]):
         """Tell whether Escape stops something."""
         return self.pane.answering or isinstance(self._loader.state, Loading)
 
+    def on_key(self, event: events.Key) -> None:
+        """Give letters that mean nothing where the focus is to the prompt."""
+        if event.is_printable and event.character and isinstance(self.focused, Button | None):
+            event.stop()
+            self.pane.composer.type_in(event.character)
+
     def action_stop(self) -> None:
         """Stop the answer; if there is none, go back to the prompt."""
         if self.pane.answering:
@@ -343,8 +349,8 @@ class ChatScreen(Screen[int]):
         elif isinstance(self._loader.state, Loading):
             before = self._loader.is_switching
             self._loader.cancel()
-            then = "the models before stay" if before else "the next prompt starts it again"
-            self.say(f"loading was stopped; {then}")
+            if before:
+                self.say("loading was stopped; the models before stay")
         else:
             self.clear_selection()
             self.pane.composer.focus()

@@ -10,13 +10,14 @@ from localspec import units
 from localspec.chat import live_stats
 from localspec.chat.answering import LiveUpdate
 from localspec.chat.live_stats import Figures, LiveStats
-from localspec.chat.loading import Failed, Loading, LoadState, ModelLoader, Ready
+from localspec.chat.loading import Closed, Failed, Loading, LoadState, ModelLoader, Ready
 from localspec.chat.messages import AnswerRecord, StoredMessage
 from localspec.chat.prompting import after_answer, estimate, to_prompt, warning
 from localspec.chat.session import ChatSession
 from localspec.errors import EngineError, LocalSpecError
 from localspec_tui.widgets.status import StatusLine, in_words
 
+UNOPENED = "no models are open; the next prompt opens them"
 NOTICE_S = 12.0
 
 
@@ -150,7 +151,11 @@ class ChatStatus(StatusLine):
     async def show_state(self, state: LoadState) -> None:
         """Show how the models are coming along."""
         self.show_loading(state.fraction if isinstance(state, Loading) else None)
+        if self.said == UNOPENED:
+            self.say("")
         match state:
+            case Closed():
+                self.say(UNOPENED)
             case Ready(models, problem):
                 for note in models.notes:
                     self.say(note)

@@ -47,6 +47,11 @@ class QueuedPromptRemoved(Message):
     index: int
 
 
+@dataclass
+class QueueResumed(Message):
+    """The first queued prompt is to be sent, which waited for a decision."""
+
+
 class PromptHistory:
     """Earlier prompts and the place reached among them.
 
@@ -199,7 +204,8 @@ class Composer(Widget):
         self._placed: str | None = None  # a text that was put there, not typed
         self._offered: tuple[str, tuple[Completion, ...]] = ("", ())
         self._tab_waits = False
-        self.set_answering(answering=False)
+        self._is_answering = False
+        self._tell()
 
     def compose(self) -> ComposeResult:
         """Stack the queue, the completions and the prompt."""
@@ -223,6 +229,11 @@ class Composer(Widget):
         self._prompt.replace_all(text, cursor_at_top=cursor_at_top)
         self._remember_placed()
 
+    def type_in(self, text: str) -> None:
+        """Take what was typed elsewhere."""
+        self.focus()
+        self._prompt.insert(text)
+
     def set_history(self, prompts: Sequence[str]) -> None:
         """Take the earlier prompts, newest first."""
         self._history = PromptHistory(prompts)
@@ -232,12 +243,12 @@ class Composer(Widget):
         if self._queue.has_focus and not prompts:
             self.focus()
         self._queue.show(prompts)
+        self._tell()
 
     def set_answering(self, answering: bool) -> None:
         """Say what Enter and Escape do while an answer is written."""
-        self._prompt.placeholder = (
-            "Esc stops; Enter queues" if answering else "Ask anything. / for commands, @ for files"
-        )
+        self._is_answering = answering
+        self._tell()
         self.refresh_bindings()  # of which Escape says what it does
 
     @property
@@ -254,6 +265,15 @@ class Composer(Widget):
     def commanding(self) -> bool:
         """Whether letters are commands."""
         return self._prompt.vim is not None and not self._prompt.vim.inserting
+
+    def _tell(self) -> None:
+        """Say what Enter does now."""
+        words = "Ask anything. / for commands, @ for files"
+        if self._is_answering:
+            words = "Esc stops; Enter queues"
+        elif self._queue.option_count:
+            words = "Enter sends what waits, Alt+Up edits it; or ask something else"
+        self._prompt.placeholder = words
 
     def focus(self, scroll_visible: bool = True) -> Self:
         """Put the cursor into the text, before the next key is looked at."""
@@ -308,7 +328,7 @@ class Composer(Widget):
             self._take(self._completions.chosen or items[0])
         elif items:
             self._completions.show(items)
-        else:
+        elif not self.text.strip():  # what is being written goes on here
             self.screen.focus_next()
 
     def _take(self, item: Completion) -> None:
@@ -335,6 +355,8 @@ class Composer(Widget):
             return
         text = self._prompt.whole_text
         if not text.strip():
+            if self._queue.option_count and not self._is_answering:
+                self.post_message(QueueResumed())
             return
         self._completions.show(())
         self._history = PromptHistory((text, *self._history.prompts))

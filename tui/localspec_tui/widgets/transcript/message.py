@@ -88,9 +88,10 @@ class MessageView(Vertical, can_focus=True):
     # Textual makes a second layout whenever this changes; nothing here depends on it.
     virtual_size: Reactive[Size] = Reactive(Size(0, 0))
 
-    def __init__(self, item: Shown, prepared: Prepared, looks: Looks) -> None:
+    def __init__(self, item: Shown, prepared: Prepared, looks: Looks, *, is_last: bool = False) -> None:
         super().__init__()
         self.item = item
+        self._is_last = is_last
         self._heading = ActionLine(self.action_act, "name")
         self._state = ActionLine(self.action_act, "state")
         self._label = Static(classes="label", markup=False)
@@ -122,6 +123,11 @@ class MessageView(Vertical, can_focus=True):
         if changed or item.spans:
             await self.body.finish(item)
 
+    def pass_on(self) -> None:
+        """Let another message be the last, with which `/continue` goes on."""
+        self._is_last = False
+        self._tell()
+
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Leave the keys of answers alone where this is a question."""
         return self.item.message.role == "assistant" or parameters[:1] not in _OF_ANSWERS
@@ -152,7 +158,8 @@ class MessageView(Vertical, can_focus=True):
         self._heading.update(_name(item))
         state = _STATES.get(message.state, "")
         self._state.display = bool(state)
-        self._state.update(Content.assemble(f"{state} - ", _word("continue", "c continues")) if state else "")
+        way = _word("continue", "/continue goes on" if self._is_last else "continue")
+        self._state.update(Content.assemble(f"{state} - ", way) if state else "")
         self._label.display = bool(item.label)
         self._label.update(Content(item.label))
         actions = [

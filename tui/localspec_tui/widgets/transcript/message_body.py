@@ -141,10 +141,12 @@ class MessageBody(Vertical):
         self._bodies: list[AnswerText | ThinkingView] = []
         self._origins: OriginText | None = None
         self._first = self._widgets(prepared)
+        self._is_composed = False
 
     def compose(self) -> ComposeResult:
-        """Lay out what there is."""
-        yield from self._first
+        """Lay out what there is, with what has come since it was made."""
+        self._is_composed = True
+        yield from self._bodies or self._first
 
     def append(self, text: str, pieces: Sequence[TextPiece]) -> None:
         """Add to the end."""
@@ -234,7 +236,7 @@ class MessageBody(Vertical):
             stale.remove()
         fresh = [self._body(part) for part in parts[len(kept) :]]
         self._bodies[len(kept) :] = fresh
-        if fresh:
+        if fresh and self._is_composed:
             self.mount_all(fresh)
         self._parts = parts
 

@@ -163,6 +163,8 @@ class Transcript(VerticalScroll, can_focus=False):
         """Show one more message at the end."""
         async with self._moving:
             at_end = self.has_end()
+            if self._items and (last := self._views.get(self._items[-1].message.id)):
+                last.pass_on()
             self._items.append(item)
             if at_end:
                 await self._grow(Window(self._window.first, len(self._items)))
@@ -326,9 +328,10 @@ class Transcript(VerticalScroll, can_focus=False):
             await self.mount_all(below, before=self._later)
 
     async def _make(self, first: int, last: int) -> list[MessageView]:
-        items = self._items[first:last]
+        items, looks, end = self._items[first:last], self._looks, self._items[-1] if self._items else None
         prepared = await asyncio.to_thread(lambda: [prepare(item) for item in items])
-        return [MessageView(item, done, self._looks) for item, done in zip(items, prepared, strict=True)]
+        pairs = zip(items, prepared, strict=True)
+        return [MessageView(item, done, looks, is_last=item is end) for item, done in pairs]
 
     async def _prune(self, *, downwards: bool) -> None:
         """Take away messages far behind a reader who goes down, or up."""
