@@ -10,6 +10,8 @@ from pathlib import Path
 
 from localspec.errors import UserError
 from localspec.storage.paths import PRIVATE_FILE
+from localspec.storage.profiles import profile_file, read_profile, write_own
+from localspec.storage.toml_file import read_written
 
 LARGEST = 16 * 2**20  # bytes of a text that comes back
 
@@ -41,6 +43,34 @@ def run_editor(command: list[str], path: Path) -> int:
         raise UserError(f"cannot start the editor `{command[0]}`: {reason}", "set VISUAL or EDITOR") from None
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def edit_profile(name: str, folder: Path) -> tuple[int, bool]:
+    """Open a profile, a shipped one copied to the user's own; return the exit code and whether it changed.
+
+    To be called in the main thread. Raises `UserError`, also if what was written is no profile.
+    """
+    path, before = folder / f"{name}.toml", read_written(profile_file(name, folder))
+    command, is_copy = editor_command(f"localspec profiles edit {name}"), not path.exists()
+    if is_copy:
+        write_own(path, before)
+    try:
+        code = run_editor(command, path)
+    finally:
+        is_changed = path.exists() and path.read_bytes() != before
+        if is_copy and not is_changed:
+            path.unlink(missing_ok=True)
+    if is_changed and not code:
+        _check(path)
+    return code, is_changed
+
+
+def _check(path: Path) -> None:
+    try:
+        read_profile(path)
+    except UserError as error:
+        again = f"until `localspec profiles edit {path.stem}` mends it, it is not used"
+        raise UserError(error.message, f"{error.hint}; {again}" if error.hint else again) from None
 
 
 def edit_text(command: list[str], text: str) -> str:

@@ -58,7 +58,7 @@ class ChatSession:
         self._profiles = {known.name: known for known in with_auto(profiles)}
         self.request = request
         self._is_aside = start == "aside"
-        self._usual_profile = self._known(profile).name
+        self.usual_profile = self._known(profile).name  # of new chats
         self._experience = experience
         self._chooser: Chooser | None = None
         self._notices: dict[str, bool] = {}  # and whether they were read
@@ -73,6 +73,8 @@ class ChatSession:
     def take_profiles(self, profiles: Iterable[Profile]) -> None:
         """Take profiles as their files are now."""
         self._profiles = {known.name: known for known in with_auto(profiles)}
+        if self.usual_profile not in self._profiles:
+            self.usual_profile = AUTO
         self.chat.usual_system = self._prompt_of(self.profile)
 
     @property
@@ -86,7 +88,7 @@ class ChatSession:
         return self._profile_of(self.chat)
 
     def _profile_of(self, chat: OpenChat) -> Profile:
-        return self._profiles.get(chat.info.profile, self._profiles[self._usual_profile])
+        return self._profiles.get(chat.info.profile, self._profiles[self.usual_profile])
 
     @property
     def followed(self) -> Profile:
@@ -216,7 +218,7 @@ class ChatSession:
         return None if rate is None else chat.set_plain(saved.message.id, PlainRate(at, rate))
 
     def _fresh(self) -> OpenChat:
-        self._newest = self.store.new_chat(profile=self._usual_profile).id
+        self._newest = self.store.new_chat(profile=self.usual_profile).id
         return self._opened(self._newest)
 
     def _begun(self) -> int | None:

@@ -8,23 +8,18 @@ from dataclasses import asdict
 from pathlib import Path
 
 from localspec import units
-from localspec.app.editor import editor_command, run_editor
+from localspec.app.editor import edit_profile
 from localspec.cli.shared.arguments import Parser, add_json_flag, verb_parser, with_command
 from localspec.cli.shared.console import FAILURE, SUCCESS, print_json, print_result, say
-from localspec.errors import UserError
 from localspec.models.default_pair import default_pair, suited
 from localspec.storage.paths import config_dir
 from localspec.storage.profiles import (
     Profile,
     copy_profile,
     profile,
-    profile_file,
     profiles,
-    read_profile,
     shipped_files,
-    write_own,
 )
-from localspec.storage.toml_file import read_written
 
 _HEADINGS = ("NAME", "TITLE", "TASK", "FROM", "DESCRIPTION")
 
@@ -162,34 +157,16 @@ def _copy(args: argparse.Namespace, folder: Path) -> int:
 
 
 def _edit(args: argparse.Namespace, folder: Path) -> int:
-    path, before = folder / f"{args.name}.toml", read_written(profile_file(args.name, folder))
-    command, is_copy = editor_command(f"localspec profiles edit {args.name}"), not path.exists()
-    if is_copy:
-        write_own(path, before)
-    try:
-        code = run_editor(command, path)
-    finally:
-        is_changed = path.exists() and path.read_bytes() != before
-        if is_copy and not is_changed:
-            path.unlink(missing_ok=True)
+    code, is_changed = edit_profile(args.name, folder)
     if code:
         say(f"the editor ended with code {code}")
         return FAILURE
-    if is_changed:
-        _check(path)
+    path = folder / f"{args.name}.toml"
     if args.json:
         print_json({"name": args.name, "path": str(path), "changed": is_changed})
     else:
         say(f"saved {path}" if is_changed else "nothing was changed")
     return SUCCESS
-
-
-def _check(path: Path) -> None:
-    try:
-        read_profile(path)
-    except UserError as error:
-        again = f"until `localspec profiles edit {path.stem}` mends it, it is not used"
-        raise UserError(error.message, f"{error.hint}; {again}" if error.hint else again) from None
 
 
 _COMMANDS: dict[str, Callable[[argparse.Namespace, Path], int]] = {

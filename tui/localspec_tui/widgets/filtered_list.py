@@ -102,14 +102,15 @@ class FilteredList(Vertical):
 
     @property
     def highlighted(self) -> str | None:
-        """The key of the row under the cursor."""
+        """The key of the row under the cursor, of those that the words typed so far leave."""
+        self._narrow()
         at = self._list.highlighted
         return None if at is None else self._shown[at].key
 
     def show(self, rows: Iterable[ListRow], highlighted: str | None = None) -> None:
         """Show these rows; the cursor stays on its row, or goes to the one that is named."""
-        wanted = highlighted or self.highlighted
         self._rows, self._narrowed_by = tuple(rows), self._line.value
+        wanted = highlighted or self.highlighted
         self._shown = narrowed(self._rows, self._narrowed_by)
         self._list.set_options(Option(row.look, disabled=not row.key) for row in self._shown)
         keys = [row.key for row in self._shown]
@@ -146,7 +147,6 @@ class FilteredList(Vertical):
 
     def action_choose(self) -> None:
         """Choose the row under the cursor, of those that the words typed so far leave."""
-        self._narrow()
         if (key := self.highlighted) is not None:
             self.post_message(self.Chosen(key))
 

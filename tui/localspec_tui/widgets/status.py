@@ -351,17 +351,18 @@ class TitleBar(Widget):
     fetching = reactive("")
 
     def render(self) -> Content:
-        """Return what fits: the models go first, then the mode."""
+        """Return what fits: the models go first, then the mode; a click opens where each is chosen."""
         room = self.size.width - 2
         title = self.chat_title or "New chat"
-        parts = [self.fetching, self.profile, self.mode, self.models]
-        while parts and cell_len(title) + 3 + cell_len("  ".join(parts)) > room:
+        named = [(self.fetching, "model"), (self.profile, "profile")]
+        named += [(self.mode, "settings"), (self.models, "model")]
+        parts = [
+            Content.styled(text, Style.from_meta({"@click": f"screen.command({name!r})"}))
+            for text, name in named
+            if text
+        ]
+        while parts and cell_len(title) + 3 + Content("  ").join(parts).cell_length > room:
             parts.pop()
-        right = "  ".join(part for part in parts if part)
-        left = Content(title).truncate(max(1, room - cell_len(right) - 2), ellipsis=True).stylize("bold")
-        gap = " " * max(1, room - left.cell_length - cell_len(right))
-        if parts[-1:] == [self.models]:
-            right = right.removesuffix(self.models)
-            names = Content(self.models).stylize(Style.from_meta({"@click": "screen.command('model')"}))
-            return left + Content(gap + right).stylize("dim") + names.stylize("dim")
-        return left + Content(gap) + Content(right).stylize("dim")
+        right = Content("  ").join(parts).stylize("dim")
+        left = Content(title).truncate(max(1, room - right.cell_length - 2), ellipsis=True).stylize("bold")
+        return left + Content(" " * max(1, room - left.cell_length - right.cell_length)) + right

@@ -17,6 +17,7 @@ from localspec_tui.keys import collect
 from localspec_tui.screens.chat.pane import COMPARED, ChatPane
 from localspec_tui.screens.dialogs import AskScreen, EditScreen
 from localspec_tui.screens.help import HelpScreen
+from localspec_tui.screens.profiles import ProfilesScreen
 from localspec_tui.screens.search import SearchScreen
 from localspec_tui.screens.settings import SettingsScreen
 from localspec_tui.widgets.sidebar import Change, ChangeAsked, ChatPicked
@@ -44,9 +45,18 @@ async def _run_mode(pane: ChatPane, argument: str) -> None:
 
 
 async def _run_profile(pane: ChatPane, argument: str) -> None:
-    if argument:
-        await asyncio.to_thread(pane.session.choose_profile, argument)
+    async def take(chosen: tuple[str, bool] | None) -> None:
         pane.show_figures()
+        if chosen is not None:
+            await _run_profile(pane, chosen[0])
+            if chosen[1]:
+                await _run_settings(pane, "")
+
+    if not argument:
+        pane.ask(ProfilesScreen(pane.session), take)
+        return
+    await asyncio.to_thread(pane.session.choose_profile, argument)
+    pane.show_figures()
     pane.status.say(f"profile {pane.session.profile.title}: {pane.session.profile.description}")
 
 

@@ -1,0 +1,126 @@
+"""Choose a profile, and copy, edit and delete those of one's own."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import ClassVar
+
+from textual import on, work
+from textual.app import ComposeResult, SuspendNotSupported
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.content import Content
+from textual.screen import ModalScreen
+from textual.widgets import Static
+
+from localspec.app.editor import edit_profile
+from localspec.chat.answer_settings import is_auto
+from localspec.chat.session import ChatSession
+from localspec.errors import LocalSpecError, UserError
+from localspec.storage.config import keep
+from localspec.storage.paths import config_dir
+from localspec.storage.profiles import DEFAULT_PROFILE, Profile, copy_profile, profiles
+from localspec_tui.screens.dialogs import AskScreen, EditScreen
+from localspec_tui.widgets.filtered_list import FilteredList, ListRow
+from localspec_tui.widgets.footer import KeyFooter
+from localspec_tui.widgets.status import in_words
+
+
+class ProfilesScreen(ModalScreen[tuple[str, bool]]):
+    """Return the name of the profile that is taken, and whether its settings are to be opened."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("ctrl+n", "do('copy')", "Copy under a new name", id="profiles.copy"),
+        Binding("ctrl+o", "choose(True)", "Take, and open the settings", id="profiles.settings"),
+        Binding("ctrl+g", "do('edit')", "Edit its file", id="profiles.edit"),
+        Binding("delete", "do('delete')", "Delete your own", id="profiles.delete"),
+        Binding("ctrl+d", "do('keep')", "Take for new chats", id="profiles.keep"),
+        Binding("escape", "dismiss(None)", "Close", id="profiles.leave"),
+    ]
+
+    def __init__(self, session: ChatSession) -> None:
+        super().__init__()
+        self._session = session
+        self._folder = config_dir() / "profiles"
+        self._list = FilteredList("Type to narrow")
+        self._note = Static(id="profiles-note", markup=False)
+
+    def compose(self) -> ComposeResult:
+        """Stack the profiles over what is said of them."""
+        with Vertical() as frame:
+            frame.border_title = "Profiles"
+            yield self._list
+            yield self._note
+        yield KeyFooter()
+
+    async def on_mount(self) -> None:
+        """Show the profiles as their files are now."""
+        await self._show(self._session.profile.name)
+
+    async def _show(self, name: str, said: str = "") -> None:
+        found = await asyncio.to_thread(profiles, self._folder)
+        self._session.take_profiles(found.good)
+        self._list.show(map(self._row, self._session.profiles), name)
+        self._note.update(said or "; ".join(f"not used: {problem}" for problem in found.problems))
+
+    def _row(self, profile: Profile) -> ListRow:
+        whose = "own" if self._is_own(profile) else "included"
+        words = f"{profile.name} {profile.title} {profile.task} {whose} {profile.description}"
+        head = f"{profile.title:<16} {'' if is_auto(profile) else profile.task:<10} {whose:<9}"
+        return ListRow(profile.name, Content.assemble((head, "bold"), " ", profile.description), words)
+
+    def _is_own(self, profile: Profile) -> bool:
+        return profile.path.parent == self._folder
+
+    @property
+    def _chosen(self) -> Profile:
+        for profile in self._session.profiles:
+            if profile.name == self._list.highlighted:
+                return profile
+        raise UserError("no profile is chosen")
+
+    @on(FilteredList.Chosen)
+    def action_choose(self, to_settings: object = False) -> None:
+        """Take the profile under the cursor."""
+        if self._list.highlighted is not None:
+            self.dismiss((self._list.highlighted, to_settings is True))
+
+    @work
+    async def action_do(self, what: str) -> None:
+        """Do something with the profile under the cursor."""
+        doing = {"copy": self._copy, "edit": self._edit, "delete": self._delete, "keep": self._keep}
+        try:
+            await doing[what](self._chosen)
+        except LocalSpecError as error:
+            self._note.update(in_words(error))
+
+    async def _copy(self, like: Profile) -> None:
+        title = await self.app.push_screen_wait(EditScreen(f"New profile like {like.title}: its title", ""))
+        if title and title.strip():
+            title = " ".join(title.split())
+            name = re.sub(r"\W+", "-", title.lower()).strip("-")[:40]
+            source = DEFAULT_PROFILE if is_auto(like) else like.name
+            await asyncio.to_thread(copy_profile, source, name, self._folder, title)
+            await self._show(name, f"{title} is yours to change")
+
+    async def _edit(self, profile: Profile) -> None:
+        try:
+            with self.app.suspend():
+                _, is_changed = edit_profile(profile.name, self._folder)
+        except SuspendNotSupported:
+            raise UserError("this terminal cannot be lent to an editor") from None
+        await self._show(profile.name, "saved" if is_changed else "nothing was changed")
+
+    async def _delete(self, profile: Profile) -> None:
+        if not self._is_own(profile):
+            raise UserError(f"{profile.title} comes with LocalSpec and stays")
+        question = f"Delete your profile {profile.title}? An included one of its name takes its place."
+        if await self.app.push_screen_wait(AskScreen(question, yes="Delete", no="Keep")):
+            await asyncio.to_thread(profile.path.unlink, missing_ok=True)
+            await self._show(profile.name, f"{profile.title} is deleted")
+
+    async def _keep(self, profile: Profile) -> None:
+        await asyncio.to_thread(keep, {"chat.profile": profile.name})
+        self._session.usual_profile = profile.name
+        self._note.update(f"new chats take {profile.title}, kept in config.toml")
