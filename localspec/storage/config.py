@@ -19,6 +19,7 @@ from localspec.storage.toml_file import Changes, TomlTable, edited, read_table
 
 LARGEST_CONTEXT = 2**24
 SMALLEST_CONTEXT = 64
+READING_WIDTH = 100
 _NAMES = Path(__file__).with_name("keys.toml")
 _KEY = re.compile(r"(?:(?:ctrl|shift|alt|super|hyper|meta)\+)*(?:[^\s+,]+|\+)")
 
@@ -37,6 +38,7 @@ class Config:
     sidebar: bool = True
     footer: bool = True
     vim: bool = False
+    width: int = READING_WIDTH  # columns of messages; 0 takes all
     ignores_circles: bool = False
     attachment_bytes: int = 256 * 1024
 
@@ -60,7 +62,7 @@ def read_config(path: Path) -> Config:
     models, chat = root.table("models"), root.table("chat")
     attachments = root.table("attachments")
     models.allow(("target", "draft", "context"))
-    chat.allow(("profile", "sidebar", "footer", "vim", "ignore_circles"))
+    chat.allow(("profile", "sidebar", "footer", "vim", "width", "ignore_circles"))
     root.table("tuning").allow(("learn",))  # which once counted answers; nothing follows from it any more
     attachments.allow(("max_kib",))
     if theme := root.line("theme"):
@@ -82,6 +84,7 @@ def read_config(path: Path) -> Config:
         sidebar=chat.switch("sidebar", default=usual.sidebar),
         footer=chat.switch("footer", default=usual.footer),
         vim=chat.switch("vim", default=usual.vim),
+        width=chat.whole("width", (0, 1000), usual.width),
         ignores_circles=chat.switch("ignore_circles", default=usual.ignores_circles),
         attachment_bytes=attachments.whole("max_kib", (1, 65536), usual.attachment_bytes // 1024) * 1024,
     )

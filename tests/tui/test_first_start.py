@@ -19,6 +19,7 @@ from localspec.errors import UserError
 from localspec.storage.config import read_config
 from localspec.storage.paths import config_dir
 from localspec_tui.widgets.composer.prompt_area import PromptArea
+from localspec_tui.widgets.status import TitleBar
 from tests.cli.choosing import entry, pair
 from tests.models.hub_server import Hub
 from tests.scripted import ScriptedModels, says
@@ -43,6 +44,19 @@ async def test_welcome_says_whom_one_talks_to(tmp_path: Path, seeming_smollm2: P
             models.draft = replace(models.target, path=smollm2.draft())
         async with desktop(tmp_path, models=partial(copy, models)) as screen:
             await screen.shows(words)
+
+
+@pytest.mark.parametrize(("names", "seen"), [("large + small", "large + small"), ("x" * 90, "x…")])
+async def test_title_gives_way_to_profile_mode_and_models(tmp_path: Path, names: str, seen: str) -> None:
+    async with desktop(tmp_path, size=(80, 24)) as desk:
+        await desk.answered("a question that is longer than the whole screen is wide, and then some")
+        desk.chat.query_one(TitleBar).models = names
+        await desk.pilot.pause()
+        bar = desk.screen_text().split("\n")[0]
+        assert "Auto  mode auto  " in bar
+        assert bar.endswith(seen)
+        assert bar.startswith(" a question")
+        assert "…" in bar
 
 
 async def test_prompt_is_seen_however_small_the_screen(tmp_path: Path) -> None:
@@ -74,6 +88,7 @@ async def test_the_best_pair_is_named_and_nothing_is_fetched_unasked(hub: Hub, t
             await screen.pilot.resize_terminal(*size)
             await screen.shows(OFFER, "Big Q4_K_M + Small Q4_K_M", "60 kB to fetch", "tokens/s here")
             await screen.shows("licence MIT", "Fetch them  F9", "Ask anything")
+            assert screen.chat.pane.welcome.max_scroll_y == 0
         assert isinstance(screen.app.focused, PromptArea)  # one may type at once
         await screen.pilot.click("#keep")
         await screen.until(lambda: OFFER not in screen.screen_text())

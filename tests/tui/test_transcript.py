@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from textual.events import Click, MouseScrollUp
 from textual.pilot import Pilot
 
 from localspec.chat.messages import Shown
+from localspec.storage.config import Config
 from localspec_tui.widgets.transcript.message import MessageView
 from localspec_tui.widgets.transcript.message_body import Looks, prepare
 from localspec_tui.widgets.transcript.transcript import MoreHint, MoreLine, Transcript
+from tests.scripted import Script
+from tests.tui.desktop import desktop
 from tests.tui.transcripts import Host, chat, said, selected, shown, until
 
 LINE = "one more line of text\n\n"
@@ -297,3 +301,19 @@ async def test_last_message_is_asked_for_while_another_chat_is_being_opened() ->
         await until(pilot, "another 108")
         await pilot.pause()
         assert selected(host.transcript) == 108
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(("wanted", "width"), [(100, 100), (60, 60), (0, 158)])
+async def test_messages_and_prompt_are_as_wide_as_one_likes_to_read(
+    tmp_path: Path, wanted: int, width: int
+) -> None:
+    config = Config(sidebar=False, width=wanted)
+    async with desktop(tmp_path, Script("word " * 100), size=(160, 30), config=config) as screen:
+        await screen.answered("ask")
+        views = [*screen.chat.query(MessageView), screen.chat.query_one("Composer > Vertical")]
+        assert [view.outer_size.width for view in views] == [width, width, max(width, 160 * (not wanted))]
+        left = views[0].region.x
+        assert abs((158 - width) // 2 - left) <= 1
+        await screen.pilot.resize_terminal(50, 20)
+        await screen.until(lambda: views[-1].outer_size.width == 50)

@@ -35,7 +35,7 @@ from localspec.chat.store import Store
 from localspec.inference.worker.wire import LogLine
 from localspec.safe_text import safe_line
 from localspec.storage import paths
-from localspec.storage.config import Config, keep
+from localspec.storage.config import READING_WIDTH, Config, keep
 from localspec_tui.screens.chat.conversation import Log
 from localspec_tui.screens.chat.screen import ChatScreen
 from localspec_tui.widgets.log_panel import KEPT
@@ -88,6 +88,9 @@ class LocalSpecApp(App[int]):
             self.register_theme(Theme(**theme))
         self._kept_theme = config.theme or DEFAULT_THEME
         self.set_class(not config.footer, "-no-footer")
+        if config.width != READING_WIDTH:
+            width = f"{{ max-width: {config.width or '100%'} !important; }}"
+            self.stylesheet.add_source(f"MessageView {width} Composer > Vertical {width}", ("", "width"))
         self.set_keymap(dict(config.keys))
 
     def get_line_filters(self) -> Sequence[LineFilter]:

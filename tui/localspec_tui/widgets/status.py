@@ -341,6 +341,9 @@ def _covers(placed: Placed, column: int) -> bool:
     return placed.column <= column < placed.column + Content(placed.text).cell_length
 
 
+LEAST_TITLE = 12  # columns that a title keeps beside long names of models
+
+
 class TitleBar(Widget):
     """One row: the chat's title on the left, profile, mode and models on the right."""
 
@@ -351,18 +354,16 @@ class TitleBar(Widget):
     fetching = reactive("")
 
     def render(self) -> Content:
-        """Return what fits: the models go first, then the mode; a click opens where each is chosen."""
-        room = self.size.width - 2
-        title = self.chat_title or "New chat"
+        """Return what fits, the title cut first, then the models; a click opens where each is chosen."""
+        room, title = self.size.width - 2, Content(self.chat_title or "New chat").stylize("bold")
         named = [(self.fetching, "model"), (self.profile, "profile")]
         named += [(self.mode, "settings"), (self.models, "model")]
-        parts = [
+        right = Content("  ").join(
             Content.styled(text, Style.from_meta({"@click": f"screen.command({name!r})"}))
             for text, name in named
             if text
-        ]
-        while parts and cell_len(title) + 3 + Content("  ").join(parts).cell_length > room:
-            parts.pop()
-        right = Content("  ").join(parts).stylize("dim")
-        left = Content(title).truncate(max(1, room - right.cell_length - 2), ellipsis=True).stylize("bold")
+        )
+        most = max(1, room - min(LEAST_TITLE, title.cell_length) - 2)
+        right = right.truncate(most, ellipsis=True).stylize("dim")
+        left = title.truncate(max(1, room - right.cell_length - 2), ellipsis=True)
         return left + Content(" " * max(1, room - left.cell_length - right.cell_length)) + right

@@ -15,8 +15,7 @@ TRIES = (
     ("/", "commands, completed with Tab"),
     ("@notes.txt", "takes a file along"),
     ("Ctrl+K", "searches all chats"),
-    ("F2", "shows which words the small model guessed"),
-    ("F3", "shows how both models work together"),
+    ("F2, F3", "which words the small model guessed; both models at work"),
     ("F4", "answers again in every mode, side by side"),
     ("F1", "all keys and commands; F8 chooses other models"),
 )

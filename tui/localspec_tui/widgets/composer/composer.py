@@ -209,10 +209,11 @@ class Composer(Widget):
 
     def compose(self) -> ComposeResult:
         """Stack the queue, the completions and the prompt."""
-        yield self._queue
-        yield self._completions
-        with Vertical(id="frame"):
-            yield self._prompt
+        with Vertical():
+            yield self._queue
+            yield self._completions
+            with Vertical(id="frame"):
+                yield self._prompt
 
     @property
     def text(self) -> str:
