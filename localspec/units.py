@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-SHORT_MODES = {"off": "plain", "ngram": "n-gram", "sd": "SD", "ssd": "SSD"}
-MODE_NAMES = {"off": "plain decoding", "ngram": "n-gram drafting", "sd": "SD", "ssd": "SSD"}
+MODE_NAMES = {"off": "plain", "ngram": "n-gram", "sd": "speculative", "ssd": "SSD"}
 LONG_MODES = {"off": "plain decoding", "sd": "speculative decoding", "ssd": "drafting ahead"}
 
 
 def long_mode(mode: str) -> str:
     """Return a mode in words, with its short name where that says more."""
-    return LONG_MODES[mode] if mode == "off" else f"{LONG_MODES[mode]} ({SHORT_MODES[mode]})"
+    return LONG_MODES[mode] if mode == "off" else f"{LONG_MODES[mode]} ({MODE_NAMES[mode]})"
 
 
 def memory(count: float, gib_from: float = 1.0) -> str:
@@ -38,7 +37,7 @@ def number(count: int) -> str:
 
 def rate(tokens_per_s: float) -> str:
     """Return tokens per second as people say them."""
-    return f"{tokens_per_s:,.{0 if tokens_per_s >= 20 else 1}f}"
+    return f"{tokens_per_s:,.{0 if tokens_per_s >= 9.95 else 1}f}"
 
 
 def bandwidth(bytes_per_s: float) -> str:
@@ -50,7 +49,7 @@ def bandwidth(bytes_per_s: float) -> str:
 
 def counted(number: int, what: str) -> str:
     """Return a number with its noun: 1 chat, 2 chats."""
-    return f"{number} {what}{'' if number == 1 else 's'}"
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def duration(seconds: float) -> str:
@@ -59,6 +58,11 @@ def duration(seconds: float) -> str:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
     return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def short(seconds: float) -> str:
+    """Return how long something took: 0.04 s, 3.6 s, 2 min."""
+    return f"{seconds:.{2 if seconds < 0.95 else 1}f} s" if seconds < 10 else duration(seconds)
 
 
 def first_call(seconds: float) -> str:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 
+from localspec import units
 from localspec.chat.messages import AnswerRecord
 from localspec.decoding.tally import HitCounter
 from localspec.types import Mode, ModeChanged, PlainRate, RoundDone, Summary
-from localspec.units import SHORT_MODES
+from localspec.units import MODE_NAMES
 
 WINDOW_S = 2.0  # of work that the live figure looks back on
 NEAR_TOKENS = 256  # a single measurement speaks for depths this near,
@@ -123,7 +124,7 @@ class LiveStats:
         speed = _share(sum(tokens for _, tokens in self._window), work_s)
         at = None if self._prompt_tokens is None else self._prompt_tokens + self._tokens
         return Figures(
-            mode_name(self._mode),
+            MODE_NAMES[self._mode],
             speed,
             _ratio(self._mode, speed, None if at is None else self._plain.at(at)),
             _share(self._accepted, self._drafted),
@@ -137,9 +138,9 @@ def of_record(record: AnswerRecord) -> Figures:
     """Return the figures of a whole answer."""
     s, speed = record.summary, _speed(record.summary)
     last = record.changes[-1] if record.changes else None
-    mode = mode_name(record.mode)
+    mode = MODE_NAMES.get(record.mode, record.mode)
     if last is not None and last.mode != record.mode:
-        mode = f"{mode} → {mode_name(last.mode)}"
+        mode = f"{mode} → {MODE_NAMES.get(last.mode, last.mode)}"
     return Figures(
         mode,
         speed,
@@ -151,16 +152,38 @@ def of_record(record: AnswerRecord) -> Figures:
     )
 
 
+_WORDS: dict[str, Callable[[float], str]] = {
+    "acceptance": lambda share: f"{10 * share:.0f} of 10 guesses right",
+    "tokens_per_s": lambda speed: f"{units.rate(speed)} tokens/s",
+    "ratio": lambda ratio: f"{ratio:.1f} times plain",
+    "accepted_length": lambda tokens: f"{tokens:.1f} tokens a round",
+    "hit_rate": lambda share: f"{share:.0%} ready in time",
+}
+
+
+def in_words(figures: Figures) -> dict[str, str]:
+    """Return the figures that are known, by their fields, as people say them."""
+    known = {name: getattr(figures, name) for name in _WORDS}
+    return {name: _WORDS[name](figure) for name, figure in known.items() if figure is not None}
+
+
 def label(record: AnswerRecord) -> str:
-    """Return the line under an answer, like `SSD  58.3 tok/s (x1.9)`."""
-    figures = of_record(record)
-    speed = "" if figures.tokens_per_s is None else f"  {figures.tokens_per_s:.1f} tok/s"
-    return f"{figures.mode}{speed}" + ("" if figures.ratio is None else f" (x{figures.ratio:.1f})")
+    """Return the line under an answer: how long it took, how fast it came, what speculation brought."""
+    words = in_words(of_record(record))
+    speeds = (words[name] for name in ("tokens_per_s", "ratio") if name in words)
+    return "  ".join((*_times(record.summary), of_record(record).mode, *speeds))
+
+
+def _times(s: Summary) -> tuple[str, ...]:
+    if not s.tokens:
+        return ()
+    tokens, seconds = units.counted(s.tokens, "token"), units.short(s.first_token_s + s.decode_s)
+    return f"{tokens} in {seconds}", f"first after {units.short(s.first_token_s)}"
 
 
 def mode_name(mode: str) -> str:
-    """Return a mode as a person reads it."""
-    name = SHORT_MODES.get(mode, mode)
+    """Return a mode as a heading has it."""
+    name = MODE_NAMES.get(mode, mode)
     return name[:1].upper() + name[1:]
 
 
@@ -200,23 +223,11 @@ def plain_rate(answers: Sequence[ComparedAnswer]) -> float | None:
 
 def figures(answer: ComparedAnswer, plain: float | None) -> tuple[str, ...]:
     """Return the figures of an answer in words; the ratio is to plain decoding in the same comparison."""
-    record, summary = of_record(answer.record), answer.record.summary
-    lines = []
-    if record.tokens_per_s is not None:
-        ratio = f"  ×{record.tokens_per_s / plain:.2f} of plain" if plain and answer.mode != "off" else ""
-        lines.append(f"{record.tokens_per_s:.1f} tok/s{ratio}")
-    lines.append(
-        f"{summary.tokens:,} tokens in {summary.first_token_s + summary.decode_s:.1f} s, "
-        f"first after {summary.first_token_s:.2f} s"
-    )
-    shares = []
-    if record.acceptance is not None:
-        shares.append(f"accepted {record.acceptance:.0%}")
-    if record.hit_rate is not None:
-        shares.append(f"hits {record.hit_rate:.0%}")
-    if record.accepted_length is not None:
-        shares.append(f"{record.accepted_length:.1f} tokens a round")
-    return (*lines, ", ".join(shares)) if shares else tuple(lines)
+    record = of_record(answer.record)
+    words = in_words(replace(record, ratio=_ratio(answer.mode, record.tokens_per_s, plain)))
+    speed = "  ".join(words[name] for name in ("tokens_per_s", "ratio") if name in words)
+    shares = (words[name] for name in ("acceptance", "hit_rate", "accepted_length") if name in words)
+    return tuple(filter(None, (speed, ", ".join(_times(answer.record.summary)), ", ".join(shares))))
 
 
 def first_difference(one: str, other: str) -> int | None:

@@ -144,4 +144,5 @@ class Shown:
     branch: int = 1
     branches: int = 1
     spans: tuple[Span, ...] = field(default=(), repr=False)
-    label: str = ""  # e.g. "SSD  58.3 tok/s (x1.9)"
+    model: str = ""  # that wrote it
+    label: str = ""  # e.g. "SSD  58 tokens/s  1.9 times plain"

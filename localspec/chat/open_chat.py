@@ -47,7 +47,9 @@ class OpenChat(Branches):
         siblings = tree.siblings(message.id)
         shown = Shown(message, siblings.index(message.id) + 1, len(siblings))
         record = self.outline(message.id)
-        return shown if record is None else replace(shown, spans=record.spans, label=label(record))
+        if record is None:
+            return shown
+        return replace(shown, spans=record.spans, model=record.target, label=label(record))
 
     def prompt(self) -> tuple[Message, ...]:
         """Return what the model reads of the shown branch, as `to_prompt` describes it."""

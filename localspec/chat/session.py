@@ -102,7 +102,7 @@ class ChatSession:
 
     def route_shown(self, name: str) -> str:
         """Return how `auto` came to follow the profile of an answer; nothing where one was chosen."""
-        return f"{AUTO}: {name}" if is_auto(self.profile) and name != AUTO else ""
+        return f"profile {AUTO}: {name}" if is_auto(self.profile) and name != AUTO else ""
 
     def sampling(self, models: OpenModels | None) -> Sampling:
         """Return how the next answer of these models picks its tokens."""

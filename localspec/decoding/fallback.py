@@ -148,13 +148,13 @@ class ModeFallback:
     def _down(self, rival: _Rival) -> ModeChanged:
         lower, rate = rival
         loss = self._loss if self._loss.tokens else self._lately
-        figure = f"{MODE_NAMES[self.mode]} {loss.rate:.0f} tok/s over the last {loss.tokens} tokens"
-        reason = f"{figure}, {MODE_NAMES[lower]} {rate:.0f}"
+        slow = f"{MODE_NAMES[self.mode]} was slower than {MODE_NAMES[lower]}"
+        figures = f"{loss.rate:.0f} against {rate:.0f} tokens/s"
         if self._trial is not None:
             self._trial, self._patience = None, 2 * self._patience
-            return self._change(lower, loss.rate, reason)
-        self._unproven = True
-        return self._change(_MODES[_MODES.index(self.mode) + 1], loss.rate, reason)
+        else:
+            self._unproven, lower = True, _MODES[_MODES.index(self.mode) + 1]
+        return self._change(lower, loss.rate, f"{slow}, {figures}; now {MODE_NAMES[lower]}")
 
     def _up(self, rate: float) -> ModeChanged | None:
         """Return to a higher mode: plain decoding is slower than it seemed, or it is time for a trial."""
@@ -163,11 +163,12 @@ class ModeFallback:
         unproven, self._unproven = self._unproven, False
         delivered = self._delivered[best]
         if unproven and rate < (1.0 - MARGIN) * delivered:
-            reason = f"{MODE_NAMES[self.mode]} {rate:.0f} tok/s, {MODE_NAMES[best]} {delivered:.0f} before"
-            return self._change(best, rate, reason)
+            slow = f"{MODE_NAMES[self.mode]} is slower than {MODE_NAMES[best]} was"
+            figures = f"{rate:.0f} against {delivered:.0f} tokens/s"
+            return self._change(best, rate, f"{slow}, {figures}; back to {MODE_NAMES[best]}")
         if self._waited < self._patience:
             return None
-        reason = f"{MODE_NAMES[best]} is tried again after {self._waited} tokens"
+        reason = f"{MODE_NAMES[best]} is tried again after {self._waited} tokens of {MODE_NAMES[self.mode]}"
         self._trial = self.mode, rate
         return self._change(best, rate, reason)
 

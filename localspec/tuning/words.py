@@ -8,7 +8,7 @@ from textwrap import wrap
 from localspec.storage.tuned_settings import LoadOptions
 from localspec.tuning.events import BestSoFar, ConfirmedContender, LoadOptionsChosen, StageStatus, TaskResult
 from localspec.types import EngineSettings, Interval
-from localspec.units import SHORT_MODES, columns
+from localspec.units import MODE_NAMES, columns
 
 STAGE_WORDS = {
     "machine": "trying ways to open the models",
@@ -69,13 +69,13 @@ def gain_interval(estimate: Interval) -> str:
 
 def mode_name(mode: str) -> str:
     """Return a mode as the screen writes it."""
-    return SHORT_MODES.get(mode, mode.upper())
+    return MODE_NAMES.get(mode, mode.upper())
 
 
 def mode_words(settings: EngineSettings) -> str:
     """Return who drafts: a model, repetitions of the text, or both."""
     both = settings.fallback == "ngram" and settings.mode in {"sd", "ssd"}
-    return SHORT_MODES[settings.mode] + "+ngram" * both
+    return MODE_NAMES[settings.mode] + "+ngram" * both
 
 
 def settings_words(settings: EngineSettings) -> str:
@@ -173,7 +173,7 @@ def result_lines(results: Sequence[TaskResult], width: int) -> list[str]:
         if result.settings.mode == "off":
             lines += _wrapped([f"{result.task}: {result.reason}"], width, "")
         for dropped in result.dropped:
-            name = (SHORT_MODES | _CONTENDERS).get(dropped.name, dropped.name)
+            name = (MODE_NAMES | _CONTENDERS).get(dropped.name, dropped.name)
             words = f"{result.task}: {name} could not be measured: {dropped.reason}"
             lines += _wrapped([words], width, "")
     return lines

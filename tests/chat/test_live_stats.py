@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from localspec.chat.live_stats import Figures, LiveStats, PlainRates, label, of_record
+from localspec.chat.live_stats import Figures, LiveStats, PlainRates, in_words, label, of_record
 from localspec.types import DraftOrigin, Mode, ModeChanged, PlainRate, RoundDone, RoundStats, Summary
 from tests.chat.talk import record
 
@@ -74,7 +74,7 @@ def test_plain_answers_are_measurements_and_others_are_not() -> None:
 
 
 def test_before_anything_came_there_is_nothing_to_tell() -> None:
-    assert LiveStats(PlainRates()).figures() == Figures("Plain")
+    assert LiveStats(PlainRates()).figures() == Figures("plain")
     assert started("ssd").figures() == Figures("SSD")
 
 
@@ -107,7 +107,7 @@ def test_plain_decoding_has_no_acceptance_and_no_ratio() -> None:
     live.add([mark(0, 0, DraftOrigin.NONE)] * 3)
     figures = live.figures()
     assert figures.tokens_per_s == pytest.approx(10.0)
-    assert replace(figures, tokens_per_s=None) == Figures("Plain")
+    assert replace(figures, tokens_per_s=None) == Figures("plain")
 
 
 def test_misses_count_only_where_drafts_could_be_prepared() -> None:
@@ -139,7 +139,7 @@ def test_a_step_down_is_shown_with_its_reason_and_its_own_speed() -> None:
     live.changed(ModeChanged("sd", "drafting ahead lost"))
     live.add([mark(1, 4, DraftOrigin.FRESH)] * 2)
     figures = live.figures()
-    assert (figures.mode, figures.note) == ("SD", "drafting ahead lost")
+    assert (figures.mode, figures.note) == ("speculative", "drafting ahead lost")
     assert figures.tokens_per_s == pytest.approx(20.0)
     assert figures.hit_rate == pytest.approx(1.0)
 
@@ -156,7 +156,7 @@ def test_a_new_answer_starts_from_nothing() -> None:
     live.add([mark(3, 4)] * 5)
     live.changed(ModeChanged("sd", "drafting ahead lost"))
     live.start("ngram")
-    assert live.figures() == Figures("N-gram")
+    assert live.figures() == Figures("n-gram")
 
 
 def test_the_figures_of_a_kept_answer() -> None:
@@ -170,18 +170,38 @@ def test_the_figures_of_a_kept_answer() -> None:
         hit_rate=0.75,
     )
     stepped = replace(kept, changes=(ModeChanged("sd", "it loses"),))
-    assert (of_record(stepped).mode, of_record(stepped).note) == ("SSD → SD", "it loses")
+    assert (of_record(stepped).mode, of_record(stepped).note) == ("SSD → speculative", "it loses")
 
 
 def test_labels_say_what_is_known() -> None:
-    kept = record("ssd", SUMMARY)
-    assert label(kept) == "SSD  50.0 tok/s"
-    assert label(replace(kept, plain=PlainRate(1050, 26.0))) == "SSD  50.0 tok/s (x1.9)"
-    assert label(replace(kept, changes=(ModeChanged("off", "it loses"),))) == "SSD → Plain  50.0 tok/s"
+    kept = record("ssd", replace(SUMMARY, first_token_s=0.25))
+    times = "101 tokens in 2.2 s  first after 0.25 s"
+    assert label(kept) == f"{times}  SSD  50 tokens/s"
+    assert label(replace(kept, plain=PlainRate(1050, 26.0))) == f"{times}  SSD  50 tokens/s  1.9 times plain"
+    assert label(replace(kept, plain=PlainRate(1050, 62.5))).endswith("  0.8 times plain")
+    lost = replace(kept, changes=(ModeChanged("off", "it loses"),))
+    assert label(lost) == f"{times}  SSD → plain  50 tokens/s"
     back = (ModeChanged("sd", "it loses"), ModeChanged("ssd", "it may pay"))
-    assert label(replace(kept, changes=back)) == "SSD  50.0 tok/s"
-    assert label(record("off", Summary())) == "Plain"
-    assert label(record("ngram", replace(SUMMARY, tokens=1, decode_s=0.0))) == "N-gram"
+    assert label(replace(kept, changes=back)) == label(kept)
+    assert label(record("off", Summary())) == "plain"
+    one = replace(SUMMARY, tokens=1, decode_s=0.0, first_token_s=12.3)
+    assert label(record("ngram", one)) == "1 token in 12 s  first after 12 s  n-gram"
+
+
+@pytest.mark.parametrize(
+    ("figures", "words"),
+    [
+        (Figures("plain", 6.28), "6.3 tokens/s"),
+        (Figures("n-gram", 14.31, 1.04, 0.3), "3 of 10 guesses right, 14 tokens/s, 1.0 times plain"),
+        (
+            Figures("SSD", 1058.0, 1.44, 0.75, 3.4, 0.82),
+            "8 of 10 guesses right, 1,058 tokens/s, 1.4 times plain, 3.4 tokens a round, 82% ready in time",
+        ),
+        (Figures("speculative", None, None, 0.0), "0 of 10 guesses right"),
+    ],
+)
+def test_figures_are_said_as_far_as_they_are_known(figures: Figures, words: str) -> None:
+    assert ", ".join(in_words(figures).values()) == words
 
 
 def test_the_live_speed_looks_back_on_two_seconds_of_work_at_least() -> None:

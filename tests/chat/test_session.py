@@ -259,7 +259,7 @@ def test_auto_follows_each_message_under_one_system_prompt(store: Store) -> None
         followed.append(at.in_use.profile)
         shown.append(at.route_shown(at.in_use.profile))
     assert followed == ["general", "coding", "coding", "general"]
-    assert shown[0] == "auto: general"
+    assert shown[0] == "profile auto: general"
     known = {profile.name: profile for profile in at.profiles}
     assert [request.settings.mode for request in models.requests] == ["off", "sd", "sd", "off"]
     assert [request.sampling for request in models.requests] == [known[name].sampling for name in followed]

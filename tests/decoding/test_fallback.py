@@ -61,9 +61,9 @@ def test_a_losing_mode_steps_down_rung_by_rung_and_says_why_with_numbers() -> No
     assert modes(changes) == ["sd", "ngram", "off"]
     (first, down), (_, repetitions), (_, off) = changes
     assert first < 40  # at nine tenths of the speed, four tokens' time
-    assert down.reason == "SSD 31 tok/s over the last 24 tokens, plain decoding 38"
-    assert repetitions.reason == "SD 35 tok/s over the last 76 tokens, plain decoding 38"
-    assert off.reason.endswith("plain decoding 38")
+    assert down.reason == "SSD was slower than plain, 31 against 38 tokens/s; now speculative"
+    assert repetitions.reason == "speculative was slower than plain, 35 against 38 tokens/s; now n-gram"
+    assert off.reason.endswith("against 38 tokens/s; now plain")
     assert (mode_fallback.mode, mode_fallback.reason) == ("off", off.reason)
 
 
@@ -134,21 +134,27 @@ def test_the_first_round_of_an_answer_is_not_judged_but_windows_reach_over_answe
         found.append(mode_fallback.observe(round_of(1, 0.01), 1, DEPTH))
         found.append(mode_fallback.observe(round_of(4, 30), 4, DEPTH))
     change = next(change for change in found if change is not None)
-    assert change.reason == "SD 30 tok/s over the last 16 tokens, plain decoding 40"
+    assert change.reason == "speculative was slower than plain, 30 against 40 tokens/s; now n-gram"
 
 
 def test_a_promise_of_plain_decoding_is_seen_through_where_nothing_is_repeated() -> None:
     mode_fallback = ModeFallback("sd", plain_at(60))
     changes = run(mode_fallback, {"sd": 45, "off": 40}, 300)
     assert modes(changes) == ["ngram", "sd"]
-    assert changes[-1][1].reason == "n-gram drafting 40 tok/s, SD 45 before"
+    assert (
+        changes[-1][1].reason
+        == "n-gram is slower than speculative was, 40 against 45 tokens/s; back to speculative"
+    )
 
 
 def test_a_promise_that_plain_decoding_does_not_keep_is_taken_back() -> None:
     mode_fallback = ModeFallback("ssd", plain_at(60))
     changes = run(mode_fallback, {"ssd": 41, "sd": 45, "ngram": 38, "off": 40}, 300)
     assert modes(changes) == ["sd", "ngram", "off", "sd"]  # the best of them
-    assert changes[-1][1].reason == "plain decoding 40 tok/s, SD 45 before"
+    assert (
+        changes[-1][1].reason
+        == "plain is slower than speculative was, 40 against 45 tokens/s; back to speculative"
+    )
 
 
 @pytest.mark.parametrize(("wanted", "rest"), [("sd", "ngram"), ("ngram", "off")])
@@ -178,7 +184,7 @@ def test_a_trial_must_beat_the_rung_that_it_interrupts() -> None:
     assert modes(run(mode_fallback, {"ssd": 35, "sd": 60}, 200)) == ["sd"]
     changes = run(mode_fallback, {"ssd": 50, "sd": 60}, 700)
     assert modes(changes) == ["ssd", "sd"]
-    assert changes[1][1].reason == "SSD 50 tok/s over the last 36 tokens, SD 60"
+    assert changes[1][1].reason == "SSD was slower than speculative, 50 against 60 tokens/s; now speculative"
 
 
 def test_waiting_goes_on_over_answers() -> None:

@@ -97,6 +97,6 @@ def test_the_status_line_shows_both_cards(
     with Terminal([*map(str, pair), "--mode", "ssd"], variables=variables, size=(160, 40)) as run:
         run.shows(*cards, "GiB")
         run.send("Hello\r")
-        run.shows("SSD", "tok/s")
+        run.shows("SSD", "tokens/s")
         run.send("\x11")
         assert run.leave() == 0

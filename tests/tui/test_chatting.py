@@ -39,10 +39,10 @@ async def test_empty_chat_welcomes_and_says_whom_one_talks_to(tmp_path: Path) ->
 async def test_figures_of_an_answer_stand_in_the_status_line_with_a_measured_ratio(tmp_path: Path) -> None:
     async with desktop(tmp_path, says("word " * 200)) as desk:
         await desk.answered("go")
-        await desk.until(lambda: "×" in desk.status())
-        assert desk.status().startswith("SSD")
-        assert "tok/s" in desk.status()
-        assert "acc" in desk.status()
+        await desk.until(lambda: "times plain" in desk.status())
+        assert desk.status().startswith("auto: SSD")
+        assert "tokens/s" in desk.status()
+        assert "guesses right" in desk.status()
 
 
 async def test_a_card_that_makes_its_programs_is_told_while_it_does(tmp_path: Path) -> None:
@@ -234,7 +234,7 @@ async def test_the_meter_does_not_fall_while_one_types_during_an_answer(tmp_path
 
 
 def used(desk: Desktop) -> int:
-    found = re.search(r"ctx ~?([0-9.]+)(k?)/", desk.status())
+    found = re.search(r"context ~?([0-9.]+)(k?)/", desk.status())
     return round(float(found[1]) * (1024 if found[2] else 1)) if found else 0
 
 
@@ -286,7 +286,7 @@ async def test_trouble_with_a_file_is_said_in_full_until_the_prompt_is_mended(tm
     async with desktop(tmp_path, size=(80, 24)) as desk:
         await desk.enter('What does @"a rather long name of a file.txt" say')
         await desk.shows("is not text that can be read", "pictures, PDF and office", "keeps it as text")
-        assert "ctx" in desk.screen_text()
+        assert "context" in desk.screen_text()
         desk.composer.text = "never mind"
         await desk.until(lambda: "pictures, PDF and office" not in desk.screen_text())
 
@@ -302,13 +302,13 @@ async def test_another_chat_begins_without_what_was_said_about_the_last(tmp_path
 async def test_figures_belong_to_the_chat_that_is_open(tmp_path: Path) -> None:
     async with desktop(tmp_path) as desk:
         await desk.answered("hello")
-        await desk.until(lambda: "tok/s" in desk.status())
+        await desk.until(lambda: "tokens/s" in desk.status())
         first = desk.chat.session.chat.info.id
         await desk.press("ctrl+n")
         await desk.until(lambda: desk.texts == [])
-        await desk.until(lambda: "tok/s" not in desk.status())
+        await desk.until(lambda: "tokens/s" not in desk.status())
         await desk.chat.open_chat(first)
-        assert "tok/s" in desk.status()
+        assert "tokens/s" in desk.status()
 
 
 async def test_unsent_text_is_there_again_at_the_next_start(tmp_path: Path) -> None:

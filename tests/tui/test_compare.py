@@ -94,8 +94,8 @@ async def test_modes_run_one_after_the_other() -> None:
         assert app.order == [f"{mode} {word}" for mode in ("off", "sd", "ssd") for word in ("begins", "ends")]
         for mode in ("off", "sd", "ssd"):
             assert app.said(".answer-column--text", mode) == "The answer [b]is 42."
-            assert "tok/s" in app.said(".answer-column--figures", mode)
-        assert "of plain" in app.said(".answer-column--figures", "ssd")
+            assert "tokens/s" in app.said(".answer-column--figures", mode)
+        assert "times plain" in app.said(".answer-column--figures", "ssd")
         assert app.said("#compare-verdict").count("same text as Plain") == 2
 
 
@@ -104,7 +104,7 @@ async def test_says_which_mode_runs_while_it_writes() -> None:
     app = Host("off", "sd", held=("sd",))
     async with app.run_test(size=(160, 30)) as pilot:
         await until(pilot, lambda: app.said(".answer-column--text", "sd") == "The answer ")
-        assert app.said("#compare-progress").startswith("Answering in SD: 2 of 2")
+        assert app.said("#compare-progress").startswith("Answering in Speculative: 2 of 2")
         assert "of plain" not in app.said(".answer-column--figures", "sd")
         app.released.set()
         await until(pilot, app.done)

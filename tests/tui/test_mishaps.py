@@ -300,12 +300,12 @@ async def test_context_is_estimated_where_no_answer_tells_what_it_takes(tmp_path
     scripts = says("word " * 50), says("word " * 50, EngineDied("signal 9"))
     async with desktop(tmp_path, *scripts) as desk:
         await desk.answered("question")
-        await desk.until(lambda: " ctx ~" not in desk.status())
+        await desk.until(lambda: " context ~" not in desk.status())
         answer = desk.path[-1]
         desk.chat.session.chat.edit(answer.id, "words " * 100)
         await desk.chat.pane.show()
-        assert " ctx ~1" in desk.status()
-        assert "tok/s" not in desk.status()
+        assert " context ~1" in desk.status()
+        assert "tokens/s" not in desk.status()
         await desk.enter("another")
         await desk.until(lambda: len(desk.opened) == 2 and not desk.chat.pane.working)
-        await desk.shows(" ctx ~2")
+        await desk.shows(" context ~2")

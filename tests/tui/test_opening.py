@@ -105,11 +105,11 @@ async def test_models_that_cannot_be_opened_are_told_in_one_line_and_the_questio
 
 
 async def test_step_down_is_told_with_its_reason_and_stays_in_the_figures(tmp_path: Path) -> None:
-    change = ModeChanged("sd", "SSD 31 tok/s over the last 64 tokens, plain decoding 38")
+    change = ModeChanged("sd", "SSD was slower than plain, 31 against 38 tokens/s; now speculative")
     script = says("first words " * 20, change, "more words " * 20)
     async with desktop(tmp_path, script) as screen:
         await screen.answered("go")
-        await screen.shows("SSD 31 tok/s over the last 64", "SSD → SD")
+        await screen.shows("SSD was slower than plain", "SSD → speculative")
         record = screen.store.record(screen.path[-1].id)
         assert record is not None
         assert record.changes == (change,)

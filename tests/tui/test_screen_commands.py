@@ -171,7 +171,7 @@ async def test_prompt_that_alone_is_too_long_is_not_sent(tmp_path: Path) -> None
     (tmp_path / "long.txt").write_text("word " * 100, encoding="utf-8")
     async with desktop(tmp_path, models=lambda: ScriptedModels(context=64)) as desk:
         await desk.press(*"What is in @long.txt")
-        await desk.shows("too long by", "attach less", "ctx ~", "too long")
+        await desk.shows("too long by", "attach less", "context ~", "too long")
         await desk.press(*" ?", "enter")
         await settled(desk.pilot)
         assert desk.composer.text == "What is in @long.txt ?"
@@ -256,7 +256,8 @@ async def test_keys_can_be_changed_in_the_configuration(tmp_path: Path) -> None:
         assert desk.app.screen is desk.chat
         await desk.press("f9")
         await desk.until(lambda: isinstance(desk.app.screen, HelpScreen))
-        await desk.shows("F9")
+        await desk.press(*"f9")
+        await desk.shows("F9  ", "Help")
 
 
 async def test_palette_offers_commands_profiles_and_modes(tmp_path: Path) -> None:

@@ -10,7 +10,10 @@ from localspec.types import DeviceMemory
 from localspec_tui.widgets.status import Part, StatusLine, context_part, lay_out, shortened, thousands
 from tests.tui.styled import STYLES
 
+METER = "context 5.1k/32k ▓░░░░"
 SSD = Figures("SSD", 58.3, 1.9, 0.71, 3.4, 0.82)
+FIGURES = "SSD  7 of 10 guesses right  58 tokens/s  1.9 times plain"
+ALL = f"{FIGURES}  3.4 tokens a round  82% ready in time"
 CPU = DeviceMemory("CPU", int(1.2 * 2**30), 24 * 2**30)
 ERROR = "The engine stopped: out of memory. It is started again; the text so far is kept, nothing is lost."
 
@@ -54,7 +57,7 @@ def test_a_sentence_may_come_before_the_line_has_a_width() -> None:
 @pytest.mark.asyncio
 async def test_everything_where_there_is_room() -> None:
     text = await shown(160, SSD)
-    left, right = "SSD  58.3 tok/s  ×1.9  acc 71%  len 3.4  hit 82%", "ctx 5.1k/32k ▓░░░░  CPU 1.2/24 GiB"
+    left, right = ALL, "context 5.1k/32k ▓░░░░  CPU 1.2/24 GiB"
     assert text.split() == f"{left} {right}".split()
     assert text.startswith(left)
     assert text.endswith(right)
@@ -65,10 +68,10 @@ async def test_everything_where_there_is_room() -> None:
 @pytest.mark.parametrize(
     ("width", "words"),
     [
-        (80, "SSD 58.3 tok/s ×1.9 acc 71% len 3.4 hit 82% ctx 5.1k/32k ▓░░░░"),
-        (62, "SSD 58.3 tok/s ×1.9 acc 71% hit 82% ctx 5.1k/32k ▓░░░░"),
-        (44, "SSD 58.3 tok/s ×1.9 ctx 5.1k/32k ▓░░░░"),
-        (24, "SSD 58.3 tok/s ×1.9"),
+        (126, f"{ALL} {METER}"),
+        (86, f"{FIGURES} {METER}"),
+        (62, f"SSD 58 tokens/s 1.9 times plain {METER}"),
+        (38, "SSD 58 tokens/s 1.9 times plain"),
         (8, "SSD"),
     ],
 )
@@ -76,7 +79,7 @@ async def test_what_matters_less_drops_out_whole(width: int, words: str) -> None
     assert (await shown(width, SSD)).split() == words.split()
 
 
-RIGHT = "ctx 5.1k/32k ▓░░░░ CPU 1.2/24 GiB"
+RIGHT = f"{METER} CPU 1.2/24 GiB"
 TUNED = "tuned 2 days ago: 1.8x plain (1.7-1.9)"
 
 
@@ -85,17 +88,17 @@ TUNED = "tuned 2 days ago: 1.8x plain (1.7-1.9)"
     ("width", "words"),
     [
         (
-            160,
-            f"SSD 58.3 tok/s ×1.9 acc 71% len 3.4 hit 82% auto: coding {TUNED} {RIGHT}",
+            210,
+            f"auto: {ALL} profile auto: coding {TUNED} {RIGHT}",
         ),
-        (80, "SSD 58.3 tok/s ×1.9 acc 71% hit 82% auto: coding ctx 5.1k/32k ▓░░░░"),
-        (60, "SSD 58.3 tok/s ×1.9 auto: coding ctx 5.1k/32k ▓░░░░"),
+        (120, f"auto: {FIGURES} profile auto: coding {METER}"),
+        (94, f"auto: SSD 58 tokens/s 1.9 times plain profile auto: coding {METER}"),
     ],
 )
 async def test_whom_auto_followed_stays_and_the_reason_is_told_where_there_is_room(
     width: int, words: str
 ) -> None:
-    assert (await shown(width, SSD, choice=("auto: coding", TUNED))).split() == words.split()
+    assert (await shown(width, SSD, choice=("profile auto: coding", TUNED))).split() == words.split()
 
 
 @pytest.mark.asyncio
@@ -106,13 +109,13 @@ async def test_what_was_asked_for_goes_without_saying() -> None:
 @pytest.mark.asyncio
 async def test_the_mode_tells_under_the_pointer_why_it_was_chosen() -> None:
     app = Host()
-    async with app.run_test(size=(80, 5)) as pilot:
+    async with app.run_test(size=(100, 5)) as pilot:
         app.line.show(SSD)
-        app.line.show_choice("auto: coding", TUNED)
+        app.line.show_choice("profile auto: coding", TUNED)
         await pilot.pause()
         await pilot.hover(StatusLine, (2, 0))
         assert TUNED in str(app.line.tooltip)
-        await pilot.hover(StatusLine, (app.text.index("auto") + 2, 0))
+        await pilot.hover(StatusLine, (app.text.index("profile") + 2, 0))
         assert "/profile NAME stays" in str(app.line.tooltip)
 
 
@@ -120,29 +123,29 @@ async def test_the_mode_tells_under_the_pointer_why_it_was_chosen() -> None:
 async def test_what_is_not_known_is_left_out() -> None:
     app = Host()
     async with app.run_test(size=(160, 5)) as pilot:
-        app.line.show(Figures("Plain", 31.2))
+        app.line.show(Figures("plain", 31.2))
         app.line.show_context(None, 32768, True)
         await pilot.pause()
-        assert app.text.split() == ["Plain", "31.2", "tok/s"]
+        assert app.text.split() == ["plain", "31", "tokens/s"]
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("width", [80, 160])
+@pytest.mark.parametrize("width", [110, 190])
 async def test_a_reason_is_seen_beside_the_figures(width: int) -> None:
     reason = "SSD was slower than plain decoding: 18.1 against 31.0 tok/s"
-    text = await shown(width, Figures("SD", 31.2, 1.0, 0.31, 1.6, None, reason), used=32000)
+    text = await shown(width, Figures("speculative", 31.2, 1.0, 0.31, 1.6, None, reason), used=32000)
     assert "SSD was slower" in text
-    assert "31.2 tok/s" in text
+    assert "31 tokens/s" in text
     assert "nearly full" in text
-    assert (reason in text) is (width == 160)
+    assert (reason in text) is (width == 190)
 
 
 @pytest.mark.asyncio
 async def test_what_is_said_comes_first_and_in_full_and_leaves_the_context() -> None:
-    text = await shown(80, SSD, said=ERROR)
+    text = await shown(90, SSD, said=ERROR)
     *said, figures = text.split("\n")
     assert " ".join(row.strip() for row in said) == ERROR
-    assert figures.split() == "SSD 58.3 tok/s ×1.9 acc 71% len 3.4 hit 82% ctx 5.1k/32k ▓░░░░".split()
+    assert figures.split() == f"{FIGURES} {METER}".split()
     assert ERROR in await shown(200, SSD, said=ERROR)
 
 
@@ -172,14 +175,18 @@ async def test_loading_shows_how_far_and_how_to_cancel() -> None:
 @pytest.mark.asyncio
 async def test_each_figure_explains_itself() -> None:
     app = Host()
-    async with app.run_test(size=(80, 5)) as pilot:
+    async with app.run_test(size=(90, 5)) as pilot:
         app.line.show(SSD)
         app.line.show_context(5234, 32768, True)
         await pilot.pause()
-        for word, meaning in (("acc", "kept"), ("hit", "ready before"), ("ctx", "about 5,234 of 32,768")):
+        for word, meaning in (
+            ("10 g", "accepted"),
+            ("tokens/s", "per second"),
+            ("context", "about 5,234 of 32,768"),
+        ):
             await pilot.hover(StatusLine, (app.text.index(word) + 2, 0))
             assert meaning in str(app.line.tooltip)
-        await pilot.hover(StatusLine, (app.text.index("ctx") - 1, 0))
+        await pilot.hover(StatusLine, (app.text.index("context") - 1, 0))
         assert app.line.tooltip is None
 
 
@@ -195,7 +202,7 @@ def test_the_meter_says_in_words_that_it_fills(used: int, words: str) -> None:
 def test_an_estimate_is_called_one() -> None:
     part = context_part(2048, 8192, estimated=True)
     assert part is not None
-    assert part.text.startswith("ctx ~2k/8k")
+    assert part.text.startswith("context ~2k/8k")
 
 
 def test_thousands() -> None:

@@ -19,6 +19,7 @@ from localspec.chat.answering import AnswerEvent, LiveAnswer
 from localspec.chat.live_stats import ComparedAnswer, figures, mode_name, plain_rate, verdict
 from localspec.types import Mode
 from localspec_tui.screens.chat.answering import STUCK, STUCK_S
+from localspec_tui.widgets.explained import ExplainedText
 from localspec_tui.widgets.footer import KeyFooter
 from localspec_tui.widgets.markdown.blocks import clean
 
@@ -49,7 +50,7 @@ class AnswerColumn(Vertical, can_focus=True):
         """Return text, figures and the way to keep them."""
         with VerticalScroll(can_focus=False):
             yield Static(classes="answer-column--text", markup=False)
-        yield Static(classes="answer-column--figures", markup=False)
+        yield ExplainedText(classes="answer-column--figures", markup=False)
         yield Static(classes="answer-column--keep", markup=False)
 
     def look(self) -> bool:

@@ -1,4 +1,4 @@
-"""All keys and commands, and how to read what the screen shows."""
+"""All keys, commands and words of the screen, narrowed by what is typed."""
 
 from __future__ import annotations
 
@@ -12,14 +12,17 @@ from typing import ClassVar
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
+from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import VerticalScroll
+from textual.containers import Vertical, VerticalScroll
 from textual.screen import ModalScreen
-from textual.widgets import Static
+from textual.widgets import Input, Static
 
 from localspec.chat.commands import COMMANDS, CommandSpec
+from localspec.chat.glossary import glossary
 from localspec_tui.keys import HelpEntry
+from localspec_tui.widgets.filtered_list import FilterLine, is_found
 from localspec_tui.widgets.footer import KeyFooter
 
 _KEYS_WIDTH = 30
@@ -34,6 +37,7 @@ class HelpScreen(ModalScreen[None]):
         Binding("escape,f1,q", "dismiss(None)", "Close the help", id="help.close"),
         Binding("down,j", "scroll(1)", "Down", id="help.down"),
         Binding("up,k", "scroll(-1)", "Up", id="help.up"),
+        Binding("f2", "toggle_names", "Names for config.toml", id="help.names"),
     ]
 
     def __init__(self, entries: Sequence[HelpEntry], own: Sequence[CommandSpec] = ()) -> None:
@@ -41,20 +45,33 @@ class HelpScreen(ModalScreen[None]):
         super().__init__()
         self._own = own
         self._entries = tuple(entries)
+        self._line = FilterLine(placeholder="Type to find a key, a command or a word", compact=True)
+        self._shows_names = False
 
     def compose(self) -> ComposeResult:
         """Stack the groups."""
         with VerticalScroll(id="help") as frame:
             frame.border_title = "Help"
             frame.border_subtitle = "Esc closes"
+            yield self._line
             for title, lines in self._groups():
-                yield Static(title, classes="title", markup=False)
-                yield Static(_Lines(lines), classes="group")
+                yield _Group(title, lines)
         yield KeyFooter()
 
     def on_mount(self) -> None:
-        """Let the arrow keys scroll."""
-        self.query_one("#help").focus()
+        """Let it be typed at once."""
+        self._line.focus()
+
+    def action_toggle_names(self) -> None:
+        """Show what the configuration calls each key, or hide it."""
+        self._shows_names = not self._shows_names
+        self._narrow()
+
+    @on(Input.Changed)
+    def _narrow(self) -> None:
+        for group in self.query(_Group):
+            group.narrow(self._line.value, shows_names=self._shows_names)
+        self.query_one("#help").scroll_home(animate=False)
 
     def action_scroll(self, lines: int) -> None:
         """Scroll by lines."""
@@ -62,15 +79,36 @@ class HelpScreen(ModalScreen[None]):
 
     def _groups(self) -> Iterator[tuple[str, Sequence[_Line]]]:
         texts = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
-        areas = texts.pop("areas")
+        areas, plain = texts.pop("areas"), texts.pop("plain")
         places = {area: place for place, area in enumerate(areas)}
         entries = sorted(self._entries, key=lambda entry: (places.get(entry.area, len(places)), entry.area))
         for area, group in groupby(entries, key=lambda entry: entry.area):
-            keys = [("  ".join(entry.keys), entry.description, entry.id) for entry in group]
+            said = ((entry, plain.get(entry.description, entry.description)) for entry in group)
+            keys = [("  ".join(entry.keys), words, entry.id) for entry, words in said if words]
             yield areas.get(area, area.capitalize()), keys
+        texts["Words"] = glossary()
         texts["Commands"] = {spec.usage: spec.description for spec in (*COMMANDS, *self._own)}
         for title, lines in texts.items():
             yield title, tuple(lines.items())
+
+
+class _Group(Vertical):
+    """A title and its lines, as far as they are looked for."""
+
+    def __init__(self, title: str, lines: Sequence[_Line]) -> None:
+        super().__init__()
+        self._title, self._lines = title, lines
+        self._text = Static(_Lines(lines), classes="group")
+
+    def compose(self) -> ComposeResult:
+        yield Static(self._title, classes="title", markup=False)
+        yield self._text
+
+    def narrow(self, words: str, *, shows_names: bool) -> None:
+        """Show the lines with all of these words, with the names of their bindings if they are wanted."""
+        found = [line for line in self._lines if is_found(words, " ".join((self._title, *line)))]
+        self.display = bool(found)
+        self._text.update(_Lines(found, shows_names))
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +116,7 @@ class _Lines:
     """Two columns; the first takes less of a narrow screen."""
 
     lines: Sequence[_Line]
+    shows_names: bool = False
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         table = Table.grid(padding=(0, 2), expand=True)
@@ -85,5 +124,6 @@ class _Lines:
         table.add_column(ratio=1)
         for name, text, *ids in self.lines:
             words = Text(text[:1].upper() + text[1:])
-            table.add_row(Text(name, "bold"), words.append(f"  {ids[0]}", "dim") if any(ids) else words)
+            is_named = self.shows_names and any(ids)
+            table.add_row(Text(name, "bold"), words.append(f"  {ids[0]}", "dim") if is_named else words)
         yield table

@@ -49,10 +49,23 @@ def narrowed(rows: Iterable[ListRow], words: str) -> list[ListRow]:
 class FilterLine(Input):
     """What narrows the rows; keys take effect in the order in which they were typed."""
 
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "clear", "Show all again", id="list.clear"),
+    ]
+
     async def on_key(self, event: events.Key) -> None:
         """Leave to the list, and to the screen, what they bind and nobody types."""
         if not event.is_printable:
-            await take_key(event, *(node for node in self.ancestors if node is not self.app))
+            above = [node for node in self.ancestors if node not in {self.screen, self.app}]
+            await take_key(event, *above, self, self.screen)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Leave Escape to the screen where nothing is typed."""
+        return bool(self.value) if action == "clear" else super().check_action(action, parameters)
+
+    def action_clear(self) -> None:
+        """Narrow nothing any more."""
+        self.value = ""
 
 
 class FilteredList(Vertical):
@@ -67,7 +80,6 @@ class FilteredList(Vertical):
         Binding("pageup", "move('page_up')", "A page up", id="list.page_up", show=False),
         Binding("pagedown", "move('page_down')", "A page down", id="list.page_down", show=False),
         Binding("enter", "choose", "Choose the row", id="list.choose"),
-        Binding("escape", "clear", "Show all rows again", id="list.clear"),
     ]
 
     @dataclass
@@ -149,12 +161,3 @@ class FilteredList(Vertical):
         """Choose the row under the cursor, of those that the words typed so far leave."""
         if (key := self.highlighted) is not None:
             self.post_message(self.Chosen(key))
-
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Leave Escape to the screen where nothing narrows the rows."""
-        return bool(self._line.value) if action == "clear" else super().check_action(action, parameters)
-
-    def action_clear(self) -> None:
-        """Show all rows again."""
-        self._line.value = ""
-        self._narrow()

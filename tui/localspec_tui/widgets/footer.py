@@ -12,9 +12,11 @@ from pathlib import Path
 
 from textual.binding import Binding
 from textual.content import Content
+from textual.keys import key_to_character
 from textual.screen import Screen
 from textual.style import Style
 from textual.widget import Widget
+from textual.widgets import Input, TextArea
 
 from localspec_tui.keys import written
 
@@ -48,8 +50,13 @@ class KeyFooter(Widget):
     def _shown(self) -> Iterator[tuple[Binding, str]]:
         """Yield what is bound now and what it does in a word, the most useful first, each once."""
         bound: dict[str, Binding] = {}
-        for active in self.screen.active_bindings.values():
-            if active.binding.id and active.enabled:
+        is_typing = isinstance(self.screen.focused, Input | TextArea)
+        for key, active in self.screen.active_bindings.items():
+            if (
+                active.binding.id
+                and active.enabled
+                and not (is_typing and (key_to_character(key) or "\n").isprintable())
+            ):
                 bound.setdefault(active.binding.id, active.binding)
         if self._is_stopping() and STOP in bound:
             yield bound.pop(STOP), "Stop"

@@ -69,6 +69,12 @@ def written_day(time_s: float, today: date) -> str:
     return f"{day.day} {day:%B}" if day.year == today.year else f"{day.day} {day:%b %Y}"
 
 
+def written_moment(time_s: float) -> str:
+    """Return when something was written: the time alone if that was today."""
+    moment, today = datetime.fromtimestamp(time_s).astimezone(), datetime.now().astimezone().date()
+    return f"{moment:%H:%M}" if moment.date() == today else f"{written_day(time_s, today)} {moment:%H:%M}"
+
+
 @dataclass
 class ChatPicked(Message):
     """A chat is to be opened, at one of its messages if given."""

@@ -15,9 +15,13 @@ from textual.reactive import reactive
 from textual.style import Style
 from textual.widget import Widget
 
+from localspec.chat.glossary import explained
 from localspec.chat.live_stats import Figures
+from localspec.chat.live_stats import in_words as figure_words
 from localspec.errors import UserError
 from localspec.types import DeviceMemory
+from localspec.units import MODE_NAMES
+from localspec_tui.widgets.explained import Explained
 from localspec_tui.widgets.markdown.blocks import clean
 
 GAP = 2
@@ -37,6 +41,8 @@ Side = Literal["left", "right"]
 class Part:
     """A piece of the line: the lower its rank, the longer it stays when room is short.
 
+    `meaning` is told under the pointer, after what the last word that the glossary has means.
+
     `least` columns are enough for it where it may be shortened; None keeps it whole or leaves it out.
     Ranks below zero take all they want before later ranks get anything.
     """
@@ -53,6 +59,12 @@ class Part:
         """Return the columns of the whole text."""
         return cell_len(self.text)
 
+    @property
+    def explanation(self) -> str:
+        """Return what is told under the pointer; a sentence that may be cut there is told in full."""
+        words = [meaning for _, meaning in explained(self.text)] if self.least is None else []
+        return "\n".join(filter(None, (*words[-1:], self.meaning)))
+
 
 @dataclass(frozen=True, slots=True)
 class Placed:
@@ -63,43 +75,41 @@ class Placed:
     part: Part
 
 
-def speed_parts(figures: Figures) -> tuple[Part, ...]:
-    """Return the figures of an answer, without those that are not known."""
-    parts = [Part(figures.mode, _MODES, 0, "bold")] if figures.mode else []
-    for figure, text, meaning, rank, style in (
-        (figures.tokens_per_s, "{:.1f} tok/s", "Tokens written per second", 1, ""),
-        (figures.ratio, "×{:.1f}", _RATIO, 2, "bold"),
-        (figures.acceptance, "acc {:.0%}", _ACCEPTANCE, 5, ""),
-        (figures.accepted_length, "len {:.1f}", _LENGTH, 7, ""),
-        (figures.hit_rate, "hit {:.0%}", _HITS, 6, ""),
-    ):
-        if figure is not None:
-            parts.append(Part(text.format(figure), meaning, rank, style))
+def speed_parts(figures: Figures, reason: str = "") -> tuple[Part, ...]:
+    """Return the figures of an answer, without those that are not known; `reason` is that of its mode."""
+    words, mode = figure_words(figures), figures.mode
+    is_auto = reason and reason != ASKED_FOR and not reason.startswith("profile ")
+    if is_auto and mode:
+        mode = f"auto: {mode} is fastest here" if mode == MODE_NAMES["off"] else f"auto: {mode}"
+    why = f"This one: {reason}" if reason else ""
+    parts = [Part(mode, why, 0, "bold")] if mode else []
+    parts += [Part(words[name], "", rank, style) for name, rank, style in _RANKS if name in words]
     if figures.note:
         note = one_line(figures.note)
         parts.append(Part(note, note, 4, "$foreground-muted italic", least=SHORTEST_NOTE))
     return tuple(parts)
 
 
+_RANKS = (
+    ("acceptance", 5, ""),
+    ("tokens_per_s", 1, ""),
+    ("ratio", 2, "bold"),
+    ("accepted_length", 7, ""),
+    ("hit_rate", 6, ""),
+)
+
+
 def choice_parts(route: str, reason: str) -> tuple[Part, ...]:
     """Return whom `auto` followed, and where there is room why the answer is decoded as it is."""
-    parts = [Part(one_line(route), _ROUTE, 2)] if route else []
+    parts = [Part(one_line(route), _ROUTE, 4)] if route else []
     if reason and reason != ASKED_FOR:
         why = one_line(reason)
         parts.append(Part(why, f"{_REASON}: {why}", LAST, "$foreground-muted italic", least=SHORTEST_NOTE))
     return tuple(parts)
 
 
-_MODES = (
-    "How this answer was decoded. SSD: the draft model guesses ahead while the target checks. "
-    "SD: it guesses while the target waits. N-gram: guesses repeat the text. Plain: no guesses"
-)
-_RATIO = "Speed compared with plain decoding, as measured at this depth of the context"
 _ROUTE = "The profile that fits your message; /profile NAME stays with one, /profile auto chooses again"
 _REASON = "Why it is decoded this way"
-_ACCEPTANCE = "Accepted: the share of drafted tokens that the target kept"
-_LENGTH = "Length: tokens written per round, the target's own included"
-_HITS = "Hits: the share of drafts that were ready before they were needed"
 
 
 def context_part(used: int | None, size: int | None, *, estimated: bool) -> Part | None:
@@ -110,8 +120,8 @@ def context_part(used: int | None, size: int | None, *, estimated: bool) -> Part
     filled = max(1 if used else 0, round(BAR * share))
     bar = "▓" * filled + "░" * (BAR - filled)
     about = "~" if estimated else ""
-    text, style = f"ctx {about}{thousands(used)}/{thousands(size)} {bar}", ""
-    meaning = f"Context: this chat takes {'about ' if estimated else ''}{used:,} of {size:,} tokens"
+    text, style = f"context {about}{thousands(used)}/{thousands(size)} {bar}", ""
+    meaning = f"This chat takes {'about ' if estimated else ''}{used:,} of {size:,} tokens"
     if share >= FULL:
         text, style = f"{text} {'too long' if used >= size else 'nearly full'}", "$text-error bold"
         meaning += "; /room leaves earlier exchanges out"
@@ -214,7 +224,7 @@ def shortened(text: str, columns: int) -> str:
 MOST_ROWS = 3  # of what is said
 
 
-class StatusLine(Widget):
+class StatusLine(Explained):
     """One row of figures, each of which explains itself under the pointer.
 
     A sentence takes their place; one that is longer than the row stands in rows of its own above them.
@@ -222,7 +232,7 @@ class StatusLine(Widget):
 
     def __init__(self) -> None:
         super().__init__()
-        self._speed: tuple[Part, ...] = ()
+        self._answer = Figures("")
         self._choice: tuple[Part, ...] = ()
         self._reason = ""
         self._meter: Part | None = None
@@ -234,7 +244,7 @@ class StatusLine(Widget):
 
     def show(self, figures: Figures) -> None:
         """Show the figures of an answer."""
-        self._speed = speed_parts(figures)
+        self._answer = figures
         self.refresh()
 
     def show_choice(self, route: str, reason: str) -> None:
@@ -300,14 +310,12 @@ class StatusLine(Widget):
             )
         return row
 
-    def on_mouse_move(self, event: events.MouseMove) -> None:
-        """Explain what is under the pointer."""
+    def meaning_at(self, event: events.MouseMove) -> str:
+        """Return what the figure under the pointer means."""
         offset, row = event.get_content_offset(self), len(self._sentence(self.content_size.width))
         is_over = offset is not None and offset.y == row
         parts = [placed for placed in self._layout() if is_over and offset and _covers(placed, offset.x)]
-        meaning = Content(parts[0].part.meaning) if parts else None
-        if meaning != self.tooltip:
-            self.tooltip = meaning
+        return parts[0].part.explanation if parts else ""
 
     def _sentence(self, width: int) -> Sequence[Content]:
         """Return the lines of what is said where it is too long to stand beside the meter."""
@@ -325,9 +333,7 @@ class StatusLine(Widget):
         said = None if self._loading is None else loading_part(self._loading)
         if said is None and self.said.strip() and not self._sentence(self.content_size.width):
             said = said_part(self.said)
-        parts = [*self._speed, *self._choice, *self._memory]
-        if self._speed and self._reason:
-            parts[0] = replace(parts[0], meaning=f"{parts[0].meaning}. This one: {self._reason}")
+        parts = [*speed_parts(self._answer, self._reason), *self._choice, *self._memory]
         if said is not None:
             parts.insert(0, said)
         if self._meter is not None:  # stays beside what is said, however long that is

@@ -19,9 +19,11 @@ from textual.widgets import Static
 from localspec import units
 from localspec.chat.answering import pieces_of
 from localspec.chat.messages import Attachment, Shown, State
+from localspec_tui.widgets.explained import ExplainedText
 from localspec_tui.widgets.markdown.blocks import clean
 from localspec_tui.widgets.markdown.parse import code_blocks
 from localspec_tui.widgets.markdown.prose import AnswerText
+from localspec_tui.widgets.sidebar import written_moment
 from localspec_tui.widgets.transcript.message_body import Looks, MessageBody, Prepared
 
 Action = Literal[
@@ -94,7 +96,7 @@ class MessageView(Vertical, can_focus=True):
         self._is_last = is_last
         self._heading = ActionLine(self.action_act, "name")
         self._state = ActionLine(self.action_act, "state")
-        self._label = Static(classes="label", markup=False)
+        self._label = ExplainedText(classes="label", markup=False)
         self._actions = ActionLine(self.action_act, "actions")
         self.body = MessageBody(item, prepared, looks)
         self._tell()
@@ -176,7 +178,9 @@ def _word(action: Action, word: str) -> Content:
 
 
 def _name(item: Shown) -> Content:
-    parts = [Content("You" if item.message.role == "user" else "Assistant")]
+    written = "  ".join(filter(None, (clean(item.model), written_moment(item.message.created))))
+    who = "You" if item.message.role == "user" else "Assistant"
+    parts = [Content.assemble(f"{who}  ", (written, "not bold dim"))]
     if item.branches > 1:
         turn = Content(f" {item.branch}/{item.branches} ")
         before = Content.styled("‹", Style.from_meta({"@click": "act('previous')"}))

@@ -1,0 +1,30 @@
+"""Figures whose words explain themselves under the pointer."""
+
+from __future__ import annotations
+
+from textual import events
+from textual.content import Content
+from textual.widget import Widget
+from textual.widgets import Static
+
+from localspec.chat.glossary import explained
+
+
+class Explained(Widget):
+    """A widget that tells under the pointer what a word of its text means, if the glossary has it."""
+
+    def on_mouse_move(self, event: events.MouseMove) -> None:
+        """Explain what is under the pointer."""
+        meaning = self.meaning_at(event)
+        tooltip = Content(meaning) if meaning else None
+        if tooltip != self.tooltip:
+            self.tooltip = tooltip
+
+    def meaning_at(self, event: events.MouseMove) -> str:
+        """Return what the word under the pointer means, nothing where there is nothing to explain."""
+        text = self.render_line(event.y).text if event.get_content_offset(self) else ""
+        return next((meaning for place, meaning in explained(text) if event.x in place), "")
+
+
+class ExplainedText(Explained, Static):
+    """A text with figures."""
