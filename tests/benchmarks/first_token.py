@@ -1,10 +1,12 @@
 """From the start of `localspec run` to its first token, against llama.cpp's own load and prefill.
 
-python -m tests.benchmarks.first_token [--modes auto,off,sd] [--runs 7] [--llama-bench PATH]
+python -m tests.benchmarks.first_token [--modes auto,off,sd] [--runs 7]
+    [--llama-bench PATH] [--llama-server PATH]
 
 Runs alternate. The bare program is a fresh Python that loads the same files and reads the same tokens through
 llama.cpp, and nothing else; `--llama-bench` adds llama.cpp's own program, from its start to its end, which
-loads the target and reads as many tokens. What counts is the time above the bare program's load and prefill.
+loads the target and reads as many tokens; `--llama-server` its server, from its start to the end of an answer
+of one token. What counts is the time above the bare program's load and prefill.
 A first run, which does not count, fills the disk's cache and leaves what calls cost to those that follow.
 """
 
@@ -17,15 +19,18 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 
+from localspec.benchmark.harness import Question
+from localspec.benchmark.llama_server import LlamaServer
 from localspec.demo import bundled_pair, prompts
 from localspec.llama.cores import physical_cores
 from localspec.llama.model import Model
-from localspec.types import Message, ModelOptions
+from localspec.types import Message, ModelOptions, Request, Sampling
 
 TARGET_S = 0.35
 LONG = 500  # tokens
@@ -62,6 +67,7 @@ class Times:
     bare: list[tuple[float, float, float, float]] = field(default_factory=list)
     """The bare program's whole, its import, its load and its prefill."""
     bench: list[float] = field(default_factory=list)
+    server: list[float] = field(default_factory=list)
 
     @property
     def above(self) -> list[float]:
@@ -79,6 +85,7 @@ def main() -> None:
     parser.add_argument("--modes", default="auto,off,sd")
     parser.add_argument("--runs", type=int, default=7)
     parser.add_argument("--llama-bench", type=Path, help="llama.cpp's own program")
+    parser.add_argument("--llama-server", type=Path, help="llama.cpp's own server")
     parser.add_argument("--imports", type=int, default=0, help="list so many of the slowest imports")
     args = parser.parse_args()
     asked = _prompts(args.model)
@@ -128,11 +135,13 @@ def _measured(
         ).stdout
         whole = time.perf_counter() - started
         bench = 0.0 if args.llama_bench is None else _bench_s(args, len(tokens))
+        server = 0.0 if args.llama_server is None else _server_s(args, files, prompt)
         if number:
             imports, load, prefill = json.loads(told)
             times.run.append(run)
             times.bare.append((whole, imports, load, prefill))
             times.bench.append(bench)
+            times.server.append(server)
     return times
 
 
@@ -160,6 +169,15 @@ def _bench_s(args: argparse.Namespace, tokens: int) -> float:
     return time.perf_counter() - started
 
 
+def _server_s(args: argparse.Namespace, files: Sequence[Path], prompt: str) -> float:
+    target, draft = ModelOptions(files[0]), ModelOptions(files[1]) if len(files) > 1 else None
+    request = Request((Message("user", prompt),), Sampling(0.0), max_tokens=1)
+    started = time.perf_counter()
+    with closing(LlamaServer("llama-server", args.llama_server, target, draft)) as server:
+        server.answer(Question("first", request))
+        return time.perf_counter() - started
+
+
 def _report(times: Times) -> None:
     whole, imports, load, prefill = zip(*times.bare, strict=True)
     rows: list[tuple[str, Sequence[float]]] = [
@@ -171,6 +189,8 @@ def _report(times: Times) -> None:
     ]
     if any(times.bench):
         rows.append(("llama-bench, start to end", times.bench))
+    if any(times.server):
+        rows.append(("llama-server, to its first token", times.server))
     for name, seconds in rows:
         print(f"  {name:33} {median(seconds):.3f} s  ({min(seconds):.3f}, {max(seconds):.3f})")
     above = times.above
