@@ -8,10 +8,14 @@ from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from localspec.cli.shared.console import SIMPLER, exit_code, is_terminal, nothing_obeyed
 from localspec.errors import UserError
 from localspec.version import __version__
+
+if TYPE_CHECKING:
+    from localspec.storage.config import Config
 
 Verb = Callable[[Sequence[str]], int]
 GetReady = Callable[[Sequence[str]], None]
@@ -20,6 +24,8 @@ VERBS = (
     "setup", "tune", "recommend", "models", "show", "pair", "pull", "rm", "plan", "devices", "doctor",
 )  # fmt: skip
 ANSWERING = ("run", "chat", "serve", "verify")  # which open models that flags name, in a process of their own
+HERE = ("serve", "history", "profiles")  # whatever --host says: this machine's
+HERE_USUALLY = ("setup", "doctor")  # whatever config.toml says
 ALIASES = {"ls": "models", "list": "models"}
 
 
@@ -48,6 +54,9 @@ def _open_missing_streams() -> None:
 
 
 def _dispatch(argv: Sequence[str], open_screen: Verb, get_ready: GetReady) -> int:
+    host = None
+    if argv[:1] != ["serve"]:  # which has an address to listen at
+        host, argv = _split_host(argv)
     first = argv[0] if argv else ""
     if first in ("-h", "--help", "help"):
         sys.stdout.write(Path(__file__).with_name("usage.txt").read_text(encoding="utf-8"))
@@ -64,10 +73,47 @@ def _dispatch(argv: Sequence[str], open_screen: Verb, get_ready: GetReady) -> in
         _refuse_misspelt_verb(first)
         name = "run"
     elif not (name := _without_verb(argv)):
-        return open_screen(argv)
+        return open_screen([*argv, *(() if host is None else ("--host", host))])
+    if host := _host_of(name, host):
+        return _run_there(host, [name, *argv])
     if name in ANSWERING and {"-h", "--help"}.isdisjoint(argv):
         get_ready(argv)
     return _verb(name)(argv)
+
+
+def _split_host(argv: Sequence[str]) -> tuple[str | None, list[str]]:
+    """Return which machine a verb is for, None where nobody says, and the other arguments."""
+    at = next((at for at, word in enumerate(argv) if word.partition("=")[0] == "--host"), None)
+    if at is None:
+        return None, [*argv]
+    _, given, host = argv[at].partition("=")
+    values = [host] if given else argv[at + 1 : at + 2]
+    if not values:
+        raise UserError("--host names a machine", "use --host USER@MACHINE, as with ssh")
+    return values[0], [*argv[:at], *argv[at + (1 if given else 2) :]]
+
+
+def _host_of(name: str, host: str | None) -> str:
+    """Return the machine on which a verb is to run, empty for this one; raises UserError."""
+    if name in HERE and host:
+        raise UserError(f"`localspec {name}` is of this machine", "leave out --host")
+    if host is None and name not in (*HERE, *HERE_USUALLY):
+        host = _config().host
+    return "" if host in (None, "none") else host
+
+
+def _run_there(host: str, words: Sequence[str]) -> int:
+    from localspec.inference.remote import run_there
+
+    has_terminal = is_terminal(sys.stdin) and is_terminal(sys.stdout)
+    return run_there(host, words, _config().remote_program, has_terminal=has_terminal)
+
+
+def _config() -> Config:
+    from localspec.storage.config import read_config  # which `--help` need not wait for
+    from localspec.storage.paths import config_dir
+
+    return read_config(config_dir() / "config.toml")
 
 
 def _without_verb(argv: Sequence[str]) -> str:

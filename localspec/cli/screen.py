@@ -33,7 +33,7 @@ from localspec.storage.profiles import Profiles, profiles
 if TYPE_CHECKING:
     from localspec.app.screen import OnLog, ScreenRequest
     from localspec.app.tuning import Stop, TuneChoice
-    from localspec.inference.attached import Server
+    from localspec.inference.attached import AttachedModels
     from localspec.inference.interface import OpenModels
     from localspec.tuning.events import TuneEvent
     from localspec.types import TaskType
@@ -45,6 +45,7 @@ def parser() -> Parser:
     add_answer_flags(result)
     about = f"chat with the models that a running `localspec serve` holds; its key from {KEY_VARIABLE}"
     add = result.add_argument_group("server").add_argument
+    add("--host", metavar="USER@MACHINE", help="open the models on another machine, through ssh")
     add("--attach", nargs="?", const=f"127.0.0.1:{SERVER_PORT}", metavar="ADDRESS", help=about)
     return result
 
@@ -53,13 +54,18 @@ def main(argv: Sequence[str], open_screen: Callable[[ScreenRequest], int]) -> in
     """Open the screen and return the exit code; raises `UserError` and `StoreError` before it opens."""
     args = parser().parse_args(argv)
     config = read_config(paths.config_dir() / "config.toml")
+    host = config.host if args.host is None else args.host
+    served: _Served | None = None
     opens_default_pair = False
-    if args.attach is None:
+    if args.attach is not None or host not in ("", "none"):
+        words = argv[: argv.index("--host")] if "--host" in argv else argv
+        served = _Served(args, host, words, config.remote_program)
+    if served is None:
         pair = pair_options(args)
         check_model_file(pair.target.path)
         head_for(pair.target, pair.draft)
         opens_default_pair = not args.model and pair.target.path == default_pair()[0]
-    elif args.model or args.model_draft:
+    elif args.attach is not None and (args.model or args.model_draft):
         raise UserError(
             "--attach takes the models of a server, and others are named", "leave one of them out"
         )
@@ -70,17 +76,17 @@ def main(argv: Sequence[str], open_screen: Callable[[ScreenRequest], int]) -> in
         raise UserError(f"{'' if args.profile else 'config.toml: '}{error.message}", error.hint) from None
     from localspec.app.screen import ScreenRequest  # 0.2 s, which a mistake does without
 
-    models = _Models(args)
+    models = served or _Models(args)
     request = ScreenRequest(
         config,
         found,
         usual.name,
         resumes=args.profile is None,
         session=session_request(args),
-        knowledge=models.recall if args.attach is None else partial(_recall, args),
+        knowledge=models.recall,
         opens_default_pair=opens_default_pair,
-        takes_others=args.attach is None,
-        open_models=models.open if args.attach is None else lambda *_: _attached(args),
+        takes_others=served is None,
+        open_models=models.open,
         tune=partial(models.tune, found),
     )
     return open_screen(request)
@@ -130,21 +136,41 @@ class _Models:
         yield from run(plan, pair, stop, on_log)
 
 
-def _attached(args: argparse.Namespace) -> OpenModels:
-    from localspec.inference.attached import AttachedModels
+class _Served:
+    """The models of a server: of one that runs already, or of one that `--host` starts on its machine."""
 
-    return AttachedModels(_server(args))
+    def __init__(self, args: argparse.Namespace, host: str, words: Sequence[str], program: str) -> None:
+        self._address: str | None = args.attach
+        self._host, self._words, self._program = host, words, program
+        self._models: AttachedModels | None = None
 
+    def open(
+        self, _choice: ModelChoice | None, on_progress: Callable[[float], bool], on_log: OnLog
+    ) -> OpenModels:
+        """Open the models there, or find them open; raises LocalSpecError."""
+        from localspec.inference.attached import AttachedModels, Server
+        from localspec.inference.remote import RemoteModels
+        from localspec.inference.worker.wire import LogLine
 
-def _server(args: argparse.Namespace) -> Server:
-    from localspec.inference.attached import Server
+        def tell(line: str) -> None:
+            on_log(LogLine(logging.INFO, self._host, line))
 
-    return Server(args.attach, os.environ.get(KEY_VARIABLE))
+        if self._address is not None:
+            self._models = AttachedModels(Server(self._address, os.environ.get(KEY_VARIABLE)))
+        else:
+            self._models = RemoteModels(self._host, self._words, self._program, on_progress, tell)
+        return self._models
 
+    def recall(self, task: TaskType) -> TunedChoice | None:
+        """Return what was tuned there for a task."""
+        found = None if self._models is None else self._models.recall(task)
+        return None if found is None else TunedChoice(found.settings, found.reason)
 
-def _recall(args: argparse.Namespace, task: TaskType) -> TunedChoice | None:
-    """Return what the server that the screen attaches to has tuned for a task."""
-    from localspec.inference.attached import Choice
-
-    found = _server(args).call("recall", tuple[Choice, ...], task)
-    return TunedChoice(found[0].settings, found[0].reason) if found else None
+    def tune(self, _found: Profiles, _choice: TuneChoice, _stop: Stop, _on_log: OnLog) -> Iterator[TuneEvent]:
+        """Refuse: the models are not here."""
+        there = (
+            "on the machine of the server"
+            if self._address
+            else f"there: `localspec tune --host {self._host}`"
+        )
+        raise UserError("these models are on another machine", f"tune them {there}")

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import argparse
 import os
+import select
+import signal
 import socket
+import sys
+import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from ipaddress import ip_address
@@ -56,6 +60,9 @@ def parser() -> Parser:
     add("--share", choices=("on", "off"), default="on", help=about)
     about = "memory that keeps what was read of other conversations (a quarter of what is free, at most 8192)"
     add("-cram", "--cache-ram", type=whole(0, 2**24), metavar="MIB", help=about)
+    about = "what --host starts on another machine: the key is the first line of standard input, and it ends "
+    about += "with that"
+    add("--tunnel", action="store_true", help=about)
     for add_flags in (add_model_flags, add_sampling_flags, add_prompt_flags):
         add_flags(result)
     add_speculation_flags(result)
@@ -66,6 +73,9 @@ def parser() -> Parser:
 def main(argv: Sequence[str]) -> int:
     """Run the verb and return its exit code."""
     args = parser().parse_args(argv)
+    if args.tunnel:
+        args.api_key = sys.stdin.readline().strip() or None
+        threading.Thread(target=_end_with_input, name="localspec-tunnel", daemon=True).start()
     is_local = _check_safe(args)
     known_profiles = profiles(config_dir() / "profiles")
     usual = args.profile or AUTO
@@ -104,6 +114,15 @@ def main(argv: Sequence[str]) -> int:
     return SUCCESS
 
 
+def _end_with_input() -> None:
+    """End this program once standard input ends, or nothing has come for a while: the other side is gone."""
+    from localspec.inference.remote import SILENCE_S
+
+    while select.select([0], [], [], SILENCE_S)[0] and os.read(0, 64):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
 def _kept(mebibytes: int | None) -> int:
     """Return how many bytes of other conversations are kept."""
     if mebibytes is not None:
@@ -114,11 +133,13 @@ def _kept(mebibytes: int | None) -> int:
 
 
 def _tell_address(listener: socket.socket, models: SharedModels, names: Sequence[str]) -> None:
+    from localspec.inference.remote import READY
+
     host, port = listener.getsockname()[:2]
     with_draft = f" with draft {name_of(models.draft)}" if models.draft else ""
     say(f"{name_of(models.target)}{with_draft}; models for clients: {', '.join(names)}")
     say(f"other conversations are kept in up to {memory(models.saved().limit)}; /slots tells of them")
-    say(f"listening at http://{f'[{host}]' if ':' in host else host}:{port}/v1; Ctrl+C ends it")
+    say(f"{READY}http://{f'[{host}]' if ':' in host else host}:{port}/v1; Ctrl+C ends it")
 
 
 def _check_safe(args: argparse.Namespace) -> bool:

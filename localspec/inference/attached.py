@@ -30,6 +30,7 @@ from localspec.types import (
     ModelInfo,
     PlainRate,
     Request,
+    TaskType,
 )
 from localspec.version import __version__
 
@@ -61,9 +62,9 @@ class Choice:
 class Server:
     """Where a server is, and how it is asked."""
 
-    def __init__(self, address: str, key: str | None = None) -> None:
-        """Remember the address, and the key that the server asks for."""
-        self.address, self._key = address, key
+    def __init__(self, address: str, key: str | None = None, name: str = "") -> None:
+        """Remember the address, the key that the server asks for, and what people call it."""
+        self.name, self._key = name or f"the server at {address}", key
         self._parts = urlsplit(address if "://" in address else f"http://{address}")
 
     def call(self, verb: str, kind: type[T], value: object = None, limit_s: float = PATIENCE_S) -> T:
@@ -88,8 +89,10 @@ class Server:
                     if response.status >= 400:
                         raise _refused(response.status, response.read())
                     yield response
+        except IncompleteRead as error:
+            raise EngineDied(f"{self.name} is gone: the connection has broken off") from error
         except (OSError, HTTPException, ValueError) as error:
-            raise EngineDied(f"the server at {self.address} is gone: {error}") from error
+            raise EngineDied(f"{self.name} is gone: {error}") from error
 
 
 class AttachedModels:
@@ -102,10 +105,10 @@ class AttachedModels:
         try:
             about = server.call("open", Attachment)
         except EngineDied:
-            raise UserError(f"no server answers at {server.address}", _START_HINT) from None
+            raise UserError(f"{server.name} does not answer", _START_HINT) from None
         if about.version != __version__:
             raise UserError(
-                f"the server at {server.address} is LocalSpec {about.version}, and this is {__version__}",
+                f"{server.name} has LocalSpec {about.version}, and this is {__version__}",
                 "update the older one",
             )
         self.target, self.draft, self.notes = about.target, about.draft, about.notes
@@ -130,6 +133,11 @@ class AttachedModels:
         asked = settings or EngineSettings()
         chosen = self._server.call("choose_settings", Choice, asked, _LONGEST_TURN_S)
         return chosen.settings, chosen.reason
+
+    def recall(self, task: TaskType) -> Choice | None:
+        """Return what is tuned there for a task, if anything is."""
+        found = self._server.call("recall", tuple[Choice, ...], task)
+        return found[0] if found else None
 
     def count_tokens(self, messages: Sequence[Message]) -> int:
         """Return how many tokens a conversation takes, the start of the next answer included."""

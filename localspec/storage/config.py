@@ -34,6 +34,8 @@ class Config:
     target: Path | None = None
     draft: Path | None = None
     context: int = 0
+    host: str = ""  # USER@MACHINE where models are to be opened; empty is this machine
+    remote_program: str = "localspec"  # what LocalSpec is called there
     profile: str = "auto"
     sidebar: bool = True
     footer: bool = True
@@ -61,7 +63,7 @@ def read_config(path: Path) -> Config:
     root.allow(("theme", "backend", "models", "chat", "tuning", "attachments", "keys"))
     models, chat = root.table("models"), root.table("chat")
     attachments = root.table("attachments")
-    models.allow(("target", "draft", "context"))
+    models.allow(("target", "draft", "context", "host", "program"))
     chat.allow(("profile", "sidebar", "footer", "vim", "width", "ignore_circles"))
     root.table("tuning").allow(("learn",))  # which once counted answers; nothing follows from it any more
     attachments.allow(("max_kib",))
@@ -80,6 +82,8 @@ def read_config(path: Path) -> Config:
         target=target,
         draft=draft,
         context=_context(models),
+        host=models.line("host"),
+        remote_program=models.line("program", usual.remote_program),
         profile=chat.line("profile", usual.profile),
         sidebar=chat.switch("sidebar", default=usual.sidebar),
         footer=chat.switch("footer", default=usual.footer),

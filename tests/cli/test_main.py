@@ -105,7 +105,7 @@ def test_attaching_opens_the_screen_on_the_models_of_a_server() -> None:
         return 0
 
     assert command_line.main(["--attach", "127.0.0.1:9"], lambda argv: screen.main(argv, show)) == 0
-    with pytest.raises(UserError, match=r"no server answers at 127\.0\.0\.1:9"):
+    with pytest.raises(UserError, match=r"the server at 127\.0\.0\.1:9 does not answer"):
         opened[0].open_models(None, lambda _fraction: True, lambda _line: None)
     assert not opened[0].opens_default_pair
     assert not opened[0].takes_others

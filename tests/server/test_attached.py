@@ -133,7 +133,7 @@ def test_mistakes_come_back_as_what_they_are(models: AttachedModels, served: Ser
 
 
 def test_nobody_there_is_told_with_what_to_do() -> None:
-    with pytest.raises(UserError, match=r"no server answers at 127\.0\.0\.1:9") as caught:
+    with pytest.raises(UserError, match=r"the server at 127\.0\.0\.1:9 does not answer") as caught:
         AttachedModels(Server("127.0.0.1:9"))
     assert "localspec serve" in caught.value.hint
 

@@ -1,0 +1,195 @@
+"""Another machine through OpenSSH: verbs that run there, and the models of a `localspec serve` there.
+
+ssh carries all of it, and asks for keys and passwords itself. The models' server there listens to its own
+machine alone, wants a key made for this connection, and ends when this side falls silent.
+"""
+
+from __future__ import annotations
+
+import secrets
+import shlex
+import socket
+import subprocess
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from localspec.errors import Cancelled, UserError
+from localspec.inference.attached import AttachedModels, Server
+
+READY = "listening at "
+"""How the line of `localspec serve` begins that tells of its address."""
+SILENCE_S = 20.0  # after which either side takes the other for gone
+_BEAT_S = 4.0
+_LOOK_S = 0.1  # between two looks at whether the opening is still wanted
+_KEPT_LINES = 8
+_PORTS = range(20_000, 60_000)
+_TRIES = 3  # ports that others may have
+_SSH_FAILED, _NOT_FOUND = 255, 127
+_OPTIONS = ("-o", "ServerAliveInterval=5", "-o", f"ServerAliveCountMax={int(SILENCE_S // 5) - 1}")
+
+
+def run_there(host: str, words: Sequence[str], program: str, *, has_terminal: bool) -> int:
+    """Run a verb there with this terminal's streams, and return its exit code; raises UserError."""
+    command = _command(host, words, program, ["-t" if has_terminal else "-T"])
+    try:
+        code = subprocess.call(command)
+    except FileNotFoundError:
+        raise _no_ssh() from None
+    if code == _NOT_FOUND:
+        raise _not_installed(host, program)
+    return 1 if code == _SSH_FAILED else code  # ssh has said why
+
+
+class RemoteModels(AttachedModels):
+    """The models that a `localspec serve` opens on another machine for this program alone."""
+
+    def __init__(
+        self,
+        host: str,
+        words: Sequence[str],
+        program: str,
+        on_progress: Callable[[float], bool] = lambda _fraction: True,
+        on_line: Callable[[str], object] = lambda _line: None,
+    ) -> None:
+        """Open what flags name, there; `program` is what LocalSpec is called there.
+
+        `on_line` gets what it says meanwhile. Raises UserError where there is no way, and `Cancelled` once
+        `on_progress` returns False.
+        """
+        for attempt in range(_TRIES):
+            self._tunnel = _Tunnel(host, words, program, on_line)
+            try:
+                self._tunnel.wait_until_ready(on_progress)
+                super().__init__(self._tunnel.server)
+                return
+            except _PortTakenError:
+                self._tunnel.close()
+                if attempt == _TRIES - 1:
+                    raise
+            except BaseException:
+                self._tunnel.close()
+                raise
+
+    def close(self) -> None:
+        """End the connection, and with it the models there."""
+        self._tunnel.close()
+
+
+class _PortTakenError(UserError):
+    """Somebody else has the port, here or there."""
+
+
+class _Tunnel:
+    """A running `ssh`: a port of this machine leads to the server that it started on the other."""
+
+    def __init__(
+        self, host: str, words: Sequence[str], program: str, on_line: Callable[[str], object]
+    ) -> None:
+        here, there, key = _free_port(), secrets.choice(_PORTS), secrets.token_urlsafe(24)
+        self.server = Server(f"127.0.0.1:{here}", key, name=host)
+        self._host, self._program, self._on_line = host, program, on_line
+        forward = ["-T", "-o", "BatchMode=yes", "-o", "ExitOnForwardFailure=yes", "-o", "LogLevel=ERROR"]
+        forward += ["-L", f"127.0.0.1:{here}:127.0.0.1:{there}"]
+        serve = ["serve", "--tunnel", "--port", str(there), *words]
+        command, pipe = _command(host, serve, program, forward), subprocess.PIPE
+        try:
+            self._process = subprocess.Popen(command, stdin=pipe, stdout=subprocess.DEVNULL, stderr=pipe)
+        except FileNotFoundError:
+            raise _no_ssh() from None
+        self._said = deque[str](maxlen=_KEPT_LINES)
+        self._told = threading.Event()  # that it is ready, or over
+        self._ready = self._closed = False
+        self._say(f"{key}\n")
+        for work in (self._listen, self._beat):
+            threading.Thread(target=work, name="localspec-ssh", daemon=True).start()
+
+    def wait_until_ready(self, on_progress: Callable[[float], bool]) -> None:
+        while not self._told.wait(_LOOK_S):
+            if not on_progress(0.0):
+                raise Cancelled("opening was stopped")
+        if not self._ready:
+            raise self._refused()
+
+    def close(self) -> None:
+        self._closed = True
+        assert self._process.stdin is not None
+        with suppress(OSError):
+            self._process.stdin.close()  # the server there ends
+        self._process.terminate()
+        try:
+            self._process.wait(_BEAT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def _refused(self) -> UserError:
+        code, host = self._process.wait(), self._host
+        line = self._said[-1] if self._said else f"it ended with code {code}"
+        if code == _NOT_FOUND:
+            return _not_installed(host, self._program)
+        if "forward" in line or any("cannot listen" in said for said in self._said):
+            return _PortTakenError(f"{host}: {line}", "try again")
+        if code == _SSH_FAILED:
+            hint = f"`ssh {host}` has to open without a question: by a key or an agent, and a known host"
+            return UserError(f"ssh to {host}: {line}", hint)
+        problem = next((said for said in self._said if said.startswith("error: ")), line)
+        return UserError(
+            f"{host}: {problem.removeprefix('error: ')}", f"try `localspec devices --host {host}`"
+        )
+
+    def _listen(self) -> None:
+        assert self._process.stderr is not None
+        with self._process.stderr as lines:
+            for raw in lines:
+                line = raw.decode(errors="replace").strip()
+                self._said.append(line)
+                self._on_line(line)
+                if line.startswith(READY):
+                    self._ready = True
+                    self._told.set()
+        self._told.set()
+
+    def _beat(self) -> None:
+        """Tell the other side that this one is there, as long as it is."""
+        while not self._closed and self._say("\n"):
+            try:
+                self._process.wait(_BEAT_S)
+            except subprocess.TimeoutExpired:
+                continue
+            return
+
+    def _say(self, text: str) -> bool:
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(text.encode())
+            self._process.stdin.flush()
+        except (OSError, ValueError):  # it is over, or closed
+            return False
+        return True
+
+
+def _command(host: str, words: Sequence[str], program: str, more: Sequence[str]) -> list[str]:
+    """Return the command of ssh; a login shell there finds what people install for themselves."""
+    if host.startswith("-") or not host:
+        raise UserError(f"`{host}` is no machine", "use --host USER@MACHINE, as with ssh")
+    there = f'exec "${{SHELL:-sh}}" -lc {shlex.quote(f"exec {program} {shlex.join(words)}")}'
+    return ["ssh", *_OPTIONS, *more, "--", host, there]
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+        return port
+
+
+def _no_ssh() -> UserError:
+    return UserError("there is no `ssh` here", "install the OpenSSH client")
+
+
+def _not_installed(host: str, program: str) -> UserError:
+    return UserError(
+        f"`{program}` cannot be run on {host}",
+        'install LocalSpec there, or name it in config.toml: program = "/path/to/localspec" under [models]',
+    )

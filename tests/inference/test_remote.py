@@ -1,0 +1,188 @@
+"""Models and verbs on another machine: an `ssh` that stays on this one carries them."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from localspec.app.screen import ScreenRequest
+from localspec.app.tuning import Stop, TuneChoice
+from localspec.cli import main as command_line
+from localspec.cli import screen
+from localspec.errors import Cancelled, EngineDied, LocalSpecError, UserError
+from localspec.inference import remote
+from localspec.inference.remote import RemoteModels, run_there
+from localspec.inference.runtime import Runtime
+from localspec.types import EngineSettings, Message, ModelOptions, Request, Sampling
+from tests.inference.runtimes import text_of
+
+PROGRAM = f"{sys.executable} -m localspec"
+PATIENCE_S = 30.0
+SSH = f"""#!{sys.executable}
+import os, socket, subprocess, sys, threading
+
+def carry(one, other):
+    while data := one.recv(65536):
+        begun = data.find(b"TextDelta") if host == "cut" else -1
+        if begun >= 0:
+            other.sendall(data[: data.index(b"\\n", begun) + 1])
+            os._exit(9)
+        other.sendall(data)
+    other.shutdown(socket.SHUT_WR)
+
+def forward(here, there):
+    listener = socket.create_server(("127.0.0.1", here))
+    while True:
+        near = listener.accept()[0]
+        far = socket.create_connection(("127.0.0.1", there))
+        for pair in ((near, far), (far, near)):
+            threading.Thread(target=carry, args=pair, daemon=True).start()
+
+host, command = sys.argv[sys.argv.index("--") + 1 :]
+if host == "locked":
+    sys.stderr.write("me@locked: Permission denied (publickey).\\n")
+    sys.exit(255)
+used = os.path.join(os.path.dirname(__file__), "used")
+if host == "busy" and not os.path.exists(used):
+    open(used, "w").close()
+    sys.stderr.write("error: cannot listen at 127.0.0.1 port 1: python has it\\n")
+    sys.exit(2)
+if "-L" in sys.argv:
+    _, here, _, there = sys.argv[sys.argv.index("-L") + 1].split(":")
+    threading.Thread(target=forward, args=(int(here), int(there)), daemon=True).start()
+sys.exit(subprocess.call(["sh", "-c", command]))
+"""
+
+
+@pytest.fixture(autouse=True)
+def ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "bin" / "ssh"
+    program.parent.mkdir()
+    program.write_text(SSH)
+    program.chmod(0o700)
+    monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("SHELL", "/bin/sh")
+
+
+@pytest.fixture
+def models(demo_target: Path) -> Iterator[RemoteModels]:
+    opened = RemoteModels("tower", ["-m", str(demo_target), "-c", "512"], PROGRAM)
+    yield opened
+    opened.close()
+
+
+def servers() -> list[psutil.Process]:
+    return [child for child in psutil.Process().children(recursive=True) if "--tunnel" in child.cmdline()]
+
+
+def test_answers_are_those_of_this_machine(models: RemoteModels, demo_target: Path) -> None:
+    request = Request((Message("user", "Hi!"),), Sampling(0.0), EngineSettings(mode="off"), 24)
+    with Runtime.open(ModelOptions(demo_target, context=512)) as here:
+        assert text_of([*models.generate(request)]) == text_of([*here.generate(request)])
+    assert models.target.context == 512
+
+
+def test_a_line_that_is_cut_ends_the_answer_in_one_sentence_and_the_server_there(demo_target: Path) -> None:
+    models = RemoteModels("cut", ["-m", str(demo_target), "-c", "512"], PROGRAM)
+    running = servers()
+    assert running
+    request = Request((Message("user", "Hi!"),), Sampling(0.0), EngineSettings(mode="off"), 24)
+    with pytest.raises(EngineDied, match=r"^cut is gone: the connection has broken off$"):
+        list(models.generate(request))
+    models.close()
+    psutil.wait_procs(running, PATIENCE_S)
+    assert not any(process.is_running() for process in running)
+
+
+def test_a_port_that_others_have_is_left_for_another(demo_target: Path) -> None:
+    models = RemoteModels("busy", ["-m", str(demo_target), "-c", "256"], PROGRAM)
+    assert models.count_tokens((Message("user", "Hi!"),)) > 0
+    models.close()
+
+
+@pytest.mark.parametrize(
+    ("host", "words", "program", "told"),
+    [
+        ("locked", [], PROGRAM, r"ssh to locked: me@locked: Permission denied"),
+        ("tower", [], "/nowhere/localspec", r"`/nowhere/localspec` cannot be run on tower"),
+        ("tower", ["-m", "/nowhere.gguf"], PROGRAM, r"tower: .*nowhere\.gguf"),
+        ("-oProxyCommand=x", [], PROGRAM, r"is no machine"),
+        ("", [], PROGRAM, r"is no machine"),
+    ],
+)
+def test_what_keeps_models_from_opening_there_is_told_in_one_line(
+    host: str, words: list[str], program: str, told: str
+) -> None:
+    with pytest.raises(UserError, match=told) as caught:
+        RemoteModels(host, words, program)
+    assert caught.value.hint
+    assert "\n" not in str(caught.value)
+
+
+def test_a_machine_without_ssh_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    for way in (
+        lambda: RemoteModels("tower", [], PROGRAM),
+        lambda: run_there("tower", [], PROGRAM, has_terminal=False),
+    ):
+        with pytest.raises(LocalSpecError, match="there is no `ssh` here"):
+            way()
+
+
+def test_opening_can_be_stopped(demo_target: Path) -> None:
+    with pytest.raises(Cancelled):
+        RemoteModels("tower", ["-m", str(demo_target)], PROGRAM, lambda _fraction: False)
+
+
+def test_verbs_run_there_with_their_words_streams_and_code(
+    capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text(f'[models]\nprogram = "{PROGRAM}"\n')
+    monkeypatch.setenv("LOCALSPEC_CONFIG_DIR", str(tmp_path))
+    assert command_line.main(["show", "--host", "tower", "it's not here.gguf"]) == 2
+    assert "it's not here.gguf" in capfd.readouterr().err
+    config.write_text(f'[models]\nhost = "locked"\nprogram = "{PROGRAM}"\n')
+    assert command_line.main(["devices", "--no-measure"]) == 1
+    assert "Permission denied" in capfd.readouterr().err
+    assert command_line.main(["devices", "--no-measure", "--host", "none"]) == 0
+    assert command_line.main(["history", "--host=tower"]) == 2
+    assert "is of this machine" in capfd.readouterr().err
+
+
+def test_the_screen_opens_models_there_with_what_is_tuned_there(
+    demo_target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "config.toml").write_text(f'[models]\nhost = "nowhere"\nprogram = "{PROGRAM}"\n')
+    monkeypatch.setenv("LOCALSPEC_CONFIG_DIR", str(tmp_path))
+    asked: list[ScreenRequest] = []
+
+    def show(request: ScreenRequest) -> int:
+        asked.append(request)
+        return 0
+
+    assert screen.main(["-m", str(demo_target), "-c", "300", "--host", "tower"], show) == 0
+    (request,) = asked
+    assert not request.takes_others
+    models = request.open_models(None, lambda _fraction: True, lambda _line: None)
+    assert models.target.context == 300
+    assert request.knowledge("coding") is None  # nothing is tuned
+    with pytest.raises(UserError, match="on another machine"):
+        list(request.tune(TuneChoice(()), Stop(), lambda _line: None))
+    models.close()
+
+
+def test_the_server_there_ends_with_this_side(demo_target: Path) -> None:
+    models = RemoteModels("tower", ["-m", str(demo_target), "-c", "256"], PROGRAM)
+    (server, *_) = servers()
+    started = time.monotonic()
+    models.close()
+    psutil.wait_procs([server], PATIENCE_S)
+    assert not server.is_running()
+    assert time.monotonic() - started < remote.SILENCE_S  # it was told, and need not guess
