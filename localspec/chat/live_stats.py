@@ -215,6 +215,13 @@ class ComparedAnswer:
     complete: bool = True
 
 
+def own_rate(record: AnswerRecord) -> PlainRate | None:
+    """Return how fast an answer was that was plain throughout, None for others."""
+    speed = _speed(record.summary)
+    is_plain = record.mode == "off" and not record.changes
+    return PlainRate(depth(record.summary), speed) if is_plain and speed else None
+
+
 def plain_rate(answers: Sequence[ComparedAnswer]) -> float | None:
     """Return the tokens per second of the plain answer, None if there is none that was plain throughout."""
     plain = (each for each in answers if each.mode == "off" and each.complete and not each.record.changes)
@@ -224,7 +231,8 @@ def plain_rate(answers: Sequence[ComparedAnswer]) -> float | None:
 def figures(answer: ComparedAnswer, plain: float | None) -> tuple[str, ...]:
     """Return the figures of an answer in words; the ratio is to plain decoding in the same comparison."""
     record = of_record(answer.record)
-    words = in_words(replace(record, ratio=_ratio(answer.mode, record.tokens_per_s, plain)))
+    ratio = record.ratio or _ratio(answer.mode, record.tokens_per_s, plain)
+    words = in_words(replace(record, ratio=ratio))
     speed = "  ".join(words[name] for name in ("tokens_per_s", "ratio") if name in words)
     shares = (words[name] for name in ("acceptance", "hit_rate", "accepted_length") if name in words)
     return tuple(filter(None, (speed, ", ".join(_times(answer.record.summary)), ", ".join(shares))))

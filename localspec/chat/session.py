@@ -162,13 +162,17 @@ class ChatSession:
         mode: Mode | None = None,
         seed: int | None = None,
         continues: int | None = None,
+        plain: PlainRate | None = None,
     ) -> Iterator[AnswerEvent]:
-        """Answer the last question of the open chat; a second `Saved` brings what is measured afterwards."""
+        """Answer the last question of the open chat; a second `Saved` brings what is measured afterwards.
+
+        That is plain decoding, unless `plain` tells how fast it is on the same question.
+        """
         chat, options = self.chat, self.options(models, mode=mode, seed=seed)
         self._answers += 1
         for event in chat.answer(models, options, continues=continues):
             yield event
-            if isinstance(event, Saved) and (rated := self._rated(models, chat, event)) is not None:
+            if isinstance(event, Saved) and (rated := self._rated(models, chat, event, plain)) is not None:
                 yield rated
 
     def options(
@@ -203,7 +207,9 @@ class ChatSession:
     def _notice(self, text: str) -> None:
         self._notices.setdefault(text, False)
 
-    def _rated(self, models: OpenModels, chat: OpenChat, saved: Saved) -> Saved | None:
+    def _rated(
+        self, models: OpenModels, chat: OpenChat, saved: Saved, plain: PlainRate | None
+    ) -> Saved | None:
         """Return the saved answer with the plain rate that its ratio refers to, measured if need be."""
         record = saved.record
         if self._is_aside or record is None or not record.summary.tokens:
@@ -211,6 +217,8 @@ class ChatSession:
         self.rates.learn(record)
         if record.mode == "off":
             return None
+        if plain is not None:
+            return chat.set_plain(saved.message.id, plain)
         at = depth(record.summary)
         if self.rates.at(at) is None and (measured := models.measure_plain()) is not None:
             self.rates.add(measured)

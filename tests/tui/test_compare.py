@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 from textual.app import App
+from textual.containers import VerticalScroll
 from textual.pilot import Pilot
+from textual.selection import Selection
 from textual.widgets import Static
 
 from localspec.chat.answering import AnswerEvent, Saved, Started
@@ -15,6 +17,7 @@ from localspec.errors import EngineError
 from localspec.types import Finished, Mode, Provenance, TextDelta, TextPiece
 from localspec_tui.screens import compare
 from localspec_tui.screens.compare import AnswerColumn, CompareScreen
+from localspec_tui.widgets.markdown.prose import Prose
 from tests.tui.answers import plain, record_of, sd, ssd
 from tests.tui.styled import STYLES
 
@@ -74,6 +77,10 @@ class Host(App[None]):
         inside = self.screen if mode is None else self.column(mode)
         return str(inside.query_one(name, Static).render())
 
+    def text(self, mode: Mode) -> str:
+        found = (prose.get_selection(Selection(None, None)) for prose in self.column(mode).query(Prose))
+        return "\n".join(text for text, _ in filter(None, found))
+
     def done(self) -> bool:
         return "Enter keeps the chosen answer" in self.said("#compare-progress")
 
@@ -93,19 +100,37 @@ async def test_modes_run_one_after_the_other() -> None:
         await until(pilot, app.done)
         assert app.order == [f"{mode} {word}" for mode in ("off", "sd", "ssd") for word in ("begins", "ends")]
         for mode in ("off", "sd", "ssd"):
-            assert app.said(".answer-column--text", mode) == "The answer [b]is 42."
+            assert app.text(mode) == "The answer [b]is 42."
             assert "tokens/s" in app.said(".answer-column--figures", mode)
         assert "times plain" in app.said(".answer-column--figures", "ssd")
         assert app.said("#compare-verdict").count("same text as Plain") == 2
 
 
 @pytest.mark.asyncio
+async def test_columns_show_markdown_and_end_at_the_end_of_the_answer() -> None:
+    app = Host("off", "sd")
+    app.texts["sd"] = "".join(f"- **item {number}**\n" for number in range(60)) + "\nthe `last` line"
+    async with app.run_test(size=(120, 24)) as pilot:
+        await until(pilot, app.done)
+        await until(pilot, lambda: app.text("sd").endswith("the last line"))
+        assert "item 59" in app.text("sd")
+        assert "**" not in app.text("sd")
+        await pilot.pause()
+        scroll = app.column("sd").query_one(VerticalScroll)
+        assert scroll.max_scroll_y > 30
+        assert scroll.is_vertical_scroll_end
+        await pilot.press("up", "up")
+        await pilot.pause()
+        assert scroll.scroll_y == scroll.max_scroll_y - 2
+
+
+@pytest.mark.asyncio
 async def test_says_which_mode_runs_while_it_writes() -> None:
     app = Host("off", "sd", held=("sd",))
     async with app.run_test(size=(160, 30)) as pilot:
-        await until(pilot, lambda: app.said(".answer-column--text", "sd") == "The answer ")
+        await until(pilot, lambda: app.text("sd") == "The answer")
         assert app.said("#compare-progress").startswith("Answering in Speculative: 2 of 2")
-        assert "of plain" not in app.said(".answer-column--figures", "sd")
+        assert "times plain" not in app.said(".answer-column--figures", "sd")
         app.released.set()
         await until(pilot, app.done)
 
@@ -124,7 +149,7 @@ async def test_a_difference_is_told() -> None:
 async def test_escape_stops_what_runs_and_starts_nothing_more() -> None:
     app = Host("off", "sd", "ssd", held=("sd",))
     async with app.run_test(size=(160, 30)) as pilot:
-        await until(pilot, lambda: "sd begins" in app.order and bool(app.said(".answer-column--text", "sd")))
+        await until(pilot, lambda: "sd begins" in app.order and bool(app.text("sd")))
         await pilot.press("escape")
         await until(pilot, lambda: bool(app.results))
         assert app.results == [None]
@@ -143,7 +168,7 @@ async def test_second_escape_ends_an_engine_that_does_not_react(monkeypatch: pyt
     monkeypatch.setattr(compare, "STUCK_S", 0.0)
     app = DeafHost("off", "sd", held=("off",))
     async with app.run_test() as pilot:
-        await until(pilot, lambda: "The answer" in app.said(".answer-column--text", "off"))
+        await until(pilot, lambda: "The answer" in app.text("off"))
         await pilot.press("escape")
         await until(pilot, lambda: "the engine does not react" in app.said("#compare-progress"))
         assert not app.cancelled.is_set()
@@ -165,7 +190,7 @@ async def test_enter_keeps_the_chosen_answer() -> None:
 async def test_keeping_an_answer_stops_the_others_first() -> None:
     app = Host("off", "sd", held=("sd",))
     async with app.run_test(size=(160, 30)) as pilot:
-        await until(pilot, lambda: bool(app.said(".answer-column--text", "sd")))
+        await until(pilot, lambda: bool(app.text("sd")))
         await pilot.press("left", "enter")
         await until(pilot, lambda: bool(app.results))
         assert app.results == [IDS["off"]]
@@ -177,7 +202,7 @@ async def test_a_click_on_the_line_below_keeps_an_answer() -> None:
     app = Host("off", "sd")
     async with app.run_test(size=(160, 30)) as pilot:
         await until(pilot, app.done)
-        await pilot.click("#mode-off .answer-column--text")
+        await pilot.click("#mode-off MessageBody")
         assert app.results == []
         await pilot.click("#mode-off .answer-column--keep")
         assert app.results == [IDS["off"]]
@@ -190,7 +215,7 @@ async def test_a_failure_is_told_in_its_column_and_the_next_mode_runs() -> None:
     async with app.run_test(size=(160, 30)) as pilot:
         await until(pilot, app.done)
         assert app.said(".answer-column--figures", "off") == "the engine is gone"
-        assert "of plain" not in app.said(".answer-column--figures", "sd")
+        assert "times plain" not in app.said(".answer-column--figures", "sd")
         assert "sd ends" in app.order
 
 

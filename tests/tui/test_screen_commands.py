@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -13,6 +14,7 @@ from textual.widget import Widget
 from localspec.chat.commands import COMMANDS
 from localspec.storage.config import Config
 from localspec.types import Message
+from localspec_tui.screens.compare import AnswerColumn
 from localspec_tui.screens.dialogs import AskScreen, EditScreen, MakeRoomScreen, NoteScreen
 from localspec_tui.screens.help import HelpScreen
 from localspec_tui.screens.search import SearchScreen
@@ -131,6 +133,20 @@ async def test_chat_is_exported_and_imported(tmp_path: Path) -> None:
         await desk.enter("/import sort.json")
         await desk.until(lambda: len(desk.store.chats()) == 2)
         await desk.until(lambda: desk.texts == ["How do I sort?", MARKDOWN])
+
+
+async def test_modes_side_by_side_and_the_status_line_give_one_ratio(tmp_path: Path) -> None:
+    async with desktop(tmp_path, says("some words of an answer " * 9), size=(160, 45)) as desk:
+        await desk.answered("go")
+        desk.models.plain = 7.0  # what would be measured in passing
+        await desk.press(*"/compare ssd off", "enter")
+        await desk.shows("Enter keeps the chosen answer", "times plain")
+        columns = [column.mode for column in desk.app.screen.query(AnswerColumn)]
+        assert columns == ["off", "ssd"]
+        found = re.search(r"([0-9.]+ times plain)", desk.screen_text())
+        assert found is not None
+        await desk.press("enter")
+        await desk.until(lambda: desk.app.screen is desk.chat and found[1] in desk.status())
 
 
 async def test_answer_and_code_are_copied(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import ClassVar
 
 from textual import events, on
@@ -17,11 +18,12 @@ from textual.widgets import Static, Tab, Tabs
 
 from localspec.chat.answering import AnswerEvent, LiveAnswer
 from localspec.chat.live_stats import ComparedAnswer, figures, mode_name, plain_rate, verdict
+from localspec.chat.messages import Shown
 from localspec.types import Mode
 from localspec_tui.screens.chat.answering import STUCK, STUCK_S
 from localspec_tui.widgets.explained import ExplainedText
 from localspec_tui.widgets.footer import KeyFooter
-from localspec_tui.widgets.markdown.blocks import clean
+from localspec_tui.widgets.transcript.message_body import Looks, MessageBody, prepare
 
 TICKS_PER_S = 12
 
@@ -43,24 +45,32 @@ class AnswerColumn(Vertical, can_focus=True):
         self.answer: ComparedAnswer | None = None
         self._message_id: int | None = None
         self._written = ""
+        self._body: MessageBody | None = None  # once the answer has begun
         self._complete = False
         self.border_title = Content(f"{mode_name(mode)}  waits")
 
     def compose(self) -> ComposeResult:
         """Return text, figures and the way to keep them."""
-        with VerticalScroll(can_focus=False):
-            yield Static(classes="answer-column--text", markup=False)
+        yield VerticalScroll(can_focus=False)
         yield ExplainedText(classes="answer-column--figures", markup=False)
         yield Static(classes="answer-column--keep", markup=False)
+
+    def on_mount(self) -> None:
+        """Follow the text unless the reader scrolls back."""
+        self.query_one(VerticalScroll).anchor()
 
     def look(self) -> bool:
         """Show what has come; tell whether the answer is finished anew."""
         update = self.live.drain()
         if update.started is not None:
-            self._message_id = update.started.id
+            self._message_id, item = update.started.id, Shown(update.started)
+            self._body = MessageBody(item, prepare(item), Looks())
+            self.query_one(VerticalScroll).mount(self._body)
             self._entitle("reads the question")
-        if update.text:
-            self._write(update.text)
+        if update.text and self._body is not None:
+            self._written += update.text
+            self._body.append(update.text, update.pieces)
+            self._entitle("writes")
         if update.finished is not None:
             self._complete = update.finished.reason != "cancelled"
         if update.error is not None:
@@ -69,6 +79,9 @@ class AnswerColumn(Vertical, can_focus=True):
         if update.saved is None:
             return False
         self._message_id = update.saved.message.id
+        if self._body is not None:
+            message = replace(update.saved.message, content=self._written)
+            self.run_worker(self._body.finish(Shown(message)), group="finish", exclusive=True)
         self._entitle("" if self._complete else "stopped")
         if update.saved.record is not None:
             self.answer = ComparedAnswer(self.mode, self._written, update.saved.record, self._complete)
@@ -92,16 +105,6 @@ class AnswerColumn(Vertical, can_focus=True):
         """Keep the answer if the line that says so is clicked."""
         if event.widget is not None and event.widget.has_class("answer-column--keep"):
             self.action_keep()
-
-    def _write(self, text: str) -> None:
-        """Append to the text, and follow it unless the reader scrolled back."""
-        scroll = self.query_one(VerticalScroll)
-        following = scroll.is_vertical_scroll_end
-        self._written += text
-        self.query_one(".answer-column--text", Static).update(Content(clean(self._written)))
-        self._entitle("writes")
-        if following:
-            scroll.scroll_end(animate=False)
 
     def _entitle(self, state: str) -> None:
         self.border_title = Content(f"{mode_name(self.mode)}  {state}".rstrip())

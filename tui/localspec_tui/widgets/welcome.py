@@ -16,7 +16,7 @@ TRIES = (
     ("@notes.txt", "takes a file along"),
     ("Ctrl+K", "searches all chats"),
     ("F2, F3", "which words the small model guessed; both models at work"),
-    ("F4", "answers again in every mode, side by side"),
+    ("F4", "answers again: plain, speculative and SSD, side by side"),
     ("F1", "all keys and commands; F8 chooses other models"),
 )
 

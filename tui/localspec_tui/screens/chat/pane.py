@@ -12,9 +12,10 @@ import pyperclip
 from textual import on
 
 from localspec.app import figures
-from localspec.chat.answering import AnswerEvent
+from localspec.chat.answering import AnswerEvent, Saved
 from localspec.chat.attachments import attach
 from localspec.chat.commands import Command, CommandSpec, as_message, parse
+from localspec.chat.live_stats import own_rate
 from localspec.chat.loading import ModelLoader
 from localspec.chat.messages import AnswerRecord, Attachment, StoredMessage
 from localspec.chat.prompt_templates import Templates, own_templates
@@ -29,7 +30,7 @@ from localspec.errors import (
     UserError,
 )
 from localspec.safe_text import safe_text
-from localspec.types import Mode
+from localspec.types import Mode, PlainRate
 from localspec_tui.screens.chat.answering import AnswerEnded, Answering, Job
 from localspec_tui.screens.chat.conversation import ChatsChanged, Conversation, Log
 from localspec_tui.screens.chat.status import NOTICE_S
@@ -241,13 +242,18 @@ class ChatPane(Conversation):
         models = self.loader.models(wait=False)
         if models.draft is None:
             modes = tuple(mode for mode in modes if mode in {"off", "ngram"}) or ("off",)
+        modes = tuple(sorted(modes, key=lambda mode: mode != "off"))  # to which the others' ratios refer
+        rates: dict[Mode, PlainRate] = {}
         record = await asyncio.to_thread(chat.record, message.id) if message.role == "assistant" else None
         seed = record.seed if record is not None else 0
 
         def run(mode: Mode) -> Iterator[AnswerEvent]:
             chat.back_to(question.id)
             try:
-                yield from self.session.answer(models, mode=mode, seed=seed)
+                for event in self.session.answer(models, mode=mode, seed=seed, plain=rates.get("off")):
+                    yield event
+                    if isinstance(event, Saved) and event.record and (rate := own_rate(event.record)):
+                        rates["off"] = rate
             except EngineDied:
                 self.loader.reopen(models)
                 raise
