@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from textual import events
+from textual.keys import _character_to_key
 from textual.pilot import Pilot
 
 from localspec.app.options import ModelChoice
@@ -109,6 +111,14 @@ class Desktop:
         await self.enter(text)
         await self.until(lambda: len(self.path) == before + 2 and not self.chat.pane.working)
         await settled(self.pilot)
+
+
+async def burst(desk: Desktop, keys: Iterable[str]) -> None:
+    """Press keys faster than the program takes them."""
+    for key in keys:
+        name = _character_to_key(key) if len(key) == 1 else key
+        desk.app.post_message(events.Key(name, key if len(key) == 1 else None))
+    await desk.pilot.pause()
 
 
 @asynccontextmanager

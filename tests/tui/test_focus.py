@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 from textual import events
-from textual.keys import _character_to_key
 from textual.widgets import Button, TextArea
 
 from localspec.storage.config import Config
 from localspec_tui.screens.dialogs import AskScreen, EditScreen
 from localspec_tui.widgets.sidebar import ChatList
 from tests.scripted import Gate, says
-from tests.tui.desktop import Desktop, desktop
+from tests.tui.desktop import Desktop, burst, desktop
 from tests.tui.settled import settled
 
 pytestmark = pytest.mark.asyncio
@@ -23,14 +21,6 @@ pytestmark = pytest.mark.asyncio
 SIZES = [(80, 24), (110, 30), (160, 45)]
 WITH_CHATS = Config(sidebar=True)
 TYPED = "done, regret anything: [yes] {} copy that"
-
-
-async def burst(desk: Desktop, keys: Iterable[str]) -> None:
-    """Press keys faster than the program takes them."""
-    for key in keys:
-        name = _character_to_key(key) if len(key) == 1 else key
-        desk.app.post_message(events.Key(name, key if len(key) == 1 else None))
-    await desk.pilot.pause()
 
 
 async def three_chats(desk: Desktop) -> list[int]:

@@ -13,7 +13,7 @@ from localspec.storage.paths import config_dir
 from localspec_tui.screens.profiles import ProfilesScreen
 from localspec_tui.screens.settings import SettingsScreen
 from localspec_tui.widgets.status import TitleBar
-from tests.tui.desktop import Desktop, desktop
+from tests.tui.desktop import Desktop, burst, desktop
 
 pytestmark = pytest.mark.asyncio
 
@@ -31,7 +31,7 @@ async def test_profile_is_found_by_typing_and_taken_by_enter_or_mouse(
 ) -> None:
     async with desktop(tmp_path, size=size) as desk:
         await desk.enter("/profile")
-        await desk.press(*"stories", "enter")
+        await burst(desk, [*"stories", "enter"])
         await desk.shows("profile Writing: Stories")
         assert desk.chat.session.profile.name == "writing"
         bar = desk.chat.query_one(TitleBar)
@@ -48,7 +48,7 @@ async def test_profile_is_copied_changed_taken_for_new_chats_and_deleted(tmp_pat
     file = config_dir() / "profiles" / "my-poems.toml"
     async with desktop(tmp_path) as desk:
         await opened(desk)
-        await desk.press(*"stories", "ctrl+n")
+        await burst(desk, [*"stories", "ctrl+n"])
         await desk.shows("New profile like Writing: its title")
         await desk.press(*"My Poems", "ctrl+s")
         await desk.shows("My Poems is yours to change")
@@ -56,7 +56,7 @@ async def test_profile_is_copied_changed_taken_for_new_chats_and_deleted(tmp_pat
         await desk.shows("new chats take My Poems, kept in config.toml")
         await desk.press("ctrl+o")
         await desk.until(lambda: isinstance(desk.app.screen, SettingsScreen) and desk.app.screen.focused)
-        await desk.press("down", *"1.5", "f2")
+        await burst(desk, ["down", *"1.5", "f2"])
         await desk.shows("kept: Temperature in profile My Poems")
         assert "temperature = 1.5" in file.read_text(encoding="utf-8")
     config = read_config(config_dir() / "config.toml")

@@ -14,7 +14,7 @@ from localspec.storage.paths import config_dir
 from localspec.storage.profiles import shipped_files
 from localspec.types import Message
 from localspec_tui.screens.settings import SettingRow, SettingsScreen
-from tests.tui.desktop import Desktop, desktop
+from tests.tui.desktop import Desktop, burst, desktop
 
 pytestmark = pytest.mark.asyncio
 
@@ -66,7 +66,7 @@ async def test_settings_typed_in_a_burst_are_kept_with_the_chat_and_survive_a_re
     async with desktop(tmp_path) as desk:
         await desk.answered("one")
         await opened(desk)
-        await desk.press("down", *"0.3", "down", *"7", "down", "down", *"0.2", "enter")
+        await burst(desk, ["down", *"0.3", "tab", *"7", "down", "down", *"0.2", "enter"])
         await desk.shows("kept: Temperature, Top-k, Min-p with this chat")
     async with desktop(tmp_path) as desk:
         await desk.answered("two")
@@ -83,13 +83,13 @@ async def test_settings_typed_in_a_burst_are_kept_with_the_chat_and_survive_a_re
 async def test_wrong_value_is_told_in_its_row_and_nothing_is_lost(tmp_path: Path) -> None:
     async with desktop(tmp_path, size=(80, 24)) as desk:
         screen = await opened(desk)
-        await desk.press("down", *"0.3", "down", *"many")
+        await burst(desk, ["down", *"0.3", "down", *"many"])
         await desk.shows("many             a whole number, 0 to 1,000,000")
-        await desk.press("up", "ctrl+s")
+        await burst(desk, ["up", "ctrl+s"])
         await desk.until(lambda: screen.focused is row(screen, "top_k").field)
         await desk.press("escape")
         await desk.shows("keeps what was changed; Esc gives it up")
-        await desk.press(*["backspace"] * 4, *"5", "ctrl+s")
+        await burst(desk, [*["backspace"] * 4, *"5", "ctrl+s"])
         await desk.shows("kept: Temperature, Top-k with this chat")
         assert desk.chat.session.sampling(None).top_k == 5
         await opened(desk)

@@ -27,7 +27,7 @@ BEFORE_MARK = 24  # characters of an excerpt before the first word found, so tha
 
 
 class Words(Input):
-    """The words to search for."""
+    """A line whose keys take effect in the order in which they were typed."""
 
     async def on_key(self, event: events.Key) -> None:
         """Leave to the screen what it binds, in the order in which it was typed."""

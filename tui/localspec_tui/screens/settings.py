@@ -11,24 +11,17 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.screen import ModalScreen
-from textual.widgets import Button, Input, Select, Static
+from textual.widgets import Button, Input, OptionList, Select, Static
+from textual.widgets.select import NoSelection
 
 from localspec.chat.session import ChatSession
 from localspec.chat.settings import SETTINGS, Place, Setting, Source, Value, keep, shown
 from localspec.errors import LocalSpecError, UserError
 from localspec_tui.keys import key_of
 from localspec_tui.screens.dialogs import EditScreen
-from localspec_tui.widgets.filtered_list import FilterLine
+from localspec_tui.screens.search import Words
 from localspec_tui.widgets.footer import KeyFooter
 from localspec_tui.widgets.status import in_words
-
-
-class Choice(Select[str], inherit_bindings=False):
-    """A choice that leaves the arrow keys to the screen until it is open."""
-
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter,space", "show_overlay", "Choose", id="settings.choose"),
-    ]
 
 
 class SettingRow(Horizontal):
@@ -36,19 +29,17 @@ class SettingRow(Horizontal):
 
     def __init__(self, setting: Setting, own: Value | None, below: Value | None, source: str) -> None:
         super().__init__()
-        self.setting = setting
-        self.wanted = self._own = own
-        self.below, self._source = below, source
-        self.problem, self.is_changed = "", False
+        self.setting, self._own, self.below, self._source = setting, own, below, source
+        self.wanted, self.problem, self.is_reset = own, "", False
         text, hint = shown(own), shown(below) or "none"
-        self.field: FilterLine | Choice | Button
+        self.field: Words | Select[str] | Button
         if setting.choices:
             words = [(word, word) for word in setting.choices]
-            self.field = Choice(words, prompt=hint, value=text or Select.NULL, compact=True)
+            self.field = Select(words, prompt=hint, value=text or Select.NULL, compact=True)
         elif setting.kind == "text":
             self.field = Button(text or hint, compact=True, action="screen.write")
         else:
-            self.field = FilterLine(text, placeholder=hint, compact=True)
+            self.field = Words(text, placeholder=hint, compact=True)
         self._origin = Static(classes="origin", markup=False)
 
     def compose(self) -> ComposeResult:
@@ -62,36 +53,42 @@ class SettingRow(Horizontal):
 
     def on_mount(self) -> None:
         """Tell where the value comes from."""
-        self.take(self.wanted)
+        self.look()
 
-    def take(self, value: Value | None, problem: str = "") -> None:
-        """Take a new value, None for what holds without one, or what is wrong with what was typed."""
-        self.wanted, self.problem = value, problem
-        self.is_changed = bool(problem) or value != self._own
-        kept = "this chat" if self.setting.place("chat") == "chat" else "config.toml"
-        source = self._source if value is None else "changed" if self.is_changed else kept
-        self._origin.update(problem or source)
-        self._origin.set_class(bool(problem), "-wrong")
-        if isinstance(self.field, Button):
-            self.field.label = shown(self.below if value is None else value) or "none"
+    @property
+    def is_changed(self) -> bool:
+        """Tell whether there is something to keep."""
+        return bool(self.problem) or self.is_reset or self.wanted != self._own
 
     @on(Input.Changed)
     @on(Select.Changed)
-    def _read(self, event: Input.Changed | Select.Changed) -> None:
-        try:
-            self.take(self.setting.read("" if event.value is Select.NULL else str(event.value)))
-        except UserError as error:
-            self.take(None, error.message)
+    def look(self) -> None:
+        """Take in what the field says now: its messages may still be on their way."""
+        self.problem = ""
+        if isinstance(self.field, Button):
+            self.field.label = shown(self.below if self.wanted is None else self.wanted) or "none"
+        else:
+            value = self.field.value
+            try:
+                self.wanted = self.setting.read("" if isinstance(value, NoSelection) else value)
+            except UserError as error:
+                self.problem = error.message
+        self.is_reset = self.is_reset and self.wanted is None
+        kept = "this chat" if self.setting.place("chat") == "chat" else "config.toml"
+        source = self._source if self.wanted is None else kept if self.wanted == self._own else "changed"
+        self._origin.update(self.problem or source)
+        self._origin.set_class(bool(self.problem), "-wrong")
 
     @on(Button.Pressed, ".reset")
     def reset(self) -> None:
         """Give up what its place says; in a profile, too, if it is kept there."""
+        self.wanted = None
         if isinstance(self.field, Input):
             self.field.value = ""
         elif isinstance(self.field, Select):
             self.field.clear()
-        self.take(None)
-        self.is_changed = True
+        self.is_reset = True
+        self.look()
 
 
 class SettingsScreen(ModalScreen[tuple[str, bool]]):
@@ -101,12 +98,12 @@ class SettingsScreen(ModalScreen[tuple[str, bool]]):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("ctrl+s,enter", "keep('chat')", "Keep with this chat", id="settings.chat"),
+        Binding("ctrl+s", "keep('chat')", "Keep with this chat", id="settings.chat"),
         Binding("f2", "keep('profile')", "Keep in the profile", id="settings.profile"),
         Binding("f3", "keep('config')", "Keep in config.toml", id="settings.config"),
         Binding("ctrl+r", "reset", "Reset", id="settings.reset"),
-        Binding("up", "app.focus_previous", "Row above", id="settings.up", show=False),
-        Binding("down", "app.focus_next", "Row below", id="settings.down", show=False),
+        Binding("up,shift+tab", "move(-1)", "Row above", id="settings.up", show=False, priority=True),
+        Binding("down,tab", "move(1)", "Row below", id="settings.down", show=False, priority=True),
         Binding("escape", "leave", "Leave", id="settings.leave"),
     ]
 
@@ -136,6 +133,14 @@ class SettingsScreen(ModalScreen[tuple[str, bool]]):
         if isinstance(row := event.widget.parent, SettingRow):
             self._hint.update(f"{row.setting.title}: {row.setting.words}.")
 
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Leave the arrow keys to a choice that is open."""
+        return action != "move" or not isinstance(self.focused, OptionList)
+
+    def action_move(self, step: int) -> None:
+        """Go to another row at once: what is typed behind the key is meant for that one."""
+        (self.focus_next if step > 0 else self.focus_previous)()
+
     def action_reset(self) -> None:
         """Let a row follow what lies below."""
         if self.focused is not None and isinstance(row := self.focused.parent, SettingRow):
@@ -145,16 +150,29 @@ class SettingsScreen(ModalScreen[tuple[str, bool]]):
         """Write a text of several lines."""
         row = next(row for row in self._rows if row.setting.kind == "text")
         text = row.below if row.wanted is None else row.wanted
-        take = lambda written: None if written is None else row.take(written)  # noqa: E731
+
+        def take(written: str | None) -> None:
+            row.wanted = row.wanted if written is None else written
+            row.look()
+
         self.app.push_screen(EditScreen(row.setting.title, str(text)), take)
+
+    @on(Input.Submitted)
+    async def _keep_with_chat(self) -> None:
+        await self.action_keep("chat")
 
     async def action_keep(self, place: Place) -> None:
         """Keep what was changed, unless something makes no sense or cannot be written."""
+        for row in self._rows:
+            row.look()
         changed = [row for row in self._rows if row.is_changed]
         if wrong := next((row for row in changed if row.problem), None):
             wrong.field.focus()
             return
         values = {row.setting.name: row.wanted for row in changed}
+        if not values:
+            self.dismiss(None)
+            return
         try:
             told = await asyncio.to_thread(keep, self._session, place, values)
         except LocalSpecError as error:

@@ -57,7 +57,8 @@ class FilterLine(Input):
         """Leave to the list, and to the screen, what they bind and nobody types."""
         if not event.is_printable:
             above = [node for node in self.ancestors if node not in {self.screen, self.app}]
-            await take_key(event, *above, self, self.screen)
+            clears = (self,) if event.key == "escape" else ()  # before the screen is left
+            await take_key(event, *above, *clears, self.screen, self)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Leave Escape to the screen where nothing is typed."""
