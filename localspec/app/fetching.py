@@ -80,12 +80,10 @@ def best_pair(gone: Collection[str]) -> Ranked | None:
 
     Models of the catalogue whose keys are `gone` are not to be had. Takes a second; raises UserError.
     """
-    from localspec.app.recommendation import recommend
-    from localspec.hardware.machine import known_machine
-    from localspec.models.catalogue import shipped
-    from localspec.models.default_pair import on_this_computer
+    from localspec.app.recommendation import recommend, surroundings
 
-    ranked = recommend(known_machine(may_measure=False), shipped().pairs, on_this_computer())
+    machine, local, known = surroundings()
+    ranked = recommend(machine, known.pairs, local)
     best = next((each for each in ranked if not any(model.key in gone for model in each.missing)), None)
     return best if best and best.placement and best.pair.target.kind == "hub" else None
 
@@ -135,8 +133,9 @@ class Offer:
 
     @property
     def stage_shown(self) -> str:
-        """Return the stage, and how much of the pair has arrived."""
-        return f"{self.stage} {str(self.progress).partition('%')[0].strip()}%"
+        """Return the stage, and how much of a pair that is on its way has arrived."""
+        share = f" {str(self.progress).partition('%')[0].strip()}%"
+        return self.stage + (share if self.stage in ("fetching", "paused") else "")
 
 
 class PairFetches:
@@ -167,24 +166,25 @@ class PairFetches:
 
     def consider(self, pair: Ranked) -> Offer:
         """Return how far a pair is here; looks at the disk where that is not known."""
-        if (known := self.offers.get(pair.pair.name)) is None:
-            known = self.offers.setdefault(pair.pair.name, _offer(pair))
+        if (known := self.offers.get(pair.key)) is None:
+            known = self.offers.setdefault(pair.key, _offer(pair))
         return known
 
-    def fetch(self, name: str) -> None:
-        """Begin to fetch a pair that was considered, or go on with that; another one pauses."""
+    def turn(self, name: str) -> None:
+        """Fetch a pair that was considered, while another one pauses, or pause it; what arrived is kept.
+
+        Raises UserError for a pair that cannot be used here.
+        """
         offer = self.offers[name]
-        if offer.stage in ("offered", "paused"):
-            self.pause()
+        if offer.stage == "here" or offer.pair.problem:
+            raise UserError(offer.pair.problem or "these models are here already")
+        for other in [each for each in self.offers.values() if each.stage == "fetching"]:
+            self._attempt = attempt = object()
+            progress = replace(other.progress, rate=None, left_s=None)
+            self._tell(attempt, replace(other, stage="paused", progress=progress))
+        if offer.stage != "fetching":
             offer = replace(offer, stage="fetching", problem="")
             self._begin(partial(self._fetch, offer), offer)
-
-    def pause(self) -> None:
-        """Break the download off; what has arrived is kept."""
-        for offer in [each for each in self.offers.values() if each.stage == "fetching"]:
-            self._attempt = attempt = object()
-            progress = replace(offer.progress, rate=None, left_s=None)
-            self._tell(attempt, replace(offer, stage="paused", progress=progress))
 
     def close(self) -> None:
         """Pause for good, and wait a little until nothing is written any more."""
@@ -212,7 +212,7 @@ class PairFetches:
         with self._lock:
             if self._attempt is not attempt:
                 return False
-            self.offers[offer.pair.pair.name] = offer
+            self.offers[offer.pair.key] = offer
         self.on_change()
         return True
 
@@ -238,7 +238,7 @@ class PairFetches:
             return self._tell(attempt, replace(offer, progress=progress))
 
         def failed(problem: str) -> None:
-            self._tell(attempt, replace(self.offers[pair.pair.name], stage="paused", problem=problem))
+            self._tell(attempt, replace(self.offers[pair.key], stage="paused", problem=problem))
 
         try:
             for model in pair.missing:
@@ -248,7 +248,7 @@ class PairFetches:
         except UnavailableError as error:
             self._gone.add(pair.missing[len(got)].key)
             failed(error.message)
-            if pair.pair.name == self._best:
+            if pair.key == self._best:
                 self._look(attempt, error.message)
         except Exception as error:  # noqa: BLE001 - there is nobody else to tell
             failed(str(error))

@@ -55,8 +55,7 @@ def chosen(args: argparse.Namespace, choice: ModelChoice) -> argparse.Namespace:
     given = {**vars(args), "hf_file": None, "spec_type": None, "context": args.context or config.context}
     given["model"], given["model_draft"] = str(choice.target), choice.draft and str(choice.draft)
     if choice.draft is None:
-        given |= dict.fromkeys(_DRAFT_FLAGS)
-        given["mode"] = MODES[0] if args.mode in DRAFT_MODES else args.mode
+        given |= {**dict.fromkeys(_DRAFT_FLAGS), "mode": MODES[0]}
     return argparse.Namespace(**given)
 
 

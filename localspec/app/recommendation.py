@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import log2
@@ -54,6 +54,11 @@ class Ranked:
     points: float
     reasons: tuple[str, ...]
     is_slow: bool = False
+
+    @property
+    def key(self) -> str:
+        """Return what tells the pair from others of the catalogue."""
+        return self.pair.name
 
     @property
     def opens_draft(self) -> bool:
@@ -253,16 +258,20 @@ def partners(
 
 @dataclass(frozen=True, slots=True)
 class LocalTarget:
-    """A model on disk as a target; `drafts` can serve it here, the fastest first.
+    """A model on disk as a target, and the draft models that serve it here: the fastest first, none last.
 
-    `alone` is its place without any; None where it cannot be opened, and `problem` says why.
+    There is not even none where it cannot be opened, and `problem` says why.
     """
 
     model: LocalModel
-    alone: Placement | None = None
     drafts: tuple[Partner, ...] = ()
     problem: str = ""
     licence: str = ""
+
+    @property
+    def key(self) -> str:
+        """Return what tells the model from others, by whichever path one comes to it."""
+        return os.path.realpath(self.model.path)
 
     @property
     def title(self) -> str:
@@ -270,78 +279,65 @@ class LocalTarget:
         included = " (included)" if self.model.source == "bundled" else ""
         return self.model.name.rpartition("/")[2] + included
 
-    def speed(self, draft: Partner | None) -> float | None:
-        """Return the tokens per second that are expected with a draft model or without."""
-        placement = draft.placement if draft else self.alone
-        return placement.tokens_per_s if placement else None
 
-
-def choices(open_now: Iterable[ModelInfo]) -> Iterator[LocalTarget | Ranked]:
-    """Yield what could be opened here: models on disk, then pairs to be fetched, the best first.
-
-    Models that are open now would make room. Raises UserError.
+def choices(open_now: Sequence[ModelInfo]) -> Iterator[LocalTarget | Ranked]:
+    """Yield what could be opened here, in place of what is open now: large models on disk first, then pairs
+    to be fetched, the best first. Raises UserError.
     """
-    machine, local, known = _surroundings(open_now)
+    machine, local, known = surroundings(open_now)
     drafts = (bundled_pair()[1], smollm2.draft())
-    targets = [each for each in local if each.path not in drafts and not each.name.endswith(UNFINISHED)]
-    yield from local_targets(machine, local, known, targets)
+    targets = (each for each in local if each.path not in drafts and not each.name.endswith(UNFINISHED))
+    for model in sorted(targets, key=lambda model: -model.bytes):
+        yield _as_target(model, machine, local, known)
     yield from (pair for pair in recommend(machine, known.pairs, local) if pair.missing)
 
 
-def choice_named(text: str, open_now: Iterable[ModelInfo]) -> ModelChoice:
+def choice_named(text: str, open_now: Sequence[ModelInfo]) -> ModelChoice:
     """Return the model that `-m` would take by this name, and the draft model on disk that serves it best.
 
     Raises UserError.
     """
-    path = local_file(text)
-    machine, local, known = _surroundings(open_now)
-    model = LocalModel(text, path, (path,), 0, "folder", read_shape(path))
-    (found,) = local_targets(machine, local, known, [model])
-    if found.alone is None:
-        raise UserError(f"{text} cannot be opened: {found.problem}", "/model lists others")
-    return ModelChoice(path.absolute(), found.drafts[0].path if found.drafts else None)
+    path, (machine, local, known) = local_file(text), surroundings(open_now)
+    found = partners(Target(text, read_shape(path), path), machine, local, known)
+    return ModelChoice(
+        path.absolute(), next((each.path for each in found if each.path and each.placement), None)
+    )
 
 
-def _surroundings(open_now: Iterable[ModelInfo]) -> tuple[Machine, tuple[LocalModel, ...], Catalogue]:
+def surroundings(open_now: Sequence[ModelInfo] = ()) -> tuple[Machine, tuple[LocalModel, ...], Catalogue]:
+    """Return this machine without the models that are open now, those on its disks, and the catalogue."""
     from localspec.hardware.machine import known_machine
     from localspec.models.catalogue import shipped
 
-    machine = known_machine(may_measure=False)
-    return with_memory_of(machine, open_now), on_this_computer(), shipped()
+    return without(known_machine(may_measure=False), open_now), on_this_computer(), shipped()
 
 
-def local_targets(
-    machine: Machine, local: Sequence[LocalModel], known: Catalogue, wanted: Iterable[LocalModel]
-) -> Iterator[LocalTarget]:
-    """Yield what each wanted model on disk could do as a target, large ones first."""
-    for model in sorted(wanted, key=lambda model: -model.bytes):
-        entry = entry_of(model, known)
-        found = LocalTarget(model, problem=model.problem, licence=entry.licence if entry else "")
-        if model.shape is not None:
-            try:
-                check_model_file(model.path)
-                kind_of_draft(model.path, None)
-                found = replace(found, alone=place(machine, model.shape, None, PlacementConstraints()))
-            except UserError as error:
-                found = replace(found, problem=error.message.removeprefix(f"{model.shape.name} "))
-            else:
-                target = Target(model.name, model.shape, model.path)
-                drafts = [each for each in _from_disk(target, machine, local, known) if each.placement]
-                drafts.sort(key=lambda draft: (-draft.tokens_per_s, draft.name))
-                found = replace(found, drafts=tuple(drafts))
-        yield found
-
-
-def with_memory_of(machine: Machine, models: Iterable[ModelInfo]) -> Machine:
+def without(machine: Machine, models: Sequence[ModelInfo]) -> Machine:
     """Return the machine with the memory of its cards that open models would give back, about."""
-    given = Counter[str]()
-    for model in models:
-        given.update(dict.fromkeys(model.devices, model.file_bytes // max(1, len(model.devices))))
-    devices = (
-        device if device.kind == "cpu" else replace(device, memory_free=device.memory_free + given[device.id])
-        for device in machine.devices
-    )
+
+    def freed(card: str) -> int:
+        on_it = [each for each in models if any(name.endswith(f"({card})") for name in each.devices)]
+        return sum(each.file_bytes // len(each.devices) for each in on_it)
+
+    devices = (replace(each, memory_free=each.memory_free + freed(each.id)) for each in machine.devices)
     return replace(machine, devices=tuple(devices))
+
+
+def _as_target(
+    model: LocalModel, machine: Machine, local: Sequence[LocalModel], known: Catalogue
+) -> LocalTarget:
+    entry = entry_of(model, known)
+    found = LocalTarget(model, (), model.problem, entry.licence if entry else "")
+    if model.shape is None:
+        return found
+    try:
+        check_model_file(model.path)
+        alone = place(machine, model.shape, None, PlacementConstraints())
+        others = partners(Target(model.name, model.shape, model.path), machine, local, known)
+    except UserError as error:
+        return replace(found, problem=error.message.removeprefix(f"{model.shape.name} "))
+    none = Partner("none", None, PairingVerdict(True, "", 0.0), alone)
+    return replace(found, drafts=(*(each for each in others if each.path and each.placement), none))
 
 
 def entry_of(model: LocalModel, known: Catalogue) -> CatalogueModel | None:

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 from localspec.errors import Cancelled, EngineError, LocalSpecError, UserError
 from localspec.inference.interface import OpenModels
@@ -69,7 +70,7 @@ class ModelLoader:
         """Prepare; `open_models(on_progress)` is to stop with `Cancelled` when that returns False."""
         self.on_change = on_change
         self._open_models = open_models
-        self._before: Opener | None = None  # of the models that come back where others do not open
+        self._can_go_back = False  # to models that were open, where others do not open
         self._problem = ""  # with those others
         self._clock = clock
         self._changed = threading.Condition()
@@ -144,34 +145,22 @@ class ModelLoader:
             if self._closed:
                 return
             gone = self._state.models if isinstance(self._state, Ready) else None
-            if gone is not None:
-                self._before = self._open_models
-            self._open_models, self._problem = open_models, ""
+            self._can_go_back = self._can_go_back or gone is not None
             self._deaths.clear()
-            self._begin(gone)
+            self._begin(open_models, gone)
         self.on_change(self._state)
 
-    def cancel(self) -> None:
-        """Stop opening the models; those that are open stay, and those before come back."""
+    def cancel(self) -> bool:
+        """Stop opening the models; those that are open stay. Return whether those before come back."""
         with self._changed:
             if not isinstance(self._state, Loading):
-                return
+                return False
             self._attempt = None
             self._set(Closed())
-            if self._before is not None:
-                self._go_back()
+            if comes_back := self._can_go_back:
+                self._begin()
         self.on_change(self._state)
-
-    @property
-    def is_switching(self) -> bool:
-        """Tell whether models are being opened in place of others, which can come back."""
-        return self._before is not None
-
-    def _go_back(self, problem: str = "") -> None:
-        """Begin to open the models again that were open before."""
-        assert self._before is not None
-        self._open_models, self._before, self._problem = self._before, None, problem
-        self._begin()
+        return comes_back
 
     def release(self) -> None:
         """Close the models, or stop opening them, and wait until their memory is free; `start` opens them."""
@@ -192,11 +181,11 @@ class ModelLoader:
             self._closed = True
         self.release()
 
-    def _begin(self, gone: OpenModels | None = None) -> None:
+    def _begin(self, others: Opener | None = None, gone: OpenModels | None = None, problem: str = "") -> None:
         self._attempt = attempt = object()
-        self._thread = threading.Thread(
-            target=self._load, args=(attempt, self._thread, gone), name="localspec-load", daemon=True
-        )
+        self._can_go_back, self._problem = self._can_go_back and others is not None, problem
+        work = partial(self._load, attempt, self._thread, others or self._open_models, gone)
+        self._thread = threading.Thread(target=work, name="localspec-load", daemon=True)
         self._set(Loading())
         self._thread.start()
 
@@ -204,11 +193,10 @@ class ModelLoader:
         self._state = state
         self._changed.notify_all()
 
-    def _load(self, attempt: object, before: threading.Thread | None, gone: OpenModels | None) -> None:
-        """Open the models in a thread, when others are `gone` and the load before has ended.
-
-        Memory may not do for two.
-        """
+    def _load(
+        self, attempt: object, before: threading.Thread | None, opener: Opener, gone: OpenModels | None
+    ) -> None:
+        """Open models in a thread, when others are `gone` and the load before has ended: for memory."""
         if gone is not None:
             _release(gone)
         if before is not None:
@@ -217,7 +205,7 @@ class ModelLoader:
             return
         outcome: LoadState
         try:
-            models = self._open_models(lambda fraction: self._progress(attempt, fraction))
+            models = opener(lambda fraction: self._progress(attempt, fraction))
             outcome = Ready(models, self._problem)
         except Cancelled:
             outcome = Closed()
@@ -227,10 +215,10 @@ class ModelLoader:
             outcome = Failed(EngineError(f"opening the models failed: {error!r}"))
         with self._changed:
             wanted = self._attempt is attempt
-            if wanted and isinstance(outcome, Failed) and self._before is not None:
-                self._go_back(str(outcome.error))
+            if wanted and isinstance(outcome, Failed) and self._can_go_back:
+                self._begin(problem=str(outcome.error))
             elif wanted:
-                self._before, self._problem = None, ""
+                self._open_models, self._can_go_back = opener, False
                 self._set(outcome)
         if wanted:
             self.on_change(self._state)

@@ -9,7 +9,7 @@ import difflib
 import re
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from localspec.errors import UserError
@@ -165,13 +165,6 @@ class Edit:
         """Write the file in one step; raises StoreError and leaves the old one if that fails."""
         mode = PRIVATE_FILE if self.old is None else self.path.stat().st_mode & 0o777
         write_atomically(self.path, self.new, mode)
-
-    def undo(self) -> None:
-        """Write what was there before; raises StoreError."""
-        if self.old is None:
-            self.path.unlink(missing_ok=True)
-        else:
-            replace(self, new=self.old).write()
 
 
 def models_table(target: Path | None, draft: Path | None, context: int | None = None) -> Changes:

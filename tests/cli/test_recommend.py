@@ -74,9 +74,9 @@ def test_what_is_slow_is_never_first_where_something_else_would_do() -> None:
 
 
 def test_open_models_would_make_room_on_their_card() -> None:
-    info = replace(model_info("open"), file_bytes=6 * 2**30, devices=("CUDA0",))
+    info = replace(model_info("open"), file_bytes=6 * 2**30, devices=("A graphics card (CUDA0)",))
     full = machine((card(0, 12, used=8), 400), processor=cpu(4))
-    roomy = recommendation.with_memory_of(full, (info,))
+    roomy = recommendation.without(full, (info,))
     assert roomy.devices[0].memory_free == full.devices[0].memory_free + 6 * 2**30
     assert roomy.devices[1] == full.devices[1]
 

@@ -11,61 +11,56 @@ from typing import ClassVar
 from textual import events, on, work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Horizontal, Vertical
+from textual.containers import Vertical
 from textual.content import Content
 from textual.message import Message
 from textual.screen import ModalScreen
-from textual.widgets import Button, Static
+from textual.widgets import Static
 from textual.worker import get_current_worker
 
 from localspec import units
-from localspec.app.fetching import PairFetches, choice_of, make_default
+from localspec.app.fetching import Offer, PairFetches, choice_of, make_default
 from localspec.app.options import ModelChoice
 from localspec.app.recommendation import LocalTarget, Partner, Ranked, choices
 from localspec.chat.loading import ModelLoader
 from localspec.errors import LocalSpecError, UserError
-from localspec.inference.interface import OpenModels
-from localspec_tui.keys import key_of
+from localspec.hardware.placement.candidates import Placement
 from localspec_tui.widgets.filtered_list import FilteredList, ListRow
+from localspec_tui.widgets.footer import KeyFooter
 from localspec_tui.widgets.status import in_words
 
 _LOOKS_S = 0.3  # at downloads
 _SIZE, _STATE = 9, 14  # columns
-_DOES = {"offered": "Fetch", "fetching": "Pause", "paused": "Go on", "here": "Open"}
+_DOES = {"offered": "fetches", "fetching": "pauses", "paused": "goes on fetching", "here": "opens"}
 
 
 class ModelsScreen(ModalScreen[ModelChoice | None]):
     """Show what there is as it is found, and return the models that are to be opened."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("left", "draft(-1)", "Draft model before", id="models.draft_before"),
-        Binding("right", "draft(1)", "Next draft model", id="models.draft"),
-        Binding("ctrl+d", "keep", "Open these at every start", id="models.keep"),
+        Binding("left", "draft(-1)", "Draft model before", id="models.draft_before", show=False),
+        Binding("right", "draft(1)", "Other draft model", id="models.draft"),
+        Binding("ctrl+d", "act(True)", "Open at every start", id="models.keep"),
         Binding("escape,f8", "dismiss(None)", "Close", id="models.leave"),
     ]
 
     @dataclass
     class Found(Message):
-        """Another row is known, or at the end none, and what went wrong."""
+        """Another row is known, or at the end a sentence, empty if nothing went wrong."""
 
-        row: LocalTarget | Ranked | None
-        problem: str = ""
+        row: LocalTarget | Ranked | str
 
     def __init__(self, fetches: PairFetches, loader: ModelLoader, *, to_fetch: bool = False) -> None:
         """Prepare; `to_fetch` begins with what is not here yet."""
         super().__init__()
         self._fetches, self._loader, self._to_fetch = fetches, loader, to_fetch
-        self._models: OpenModels | None = None  # that are open now
-        self._open: list[str] = []  # their files
-        self._here: dict[str, LocalTarget] = {}
-        self._pairs: dict[str, Ranked] = {}
+        self._found: dict[str, LocalTarget | Ranked] = {}
         self._drafts: dict[str, int] = {}  # that were chosen, by target
         self._rows: list[ListRow] = []
-        self._is_placed = False  # the cursor, where it is to begin
         self._pressed: str | None = None  # under the cursor when the mouse went down
+        self._looking = " …"
         self._at: str | None = None  # row of which
         self._said = ""  # something was said
-        self._looking = "looking for models …"
         self._list = FilteredList("Type to narrow")
 
     def compose(self) -> ComposeResult:
@@ -74,20 +69,12 @@ class ModelsScreen(ModalScreen[ModelChoice | None]):
             frame.border_title = "Models"
             yield self._list
             yield Static(id="models-detail", markup=False)
-            with Horizontal():
-                yield Button("", id="models-go", variant="primary", compact=True, action="screen.go")
-                yield Button("Other draft  →", id="models-draft", compact=True, action="screen.draft(1)")
-                words = f"At every start  {key_of(self, 'models.keep')}"
-                yield Button(words, id="models-keep", compact=True, action="screen.keep")
+        yield KeyFooter()
 
     def on_mount(self) -> None:
-        """Look what there is, and follow downloads."""
+        """Look what there is, and follow downloads and sizes."""
         self.run_worker(self._find, thread=True, exit_on_error=False)
         self.set_interval(_LOOKS_S, self._show)
-
-    def on_resize(self) -> None:
-        """Give the names the room that there is."""
-        self.call_after_refresh(self._show)
 
     def _find(self) -> None:
         """Find files and plan where they would sit, which takes a while, in a thread."""
@@ -101,66 +88,36 @@ class ModelsScreen(ModalScreen[ModelChoice | None]):
                 self.post_message(self.Found(row))
         except LocalSpecError as error:
             problem = in_words(error)
-        self.post_message(self.Found(None, problem))
+        self.post_message(self.Found(problem))
 
     @on(Found)
     def _take(self, event: Found) -> None:
-        match event.row:
-            case LocalTarget() as found:
-                key = realpath(found.model.path)
-                self._here[key] = found
-                self._models = None
-            case Ranked() as pair:
-                self._pairs[pair.pair.name] = pair
-            case None:
-                self._looking = event.problem
+        if isinstance(event.row, str):
+            self._looking, self._said = "", event.row
+        else:
+            self._found[event.row.key] = event.row
         self._show()
 
     # --- what is shown ---
 
     def _show(self) -> None:
-        if self._loader.ready is not self._models:
-            self._look_at_open()
         width = self._list.container_size.width - 4
-        here = [self._local_row(key, found, width) for key, found in self._here.items()]
-        pairs = [self._pair_row(key, pair, width) for key, pair in self._pairs.items()]
-        rows = [ListRow("", "On this machine"), *here, ListRow("", "To fetch"), *pairs]
-        if rows != self._rows:
-            wanted = pairs[:1] if self._to_fetch else [row for row in here if row.key in self._open[:1]]
-            first = wanted[0].key if wanted and not self._is_placed else None
-            self._is_placed = self._is_placed or bool(wanted)
-            self._rows = rows
-            self._list.show(rows, first)
+        open_now = [realpath(model.path) for model in self._loader.open_now[:1]]
+        here, pairs = [ListRow("", "On this machine")], [ListRow("", f"To fetch{self._looking}")]
+        for key, row in self._found.items():
+            if isinstance(row, Ranked):
+                pairs.append(_pair_row(self._fetches.consider(row), width))
+            else:
+                here.append(_target_row(row, self._draft(row), "●" if key in open_now else " ", width))
+        if [*here, *pairs] != self._rows:
+            first = pairs[1].key if self._to_fetch and pairs[1:] else None
+            self._to_fetch = self._to_fetch and first is None
+            self._rows = [*here, *pairs]
+            self._list.show(self._rows, first)
         self._explain()
 
-    def _look_at_open(self) -> None:
-        """Mark the target that is open, and let its draft model be the one that is open with it."""
-        self._models = self._loader.ready
-        self._open = [realpath(each.path) for each in self._loader.open_now]
-        if self._open and (found := self._here.get(self._open[0])) is not None:
-            drafts = [realpath(draft.path or "") for draft in found.drafts]
-            at = drafts.index(self._open[1]) if self._open[1:] and self._open[1] in drafts else len(drafts)
-            self._drafts.setdefault(self._open[0], at)
-
-    def _local_row(self, key: str, found: LocalTarget, width: int) -> ListRow:
-        state = _speed(found.speed(self._draft(key))) if found.alone else "cannot open"
-        mark, size = "●" if self._open[:1] == [key] else " ", units.size(found.model.bytes)
-        words = f"{found.title} {found.model.name} {found.licence}"
-        return ListRow(key, _look(f"{mark} {found.title}", size, state, width), words)
-
-    def _pair_row(self, key: str, pair: Ranked, width: int) -> ListRow:
-        offer = self._fetches.consider(pair)
-        state = "here" if offer.stage == "here" else offer.stage_shown
-        if offer.stage == "offered":
-            state = _speed(pair.placement.tokens_per_s) if pair.placement else "does not fit"
-        size = units.size(pair.download_bytes)
-        name = f"  {pair.pair.target.title} {pair.pair.target.quant}"
-        return ListRow(key, _look(name, size, state, width), f"{pair.names} {pair.licences} {state}")
-
-    def _draft(self, key: str) -> Partner | None:
-        drafts = self._here[key].drafts
-        at = self._drafts.get(key, 0)
-        return drafts[at] if at < len(drafts) else None
+    def _draft(self, target: LocalTarget) -> Partner | None:
+        return target.drafts[self._drafts.get(target.key, 0)] if target.drafts else None
 
     @on(FilteredList.Highlighted)
     def _come_to_row(self, event: FilteredList.Highlighted) -> None:
@@ -169,19 +126,12 @@ class ModelsScreen(ModalScreen[ModelChoice | None]):
         self._explain()
 
     def _explain(self) -> None:
-        key = self._list.highlighted
-        lines, does = [], "Open"
-        if key in self._here:
-            lines = [*_about_target(self._here[key], self._draft(key))]
-        elif key in self._pairs:
-            offer = self._fetches.consider(self._pairs[key])
-            lines, does = [*_about_pair(self._pairs[key]), offer.problem], _DOES[offer.stage]
-            if offer.stage in ("fetching", "paused"):
-                lines.append(f"{offer.stage}: {str(offer.progress).strip()}")
-        lines += [self._said, self._looking]
-        self.query_one("#models-detail", Static).update("\n".join(filter(None, lines)))
-        self.query_one("#models-go", Button).label = f"{does}  Enter"
-        self.query_one("#models-draft").display = key in self._here and bool(self._here[key].drafts)
+        row, lines = self._found.get(self._list.highlighted or ""), list[str]()
+        if isinstance(row, Ranked):
+            lines += _about_pair(self._fetches.consider(row))
+        elif row is not None:
+            lines += _about_target(row, self._draft(row))
+        self.query_one("#models-detail", Static).update("\n".join(filter(None, [*lines, self._said])))
 
     # --- what can be done ---
 
@@ -193,89 +143,89 @@ class ModelsScreen(ModalScreen[ModelChoice | None]):
     def _choose(self, event: FilteredList.Chosen) -> None:
         pressed, self._pressed = self._pressed, None
         if pressed in (None, event.key):
-            self.action_go()
+            self.action_act(keeps=False)
 
     def action_draft(self, step: int) -> None:
         """Take another draft model for the target, or none."""
-        key = self._list.highlighted
-        if key in self._here:
-            count = len(self._here[key].drafts) + 1
-            self._drafts[key] = (self._drafts.get(key, 0) + step) % count
+        row = self._found.get(self._list.highlighted or "")
+        if isinstance(row, LocalTarget) and row.drafts:
+            self._drafts[row.key] = (self._drafts.get(row.key, 0) + step) % len(row.drafts)
             self._show()
 
     @work(exclusive=True, exit_on_error=False)
-    async def action_go(self) -> None:
-        """Open the models of the row, or begin, pause or go on with fetching them."""
-        key = self._list.highlighted
-        pair = self._pairs.get(key or "")
+    async def action_act(self, keeps: bool) -> None:
+        """Open the models of the row, or at every start; those that are not here are fetched, or pause."""
+        row = self._found.get(self._list.highlighted or "")
         try:
-            if pair is None or self._fetches.consider(pair).stage == "here":
-                self.dismiss(await self._chosen(key))
-            elif self._fetches.consider(pair).stage == "fetching":
-                self._fetches.pause()
-            elif pair.placement is None:
-                raise UserError(pair.problem)
-            else:
-                self._fetches.fetch(pair.pair.name)
+            if isinstance(row, Ranked) and self._fetches.consider(row).stage != "here" and not keeps:
+                self._fetches.turn(row.key)
+            elif row is not None:
+                choice = await asyncio.to_thread(self._choice, row)
+                if keeps:
+                    await asyncio.to_thread(make_default, choice)
+                    self._said = "these open at every start from now on"
+                else:
+                    self.dismiss(choice)
+                    return
         except LocalSpecError as error:
             self._said = in_words(error)
-        self._show()
+        self._explain()
 
-    @work(exclusive=True, exit_on_error=False)
-    async def action_keep(self) -> None:
-        """Let config.toml name the models of the row."""
-        try:
-            await asyncio.to_thread(make_default, await self._chosen(self._list.highlighted))
-            self._said = "these open at every start from now on"
-        except LocalSpecError as error:
-            self._said = in_words(error)
-        self._show()
-
-    async def _chosen(self, key: str | None) -> ModelChoice:
-        """Return the models of a row; raises UserError where they cannot be opened."""
-        if key in self._here:
-            found, draft = self._here[key], self._draft(key)
-            if found.alone is None:
-                raise UserError(f"{found.title} cannot be opened: {found.problem}")
-            return ModelChoice(found.model.path.absolute(), draft.path if draft else None)
-        if key not in self._pairs:
-            raise UserError("no models are chosen", "Up and Down choose some")
-        offer = self._fetches.consider(self._pairs[key])
+    def _choice(self, row: LocalTarget | Ranked) -> ModelChoice:
+        if isinstance(row, LocalTarget):
+            if (draft := self._draft(row)) is None:
+                raise UserError(f"{row.title} cannot be opened: {row.problem}")
+            return ModelChoice(row.model.path.absolute(), draft.path)
+        offer = self._fetches.consider(row)
         if offer.stage != "here":
             raise UserError("these models are not here yet", "Enter fetches them")
-        return await asyncio.to_thread(choice_of, offer.pair)
+        return choice_of(offer.pair)
 
 
 def _look(name: str, size: str, state: str, width: int) -> Content:
-    room = max(8, width - _SIZE - _STATE)
-    text = Content(name).truncate(room, ellipsis=True, pad=True)
+    text = Content(name).truncate(max(8, width - _SIZE - _STATE), ellipsis=True, pad=True)
     return text.append(Content.styled(f"{size:>{_SIZE}}{state:>{_STATE}}", "dim"))
 
 
-def _speed(tokens_per_s: float | None) -> str:
-    return "speed unknown" if tokens_per_s is None else f"~{units.rate(tokens_per_s)} tok/s"
+def _speed(placement: Placement | None) -> str:
+    if placement is None:
+        return "does not fit"
+    speed = placement.tokens_per_s
+    return "speed unknown" if speed is None else f"~{units.rate(speed)} tok/s"
+
+
+def _target_row(found: LocalTarget, draft: Partner | None, mark: str, width: int) -> ListRow:
+    state, size = _speed(draft.placement) if draft else "cannot open", units.size(found.model.bytes)
+    words = f"{found.title} {found.model.name} {found.licence}"
+    return ListRow(found.key, _look(f"{mark} {found.title}", size, state, width), words)
+
+
+def _pair_row(offer: Offer, width: int) -> ListRow:
+    pair, size = offer.pair, units.size(offer.pair.download_bytes)
+    state = _speed(pair.placement) if offer.stage == "offered" else offer.stage_shown
+    name = f"  {pair.pair.target.title} {pair.pair.target.quant}"
+    return ListRow(pair.key, _look(name, size, state, width), f"{pair.names} {pair.licences} {state}")
 
 
 def _about_target(found: LocalTarget, draft: Partner | None) -> Iterator[str]:
     shape = found.model.shape
     facts = [shape.architecture, units.number(shape.parameters), shape.quant] if shape else []
     yield ", ".join(filter(None, [found.model.name, *facts, found.licence]))
-    if found.problem:
+    if draft is None or draft.placement is None:
         yield f"Cannot be opened: {found.problem}"
-        yield f"from {found.model.path}"
-        return
-    count = len(found.drafts)
-    if draft is not None:
-        yield f"Draft model: {draft.name} ({found.drafts.index(draft) + 1} of {count})"
     else:
-        yield "No draft model" + ("" if count else " here fits it; repetitions in the text serve as drafts")
-    placement = draft.placement if draft else found.alone
-    yield "; ".join(placement.reasons[:2]) if placement else ""
+        at, count = found.drafts.index(draft) + 1, len(found.drafts)
+        yield f"Draft model: {draft.name} ({at} of {count}); Enter opens them"
+        yield "; ".join(draft.placement.reasons[:2])
     yield f"from {found.model.path}"
 
 
-def _about_pair(pair: Ranked) -> Iterator[str]:
+def _about_pair(offer: Offer) -> Iterator[str]:
+    pair = offer.pair
     yield pair.names
     yield f"{units.size(pair.download_bytes)} to fetch; {pair.speed} here; licence {pair.licences}"
     yield f"Cannot be opened here: {pair.problem}" if pair.problem else "; ".join(pair.reasons)
-    yield "from " + ", ".join(model.source for model in pair.missing)
+    yield f"from {', '.join(model.source for model in pair.missing)}; Enter {_DOES[offer.stage]} them"
+    yield offer.problem
+    if offer.stage in ("fetching", "paused"):
+        yield f"{offer.stage}: {str(offer.progress).strip()}"

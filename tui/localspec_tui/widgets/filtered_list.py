@@ -15,7 +15,7 @@ from textual.message import Message
 from textual.widgets import Input, OptionList
 from textual.widgets.option_list import Option
 
-from localspec_tui.keys import take_key
+from localspec_tui.keys import bindings_of, take_key
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +52,13 @@ class FilterLine(Input):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "clear", "Show all again", id="list.clear"),
     ]
+
+    def on_mount(self) -> None:
+        """Leave to the list and the screen which keys they bind, also where keys are listed."""
+        own = self._bindings.key_to_bindings
+        for node in self.ancestors:
+            for key in {binding.key for binding in bindings_of(node)} - {"escape"}:
+                own.pop(key, None)
 
     async def on_key(self, event: events.Key) -> None:
         """Leave to the list, and to the screen, what they bind and nobody types."""

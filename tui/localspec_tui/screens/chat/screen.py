@@ -27,6 +27,7 @@ from localspec.chat.loading import Loading, LoadState, ModelLoader, Opener, Read
 from localspec.chat.messages import ChatInfo
 from localspec.chat.session import ChatSession
 from localspec.errors import LocalSpecError, StoreError, UserError
+from localspec.inference.interface import OpenModels
 from localspec.models.default_pair import introduction, name_of
 from localspec.storage.config import Config
 from localspec.types import Mode
@@ -88,7 +89,6 @@ class ChatScreen(Screen[int]):
         self.opener: Callable[[ModelChoice], Opener] | None = None  # where others can be opened
         self.fetches = PairFetches()
         self.looks_for_better = False  # pairs than the one that came along
-        self._default: ModelChoice | None = None  # to be written down once it is open
         self._offer: Offer | None = None  # of the best pair, as it was last shown
         self._title_bar = TitleBar()
         self._sidebar = Sidebar()
@@ -142,9 +142,6 @@ class ChatScreen(Screen[int]):
             more = introduction(target)
             self._title_bar.models = names
             self.pane.welcome.introduce(f"{names}: {more}" if more else names)
-            if self._default is not None and state.models.target.path == self._default.target:
-                await self._make_default(self._default)
-            self._default = None
             if self.looks_for_better:
                 self.fetches.look()
             self._show_fetches()
@@ -162,10 +159,9 @@ class ChatScreen(Screen[int]):
 
     def _show_fetches(self) -> None:
         """Show how far pairs are; what a person should know who does not look at the welcome page is said."""
-        on_the_way = [each for each in self.fetches.offers.values() if each.stage == "fetching"]
         offer, key = self._best, key_of(self, "chat.fetch")
-        if offer is not None and offer.stage == "paused":
-            on_the_way = on_the_way or [offer]
+        on_the_way = [each for each in self.fetches.offers.values() if each.stage == "fetching"]
+        on_the_way += [offer] if offer is not None and offer.stage == "paused" else []
         self._title_bar.fetching = on_the_way[0].stage_shown if on_the_way else ""
         before, self._offer = self._offer, offer
         if offer is before:
@@ -183,40 +179,36 @@ class ChatScreen(Screen[int]):
     async def _run_fetch(self, _argument: str) -> None:
         if (offer := self._best) is None:
             raise UserError("there are no better models to fetch", "/model lists others")
-        match offer.stage:
-            case "fetching":
-                self.fetches.pause()
-            case "offered" | "paused":
-                self.say("")  # what was said of it so far
-                self.fetches.fetch(offer.pair.pair.name)
-            case "here":
-                choice = await asyncio.to_thread(choice_of, offer.pair)
-                await self._open_models(choice)
-                self._default = choice
-
-    async def _make_default(self, choice: ModelChoice) -> None:
-        try:
-            await asyncio.to_thread(make_default, choice)
+        if offer.stage == "here":
+            await self._open_models(await asyncio.to_thread(choice_of, offer.pair), keeps=True)
             self.say("these models open from now on")
-        except LocalSpecError as error:
-            self.pane.status.say(f"they open this time alone: {in_words(error)}", is_error=True)
+        else:
+            self.say("")  # what was said of it so far
+            self.fetches.turn(offer.pair.key)
 
-    async def _open_models(self, choice: ModelChoice) -> None:
-        """Open other models; those before come back if that fails or is stopped."""
+    async def _open_models(self, choice: ModelChoice, *, keeps: bool = False) -> None:
+        """Open other models, and at every start if `keeps`; those before come back where that fails."""
+        assert self.opener is not None
+        open_them = self.opener(choice)
+
+        def open_and_keep(on_progress: Callable[[float], bool]) -> OpenModels:
+            models = open_them(on_progress)
+            try:
+                make_default(choice)
+            except LocalSpecError:
+                models.close()
+                raise
+            return models
+
         await self.pane.until_free()
-        self._default = None
-        self._loader.switch(self._may_switch()(choice))
-
-    def _may_switch(self) -> Callable[[ModelChoice], Opener]:
-        if self.opener is None:
-            raise UserError("a server holds these models", "start without --attach to choose others")
-        return self.opener
+        self._loader.switch(open_and_keep if keeps else open_them)
 
     async def _run_model(self, name: str, *, to_fetch: bool = False) -> None:
         from localspec.app.recommendation import choice_named  # the placement: 0.1 s
         from localspec_tui.screens.models import ModelsScreen
 
-        self._may_switch()
+        if self.opener is None:
+            raise UserError("a server holds these models", "start without --attach to choose others")
         if name:
             choice = await asyncio.to_thread(choice_named, commands.unquoted(name), self._loader.open_now)
             await self._open_models(choice)
@@ -348,9 +340,7 @@ class ChatScreen(Screen[int]):
         if self.pane.answering:
             self.pane.stop()
         elif isinstance(self._loader.state, Loading):
-            before = self._loader.is_switching
-            self._loader.cancel()
-            if before:
+            if self._loader.cancel():
                 self.say("loading was stopped; the models before stay")
         else:
             self.clear_selection()
