@@ -8,14 +8,16 @@ from textual import on
 from textual.app import App, ComposeResult
 from textual.containers import Horizontal
 from textual.message import Message
-from textual.widgets import Button, Input
+from textual.widgets import Button
 
 from localspec.chat.messages import ChatInfo
+from localspec_tui.widgets.filtered_list import FilterLine
 from localspec_tui.widgets.sidebar import (
     ChangeAsked,
     ChatList,
     ChatPicked,
     Sidebar,
+    TitleInput,
     rows,
     written_day,
 )
@@ -170,7 +172,7 @@ async def test_a_chat_is_renamed_in_place() -> None:
     async with app.run_test() as pilot:
         app.show(THREE, 2)
         await pilot.press("r")
-        title = app.query_one(Input)
+        title = app.query_one(TitleInput)
         assert title.has_focus
         assert title.value == "Chat 2"
         assert title.region.right == app.chats.region.right
@@ -192,7 +194,7 @@ async def test_escape_and_an_empty_title_keep_the_old_one() -> None:
         await pilot.press("r", "backspace", "enter")
         await pilot.press("r", "enter")
         assert app.heard == []
-        assert not app.query_one(Input).display
+        assert not app.query_one(TitleInput).display
 
 
 @pytest.mark.asyncio
@@ -225,7 +227,7 @@ async def test_a_click_opens_and_hovering_offers_the_rest() -> None:
         await pilot.click(ChatList, offset=(5, 0))
         assert app.heard == []
         await pilot.click(ChatList, offset=(width - 6, 1))
-        assert app.query_one(Input).has_focus
+        assert app.query_one(TitleInput).has_focus
         await pilot.hover(Button)
         assert "✎" not in "".join(app.lines)
 
@@ -268,3 +270,41 @@ async def test_the_cursor_is_seen_also_when_the_list_was_hidden_or_small() -> No
         await pilot.resize_terminal(80, 6)
         await pilot.pause()
         assert any("▌ Chat 60" in line for line in app.lines)
+
+
+@pytest.mark.asyncio
+async def test_a_burst_finds_a_chat_and_opens_it() -> None:
+    app = Host()
+    async with app.run_test(size=(80, 24)) as pilot:
+        app.show([chat(1, "About boats"), chat(2, "About trains"), chat(3, "Boat trips", days=3)], 1)
+        await pilot.pause()
+        await pilot.press("slash", *"BOAT r", "backspace", "backspace", "down", "enter")
+        await pilot.pause()
+        assert [event.chat_id for event in app.heard if isinstance(event, ChatPicked)] == [3]
+        assert any("trains" in line for line in app.lines)  # nothing is looked for any more
+        await pilot.press(*"rains")
+        await pilot.pause()
+        assert [line.split() for line in app.lines if line.strip()] == [["Today"], ["About", "trains", "2"]]
+        await pilot.press("tab")  # stays while it hides chats
+        assert app.query_one(FilterLine).display
+        app.query_one(FilterLine).focus()
+        await pilot.press("escape", "tab")
+        await pilot.pause()
+        assert not app.query_one(FilterLine).display
+        assert len(app.heard) == 1
+
+
+@pytest.mark.asyncio
+async def test_a_title_is_changed_in_its_row_also_below_the_line() -> None:
+    app = Host()
+    async with app.run_test(size=(80, 24)) as pilot:
+        app.show(THREE, 1)
+        await pilot.press("slash", "c")
+        await pilot.pause()
+        app.chats.focus()
+        await pilot.press("end", "r")
+        await pilot.pause()
+        assert app.query_one(TitleInput).region.y == app.chats.region.y + 7
+        await pilot.press(*"X", "enter")
+        await pilot.pause()
+        assert app.heard == [ChangeAsked("rename", THREE[2], "X")]

@@ -26,5 +26,5 @@ class Explained(Widget):
         return next((meaning for place, meaning in explained(text) if event.x in place), "")
 
 
-class ExplainedText(Explained, Static):
-    """A text with figures."""
+class ExplainedText(Static, Explained):
+    """A text with figures; the first base gives its style."""

@@ -8,7 +8,7 @@ from datetime import date, datetime, timedelta
 from itertools import groupby
 from typing import ClassVar, Literal, Self, TypeAlias
 
-from textual import events
+from textual import events, on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.content import Content
@@ -22,6 +22,7 @@ from textual.widget import Widget
 from textual.widgets import Input, Static
 
 from localspec.chat.messages import ChatInfo
+from localspec_tui.widgets.filtered_list import FilterLine, is_found
 
 Row: TypeAlias = ChatInfo | str
 """A chat, or the heading of a group; an empty heading is a gap."""
@@ -108,6 +109,7 @@ class ChatList(ScrollView, can_focus=True):
         Binding("r", "act('rename')", "Rename the chat", id="sidebar.rename"),
         Binding("p", "act('pin')", "Pin the chat, or no longer", id="sidebar.pin"),
         Binding("delete", "act('delete')", "Delete the chat", id="sidebar.delete"),
+        Binding("slash", "find", "Find a chat by its title", id="sidebar.find"),
     ]
     FOCUS_ON_CLICK = False  # what is typed after a click is a prompt
 
@@ -214,10 +216,15 @@ class ChatList(ScrollView, can_focus=True):
         elif action == "open":
             self.post_message(ChatPicked(chat.id))
         elif action == "rename":
-            row = self.cursor - self.scroll_offset.y
-            self.screen.query_one(TitleInput).edit(chat, row, self.screen.query_one(Sidebar).size.width)
+            sidebar = self.screen.query_one(Sidebar)
+            row = self.cursor - self.scroll_offset.y + self.region.y - sidebar.region.y
+            self.screen.query_one(TitleInput).edit(chat, row, sidebar.size.width)
         else:
             self.post_message(ChangeAsked(action, chat))
+
+    def action_find(self) -> None:
+        """Open the line that narrows the list."""
+        self.screen.query_one(Sidebar).find()
 
     # -- mouse
 
@@ -255,25 +262,68 @@ def _identity(chat: ChatInfo) -> tuple[int, bool]:
 
 
 class Sidebar(Widget):
-    """All chats; `today` is asked whenever they are shown."""
+    """All chats, or those that a line above them finds; `today` is asked whenever they are shown."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("up", "step(-1)", "Row above", id="list.up"),
+        Binding("down", "step(1)", "Row below", id="list.down"),
+        Binding("enter", "open", "Choose the row", id="list.choose"),
+    ]
 
     def __init__(self, *, today: Callable[[], date] = date.today) -> None:
         super().__init__()
         self._today = today
+        self._line = FilterLine(placeholder="Find a chat", compact=True)
+        self._line.display = False
         self._list = ChatList()
         self._title = TitleInput()
+        self._chats: tuple[ChatInfo, ...] = ()
+        self._current: int | None = None
+        self._found_by = ""
         self.add_class("-empty")
 
     def compose(self) -> ComposeResult:
         """Stack the list and, over it, the title under change."""
         yield Static("Your chats will be listed here.", id="no-chats")
+        yield self._line
         yield self._list
         yield self._title
 
     def show(self, chats: Sequence[ChatInfo], current: int | None) -> None:
         """Show these chats, in the order given; the cursor stays where it was."""
         self.set_class(not chats, "-empty")
-        self._list.show(rows(chats, self._today()), current)
+        self._chats, self._current, self._found_by = tuple(chats), current, self._line.value
+        found = [chat for chat in chats if is_found(self._found_by, chat.title or "New chat")]
+        self._list.show(rows(found, self._today()), current)
+
+    def find(self) -> None:
+        """Open the line that narrows the list; it goes when it is left empty."""
+        self._line.display = True
+        self._line.focus()
+
+    @on(Input.Changed, "FilterLine")
+    def _narrow(self) -> None:
+        if self._line.value != self._found_by:
+            self.show(self._chats, self._current)
+
+    def on_descendant_blur(self) -> None:
+        """Take the line away where nothing is looked for."""
+        self._line.display = bool(self._line.value)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Leave the keys of the list and of a title to them."""
+        return self._line.has_focus or action not in {"step", "open"}
+
+    def action_step(self, step: int) -> None:
+        """Go to the next chat in a direction, of those that the words typed so far find."""
+        self._narrow()
+        self._list.action_step(step)
+
+    def action_open(self) -> None:
+        """Open the chat under the cursor, and look for nothing any more."""
+        self._narrow()
+        self._list.action_act("open")
+        self._line.value = ""
 
     def focus(self, scroll_visible: bool = True) -> Self:
         """Put the cursor into the list."""
