@@ -7,8 +7,7 @@ A heading in the first line (`# ...`) describes the command and is not sent.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from localspec.chat.attachments import read_attachment
@@ -22,59 +21,47 @@ _SHOWN = 60  # characters of a prompt that nobody described
 
 
 @dataclass(frozen=True, slots=True)
-class Template:
-    """A prompt to be filled in, and what its command is called."""
-
-    spec: CommandSpec
-    text: str
-
-    def prompt(self, argument: str) -> str:
-        """Return the prompt with what follows the command."""
-        if ARGUMENTS in self.text:
-            return self.text.replace(ARGUMENTS, argument)
-        return f"{self.text}\n\n{argument}" if argument else self.text
-
-
-@dataclass(frozen=True, slots=True)
 class Templates:
-    """The templates of a folder by name, and a line for each file that is none."""
+    """Prompts by the names of their commands, how these are listed, and a line for each file that is none."""
 
-    by_name: Mapping[str, Template]
-    problems: tuple[str, ...] = ()
-
-    @property
-    def specs(self) -> tuple[CommandSpec, ...]:
-        """Return what the commands are called."""
-        return tuple(template.spec for template in self.by_name.values())
+    prompts: dict[str, str] = field(default_factory=dict)
+    specs: list[CommandSpec] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
 
     def filled_in(self, text: str) -> str:
         """Return the prompt that a text stands for, or the text itself."""
         found = _COMMAND.match(text)
-        template = self.by_name.get(found[1].lower()) if found else None
-        if found is None or template is None:
+        prompt = self.prompts.get(found[1].lower()) if found else None
+        if found is None or prompt is None:
             return text
-        prompt = template.prompt(text[found.end() :].strip())
-        return f"/{prompt}" if prompt.startswith("/") else prompt  # which is no command
+        argument = text[found.end() :].strip()
+        prompt = (prompt if ARGUMENTS in prompt else f"{prompt}\n\n{ARGUMENTS}").replace(ARGUMENTS, argument)
+        return f"/{prompt}".rstrip() if prompt.startswith("/") else prompt.rstrip()  # which is no command
 
 
 def own_templates() -> Templates:
     """Read the person's templates."""
-    folder, found, problems = config_dir() / "commands", {}, []
+    folder, found = config_dir() / "commands", Templates()
     try:
         files = sorted(path for path in folder.iterdir() if path.suffix == ".md")
     except FileNotFoundError:  # most people have none
-        return Templates({})
+        return found
     except OSError as error:
-        return Templates({}, (f"cannot read the folder of commands {folder}: {error.strerror}",))
+        found.problems.append(f"cannot read the folder of commands {folder}: {error.strerror}")
+        return found
     for path in files:
         try:
-            found[path.stem.lower()] = _read(path)
+            name, description, prompt = _read(path)
         except UserError as error:
-            problems.append(f"commands/{path.name} is not used: {error.message}")
-    return Templates(found, tuple(problems))
+            found.problems.append(f"commands/{path.name} is not used: {error.message}")
+        else:
+            found.prompts[name] = prompt
+            found.specs.append(CommandSpec(name, description, "[TEXT]"))
+    return found
 
 
-def _read(path: Path) -> Template:
+def _read(path: Path) -> tuple[str, str, str]:
+    """Return the name of a command, what describes it, and its prompt; raises UserError."""
     name = path.stem.lower()
     if name in NAMES:
         raise UserError(f"/{name} is a command already")
@@ -84,5 +71,4 @@ def _read(path: Path) -> Template:
     first, _, rest = text.partition("\n")
     if first.startswith("# "):
         first, text = first[2:], rest.strip()
-    described = first.strip() if len(first) <= _SHOWN else f"{first[: _SHOWN - 1].rstrip()}…"
-    return Template(CommandSpec(name, described, "[TEXT]"), text)
+    return name, first if len(first) <= _SHOWN else f"{first[: _SHOWN - 1].rstrip()}…", text

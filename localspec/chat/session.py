@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, cast
 
 from localspec.chat.answer_settings import (
     AUTO,
@@ -119,9 +119,11 @@ class ChatSession:
         return self.asked.speculation.mode
 
     def settle(self, **settings: object) -> None:
-        """Keep settings with the open chat; None leaves them to what lies below."""
-        changed = ChatSettings(**{**asdict(self.chat.info.settings), **settings})
-        self.store.set_settings(self.chat.info.id, changed)
+        """Keep settings, or `system_prompt`, with the open chat; None leaves them to what lies below."""
+        chat = self.chat.info
+        if "system_prompt" in settings:
+            self.store.set_system(chat.id, cast("str | None", settings.pop("system_prompt")))
+        self.store.set_settings(chat.id, ChatSettings(**{**asdict(chat.settings), **settings}))
         self.chat.reload()
 
     def new(self) -> None:
@@ -143,11 +145,6 @@ class ChatSession:
         self.chat.reload()
         self.chat.usual_system = self._prompt_of(profile)
         return profile
-
-    def set_system(self, text: str | None) -> None:
-        """Give this chat a system prompt of its own; None goes back to the profile's."""
-        self.store.set_system(self.chat.info.id, text)
-        self.chat.reload()
 
     def search(self, query: str) -> tuple[SearchHit, ...]:
         """Find chats and messages; without a query the latest chats."""

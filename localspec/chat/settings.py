@@ -25,7 +25,7 @@ from localspec.types import Mode, Sampling
 
 Place = Literal["chat", "profile", "config"]
 Value = bool | int | float | str
-_LIMITS = {**SAMPLING_RANGES, **REQUEST_RANGES, "context": (0, config.LARGEST_CONTEXT)}
+_LIMITS = SAMPLING_RANGES | REQUEST_RANGES | {"context": (0, config.LARGEST_CONTEXT)}
 _CHOICES: dict[str, tuple[str, ...]] = {"mode": (AUTO, *get_args(Mode)), "switch": ("on", "off")}
 
 
@@ -86,18 +86,20 @@ class Source:
     """Where values come from: a place, or what nobody can change from here; None says nothing."""
 
     name: str
-    values: Mapping[str, Value | None]
-    place: Place | None = None
+    place: Place | None
+    values: Mapping[str, Any]
 
 
 def sources(session: ChatSession, models: OpenModels | None, known: config.Config) -> tuple[Source, ...]:
     """Return what the settings of the next answer come from; each goes before those that precede it."""
     asked, profile, chat = session.request, session.followed, session.chat.info
-    plain = asdict(Sampling())
-    own = asdict(profile.sampling)
-    fitting = asdict(profile.sampling if models is None else suited(profile, models.target.path).sampling)
-    given = asdict(asked.sampling(Sampling(**fitting)))
-    start: dict[str, Any] = {"mode": AUTO, "thinking": True, "ignores_circles": False, "system_prompt": ""}
+    plain, own = asdict(Sampling()), asdict(profile.sampling)
+    fitting = asdict((profile if models is None else suited(profile, models.target.path)).sampling)
+    given = asdict(asked.sampling_under(profile, models))
+    default = {"mode": AUTO, "thinking": True, "ignores_circles": False, "system_prompt": "", **plain}
+    default["context"] = models and models.target.context
+    kept = {"ignores_circles": known.ignores_circles or None, "context": known.context or None}
+    of_profile = {"mode": profile.speculation.mode, "system_prompt": session.profile.system_prompt}
     flags = {
         "mode": asked.speculation.mode,
         "max_tokens": asked.max_tokens,
@@ -106,21 +108,14 @@ def sources(session: ChatSession, models: OpenModels | None, known: config.Confi
         "ignores_circles": (asked.ignores_circles and not known.ignores_circles) or None,
         "system_prompt": asked.system,
     }
-    of_profile = {"mode": profile.speculation.mode, "system_prompt": session.profile.system_prompt}
-    context = models.target.context if models is not None else None
     return (
-        Source("default", {**plain, **start, "context": context}),
-        Source("config.toml", {"ignores_circles": known.ignores_circles or None,
-                               "context": known.context or None}, "config"),
-        Source(f"profile {profile.title}", {**_changes(plain, own), **of_profile}, "profile"),
-        Source("this model", _changes(own, fitting)),
-        Source("command line", {**_changes(fitting, given), **flags}),
-        Source("this chat", {**chat.settings.settled, "system_prompt": chat.system}, "chat"),
-    )  # fmt: skip
-
-
-def _changes(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in after.items() if value != before[name]}
+        Source("default", None, default),
+        Source("config.toml", "config", kept),
+        Source(f"profile {profile.title}", "profile", of_profile | dict(own.items() - plain.items())),
+        Source("this model", None, dict(fitting.items() - own.items())),
+        Source("command line", None, flags | dict(given.items() - fitting.items())),
+        Source("this chat", "chat", chat.settings.settled | {"system_prompt": chat.system}),
+    )
 
 
 def keep(session: ChatSession, wanted: Place, changes: Mapping[str, Value | None]) -> str:
@@ -128,40 +123,23 @@ def keep(session: ChatSession, wanted: Place, changes: Mapping[str, Value | None
 
     What the place does not know goes to the one that does. Raises UserError and StoreError.
     """
-    parts: dict[Place, dict[str, Value | None]] = {}
-    for setting in SETTINGS:
-        if setting.name in changes:
-            parts.setdefault(setting.place(wanted), {})[setting.name] = changes[setting.name]
-    title = session.followed.title
-    for place, values in parts.items():
-        _KEEP[place](session, values)
-    titles = {setting.name: setting.title for setting in SETTINGS}
-    names = {"chat": "with this chat", "profile": f"in profile {title}", "config": "in config.toml"}
-    told = (f"{', '.join(titles[name] for name in part)} {names[place]}" for place, part in parts.items())
+    title, folder, told = session.followed.title, config_dir() / "profiles", []
+    places = {"chat": "with this chat", "profile": f"in profile {title}", "config": "in config.toml"}
+    for place, words in places.items():
+        part = [each for each in SETTINGS if each.name in changes and each.place(wanted) == place]
+        if not part:
+            continue
+        values = {each.name: changes[each.name] for each in part}
+        if place == "profile":  # auto is what a profile says that names no mode
+            keys = {each.profile: None if values[each.name] == AUTO else values[each.name] for each in part}
+            change_profile(session.followed.name, keys, folder)
+            session.take_profiles(profiles(folder).good)
+        elif place == "config":
+            config.keep({each.config: values[each.name] for each in part})
+            if "ignores_circles" in values:
+                session.request = replace(session.request, ignores_circles=bool(values["ignores_circles"]))
+        if place != "chat":  # or this chat would go before it
+            values = {name: None for name in values if name != "context"}
+        session.settle(**values)
+        told.append(f"{', '.join(each.title for each in part)} {words}")
     return f"kept: {'; '.join(told)}"
-
-
-def _keep_with_chat(session: ChatSession, values: dict[str, Any]) -> None:
-    if "system_prompt" in values:
-        session.set_system(values.pop("system_prompt"))
-    session.settle(**values)
-
-
-def _keep_in_profile(session: ChatSession, values: dict[str, Any]) -> None:
-    keys = {setting.profile: values[setting.name] for setting in SETTINGS if setting.name in values}
-    if keys.get("speculation.mode") == AUTO:  # which no profile has to name
-        keys["speculation.mode"] = None
-    folder = config_dir() / "profiles"
-    change_profile(session.followed.name, keys, folder)
-    session.take_profiles(profiles(folder).good)
-    _keep_with_chat(session, dict.fromkeys(values))  # or this chat would go before it
-
-
-def _keep_in_config(session: ChatSession, values: dict[str, Any]) -> None:
-    config.keep({setting.config: values[setting.name] for setting in SETTINGS if setting.name in values})
-    if "ignores_circles" in values:
-        session.request = replace(session.request, ignores_circles=bool(values["ignores_circles"]))
-        session.settle(ignores_circles=None)
-
-
-_KEEP = {"chat": _keep_with_chat, "profile": _keep_in_profile, "config": _keep_in_config}

@@ -201,9 +201,7 @@ class Dialogue:
         """Open an empty chat with the same settings."""
         before = self._session.chat.info
         self._session.new()
-        self._session.settle(**before.settings.settled)
-        if before.system is not None:
-            self._session.set_system(before.system)
+        self._session.settle(**before.settings.settled, system_prompt=before.system)
 
     def _tell_changes(self, changes: Sequence[ModeChanged]) -> None:
         """Print the changes of mode; each answer repeats the one that still holds."""
@@ -280,7 +278,7 @@ class Dialogue:
 
     def _system(self, argument: str) -> None:
         if argument:
-            self._session.set_system("" if argument == "-" else argument)
+            self._session.settle(system_prompt="" if argument == "-" else argument)
         say(f"system prompt: {self._session.chat.system or 'none'}")
 
     def _temperature(self, argument: str) -> None:

@@ -19,7 +19,7 @@ from localspec.storage.paths import make_private_folder, write_atomically
 from localspec.storage.toml_file import Changes, Range, TomlTable, edited, read_table, read_written
 from localspec.types import Acceptance, EngineSettings, Fallback, FanOutShape, Mode, Sampling, TaskType
 
-SAMPLING_RANGES: Mapping[str, Range] = {
+SAMPLING_RANGES: dict[str, Range] = {
     "temperature": (0, 100),
     "top_k": (0, 1_000_000),
     "top_p": (0, 1),
@@ -40,7 +40,7 @@ SPECULATION_RANGES: Mapping[str, Range] = {
 }
 """The least and the largest value of every number in `EngineSettings`."""
 
-REQUEST_RANGES: Mapping[str, Range] = {
+REQUEST_RANGES: dict[str, Range] = {
     "max_tokens": (1, 2**31 - 1),
     "seed": (0, 2**50),
     "top_logprobs": (0, 64),

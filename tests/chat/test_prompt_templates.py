@@ -19,7 +19,7 @@ def folder() -> Path:
 
 
 def test_without_a_folder_there_are_none() -> None:
-    assert own_templates().specs == ()
+    assert own_templates().specs == []
     assert own_templates().filled_in("/tidy x") == "/tidy x"
 
 
@@ -63,7 +63,7 @@ def test_what_is_none_is_told_in_a_line(folder: Path) -> None:
     (folder / "empty.md").write_text("\n", encoding="utf-8")
     (folder / "folder.md").mkdir()
     found = own_templates()
-    assert list(found.by_name) == ["good"]
+    assert list(found.prompts) == ["good"]
     assert [problem.partition(" is not used: ")[0] for problem in found.problems] == [
         f"commands/{name}.md" for name in ("bytes", "empty", "folder", "mode", "two words")
     ]

@@ -192,7 +192,8 @@ def test_settings_of_a_chat_come_back_without_what_makes_no_sense(store: Store, 
     for stored, read in (
         ("nonsense", ChatSettings()),
         ('{"mode": "magic"}', ChatSettings()),
-        ('{"temperature": 999, "top_p": 0.5, "unheard": 1}', ChatSettings(top_p=0.5)),
+        ('{"temperature": 999, "top_p": 0.5}', ChatSettings()),
+        ('{"top_p": 0.5, "unheard": 1}', ChatSettings(top_p=0.5)),
     ):
         with sqlite3.connect(file) as connection:
             connection.execute("UPDATE chats SET settings = ?", (stored,))

@@ -54,13 +54,17 @@ async def test_profile_is_copied_changed_taken_for_new_chats_and_deleted(tmp_pat
         await desk.shows("My Poems is yours to change")
         await desk.press("escape", *"poems", "ctrl+d")
         await desk.shows("new chats take My Poems, kept in config.toml")
+        assert read_config(config_dir() / "config.toml").profile == "my-poems"
         await desk.press("ctrl+o")
         await desk.until(lambda: isinstance(desk.app.screen, SettingsScreen) and desk.app.screen.focused)
         await burst(desk, ["down", *"1.5", "f2"])
         await desk.shows("kept: Temperature in profile My Poems")
         assert "temperature = 1.5" in file.read_text(encoding="utf-8")
-    config = read_config(config_dir() / "config.toml")
-    assert config.profile == "my-poems"
+        await opened(desk)
+        await desk.press(*"poems", "delete", "y")
+        await desk.shows("My Poems is deleted")
+        await desk.until(lambda: read_config(config_dir() / "config.toml").profile == "auto")
+        assert desk.chat.session.profile.name == "auto"
 
 
 async def test_own_profile_is_deleted_after_a_question_and_an_included_one_stays(tmp_path: Path) -> None:

@@ -357,16 +357,12 @@ def _chat_of(row: Sequence[Any]) -> ChatInfo:
 
 
 def _settings_of(text: str) -> ChatSettings:
-    """Return what a chat settles, without what makes no sense here."""
+    """Return what a chat settles; nothing where that makes no sense here."""
     with suppress(ValueError, RecursionError):
-        found = checked(ChatSettings, json.loads(text), "settings")
-        limits = {**SAMPLING_RANGES, **REQUEST_RANGES}
-        wrong = (
-            name
-            for name, value in found.settled.items()
-            if name in limits and not limits[name][0] <= value <= limits[name][1]
-        )
-        return replace(found, **dict.fromkeys(wrong))
+        found, limits = checked(ChatSettings, json.loads(text), "settings"), SAMPLING_RANGES | REQUEST_RANGES
+        ranges = ((value, limits[name]) for name, value in found.settled.items() if name in limits)
+        if all(low <= value <= high for value, (low, high) in ranges):
+            return found
     return ChatSettings()
 
 

@@ -73,13 +73,6 @@ class ProfilesScreen(ModalScreen[tuple[str, bool]]):
     def _is_own(self, profile: Profile) -> bool:
         return profile.path.parent == self._folder
 
-    @property
-    def _chosen(self) -> Profile:
-        for profile in self._session.profiles:
-            if profile.name == self._list.highlighted:
-                return profile
-        raise UserError("no profile is chosen")
-
     @on(FilteredList.Chosen)
     def action_choose(self, to_settings: object = False) -> None:
         """Take the profile under the cursor."""
@@ -90,15 +83,17 @@ class ProfilesScreen(ModalScreen[tuple[str, bool]]):
     async def action_do(self, what: str) -> None:
         """Do something with the profile under the cursor."""
         doing = {"copy": self._copy, "edit": self._edit, "delete": self._delete, "keep": self._keep}
+        known = {profile.name: profile for profile in self._session.profiles}
         try:
-            await doing[what](self._chosen)
-        except LocalSpecError as error:
+            if self._list.highlighted is not None:
+                await doing[what](known[self._list.highlighted])
+        except (LocalSpecError, OSError) as error:
             self._note.update(in_words(error))
 
     async def _copy(self, like: Profile) -> None:
         title = await self.app.push_screen_wait(EditScreen(f"New profile like {like.title}: its title", ""))
         if title and title.strip():
-            title = " ".join(title.split())
+            title = " ".join(title.split())[:40]
             name = re.sub(r"\W+", "-", title.lower()).strip("-")[:40]
             source = DEFAULT_PROFILE if is_auto(like) else like.name
             await asyncio.to_thread(copy_profile, source, name, self._folder, title)
@@ -118,7 +113,10 @@ class ProfilesScreen(ModalScreen[tuple[str, bool]]):
         question = f"Delete your profile {profile.title}? An included one of its name takes its place."
         if await self.app.push_screen_wait(AskScreen(question, yes="Delete", no="Keep")):
             await asyncio.to_thread(profile.path.unlink, missing_ok=True)
+            usual = self._session.usual_profile
             await self._show(profile.name, f"{profile.title} is deleted")
+            if self._session.usual_profile != usual:  # config.toml may name it
+                await asyncio.to_thread(keep, {"chat.profile": self._session.usual_profile})
 
     async def _keep(self, profile: Profile) -> None:
         await asyncio.to_thread(keep, {"chat.profile": profile.name})

@@ -17,7 +17,6 @@ from textual.widgets.select import NoSelection
 from localspec.chat.session import ChatSession
 from localspec.chat.settings import SETTINGS, Place, Setting, Source, Value, keep, shown
 from localspec.errors import LocalSpecError, UserError
-from localspec_tui.keys import key_of
 from localspec_tui.screens.dialogs import EditScreen
 from localspec_tui.screens.search import Words
 from localspec_tui.widgets.footer import KeyFooter
@@ -27,17 +26,22 @@ from localspec_tui.widgets.status import in_words
 class SettingRow(Horizontal):
     """A setting: what its place says of it, empty where that is nothing, and what holds then."""
 
-    def __init__(self, setting: Setting, own: Value | None, below: Value | None, source: str) -> None:
+    def __init__(self, setting: Setting, found: Sequence[Source]) -> None:
         super().__init__()
-        self.setting, self._own, self.below, self._source = setting, own, below, source
-        self.wanted, self.problem, self.is_reset = own, "", False
-        text, hint = shown(own), shown(below) or "none"
+        said = [source for source in found if source.values.get(setting.name) is not None]
+        own = [source for source in said if source.place == setting.place("chat")]
+        below = [source for source in said if source not in own] or [Source("default", None, {})]
+        self.setting, self._source, self._below = setting, below[-1].name, below[-1].values.get(setting.name)
+        self.wanted = self._own = own[0].values[setting.name] if own else None
+        self._place = own[0].name if own else ""
+        self.problem, self.is_reset = "", False
+        text, hint = shown(self._own), shown(self._below) or "none"
         self.field: Words | Select[str] | Button
         if setting.choices:
             words = [(word, word) for word in setting.choices]
             self.field = Select(words, prompt=hint, value=text or Select.NULL, compact=True)
         elif setting.kind == "text":
-            self.field = Button(text or hint, compact=True, action="screen.write")
+            self.field = Button(compact=True)
         else:
             self.field = Words(text, placeholder=hint, compact=True)
         self._origin = Static(classes="origin", markup=False)
@@ -51,22 +55,19 @@ class SettingRow(Horizontal):
         reset.can_focus = False
         yield reset
 
-    def on_mount(self) -> None:
-        """Tell where the value comes from."""
-        self.look()
-
     @property
     def is_changed(self) -> bool:
         """Tell whether there is something to keep."""
         return bool(self.problem) or self.is_reset or self.wanted != self._own
 
+    @on(events.Mount)
     @on(Input.Changed)
     @on(Select.Changed)
     def look(self) -> None:
         """Take in what the field says now: its messages may still be on their way."""
         self.problem = ""
         if isinstance(self.field, Button):
-            self.field.label = shown(self.below if self.wanted is None else self.wanted) or "none"
+            self.field.label = shown(self._below if self.wanted is None else self.wanted) or "none"
         else:
             value = self.field.value
             try:
@@ -74,20 +75,30 @@ class SettingRow(Horizontal):
             except UserError as error:
                 self.problem = error.message
         self.is_reset = self.is_reset and self.wanted is None
-        kept = "this chat" if self.setting.place("chat") == "chat" else "config.toml"
-        source = self._source if self.wanted is None else kept if self.wanted == self._own else "changed"
-        self._origin.update(self.problem or source)
+        source = self._place if self.wanted == self._own else "changed"
+        self._origin.update(self.problem or (self._source if self.wanted is None else source))
         self._origin.set_class(bool(self.problem), "-wrong")
 
-    @on(Button.Pressed, ".reset")
+    @on(Button.Pressed)
+    def _press(self, event: Button.Pressed) -> None:
+        if event.button is not self.field:
+            self.reset()
+            return
+
+        def take(text: str | None) -> None:
+            self.wanted = self.wanted if text is None else text
+            self.look()
+
+        text = self._below if self.wanted is None else self.wanted
+        self.app.push_screen(EditScreen(self.setting.title, str(text or "")), take)
+
     def reset(self) -> None:
         """Give up what its place says; in a profile, too, if it is kept there."""
-        self.wanted = None
+        self.wanted, self.is_reset = None, True
         if isinstance(self.field, Input):
             self.field.value = ""
         elif isinstance(self.field, Select):
             self.field.clear()
-        self.is_reset = True
         self.look()
 
 
@@ -111,7 +122,7 @@ class SettingsScreen(ModalScreen[tuple[str, bool]]):
         super().__init__()
         self._session = session
         self._hint = Static(id="settings-hint", markup=False)
-        self._rows = [SettingRow(setting, *_holding(setting, found)) for setting in SETTINGS]
+        self._rows = [SettingRow(setting, found) for setting in SETTINGS]
         self._warned_of: list[Value | None] = []
 
     def compose(self) -> ComposeResult:
@@ -146,17 +157,6 @@ class SettingsScreen(ModalScreen[tuple[str, bool]]):
         if self.focused is not None and isinstance(row := self.focused.parent, SettingRow):
             row.reset()
 
-    def action_write(self) -> None:
-        """Write a text of several lines."""
-        row = next(row for row in self._rows if row.setting.kind == "text")
-        text = row.below if row.wanted is None else row.wanted
-
-        def take(written: str | None) -> None:
-            row.wanted = row.wanted if written is None else written
-            row.look()
-
-        self.app.push_screen(EditScreen(row.setting.title, str(text)), take)
-
     @on(Input.Submitted)
     async def _keep_with_chat(self) -> None:
         await self.action_keep("chat")
@@ -165,20 +165,16 @@ class SettingsScreen(ModalScreen[tuple[str, bool]]):
         """Keep what was changed, unless something makes no sense or cannot be written."""
         for row in self._rows:
             row.look()
-        changed = [row for row in self._rows if row.is_changed]
-        if wrong := next((row for row in changed if row.problem), None):
+        changed = {row.setting.name: row.wanted for row in self._rows if row.is_changed}
+        if wrong := next((row for row in self._rows if row.problem), None):
             wrong.field.focus()
             return
-        values = {row.setting.name: row.wanted for row in changed}
-        if not values:
-            self.dismiss(None)
-            return
         try:
-            told = await asyncio.to_thread(keep, self._session, place, values)
+            told = await asyncio.to_thread(keep, self._session, place, changed) if changed else ""
         except LocalSpecError as error:
             self._hint.update(in_words(error))
         else:
-            self.dismiss((told, "context" in values))
+            self.dismiss((told, "context" in changed))
 
     def action_leave(self) -> None:
         """Return nothing; ask for a second Escape where something would be lost."""
@@ -186,16 +182,4 @@ class SettingsScreen(ModalScreen[tuple[str, bool]]):
         if changed == self._warned_of:
             self.dismiss(None)
         self._warned_of = changed
-        self._hint.update(f"{key_of(self, 'settings.chat')} keeps what was changed; Esc gives it up.")
-
-
-def _holding(setting: Setting, found: Sequence[Source]) -> tuple[Value | None, Value | None, str]:
-    """Return what the place of a setting says of it, and what holds without that, and why."""
-    own, below, origin = None, None, "default"
-    for source in found:
-        value = source.values.get(setting.name)
-        if source.place == setting.place("chat"):
-            own = value
-        elif value is not None:
-            below, origin = value, source.name
-    return own, below, origin
+        self._hint.update("Esc again gives up what was changed; Enter keeps it.")

@@ -58,7 +58,7 @@ class ChatPane(Conversation):
         super().__init__(session, loader, folder, attachment_bytes, log)
         self._attachment_bytes = attachment_bytes
         self._run_command = run_command
-        self.own_commands: tuple[CommandSpec, ...] = ()  # as they were read last
+        self.own_commands: Sequence[CommandSpec] = ()  # as they were read last
         self._told: set[str] = set()  # of what is wrong with them
 
     async def on_mount(self) -> None:

@@ -41,7 +41,8 @@ async def _run_mode(pane: ChatPane, argument: str) -> None:
             )
         await asyncio.to_thread(pane.session.settle, mode=mode or "auto")
         pane.show_figures()
-    pane.status.say(f"mode {pane.session.mode or 'auto'}, kept with this chat from the next answer on")
+    kept = ", kept with this chat" * bool(argument)
+    pane.status.say(f"mode {pane.session.mode or 'auto'}{kept}, from the next answer on")
 
 
 async def _run_profile(pane: ChatPane, argument: str) -> None:
@@ -63,8 +64,8 @@ async def _run_profile(pane: ChatPane, argument: str) -> None:
 async def _run_system(pane: ChatPane, argument: str) -> None:
     async def take(text: str | None) -> None:
         if text is not None:
-            await asyncio.to_thread(pane.session.set_system, text)
-            pane.status.say("this chat has a system prompt of its own" if text else "no system prompt")
+            await asyncio.to_thread(pane.session.settle, system_prompt=text)
+            pane.status.say("this chat keeps a system prompt of its own" if text else "no system prompt")
 
     if argument:
         await take("" if argument == "-" else argument)
