@@ -15,12 +15,12 @@ from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from localspec.app.editor import edit_profile
-from localspec.chat.answer_settings import is_auto
+from localspec.chat.answer_settings import AUTO, is_auto
 from localspec.chat.session import ChatSession
 from localspec.errors import LocalSpecError, UserError
-from localspec.storage.config import keep
+from localspec.storage.config import keep, read_config
 from localspec.storage.paths import config_dir
-from localspec.storage.profiles import DEFAULT_PROFILE, Profile, copy_profile, profiles
+from localspec.storage.profiles import DEFAULT_PROFILE, Profile, copy_profile, profiles, shipped_files
 from localspec_tui.screens.dialogs import AskScreen, EditScreen
 from localspec_tui.widgets.filtered_list import FilteredList, ListRow
 from localspec_tui.widgets.footer import KeyFooter
@@ -112,13 +112,17 @@ class ProfilesScreen(ModalScreen[tuple[str, bool]]):
             raise UserError(f"{profile.title} comes with LocalSpec and stays")
         question = f"Delete your profile {profile.title}? An included one of its name takes its place."
         if await self.app.push_screen_wait(AskScreen(question, yes="Delete", no="Keep")):
-            await asyncio.to_thread(profile.path.unlink, missing_ok=True)
-            usual = self._session.usual_profile
+            await asyncio.to_thread(_remove, profile)
             await self._show(profile.name, f"{profile.title} is deleted")
-            if self._session.usual_profile != usual:  # config.toml may name it
-                await asyncio.to_thread(keep, {"chat.profile": self._session.usual_profile})
 
     async def _keep(self, profile: Profile) -> None:
         await asyncio.to_thread(keep, {"chat.profile": profile.name})
         self._session.usual_profile = profile.name
         self._note.update(f"new chats take {profile.title}, kept in config.toml")
+
+
+def _remove(profile: Profile) -> None:
+    """Delete a file, which config.toml may no longer name then."""
+    if read_config(config_dir() / "config.toml").profile == profile.name not in shipped_files():
+        keep({"chat.profile": AUTO})
+    profile.path.unlink(missing_ok=True)
