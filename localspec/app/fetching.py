@@ -166,8 +166,8 @@ class PairFetches:
 
     def consider(self, pair: Ranked) -> Offer:
         """Return how far a pair is here; looks at the disk where that is not known."""
-        if (known := self.offers.get(pair.key)) is None:
-            known = self.offers.setdefault(pair.key, _offer(pair))
+        if (known := self.offers.get(pair.pair.name)) is None:
+            known = self.offers.setdefault(pair.pair.name, _offer(pair))
         return known
 
     def turn(self, name: str) -> None:
@@ -212,7 +212,7 @@ class PairFetches:
         with self._lock:
             if self._attempt is not attempt:
                 return False
-            self.offers[offer.pair.key] = offer
+            self.offers[offer.pair.pair.name] = offer
         self.on_change()
         return True
 
@@ -238,7 +238,7 @@ class PairFetches:
             return self._tell(attempt, replace(offer, progress=progress))
 
         def failed(problem: str) -> None:
-            self._tell(attempt, replace(self.offers[pair.key], stage="paused", problem=problem))
+            self._tell(attempt, replace(self.offers[pair.pair.name], stage="paused", problem=problem))
 
         try:
             for model in pair.missing:
@@ -248,7 +248,7 @@ class PairFetches:
         except UnavailableError as error:
             self._gone.add(pair.missing[len(got)].key)
             failed(error.message)
-            if pair.key == self._best:
+            if pair.pair.name == self._best:
                 self._look(attempt, error.message)
         except Exception as error:  # noqa: BLE001 - there is nobody else to tell
             failed(str(error))

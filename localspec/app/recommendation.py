@@ -56,11 +56,6 @@ class Ranked:
     is_slow: bool = False
 
     @property
-    def key(self) -> str:
-        """Return what tells the pair from others of the catalogue."""
-        return self.pair.name
-
-    @property
     def opens_draft(self) -> bool:
         """Tell whether the draft model, or the target's own head, is of use here."""
         drafts = self.pair.draft is not None or self.pair.target.mtp

@@ -51,19 +51,16 @@ def parser() -> Parser:
 def main(argv: Sequence[str]) -> int:
     """Run the verb and return its exit code."""
     args = parser().read(argv)
-    from localspec.app.recommendation import partners
-    from localspec.cli.recommend import this_machine
-    from localspec.models.catalogue import shipped
-    from localspec.models.default_pair import on_this_computer
+    from localspec.app.recommendation import partners, surroundings
 
-    local, known = on_this_computer(), shipped()
+    machine, local, known = surroundings()
     target = find_target(args.target, local, known)
     if args.measure and target.path is None:
         raise UserError(
             f"{target.name} is not on this computer, so that nothing can be measured",
             f"`localspec pull {target.name}` downloads it",
         )
-    found = partners(target, this_machine(), local, known)
+    found = partners(target, machine, local, known)
     gains = _measure_best(target, found) if args.measure else {}
     value = {
         "target": {"name": target.name, "path": target.path},

@@ -37,10 +37,10 @@ def parser() -> Parser:
 def main(argv: Sequence[str]) -> int:
     """Run the verb and return its exit code."""
     args = parser().parse_args(argv)
-    from localspec.models.catalogue import shipped
+    from localspec.app.recommendation import surroundings
 
-    options = ranking(this_machine(), args.task)
-    date = shipped().date
+    machine, _, known = surroundings()
+    options, date = ranking(machine, args.task), known.date
     value = {"date": date, "task": args.task, "pairs": [*map(_pair_json, options)]}
     print_result(value, lines(options, len(options) if args.all else SHOWN), as_json=args.json)
     if not args.json:
@@ -49,13 +49,6 @@ def main(argv: Sequence[str]) -> int:
             "Speeds are expected, not measured: `localspec pair TARGET --measure` measures them."
         )
     return SUCCESS
-
-
-def this_machine() -> Machine:
-    """Return what is known of this machine."""
-    from localspec.hardware.machine import known_machine  # looks at the devices: 0.3 s
-
-    return known_machine(may_measure=False)
 
 
 def ranking(machine: Machine, task: str | None) -> tuple[Ranked, ...]:

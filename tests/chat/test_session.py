@@ -53,6 +53,25 @@ def test_auto_measures_once_and_may_step_down(store: Store) -> None:
     assert all(request.steps_down for request in models.requests)
 
 
+def test_ratios_compare_with_plain_decoding_of_the_same_model(store: Store) -> None:
+    at, first, others = session(store), ScriptedModels(), ScriptedModels()
+    others.target = replace(others.target, path=Path("others.gguf"))
+    others.plain = None
+    (_, rated) = ask(at, first)
+    assert rated.record is not None
+    assert rated.record.plain is not None
+    assert len(ask(at, ScriptedModels())) == 2  # the same file, opened again
+    assert len(ask(at, others)) == 1
+
+
+def test_a_mode_that_was_asked_for_waits_for_a_draft_model(store: Store) -> None:
+    at = session(store, SessionRequest(speculation=Speculation(mode="sd")))
+    alone = ScriptedModels(has_draft=False)
+    ask(at, alone)
+    ask(at, ScriptedModels())
+    assert (alone.requests[0].settings.mode, at.mode) == ("ngram", "sd")
+
+
 def test_auto_measures_anew_when_the_models_were_opened_again(store: Store) -> None:
     at, first, second = session(store), ScriptedModels(), ScriptedModels()
     second.preferred = "sd"

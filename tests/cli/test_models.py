@@ -153,7 +153,7 @@ def test_the_traceback_of_an_accident_can_be_asked_for(
         raise RuntimeError("an accident")
 
     module = import_module(f"localspec.cli.{verb}")
-    for step in ("on_this_computer", "_find", "fetch", "this_machine"):
+    for step in ("on_this_computer", "_find", "fetch", "ranking"):
         monkeypatch.setattr(module, step, break_down, raising=False)
     words = [] if verb in ("models", "recommend") else ["a/b"]
     assert "unexpected RuntimeError: an accident" in invoke(verb, *words).err

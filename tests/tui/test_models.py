@@ -96,7 +96,7 @@ async def test_what_is_here_and_what_could_be_fetched_at_every_size(tmp_path: Pa
             await screen.shows("demo-target (included)", "demo-draft (1 of 2)", "Enter opens them")
         await screen.shows("Enter Choose  Right Other draft  Ctrl+D At every start")
         await screen.press("down", "down")
-        await screen.shows("Cannot be opened: ", "broken.gguf")
+        await screen.shows("Cannot be opened: ", "/llama.cpp")
         await screen.press("enter")
         await screen.shows("broken cannot be opened: ")
         await screen.press("down", "down")
@@ -127,7 +127,6 @@ async def test_a_name_typed_in_a_burst_opens_another_model_and_the_chat_stays(tm
         text = chat_text(screen.store, screen.chat.session.chat.info, "md")
         assert "## Assistant (large)\n" in text
         assert "## Assistant (other-Q8_0)\n" in text
-        assert screen.chat.session.rates.at(1) is None or len(screen.models.requests) == 1
 
 
 async def test_a_draft_model_is_chosen_or_none(tmp_path: Path) -> None:
@@ -136,8 +135,8 @@ async def test_a_draft_model_is_chosen_or_none(tmp_path: Path) -> None:
         await shown(screen)
         for key, words in (
             ("right", "Draft model: none (2 of 2)"),
-            ("left", "demo-draft (1 of 2)"),
-            ("left", "Draft model: none"),
+            ("right", "demo-draft (1 of 2)"),
+            ("right", "Draft model: none"),
         ):
             await screen.press(key)
             await screen.shows(words)
@@ -157,7 +156,7 @@ async def test_models_that_fail_or_are_stopped_leave_the_old_ones(tmp_path: Path
         assert release.wait(10)
         raise UserError("there is no room for them")
 
-    async with desktop(tmp_path, models=included, on_choice=refuse) as screen:
+    async with desktop(tmp_path, models=included, on_choice=refuse, size=(80, 24)) as screen:
         await screen.press(*"half a word")
         await shown(screen)
         await screen.press(*"other", "enter")

@@ -167,7 +167,7 @@ async def test_loading_shows_how_far_and_how_to_cancel() -> None:
     async with app.run_test(size=(80, 5)) as pilot:
         app.line.show_loading(0.5)
         await pilot.pause()
-        assert "Loading the models ██████████░░░░░░░░░░  50%  Esc cancels" in app.text
+        assert "Loading the models ██████░░░░░░  50%  Esc cancels" in app.text
         app.line.show_loading(None)
         assert app.text == ""
 

