@@ -71,7 +71,12 @@ class Saved:
     record: AnswerRecord | None
 
 
-AnswerEvent = Started | GenerationEvent | Saved
+@dataclass(frozen=True, slots=True)
+class Titling:
+    """The chat is getting a title, which may be cut short here."""
+
+
+AnswerEvent = Started | GenerationEvent | Saved | Titling
 
 
 class Answering:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -18,6 +19,12 @@ COMFORTABLE = 0.6  # of the context, to be filled at most after making room
 _FOR_AN_ANSWER = 1024  # tokens, in a context that is to be opened larger
 _BYTES_PER_TOKEN = 4  # of English text, roughly
 _TOKENS_PER_TURN = 4  # what chat templates put around a turn, roughly
+TITLE = (
+    Message("user", "Name the topic of this conversation in three to five words."),
+    Message("assistant", '"'),  # which the model goes on with
+)
+TITLE_TOKENS, _TITLE_WORDS = 16, 6
+_EMPTY_WORDS = {"the", "and", "for", "with", "this", "that"}
 _answer_alone = lru_cache(maxsize=4096)(without_thinking)  # of long chats, again with every question
 
 
@@ -209,3 +216,12 @@ def exchanges(path: Sequence[StoredMessage], count: Count) -> tuple[Exchange, ..
             tokens = count((*messages, *messages)) - count(messages)  # without what the template adds once
             found.append(Exchange(ids, question, tokens, dropped))
     return tuple(found)
+
+
+def title_in(text: str, conversation: str) -> str:
+    """Return the title that a model wrote, nothing where it looks wrong: too long, or of something else."""
+    title = text.strip(" \t\n*#_`.,:;'“”")
+    words, about = title.casefold().split(), conversation.casefold()
+    telling = [word for word in re.findall(r"\w{3,}", title.casefold()) if word not in _EMPTY_WORDS]
+    fits = 2 * sum(word[:4] in about for word in telling) >= len(telling) > 0
+    return title if fits and len({*words}) == len(words) <= _TITLE_WORDS else ""

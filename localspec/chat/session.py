@@ -19,14 +19,15 @@ from localspec.chat.answer_settings import (
     nothing_known,
     with_auto,
 )
-from localspec.chat.answering import AnswerEvent, Saved
+from localspec.chat.answering import AnswerEvent, Saved, Titling
 from localspec.chat.live_stats import PlainRates, depth
 from localspec.chat.messages import ChatSettings, SearchHit
 from localspec.chat.open_chat import OpenChat
-from localspec.errors import UserError
+from localspec.chat.prompting import TITLE, TITLE_TOKENS, title_in
+from localspec.errors import Cancelled, StoreError, UserError
 from localspec.inference.interface import OpenModels
 from localspec.storage.profiles import Profile
-from localspec.types import Mode, PlainRate, Sampling
+from localspec.types import EngineSettings, Finished, Mode, PlainRate, Request, Sampling, TextDelta
 
 if TYPE_CHECKING:
     from localspec.chat.store import Store
@@ -66,6 +67,7 @@ class ChatSession:
         self.in_use: AnswerOptions | None = None  # of the latest answer
         self.queue: list[str] = []  # prompts that wait, the next one first
         self.rates = PlainRates()
+        self.titles = False  # whether the models name new chats
         self._newest: int | None = None  # chat that was begun here
         last = store.last_chat() if start == "last" else None
         self.chat = self._opened(last) if last is not None else self._fresh()
@@ -169,8 +171,12 @@ class ChatSession:
         self._answers += 1
         for event in chat.answer(models, options, continues=continues):
             yield event
-            if isinstance(event, Saved) and (rated := self._rated(models, chat, event, plain)) is not None:
-                yield rated
+            if isinstance(event, Saved):
+                if (rated := self._rated(models, chat, event, plain)) is not None:
+                    yield rated
+                if self.titles and mode is None and event.message.state == "complete" and not self.queue:
+                    with suppress(UserError, StoreError, Cancelled):  # it keeps the title that it has
+                        yield from self._title(models, chat, options.request)
 
     def options(
         self, models: OpenModels, *, mode: Mode | None = None, seed: int | None = None
@@ -221,6 +227,27 @@ class ChatSession:
             self.rates.add(measured)
         rate = self.rates.at(at)
         return None if rate is None else chat.set_plain(saved.message.id, PlainRate(at, rate))
+
+    def _title(self, models: OpenModels, chat: OpenChat, request: Request) -> Iterator[Titling]:
+        """Let the models name a chat after its first answer, from which the prompt goes on in the caches."""
+        from localspec.chat.store import title_of
+
+        info, path = self.store.chat(chat.info.id), chat.path
+        if len(path) != 2 or info.title != title_of(path[0]):
+            return
+        prompt = (*chat.prompt(), *TITLE)
+        plain = replace(request, prompt=prompt, settings=EngineSettings(mode="off"), steps_down=False, seed=0)
+        plain = replace(plain, sampling=Sampling(temperature=0.0), max_tokens=TITLE_TOKENS, stop=('"', "\n"))
+        text, is_whole = "", False
+        for event in models.generate(plain):
+            if isinstance(event, TextDelta):
+                text += event.text
+            is_whole = isinstance(event, Finished) and event.reason == "stop"
+            yield Titling()
+        title = title_in(text, " ".join(message.content for message in path)) if is_whole else ""
+        if title and self.store.chat(info.id).title == info.title:  # nobody has named it meanwhile
+            self.store.rename(info.id, title)
+            chat.reload()
 
     def _fresh(self) -> OpenChat:
         self._newest = self.store.new_chat(profile=self.usual_profile).id

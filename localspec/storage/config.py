@@ -41,6 +41,8 @@ class Config:
     footer: bool = True
     vim: bool = False
     width: int = READING_WIDTH  # columns of messages; 0 takes all
+    titles: bool = True
+    notify: str = "bell"
     ignores_circles: bool = False
     attachment_bytes: int = 256 * 1024
 
@@ -64,7 +66,7 @@ def read_config(path: Path) -> Config:
     models, chat = root.table("models"), root.table("chat")
     attachments = root.table("attachments")
     models.allow(("target", "draft", "context", "host", "program"))
-    chat.allow(("profile", "sidebar", "footer", "vim", "width", "ignore_circles"))
+    chat.allow(("profile", "sidebar", "footer", "vim", "width", "titles", "notify", "ignore_circles"))
     root.table("tuning").allow(("learn",))  # which once counted answers; nothing follows from it any more
     attachments.allow(("max_kib",))
     if theme := root.line("theme"):
@@ -75,6 +77,8 @@ def read_config(path: Path) -> Config:
     if "profile" in chat:
         own = files_in(path.parent / "profiles")
         chat.expect("profile", chat.line("profile"), {usual.profile, *shipped_files(), *own}, "profile")
+    if "notify" in chat:
+        chat.expect("notify", chat.line("notify"), ("bell", "desktop", "off"), "notice")
     return Config(
         theme=theme,
         backend=_file(root, "backend", path.parent),
@@ -89,6 +93,8 @@ def read_config(path: Path) -> Config:
         footer=chat.switch("footer", default=usual.footer),
         vim=chat.switch("vim", default=usual.vim),
         width=chat.whole("width", (0, 1000), usual.width),
+        titles=chat.switch("titles", default=usual.titles),
+        notify=chat.line("notify", usual.notify),
         ignores_circles=chat.switch("ignore_circles", default=usual.ignores_circles),
         attachment_bytes=attachments.whole("max_kib", (1, 65536), usual.attachment_bytes // 1024) * 1024,
     )

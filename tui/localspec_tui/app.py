@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import os
 import sys
 import threading
 import tomllib
@@ -16,7 +17,7 @@ from typing import Any, ClassVar
 
 from rich.console import RenderableType
 from rich.segment import Segment
-from textual import events
+from textual import events, on
 from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.color import Color
@@ -36,7 +37,7 @@ from localspec.inference.worker.wire import LogLine
 from localspec.safe_text import safe_line
 from localspec.storage import paths
 from localspec.storage.config import READING_WIDTH, Config, keep
-from localspec_tui.screens.chat.conversation import Log
+from localspec_tui.screens.chat.conversation import AnswerReady, Log
 from localspec_tui.screens.chat.screen import ChatScreen
 from localspec_tui.widgets.log_panel import KEPT
 
@@ -91,6 +92,7 @@ class LocalSpecApp(App[int]):
         if config.width != READING_WIDTH:
             width = f"{{ max-width: {config.width or '100%'} !important; }}"
             self.stylesheet.add_source(f"MessageView {width} Composer > Vertical {width}", ("", "width"))
+        self._notify = config.notify
         self.set_keymap(dict(config.keys))
 
     def get_line_filters(self) -> Sequence[LineFilter]:
@@ -150,6 +152,14 @@ class LocalSpecApp(App[int]):
             if not isinstance(event, events.Key) or event.is_printable:
                 chat.pane.composer.focus()
         await super().on_event(event)
+
+    @on(AnswerReady)
+    def _call_back(self, event: AnswerReady) -> None:
+        """Ring, or show a notice on the desktop, where the terminal is not in front."""
+        is_vte = "VTE_VERSION" in os.environ or os.environ.get("TERM", "").startswith(("rxvt", "foot"))
+        notice = f"\x1b]{'777;notify;LocalSpec' if is_vte else '9'};{safe_line(event.title)}\a"
+        if not self.app_focus and self._driver is not None:
+            self._driver.write({"bell": "\a", "desktop": notice}.get(self._notify, ""))
 
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
         """Yield what the palette offers: every slash command, every profile, every mode."""

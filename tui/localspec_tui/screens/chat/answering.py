@@ -33,6 +33,7 @@ class Answering:
         self._loader = loader
         self.job = job
         self.continues = continues  # an answer that is there already
+        self.began_s = time.monotonic()
         self._stopped_s: float | None = None
         self.models: OpenModels | None = None
         self.live = LiveAnswer()

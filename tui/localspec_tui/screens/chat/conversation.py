@@ -6,10 +6,11 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
+from time import monotonic
 from typing import TypeVar
 
 from textual.app import ComposeResult
@@ -35,6 +36,7 @@ from localspec_tui.widgets.transcript.transcript import Transcript
 from localspec_tui.widgets.welcome import Welcome
 
 TICKS_PER_S = 12
+WAITING_S = 10.0  # after which a person may be looking elsewhere
 LEAVING_S = 0.8  # for an answer that is to stop; no key is heard meanwhile
 Log = deque[LogLine]
 Answer = TypeVar("Answer")
@@ -42,6 +44,13 @@ Answer = TypeVar("Answer")
 
 class ChatsChanged(ScreenMessage):
     """The list of chats may have to be read again."""
+
+
+@dataclass
+class AnswerReady(ScreenMessage):
+    """An answer that took its time has come to its end."""
+
+    title: str
 
 
 class Conversation(Vertical):
@@ -288,4 +297,6 @@ class Conversation(Vertical):
                 await self.show_messages()
         self.show_figures()
         self.post_message(ChatsChanged())
+        if monotonic() - event.answer.began_s > WAITING_S:
+            self.post_message(AnswerReady(self.session.chat.info.title))
         return True
