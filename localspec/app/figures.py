@@ -8,6 +8,7 @@ from math import isfinite
 from typing import TYPE_CHECKING
 
 from localspec.types import EngineSettings, ModeChanged, Summary
+from localspec.units import MODE_NAMES
 
 if TYPE_CHECKING:
     from localspec.inference.interface import OpenModels
@@ -54,7 +55,7 @@ def table(settings: EngineSettings, reason: str, s: Summary) -> list[str]:
     """Return all figures of an answer, a line for each."""
     prefill = f"{_ratio(new_prompt_tokens(s), s.prompt_s):.1f} tok/s"
     rows = [
-        ("mode", f"{settings.mode} ({reason})"),
+        ("mode", f"{MODE_NAMES[settings.mode]} ({reason})"),
         ("answer", f"{s.tokens} tokens, {_ratio(decoded_tokens(s), s.decode_s):.1f} tok/s"),
         ("first token", f"{s.first_token_s:.3f} s"),
         ("prompt", f"{s.prompt_tokens} tokens, {s.cached_tokens} of them known, {prefill}"),

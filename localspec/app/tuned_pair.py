@@ -89,7 +89,7 @@ class KnownPair:
             notice = f"tuned settings for {task}: {recalled.stale[0]}; run `localspec tune --task {task}`"
             if not _only_programs_changed(tuned, self._identity):
                 return TunedChoice(None, "", notice)
-        return TunedChoice(tuned.settings, reason(tuned, datetime.now(UTC)), notice)
+        return TunedChoice(tuned.settings, reason(tuned, datetime.now(UTC)), notice, tuned)
 
 
 def _is_tuned(pair: PairOptions, kept: Sequence[Kept]) -> bool:

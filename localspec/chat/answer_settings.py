@@ -16,6 +16,7 @@ from localspec.types import EngineSettings, Mode, Request, Sampling, TaskType, T
 
 if TYPE_CHECKING:
     from localspec.chat.routing import Route
+    from localspec.storage.tuned_settings import TunedTask
 
 UNTUNED = EngineSettings(fallback="ngram")
 """Where nothing is known: repetitions in a text help, and where there are none they cost next to nothing."""
@@ -78,6 +79,7 @@ class TunedChoice:
     settings: EngineSettings | None
     reason: str
     notice: str = ""
+    kept: TunedTask | None = None  # with its figures, where it holds
 
 
 PairKnowledge = Callable[[TaskType], TunedChoice | None]

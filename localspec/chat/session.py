@@ -60,7 +60,7 @@ class ChatSession:
         self.request = request
         self._is_aside = start == "aside"
         self.usual_profile = self._known(profile).name  # of new chats
-        self._experience = experience
+        self.experience = experience
         self._chooser: Chooser | None = None
         self._notices: dict[str, bool] = {}  # and whether they were read
         self._answers = 0
@@ -188,7 +188,7 @@ class ChatSession:
         if self._chooser is None or self._chooser.models is not models:
             if self._chooser and self._chooser.models.target.path != models.target.path:
                 self.rates.forget()
-            self._chooser = Chooser(models, self._experience, self._notice)
+            self._chooser = Chooser(models, self.experience, self._notice)
         asked, profile, own = self.asked, self.followed, self.chat.info.settings.mode
         if models.draft is None and asked.speculation.mode in DRAFT_MODES:  # chosen when others had one
             asked = replace(asked, speculation=replace(asked.speculation, mode=None))

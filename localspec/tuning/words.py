@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from math import isfinite
 from textwrap import wrap
 
 from localspec.storage.tuned_settings import LoadOptions
@@ -157,6 +158,7 @@ _RESULT_HEAD = (
 )  # fmt: skip
 _RESULT_RIGHT = frozenset({2, 3, 8})
 _NO_VALUE = "-"
+_SIMULATED = "simulated: foretold before the run, and how far from that was measured"
 
 
 def result_lines(results: Sequence[TaskResult], width: int) -> list[str]:
@@ -169,14 +171,29 @@ def result_lines(results: Sequence[TaskResult], width: int) -> list[str]:
     lines = columns((_RESULT_HEAD, *(_row(result) for result in results)), _RESULT_RIGHT)
     if max(map(len, lines)) > width:
         lines = [line for result in results for line in _narrow(result, width)]
+    if any(result.winner.predicted is not None for result in results):
+        lines += _wrapped([_SIMULATED], width, "")
     for result in results:
         if result.settings.mode == "off":
             lines += _wrapped([f"{result.task}: {result.reason}"], width, "")
-        for dropped in result.dropped:
-            name = (MODE_NAMES | _CONTENDERS).get(dropped.name, dropped.name)
-            words = f"{result.task}: {name} could not be measured: {dropped.reason}"
-            lines += _wrapped([words], width, "")
+        for words in dropped_words(result):
+            lines += _wrapped([f"{result.task}: {words}"], width, "")
     return lines
+
+
+def dropped_words(result: TaskResult) -> Iterator[str]:
+    """Yield what could not be measured, and why."""
+    for dropped in result.dropped:
+        name = (MODE_NAMES | _CONTENDERS).get(dropped.name, dropped.name)
+        yield f"{name} could not be measured: {dropped.reason}"
+
+
+def verdict_words(settings: EngineSettings, gain: Interval, reason: str) -> str:
+    """Return in a sentence what is fastest, and how sure that is."""
+    if settings.mode == "off":
+        return f"plain decoding is fastest: {reason}"
+    sure = f"; with 95% certainty between {gain.low:.2f} and {gain.high:.2f} times"
+    return f"{mode_words(settings)} is {gain.value:.1f} times as fast as plain{sure * isfinite(gain.low)}"
 
 
 def llama_ratio(result: TaskResult) -> float | None:

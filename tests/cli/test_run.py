@@ -151,7 +151,7 @@ def test_figures_go_to_standard_error(invoke: Invoke) -> None:
     assert outcome.out == "Hello\n"
     lines = dict(line.split("  ", 1) for line in outcome.err.splitlines())
     table = {name.strip(): text.strip() for name, text in lines.items()}
-    assert table["mode"] == "sd (measured)"
+    assert table["mode"] == "speculative (measured)"
     assert table["answer"] == "13 tokens, 6.0 tok/s"
     assert table["prompt"].endswith("30.0 tok/s")
     assert table["acceptance"].startswith("80.0%")

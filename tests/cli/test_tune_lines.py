@@ -92,7 +92,8 @@ class TestResults:
     RESULTS = (result("coding"), result("writing", pays=False))
 
     def test_a_wide_terminal_has_a_line_for_each(self) -> None:
-        head, coding, writing, reason = result_lines(self.RESULTS, 110)
+        head, coding, writing, simulated, reason = result_lines(self.RESULTS, 110)
+        assert simulated.startswith("simulated: foretold")
         assert head.split() == [
             "task", "mode", "K", "fan-out", "temp", "C", "tok/s", "(95%)", "of", "plain", "(95%)",
             "llama.cpp", "simulated",
@@ -114,7 +115,7 @@ class TestResults:
             assert words in text
 
     def test_a_task_takes_a_few_lines_where_the_table_does_not_fit(self) -> None:
-        assert len(result_lines([result()], 79)) == 2
+        assert len(result_lines([result()], 79)) == 3
         assert len(result_lines([result("summarise")], 80)) <= 3
 
     def test_without_a_draft_temperature_there_is_none(self) -> None:

@@ -47,7 +47,7 @@ async def test_fits_its_place(size: tuple[int, int], height: int) -> None:
         await pilot.pause()
         lines = app.timeline.render().split("\n")
         assert len(lines) <= height - 1
-        for name in ("draft", "verify", "rounds", "tok/s", "length", "accepted", "300 rounds"):
+        for name in ("draft", "verify", "rounds", "tokens/s", "length", "accepted", "300 rounds"):
             assert row(app.picture, name)
         assert size[0] < 80 or max(line.cell_length for line in lines) <= size[0] - 2
 
@@ -173,7 +173,7 @@ async def test_a_click_on_a_curve_goes_to_that_part_of_the_answer() -> None:
     async with app.run_test() as pilot:
         app.timeline.show(ssd(300), "SSD")
         await pilot.pause()
-        y = next(i for i, line in enumerate(app.picture.splitlines()) if line.startswith("tok/s"))
+        y = next(i for i, line in enumerate(app.picture.splitlines()) if line.startswith("tokens/s"))
         await pilot.click(Timeline, (LABELS + 1, y + 1))
         assert app.picked() == 0
 

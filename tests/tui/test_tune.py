@@ -5,17 +5,21 @@ from __future__ import annotations
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from textual.widgets import SelectionList
 
 from localspec.app.tuning import Stop, TuneChoice
+from localspec.chat.answer_settings import TunedChoice
 from localspec.chat.loading import Closed
 from localspec.errors import UserError
+from localspec.storage.tuned_settings import TunedTask
 from localspec.tuning.events import StageBegan, StageProgress, TuneEvent, TuneProgress
+from localspec.types import TaskType
 from localspec_tui.screens.tune import TuneScreen, drawn
-from tests.cli.tuning_script import machine, task, whole
+from tests.cli.tuning_script import SSD, machine, task, whole
 from tests.scripted import Gate, says
 from tests.tui.desktop import Desktop, desktop
 
@@ -93,8 +97,8 @@ async def test_a_run_is_watched_to_its_end_and_the_chat_goes_on(
     async with tuning(tmp_path, script, size) as desk:
         await desk.shows("find the fastest settings", "Begin  Enter")
         await desk.press("enter")
-        await desk.shows("Tuned;", "85.2", "×1.42", "Enter closes", "1 failed (out of")
-        await desk.shows("writing: the best of 150 settings reached 0.97")
+        await desk.shows("Tuned;", "85.2", "SSD is 1.4 times as fast", "Enter closes", "1 failed (out of")
+        await desk.shows("plain decoding is fastest: the best of 150 settings")
         assert script.choices == [TuneChoice(("coding", "writing"))]
         assert script.models_were_open is False
         assert desk.opened[0].closed
@@ -112,7 +116,7 @@ async def test_a_run_is_stopped_by_a_key_and_closed_by_a_second(tmp_path: Path, 
         await desk.press(key)
         await desk.shows("Stopped; what was found is kept. /tune coding writing, then r")
         assert script.ended.is_set()
-        await desk.shows("×1.42 of plain")  # of the task that was done
+        await desk.shows("SSD is 1.4 times as fast")  # of the task that was done
         await desk.press(key)
         await back_in_the_chat(desk, 2)
 
@@ -253,3 +257,38 @@ def test_what_matters_less_is_fainter_in_every_theme() -> None:
     assert "opened with 1 thread" in faint
     assert "4 of 10" not in faint
     assert not [span for span in board.spans if "muted" in str(span.style)]
+
+
+@pytest.mark.parametrize("width", [40, 70, 120])
+def test_a_result_is_a_sentence_and_two_bars(width: int) -> None:
+    progress = TuneProgress(["coding", "writing"], 0.0)
+    for event in whole():
+        progress.take(event, 0.0)
+    lines = drawn(progress, width).split("\n")
+    assert max(line.cell_length for line in lines) <= width
+    text = " ".join(" ".join(line.plain for line in lines).split())
+    assert "SSD is 1.4 times as fast as plain; with 95% certainty between 1.37 and 1.47 times" in text
+    plain, chosen = (line.plain for line in lines if "█ " in line.plain and "tokens/s" in line.plain)
+    assert (plain.split()[0], plain.split()[-2:]) == ("plain", ["60.0", "tokens/s"])
+    assert pytest.approx(plain.count("█") / chosen.count("█"), abs=0.5 / chosen.count("█")) == 60 / 85.2
+    assert "writing plain decoding is fastest: the best of 150 settings reached 0.97" in text
+    assert "%" not in text.replace("95%", "")  # nothing of what was simulated
+
+
+@pytest.mark.asyncio
+async def test_what_was_found_before_is_shown_first_and_can_be_found_again(tmp_path: Path) -> None:
+    moment = (datetime.now(UTC) - timedelta(days=2)).isoformat()
+    coding = TunedTask("coding", SSD, 1.42, 1.37, 1.47, 85.2, 60.0, moment, "it pays")
+
+    def known(task: TaskType) -> TunedChoice | None:
+        return TunedChoice(SSD, "tuned", "", coding) if task == "coding" else None
+
+    script = Script()
+    async with desktop(tmp_path, says("hello"), size=(100, 30), experience=known) as desk:
+        script.desk = desk
+        desk.chat.tuner = script
+        await desk.press("f7")
+        await desk.shows("Found so far", "SSD is 1.4 times as fast as plain", "2 days ago", "60.0 tokens/s")
+        await desk.press("enter")
+        await desk.shows("Tuned;")
+        assert "Found so far" not in desk.screen_text()

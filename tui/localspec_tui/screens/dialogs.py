@@ -17,6 +17,7 @@ from textual.widgets.selection_list import Selection
 
 from localspec.chat.prompting import Exchange, Room
 from localspec_tui.keys import key_of, take_key
+from localspec_tui.widgets.explained import ExplainedText
 from localspec_tui.widgets.footer import KeyFooter
 from localspec_tui.widgets.markdown.blocks import clean
 
@@ -64,7 +65,7 @@ class NoteScreen(ModalScreen[None]):
         with VerticalScroll() as frame:
             frame.border_title = self._heading
             frame.border_subtitle = "Esc closes"
-            yield Static(clean(self._text), markup=False)
+            yield ExplainedText(clean(self._text), markup=False)
         yield KeyFooter()
 
 

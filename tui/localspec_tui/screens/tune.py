@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
 from textwrap import wrap
 from typing import ClassVar, get_args
 
@@ -19,11 +20,14 @@ from textual.widgets import Button, SelectionList, Static
 from textual.widgets.selection_list import Selection
 
 from localspec.app.tuning import USUAL_TASKS, Stop, TuneChoice
+from localspec.chat.answer_settings import PairKnowledge, nothing_known
 from localspec.chat.loading import ModelLoader
 from localspec.errors import Cancelled
+from localspec.storage.tuned_settings import TunedTask
 from localspec.tuning.events import StageStatus, TaskStatus, TuneEvent, TuneProgress
 from localspec.tuning.words import (
     DONE,
+    EMPTY,
     RUNNING,
     STAGE_WORDS,
     attempts_words,
@@ -31,14 +35,18 @@ from localspec.tuning.words import (
     best_words,
     clock,
     counts,
+    dropped_words,
+    figure,
     load_options_words,
-    result_lines,
+    mode_words,
     settings_words,
     sparkline,
+    verdict_words,
 )
-from localspec.types import TaskType
-from localspec.units import duration
+from localspec.types import EngineSettings, Interval, TaskType
+from localspec.units import ago, duration
 from localspec_tui.screens.dialogs import TickList
+from localspec_tui.widgets.explained import ExplainedText
 from localspec_tui.widgets.footer import KeyFooter
 from localspec_tui.widgets.status import in_words
 
@@ -56,6 +64,7 @@ Tuner = Callable[[TuneChoice, Stop], Iterator[TuneEvent]]
 """Starts a run; what it yields may take long to come. It raises `Cancelled` when it is stopped."""
 _NAMES = 10  # columns
 _INDENT = " " * (_NAMES + 3)
+_MODE = 18  # columns of the longest name of a mode
 _BAR = 30
 _FEWEST = 8
 _WORDY = 100  # columns from which a stage is described
@@ -67,10 +76,29 @@ def drawn(progress: TuneProgress, width: int) -> Content:
     lines = [*_shared(progress, width)]
     for task in progress.tasks:
         lines += _task(task, [state for state in progress.stages if state.task == task.task], width)
-    results = result_lines(progress.results, width)
-    if results:
-        lines += [Content(""), *(Content(line) for line in results)]
+    for result in progress.results:
+        rates = result.contenders[0].rate.value, result.winner.rate.value
+        words = verdict_words(result.settings, result.winner.gain, result.reason)
+        lines += [Content(""), *verdict(result.task, words, result.settings, rates, width)]
+        lines += [line for words in dropped_words(result) for line in _detail(words, width)]
     return Content("\n").join(lines)
+
+
+def verdict(
+    task: TaskType, words: str, settings: EngineSettings, rates: tuple[float, float], width: int
+) -> Iterator[Content]:
+    """Yield what was found for a task: a sentence, and bars of plain decoding and of what was chosen."""
+    for row, line in enumerate(wrap(words, max(20, width - _NAMES - 1))):
+        yield Content.assemble((f"{'' if row else task:<{_NAMES}} ", "bold"), line)
+    if settings.mode == "off" or not max(rates):
+        return
+    indent = " " * (_NAMES + 1 if width >= _WORDY // 2 else 0)
+    for name, rate in zip(("plain", mode_words(settings)), rates, strict=True):
+        tail = f" {figure(rate)} tokens/s"
+        room = max(1, min(2 * _BAR, width - len(indent) - _MODE - len(tail) - 1))
+        drawn_bar = bar(rate / max(rates), room).rstrip(EMPTY)
+        style = "$primary" if name == "plain" else "$success"
+        yield Content.assemble(f"{indent}{name:<{_MODE}} ", (drawn_bar, style), tail)
 
 
 def _shared(progress: TuneProgress, width: int) -> Iterator[Content]:
@@ -142,9 +170,17 @@ class TuneScreen(ModalScreen[None]):
     ]
 
     def __init__(
-        self, tuner: Tuner, loader: ModelLoader, models: str, tasks: Sequence[TaskType] = ()
+        self,
+        tuner: Tuner,
+        loader: ModelLoader,
+        models: str,
+        tasks: Sequence[TaskType] = (),
+        known: PairKnowledge = nothing_known,
     ) -> None:
+        """Choose tasks; `known` is asked, in a thread, what was found for them before."""
         super().__init__()
+        self._known = known
+        self._last: tuple[TunedTask, ...] = ()  # still holds
         self._tuner = tuner
         self._loader = loader
         self._models = models
@@ -159,6 +195,7 @@ class TuneScreen(ModalScreen[None]):
         with Vertical(id="tune") as box:
             box.border_title = f"Tune {self._models}".rstrip().replace("[", "\\[")
             with VerticalScroll(id="tune-choice"):
+                yield ExplainedText(id="tune-last")
                 yield Static("Measure this machine and find the fastest settings for:")
                 yield TickList[TaskType](
                     *(
@@ -179,13 +216,20 @@ class TuneScreen(ModalScreen[None]):
             with Vertical(id="tune-run"):
                 yield Static(id="tune-head", markup=False)
                 with VerticalScroll(id="tune-scroll"):
-                    yield Static(id="tune-board")
+                    yield ExplainedText(id="tune-board")
         yield KeyFooter()
 
     def on_mount(self) -> None:
         """Let the tasks be chosen."""
         self.query_one(SelectionList).focus()
         self.set_interval(1 / TICKS_PER_S, self._look)
+        self.run_worker(self._recall(), name="recall")
+
+    async def _recall(self) -> None:
+        """Find what an earlier run has found for these models."""
+        found = await asyncio.to_thread(lambda: [self._known(task) for task in TASKS])
+        self._last = tuple(choice.kept for choice in found if choice is not None and choice.kept is not None)
+        self._draw()
 
     def on_unmount(self) -> None:
         """Stop what runs if the program ends."""
@@ -274,6 +318,9 @@ class TuneScreen(ModalScreen[None]):
 
     def _draw(self) -> None:
         if self._progress is None:
+            last = self.query_one("#tune-last", Static)
+            last.display = bool(self._last)
+            last.update(_recalled(self._last, last.size.width or self.size.width - 8))
             return
         board = self.query_one("#tune-board", Static)
         board.update(drawn(self._progress, board.size.width))
@@ -289,6 +336,16 @@ class TuneScreen(ModalScreen[None]):
         left_s = progress.left_s(now_s)
         left = "" if left_s is None else f", about {duration(left_s)} left"
         return f"{clock(progress.took_s(now_s))} so far{left}"
+
+
+def _recalled(last: Sequence[TunedTask], width: int) -> Content:
+    """Return what was found earlier and still holds."""
+    lines = [Content("Found so far, and used where the mode is auto:")]
+    for kept in last:
+        words = verdict_words(kept.settings, Interval(kept.gain, kept.gain_low, kept.gain_high), kept.reason)
+        when = ago(kept.measured_at, datetime.now(UTC))
+        lines += verdict(kept.task, f"{words}; {when}", kept.settings, (kept.plain_rate, kept.rate), width)
+    return Content("\n").join([*lines, Content("")])
 
 
 def _line(task: TaskType, *, chosen: bool) -> Content:

@@ -22,8 +22,11 @@ class Explained(Widget):
 
     def meaning_at(self, event: events.MouseMove) -> str:
         """Return what the word under the pointer means, nothing where there is nothing to explain."""
-        text = self.render_line(event.y).text if event.get_content_offset(self) else ""
-        return next((meaning for place, meaning in explained(text) if event.x in place), "")
+        offset = event.get_content_offset(self)
+        if offset is None:
+            return ""
+        row = self.render_line(offset.y).text
+        return next((meaning for place, meaning in explained(row) if offset.x in place), "")
 
 
 class ExplainedText(Static, Explained):

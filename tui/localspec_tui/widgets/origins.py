@@ -12,6 +12,7 @@ from textual.widgets import Static
 
 from localspec.chat.messages import Span
 from localspec.types import Provenance, TextPiece
+from localspec_tui.widgets.explained import Explained
 from localspec_tui.widgets.markdown.blocks import Block, clean
 from localspec_tui.widgets.markdown.prose import Prose
 
@@ -89,7 +90,7 @@ def shares(spans: Iterable[Span]) -> dict[Provenance, float]:
     return {provenance: counts[provenance] / counts.total() for provenance in Provenance if counts.total()}
 
 
-class OriginLegend(Static):
+class OriginLegend(Static, Explained):
     """What the colours mean, and how much of the latest answer came from where."""
 
     ALLOW_SELECT = False

@@ -11,7 +11,6 @@ from textual import events
 from textual.binding import Binding, BindingType
 from textual.content import Content
 from textual.reactive import reactive
-from textual.widget import Widget
 
 from localspec.chat.timeline import (
     SMOOTHING,
@@ -25,6 +24,7 @@ from localspec.chat.timeline import (
     percent,
 )
 from localspec.types import DraftOrigin, RoundDone
+from localspec_tui.widgets.explained import Explained
 
 LABELS = 9  # columns of the row names
 VALUES = 24  # columns of the figures behind a curve
@@ -111,7 +111,7 @@ def curve(values: Sequence[float], rows: int) -> list[str]:
 def curve_rows(history: History, name: str, width: int, rows: int) -> list[Content]:
     """Return a curve over the whole answer with its present and mean values."""
     plot = max(1, width - LABELS - VALUES)
-    figure = history.speed if name == "tok/s" else history.length
+    figure = history.speed if name == "tokens/s" else history.length
     tail = f"  {_figure(figure(history.recent()))} now  {_figure(figure())} mean"
     *upper, lowest = [Content.styled(line, "$primary") for line in curve(history.course(plot, figure), rows)]
     return [*(label("") + line for line in upper), label(name) + lowest + tail]
@@ -188,7 +188,7 @@ WHEEL = 4  # columns
 LEGEND_FROM = 8  # rows that leave one for the legend
 
 
-class Timeline(Widget, can_focus=True):
+class Timeline(Explained, can_focus=True):
     """Lanes of both models over time, a mark for each round, and curves over the whole answer.
 
     Follows an answer that is being written until a reader goes back in time.
@@ -378,7 +378,7 @@ class Timeline(Widget, can_focus=True):
         count = len(history.by_position())
         each = 1 < count <= room - 4
         curves = max(1, min(4, (room - (count if each else 1)) // 2))
-        for name in ("tok/s", "length"):
+        for name in ("tokens/s", "length"):
             rows += [("curves", row) for row in curve_rows(history, name, width, curves)]
         if height >= 12:
             rows.append(("curves", label("") + extent(history, start_s, scale_s, width)))

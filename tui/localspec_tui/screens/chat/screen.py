@@ -316,7 +316,8 @@ class ChatScreen(Screen[int]):
         if self.tuner is None:
             raise UserError("these models cannot be tuned from here", "run `localspec tune` in a shell")
         await self.pane.until_free()
-        self.app.push_screen(TuneScreen(self.tuner, self._loader, self._title_bar.models, tasks))
+        known, models = self.session.experience, self._title_bar.models
+        self.app.push_screen(TuneScreen(self.tuner, self._loader, models, tasks, known))
 
     # --- keys ---
 
