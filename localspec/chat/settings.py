@@ -22,11 +22,12 @@ from localspec.storage.json_file import checked
 from localspec.storage.paths import config_dir
 from localspec.storage.profiles import REQUEST_RANGES, SAMPLING_RANGES, change_profile, profiles
 from localspec.types import Mode, Sampling
+from localspec.units import MODE_NAMES
 
 Place = Literal["chat", "profile", "config"]
 Value = bool | int | float | str
 _LIMITS = SAMPLING_RANGES | REQUEST_RANGES | {"context": (0, config.LARGEST_CONTEXT)}
-_CHOICES: dict[str, tuple[str, ...]] = {"mode": (AUTO, *get_args(Mode)), "switch": ("on", "off")}
+_CHOICES: dict[str, tuple[Value, ...]] = {"mode": (AUTO, *get_args(Mode)), "switch": (True, False)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +42,14 @@ class Setting:
     config: str = ""
 
     @property
-    def choices(self) -> tuple[str, ...]:
-        """Return the words to choose from; none where anything within limits can be written."""
+    def choices(self) -> tuple[Value, ...]:
+        """Return the values to choose from; none where anything can be written."""
         return _CHOICES.get(self.kind, ())
 
     def read(self, text: str) -> Value | None:
-        """Return the value that a text says, None for an empty one; raises UserError."""
-        if not text.strip() or self.choices:
-            return (text == "on" if self.kind == "switch" else text) if text else None
+        """Return the number that a text says, None for an empty one; raises UserError."""
+        if not text.strip():
+            return None
         (low, high), is_whole = _LIMITS[self.name], self.kind == "whole"
         try:
             value = int(text) if is_whole else float(text)
@@ -57,6 +58,14 @@ class Setting:
         if not low <= value <= high:  # nor if it is not a number
             raise UserError(f"a {'whole ' * is_whole}number, {low:g} to {high:,.9g}")
         return value
+
+    def shown(self, value: Value | None) -> str:
+        """Return a value in a word."""
+        if isinstance(value, bool):
+            return "on" if value else "off"
+        if isinstance(value, str):
+            return MODE_NAMES.get(value, value.partition("\n")[0])
+        return "" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
     def place(self, wanted: Place) -> Place:
         """Return where a value goes that is to be kept in a place, which may not know it."""
@@ -70,15 +79,6 @@ SETTINGS = checked(
     tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))["settings"],
     "settings",
 )
-
-
-def shown(value: Value | None) -> str:
-    """Return a value in a word."""
-    if isinstance(value, bool):
-        return "on" if value else "off"
-    if isinstance(value, str):
-        return value.partition("\n")[0]
-    return "" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 
 @dataclass(frozen=True, slots=True)

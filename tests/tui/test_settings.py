@@ -124,8 +124,6 @@ async def test_a_click_resets_and_choices_are_chosen_with_the_mouse(tmp_path: Pa
         screen = await opened(desk)
         await desk.pilot.click(row(screen, "mode").query_one(".reset"))
         await desk.pilot.click(row(screen, "thinking").field)
-        await desk.pilot.pause()
-        await desk.press(*"of", "enter")
         await desk.until(lambda: row(screen, "thinking").wanted is False)
         await desk.press("ctrl+s")
         await desk.shows("kept: Decoding, Thinking with this chat")

@@ -11,11 +11,10 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.screen import ModalScreen
-from textual.widgets import Button, Input, OptionList, Select, Static
-from textual.widgets.select import NoSelection
+from textual.widgets import Button, Input, Static
 
 from localspec.chat.session import ChatSession
-from localspec.chat.settings import SETTINGS, Place, Setting, Source, Value, keep, shown
+from localspec.chat.settings import SETTINGS, Place, Setting, Source, Value, keep
 from localspec.errors import LocalSpecError, UserError
 from localspec_tui.screens.dialogs import EditScreen
 from localspec_tui.screens.search import Words
@@ -30,20 +29,14 @@ class SettingRow(Horizontal):
         super().__init__()
         said = [source for source in found if source.values.get(setting.name) is not None]
         own = [source for source in said if source.place == setting.place("chat")]
-        below = [source for source in said if source not in own] or [Source("default", None, {})]
-        self.setting, self._source, self._below = setting, below[-1].name, below[-1].values.get(setting.name)
+        below = [Source("default", None, {}), *(source for source in said if source not in own)][-1]
+        self.setting, self._source, self._below = setting, below.name, below.values.get(setting.name)
         self.wanted = self._own = own[0].values[setting.name] if own else None
         self._place = own[0].name if own else ""
         self.problem, self.is_reset = "", False
-        text, hint = shown(self._own), shown(self._below) or "none"
-        self.field: Words | Select[str] | Button
-        if setting.choices:
-            words = [(word, word) for word in setting.choices]
-            self.field = Select(words, prompt=hint, value=text or Select.NULL, compact=True)
-        elif setting.kind == "text":
-            self.field = Button(compact=True)
-        else:
-            self.field = Words(text, placeholder=hint, compact=True)
+        text, hint = setting.shown(self._own), setting.shown(self._below) or "none"
+        is_typed = setting.kind in {"number", "whole"}
+        self.field = Words(text, placeholder=hint, compact=True) if is_typed else Button(compact=True)
         self._origin = Static(classes="origin", markup=False)
 
     def compose(self) -> ComposeResult:
@@ -62,16 +55,15 @@ class SettingRow(Horizontal):
 
     @on(events.Mount)
     @on(Input.Changed)
-    @on(Select.Changed)
     def look(self) -> None:
         """Take in what the field says now: its messages may still be on their way."""
         self.problem = ""
         if isinstance(self.field, Button):
-            self.field.label = shown(self._below if self.wanted is None else self.wanted) or "none"
+            now = self._below if self.wanted is None else self.wanted
+            self.field.label = self.setting.shown(now) or "none"
         else:
-            value = self.field.value
             try:
-                self.wanted = self.setting.read("" if isinstance(value, NoSelection) else value)
+                self.wanted = self.setting.read(self.field.value)
             except UserError as error:
                 self.problem = error.message
         self.is_reset = self.is_reset and self.wanted is None
@@ -81,24 +73,24 @@ class SettingRow(Horizontal):
 
     @on(Button.Pressed)
     def _press(self, event: Button.Pressed) -> None:
+        """Take the next choice, or open the text."""
+        now = self._below if self.wanted is None else self.wanted
         if event.button is not self.field:
             self.reset()
-            return
+        elif choices := self.setting.choices:
+            self._take(choices[(choices.index(now) + 1) % len(choices)])
+        else:
+            self.app.push_screen(EditScreen(self.setting.title, str(now or "")), self._take)
 
-        def take(text: str | None) -> None:
-            self.wanted = self.wanted if text is None else text
-            self.look()
-
-        text = self._below if self.wanted is None else self.wanted
-        self.app.push_screen(EditScreen(self.setting.title, str(text or "")), take)
+    def _take(self, value: Value | None) -> None:
+        self.wanted = self.wanted if value is None else value
+        self.look()
 
     def reset(self) -> None:
         """Give up what its place says; in a profile, too, if it is kept there."""
         self.wanted, self.is_reset = None, True
         if isinstance(self.field, Input):
             self.field.value = ""
-        elif isinstance(self.field, Select):
-            self.field.clear()
         self.look()
 
 
@@ -143,10 +135,6 @@ class SettingsScreen(ModalScreen[tuple[str, bool]]):
         """Say what the row means."""
         if isinstance(row := event.widget.parent, SettingRow):
             self._hint.update(f"{row.setting.title}: {row.setting.words}.")
-
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Leave the arrow keys to a choice that is open."""
-        return action != "move" or not isinstance(self.focused, OptionList)
 
     def action_move(self, step: int) -> None:
         """Go to another row at once: what is typed behind the key is meant for that one."""
