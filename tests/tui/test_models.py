@@ -190,7 +190,7 @@ async def test_any_pair_is_fetched_paused_gone_on_with_opened_and_kept(hub: Hub,
         await screen.shows("paused ", "Enter goes on")
         hub.released.set()
         await screen.press("enter")
-        await screen.shows("here", "Enter opens them")
+        await screen.shows("Big is here: F8 opens them", "Enter opens them")
         await screen.press("ctrl+d")
         await screen.shows("these open at every start from now on")
         config = read_config(config_dir() / "config.toml")

@@ -89,7 +89,7 @@ class ChatScreen(Screen[int]):
         self.opener: Callable[[ModelChoice], Opener] | None = None  # where others can be opened
         self.fetches = PairFetches()
         self.looks_for_better = False  # pairs than the one that came along
-        self._offer: Offer | None = None  # of the best pair, as it was last shown
+        self._offers: dict[str, Offer] = {}  # as they were last shown
         self._title_bar = TitleBar()
         self._sidebar = Sidebar()
         self._wants_sidebar = config.sidebar
@@ -159,22 +159,24 @@ class ChatScreen(Screen[int]):
 
     def _show_fetches(self) -> None:
         """Show how far pairs are; what a person should know who does not look at the welcome page is said."""
-        offer, key = self._best, key_of(self, "chat.fetch")
-        on_the_way = [each for each in self.fetches.offers.values() if each.stage == "fetching"]
-        on_the_way += [offer] if offer is not None and offer.stage == "paused" else []
+        best, before = self._best, self._offers
+        self._offers = dict(self.fetches.offers)
+        on_the_way = [each for each in self._offers.values() if each.stage == "fetching"]
+        on_the_way += [best] if best is not None and best.stage == "paused" else []
         self._title_bar.fetching = on_the_way[0].stage_shown if on_the_way else ""
-        before, self._offer = self._offer, offer
-        if offer is before:
-            return
-        self.pane.welcome.show_offer(offer, key)
-        if offer is None or not self.pane.welcome.has_class("hidden"):
-            return  # where all this stands
-        if offer.problem:
-            self.pane.status.say(f"{offer.problem}; {key} tries again", is_error=True)
-        elif offer.stage == "here":
-            self.say(f"better models are here: {key} opens them")
-        elif offer.stage == "paused" and before is None:
-            self.say(f"better models are partly here: {key} goes on with them")
+        self.pane.welcome.show_offer(best, key_of(self, "chat.fetch"))
+        for name, offer in self._offers.items():
+            is_new, is_best = name not in before, offer is best
+            if offer is before.get(name) or (is_best and not self.pane.welcome.has_class("hidden")):
+                continue  # told, or it stands on the welcome page
+            key = key_of(self, "chat.fetch" if is_best else "chat.setup")
+            if offer.problem:
+                self.pane.status.say(f"{offer.problem}; {key} tries again", is_error=True)
+            elif offer.stage == "here" and (is_best or not is_new):
+                what = "better models are" if is_best else f"{offer.pair.pair.target.title} is"
+                self.say(f"{what} here: {key} opens them")
+            elif offer.stage == "paused" and is_best and is_new:
+                self.say(f"better models are partly here: {key} goes on with them")
 
     async def _run_fetch(self, _argument: str) -> None:
         if (offer := self._best) is None:
