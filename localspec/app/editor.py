@@ -13,8 +13,6 @@ from localspec.storage.paths import PRIVATE_FILE
 from localspec.storage.profiles import profile_file, read_profile, write_own
 from localspec.storage.toml_file import read_written
 
-LARGEST = 16 * 2**20  # bytes of a text that comes back
-
 
 def editor_command(example: str) -> list[str]:
     """Return the command of $VISUAL or $EDITOR; raises `UserError` if none is set, with an example."""
@@ -80,14 +78,10 @@ def edit_text(command: list[str], text: str) -> str:
     with TemporaryDirectory(prefix="localspec-") as folder:  # nobody else can look into it
         path = Path(folder, "prompt.md")
         path.touch(PRIVATE_FILE)
-        path.write_bytes(text.encode("utf-8", "replace"))
-        if code := run_editor(command, path):
-            raise UserError(f"the editor ended with code {code}", "the prompt is as it was")
-        try:
-            with path.open("rb") as file:
-                edited = file.read(LARGEST).decode("utf-8", "replace").rstrip()
-        except OSError as error:
-            raise UserError(f"the editor left no text: {error.strerror}", "the prompt is as it was") from None
-    if not edited:
-        raise UserError("the editor left no text", "the prompt is as it was")
+        path.write_text(text, "utf-8", "replace")
+        code = run_editor(command, path)
+        edited = path.read_text("utf-8", "replace").rstrip() if path.is_file() else ""
+    if code or not edited:
+        what = f"ended with code {code}" if code else "left no text"
+        raise UserError(f"the editor {what}", "the prompt is as it was")
     return edited

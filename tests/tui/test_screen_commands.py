@@ -89,6 +89,28 @@ async def test_system_prompt_belongs_to_the_chat(tmp_path: Path) -> None:
         assert desk.models.requests[-1].prompt[0] != Message("system", "Talk like a pirate.")
 
 
+async def test_tags_stand_before_the_title_where_list_and_search_find_them(tmp_path: Path) -> None:
+    async with desktop(tmp_path, says("fine"), config=Config(sidebar=True), size=(120, 30)) as desk:
+        await desk.enter("/tag work")
+        await desk.shows("ask something first")
+        await desk.answered("a question")
+        for command, title in (
+            ("/tag work", "#work a question"),
+            ("/tag #home", "#home #work a question"),
+            ("/tag work", "#home a question"),
+        ):
+            await desk.enter(command)
+            await desk.shows(f"▌ {title}")
+        assert [hit.chat.title for hit in desk.store.search("#home")] == ["#home a question"]
+        await desk.enter("/new")
+        await desk.answered("another one")
+        desk.chat.query_one(Sidebar).focus()
+        await desk.press("/", *"#home")
+        await desk.until(lambda: "another one  2" not in desk.screen_text())
+        await desk.press("enter")
+        await desk.until(lambda: desk.texts == ["a question", "fine"])
+
+
 async def test_chat_is_renamed_pinned_deleted_and_brought_back(tmp_path: Path) -> None:
     async with desktop(tmp_path) as desk:
         await desk.answered("a question about boats")

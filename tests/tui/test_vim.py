@@ -74,7 +74,7 @@ async def test_commands_of_vim() -> None:
     app = ComposerHost()
     async with app.run_test(size=(60, 40)) as pilot:
         for keys, wanted in [(f"{keys}i|", cursor) for keys, cursor in CASES] + CHANGES:
-            app.composer.vim = True
+            app.area.vim_mode = "INSERT"
             app.composer.text = ROWS
             for key in ("escape", *"gg0", *keys):  # in one burst
                 app.area.post_message(events.Key(_character_to_key(key) if len(key) == 1 else key, key))
@@ -87,7 +87,7 @@ async def test_commands_of_vim() -> None:
 async def test_modes_are_marked_and_enter_sends_in_both() -> None:
     app = ComposerHost()
     async with app.run_test() as pilot:
-        app.composer.vim = True
+        app.area.vim_mode = "INSERT"
         frame = app.area.parent
         await pilot.press(*"hello", "escape", *"x")
         assert (frame.border_subtitle, app.did, app.composer.text) == ("NORMAL", [], "hell")  # type: ignore[union-attr]
@@ -114,4 +114,4 @@ async def test_vim_is_kept_and_ctrl_r_is_its_own_only_in_normal_mode(tmp_path: P
         await screen.enter("/vim")
         await screen.shows("vim keys are off")
     async with desktop(tmp_path, Script("one"), config=Config(vim=True)) as screen:
-        assert screen.composer.vim
+        assert screen.composer.prompt.vim_mode == "INSERT"

@@ -93,7 +93,7 @@ class ChatScreen(Screen[int]):
         self._title_bar = TitleBar()
         self._sidebar = Sidebar()
         self._wants_sidebar = config.sidebar
-        self._wants_vim = config.vim
+        self.pane.composer.prompt.vim_mode = "INSERT" if config.vim else ""
         self._interrupted = -QUIT_WITHIN_S
         self._deleted: list[tuple[ChatInfo, bool]] = []  # here, and whether it was open
 
@@ -109,7 +109,6 @@ class ChatScreen(Screen[int]):
     async def on_mount(self) -> None:
         """Show the last chat, and load the models meanwhile."""
         self.pane.composer.focus()
-        self.pane.composer.vim = self._wants_vim
         self._loader.on_change = self._loading_changed
         self.fetches.on_change = lambda: self.call_later(self._show_fetches)
         self._loader.start()
@@ -401,7 +400,7 @@ class ChatScreen(Screen[int]):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Leave the End key, and undoing, to a text that is being written."""
         text = self.focused
-        if parameters == ("regen",) and self.pane.composer.commanding:
+        if parameters == ("regen",) and self.pane.composer.prompt.vim_mode == "NORMAL":
             return False  # there Ctrl+R is vim's
         if action == "restore_last" and not self._deleted:
             return False

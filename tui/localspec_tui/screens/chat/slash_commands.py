@@ -157,8 +157,18 @@ def _run_theme(pane: ChatPane, argument: str) -> None:
         raise UserError(f"there is no theme `{argument}`", "Tab lists them")
 
 
+def _run_tag(pane: ChatPane, argument: str) -> None:
+    """Put words with # before the title, or take them away: there the list shows and finds them."""
+    pane.last()  # a chat without a message is not in the list
+    words = pane.session.chat.info.title.split()
+    for tag in (f"#{word.lstrip('#')}" for word in argument.split()):
+        words = [word for word in words if word != tag] if tag in words else [tag, *words]
+    _change(pane, "rename", " ".join(words))
+
+
 async def _run_vim(pane: ChatPane, _argument: str) -> None:
-    pane.composer.vim = is_on = not pane.composer.vim
+    is_on = not pane.composer.prompt.vim_mode
+    pane.composer.prompt.vim_mode = "INSERT" if is_on else ""
     await asyncio.to_thread(keep, {"chat.vim": is_on})
     pane.status.say(f"vim keys are {'on' if is_on else 'off'}, kept in config.toml")
 
@@ -183,6 +193,7 @@ COMMANDS: dict[str, Callable[[ChatPane, str], object]] = {
     "export": _run_export,
     "import": _run_import,
     "rename": lambda pane, title: _change(pane, "rename", title),
+    "tag": _run_tag,
     "pin": lambda pane, _: _change(pane, "pin"),
     "delete": lambda pane, _: _change(pane, "delete"),
     "search": _run_search,

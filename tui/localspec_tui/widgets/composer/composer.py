@@ -18,7 +18,6 @@ from textual.widgets.option_list import Option
 
 from localspec.chat.commands import Completion
 from localspec_tui.widgets.composer.prompt_area import PromptArea
-from localspec_tui.widgets.composer.vim import VimKeys
 from localspec_tui.widgets.lookup import Lookup
 from localspec_tui.widgets.markdown.blocks import clean
 
@@ -196,7 +195,7 @@ class Composer(Widget):
 
     def __init__(self, complete: Callable[[str], Sequence[Completion]]) -> None:
         super().__init__()
-        self._prompt = PromptArea(self, id="prompt")
+        self.prompt = PromptArea(self, id="prompt")
         self._completions = Completions(id="completions")
         self._queue = QueueStrip(id="queue", markup=False)
         self._lookup = Lookup(self, complete, self._offer, lambda text, _: self._offer(text, ()))
@@ -213,27 +212,27 @@ class Composer(Widget):
             yield self._queue
             yield self._completions
             with Vertical(id="frame"):
-                yield self._prompt
+                yield self.prompt
 
     @property
     def text(self) -> str:
         """The unsent text; setting it forgets what could be undone."""
-        return self._prompt.whole_text
+        return self.prompt.whole_text
 
     @text.setter
     def text(self, text: str) -> None:
-        self._prompt.start_with(text)
+        self.prompt.start_with(text)
         self._remember_placed()
 
     def put(self, text: str, *, cursor_at_top: bool = False) -> None:
         """Put another text in place of the unsent one; undo brings that back."""
-        self._prompt.replace_all(text, cursor_at_top=cursor_at_top)
+        self.prompt.replace_all(text, cursor_at_top=cursor_at_top)
         self._remember_placed()
 
     def type_in(self, text: str) -> None:
         """Take what was typed elsewhere."""
         self.focus()
-        self._prompt.insert(text)
+        self.prompt.insert(text)
 
     def set_history(self, prompts: Sequence[str]) -> None:
         """Take the earlier prompts, newest first."""
@@ -252,21 +251,6 @@ class Composer(Widget):
         self._tell()
         self.refresh_bindings()  # of which Escape says what it does
 
-    @property
-    def vim(self) -> bool:
-        """Whether keys are vim's."""
-        return self._prompt.vim is not None
-
-    @vim.setter
-    def vim(self, wanted: bool) -> None:
-        self._prompt.vim = VimKeys(self._prompt) if wanted else None
-        self._prompt.show_vim()
-
-    @property
-    def commanding(self) -> bool:
-        """Whether letters are commands."""
-        return self._prompt.vim is not None and not self._prompt.vim.inserting
-
     def _tell(self) -> None:
         """Say what Enter does now."""
         words = "Ask anything. / for commands, @ for files"
@@ -274,11 +258,11 @@ class Composer(Widget):
             words = "Esc stops; Enter queues"
         elif self._queue.option_count:
             words = "Enter sends what waits, Alt+Up edits it; or ask something else"
-        self._prompt.placeholder = words
+        self.prompt.placeholder = words
 
     def focus(self, scroll_visible: bool = True) -> Self:
         """Put the cursor into the text, before the next key is looked at."""
-        self.screen.set_focus(self._prompt, scroll_visible)
+        self.screen.set_focus(self.prompt, scroll_visible)
         return self
 
     # -- typing and completing
@@ -286,12 +270,12 @@ class Composer(Widget):
     @on(TextArea.Changed)
     def _text_changed(self) -> None:
         self._tab_waits = False
-        if self._prompt.text == self._placed:
+        if self.prompt.text == self._placed:
             self._lookup.forget()
             self._completions.show(())
         else:
             self._placed = None
-            self._lookup.ask(self._prompt.before_cursor)
+            self._lookup.ask(self.prompt.before_cursor)
 
     @on(TextArea.SelectionChanged)
     def _cursor_moved(self) -> None:
@@ -299,7 +283,7 @@ class Composer(Widget):
             self._completions.show(())
 
     def _offer(self, text: str, items: Sequence[Completion]) -> None:
-        if text != self._prompt.before_cursor or not self._prompt.has_focus:
+        if text != self.prompt.before_cursor or not self.prompt.has_focus:
             return
         self._offered = (text, tuple(items))
         tab, self._tab_waits = self._tab_waits, False
@@ -313,7 +297,7 @@ class Composer(Widget):
         self._completions.show(())
 
     def _offer_fits(self) -> bool:
-        return self._offered[0] == self._prompt.before_cursor
+        return self._offered[0] == self.prompt.before_cursor
 
     def action_complete(self) -> None:
         """Take the completion under the cursor, look for some, or go on to the next widget."""
@@ -321,7 +305,7 @@ class Composer(Widget):
             self._take_or_move_on()
         else:
             self._tab_waits = True
-            self._lookup.ask(self._prompt.before_cursor)
+            self._lookup.ask(self.prompt.before_cursor)
 
     def _take_or_move_on(self) -> None:
         items = self._offered[1]
@@ -334,8 +318,8 @@ class Composer(Widget):
 
     def _take(self, item: Completion) -> None:
         self._completions.show(())
-        self._prompt.replace_before_cursor(item.start, item.insert)
-        self._prompt.focus()
+        self.prompt.replace_before_cursor(item.start, item.insert)
+        self.prompt.focus()
 
     @on(Completions.OptionSelected)
     def _completion_clicked(self) -> None:
@@ -354,7 +338,7 @@ class Composer(Widget):
         if chosen and self._offer_fits() and self._is_meant(chosen):
             self._take(chosen)
             return
-        text = self._prompt.whole_text
+        text = self.prompt.whole_text
         if not text.strip():
             if self._queue.option_count and not self._is_answering:
                 self.post_message(QueueResumed())
@@ -362,18 +346,18 @@ class Composer(Widget):
         self._completions.show(())
         self._history = PromptHistory((text, *self._history.prompts))
         self.put("")
-        if self._prompt.vim is not None:
-            self._prompt.vim.inserting = True
+        if self.prompt.vim_mode:
+            self.prompt.vim_mode = "INSERT"
         self.post_message(PromptEntered(text))
 
     def _is_meant(self, item: Completion) -> bool:
         """Tell whether Enter takes this: somebody went to it, or a word was begun that it goes on with."""
-        word = self._prompt.before_cursor[item.start :]
+        word = self.prompt.before_cursor[item.start :]
         return self._completions.moved or (bool(word) and word.strip() != item.insert.strip())
 
     def action_newline(self) -> None:
         """Break the line."""
-        self._prompt.break_line()
+        self.prompt.break_line()
 
     # -- earlier prompts and the queue
 
@@ -387,7 +371,7 @@ class Composer(Widget):
             self.put(text, cursor_at_top=step < 0)
 
     def _remember_placed(self) -> None:
-        self._placed = self._prompt.text
+        self._placed = self.prompt.text
         self._offered = ("", ())
 
     def action_edit_queued(self) -> None:
@@ -405,11 +389,11 @@ class Composer(Widget):
             case "close":
                 meant = completing
             case "walk":
-                at_edge = self._prompt.on_first_row if parameters == (-1,) else self._prompt.on_last_row
+                at_edge = self.prompt.on_first_row if parameters == (-1,) else self.prompt.on_last_row
                 meant = completing or at_edge
             case _:
                 return True
-        return meant and self._prompt.has_focus
+        return meant and self.prompt.has_focus
 
 
 def _says_nothing_new(text: str, items: Sequence[Completion]) -> bool:

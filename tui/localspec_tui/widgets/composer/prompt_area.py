@@ -10,12 +10,10 @@ from textual._ansi_sequences import ANSI_SEQUENCES_KEYS
 from textual.document._document import Location
 from textual.dom import DOMNode
 from textual.geometry import Size
-from textual.widget import Widget
-from textual.widgets import TextArea
 
 from localspec.safe_text import safe_text
 from localspec_tui.keys import take_key
-from localspec_tui.widgets.composer.vim import VimKeys
+from localspec_tui.widgets.composer.vim import VimArea
 
 MOST_LINES = 10
 FOLD_FROM = 10_000  # characters; every key press costs time in proportion to the longest line
@@ -68,7 +66,7 @@ def _teach_alt_enter() -> None:
     ANSI_SEQUENCES_KEYS["\x1b\r"] = (_LineBreakKey.ALT_ENTER,)  # type: ignore[index]
 
 
-class PromptArea(TextArea):
+class PromptArea(VimArea):
     """A text area as tall as its text, up to ten lines and a third of the screen.
 
     The keys that `bindings_of` binds come before its own.
@@ -79,7 +77,6 @@ class PromptArea(TextArea):
         self.match_cursor_bracket = False
         self._bindings_of = bindings_of
         self._pasted = PastedTexts()
-        self.vim: VimKeys | None = None  # where they are wanted
         _teach_alt_enter()
 
     @property
@@ -130,9 +127,7 @@ class PromptArea(TextArea):
 
     async def on_key(self, event: events.Key) -> None:
         """Take all keys in order; break the line also on what terminals with xterm's modifyOtherKeys send."""
-        keys = self.vim.take(event) if self.vim is not None else None
-        self.show_vim()
-        if keys is not None:
+        if (keys := self.take_vim(event)) is not None:
             event.stop()
             event.prevent_default()
             for key in keys:
@@ -143,12 +138,6 @@ class PromptArea(TextArea):
             self.break_line()
         else:
             await take_key(event, self._bindings_of, self)
-
-    def show_vim(self) -> None:
-        """Mark in the border around this whether what is typed is text."""
-        if isinstance(self.parent, Widget):
-            mode = "" if self.vim is None else "INSERT" if self.vim.inserting else "NORMAL"
-            self.parent.border_subtitle = mode
 
     def on_paste(self, event: events.Paste) -> None:
         """Take a pasted text as one piece, folded if it is long."""

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import Literal
 
 from textual import events
+from textual.reactive import reactive
+from textual.widget import Widget
 from textual.widgets import TextArea
 
 _FIRST, _LAST = (
@@ -24,8 +27,8 @@ _MOTIONS = {  # where to look for the next place: -1 in what is before, 0 from h
     "gg": (r"\A", -1),
     "G": (r"\Z", 0),
 }
-_INSERTS = {"i": "", "a": "l", "I": "^", "A": "$", "o": "$", "O": "0"}  # after a motion
-_PASSED = {"j": "down", "k": "up"}  # on to the composer, which walks to other prompts at the edges
+_INSERTS = {"i": "", "a": "l", "I": "^", "A": "$", "o": "$", "O": "0"}  # after a motion,
+_PRESSED = {"j": "down", "k": "up", "u": "ctrl+z", "o": "ctrl+j", "O": "ctrl+j"}  # and these keys
 _SHORT = {"x": "dl", "X": "dh", "D": "d$", "C": "c$", "s": "cl", "S": "cc", "Y": "yy"}
 _COMMAND = re.compile(
     r"([1-9]\d*)?(?:(?P<operator>[dcy])(?P<motion>[hlwbe0^$G]|gg|(?P=operator))|(?P<alone>[hljkwbe0^$GiaIAoOpPu]|gg))"
@@ -52,24 +55,27 @@ def _location(text: str, place: int) -> tuple[int, int]:
     return text.count("\n", 0, place), place - text.rfind("\n", 0, place) - 1
 
 
-class VimKeys:
-    """What the keys of a text area mean; begins in insert mode."""
+class VimArea(TextArea):
+    """A text area that takes vim's keys where its mode is not empty."""
 
-    def __init__(self, area: TextArea) -> None:
-        self._area = area
-        self.inserting = True
-        self._typed = ""  # of a command
-        self._register = ""  # whole lines if it ends in a line break
+    vim_mode: reactive[Literal["", "INSERT", "NORMAL"]] = reactive("")
+    _typed = ""  # of a command
+    _register = ""  # whole lines if it ends in a line break
 
-    def take(self, event: events.Key) -> Sequence[str] | None:
+    def watch_vim_mode(self) -> None:
+        """Mark the mode in the border around this."""
+        if isinstance(self.parent, Widget):
+            self.parent.border_subtitle = self.vim_mode
+
+    def take_vim(self, event: events.Key) -> Sequence[str] | None:
         """Do what a key means; return the keys to be pressed in its place, None if it is none of vim's."""
-        if self.inserting:
-            if event.key != "escape":
+        if self.vim_mode != "NORMAL":
+            if not self.vim_mode or event.key != "escape":
                 return None
-            self.inserting = False
-            self._go_to(moved(self._area.text, self._at, "h"))
+            self.vim_mode = "NORMAL"
+            self._go_to(moved(self.text, self._at, "h"))
         elif event.key == "ctrl+r":
-            self._area.redo()
+            return ("ctrl+y",)
         elif event.character is None or not event.is_printable:
             self._typed = ""
             return None
@@ -86,45 +92,38 @@ class VimKeys:
 
     @property
     def _at(self) -> int:
-        return len(self._area.get_text_range((0, 0), self._area.cursor_location))
+        return len(self.get_text_range((0, 0), self.cursor_location))
 
     def _go_to(self, place: int) -> None:
         """Move the cursor, which stands on a letter unless something is inserted there."""
-        text = self._area.text
-        if not self.inserting and place == moved(text, place, "$"):
-            place = moved(text, place, "h")
-        self._area.move_cursor(_location(text, place))
+        if self.vim_mode == "NORMAL" and place == moved(self.text, place, "$"):
+            place = moved(self.text, place, "h")
+        self.move_cursor(_location(self.text, place))
 
     def _write(self, begin: int, end: int, new: str, place: int) -> None:
         """Put a text in place of another, as one step of undoing, and move the cursor."""
-        text = self._area.text
-        self._area.history.checkpoint()
-        self._area.replace(new, _location(text, begin), _location(text, end), maintain_selection_offset=False)
+        start, stop = _location(self.text, begin), _location(self.text, end)
+        self.history.checkpoint()
+        self.replace(new, start, stop, maintain_selection_offset=False)
         self._go_to(place)
 
     def _do(self, name: str, count: int) -> Sequence[str]:
-        text, at = self._area.text, self._at
+        text, at = self.text, self._at
         if name in _MOTIONS:
             self._go_to(moved(text, at, name, count))
         elif name in _INSERTS:
-            self.inserting = True
-            self._go_to(place := moved(text, at, _INSERTS[name]))
-            if name in "oO":
-                self._write(place, place, "\n", place + (name == "o"))
-        elif name == "u":
-            self._area.undo()
+            self.vim_mode, count = "INSERT", 1
+            self._go_to(moved(text, at, _INSERTS[name]))
         elif name in "pP":
             new, after = self._register * count, name == "p"
-            if new.endswith("\n"):  # whole lines
-                place = moved(text, at, "$" if after else "0")
-                self._write(place, place, f"\n{new[:-1]}" if after else new, place + after)
-            else:
-                place = moved(text, at, "l" if after else "")
-                self._write(place, place, new, place + max(0, len(new) - 1))
-        return (_PASSED[name],) * count if name in _PASSED else ()
+            is_lines = new.endswith("\n")
+            place = moved(text, at, ("$" if after else "0") if is_lines else "l" if after else "")
+            new = f"\n{new[:-1]}" if is_lines and after else new
+            self._write(place, place, new, place + (after if is_lines else max(0, len(new) - 1)))
+        return (_PRESSED[name],) * count + ("up",) * (name == "O") if name in _PRESSED else ()
 
     def _operate(self, operator: str, motion: str, count: int) -> None:
-        text, at = self._area.text, self._at
+        text, at = self.text, self._at
         if is_lines := motion == operator:
             begin = moved(text, at, "0")
             end = begin + len("\n".join(text[begin:].split("\n")[:count]))
@@ -136,11 +135,11 @@ class VimKeys:
             if motion == "w" and "\n" in text[begin:end]:  # the last word of a line
                 end = begin + max(1, len(text[begin:end].rstrip()))
         self._register = text[begin:end] + "\n" * is_lines
-        self.inserting = operator == "c"
         if operator == "y":
             self._go_to(at if is_lines else begin)
-        elif is_lines and operator == "d":  # with one of the line breaks around
+            return
+        self.vim_mode, place = "INSERT" if operator == "c" else "NORMAL", begin
+        if is_lines and operator == "d":  # with one of the line breaks around
             begin, end = (begin, end + 1) if end < len(text) else (max(0, begin - 1), end)
-            self._write(begin, end, "", moved(text[:begin] + text[end:], begin, "^"))
-        else:
-            self._write(begin, end, "", begin)
+            place = moved(text[:begin] + text[end:], begin, "^")
+        self._write(begin, end, "", place)

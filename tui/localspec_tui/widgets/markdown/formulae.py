@@ -39,7 +39,7 @@ _WORDS = dict(  # that the library lacks
 )
 _SPACED = re.compile(r"\s*([≠≤≥≈≡∼→⇒⟹⟺∈∉⊆⊂∪∩↦×·÷±])\s*")
 _UNDER = re.compile(r"((?:lim|max|min|sup|inf)_\([^()]*\))(?=\S)")
-_ONE = re.compile(r"[\d.]+|\w[²³¹\u2070-\u209c\u1d62-\u1d6a]*|[^\W\d]{3,}|\([^()]*\)")
+_ONE = re.compile(r"[\d.]+|\w[²³¹\u2070-\u209c\u1d62-\u1d6a]*(\([^()]*\))?|[^\W\d]{3,}|\([^()]*\)")
 
 
 def find_formula(state: StateInline, silent: bool) -> bool:
@@ -82,9 +82,7 @@ def _script(node: LatexNode, l2tobj: LatexNodes2Text) -> str:
 
 
 def _fraction(node: LatexNode, l2tobj: LatexNodes2Text) -> str:
-    above, below = (_argument(node, l2tobj, number) for number in (0, 1))
-    is_sum = re.search(r"[\s+\-±=/,]", re.sub(r"\([^()]*\)", "", above))
-    return f"{f'({above})' if is_sum else above}/{_grouped(below)}"
+    return "/".join(_grouped(_argument(node, l2tobj, number)) for number in (0, 1))
 
 
 def _root(node: LatexNode, l2tobj: LatexNodes2Text) -> str:
