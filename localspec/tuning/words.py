@@ -68,11 +68,6 @@ def gain_interval(estimate: Interval) -> str:
     return f"{estimate.low:.2f}-{estimate.high:.2f}"
 
 
-def mode_name(mode: str) -> str:
-    """Return a mode as the screen writes it."""
-    return MODE_NAMES.get(mode, mode.upper())
-
-
 def mode_words(settings: EngineSettings) -> str:
     """Return who drafts: a model, repetitions of the text, or both."""
     both = settings.fallback == "ngram" and settings.mode in {"sd", "ssd"}

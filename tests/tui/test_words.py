@@ -9,14 +9,13 @@ from pathlib import Path
 import pytest
 
 from localspec.app import figures
-from localspec.chat.glossary import explained
 from localspec.chat.live_stats import Figures, in_words
 from localspec.tuning.events import TuneProgress
 from localspec.tuning.words import result_lines
 from localspec.types import EngineSettings, Summary
 from localspec.units import MODE_NAMES
 from localspec_tui.screens.tune import drawn
-from localspec_tui.widgets.explained import Explained, ExplainedText
+from localspec_tui.widgets.explained import Explained, ExplainedText, explained
 from localspec_tui.widgets.origins import OriginLegend
 from localspec_tui.widgets.status import context_part, speed_parts
 from localspec_tui.widgets.timeline import Timeline

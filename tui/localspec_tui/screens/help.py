@@ -12,16 +12,15 @@ from typing import ClassVar
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
-from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical, VerticalScroll
 from textual.screen import ModalScreen
-from textual.widgets import Input, Static
+from textual.widgets import Static
 
 from localspec.chat.commands import COMMANDS, CommandSpec
-from localspec.chat.glossary import glossary
 from localspec_tui.keys import HelpEntry
+from localspec_tui.widgets.explained import glossary
 from localspec_tui.widgets.filtered_list import FilterLine, is_found
 from localspec_tui.widgets.footer import KeyFooter
 
@@ -45,7 +44,7 @@ class HelpScreen(ModalScreen[None]):
         super().__init__()
         self._own = own
         self._entries = tuple(entries)
-        self._line = FilterLine(placeholder="Type to find a key, a command or a word", compact=True)
+        self._line = FilterLine("Type to find a key, a command or a word", self._narrow)
         self._shows_names = False
 
     def compose(self) -> ComposeResult:
@@ -67,7 +66,6 @@ class HelpScreen(ModalScreen[None]):
         self._shows_names = not self._shows_names
         self._narrow()
 
-    @on(Input.Changed)
     def _narrow(self) -> None:
         for group in self.query(_Group):
             group.narrow(self._line.value, shows_names=self._shows_names)

@@ -11,6 +11,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
+from textual.dom import DOMNode
 from textual.message import Message
 from textual.widgets import Input, OptionList
 from textual.widgets.option_list import Option
@@ -46,12 +47,22 @@ def narrowed(rows: Iterable[ListRow], words: str) -> list[ListRow]:
     return left
 
 
+EDITING = {"backspace", "delete", "left", "right"}  # keys that change what is typed
+
+
 class FilterLine(Input):
-    """What narrows the rows; keys take effect in the order in which they were typed."""
+    """What narrows some rows; `narrow` is called before a key does anything with what the rows are by then.
+
+    Keys that are not for typing go first to `rows`, then to whatever holds the line.
+    """
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "clear", "Show all again", id="list.clear"),
     ]
+
+    def __init__(self, placeholder: str, narrow: Callable[[], object], *rows: DOMNode) -> None:
+        super().__init__(placeholder=placeholder, compact=True)
+        self._narrow, self._takers, self._narrowed_by = narrow, rows, ""
 
     def on_mount(self) -> None:
         """Leave to the list and the screen which keys they bind, also where keys are listed."""
@@ -61,11 +72,21 @@ class FilterLine(Input):
                 own.pop(key, None)
 
     async def on_key(self, event: events.Key) -> None:
-        """Leave to the list, and to the screen, what they bind and nobody types."""
+        """Leave to the rows, and to the screen, what they bind and nobody types."""
         if not event.is_printable:
+            self.on_input_changed()
+            rows = self._takers if event.key not in EDITING else ()
             above = [node for node in self.ancestors if node not in {self.screen, self.app}]
             clears = (self,) if event.key == "escape" else ()  # before the screen is left
-            await take_key(event, *above, *clears, self.screen, self)
+            await take_key(event, *rows, *above, *clears, self.screen, self)
+
+    def on_input_changed(self, event: Input.Changed | None = None) -> None:
+        """Narrow the rows if that has not been done yet."""
+        if event is not None:
+            event.stop()
+        if self.value != self._narrowed_by:
+            self._narrowed_by = self.value
+            self._narrow()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Leave Escape to the screen where nothing is typed."""
@@ -83,10 +104,6 @@ class FilteredList(Vertical):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("up", "move('up')", "Row above", id="list.up"),
-        Binding("down", "move('down')", "Row below", id="list.down"),
-        Binding("pageup", "move('page_up')", "A page up", id="list.page_up", show=False),
-        Binding("pagedown", "move('page_down')", "A page down", id="list.page_down", show=False),
         Binding("enter", "choose", "Choose the row", id="list.choose"),
     ]
 
@@ -104,12 +121,11 @@ class FilteredList(Vertical):
 
     def __init__(self, placeholder: str, *, id: str | None = None) -> None:  # noqa: A002 - Textual's own name
         super().__init__(id=id)
-        self._line = FilterLine(placeholder=placeholder, compact=True)
         self._list = OptionList(markup=False)
+        self._line = FilterLine(placeholder, lambda: self.show(self._rows), self._list)
         self._list.can_focus = False  # the line keeps it
         self._rows: tuple[ListRow, ...] = ()
         self._shown: list[ListRow] = []
-        self._narrowed_by = ""
 
     def compose(self) -> ComposeResult:
         """Stack the line and the rows."""
@@ -122,27 +138,19 @@ class FilteredList(Vertical):
 
     @property
     def highlighted(self) -> str | None:
-        """The key of the row under the cursor, of those that the words typed so far leave."""
-        self._narrow()
+        """The key of the row under the cursor."""
         at = self._list.highlighted
         return None if at is None else self._shown[at].key
 
     def show(self, rows: Iterable[ListRow], highlighted: str | None = None) -> None:
         """Show these rows; the cursor stays on its row, or goes to the one that is named."""
-        self._rows, self._narrowed_by = tuple(rows), self._line.value
         wanted = highlighted or self.highlighted
-        self._shown = narrowed(self._rows, self._narrowed_by)
+        self._rows = tuple(rows)
+        self._shown = narrowed(self._rows, self._line.value)
         self._list.set_options(Option(row.look, disabled=not row.key) for row in self._shown)
         keys = [row.key for row in self._shown]
         first = next((at for at, key in enumerate(keys) if key), None)
         self._list.highlighted = keys.index(wanted) if wanted and wanted in keys else first
-
-    @on(Input.Changed)
-    def _narrow(self, event: Input.Changed | None = None) -> None:
-        if event is not None:
-            event.stop()
-        if self._line.value != self._narrowed_by:
-            self.show(self._rows)
 
     @on(OptionList.OptionHighlighted)
     def _tell_highlighted(self, event: OptionList.OptionHighlighted) -> None:
@@ -154,18 +162,6 @@ class FilteredList(Vertical):
         event.stop()
         self.post_message(self.Chosen(self._shown[event.option_index].key))
 
-    def action_move(self, where: str) -> None:
-        """Move the cursor over what the words typed so far leave."""
-        self._narrow()
-        move: dict[str, Callable[[], None]] = {
-            "up": self._list.action_cursor_up,
-            "down": self._list.action_cursor_down,
-            "page_up": self._list.action_page_up,
-            "page_down": self._list.action_page_down,
-        }
-        move[where]()
-
     def action_choose(self) -> None:
-        """Choose the row under the cursor, of those that the words typed so far leave."""
-        if (key := self.highlighted) is not None:
-            self.post_message(self.Chosen(key))
+        """Choose the row under the cursor."""
+        self._list.action_select()

@@ -8,7 +8,7 @@ from datetime import date, datetime, timedelta
 from itertools import groupby
 from typing import ClassVar, Literal, Self, TypeAlias
 
-from textual import events, on
+from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.content import Content
@@ -264,22 +264,15 @@ def _identity(chat: ChatInfo) -> tuple[int, bool]:
 class Sidebar(Widget):
     """All chats, or those that a line above them finds; `today` is asked whenever they are shown."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("up", "step(-1)", "Row above", id="list.up"),
-        Binding("down", "step(1)", "Row below", id="list.down"),
-        Binding("enter", "open", "Choose the row", id="list.choose"),
-    ]
-
     def __init__(self, *, today: Callable[[], date] = date.today) -> None:
         super().__init__()
         self._today = today
-        self._line = FilterLine(placeholder="Find a chat", compact=True)
-        self._line.display = False
         self._list = ChatList()
+        self._line = FilterLine("Find a chat", lambda: self.show(self._chats, self._current), self._list)
+        self._line.display = False
         self._title = TitleInput()
         self._chats: tuple[ChatInfo, ...] = ()
         self._current: int | None = None
-        self._found_by = ""
         self.add_class("-empty")
 
     def compose(self) -> ComposeResult:
@@ -292,8 +285,8 @@ class Sidebar(Widget):
     def show(self, chats: Sequence[ChatInfo], current: int | None) -> None:
         """Show these chats, in the order given; the cursor stays where it was."""
         self.set_class(not chats, "-empty")
-        self._chats, self._current, self._found_by = tuple(chats), current, self._line.value
-        found = [chat for chat in chats if is_found(self._found_by, chat.title or "New chat")]
+        self._chats, self._current = tuple(chats), current
+        found = [chat for chat in chats if is_found(self._line.value, chat.title or "New chat")]
         self._list.show(rows(found, self._today()), current)
 
     def find(self) -> None:
@@ -301,29 +294,13 @@ class Sidebar(Widget):
         self._line.display = True
         self._line.focus()
 
-    @on(Input.Changed, "FilterLine")
-    def _narrow(self) -> None:
-        if self._line.value != self._found_by:
-            self.show(self._chats, self._current)
+    def on_chat_picked(self) -> None:
+        """Look for nothing any more."""
+        self._line.value = ""
 
     def on_descendant_blur(self) -> None:
         """Take the line away where nothing is looked for."""
         self._line.display = bool(self._line.value)
-
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Leave the keys of the list and of a title to them."""
-        return self._line.has_focus or action not in {"step", "open"}
-
-    def action_step(self, step: int) -> None:
-        """Go to the next chat in a direction, of those that the words typed so far find."""
-        self._narrow()
-        self._list.action_step(step)
-
-    def action_open(self) -> None:
-        """Open the chat under the cursor, and look for nothing any more."""
-        self._narrow()
-        self._list.action_act("open")
-        self._line.value = ""
 
     def focus(self, scroll_visible: bool = True) -> Self:
         """Put the cursor into the list."""

@@ -15,13 +15,12 @@ from textual.reactive import reactive
 from textual.style import Style
 from textual.widget import Widget
 
-from localspec.chat.glossary import explained
 from localspec.chat.live_stats import Figures
 from localspec.chat.live_stats import in_words as figure_words
 from localspec.errors import UserError
 from localspec.types import DeviceMemory
 from localspec.units import MODE_NAMES
-from localspec_tui.widgets.explained import Explained
+from localspec_tui.widgets.explained import Explained, explained
 from localspec_tui.widgets.markdown.blocks import clean
 
 GAP = 2

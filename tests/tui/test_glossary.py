@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from localspec.chat.glossary import explained, glossary
+from localspec_tui.widgets.explained import explained, glossary
 
 
 @pytest.mark.parametrize(
