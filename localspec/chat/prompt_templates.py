@@ -39,6 +39,12 @@ class Templates:
         return f"/{prompt}".rstrip() if prompt.startswith("/") else prompt.rstrip()  # which is no command
 
 
+def may_be_own(text: str) -> bool:
+    """Tell whether a text begins with a command that LocalSpec does not have."""
+    found = _COMMAND.match(text)
+    return found is not None and found[1].lower() not in NAMES
+
+
 def own_templates() -> Templates:
     """Read the person's templates."""
     folder, found = config_dir() / "commands", Templates()

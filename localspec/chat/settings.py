@@ -90,8 +90,12 @@ class Source:
     values: Mapping[str, Any]
 
 
-def sources(session: ChatSession, models: OpenModels | None, known: config.Config) -> tuple[Source, ...]:
-    """Return what the settings of the next answer come from; each goes before those that precede it."""
+def sources(session: ChatSession, models: OpenModels | None) -> tuple[Source, ...]:
+    """Return what the settings of the next answer come from; each goes before those that precede it.
+
+    Reads config.toml anew; raises UserError for one that makes no sense.
+    """
+    known = config.read_config(config_dir() / "config.toml")
     asked, profile, chat = session.request, session.followed, session.chat.info
     plain, own = asdict(Sampling()), asdict(profile.sampling)
     fitting = asdict((profile if models is None else suited(profile, models.target.path)).sampling)

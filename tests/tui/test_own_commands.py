@@ -52,6 +52,6 @@ async def test_what_is_wrong_with_one_is_told_once(tmp_path: Path) -> None:
         assert told.message == "commands/mode.md is not used: /mode is a command already"
         await desk.enter("/mode off")
         await desk.until(lambda: desk.chat.session.mode == "off")
-        await desk.enter("/temp")
-        await desk.shows("temperature 0.")
+        await desk.enter("/tidy")
+        await desk.shows("there is no command `/tidy`")
         assert len(desk.app._notifications) == 1

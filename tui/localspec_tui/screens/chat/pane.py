@@ -18,7 +18,7 @@ from localspec.chat.commands import Command, CommandSpec, as_message, parse
 from localspec.chat.live_stats import own_rate
 from localspec.chat.loading import ModelLoader
 from localspec.chat.messages import AnswerRecord, Attachment, StoredMessage
-from localspec.chat.prompt_templates import Templates, own_templates
+from localspec.chat.prompt_templates import Templates, may_be_own, own_templates
 from localspec.chat.prompting import check_alone, never_fits, room_of
 from localspec.chat.session import ChatSession
 from localspec.errors import (
@@ -85,7 +85,7 @@ class ChatPane(Conversation):
     async def _take_prompt(self, event: PromptEntered) -> None:
         try:
             text = event.text
-            if text.startswith("/"):
+            if may_be_own(text):
                 text = (await self.templates()).filled_in(text)
             if (command := parse(text)) is not None:
                 await self._run_command(command)

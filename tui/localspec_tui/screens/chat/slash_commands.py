@@ -11,8 +11,8 @@ from localspec.chat.attachments import path_named
 from localspec.chat.export import chat_text, read_chats
 from localspec.chat.settings import sources
 from localspec.errors import UserError
-from localspec.storage.config import keep, read_config
-from localspec.storage.paths import config_dir, write_atomically
+from localspec.storage.config import keep
+from localspec.storage.paths import write_atomically
 from localspec_tui.keys import collect
 from localspec_tui.screens.chat.pane import COMPARED, ChatPane
 from localspec_tui.screens.dialogs import AskScreen, EditScreen
@@ -93,8 +93,8 @@ async def _run_settings(pane: ChatPane, _argument: str) -> None:
             if kept[1]:
                 pane.ask(AskScreen("Open the models anew now, with the other context?", no="Later"), reopen)
 
-    known = await asyncio.to_thread(read_config, config_dir() / "config.toml")
-    pane.ask(SettingsScreen(pane.session, sources(pane.session, pane.loader.ready, known)), take)
+    found = await asyncio.to_thread(sources, pane.session, pane.loader.ready)
+    pane.ask(SettingsScreen(pane.session, found), take)
 
 
 async def _run_branch(pane: ChatPane, argument: str) -> None:
