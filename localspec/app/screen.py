@@ -25,7 +25,7 @@ class ScreenRequest:
     """What to show at first, and how models are opened and tuned; `profile` is that of new chats.
 
     Each opening looks anew at what config.toml names by then, unless it is of models that were chosen here;
-    `takes_others` if they can be. A run tunes those that are open.
+    `takes_others` if they can be. A run tunes those that are open, and `was_stopped` tells of the last one.
     """
 
     config: Config
@@ -38,3 +38,4 @@ class ScreenRequest:
     takes_others: bool
     open_models: Callable[[ModelChoice | None, Callable[[float], bool], OnLog], OpenModels]
     tune: Callable[[TuneChoice, Stop, OnLog], Iterator[TuneEvent]]
+    was_stopped: Callable[[], bool]

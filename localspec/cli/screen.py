@@ -88,6 +88,7 @@ def main(argv: Sequence[str], open_screen: Callable[[ScreenRequest], int]) -> in
         takes_others=served is None,
         open_models=models.open,
         tune=partial(models.tune, found),
+        was_stopped=partial(models.was_stopped, found),
     )
     return open_screen(request)
 
@@ -131,6 +132,12 @@ class _Models:
         plan = plan_of(pair, profiles_of(found, choice.tasks), choice, settled(self._args))
         yield from run(plan, pair, stop, on_log)
 
+    def was_stopped(self, found: Profiles) -> bool:
+        """Tell whether the last run on these models can go on; raises LocalSpecError."""
+        from localspec.app.tuning import stopped_profiles
+
+        return bool(stopped_profiles(found, pair_options(self._args)))
+
 
 class _Served:
     """The models of a server: of one that runs already, or of one that `--host` starts on its machine."""
@@ -170,3 +177,7 @@ class _Served:
             else f"there: `localspec tune --host {self._host}`"
         )
         raise UserError("these models are on another machine", f"tune them {there}")
+
+    def was_stopped(self, _found: Profiles) -> bool:
+        """Tell that no run can go on: the models are not here."""
+        return False

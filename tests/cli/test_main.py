@@ -109,6 +109,7 @@ def test_attaching_opens_the_screen_on_the_models_of_a_server() -> None:
         opened[0].open_models(None, lambda _fraction: True, lambda _line: None)
     assert not opened[0].opens_default_pair
     assert not opened[0].takes_others
+    assert not opened[0].was_stopped()
 
 
 @pytest.mark.usefixtures("empty_home")

@@ -66,6 +66,20 @@ async def test_the_first_word_stops_an_answer_by_a_click(tmp_path: Path) -> None
         await desk.until(lambda: "Stop" not in row(desk))
 
 
+async def test_words_are_underlined_under_the_mouse_alone(tmp_path: Path) -> None:
+    async with desktop(tmp_path, size=(80, 24)) as desk:
+        for y, word in ((0, "mode auto"), (23, "Enter")):
+
+            def underlined(y: int = y) -> list[str]:
+                strip = desk.app.screen._compositor.render_strips()[y]
+                return [text for text, style, _ in strip if style and style.underline]
+
+            assert underlined() == []
+            x = desk.screen_text().split("\n")[y].index(word)
+            await desk.pilot.hover(offset=(x + 1, y))
+            await desk.until(lambda: underlined() == [word])  # noqa: B023
+
+
 async def test_a_setting_hides_the_row_everywhere(tmp_path: Path) -> None:
     async with desktop(tmp_path, config=Config(footer=False)) as desk:
         assert not desk.chat.query_one(KeyFooter).display

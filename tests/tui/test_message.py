@@ -188,6 +188,34 @@ async def test_thinking_is_folded_until_asked_for() -> None:
 
 
 @pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [
+        ((160, 45), "\n".join(f"line {n}" for n in range(60))),
+        ((80, 24), "line 0 " + "word " * 900),
+        ((80, 24), "\n".join(["line 0 " * 80] * 9)),
+    ],
+    ids=["lines", "one line", "long lines"],
+)
+async def test_a_long_question_is_folded_until_asked_for(size: tuple[int, int], text: str) -> None:
+    host = Host()
+    async with host.run_test(size=size) as pilot:
+        await host.transcript.show([shown(1, text)])
+        await until(pilot, ["line 0", f"Folded question, {len(text.split()):,} words  ▸"])
+        short = host.query_one(MessageView).region.height
+        assert short < 16
+        await pilot.click(offset=host.place("Folded question"))
+        await pilot.pause()
+        assert host.query_one(MessageView).region.height > short
+        host.query_one(MessageView).focus()
+        await pilot.press("enter")
+        await until(pilot, "Folded question")
+        assert host.query_one(MessageView).region.height == short
+        await pilot.press("y")
+        assert [asked.action for asked in host.asked] == ["copy"]  # all of it
+
+
+@pytest.mark.asyncio
 async def test_thinking_is_counted_while_it_comes() -> None:
     host = Host()
     text = "<think>one two three</think>\n\nThe **answer**."

@@ -7,7 +7,15 @@ from textual.geometry import Size
 
 from localspec.chat.live_stats import Figures
 from localspec.types import DeviceMemory
-from localspec_tui.widgets.status import Part, StatusLine, context_part, lay_out, shortened, thousands
+from localspec_tui.widgets.status import (
+    FigureRow,
+    Part,
+    StatusLine,
+    context_part,
+    lay_out,
+    shortened,
+    thousands,
+)
 from tests.tui.styled import STYLES
 
 METER = "context 5.1k/32k ▓░░░░"
@@ -233,3 +241,27 @@ def test_wide_characters_are_shortened_by_columns() -> None:
 @pytest.mark.asyncio
 async def test_what_is_said_holds_no_control_characters() -> None:
     assert "a red word" in await shown(80, SSD, said="a \x1b[31mred\x1b[0m\x07 word")
+
+
+@pytest.mark.asyncio
+async def test_figures_under_an_answer_fall_away_whole() -> None:
+    class Row(App[None]):
+        CSS_PATH = STYLES
+
+        def compose(self) -> ComposeResult:
+            yield FigureRow()
+
+    app = Row()
+    async with app.run_test(size=(100, 5)) as pilot:
+        row = app.query_one(FigureRow)
+        row.text = "101 tokens in 2.2 s  first after 0.25 s  speculative  46.3 tokens/s  0.3 times plain"
+        without_wait = row.text.replace("first after 0.25 s  ", "")
+        for width, text in (
+            (100, row.text),
+            (80, without_wait),
+            (60, without_wait[:-17]),
+            (15, "speculative"),
+        ):
+            await pilot.resize_terminal(width, 5)
+            await pilot.pause()
+            assert row.render().plain == text

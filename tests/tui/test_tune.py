@@ -72,11 +72,15 @@ def fails() -> Iterator[TuneEvent]:
 
 @asynccontextmanager
 async def tuning(
-    folder: Path, script: Script, size: tuple[int, int] = (80, 24), command: str = "/tune coding writing"
+    folder: Path,
+    script: Script,
+    size: tuple[int, int] = (80, 24),
+    command: str = "/tune coding writing",
+    was_stopped: bool = False,
 ) -> AsyncIterator[Desktop]:
     async with desktop(folder, says("hello"), size=size) as desk:
         script.desk = desk
-        desk.chat.tuner = script
+        desk.chat.tuner, desk.chat.run_was_stopped = script, lambda: was_stopped
         await desk.enter(command)
         await desk.until(lambda: isinstance(desk.app.screen, TuneScreen))
         yield desk
@@ -128,10 +132,21 @@ async def test_a_run_is_stopped_by_a_key_and_closed_by_a_second(tmp_path: Path, 
 )
 async def test_keys_choose_how(tmp_path: Path, key: str, choice: TuneChoice) -> None:
     script = Script()
-    async with tuning(tmp_path, script, command="/tune coding") as desk:
+    async with tuning(tmp_path, script, command="/tune coding", was_stopped=True) as desk:
+        await desk.shows("Go on  r")
         await desk.press(key)
         await desk.shows("Tuned;")
         assert script.choices == [choice]
+
+
+@pytest.mark.asyncio
+async def test_without_a_stopped_run_there_is_nothing_to_go_on_with(tmp_path: Path) -> None:
+    script = Script()
+    async with tuning(tmp_path, script) as desk:
+        await desk.shows("Quick  q", "Leave  Esc")
+        assert "Go on" not in desk.screen_text()
+        await desk.press("r")
+        assert script.choices == []
 
 
 @pytest.mark.asyncio

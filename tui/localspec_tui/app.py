@@ -206,6 +206,7 @@ def launch(request: ScreenRequest) -> int:
             app.chat_screen.looks_for_better = request.opens_default_pair
             app.chat_screen.opener = opener if request.takes_others else None
             app.chat_screen.tuner = lambda choice, stop: request.tune(choice, stop, log.append)
+            app.chat_screen.run_was_stopped = request.was_stopped
             for problem in request.profiles.problems:
                 log.append(LogLine(logging.WARNING, "profiles", str(problem)))
             return app.run() or 0

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from textwrap import wrap
 from typing import ClassVar, get_args
@@ -22,7 +23,7 @@ from textual.widgets.selection_list import Selection
 from localspec.app.tuning import USUAL_TASKS, Stop, TuneChoice
 from localspec.chat.answer_settings import PairKnowledge, nothing_known
 from localspec.chat.loading import ModelLoader
-from localspec.errors import Cancelled
+from localspec.errors import Cancelled, LocalSpecError
 from localspec.storage.tuned_settings import TunedTask
 from localspec.tuning.events import StageStatus, TaskStatus, TuneEvent, TuneProgress
 from localspec.tuning.words import (
@@ -176,12 +177,14 @@ class TuneScreen(ModalScreen[None]):
         models: str,
         tasks: Sequence[TaskType] = (),
         known: PairKnowledge = nothing_known,
+        was_stopped: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Choose tasks; `known` is asked, in a thread, what was found for them before."""
+        """Choose tasks; `known` and `was_stopped`, asked in a thread, tell of earlier runs."""
         super().__init__()
         self._known = known
         self._last: tuple[TunedTask, ...] = ()  # still holds
         self._tuner = tuner
+        self._was_stopped, self._goes_on = was_stopped, False
         self._loader = loader
         self._models = models
         self._tasks = tuple(tasks) or USUAL_TASKS
@@ -211,7 +214,11 @@ class TuneScreen(ModalScreen[None]):
                 with Horizontal():
                     yield Button("Begin  Enter", variant="primary", compact=True, action="screen.begin")
                     yield Button("Quick  q", compact=True, action="screen.begin(True)")
-                    yield Button("Go on  r", compact=True, action="screen.begin(False, True)")
+                    go_on = Button(
+                        "Go on  r", compact=True, action="screen.begin(False, True)", id="tune-again"
+                    )
+                    go_on.display = False
+                    yield go_on
                     yield Button("Leave  Esc", id="tune-leave", compact=True, action="screen.leave")
             with Vertical(id="tune-run"):
                 yield Static(id="tune-head", markup=False)
@@ -229,7 +236,15 @@ class TuneScreen(ModalScreen[None]):
         """Find what an earlier run has found for these models."""
         found = await asyncio.to_thread(lambda: [self._known(task) for task in TASKS])
         self._last = tuple(choice.kept for choice in found if choice is not None and choice.kept is not None)
+        with suppress(LocalSpecError):
+            self._goes_on = await asyncio.to_thread(self._was_stopped)
+        self.query_one("#go-on").display = self._goes_on
+        self.refresh_bindings()
         self._draw()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Go on only where a run was stopped."""
+        return self._goes_on or (action, parameters) != ("begin", (False, True))
 
     def on_unmount(self) -> None:
         """Stop what runs if the program ends."""

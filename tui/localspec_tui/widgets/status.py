@@ -341,6 +341,19 @@ class StatusLine(Explained):
         return lay_out(self.content_size.width, parts)
 
 
+class FigureRow(Explained):
+    """The figures under an answer in one row, two blanks apart; those without room fall away whole."""
+
+    text = reactive("")
+
+    def render(self) -> Content:
+        """Return what fits: the wait for the first token goes before what speculation brought."""
+        items = self.text.split("  ")
+        ranks = (SPARE if item.startswith("first after") else rank for rank, item in enumerate(items))
+        parts = [Part(item, "", rank) for rank, item in zip(ranks, items, strict=True)]
+        return Content("  ".join(placed.text for placed in lay_out(self.content_size.width, parts)))
+
+
 def _covers(placed: Placed, column: int) -> bool:
     return placed.column <= column < placed.column + Content(placed.text).cell_length
 

@@ -85,6 +85,7 @@ class ChatScreen(Screen[int]):
         self.session = session
         self.pane = ChatPane(session, loader, folder, config.attachment_bytes, log, self.run_command)
         self.tuner: Tuner | None = None  # where the models can be tuned
+        self.run_was_stopped: Callable[[], bool] = lambda: False
         self._loader = loader
         self.opener: Callable[[ModelChoice], Opener] | None = None  # where others can be opened
         self.fetches = PairFetches()
@@ -318,7 +319,7 @@ class ChatScreen(Screen[int]):
             raise UserError("these models cannot be tuned from here", "run `localspec tune` in a shell")
         await self.pane.until_free()
         known, models = self.session.experience, self._title_bar.models
-        self.app.push_screen(TuneScreen(self.tuner, self._loader, models, tasks, known))
+        self.app.push_screen(TuneScreen(self.tuner, self._loader, models, tasks, known, self.run_was_stopped))
 
     # --- keys ---
 

@@ -19,12 +19,12 @@ from textual.widgets import Static
 from localspec import units
 from localspec.chat.answering import pieces_of
 from localspec.chat.messages import Attachment, Shown, State
-from localspec_tui.widgets.explained import ExplainedText
 from localspec_tui.widgets.markdown.blocks import clean
 from localspec_tui.widgets.markdown.parse import code_blocks
 from localspec_tui.widgets.markdown.prose import AnswerText
 from localspec_tui.widgets.sidebar import written_moment
-from localspec_tui.widgets.transcript.message_body import Looks, MessageBody, Prepared
+from localspec_tui.widgets.status import FigureRow
+from localspec_tui.widgets.transcript.message_body import Folded, Looks, MessageBody, Prepared
 
 Action = Literal[
     "copy", "copy-code", "edit", "regenerate", "continue", "previous", "next", "timeline", "compare"
@@ -84,6 +84,7 @@ class MessageView(Vertical, can_focus=True):
         Binding("left_square_bracket", "act('previous')", "Branch before", id="message.branch-before"),
         Binding("right_square_bracket", "act('next')", "Branch after", id="message.branch-after"),
         Binding("t", "act('timeline')", "Timeline", id="message.timeline"),
+        Binding("enter", "unfold", "Unfold or fold", id="message.unfold", show=False),
         Binding("m", "act('compare')", "Compare modes", id="message.compare"),
     ]
 
@@ -96,7 +97,7 @@ class MessageView(Vertical, can_focus=True):
         self._is_last = is_last
         self._heading = ActionLine(self.action_act, "name")
         self._state = ActionLine(self.action_act, "state")
-        self._label = ExplainedText(classes="label", markup=False)
+        self._label = FigureRow(classes="label")
         self._actions = ActionLine(self.action_act, "actions")
         self.body = MessageBody(item, prepared, looks)
         self._tell()
@@ -134,6 +135,11 @@ class MessageView(Vertical, can_focus=True):
         """Leave the keys of answers alone where this is a question."""
         return self.item.message.role == "assistant" or parameters[:1] not in _OF_ANSWERS
 
+    def action_unfold(self) -> None:
+        """Unfold what is folded of this message, or fold it again."""
+        for folded in self.query(Folded):
+            folded.unfolded = not folded.unfolded
+
     def action_act(self, action: Action) -> None:
         """Ask the screen to do something with this message; what is typed next is seldom meant for it."""
         message, text = self.item.message, ""
@@ -163,7 +169,7 @@ class MessageView(Vertical, can_focus=True):
         way = _word("continue", "/continue goes on" if self._is_last else "continue")
         self._state.update(Content.assemble(f"{state} - ", way) if state else "")
         self._label.display = bool(item.label)
-        self._label.update(Content(item.label))
+        self._label.text = item.label
         actions = [
             _word(action, word)
             for action, word in _ACTIONS.items()

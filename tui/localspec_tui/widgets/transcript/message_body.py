@@ -27,25 +27,74 @@ from localspec_tui.widgets.markdown.parse import build
 from localspec_tui.widgets.markdown.prose import AnswerText, Prose
 from localspec_tui.widgets.origins import OriginText
 
+LONG_LINES, LONG_CHARACTERS = 20, 2_000  # of a question, which is folded from there on
 
-class ThinkingHead(Static):
-    """The line that stays when the thinking is folded."""
+
+class FoldHead(Static):
+    """The line that stays when a text is folded."""
 
     ALLOW_SELECT = False
 
 
-class ThinkingView(Vertical, can_focus=True):
-    """A thinking block, folded unless somebody wants to read it."""
+class Folded(Vertical, can_focus=True):
+    """A text that is folded unless somebody wants to read it."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter,space", "toggle('unfolded')", "Unfold thinking", id="thinking.toggle", show=False)
+        Binding("enter,space", "toggle('unfolded')", "Unfold the text", id="thinking.toggle", show=False)
     ]
 
     unfolded: reactive[bool] = reactive(False, init=False)
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._head = FoldHead()
+
+    def watch_unfolded(self) -> None:
+        """Show or hide the text."""
+        self.set_class(self.unfolded, "-unfolded")
+        self._refresh()
+
+    def on_click(self, event: events.Click) -> None:
+        """Fold or unfold on a click on the line."""
+        if event.get_content_offset(self._head) is not None:
+            self.unfolded = not self.unfolded
+
+    def _refresh(self) -> None:
+        """Show what is to be seen now."""
+
+    def _tell(self, what: str, text: str) -> None:
+        words = len(text.split())
+        count = f"{words:,} {'word' if words == 1 else 'words'}"
+        self._head.update(Content(f"{what}, {count}  {'▾' if self.unfolded else '▸'}"))
+
+
+class LongQuestion(Folded):
+    """A question of which only the beginning is shown."""
+
+    def __init__(self, text: str, lines: Sequence[Block]) -> None:
+        super().__init__()
+        self._text = text
+        self._lines = lines
+        few = "\n".join(text.split("\n")[: LONG_LINES // 4])[: LONG_CHARACTERS // 4]
+        self._beginning = [Block(Content(line)) for line in clean(few).split("\n")]
+        self._prose = Prose(self._beginning)
+        self._refresh()
+
+    def compose(self) -> ComposeResult:
+        """Lay out the text and the line."""
+        yield self._prose
+        yield self._head
+
+    def _refresh(self) -> None:
+        self._prose.set_blocks(self._lines if self.unfolded else self._beginning)
+        self._tell("Question" if self.unfolded else "Folded question", self._text)
+
+
+class ThinkingView(Folded):
+    """A thinking block."""
+
     def __init__(self, text: str = "", *, closed: bool = True, unfolded: bool = False) -> None:
         super().__init__()
-        self._head = ThinkingHead()
         self._prose = AnswerText()
         self.text = ""  # the whole of the thinking
         self._complete = closed
@@ -74,23 +123,10 @@ class ThinkingView(Vertical, can_focus=True):
             await self._prose.finish(text)
         self._refresh()
 
-    def watch_unfolded(self) -> None:
-        """Show or hide the text."""
-        self.set_class(self.unfolded, "-unfolded")
-        self._refresh()
-
-    def on_click(self, event: events.Click) -> None:
-        """Fold or unfold on a click on the line."""
-        if event.get_content_offset(self._head) is not None:
-            self.unfolded = not self.unfolded
-
     def _refresh(self) -> None:
         if self.unfolded and self._prose.text != self.text:
             self._prose.append(self.text[len(self._prose.text) :])
-        words = len(self.text.split())
-        count = f"{words:,} {'word' if words == 1 else 'words'}"
-        doing = "Thinking" if self._complete else "Thinking ..."
-        self._head.update(Content(f"{doing}, {count}  {'▾' if self.unfolded else '▸'}"))
+        self._tell("Thinking" if self._complete else "Thinking ...", self.text)
 
 
 _MARKS = "<["
@@ -209,7 +245,9 @@ class MessageBody(Vertical):
             self._origins = OriginText(self._pieces)
             return [self._origins]
         if self._item.message.role == "user":
-            return [Prose(prepared.blocks[0])]
+            lines = prepared.blocks[0]
+            is_long = len(lines) > LONG_LINES or len(self.text) > LONG_CHARACTERS
+            return [LongQuestion(self.text, lines) if is_long else Prose(lines)]
         self._bodies = [self._body(*pair) for pair in zip(prepared.parts, prepared.blocks, strict=True)]
         return self._bodies
 
