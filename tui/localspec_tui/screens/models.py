@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from dataclasses import dataclass
 from os.path import realpath
 from typing import ClassVar
 
@@ -13,7 +12,6 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
-from textual.message import Message
 from textual.screen import ModalScreen
 from textual.widgets import Static
 from textual.worker import get_current_worker
@@ -42,12 +40,6 @@ class ModelsScreen(ModalScreen[ModelChoice | None]):
         Binding("ctrl+d", "act(True)", "Open at every start", id="models.keep"),
         Binding("escape,f8", "dismiss(None)", "Close", id="models.leave"),
     ]
-
-    @dataclass
-    class Found(Message):
-        """Another row is known, or at the end a sentence, empty if nothing went wrong."""
-
-        row: LocalTarget | Ranked | str
 
     def __init__(self, fetches: PairFetches, loader: ModelLoader, *, to_fetch: bool = False) -> None:
         """Prepare; `to_fetch` begins with what is not here yet."""
@@ -84,17 +76,16 @@ class ModelsScreen(ModalScreen[ModelChoice | None]):
                     self._fetches.consider(row)
                 if worker.is_cancelled:
                     return
-                self.post_message(self.Found(row))
+                self.call_later(self._take, row)
         except LocalSpecError as error:
             problem = in_words(error)
-        self.post_message(self.Found(problem))
+        self.call_later(self._take, None, problem)
 
-    @on(Found)
-    def _take(self, event: Found) -> None:
-        if isinstance(event.row, str):
-            self._looking, self._said = "", event.row
+    def _take(self, row: LocalTarget | Ranked | None, problem: str = "") -> None:
+        if row is None:
+            self._looking, self._said = "", problem
         else:
-            self._found[_key(event.row)] = event.row
+            self._found[row.pair.name if isinstance(row, Ranked) else row.key] = row
         self._show()
 
     # --- what is shown ---
@@ -181,10 +172,6 @@ class ModelsScreen(ModalScreen[ModelChoice | None]):
         return choice_of(offer.pair)
 
 
-def _key(row: LocalTarget | Ranked) -> str:
-    return row.pair.name if isinstance(row, Ranked) else row.key
-
-
 def _look(name: str, size: str, state: str, width: int) -> Content:
     text = Content(name).truncate(max(8, width - _SIZE - _STATE), ellipsis=True, pad=True)
     return text.append(Content.styled(f"{size:>{_SIZE}}{state:>{_STATE}}", "dim"))
@@ -207,7 +194,7 @@ def _pair_row(offer: Offer, width: int) -> ListRow:
     pair, size = offer.pair, units.size(offer.pair.download_bytes)
     state = _speed(pair.placement) if offer.stage == "offered" else offer.stage_shown
     name = f"  {pair.pair.target.title} {pair.pair.target.quant}"
-    return ListRow(_key(pair), _look(name, size, state, width), f"{pair.names} {pair.licences} {state}")
+    return ListRow(pair.pair.name, _look(name, size, state, width), f"{pair.names} {pair.licences} {state}")
 
 
 def _about_target(found: LocalTarget, draft: Partner | None) -> Iterator[str]:
