@@ -214,9 +214,7 @@ class TuneScreen(ModalScreen[None]):
                 with Horizontal():
                     yield Button("Begin  Enter", variant="primary", compact=True, action="screen.begin")
                     yield Button("Quick  q", compact=True, action="screen.begin(True)")
-                    go_on = Button(
-                        "Go on  r", compact=True, action="screen.begin(False, True)", id="tune-again"
-                    )
+                    go_on = Button("Go on  r", compact=True, action="screen.begin(False, True)", id="go-on")
                     go_on.display = False
                     yield go_on
                     yield Button("Leave  Esc", id="tune-leave", compact=True, action="screen.leave")
