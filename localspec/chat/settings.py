@@ -26,7 +26,7 @@ from localspec.units import MODE_NAMES
 
 Place = Literal["chat", "profile", "config"]
 Value = bool | int | float | str
-_LIMITS = SAMPLING_RANGES | REQUEST_RANGES | {"context": (0, config.LARGEST_CONTEXT)}
+_LIMITS = SAMPLING_RANGES | REQUEST_RANGES | {"context": (config.SMALLEST_CONTEXT, config.LARGEST_CONTEXT)}
 _CHOICES: dict[str, tuple[Value, ...]] = {"mode": (AUTO, *get_args(Mode)), "switch": (True, False)}
 
 

@@ -135,7 +135,9 @@ async def test_context_is_kept_in_the_configuration_and_the_models_can_be_opened
     async with desktop(tmp_path) as desk:
         screen = await opened(desk)
         row(screen, "context").field.focus()
-        await desk.press(*["backspace"] * 4, *"8192", "ctrl+s")
+        await desk.press(*["backspace"] * 4, *"5", "ctrl+s")
+        await desk.shows("a whole number, 64 to 16,777,216")
+        await desk.press("backspace", *"8192", "ctrl+s")
         await desk.shows("Open the models anew now")
         assert path.read_text(encoding="utf-8") == "[models]\ncontext = 8192  # enough\n"
         await desk.press("y")
