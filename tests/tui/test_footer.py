@@ -47,7 +47,7 @@ async def test_the_row_follows_the_focus_and_the_width(tmp_path: Path) -> None:
         await desk.pilot.pause()
         assert row(desk).startswith("Enter Send")
         await click(desk, "Help")
-        assert row(desk).startswith("Esc")
+        assert row(desk).startswith("Esc Close the help")
         await desk.press("escape")
         await desk.pilot.resize_terminal(80, 19)
         await desk.pilot.pause()

@@ -278,7 +278,9 @@ async def test_a_burst_finds_a_chat_and_opens_it() -> None:
     async with app.run_test(size=(80, 24)) as pilot:
         app.show([chat(1, "About boats"), chat(2, "About trains"), chat(3, "Boat trips", days=3)], 1)
         await pilot.pause()
-        await pilot.press("slash", *"BOAT r", "backspace", "backspace", "down", "enter")
+        await pilot.press("slash")
+        await pilot.pause()
+        await pilot.press(*"BOAT r", "backspace", "backspace", "down", "enter")
         await pilot.pause()
         assert [event.chat_id for event in app.heard if isinstance(event, ChatPicked)] == [3]
         assert any("trains" in line for line in app.lines)  # nothing is looked for any more

@@ -99,7 +99,7 @@ async def test_a_run_is_watched_to_its_end_and_the_chat_goes_on(
 ) -> None:
     script = Script()
     async with tuning(tmp_path, script, size) as desk:
-        await desk.shows("find the fastest settings", "Begin  Enter")
+        await desk.shows("find the fastest settings", "Begin  Enter", "Enter Begin", "Esc Stop, then close")
         await desk.press("enter")
         await desk.shows("Tuned;", "85.2", "SSD is 1.4 times as fast", "Enter closes", "1 failed (out of")
         await desk.shows("plain decoding is fastest: the best of 150 settings")

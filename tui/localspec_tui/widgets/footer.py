@@ -18,7 +18,7 @@ from textual.style import Style
 from textual.widget import Widget
 from textual.widgets import Input, TextArea
 
-from localspec_tui.keys import written
+from localspec_tui.keys import bindings_of, written
 
 GAP = 2
 STOP = "chat.stop"
@@ -47,17 +47,25 @@ class KeyFooter(Widget):
     def _bindings_changed(self, _screen: Screen[object]) -> None:
         self.refresh()
 
+    def _bound(self) -> dict[str, Binding]:
+        """Return what does something now, by its name, each under the first of its keys that does."""
+        is_typing = isinstance(self.screen.focused, Input | TextArea)
+        active = {
+            key: found
+            for key, found in self.screen.active_bindings.items()
+            if found.enabled and not (is_typing and (key_to_character(key) or "\n").isprintable())
+        }
+        bound: dict[str, Binding] = {}
+        for found in active.values():
+            if (name := found.binding.id) and name not in bound:
+                same = (each for each in bindings_of(found.node) if each.id == name)
+                works = (each for each in same if each.key in active and active[each.key].binding.id == name)
+                bound[name] = next(works, found.binding)
+        return bound
+
     def _shown(self) -> Iterator[tuple[Binding, str]]:
         """Yield what is bound now and what it does in a word, the most useful first, each once."""
-        bound: dict[str, Binding] = {}
-        is_typing = isinstance(self.screen.focused, Input | TextArea)
-        for key, active in self.screen.active_bindings.items():
-            if (
-                active.binding.id
-                and active.enabled
-                and not (is_typing and (key_to_character(key) or "\n").isprintable())
-            ):
-                bound.setdefault(active.binding.id, active.binding)
+        bound = self._bound()
         if self._is_stopping() and STOP in bound:
             yield bound.pop(STOP), "Stop"
         elif "composer.send" in bound:  # one is there already

@@ -298,9 +298,10 @@ class Sidebar(Widget):
         """Look for nothing any more."""
         self._line.value = ""
 
-    def on_descendant_blur(self) -> None:
-        """Take the line away where nothing is looked for."""
-        self._line.display = bool(self._line.value)
+    def on_descendant_blur(self, event: events.DescendantBlur) -> None:
+        """Take the line away that is left empty."""
+        if event.widget is self._line:
+            self._line.display = bool(self._line.value)
 
     def focus(self, scroll_visible: bool = True) -> Self:
         """Put the cursor into the list."""
