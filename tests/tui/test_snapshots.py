@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack
+from datetime import datetime
 from pathlib import Path
 from typing import Protocol
 
@@ -48,7 +49,8 @@ def look(tmp_path: Path, snap_compare: Compare) -> Iterator[Look]:
 
         def compare(scene: Scene, size: tuple[int, int], theme: str) -> bool:
             models = ScriptedModels(says(MARKDOWN), says("A second answer, in plain words. " * 12))
-            store = stack.enter_context(Store(tmp_path / "chats.db"))
+            noon = datetime.now().astimezone().replace(hour=12, minute=0).timestamp()
+            store = stack.enter_context(Store(tmp_path / "chats.db", lambda: noon))
             loader = ModelLoader(lambda _on_progress: models)
             stack.callback(loader.close)
             config = Config(theme=theme)
