@@ -21,7 +21,7 @@ from localspec.cli.shared.arguments import (
     add_answer_flags,
     verb_parser,
 )
-from localspec.errors import UserError
+from localspec.errors import Cancelled, UserError
 from localspec.gguf import check_model_file
 from localspec.models.default_pair import default_pair
 from localspec.models.heads import head_for
@@ -109,10 +109,14 @@ class _Models:
         def tell(line: str) -> None:
             on_log(LogLine(logging.INFO, "plan", line))
 
+        def checked(share: float) -> None:
+            if not on_progress(share):
+                raise Cancelled
+
         self._args = self._usual if choice is None else chosen(self._usual, choice)
         self._known = KnownPair(self._args, via=None)
         if choice is not None:
-            verify(filter(None, (choice.target, choice.draft)), lambda share: on_progress(share / 2))
+            verify(filter(None, (choice.target, choice.draft)), checked)
         pair = pair_options(self._args)
         if choice is not None and choice.draft is None:  # nor the head in the target's own file
             pair = replace(pair, draft=None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from contextlib import closing
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from localspec.app.options import ModelChoice, chosen, pair_options
 from localspec.app.recommendation import LocalTarget, Ranked, choice_named, choices
 from localspec.cli import screen
 from localspec.demo import bundled_pair
-from localspec.errors import UserError
+from localspec.errors import Cancelled, UserError
 from localspec.hardware import machine as machine_module
 from localspec.inference.worker.wire import LogLine
 from localspec.models import caches
@@ -62,6 +63,19 @@ def test_a_choice_opens_and_the_usual_models_open_again() -> None:
             assert (opened.draft and opened.draft.path) == draft
     with pytest.raises(UserError, match="gone"):
         models.open(ModelChoice(Path("/gone.gguf"), None), lambda _share: True, log.append)
+
+
+def test_checking_what_came_from_the_hub_can_be_stopped(other: Path) -> None:
+    data = other.read_bytes()
+    blob = other.with_name("blobs") / hashlib.sha256(data).hexdigest()
+    blob.parent.mkdir()
+    blob.write_bytes(data)
+    models = screen._Models(screen.parser().parse_args([]))
+    with pytest.raises(Cancelled):
+        models.open(ModelChoice(blob, None), lambda _share: False, lambda _line: None)
+    blob.write_bytes(data[:-1] + b"?")
+    with pytest.raises(UserError, match="is damaged: its checksum is not the one that the hub lists"):
+        models.open(ModelChoice(blob, None), lambda _share: True, lambda _line: None)
 
 
 def test_what_opens_at_every_start_is_written_where_it_is_not_what_opens_anyway(other: Path) -> None:

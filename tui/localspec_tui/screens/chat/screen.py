@@ -210,7 +210,7 @@ class ChatScreen(Screen[int]):
         from localspec_tui.screens.models import ModelsScreen
 
         if self.opener is None:
-            raise UserError("a server holds these models", "start without --attach to choose others")
+            raise UserError("a server holds these models", "start without --attach or --host for others")
         if name:
             choice = await asyncio.to_thread(choice_named, commands.unquoted(name), self._loader.open_now)
             await self._open_models(choice)
