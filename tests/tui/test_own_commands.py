@@ -33,10 +33,10 @@ async def test_own_command_is_typed_completed_and_sent_with_its_files(tmp_path: 
 
 async def test_own_commands_stand_in_help_and_palette(tmp_path: Path) -> None:
     keep("tidy.md", "# Make it neat\nTidy this: $ARGUMENTS")
-    async with desktop(tmp_path, size=(120, 190)) as desk:
-        await desk.press("f1")
+    async with desktop(tmp_path) as desk:
+        await desk.press("f1", *"tidy")
         await desk.shows("/tidy [TEXT]", "Make it neat")
-        await desk.press("escape", *"my text", "ctrl+p")
+        await desk.press("escape", "escape", *"my text", "ctrl+p")
         await desk.shows("Search for commands")
         await desk.press(*"tidy")
         await desk.shows("Make it neat")
