@@ -97,6 +97,7 @@ class _Models:
     """The models that were chosen on the screen; before that those that flags or config.toml name."""
 
     def __init__(self, args: argparse.Namespace) -> None:
+        args = argparse.Namespace(**vars(args) | {"check": verify})  # which draws nothing on the terminal
         self._usual = self._args = args
         self._known = KnownPair(args, via=None)
 

@@ -111,3 +111,10 @@ def test_a_name_means_the_model_that_m_takes_with_the_draft_that_serves_it(other
     assert choice_named("other", ()) == choice_named(str(other), ()) == ModelChoice(other, None)
     with pytest.raises(UserError, match="no model `others` is on this computer; did you mean other"):
         choice_named("others", ())
+
+
+def test_names_open_where_the_screen_has_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    models = screen._Models(screen.parser().parse_args(["-m", "demo-target", "-md", "demo-draft"]))
+    monkeypatch.setattr("sys.stderr", object())  # on which nothing can be drawn
+    with closing(models.open(None, lambda _share: True, lambda _line: None)) as opened:
+        assert (opened.target.path, opened.draft and opened.draft.path) == (TARGET, DRAFT)
