@@ -23,6 +23,7 @@ def text(source: str) -> str:
         (r"$$\alpha \to \infty$$", "α → ∞"),
         ("\\[\n\\frac{-b \\pm \\sqrt{b^2 - 4ac}}{2a}\n\\]", "(-b ± √(b² - 4ac))/(2a)"),
         (r"$\sum_{i=1}^{n} i = \frac{n(n+1)}{2}$", "∑ᵢ₌₁ⁿ i = n(n+1)/2"),
+        (r"$\sum_{k=1}^{\infty} \frac{1}{k^2} \int_0^1\frac{x}{2}$", "∑ₖ₌₁^∞ 1/k²∫₀¹ x/2"),
         (r"$\text{speed} \in \mathbb{R}^2$", "speed ∈ ℝ²"),
         (r"$\lim_{x \to 0} \frac{\sin x}{x} = 1$", "lim_(x → 0) (sin x)/x = 1"),
         (r"$P(A \mid B) \iff \left(\frac12\right)$", "P(A | B) ⟺ (1/2)"),

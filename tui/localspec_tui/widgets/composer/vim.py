@@ -69,6 +69,9 @@ class VimArea(TextArea):
 
     def take_vim(self, event: events.Key) -> Sequence[str] | None:
         """Do what a key means; return the keys to be pressed in its place, None if it is none of vim's."""
+        if self.vim_mode == "INSERT" and re.fullmatch(r"alt\+\w", event.key):  # Escape and a letter at once
+            self.take_vim(events.Key("escape", None))
+            return self.take_vim(events.Key(event.key[-1], event.key[-1]))
         if self.vim_mode != "NORMAL":
             if not self.vim_mode or event.key != "escape":
                 return None

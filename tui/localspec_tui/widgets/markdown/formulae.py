@@ -38,7 +38,9 @@ _WORDS = dict(  # that the library lacks
     "limits= nolimits= boxed= operatorname= mathop= tag= nonumber= binom=C(%s,%s)".split()
 )
 _SPACED = re.compile(r"\s*([≠≤≥≈≡∼→⇒⟹⟺∈∉⊆⊂∪∩↦×·÷±])\s*")
-_UNDER = re.compile(r"((?:lim|max|min|sup|inf)_\([^()]*\))(?=\S)")
+_UNDER = re.compile(  # what stands above and below a limit or a sum, which is not what follows
+    r"((?:(?:lim|max|min|sup|inf)_\([^()]*\)|[∑∏∫][²³¹ʰ-ˣᴬ-ᵪ\u2070-\u209c]*+(?:\^(?:\([^()]*\)|\S))?))(?=[\w(√])"
+)
 _ONE = re.compile(r"[\d.]+|\w[²³¹\u2070-\u209c\u1d62-\u1d6a]*(\([^()]*\))?|[^\W\d]{3,}|\([^()]*\)")
 
 
