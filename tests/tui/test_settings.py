@@ -108,7 +108,8 @@ async def test_values_go_into_the_file_of_the_profile_which_keeps_its_comments(t
         await desk.until(lambda: row(screen, "temperature").wanted == 0.2)
         await desk.pilot.click(next(b for b in screen.query(Button) if "In profile General" in str(b.label)))
         await desk.shows("kept: Temperature in profile General")
-        assert desk.chat.session.sampling(None).temperature == 0.2  # what this chat said is gone
+        assert desk.chat.session.sampling(None).temperature == 0.2
+        assert desk.chat.session.chat.info.settings == ChatSettings()  # what this chat said is gone
         await desk.enter("/new")
         await desk.answered("hello")
         assert desk.models.requests[-1].sampling.temperature == 0.2
