@@ -159,4 +159,4 @@ def test_arguments_are_completed(text: str, wanted: list[str]) -> None:
 
 def test_a_mode_is_offered_with_an_explanation() -> None:
     [offer] = complete("/mode of", choices)
-    assert offer.description == "plain decoding"
+    assert offer.description == "plain: nothing is guessed"

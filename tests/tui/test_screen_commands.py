@@ -43,7 +43,7 @@ async def test_mode_and_temperature_count_from_the_next_answer_on(tmp_path: Path
     async with desktop(tmp_path) as desk:
         await desk.answered("one")
         await desk.enter("/mode off")
-        await desk.shows("mode off")
+        await desk.shows("mode plain")
         await desk.enter("/temp 0.3")
         await desk.shows("temperature 0.3")
         await desk.answered("two")

@@ -121,7 +121,7 @@ async def test_values_go_into_the_file_of_the_profile_which_keeps_its_comments(t
 async def test_a_click_resets_and_choices_are_chosen_with_the_mouse(tmp_path: Path) -> None:
     async with desktop(tmp_path) as desk:
         await desk.enter("/mode sd")
-        await desk.shows("mode sd, kept with this chat")
+        await desk.shows("mode speculative, kept with this chat")
         screen = await opened(desk)
         await desk.pilot.click(row(screen, "mode").query_one(".reset"))
         await desk.pilot.click(row(screen, "thinking").field)

@@ -87,6 +87,7 @@ class FilterLine(Input):
         if self.value != self._narrowed_by:
             self._narrowed_by = self.value
             self._narrow()
+            self.refresh_bindings()  # Escape clears what is typed
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Leave Escape to the screen where nothing is typed."""

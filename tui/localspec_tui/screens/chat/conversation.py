@@ -26,6 +26,7 @@ from localspec.chat.messages import AnswerRecord, Role, StoredMessage
 from localspec.chat.session import ChatSession
 from localspec.errors import LocalSpecError, StoreError, UserError
 from localspec.inference.worker.wire import LogLine
+from localspec.units import MODE_NAMES
 from localspec_tui.screens.chat.answering import STUCK, AnswerEnded, Answering, Job
 from localspec_tui.screens.chat.status import ChatStatus
 from localspec_tui.screens.chat.unsent import ChatComposer
@@ -126,7 +127,7 @@ class Conversation(Vertical):
         """Show title, profile, mode and the figures of the last answer of the open chat."""
         for bar in self.screen.query(TitleBar):  # none while the screen is being left
             bar.chat_title, bar.profile = self.session.chat.info.title, self.session.profile.title
-            bar.mode = f"mode {self.session.mode or 'auto'}"
+            bar.mode = f"mode {MODE_NAMES.get(self.session.mode or '', 'auto')}"
         self.status.show_chat(answering=self.answering)
         if not self.working:
             self.run_worker(self._find_timeline(), group="timeline", exclusive=True)

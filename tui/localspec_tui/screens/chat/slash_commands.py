@@ -13,6 +13,7 @@ from localspec.chat.settings import sources
 from localspec.errors import UserError
 from localspec.storage.config import keep
 from localspec.storage.paths import write_atomically
+from localspec.units import MODE_NAMES
 from localspec_tui.keys import collect
 from localspec_tui.screens.chat.pane import COMPARED, ChatPane
 from localspec_tui.screens.dialogs import AskScreen, EditScreen
@@ -42,7 +43,7 @@ async def _run_mode(pane: ChatPane, argument: str) -> None:
         await asyncio.to_thread(pane.session.settle, mode=mode or "auto")
         pane.show_figures()
     kept = ", kept with this chat" * bool(argument)
-    pane.status.say(f"mode {pane.session.mode or 'auto'}{kept}, from the next answer on")
+    pane.status.say(f"mode {MODE_NAMES.get(pane.session.mode or '', 'auto')}{kept}, from the next answer on")
 
 
 async def _run_profile(pane: ChatPane, argument: str) -> None:
