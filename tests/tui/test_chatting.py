@@ -233,6 +233,29 @@ async def test_the_meter_does_not_fall_while_one_types_during_an_answer(tmp_path
         await desk.until(lambda: not desk.chat.pane.working)
 
 
+async def test_the_meter_does_not_fall_from_the_first_letter_to_the_answer(tmp_path: Path) -> None:
+    gates = Gate(), Gate()
+    async with desktop(tmp_path, *(says(gate, "word " * 9) for gate in gates)) as desk:
+        for gate in gates:
+            seen = [used(desk)]
+
+            def is_weighed(seen: list[int] = seen) -> bool:
+                seen.append(used(desk))
+                composer = desk.chat.pane.composer
+                return composer._counted[0] == len(composer.text)
+
+            for keys in ("words of some length " * 3, ["enter"]):
+                for key in keys:
+                    await desk.press("space" if key == " " else key)
+                    is_weighed()
+                await desk.until(is_weighed)
+            await desk.until(gate.reached.is_set)
+            assert seen[-1] >= 12
+            assert seen == sorted(seen)
+            gate.open()
+            await desk.until(lambda: not desk.chat.pane.working)
+
+
 def used(desk: Desktop) -> int:
     found = re.search(r"context ~?([0-9.]+)(k?)/", desk.status())
     return round(float(found[1]) * (1024 if found[2] else 1)) if found else 0

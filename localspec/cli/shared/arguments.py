@@ -174,7 +174,7 @@ def with_command(
 
 def add_model_flags(parser: Parser, *, may_skip_plan: bool = True) -> None:
     """Add what opens a target and a draft model, and where they sit, under the names of `ModelOptions`."""
-    group = parser.add_argument_group("models (without -m: as in config.toml, else those that came along)")
+    group = parser.add_argument_group("models (without -m: as in config.toml, else those included)")
     parser.set_defaults(fetch=fetch, check=check)  # of models on the hub, and from it
     add = group.add_argument
     hub = partial(add, type=parse, default=argparse.SUPPRESS, metavar="USER/REPO[:QUANT]")

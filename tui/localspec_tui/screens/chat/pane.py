@@ -106,6 +106,7 @@ class ChatPane(Conversation):
             await asyncio.to_thread(self._check_fits, question, files)
             await self.until_free()
             asked = await asyncio.to_thread(chat.ask, question, files)
+            self.status.count_question(is_other_below=bool(self.composer.text))
             self.post_message(ChatsChanged())
             if len(chat.path) == 1:
                 await self.show_messages()

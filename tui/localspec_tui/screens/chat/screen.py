@@ -89,7 +89,7 @@ class ChatScreen(Screen[int]):
         self._loader = loader
         self.opener: Callable[[ModelChoice], Opener] | None = None  # where others can be opened
         self.fetches = PairFetches()
-        self.looks_for_better = False  # pairs than the one that came along
+        self.looks_for_better = False  # pairs than the one included
         self._offers: dict[str, Offer] = {}  # as they were last shown
         self._title_bar = TitleBar()
         self._sidebar = Sidebar()

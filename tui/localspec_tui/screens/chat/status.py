@@ -63,7 +63,8 @@ class ChatStatus(StatusLine):
                 self.mention("")
             self._live_stats.add(update.rounds)
             self._written += sum(mark.tokens for mark in update.rounds)
-            self._held, self._is_estimate = self._prompt_tokens + self._written, True
+            self._held = max(self._held, self._prompt_tokens + self._written)
+            self._is_estimate = True
             self._show_use(self._held + self._typed, estimated=True)
             self.show(self._live_stats.figures())
         if update.saved is not None and update.saved.record is not None:
@@ -121,13 +122,21 @@ class ChatStatus(StatusLine):
         self._typed = tokens
         self._show_context()
 
+    def count_question(self, *, is_other_below: bool) -> None:
+        """Count in a question that was just asked, which is no longer below."""
+        held = self._held + (0 if is_other_below else self._typed)
+        self._weigh(None)
+        self._held, self._typed = max(held, self._held), self._typed if is_other_below else 0
+        self._show_context()
+
     def _weigh(self, record: AnswerRecord | None) -> None:
         """Show what the open chat takes: its last answer tells, unless it was edited or broken off."""
-        path = self._session.chat.path
+        chat, path = self._session.chat, self._session.chat.path
         counted = None if record is None else after_answer(record)
+        question = chat.prompt()[-1:] if counted and path[-1].role == "user" else ()
         self._is_new = not any(message.role == "assistant" for message in path)
-        self._is_estimate = counted is None and bool(path)
-        self._held = counted or (estimate(self._session.chat.prompt()) if path else 0)
+        self._is_estimate = bool(path if counted is None else question)
+        self._held = counted + estimate(question) if counted else estimate(chat.prompt()) if path else 0
         self._show_context()
 
     def _show_context(self) -> None:

@@ -26,7 +26,7 @@ from localspec_tui.widgets.composer.composer import Composer, QueuedPromptRemove
 from localspec_tui.widgets.status import in_words
 
 REST_S = 0.4
-CHARACTERS_PER_TOKEN = 4.5  # of what has been typed since it was counted; too few rather than too many
+CHARACTERS_PER_TOKEN = 6  # of what has been typed since it was counted; too few rather than too many
 
 
 class ChatComposer(Composer):
@@ -88,8 +88,9 @@ class ChatComposer(Composer):
 
     @on(TextArea.Changed)
     def _draft_changed(self) -> None:
-        characters, tokens = self._counted if self.text else (0, 0)
-        self._status.count_in(max(0, tokens + round((len(self.text) - characters) / CHARACTERS_PER_TOKEN)))
+        if self.text:  # what was just sent counts until it is a question of the chat
+            more = round((len(self.text) - self._counted[0]) / CHARACTERS_PER_TOKEN)
+            self._status.count_in(max(0, self._counted[1] + more))
         self._keep_soon()
 
     def _keep_soon(self) -> None:
@@ -111,7 +112,7 @@ class ChatComposer(Composer):
 
     def _keep_and_weigh(self, text: str, chat_id: int, unsent: str) -> tuple[str, int | None]:
         """Keep what is not sent; return what there is to say of the prompt, and its tokens with its files."""
-        models, tokens = self._loader.ready, None
+        models, tokens = self._loader.ready, None if text.strip() else 0
         try:
             self._session.store.set_draft(chat_id, unsent)
             question, files = attach(text, self._folder, self._attachment_bytes)
