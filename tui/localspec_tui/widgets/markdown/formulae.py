@@ -19,7 +19,8 @@ LONGEST = 2_000  # characters that are read as one formula
 # A dollar opens a formula before what is no space, and closes one where no word goes on: prices and variables
 # of a shell stay as they are.
 _FORMULA = re.compile(
-    r"\\\((.+?)\\\)|\\\[(.+?)\\\]|\$\$([^$]+)\$\$|\$(?![\s$])((?:[^$\\\n]|\\.)+)(?<!\s)\$(?![\w$])", re.DOTALL
+    r"\\\((.+?)\\\)|\\\[(.+?)\\\]|\$\$([^$]+)\$\$|\$(?![\s$])((?:[^$\\\n]|\\.)++)(?<!\s)\$(?![\w$])",
+    re.DOTALL,
 )
 _PROSE = re.compile(r"(?=\d|.*[^\W\d_]{3})[^\\^_=+<>]*\s[^\\^_=+<>]*")  # between two prices
 _SCRIPTS = {
@@ -46,9 +47,9 @@ _ONE = re.compile(r"[\d.]+|\w[²³¹\u2070-\u209c\u1d62-\u1d6a]*(\([^()]*\))?|[^
 
 def find_formula(state: StateInline, silent: bool) -> bool:
     """Read a formula, as a rule of markdown-it: a token `formula`, whose markup is its source."""
-    found = None
-    if state.src[state.pos] in "$\\":
-        found = _FORMULA.match(state.src, state.pos, state.pos + LONGEST)
+    if state.src[state.pos] not in "$\\":
+        return False
+    found = _FORMULA.match(state.src, state.pos, state.pos + LONGEST)
     if found is None or (found[4] and _PROSE.fullmatch(found[4])):
         return False
     with suppress(ValueError):
