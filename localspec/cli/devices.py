@@ -61,6 +61,9 @@ def _rows(device: DeviceInfo, rate: MemoryRate | None) -> Iterator[tuple[str, st
         yield "speed", _speed(rate, device.theoretical_rate)
     if device.cores:
         yield "cores", str(device.cores)
+    if device.round_trip_s is not None:
+        wire = f", {units.bandwidth(rate.link)}" if rate is not None and rate.link else ""
+        yield "link", f"round trip {device.round_trip_s * 1e3:.1f} ms{wire}"
     if device.pcie_width is not None:
         yield "link", _link(device)
     if state := _state(device):
@@ -89,6 +92,8 @@ def _link(device: DeviceInfo) -> str:
 
 def _state(device: DeviceInfo) -> str:
     parts = []
+    if device.kind == "remote":
+        parts.append("on another machine")
     if device.kind == "integrated":
         parts.append("shares the processor's memory")
     if device.temperature_c is not None:

@@ -21,6 +21,7 @@ from localspec import units
 from localspec.cli.shared.arguments import Parser, verb_parser
 from localspec.cli.shared.console import FAILURE, SUCCESS, Styled, colours_unwanted, is_terminal, print_result
 from localspec.errors import UserError
+from localspec.llama import rpc
 from localspec.llama.library import VERSION, added_backend
 from localspec.safe_text import safe_line
 from localspec.storage import paths
@@ -39,7 +40,7 @@ _INSTRUCTIONS = {
     "avx2": "AVX2", "fma": "FMA", "f16c": "F16C", "avx512f": "AVX512", "avx512_vnni": "AVX512_VNNI",
     "asimddp": "DOTPROD", "i8mm": "MATMUL_INT8",
 }  # fmt: skip
-COMMON_OPTIONS = "-DLLAVA_BUILD=OFF -DLLAMA_OPENSSL=OFF"
+COMMON_OPTIONS = "-DLLAVA_BUILD=OFF -DLLAMA_OPENSSL=OFF -DGGML_RPC=ON -DGGML_RPC_RDMA=OFF"
 """Of every build of llama.cpp: CMake leaves out what LocalSpec does not use."""
 BACKENDS = {
     "CPU": ("", "c++", "a C++ compiler"),
@@ -124,12 +125,28 @@ def machine_checks(sight: Sight, rated: Machine, environment: Mapping[str, str])
     if sight.found.devices:
         names = [f"{device.name} ({device.description})" for device in sight.found.devices]
         yield Check("devices", "pass", ", ".join(names))
+    for endpoint in rpc.named():
+        yield _server(endpoint)
     if sight.cards.cards:
         yield _order(sight, environment)
     cores = max(device.cores for device in rated.devices)
     yield _threads(environment, cores)
     yield _load(*busy_cores(), cores)
     yield from _rates(rated)
+
+
+def _server(endpoint: rpc.Endpoint) -> Check:
+    """Look at another machine's server; the devices above would lack it if it had not answered then."""
+    try:
+        trip_ms = rpc.peek(endpoint).round_trip_s * 1e3
+    except UserError as error:
+        return Check("server", "fail", error.message, error.hint)
+    is_open = not endpoint.host.startswith("127.") and endpoint.host != "localhost"
+    text = f"{endpoint} answers within {trip_ms:.1f} ms"
+    if is_open:
+        mend = f"ssh -N -L {endpoint.port}:127.0.0.1:{endpoint.port} USER@{endpoint.host}"
+        return Check("server", "warn", f"{text}, without encryption or a password", mend)
+    return Check("server", "pass", text)
 
 
 def card_vendors(sight: Sight, root: Path = Path("/")) -> tuple[str, ...]:

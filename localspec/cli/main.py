@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 Verb = Callable[[Sequence[str]], int]
 GetReady = Callable[[Sequence[str]], None]
 VERBS = (
-    "run", "chat", "serve", "history", "profiles", "verify", "bench",
+    "run", "chat", "serve", "share", "history", "profiles", "verify", "bench",
     "setup", "tune", "recommend", "models", "show", "pair", "pull", "rm", "plan", "devices", "doctor",
 )  # fmt: skip
 ANSWERING = ("run", "chat", "serve", "verify")  # which open models that flags name, in a process of their own
-HERE = ("serve", "history", "profiles")  # whatever --host says: this machine's
+HERE = ("serve", "share", "history", "profiles")  # whatever --host says: this machine's
 HERE_USUALLY = ("setup", "doctor")  # whatever config.toml says
 ALIASES = {"ls": "models", "list": "models"}
 
@@ -55,8 +55,13 @@ def _open_missing_streams() -> None:
 
 def _dispatch(argv: Sequence[str], open_screen: Verb, get_ready: GetReady) -> int:
     host = None
-    if argv[:1] != ["serve"]:  # which has an address to listen at
-        host, argv = _split_host(argv)
+    if argv[:1] not in (["serve"], ["share"]):  # which has an address to listen at
+        host, argv = _split_flag("--host", "USER@MACHINE, as with ssh", argv)
+        servers, argv = _split_flag("--rpc", "HOST:PORT,HOST:PORT", argv)
+        if host in (None, "none"):
+            _use_servers(servers)
+        elif servers is not None:
+            argv = [*argv, "--rpc", servers]  # as they are seen from there
     first = argv[0] if argv else ""
     if first in ("-h", "--help", "help"):
         sys.stdout.write(Path(__file__).with_name("usage.txt").read_text(encoding="utf-8"))
@@ -81,15 +86,23 @@ def _dispatch(argv: Sequence[str], open_screen: Verb, get_ready: GetReady) -> in
     return _verb(name)(argv)
 
 
-def _split_host(argv: Sequence[str]) -> tuple[str | None, list[str]]:
-    """Return which machine a verb is for, None where nobody says, and the other arguments."""
-    at = next((at for at, word in enumerate(argv) if word.partition("=")[0] == "--host"), None)
+def _use_servers(servers: str | None) -> None:
+    """Let every process of this program use the devices of other machines; raises UserError."""
+    if servers is not None:
+        from localspec.llama import rpc
+
+        os.environ[rpc.VARIABLE] = ",".join(map(str, rpc.endpoints(servers)))
+
+
+def _split_flag(flag: str, what: str, argv: Sequence[str]) -> tuple[str | None, list[str]]:
+    """Return the value of a flag that any verb takes, None where it is not given, and the other arguments."""
+    at = next((at for at, word in enumerate(argv) if word.partition("=")[0] == flag), None)
     if at is None:
         return None, [*argv]
-    _, given, host = argv[at].partition("=")
-    values = [host] if given else argv[at + 1 : at + 2]
+    _, given, value = argv[at].partition("=")
+    values = [value] if given else argv[at + 1 : at + 2]
     if not values:
-        raise UserError("--host names a machine", "use --host USER@MACHINE, as with ssh")
+        raise UserError(f"{flag} names another machine", f"use {flag} {what}")
     return values[0], [*argv[:at], *argv[at + (1 if given else 2) :]]
 
 

@@ -5,21 +5,26 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from localspec.errors import LocalSpecError
 from localspec.hardware.device_info import DeviceInfo, Machine, MemoryRate, RateFailure
 from localspec.units import bandwidth
 
+if TYPE_CHECKING:
+    from localspec.llama.buffers import Buffers
+
 PROCESSOR = "CPU"
 EFFECTIVE = 0.7  # of a theoretical rate is what decoding reaches
-_ASSUMED = {"cpu": 25e9, "integrated": 50e9, "gpu": 250e9}
+_ASSUMED = {"cpu": 25e9, "integrated": 50e9, "gpu": 250e9, "remote": 25e9}
 _CORE = 7e9  # of quantised weights that a core gets through, measured on Zen 5 and Sapphire Rapids
 _APPLE = {"Ultra": 800e9, "Max": 400e9, "Pro": 200e9}  # theoretical, of the generations M1 to M4 at least
 _APPLE_BASE = 100e9
 _APPLE_CORES = 0.5  # of the memory's rate is what the processor's part of the chip can use
 _LANE = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.97e9, 5: 3.94e9, 6: 7.88e9}  # of PCIe, each way
 _ASSUMED_LINK = 6e9
+_WIRE = 117e6  # of Ethernet at 1 Gbit/s
+_HAND_OVER_S = 3e-5  # from one device of this machine to another
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +41,7 @@ class Rates:
     def __init__(self, machine: Machine) -> None:
         self._devices = {device.id: device for device in machine.devices}
         self._measured = {rate.device: rate.read for rate in machine.rates if rate.read > 0}
+        self._wires = {rate.device: rate.link for rate in machine.rates if rate.link}
         self.failures = {each.device: each.reason for each in machine.failures}
         self.of = {device.id: self._rate(device) for device in machine.devices}
         self.processor = self.of[PROCESSOR].read
@@ -58,7 +64,7 @@ class Rates:
 
     def shares_memory(self, device: str) -> bool:
         """Tell whether a device's memory is the processor's."""
-        return self._devices[device].kind != "gpu"
+        return self._devices[device].kind in ("cpu", "integrated")
 
     def link(self, source: str, target: str) -> float | None:
         """Return bytes per second from one device to another, None where nothing has to move."""
@@ -67,9 +73,16 @@ class Rates:
         hops = [self._slot(end) for end in (source, target) if not self.shares_memory(end)]
         return 1.0 / sum(1.0 / hop for hop in hops)
 
+    def hand_over_s(self, source: str, target: str) -> float:
+        """Return the seconds that handing over takes, whatever is handed over."""
+        trips = (self._devices[end].round_trip_s or 0.0 for end in (source, target))
+        return sum(trips) / 2 or _HAND_OVER_S
+
     def _slot(self, card: str) -> float:
         """Return the rate between a card and the processor's memory."""
         device = self._devices[card]
+        if device.kind == "remote":
+            return self._wires.get(card, _WIRE)
         if device.pcie_generation in _LANE and device.pcie_width:
             return EFFECTIVE * _LANE[device.pcie_generation] * device.pcie_width
         return _ASSUMED_LINK
@@ -80,6 +93,7 @@ _FEWEST, _MOST = 3, 25
 """How often one thing is timed: the median of three is not moved by a single hiccup."""
 _CARD_BYTES, _CPU_BYTES = 2**30, 2**29  # larger than any cache
 _FEWEST_BYTES = 2**26  # what fits a cache says nothing about memory
+_WIRE_BYTES = 2**21
 _CARD_PASSES = 4  # in one go: a card that reads a block in 0.2 ms takes a tenth of that to start
 _FAR_BELOW = 0.6  # of the rate that a card could reach; healthy ones reach 0.8 and more
 
@@ -91,6 +105,7 @@ class Job:
     device: str
     size: int
     passes: int = 1
+    is_remote: bool = False
 
     def failed(self, reason: str) -> RateFailure:
         """Return what stands in the place of its rate."""
@@ -102,7 +117,7 @@ def jobs(devices: Sequence[DeviceInfo]) -> tuple[Job, ...]:
     return tuple(
         Job(device.id, min(_CPU_BYTES, device.memory_free // 8))
         if device.kind == "cpu"
-        else Job(device.id, min(_CARD_BYTES, device.memory_free // 4), _CARD_PASSES)
+        else Job(device.id, min(_CARD_BYTES, device.memory_free // 4), _CARD_PASSES, device.kind == "remote")
         for device in sorted(devices, key=lambda device: device.kind != "cpu")
     )
 
@@ -126,7 +141,15 @@ def _memory_rate(job: Job, share_s: float) -> Measured:
         fits = int(block.bytes / block.read_s() * share_s) // (1 + _FEWEST)
     passes = max(1, min(job.passes, fits // job.size))
     with Buffers(job.device, min(job.size, max(_FEWEST_BYTES, fits)), passes) as block:
-        return MemoryRate(job.device, block.bytes / typical_s(block.read_s, share_s))
+        read = block.bytes / typical_s(block.read_s, share_s)
+        return MemoryRate(job.device, read, _wire_rate(block, share_s) if job.is_remote else None)
+
+
+def _wire_rate(block: Buffers, share_s: float) -> float:
+    """Return bytes per second from another machine, without the round trip."""
+    trip_s = typical_s(lambda: block.fetch_s(4), share_s / 4)
+    whole_s = typical_s(lambda: block.fetch_s(_WIRE_BYTES), share_s / 4)
+    return _WIRE_BYTES / max(whole_s - trip_s, 1e-9)
 
 
 def typical_s(timed: Callable[[], float], share_s: float) -> float:

@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-DeviceKind = Literal["cpu", "gpu", "integrated"]
-"""`integrated` shares the processor's memory."""
+DeviceKind = Literal["cpu", "gpu", "integrated", "remote"]
+"""`integrated` shares the processor's memory; `remote` is of another machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +46,16 @@ class DeviceInfo:
     temperature_c: float | None = None
     theoretical_rate: float | None = None  # of its memory
     users: tuple[DeviceUser, ...] = ()
+    round_trip_s: float | None = None  # to another machine and back
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryRate:
-    """How fast a device reads its memory, as measured."""
+    """How fast a device reads its memory, as measured, and what comes from it: of another machine alone."""
 
     device: str
     read: float
+    link: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

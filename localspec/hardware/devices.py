@@ -124,13 +124,14 @@ def _graphics(device: BackendDevice, found: Found, card: nvml.Card | None) -> De
     return replace(
         seen,
         id=device.name,
-        kind="integrated" if is_apple else _KINDS[device.kind],
+        kind="remote" if device.round_trip_s else "integrated" if is_apple else _KINDS[device.kind],
         backend=device.backend,
         name=seen.name or device.description,
         memory_total=device.memory_total,
         memory_free=device.memory_free,
         features=found.features.get(device.backend, ()),
         splits_rows=device.splits_rows,
+        round_trip_s=device.round_trip_s,
     )
 
 

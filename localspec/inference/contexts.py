@@ -60,7 +60,10 @@ class Contexts:
                 options = draft_options(draft.options, size, on_processor=uses_processor(draft))
                 branches = read_shape(options.path).branches(max_fan_out) if draft.recurrent else max_fan_out
                 self.draft = self._open(draft, options, branches + 1)
-                self.can_branch = True
+                # Two threads would use one connection, and ggml_backend_rpc_graph_compute mixes up their
+                # graphs: it looks which was the last, and only then asks for that one again.
+                shared = {*draft.cards} & {*target.cards}
+                self.can_branch = not any(card.startswith("RPC") for card in shared)
         self.notes: tuple[str, ...] = (_rereads(target),) if self.target.rereads else ()
         if draft is None and (problem := own_head(target.header)[1]):
             self.notes += (problem,)
@@ -136,6 +139,10 @@ class Contexts:
         """Return for how long a card has been at a call that it may compile programs for."""
         taken = [context.first_call_s() for context in (self.target, self.draft) if context is not None]
         return max((seconds for seconds in taken if seconds is not None), default=None)
+
+    def call_s(self) -> float:
+        """Return for how long the longest native call under way has lasted."""
+        return max(context.call_s() for context in (self.target, self.draft) if context is not None)
 
     def _resume(self) -> None:
         """Take back a cancel that nobody has noticed."""

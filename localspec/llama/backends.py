@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
+import threading
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Literal
@@ -11,7 +13,9 @@ from typing import Literal
 import psutil
 
 from localspec.errors import EngineError, UserError
-from localspec.llama.library import Native, exported, native
+from localspec.llama import rpc
+from localspec.llama.cores import physical_cores
+from localspec.llama.library import Native, exported, native, rpc_function
 from localspec.types import DeviceMemory
 
 DeviceKind = Literal["cpu", "gpu", "igpu", "accel"]
@@ -30,6 +34,7 @@ class BackendDevice:
     bus_id: str = ""  # its PCI address ("0000:c1:00.0") or empty
     backend: str = ""  # the part of ggml that runs it: "CPU", "CUDA", "ROCm", "Vulkan", "MTL" (Metal), ...
     splits_rows: bool = False  # with others of its backend
+    round_trip_s: float | None = None  # to another machine
 
 
 class _Props(ctypes.Structure):
@@ -56,6 +61,7 @@ def devices() -> tuple[BackendDevice, ...]:
     for handle in device_handles().values():
         props = _Props()
         read(handle, ctypes.byref(props))
+        look = rpc.looks.get(text(props.description))
         if props.type < len(_KINDS):
             found.append(
                 BackendDevice(
@@ -67,6 +73,7 @@ def devices() -> tuple[BackendDevice, ...]:
                     bus_id=text(props.device_id),
                     backend=_backend_name(registry(handle)),
                     splits_rows=bool(procedure(registry(handle), b"ggml_backend_split_buffer_type")),
+                    round_trip_s=look.round_trip_s if look else None,
                 )
             )
     return tuple(found)
@@ -136,6 +143,25 @@ def version() -> str:
 def function(name: str, result: Native, *arguments: Native) -> Native:
     """Return a function of ggml with its types declared."""
     return exported(native(), name, result, *arguments)
+
+
+def offer(device: str, host: str, port: int, threads: int) -> None:
+    """Be a server of one device (ggml-rpc.cpp) until standard input ends, and end this process.
+
+    `host` is a number of IPv4: llama.cpp takes no names here. 0 threads are all cores.
+    """
+
+    def watch() -> None:
+        sys.stdin.buffer.read()
+        os._exit(0)
+
+    os.environ[rpc.VARIABLE] = ""  # a server that uses servers would pass on what it cannot see
+    threading.Thread(target=watch, daemon=True).start()
+    types = (ctypes.c_char_p, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_void_p)
+    serve = rpc_function(native(), "ggml_backend_rpc_start_server", None, *types)
+    handles = (ctypes.c_void_p * 1)(device_handles()[device])
+    serve(f"{host}:{port}".encode(), None, threads or physical_cores(), 1, handles)
+    os._exit(3)  # it cannot start
 
 
 def device_handles() -> dict[str, int]:

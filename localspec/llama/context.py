@@ -126,7 +126,8 @@ class Context:
         self._card_alone = bool(model.cards) and "CPU" not in model.info().devices
         self._piece: int = min(_FIRST_PIECE, self._micro_batch) if self._card_alone else self._micro_batch
         self._sizes: dict[int, float] = {}  # of calls so far, with the seconds of the last but for the first
-        self._new_since: float | None = None  # a call of a size that is not among them is under way
+        self._since: float | None = None  # a call is under way,
+        self._is_new = False  # of a size that is not among them
         self.reader: Reader | None = None
         self._batch = Batch(parameters.n_batch, sequences, context, link.width if link else 0)
         self._lengths = [0] * sequences
@@ -262,12 +263,17 @@ class Context:
 
         Backends like Vulkan, Metal and SYCL compile programs at their first use, for up to minutes.
         """
-        since = self._new_since
-        if since is None or not self.model.cards:
+        since = self._since
+        if since is None or not self._is_new or not self.model.cards:
             return None
         taken = perf_counter() - since
         usual_s = min((seconds for seconds in self._sizes.copy().values() if seconds), default=0.0)
         return taken if taken > max(_LONG_S, _MUCH_LONGER * usual_s) else None
+
+    def call_s(self) -> float:
+        """Return for how long a native call has been under way, 0 without one; from any thread."""
+        since = self._since
+        return 0.0 if since is None else perf_counter() - since
 
     def cancel(self) -> None:
         """Stop the running or the next call with `Cancelled`; callable from any thread."""
@@ -331,10 +337,8 @@ class Context:
         self._check_open()
         if self._flag[0] != _CLEAR:
             self._notice_cancel()
-        is_new = count not in self._sizes
-        start = perf_counter()
-        if is_new:
-            self._new_since = start
+        self._is_new = is_new = count not in self._sizes
+        self._since = start = perf_counter()
         code = self._decode(self._pointer, self._batch.native)
         if code == _OK and rows:
             self._address = self._logits(self._pointer)  # which waits until all is computed
@@ -343,7 +347,7 @@ class Context:
         seconds = perf_counter() - start
         self.busy_s += seconds
         self._sizes[count] = 0.0 if is_new else seconds
-        self._new_since = None
+        self._since = None
         if self._card_alone and count == self._piece:
             self._fit_piece(seconds)
         if code != _OK:

@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import Any, TypeAlias
 
 from localspec.errors import EngineError, UserError
+from localspec.llama import rpc
 from localspec.storage.config import read_config
 from localspec.storage.paths import config_dir, expanded
 
@@ -57,6 +58,8 @@ def _start() -> Native:
     api.llama_backend_init()
     if (addition := added_backend()) is not None:
         _load_backend(api, *addition)
+    for endpoint in rpc.named():
+        _add_server(api, endpoint)
     return api
 
 
@@ -82,6 +85,26 @@ def _load_backend(api: Native, named_by: str, path: Path) -> None:
         reason = last_problem(problems, "it does not suit this system").rpartition(f"{path}: ")[2]
         hint = f"build it from the llama.cpp within llama-cpp-python {VERSION} (README), or leave it out"
         raise UserError(f"the backend that {named_by} names cannot be loaded: {path}: {reason}", hint)
+
+
+def _add_server(api: Native, endpoint: rpc.Endpoint) -> None:
+    """Let llama.cpp use the devices of another machine, named RPC0 and on; raises `UserError`."""
+    connect = rpc_function(api, "ggml_backend_rpc_add_server", ctypes.c_void_p, ctypes.c_char_p)
+    rpc.looks[str(endpoint)] = rpc.peek(endpoint)
+    if not (registry := connect(str(endpoint).encode())):
+        raise UserError(f"{endpoint} offers no devices", "see what it prints there")
+    exported(api, "ggml_backend_register", None, ctypes.c_void_p)(registry)
+
+
+def rpc_function(api: Native, name: str, result: Native, *arguments: Native) -> Native:
+    """Return a function of the RPC backend, built in or loaded; raises `UserError` where there is none."""
+    by_name = exported(api, "ggml_backend_reg_by_name", ctypes.c_void_p, ctypes.c_char_p)
+    types = (ctypes.c_void_p, ctypes.c_char_p)
+    find = exported(api, "ggml_backend_reg_get_proc_address", ctypes.c_void_p, *types)
+    registry = by_name(b"RPC")
+    if not registry or not (address := find(registry, name.encode())):
+        raise rpc.lacking()
+    return ctypes.CFUNCTYPE(result, *arguments)(address)
 
 
 def exported(api: Native, name: str, result: Native, *arguments: Native) -> Native:

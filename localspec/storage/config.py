@@ -34,6 +34,7 @@ class Config:
     target: Path | None = None
     draft: Path | None = None
     context: int = 0
+    rpc: str = ""  # HOST:PORT,... of `localspec share` on other machines, whose devices are used here
     host: str = ""  # USER@MACHINE where models are to be opened; empty is this machine
     remote_program: str = "localspec"  # what LocalSpec is called there
     profile: str = "auto"
@@ -65,7 +66,7 @@ def read_config(path: Path) -> Config:
     root.allow(("theme", "backend", "models", "chat", "tuning", "attachments", "keys"))
     models, chat = root.table("models"), root.table("chat")
     attachments = root.table("attachments")
-    models.allow(("target", "draft", "context", "host", "program"))
+    models.allow(("target", "draft", "context", "rpc", "host", "program"))
     chat.allow(("profile", "sidebar", "footer", "vim", "width", "titles", "notify", "ignore_circles"))
     root.table("tuning").allow(("learn",))  # which once counted answers; nothing follows from it any more
     attachments.allow(("max_kib",))
@@ -86,6 +87,7 @@ def read_config(path: Path) -> Config:
         target=target,
         draft=draft,
         context=_context(models),
+        rpc=models.line("rpc"),
         host=models.line("host"),
         remote_program=models.line("program", usual.remote_program),
         profile=chat.line("profile", usual.profile),

@@ -210,7 +210,7 @@ def test_the_mending_command_suits_the_environment(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(
     ("vendors", "installed", "option", "first"),
     [
-        ((), "c++", "-DLLAMA_OPENSSL=OFF", ""),
+        ((), "c++", "-DGGML_RPC_RDMA=OFF", ""),
         (("NVIDIA", "AMD"), "nvcc", "-DGGML_CUDA=ON", ""),
         (("NVIDIA",), "glslc", "-DGGML_CUDA=ON", "CUDA toolkit"),
         (("AMD",), "hipconfig", "-DGGML_HIP=ON", ""),

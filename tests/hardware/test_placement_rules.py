@@ -188,3 +188,35 @@ def test_the_usual_context_shrinks_only_for_room_or_speed(seed: int) -> None:
         assert usual is None or 1.2 * (usual.tokens_per_s or 0) <= (found.tokens_per_s or 0)
     elif found.target.context < 4096:
         assert placed(where, target, draft, 2 * found.target.context) is None
+
+
+def remote(memory: float, trip_s: float) -> DeviceInfo:
+    return replace(
+        card(0, memory), id="RPC0", kind="remote", backend="RPC", pcie_width=None, round_trip_s=trip_s
+    )
+
+
+@pytest.mark.parametrize(("link", "trip_s"), [(117e6, 3e-4), (30e6, 3e-3)])
+def test_what_needs_another_machine_goes_there_and_its_draft_stays_here(link: float, trip_s: float) -> None:
+    there = MemoryRate("RPC0", 900 * GB, link)
+    where = machine((card(0, 4), 800), processor=cpu(6))
+    where = replace(where, devices=(remote(48, trip_s), *where.devices), rates=(there, *where.rates))
+    found = place(where, model(24, 48), model(0.5, 24, width=1024), PlacementConstraints(context=4096))
+    assert "RPC0" in found.target.devices
+    assert found.draft is not None
+    assert found.draft.devices == ("CUDA0",)
+    small = place(where, model(1.5, 28), None, PlacementConstraints(context=4096))
+    assert small.target.devices == ("CUDA0",)  # the way there would take longer than it saves
+
+
+def test_a_slower_way_is_never_a_faster_plan() -> None:
+    speeds = []
+    for link, trip_s in ((1.2e9, 1e-4), (117e6, 3e-4), (30e6, 3e-3), (5e6, 3e-2)):
+        there = MemoryRate("RPC0", 900 * GB, link)
+        where = machine(processor=cpu(6))
+        where = replace(where, devices=(remote(48, trip_s), *where.devices), rates=(there, *where.rates))
+        found = place(where, model(24, 48), None, PlacementConstraints(context=4096))
+        assert found.tokens_per_s is not None
+        speeds.append(found.tokens_per_s)
+    assert speeds == sorted(speeds, reverse=True)
+    assert speeds[0] > 2 * speeds[-1]

@@ -285,7 +285,12 @@ def tell(error: LocalSpecError) -> None:
     """Print an error, and below it what to do about it."""
     message, hint = (error.message, error.hint) if isinstance(error, UserError) else (str(error), "")
     if isinstance(error, EngineDied):
-        hint = "the model's file may be damaged, or memory too short; -v shows what llama.cpp says"
+        from localspec.llama import rpc
+
+        cause = "the model's file may be damaged, or memory too short"
+        if rpc.named():
+            cause = "see whether that machine is on, and `localspec share` runs there"
+        hint = f"{cause}; -v shows what llama.cpp says"
     say(f"error: {message}")
     if hint:
         say(f"  hint: {hint}")

@@ -73,10 +73,10 @@ class MemoryBudget:
         left = dict(self.free)
         for need in needs:
             left[need.device] -= need.total
-            if need.device != PROCESSOR and self.devices[need.device].kind != "gpu":
+            if self.devices[need.device].kind == "integrated":
                 left[PROCESSOR] -= need.total  # one memory, counted twice: by the driver and by the system
         for name in self.cards:
-            if self.devices[name].kind != "gpu":
+            if self.devices[name].kind == "integrated":
                 left[name] = min(left[name], left[PROCESSOR])
         return left
 

@@ -109,7 +109,6 @@ CORE_LAYER_S = 2e-5  # for the cores to wait for each other
 CARD_FURTHER = 0.02  # of a pass, for each further token in it
 FLOAT_FURTHER, QUANT_FURTHER = 0.15, 0.5  # the same on the processor, whose arithmetic soon is the limit
 CONTENTION = 1.2  # of two that share a memory or a card: together they get less than one alone
-CROSSING_S = 3e-5  # to hand over from one device to another
 CACHE_PER_CORE = 2**20  # what stays in the processor's own caches is not read from memory
 ACTIVATION, LOGIT = 4, 4  # bytes
 
@@ -361,9 +360,11 @@ class PlacementSearch:
             known,
         )
         is_head = self.draft is not None and self.draft.is_head
-        speeds = tuple(ranked([plain, waiting] if is_head else [plain, waiting, ahead]))
+        shared = {*draft.devices} & {*target.devices}  # see `Contexts`
+        waits = is_head or any(self.budget.devices[name].kind == "remote" for name in shared)
+        speeds = tuple(ranked([plain, waiting] if waits else [plain, waiting, ahead]))
         if self.constraints.mode in {"sd", "ssd"}:
-            wanted = "sd" if is_head else self.constraints.mode
+            wanted = "sd" if waits else self.constraints.mode
             asked = next(speed for speed in speeds if speed.mode == wanted)
             speeds = (asked, *(speed for speed in speeds if speed is not asked))
         return speeds
@@ -459,10 +460,12 @@ class Passes:
         for source, target in pairwise((PROCESSOR, *devices)):
             rate = self._rates.link(source, target)
             if rate is not None:
-                seconds += CROSSING_S + tokens * self._shape.width * ACTIVATION / rate
+                handed_s = self._rates.hand_over_s(source, target)
+                seconds += handed_s + tokens * self._shape.width * ACTIVATION / rate
         rate = self._rates.link(devices[-1], PROCESSOR)
         if rate is not None:
-            seconds += CROSSING_S + tokens * self._shape.vocabulary * LOGIT / rate
+            handed_s = self._rates.hand_over_s(devices[-1], PROCESSOR)
+            seconds += handed_s + tokens * self._shape.vocabulary * LOGIT / rate
         return seconds
 
     def _read(self, start: int, end: int, has_output: bool, tokens: int) -> float:

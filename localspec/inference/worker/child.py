@@ -26,6 +26,7 @@ from localspec.child_process import take_pipes
 from localspec.errors import Cancelled, EngineError, LocalSpecError
 from localspec.inference.worker.wire import (
     ASIDES,
+    SILENT,
     Call,
     Cancel,
     Event,
@@ -38,6 +39,7 @@ from localspec.inference.worker.wire import (
     Result,
     Told,
 )
+from localspec.llama import rpc
 from localspec.llama.library import native
 
 if TYPE_CHECKING:
@@ -49,6 +51,7 @@ _PATIENCE_S = 0.8
 _AGAIN_S = 0.05  # the runtime ignores a cancel before its first step, so it is repeated
 _STEP = 0.005  # of the progress: finer is not worth a message
 _URGENT_S = 0.1
+_SILENCE_S = 60.0  # of a server that computes for us: far more than any call of it takes
 _WATCH_S = 0.5  # between two looks whether a card makes programs
 
 
@@ -292,10 +295,19 @@ class Service:
         told = False
         while runtime.uses_cards:
             time.sleep(_WATCH_S)
+            if rpc.looks and runtime.call_s() > _SILENCE_S:
+                self._give_up()
             seconds = runtime.first_call_s()
             if (seconds is not None) is not told:
                 told = not told
                 self._outbox.put(FirstCall(seconds))
+
+    def _give_up(self) -> None:
+        """End: llama.cpp waits for ever for a server that is asleep, or whose cable is pulled."""
+        servers = " or ".join(rpc.looks)
+        sys.stderr.write(f"{SILENT}{servers} has not answered for {_SILENCE_S:.0f} s\n")
+        sys.stderr.flush()
+        os._exit(1)
 
     def _tell(self, job: _Job, *words: object) -> None:
         """Tell how far a task is; raises `Cancelled` if it is not wanted any more."""

@@ -27,6 +27,7 @@ from localspec.inference.interface import OpenModels, SharedModels, TunableModel
 from localspec.inference.worker import start
 from localspec.inference.worker.wire import (
     ASIDES,
+    SILENT,
     Call,
     Cancel,
     Event,
@@ -429,15 +430,20 @@ _MEANINGS = {
     "SIGTERM": "was ended by another program",
 }
 _WINDOWS_NAMES = {0xC0000005: "SIGSEGV", 0xC000001D: "SIGILL", 0xC0000094: "SIGFPE"}
+_SERVER = "RPC"  # llama.cpp's words for a connection that breaks: ggml-rpc.cpp
 _DUMP = "Fatal Python error:"  # how faulthandler begins, after what the library itself has said
 _FOLDER = re.compile(r"^\S*[/\\](?=[^/\\\s]+:\d+: )")  # in which somebody built the library
-_TELLING = re.compile(r"assert|error|exception|failed|what\(\):|abort", re.IGNORECASE)
+_TELLING = re.compile(r"^no reply|assert|error|exception|failed|what\(\):|abort", re.IGNORECASE)
 
 
 def explain(code: int, output: Iterable[str]) -> str:
     """Return one line that says what an exit code means; `output` is what the process printed last."""
     name = _WINDOWS_NAMES.get(code % 2**32, "") if code >= 0 else exit_words(code)
     line = _telling_line(output)
+    if line.startswith(SILENT):
+        return line.removeprefix(SILENT)
+    if name == "SIGABRT" and _SERVER in line:
+        return "the machine that computes for us is gone, or its server has ended"
     if name == "SIGABRT":
         return f"the engine stopped itself: {line or 'it gave no reason'} (SIGABRT)"
     if name:

@@ -13,6 +13,8 @@ from localspec.types import Mode, ModelInfo
 
 ASIDES = frozenset({"count_tokens", "render", "tokenize", "detokenize", "memory", "drop", "saved"})
 """The methods that are answered at once, while another call is being worked on."""
+SILENT = "no reply: "
+"""How the last line of a process begins that has given up waiting for another machine."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,222 @@
+"""Devices of other machines: what is asked before llama.cpp asks, and models on a server of this machine."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+
+from localspec.child_process import values_of
+from localspec.cli import main as command_line
+from localspec.errors import EngineDied, UserError
+from localspec.hardware import devices
+from localspec.inference.worker.client import Worker
+from localspec.llama import rpc
+from localspec.llama.library import ADDED_BACKEND
+from localspec.llama.rpc import Endpoint, endpoints, peek
+from localspec.types import (
+    EngineSettings,
+    Message,
+    ModelOptions,
+    Request,
+    Sampling,
+)
+from tests.inference.runtimes import text_of
+
+PATIENCE_S = 60.0
+ADDED = os.environ.get(ADDED_BACKEND)  # which a build without the RPC backend may be given; tests forget it
+HELLO = b"\x03" + bytes(7) + bytes([7, 0, 0])
+SETTINGS = (
+    EngineSettings(mode="off"),
+    EngineSettings(mode="ngram"),
+    EngineSettings(mode="sd", draft_length=5, min_confidence=0.0),
+    EngineSettings(mode="ssd", draft_length=4, fan_out_budget=6, min_confidence=0.0),
+)
+PROMPTS = ("Write a function that adds two numbers.",)
+
+
+@contextmanager
+def answering(*replies: bytes) -> Iterator[Endpoint]:
+    """Give a place where whoever comes gets these bytes, one after each that was received, and then none."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    held: list[socket.socket] = []
+
+    def serve() -> None:
+        try:
+            connection = listener.accept()[0]
+        except OSError:
+            return
+        held.append(connection)
+        for reply in replies:
+            connection.recv(4096)
+            connection.sendall(reply)
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    with closing(listener):
+        yield Endpoint("127.0.0.1", listener.getsockname()[1])
+    thread.join(PATIENCE_S)
+    for connection in held:
+        connection.close()
+
+
+def free_port() -> int:
+    with closing(socket.create_server(("127.0.0.1", 0))) as listener:
+        port: int = listener.getsockname()[1]
+        return port
+
+
+def test_servers_are_read_with_the_usual_port() -> None:
+    assert endpoints("tower, 10.0.0.5:7,tower") == (Endpoint("tower", rpc.PORT), Endpoint("10.0.0.5", 7))
+
+
+@pytest.mark.parametrize("text", ["", "tower:", ":5", "tower:0x5", "tower:70000", "[::1]:5", "a,,b"])
+def test_what_is_no_server_is_told(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command_line.main(["devices", "--rpc", text]) == 2
+    assert "is no server; use --rpc HOST:PORT" in capsys.readouterr().err.replace("\n  hint:", ";")
+
+
+@pytest.mark.parametrize(
+    ("replies", "told"),
+    [
+        ((), "serves somebody else, or hangs"),
+        ((b"\x03" + bytes(7) + bytes([6, 0, 0]),), "speaks version 6.0 of the RPC protocol, and this is 7.0"),
+        ((b"\x03" + bytes(7) + bytes([7, 1, 0]),), "speaks version 7.1"),
+        ((b"HTTP/1.1 400 Bad Request\r\n\r\n" + bytes(5000),), "speaks version"),
+        ((HELLO, b"\x04" + bytes(7) + bytes(4)), "offers 0 devices"),
+        ((HELLO, b"\x02" + bytes(7) + bytes(2)), "is no RPC server that LocalSpec knows"),
+        ((HELLO,), "does not answer"),
+    ],
+)
+def test_a_server_that_cannot_serve_is_told_within_the_limit(replies: tuple[bytes, ...], told: str) -> None:
+    with answering(*replies) as endpoint, pytest.raises(UserError, match=told) as caught:
+        peek(endpoint, 0.3)
+    assert caught.value.hint
+
+
+def test_nobody_there_is_told() -> None:
+    with pytest.raises(UserError, match="nobody listens at"):
+        peek(Endpoint("127.0.0.1", free_port()))
+    with pytest.raises(UserError, match=r"there is no machine `nowhere\.invalid`"):
+        peek(Endpoint("nowhere.invalid"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--host", "tower"], "is no IPv4 address"),
+        (["--host", "0.0.0.0"], "lets anybody who reaches it use this machine"),
+        (["--device", "CUDA9"], "no device is called 'CUDA9'|lacks the RPC backend"),
+    ],
+)
+def test_what_cannot_be_shared_is_told(
+    arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command_line.main(["share", *arguments]) == 2
+    (line,) = (line for line in capsys.readouterr().err.splitlines() if line.startswith("error: "))
+    assert re.search(told, line)
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[str]:
+    """Share this machine's processor."""
+    if "RPC" not in devices.look().found.backends:
+        pytest.skip("this build of llama.cpp lacks the RPC backend")
+    port = free_port()
+    command = [sys.executable, "-m", "localspec", "share", "--port", str(port), "-t", "1", "-dev", "CPU"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        assert f"at 127.0.0.1:{port}" in process.stderr.readline()
+        yield f"127.0.0.1:{port}"
+        process.terminate()
+
+
+@pytest.fixture
+def servers(shared: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv(rpc.VARIABLE, shared)
+    if ADDED is not None:
+        monkeypatch.setenv(ADDED_BACKEND, ADDED)
+    return shared
+
+
+def texts(models: Worker) -> dict[str, str]:
+    return {
+        f"{settings.mode}: {prompt}": text(models, prompt, settings)
+        for settings in SETTINGS
+        for prompt in PROMPTS
+        if settings.mode in models.modes
+    }
+
+
+def text(models: Worker, prompt: str, settings: EngineSettings) -> str:
+    request = Request((Message("user", prompt),), Sampling(0.0), settings, 40)
+    return text_of([*models.generate(request)])
+
+
+@pytest.mark.usefixtures("servers")
+def test_greedy_answers_are_those_of_this_machine_wherever_the_models_are(
+    demo_target: Path, demo_draft: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, draft = (ModelOptions(path, context=512, threads=1) for path in (demo_target, demo_draft))
+    there = [replace(options, devices=("RPC0",)) for options in (target, draft)]
+    target, draft = (replace(options, devices=()) for options in (target, draft))
+    found: list[dict[str, str]] = []
+    for pair in ((there[0], draft), (target, there[1]), there):
+        with Worker.open(*pair, draft_threads=1) as models:
+            found.append(texts(models))
+    monkeypatch.delenv(rpc.VARIABLE)
+    with Worker.open(target, draft, draft_threads=1) as models:
+        here = texts(models)
+    assert [len(each) for each in found] == [4, 4, 3]  # nobody drafts ahead beside a target on one line
+    assert all(each == {key: here[key] for key in each} for each in found)
+
+
+def test_a_server_that_ends_ends_the_answer_in_one_sentence(servers: str, demo_target: Path) -> None:
+    options = ModelOptions(demo_target, context=512, threads=1, devices=("RPC0",))
+    port = int(servers.partition(":")[2])
+    with Worker.open(options) as models:
+        used = (each for each in psutil.net_connections("tcp") if each.laddr and each.laddr.port == port)
+        psutil.Process(next(each.pid for each in used if each.pid)).kill()
+        with pytest.raises(EngineDied, match="the machine that computes for us is gone"):
+            text(models, "Hello, who are you?", SETTINGS[0])
+    wait_for(servers)
+    with Worker.open(options) as models:  # it was started again
+        assert text(models, "Hello, who are you?", SETTINGS[0])
+
+
+def wait_for(address: str) -> None:
+    (endpoint,) = endpoints(address)
+    ends = time.monotonic() + PATIENCE_S
+    while time.monotonic() < ends:
+        try:
+            peek(endpoint)
+        except UserError:
+            continue
+        return
+
+
+def test_what_is_there_is_seen_with_the_way_to_it(servers: str) -> None:
+    found = devices.look().machine.devices
+    (remote,) = (device for device in found if device.kind == "remote")
+    assert (remote.id, remote.name, remote.backend) == ("RPC0", servers, "RPC")
+    assert remote.round_trip_s is not None
+    assert 0 < remote.round_trip_s < 1
+
+
+def test_one_program_at_a_time(servers: str, demo_target: Path) -> None:
+    with Worker.open(ModelOptions(demo_target, context=256, threads=1, devices=("RPC0",))):
+        with pytest.raises(UserError, match="serves somebody else"):
+            peek(endpoints(servers)[0], 0.3)
+        with pytest.raises(UserError, match="serves somebody else"):
+            list(values_of(devices.ask, PATIENCE_S))
