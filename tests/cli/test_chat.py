@@ -101,7 +101,7 @@ def test_stats_show_the_last_answer_and_switch_the_line(fake: FakeRuntime, invok
 @pytest.mark.usefixtures("fake")
 def test_stats_tell_the_mode_of_the_answer_not_of_the_next_one(invoke: Invoke) -> None:
     outcome = invoke("chat", piped=b"a\n/mode off\n/stats\n")
-    assert "mode             sd (measured)\n" in outcome.err
+    assert "mode             speculative (measured)\n" in outcome.err
 
 
 @pytest.mark.usefixtures("fake")

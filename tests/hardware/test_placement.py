@@ -69,7 +69,7 @@ def test_the_draft_sits_on_the_smaller_card_and_works_ahead() -> None:
     assert found.draft.devices == ("CUDA1",)
     assert found.mode == "ssd"
     assert told(found, "sits on CUDA1, so that it works while the target verifies: SSD")
-    [same] = [other for other in found.rejected if other.description == "the same seats with SD"]
+    [same] = [other for other in found.rejected if other.description == "the same seats in mode speculative"]
     assert same.tokens_per_s is not None
     assert found.tokens_per_s is not None
     assert same.tokens_per_s < found.tokens_per_s

@@ -81,7 +81,7 @@ def _rejected(chosen: PlacementCandidate, search: PlacementSearch) -> Iterable[A
     """Yield every other placement once, the fastest first and those that do not fit last."""
     for speed in chosen.speeds[1:]:
         slower = "slower" if speed.tokens_per_s < chosen.best.tokens_per_s else "expected to gain too little"
-        yield Alternative(f"the same seats with {MODE_NAMES[speed.mode]}", slower, speed.tokens_per_s)
+        yield Alternative(f"the same seats in mode {MODE_NAMES[speed.mode]}", slower, speed.tokens_per_s)
     if chosen.context < search.contexts[0]:
         usual = search.fitting(search.contexts[0])
         if usual is not None:

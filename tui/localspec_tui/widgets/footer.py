@@ -48,7 +48,7 @@ class KeyFooter(Widget):
         self.refresh()
 
     def _bound(self) -> dict[str, Binding]:
-        """Return what does something now, by its name, each under the first of its keys that does."""
+        """Return what does something now, by its name, each under the plainest of its keys that does."""
         is_typing = isinstance(self.screen.focused, Input | TextArea)
         active = {
             key: found
@@ -60,7 +60,7 @@ class KeyFooter(Widget):
             if (name := found.binding.id) and name not in bound:
                 same = (each for each in bindings_of(found.node) if each.id == name)
                 works = (each for each in same if each.key in active and active[each.key].binding.id == name)
-                bound[name] = next(works, found.binding)
+                bound[name] = min(works, key=lambda each: each.key.count("+"), default=found.binding)
         return bound
 
     def _shown(self) -> Iterator[tuple[Binding, str]]:
