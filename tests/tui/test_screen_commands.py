@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 
@@ -308,29 +307,6 @@ async def test_palette_offers_commands_profiles_and_modes(tmp_path: Path) -> Non
         await desk.shows("Mode: off")
         await desk.press("enter", "enter")
         await desk.until(lambda: desk.chat.session.mode == "off")
-
-
-async def test_setup_is_left_to_a_shell_where_the_terminal_cannot_be_lent(tmp_path: Path) -> None:
-    async with desktop(tmp_path) as desk:
-        await desk.enter("/setup")
-        await desk.shows("run `localspec setup` in a shell")
-        assert len(desk.opened) == 1
-
-
-async def test_setup_opens_the_models_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[list[str]] = []
-
-    def call(command: list[str]) -> int:
-        calls.append(command)
-        return 0
-
-    monkeypatch.setattr("subprocess.call", call)
-    async with desktop(tmp_path) as desk:
-        monkeypatch.setattr(desk.app, "suspend", nullcontext)
-        await desk.enter("/setup")
-        await desk.until(lambda: len(desk.opened) == 2 and desk.loader.ready is not None)
-        assert calls[0][-1] == "setup"
-        await desk.answered("hello")
 
 
 async def test_leaving_by_command(tmp_path: Path) -> None:
