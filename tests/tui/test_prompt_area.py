@@ -1,10 +1,11 @@
 from __future__ import annotations
 
 import pytest
+from rich.cells import cell_len
 from textual import events
 from textual._xterm_parser import XTermParser
 
-from localspec_tui.widgets.composer.prompt_area import FOLD_FROM, PastedTexts
+from localspec_tui.widgets.composer.prompt_area import FOLD_FROM, PastedTexts, PromptArea
 from tests.tui.composer_host import ComposerHost
 
 
@@ -138,3 +139,16 @@ async def test_page_keys_go_to_the_screen_while_all_of_the_text_is_seen() -> Non
         await pilot.press("pageup")
         assert app.did == ["page", "page"]
         assert app.area.cursor_location[0] < 40
+
+
+@pytest.mark.asyncio
+async def test_joined_emoji_take_the_columns_of_one_and_are_sent_whole() -> None:
+    app, text = ComposerHost(), "Hi 👩\u200d👩\u200d👧 and 👍🏽 end"
+    async with app.run_test() as pilot:
+        app.post_message(events.Paste(text))
+        await pilot.pause()
+        row = app.composer.query_one(PromptArea).render_line(0).text
+        assert row.replace("\u200b", "").rstrip() == "Hi 👩 and 👍 end"
+        assert cell_len(row) == sum(map(cell_len, row))  # for terminals that join and for those that do not
+        await pilot.press("enter")
+        assert app.sent == [text]

@@ -149,7 +149,9 @@ class ChatList(ScrollView, can_focus=True):
         width = self.scrollable_content_region.width
         item = self._rows[row] if row < len(self._rows) else ""
         if isinstance(item, str):
-            line, style = Content(f" {item}"), self.get_visual_style("heading")
+            counts = "" if row or not item else "messages "
+            title = Content(f" {item}").truncate(max(0, width - len(counts)), ellipsis=True, pad=True)
+            line, style = title + Content.styled(counts, "not bold"), self.get_visual_style("heading")
         else:
             line, style = self._chat_line(row, item, width)
         shown = line.truncate(width, ellipsis=True, pad=True)

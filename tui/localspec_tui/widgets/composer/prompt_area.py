@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from enum import Enum
 
+from rich.text import Text
 from textual import events
 from textual._ansi_sequences import ANSI_SEQUENCES_KEYS
 from textual.document._document import Location
@@ -14,6 +15,7 @@ from textual.geometry import Size
 from localspec.safe_text import safe_text
 from localspec_tui.keys import take_key
 from localspec_tui.widgets.composer.vim import VimArea
+from localspec_tui.widgets.markdown.blocks import first_emoji
 
 MOST_LINES = 10
 FOLD_FROM = 10_000  # characters; every key press costs time in proportion to the longest line
@@ -119,6 +121,10 @@ class PromptArea(VimArea):
     def break_line(self) -> None:
         """Start a new line in place of what is selected."""
         self._insert("\n")
+
+    def get_line(self, line_index: int) -> Text:
+        """Return a line as it is shown."""
+        return Text(first_emoji(self.document.get_line(line_index)), end="", no_wrap=True)
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
         """Return the height of the text, at most a third of the screen with the frame."""

@@ -17,15 +17,24 @@ _SEPARATOR = " │ "
 _TAB = "    "
 
 
-_JOINER = re.compile("\u200d(?=[\u2600-\u27bf\U0001f000-\U0001faff])")
+_EMOJI = "[\u2600-\u27bf\U0001f000-\U0001faff]"
+_TONES = "[\U0001f3fb-\U0001f3ff]"
+_JOINER = re.compile(f"\u200d(?={_EMOJI})|(?<={_EMOJI}){_TONES}")
+_JOINED = re.compile(f"(?:\u200d{_EMOJI}\ufe0f?|(?<={_EMOJI}){_TONES})+")
 
 
 def clean(text: str) -> str:
     """Return a text without control characters, its lines ended by line feeds and tabs spelt as spaces.
 
-    Joined emoji are parted: some terminals draw them as one, others side by side, and a row has one width.
+    Joined emoji are parted and lose their tone of skin: some terminals draw them as one, others side by side,
+    and a row has one width.
     """
     return _JOINER.sub("", safe_text(text)).replace("\t", _TAB)
+
+
+def first_emoji(text: str) -> str:
+    """Return a text of the same length and width that shows of joined emoji the first alone."""
+    return _JOINED.sub(lambda found: "\u200b" * len(found[0]), text)
 
 
 @dataclass(frozen=True, slots=True)
