@@ -165,6 +165,7 @@ def test_names_in_code_are_not_underlined() -> None:
 
 def test_joined_emoji_take_the_columns_that_any_terminal_gives_them() -> None:
     assert clean("👨\u200d👩\u200d👧 ক\u200dষ 👍🏽") == "👨👩👧 ক\u200dষ 👍"
+    assert grown("👨\u200d👩\u200d👧 👍🏽", 1).blocks[0].content.plain == "👨👩👧 👍"
 
 
 def test_table_fits_any_width() -> None:

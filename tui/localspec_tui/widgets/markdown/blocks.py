@@ -29,7 +29,12 @@ def clean(text: str) -> str:
     Joined emoji are parted and lose their tone of skin: some terminals draw them as one, others side by side,
     and a row has one width.
     """
-    return _JOINER.sub("", safe_text(text)).replace("\t", _TAB)
+    return parted(safe_text(text)).replace("\t", _TAB)
+
+
+def parted(text: str) -> str:
+    """Return a text without what joins emoji."""
+    return _JOINER.sub("", text)
 
 
 def first_emoji(text: str) -> str:

@@ -15,7 +15,7 @@ from textual.content import Content, Span
 from textual.highlight import HighlightTheme, TokenType, highlight
 from textual.style import Style
 
-from localspec_tui.widgets.markdown.blocks import Block, Rule, Table, clean
+from localspec_tui.widgets.markdown.blocks import Block, Rule, Table, clean, parted
 from localspec_tui.widgets.markdown.formulae import find_formula
 
 CODE_LINES: Final = 20
@@ -228,7 +228,7 @@ class GrowingMarkdown:
         """Take more text; return the number of the first block that changed."""
         first = self.closed
         del self.blocks[first:]
-        self._tail += clean(text)
+        self._tail = parted(self._tail + clean(text))
         tokens = parser().parse(self._tail)
         outermost = [token for token in tokens if token.level == 0 and token.map and token.nesting >= 0]
         if outermost:
