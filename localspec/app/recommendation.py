@@ -34,6 +34,8 @@ from localspec.units import duration
 
 COMFORTABLE_S = 20.0
 """For a page to be read and answered. What takes twice as long counts a quarter."""
+SLOW_S = 60.0
+"""Likewise. What takes longer comes after all that does not."""
 _PAGE, _ANSWER = 500, 200  # tokens
 _FLOPS = 50e9  # per second and core, that llama.cpp reaches in reading prompts, about; cards reach far more
 _DOWNLOAD = 2e9  # bytes; each doubling from there on costs two points
@@ -148,10 +150,10 @@ def _ranked(machine: Machine, pair: CataloguePair, local: Sequence[LocalModel], 
     seconds = _reading_s(machine, pair.target, placement) + _ANSWER / placement.tokens_per_s
     if seconds > COMFORTABLE_S:
         points *= (COMFORTABLE_S / seconds) ** 2
-        reasons.insert(0, f"ranked lower for its speed: a page is read and answered in {duration(seconds)}")
+        lower = "ranked lower for its speed: " if seconds > SLOW_S else ""
+        reasons.insert(0, f"{lower}a page is read and answered in {duration(seconds)}")
     points -= 2 * log2(1 + ranked.download_bytes / _DOWNLOAD)
-    is_slow = seconds > COMFORTABLE_S
-    return replace(ranked, points=max(0.0, points), reasons=tuple(reasons), is_slow=is_slow)
+    return replace(ranked, points=max(0.0, points), reasons=tuple(reasons), is_slow=seconds > SLOW_S)
 
 
 def _reading_s(machine: Machine, target: CatalogueModel, placement: Placement) -> float:

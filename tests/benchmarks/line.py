@@ -1,9 +1,9 @@
-"""Models on another machine's devices: tokens per second by line, beside what a plan expects; bytes per token.
+"""Models on another machine's devices: tokens per second by line, beside what a plan expects.
 
 python -m tests.benchmarks.line [-m TARGET -md DRAFT] [--lines "0.3:117,3:30"] [-n 60] [--turns 3]
 
-The other machine is a `localspec share` on this one with one thread, and the line a proxy that holds every byte
-for the delay (milliseconds there and back) and the rate (MB/s): the target is there, the draft model here.
+The other machine is a `localspec share` on this one with one thread, and the line a proxy that holds every
+byte for the delay (milliseconds there and back) and the rate (MB/s); the target is there, the draft here.
 """
 
 from __future__ import annotations
