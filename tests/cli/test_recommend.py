@@ -68,7 +68,7 @@ def test_what_is_slow_is_never_first_where_something_else_would_do() -> None:
     slow = machine(processor=cpu(100), rate=8)
     toy = pair(entry("toy", 0.01, source="bundled", file="toy.gguf"), score=1)
     here = replace(on_disk("toy", approximate_shape(toy.target), "bundled"), path=Path("/x/toy.gguf"))
-    great, small = pair(entry("great", 9), score=99), pair(entry("small", 1), score=1)
+    great, small = pair(entry("great", 5), score=99), pair(entry("small", 1), score=1)
     assert names(best((great, small, toy), on=slow, local=(here,))) == ["small", "great", "toy"]
     assert names(best((toy, great), on=slow, local=(here,))) == ["great", "toy"]
 
