@@ -15,9 +15,9 @@ from localspec.tuning.words import result_lines
 from localspec.types import EngineSettings, Summary
 from localspec.units import MODE_NAMES
 from localspec_tui.screens.tune import drawn
-from localspec_tui.widgets.explained import Explained, ExplainedText, explained
+from localspec_tui.widgets.explained import Explained, explained
 from localspec_tui.widgets.origins import OriginLegend
-from localspec_tui.widgets.status import context_part, speed_parts
+from localspec_tui.widgets.status import FigureRow, context_part, speed_parts
 from localspec_tui.widgets.timeline import Timeline
 from tests.cli.tuning_script import result, whole
 from tests.scripted import says
@@ -82,6 +82,7 @@ async def hover(desk: Desktop, kind: type[Explained], word: str) -> str:
 async def test_the_timeline_and_the_message_explain_their_words_under_the_pointer(tmp_path: Path) -> None:
     async with desktop(tmp_path, says("word " * 60), size=(120, 40)) as desk:
         await desk.answered("go")
+        assert "reads the question" in await hover(desk, FigureRow, "first after")
         await desk.press("f3")
         await desk.pilot.pause()
         timeline = desk.chat.query_one(Timeline)
@@ -92,4 +93,3 @@ async def test_the_timeline_and_the_message_explain_their_words_under_the_pointe
         await desk.press("f2")
         await desk.shows("bonus")
         assert "for free" in await hover(desk, OriginLegend, "bonus")
-        assert "reads the question" in await hover(desk, ExplainedText, "first after")
