@@ -256,6 +256,18 @@ async def test_the_meter_does_not_fall_from_the_first_letter_to_the_answer(tmp_p
             await desk.until(lambda: not desk.chat.pane.working)
 
 
+async def test_the_meter_follows_what_is_left_out_and_comes_back(tmp_path: Path) -> None:
+    async with desktop(tmp_path, says("old " * 200), says("new")) as desk:
+        await desk.answered("first")
+        await desk.answered("second")
+        await desk.until(lambda: used(desk) > 200)
+        for is_left_out in (True, False):
+            await desk.enter("/room")
+            await desk.shows("Make room in the context")
+            await desk.press("space", "enter")
+            await desk.until(lambda: (used(desk) < 100) is is_left_out)  # noqa: B023
+
+
 def used(desk: Desktop) -> int:
     found = re.search(r"context ~?([0-9.]+)(k?)/", desk.status())
     return round(float(found[1]) * (1024 if found[2] else 1)) if found else 0

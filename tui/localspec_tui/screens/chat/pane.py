@@ -290,6 +290,7 @@ class ChatPane(Conversation):
                 return
             await asyncio.to_thread(chat.leave_out, dropped)
             await self.show()
+            self.status.count_anew()
             if room.waits:
                 await self.until_free()
                 self.launch(answer.job if answer else self.session.answer, continues=continues)

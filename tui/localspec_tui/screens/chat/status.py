@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Awaitable
 from contextlib import suppress
 
+from textual import work
+
 from localspec import units
 from localspec.chat import live_stats
 from localspec.chat.answering import LiveUpdate
@@ -87,8 +89,9 @@ class ChatStatus(StatusLine):
         self._live_stats.start(
             "off" if options is None else options.request.settings.mode, self._prompt_tokens
         )
-        self.run_worker(self._count_prompt(started), group="count", exclusive=True, exit_on_error=False)
+        self._count_prompt(started)
 
+    @work(group="count", exclusive=True, exit_on_error=False)
     async def _count_prompt(self, started: StoredMessage) -> None:
         """Replace the estimate of what an answer's prompt takes by its count."""
         chat, models, continues = self._session.chat, self._loader.ready, bool(started.content)
@@ -111,11 +114,23 @@ class ChatStatus(StatusLine):
         record = chat.outline(answers[-1].id) if answers else None
         if record is not None:
             self._show_record(record)
+            if any(message.dropped for message in chat.path):
+                self.count_anew()
             return
         if not answering:
             self.show(Figures(""))
             self.show_choice("", "")
         self._weigh(None)
+
+    @work(group="count", exclusive=True, exit_on_error=False)
+    async def count_anew(self) -> None:
+        """Count the open chat: other exchanges may be left out than when it was answered."""
+        models, chat = self._loader.ready, self._session.chat
+        if models is not None and (prompt := chat.prompt()):
+            tokens = await asyncio.to_thread(models.count_tokens, prompt)
+            if chat is self._session.chat:
+                self._held, self._is_estimate = tokens, False
+                self._show_context()
 
     def count_in(self, tokens: int) -> None:
         """Count in what is being typed."""
