@@ -114,7 +114,9 @@ def _conclude(
         for line in figures.table(options.request.settings, options.reason, finished.summary):
             say(line)
     if finished.reason == "context":
-        say(f"note: the context of {models.target.context} tokens is full; a larger -c leaves more room")
+        target = models.target
+        larger = "; a larger -c leaves more room" * (target.training_context > target.context)
+        say(f"note: the context of {target.context} tokens is full{larger}")
     if (args.json_schema or args.grammar) and finished.reason in ("length", "context", "circles"):
         say("note: the answer was cut off before it was what it has to be")
     return INTERRUPTED if finished.reason == "cancelled" else SUCCESS
