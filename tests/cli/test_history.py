@@ -82,7 +82,7 @@ def test_searching(invoke: Invoke) -> None:
 def test_showing_a_chat(invoke: Invoke) -> None:
     outcome = invoke("history", "show", "1")
     assert outcome.out.startswith("# What is a llama?\n")
-    assert "## Assistant (stopped)\n\nAn animal\x1b[2J of the Andes.\n" in outcome.out
+    assert "## Assistant (Large) (stopped)\n\nAn animal\x1b[2J of the Andes.\n" in outcome.out
     assert json.loads(invoke("history", "show", "1", "--json").out)["chat"]["title"] == "What is a llama?"
 
 

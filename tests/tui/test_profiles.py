@@ -25,25 +25,25 @@ FOUND: dict[TaskType, TunedChoice] = {
 CODE, TALK = "Write a Python function.", "What should I cook tonight?"
 
 
-@pytest.mark.parametrize("size", [(80, 24), (160, 40)])
+@pytest.mark.parametrize("size", [(110, 30), (160, 45)])
 async def test_auto_shows_whom_it_follows_until_a_profile_is_pinned(
     tmp_path: Path, size: tuple[int, int]
 ) -> None:
     config = Config(sidebar=False, profile="auto")
     async with desktop(tmp_path, says("word " * 30), size=size, config=config) as screen:
         await screen.answered(CODE)
-        assert "auto: coding" in screen.status()
+        assert "profile auto: coding" in screen.status()
         assert screen.chat.query_one(TitleBar).profile == "Auto"
         await screen.answered(TALK)
-        assert "auto: general" in screen.status()
+        assert "profile auto: general" in screen.status()
         await screen.enter("/profile coding")
         await screen.shows("profile Coding")
         await screen.answered(TALK)
-        assert "auto" not in screen.status()
+        assert "profile auto" not in screen.status()
         await screen.enter("/profile auto")
         await screen.shows("profile Auto: Coding for questions about programs")
         await screen.answered(CODE)
-        assert "auto: coding" in screen.status()
+        assert screen.chat.query_one(TitleBar).profile == "Auto"
         assert screen.models.requests[-1].sampling.temperature == 0.2
 
 
@@ -51,7 +51,7 @@ async def test_reason_of_tuned_settings_is_seen_and_stale_ones_are_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     experience = FOUND.get
-    async with desktop(tmp_path, says("word " * 30), size=(140, 30), experience=experience) as screen:
+    async with desktop(tmp_path, says("word " * 30), size=(200, 30), experience=experience) as screen:
         await screen.answered(TALK)
         assert ["from other files" in note.message for note in screen.app._notifications] == [True]
         await screen.enter("/profile coding")

@@ -11,7 +11,7 @@ from typing import Protocol
 
 import pytest
 from textual.pilot import Pilot
-from textual.widgets import TextArea
+from textual.widgets import Input, TextArea
 
 from localspec.chat.answer_settings import SessionRequest
 from localspec.chat.loading import ModelLoader
@@ -95,6 +95,7 @@ async def search(desk: Desktop) -> None:
     await desk.press("ctrl+k", *"sort")
     await settled(desk.pilot)  # the search for the last letter, too
     await desk.shows("Sorting a list")
+    desk.app.screen.query_one(Input).cursor_blink = False
 
 
 async def completions(desk: Desktop) -> None:
