@@ -117,6 +117,7 @@ async def test_the_log_opens_on_warnings_and_a_key_shows_all(tmp_path: Path) -> 
     async with desktop(tmp_path) as desk:
         for level, text in ((logging.INFO, "chatter of llama.cpp"), (logging.WARNING, "something is wrong")):
             desk.log.new.append(LogLine(level, "engine", text))
+        await until(desk.pilot, lambda: not desk.log.new)  # the panel has them, and is hidden
         await desk.press("ctrl+l")
         await desk.shows("something is wrong", "Showing warnings (1 of 2 lines)")
         assert "chatter" not in desk.screen_text()

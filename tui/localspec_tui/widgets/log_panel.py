@@ -86,10 +86,9 @@ class LogPanel(Vertical):
     def _flush(self) -> None:
         new = [self.new.popleft() for _ in range(len(self.new))]
         self._kept.extend(new)
-        if new and self.display:
-            self._show_hint()
         self._unwritten.extend(new)
-        if self._unwritten and self.display:
+        if self._unwritten and self.display:  # also what came while it was hidden
+            self._show_hint()
             self._write([self._unwritten.popleft() for _ in range(min(BATCH, len(self._unwritten)))])
 
     def _write(self, lines: Iterable[LogLine]) -> None:
