@@ -43,7 +43,7 @@ def test_a_backend_is_loaded_beside_those_of_the_build(
 ) -> None:
     library = toy(tmp_path, 2)
     monkeypatch.setenv("GGML_BACKEND_PATH", str(library))
-    assert devices.look().found.backends == ("CPU", "Toy")
+    assert devices.look().found.backends[-2:] == ("CPU", "Toy")
     seen = next(check for check in examine() if check.name == "llama.cpp")
     assert seen.text.endswith(f"`{library}` is loaded beside it, but finds no card")
     assert seen.verdict == "warn"
@@ -55,9 +55,9 @@ def test_the_configuration_names_a_backend_too_and_an_empty_variable_takes_it_ba
 ) -> None:
     library = toy(config_dir(), 2)
     (config_dir() / "config.toml").write_text(f"backend = '{library.name}'")
-    assert devices.look().found.backends == ("CPU", "Toy")
+    assert devices.look().found.backends[-2:] == ("CPU", "Toy")
     monkeypatch.setenv("GGML_BACKEND_PATH", "")
-    assert devices.look().found.backends == ("CPU",)
+    assert devices.look().found.backends[-1:] == ("CPU",)
 
 
 @needs_compiler
