@@ -14,6 +14,7 @@ import sys
 import termios
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -63,6 +64,11 @@ class Terminal:
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()
+        with suppress(OSError):  # it has vanished
+            os.close(self._master)
+
+    def vanish(self) -> None:
+        """Be no more, and tell nobody."""
         os.close(self._master)
 
     def send(self, keys: str) -> None:

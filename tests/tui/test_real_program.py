@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tui.terminal import Terminal
+from tests.tui.terminal import PATIENCE_S, Terminal
 
 if sys.platform == "win32":
     pytest.skip("pseudo-terminals are of Unix", allow_module_level=True)
@@ -111,6 +111,13 @@ def test_no_line_of_a_library_reaches_the_terminal(run: Callable[..., Terminal])
         assert terminal.leave() == 0
         assert "llama_" not in terminal.output
         assert "Traceback" not in terminal.output
+
+
+def test_the_program_ends_with_its_terminal(run: Callable[..., Terminal]) -> None:
+    with run() as terminal:
+        terminal.shows("Ask anything")
+        terminal.vanish()
+        assert terminal.process.wait(PATIENCE_S) == -signal.SIGHUP
 
 
 def test_bytes_that_are_no_text_and_pasted_sequences_end_nothing_and_send_nothing(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import selectors
+import signal
 from codecs import getincrementaldecoder
 from collections.abc import Iterable
 
@@ -56,12 +57,22 @@ class TerminalDriver(LinuxDriver):
     """Textual's driver, but bytes that are no UTF-8 are characters that nobody knows, not the end."""
 
     def run_input_thread(self) -> None:
-        """Read until the terminal is left."""
+        """Read until the terminal is left, or is no more: then the program is hung up, as a shell is."""
         parser = InputParser(self._debug)
         decode = getincrementaldecoder("utf-8")("replace").decode
         with selectors.SelectSelector() as selector:
             selector.register(self.fileno, selectors.EVENT_READ)
             while not self.exit_event.is_set():
-                text = decode(os.read(self.fileno, 2**16)) if selector.select(_REST_S) else ""
+                came = self._read() if selector.select(_REST_S) else None
+                if came == b"":
+                    os.kill(os.getpid(), signal.SIGHUP)
+                    return
+                text = decode(came or b"")
                 for event in parser.feed(text) if text else parser.tick():
                     self.process_message(event)
+
+    def _read(self) -> bytes:
+        try:
+            return os.read(self.fileno, 2**16)
+        except OSError:  # of a terminal that has been closed
+            return b""
