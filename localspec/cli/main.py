@@ -55,13 +55,10 @@ def _open_missing_streams() -> None:
 
 def _dispatch(argv: Sequence[str], open_screen: Verb, get_ready: GetReady) -> int:
     host = None
-    if argv[:1] not in (["serve"], ["share"]):  # which has an address to listen at
+    if argv[:1] not in (["serve"], ["share"]):  # which have an address to listen at
         host, argv = _split_flag("--host", "USER@MACHINE, as with ssh", argv)
-        servers, argv = _split_flag("--rpc", "HOST:PORT,HOST:PORT", argv)
-        if host in (None, "none"):
-            _use_servers(servers)
-        elif servers is not None:
-            argv = [*argv, "--rpc", servers]  # as they are seen from there
+    servers, argv = _split_flag("--rpc", "HOST:PORT,HOST:PORT", argv)
+    from_there = () if servers is None else ("--rpc", servers)  # as another machine sees them
     first = argv[0] if argv else ""
     if first in ("-h", "--help", "help"):
         sys.stdout.write(Path(__file__).with_name("usage.txt").read_text(encoding="utf-8"))
@@ -78,9 +75,11 @@ def _dispatch(argv: Sequence[str], open_screen: Verb, get_ready: GetReady) -> in
         _refuse_misspelt_verb(first)
         name = "run"
     elif not (name := _without_verb(argv)):
-        return open_screen([*argv, *(() if host is None else ("--host", host))])
+        _use_servers(servers)
+        return open_screen([*argv, *from_there, *(() if host is None else ("--host", host))])
     if host := _host_of(name, host):
-        return _run_there(host, [name, *argv])
+        return _run_there(host, [name, *argv, *from_there])
+    _use_servers(servers)
     if name in ANSWERING and {"-h", "--help"}.isdisjoint(argv):
         get_ready(argv)
     return _verb(name)(argv)

@@ -46,6 +46,7 @@ def parser() -> Parser:
     about = f"chat with the models that a running `localspec serve` holds; its key from {KEY_VARIABLE}"
     add = result.add_argument_group("server").add_argument
     add("--host", metavar="USER@MACHINE", help="open the models on another machine, through ssh")
+    add("--rpc", metavar="HOST:PORT", help="use devices that `localspec share` offers on other machines")
     add("--attach", nargs="?", const=f"127.0.0.1:{SERVER_PORT}", metavar="ADDRESS", help=about)
     return result
 

@@ -112,6 +112,7 @@ def test_a_port_that_others_have_is_left_for_another(demo_target: Path) -> None:
         ("locked", [], PROGRAM, r"ssh to locked: me@locked: Permission denied"),
         ("tower", [], "/nowhere/localspec", r"`/nowhere/localspec` cannot be run on tower"),
         ("tower", ["-m", "/nowhere.gguf"], PROGRAM, r"tower: .*nowhere\.gguf"),
+        ("tower", ["--rpc", "away:"], PROGRAM, r"tower: `away:` is no server"),
         ("-oProxyCommand=x", [], PROGRAM, r"is no machine"),
         ("", [], PROGRAM, r"is no machine"),
     ],
@@ -167,7 +168,8 @@ def test_the_screen_opens_models_there_with_what_is_tuned_there(
         asked.append(request)
         return 0
 
-    assert screen.main(["-m", str(demo_target), "-c", "300", "--host", "tower"], show) == 0
+    words = ["-m", str(demo_target), "-c", "300", "--host", "tower"]
+    assert screen.main(words, show) == 0
     (request,) = asked
     assert not request.takes_others
     models = request.open_models(None, lambda _fraction: True, lambda _line: None)

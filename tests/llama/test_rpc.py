@@ -105,6 +105,12 @@ def test_a_server_that_cannot_serve_is_told_within_the_limit(replies: tuple[byte
     assert caught.value.hint
 
 
+@pytest.mark.parametrize("verb", [["serve"], ["run", "Hi"], ["devices"]])
+def test_servers_can_be_named_to_every_verb(verb: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert command_line.main([*verb, "--rpc", "tower:"]) == 2
+    assert "`tower:` is no server" in capsys.readouterr().err
+
+
 def test_nobody_there_is_told() -> None:
     with pytest.raises(UserError, match="nobody listens at"):
         peek(Endpoint("127.0.0.1", free_port()))
