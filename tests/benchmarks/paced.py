@@ -10,10 +10,11 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import replace
 from math import isnan
+from pathlib import Path
 
 from localspec.benchmark.figures import Row, SpeedTable, table
 from localspec.benchmark.harness import Anchor, OwnContender, Prompt, Question, Run, interleave, plain_anchor
-from localspec.benchmark.prompts import spread
+from localspec.benchmark.prompts import read_prompts, spread
 from localspec.demo import prompts
 from localspec.types import EngineSettings, Interval, Request, Sampling
 from tests.benchmarks.simulation import opened, pair_parser
@@ -36,6 +37,7 @@ def main() -> None:
     parser.add_argument("--ratio", type=float, dest="paced", metavar="RATIO", help="the same as --paced")
     parser.add_argument("--temp", type=float, default=0.0)
     parser.add_argument("--prompts", type=int, default=4, help="of each task")
+    parser.add_argument("--files", type=Path, nargs="+", default=(), help="prompts, not the bundled ones")
     parser.add_argument("-n", "--tokens", type=int, default=96)
     parser.add_argument("--ways", type=chosen_ways, default=WAYS, help="which of: " + ", ".join(WAYS))
     args = parser.parse_args()
@@ -60,7 +62,8 @@ def chosen_ways(text: str) -> dict[str, EngineSettings]:
 
 def measured(args: argparse.Namespace) -> tuple[list[Run], list[Anchor]]:
     """Return the answers of plain decoding and of the chosen ways to the bundled prompts."""
-    chosen = spread([Prompt(each.task, each.prompt) for each in prompts()], args.prompts)
+    asked = [replace(each, task=file.stem) for file in args.files for each in read_prompts(file)]
+    chosen = spread(asked or [Prompt(each.task, each.prompt) for each in prompts()], args.prompts)
     sampling = Sampling(temperature=args.temp)
     with opened(args) as models:
         contenders = [OwnContender(name, models, way) for name, way in {"off": OFF, **args.ways}.items()]
