@@ -8,7 +8,7 @@ from math import isfinite
 from typing import TYPE_CHECKING
 
 from localspec.types import EngineSettings, ModeChanged, Summary
-from localspec.units import MODE_NAMES
+from localspec.units import MODE_NAMES, columns
 
 if TYPE_CHECKING:
     from localspec.inference.interface import OpenModels
@@ -75,8 +75,7 @@ def table(settings: EngineSettings, reason: str, s: Summary) -> list[str]:
         )
     if s.rounds:
         rows.append(("per round", _per_round(s)))
-    width = max(len(name) for name, _ in rows)
-    return [f"{name:<{width}}  {text}" for name, text in rows]
+    return columns(rows)
 
 
 def _per_round(s: Summary) -> str:

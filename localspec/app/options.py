@@ -11,6 +11,7 @@ from typing import get_args
 
 from localspec.chat.answer_settings import AUTO, DRAFT_MODES, SessionRequest, with_auto
 from localspec.errors import UserError
+from localspec.models.default_pair import default_pair, on_this_computer
 from localspec.models.names import Reference, file_named
 from localspec.storage.config import check_models, read_config
 from localspec.storage.paths import config_dir
@@ -140,8 +141,6 @@ def _paths(args: argparse.Namespace) -> tuple[Path, Path | None]:
     if target:
         draft = args.model_draft
         return _model_path(target, args), _model_path(draft, args) if draft else None
-    from localspec.models.default_pair import default_pair  # only looked for when wanted
-
     return default_pair()
 
 
@@ -159,7 +158,6 @@ def local_file(text: str, check: Callable[[Sequence[Path]], None] | None = None)
     path = file_named(text)
     if path is not None:
         return path
-    from localspec.models.default_pair import on_this_computer
     from localspec.models.local import named, no_such_model
 
     models = on_this_computer()

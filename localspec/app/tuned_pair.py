@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from localspec.app import placing
 from localspec.app.options import MODES, PairOptions
-from localspec.chat.answer_settings import PairKnowledge, TunedChoice
+from localspec.chat.answer_settings import TunedChoice
 from localspec.errors import ModelFileError, UserError
 from localspec.types import TaskType
 from localspec.units import ago
@@ -37,11 +37,6 @@ class KnownPair:
         self._pair: PairOptions | None = None
         self._identity: Identity | None = None  # where anything is tuned
         self._trouble = ""  # with the file of tuned settings
-
-    @property
-    def experience(self) -> PairKnowledge:
-        """Return where the chat may look up what was tuned."""
-        return self._recall
 
     def place(
         self, pair: PairOptions, tell: Callable[[str], None], *, keeps_costs: bool = True
@@ -73,7 +68,7 @@ class KnownPair:
         args = argparse.Namespace(**vars(self._args) | {"mode": mode})
         return placing.placed(args, pair, tell, via=self._via)
 
-    def _recall(self, task: TaskType) -> TunedChoice | None:
+    def experience(self, task: TaskType) -> TunedChoice | None:
         """Return what was tuned for a task; what holds for other files, places or devices is not used."""
         if self._trouble:
             return TunedChoice(None, "", self._trouble)
@@ -94,20 +89,14 @@ class KnownPair:
 
 def _is_tuned(pair: PairOptions, kept: Sequence[Kept]) -> bool:
     """Tell whether there are settings for these models, wherever they may have sat."""
+    from localspec.storage.pair_identity import MachineFacts, identify
     from localspec.storage.tuned_settings import same_pair
 
     try:
-        now = _files(pair)
+        now = identify(pair.target, pair.draft, None, MachineFacts("", 0))  # on whatever machine
     except ModelFileError:  # whoever opens it has more to say
         return False
     return any(same_pair(known.identity, now) for known in kept)
-
-
-def _files(pair: PairOptions) -> Identity:
-    """Return what a pair is, on whatever machine; raises ModelFileError."""
-    from localspec.storage.pair_identity import MachineFacts, identify
-
-    return identify(pair.target, pair.draft, None, MachineFacts("", 0))
 
 
 def as_tuned(pair: PairOptions, identity: Identity, args: argparse.Namespace) -> PairOptions:

@@ -15,6 +15,7 @@ from localspec.app.options import PairOptions, pair_options
 from localspec.errors import Cancelled, EngineError, UserError
 from localspec.inference.interface import TunableModels
 from localspec.models.default_pair import suited
+from localspec.storage.pair_identity import Identity, identify
 from localspec.storage.profiles import Profile, Profiles
 from localspec.storage.tuned_settings import LoadOptions
 from localspec.tuning.events import TuneEvent
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from localspec.hardware.devices import Ask
     from localspec.inference.worker.client import Worker
     from localspec.inference.worker.wire import LogLine
-    from localspec.storage.pair_identity import Identity
     from localspec.tuning.run_folder import TaskState
 
 
@@ -161,7 +161,6 @@ def placed_pair(args: argparse.Namespace, tell: Callable[[str], None] | None = N
 def identity_of(pair: PairOptions, *, via: Ask | None = None) -> Identity:
     """Return what settings tuned with these models on this machine hold for; `via` as in `known_machine`."""
     from localspec.hardware.machine import facts_of, known_machine
-    from localspec.storage.pair_identity import identify
 
     machine = facts_of(known_machine(may_measure=False, via=via))
     return identify(pair.target, pair.draft, pair.draft_threads, machine)

@@ -18,7 +18,6 @@ from localspec.types import (
     Message,
     Request,
     RoundDone,
-    RoundStats,
     Sampling,
     Summary,
 )
@@ -249,19 +248,19 @@ def plain_anchor(models: OpenModels, least_s: float = ANCHOR_S) -> Callable[[], 
                 seed=0,
                 reuses_cache=False,
             )
-            rounds = answered(models, request)[1][1:]
-            seconds += [one.seconds for one in rounds]
+            _, rounds = answered(models, request)
+            seconds += [one.stats.seconds for one in rounds[1:]]
         raise EngineError(f"{models.target.name} ends every text at once: its speed cannot be told")
 
     return measure
 
 
-def answered(models: OpenModels, request: Request) -> tuple[Summary, Sequence[RoundStats]]:
+def answered(models: OpenModels, request: Request) -> tuple[Summary, Sequence[RoundDone]]:
     """Return the sums of an answer and its rounds, the first of which read the prompt."""
-    rounds: list[RoundStats] = []
+    rounds: list[RoundDone] = []
     for event in models.generate(request):
         if isinstance(event, RoundDone):
-            rounds.append(event.stats)
+            rounds.append(event)
         elif isinstance(event, Finished):
             if event.reason == "cancelled":
                 raise Cancelled("the answer was cancelled")

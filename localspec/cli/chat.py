@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 from localspec.app import figures
 from localspec.app.options import MODES, pair_options, profiles_named, session_request
 from localspec.app.tuned_pair import KnownPair
-from localspec.chat.answer_settings import DRAFT_MODES
+from localspec.chat.answer_settings import DRAFT_MODES, AnswerOptions
 from localspec.chat.commands import read_mode, read_temperature
+from localspec.chat.messages import StoredMessage
 from localspec.chat.session import ChatSession
 from localspec.cli.shared import opening
 from localspec.cli.shared.answer import LEGEND, write_answer
@@ -28,15 +29,13 @@ from localspec.cli.shared.console import (
     tell,
 )
 from localspec.errors import ContextFullError, EngineError, StoreError, UserError
+from localspec.inference.interface import OpenModels
 from localspec.models.default_pair import name_of
 from localspec.storage.paths import chats_file
 from localspec.types import Finished, ModeChanged
 
 if TYPE_CHECKING:
-    from localspec.chat.answer_settings import AnswerOptions
-    from localspec.chat.messages import StoredMessage
     from localspec.chat.store import Store
-    from localspec.inference.interface import OpenModels
 
 _FENCE = '"""'
 _MAKE_ROOM = "/undo takes back the last turn, /clear starts over"

@@ -25,6 +25,7 @@ from localspec.llama import rpc
 from localspec.llama.library import VERSION, added_backend
 from localspec.safe_text import safe_line
 from localspec.storage import paths
+from localspec.storage.config import check_models, read_config
 
 if TYPE_CHECKING:
     from localspec.hardware.device_info import Machine
@@ -387,8 +388,6 @@ def chats(name: str, path: Path) -> Check:
 
 def models() -> Iterator[Check]:
     """Look at the configured models, if the configuration names any."""
-    from localspec.storage.config import check_models, read_config
-
     try:
         path = paths.config_dir() / "config.toml"
         config = read_config(path)

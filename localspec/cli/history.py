@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from localspec import units
+from localspec.chat.messages import ChatInfo, SearchHit
 from localspec.cli.shared.arguments import Parser, verb_parser, whole, with_command
 from localspec.cli.shared.console import (
     SUCCESS,
@@ -27,7 +28,6 @@ from localspec.storage.paths import expanded, make_private_folder, write_atomica
 
 if TYPE_CHECKING:
     from localspec.chat.export import Format, Parsed
-    from localspec.chat.messages import ChatInfo, SearchHit
     from localspec.chat.store import Store
 
 

@@ -6,22 +6,24 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from localspec.app.options import PairOptions
+from localspec.app.placing import apply, open_in_worker
+from localspec.app.recommendation import Partner, Target, partners, surroundings
+from localspec.benchmark.harness import Harness, OwnContender, Question, Run, in_turn
 from localspec.cli.shared.arguments import Parser, verb_parser
 from localspec.cli.shared.console import FAILURE, SUCCESS, StatusLine, print_result, say, tell
 from localspec.demo import prompts
 from localspec.errors import EngineError, UserError
+from localspec.inference.interface import OpenModels
+from localspec.models.catalogue import Catalogue, approximate_shape
 from localspec.models.default_pair import recommended_sampling
+from localspec.models.local import LocalModel, named, no_such_model
+from localspec.models.names import file_named
+from localspec.models.pairing import remark
+from localspec.models.shape import read_shape
 from localspec.types import EngineSettings, Message, Mode, ModelOptions, Request, Sampling
-
-if TYPE_CHECKING:
-    from localspec.app.recommendation import Partner, Target
-    from localspec.benchmark.harness import Run
-    from localspec.inference.interface import OpenModels
-    from localspec.models.catalogue import Catalogue
-    from localspec.models.local import LocalModel
+from localspec.units import rate
 
 _MODES = {"off": "plain decoding", "sd": "taking turns (SD)", "ssd": "drafting ahead (SSD)"}
 _MEASURED = 3
@@ -51,8 +53,6 @@ def parser() -> Parser:
 def main(argv: Sequence[str]) -> int:
     """Run the verb and return its exit code."""
     args = parser().read(argv)
-    from localspec.app.recommendation import partners, surroundings
-
     machine, local, known = surroundings()
     target = find_target(args.target, local, known)
     if args.measure and target.path is None:
@@ -72,12 +72,6 @@ def main(argv: Sequence[str]) -> int:
 
 def find_target(text: str, local: Sequence[LocalModel], known: Catalogue) -> Target:
     """Return the model that a text means: a file, a name on disk, or an entry of the catalogue."""
-    from localspec.app.recommendation import Target
-    from localspec.models.catalogue import approximate_shape
-    from localspec.models.local import named, no_such_model
-    from localspec.models.names import file_named
-    from localspec.models.shape import read_shape
-
     path = file_named(text)
     if path is not None:
         return Target(str(path), read_shape(path), path)
@@ -115,9 +109,6 @@ def lines(target: Target, found: Sequence[Partner], gains: dict[str, Gain | str]
 
 
 def _about(partner: Partner, gain: Gain | str | None) -> Iterator[str]:
-    from localspec.models.pairing import remark
-    from localspec.units import rate
-
     verdict, placement = partner.verdict, partner.placement
     yield f"vocabulary: {verdict.reason}"
     words = remark(verdict.size_ratio)
@@ -136,8 +127,6 @@ def _about(partner: Partner, gain: Gain | str | None) -> Iterator[str]:
 
 def open_pair(target: Path, partner: Partner) -> OpenModels:
     """Open a target with a draft model in a process of its own, where they are planned to sit."""
-    from localspec.app.placing import apply, open_in_worker
-
     assert partner.path is not None
     assert partner.placement is not None
     options = PairOptions(ModelOptions(target), ModelOptions(partner.path), None, 16, asked_for_gpu=False)
@@ -216,8 +205,6 @@ class Gain:
 
 def measure(models: OpenModels, on_progress: Callable[[float], object]) -> Gain:
     """Answer some bundled prompts plainly and with the draft in turn, and compare; raises EngineError."""
-    from localspec.benchmark.harness import Harness, OwnContender, Question, Run, in_turn
-
     chosen, _ = models.choose_settings(EngineSettings())
     if chosen.mode in ("off", "ngram"):  # expected to lose: then it has to show that
         chosen = replace(chosen, mode="sd")
@@ -250,11 +237,11 @@ def _texts() -> Sequence[str]:
 
 
 def _gain(mode: Mode, plain: Sequence[Run], together: Sequence[Run]) -> Gain:
-    from localspec.benchmark.statistics import rate, speedup  # numpy: 0.1 s
+    from localspec.benchmark import statistics  # numpy: 0.1 s
 
     slow, fast = ({(run.prompt, 0): run.seconds_per_token for run in runs} for runs in (plain, together))
-    ratio, drafted = speedup(fast, slow), sum(run.summary.drafted for run in together)
+    ratio, drafted = statistics.speedup(fast, slow), sum(run.summary.drafted for run in together)
     assert ratio is not None
     acceptance = sum(run.summary.accepted for run in together) / drafted if drafted else None
-    speeds = rate(slow).value, rate(fast).value
+    speeds = statistics.rate(slow).value, statistics.rate(fast).value
     return Gain(mode, *speeds, ratio.value, ratio.low, ratio.high, acceptance, len(plain))

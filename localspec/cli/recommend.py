@@ -5,16 +5,16 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, get_args
+from typing import get_args
 
 from localspec import units
+from localspec.app.recommendation import Ranked, recommend, surroundings
 from localspec.cli.shared.arguments import Parser, verb_parser
 from localspec.cli.shared.console import SUCCESS, print_result, say
+from localspec.hardware.device_info import Machine
+from localspec.models.catalogue import shipped
+from localspec.models.default_pair import on_this_computer
 from localspec.types import TaskType
-
-if TYPE_CHECKING:
-    from localspec.app.recommendation import Ranked
-    from localspec.hardware.device_info import Machine
 
 SHOWN = 5
 WIDTH = 100
@@ -37,8 +37,6 @@ def parser() -> Parser:
 def main(argv: Sequence[str]) -> int:
     """Run the verb and return its exit code."""
     args = parser().parse_args(argv)
-    from localspec.app.recommendation import surroundings
-
     machine, _, known = surroundings()
     options, date = ranking(machine, args.task), known.date
     value = {"date": date, "task": args.task, "pairs": [*map(_pair_json, options)]}
@@ -53,10 +51,6 @@ def main(argv: Sequence[str]) -> int:
 
 def ranking(machine: Machine, task: str | None) -> tuple[Ranked, ...]:
     """Return the catalogue as ranked for a machine."""
-    from localspec.app.recommendation import recommend
-    from localspec.models.catalogue import shipped
-    from localspec.models.default_pair import on_this_computer
-
     return recommend(machine, shipped().pairs, on_this_computer(), task=task)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from localspec import units
 from localspec.cli.shared.arguments import Parser, add_verbose_flag, verb_parser
-from localspec.cli.shared.console import FAILURE, SUCCESS, ask, is_terminal, print_json, say
+from localspec.cli.shared.console import FAILURE, SUCCESS, agrees, is_terminal, print_json, say
 from localspec.errors import UserError
 from localspec.models.default_pair import on_this_computer
 from localspec.models.local import LocalModel, named, no_such_model
@@ -53,7 +53,8 @@ def main(argv: Sequence[str]) -> int:
     for removal in removals:
         if not args.json:
             _announce(removal, configured)
-    if not args.yes and not _agrees(removals):
+    what = removals[0].model.name if len(removals) == 1 else f"these {len(removals)} models"
+    if not args.yes and not agrees(f"Delete {safe_line(what)}?"):
         say("nothing was deleted")
         return FAILURE
     done = []
@@ -73,11 +74,6 @@ def _announce(removal: Removal, configured: Sequence[Path]) -> None:
         say(f"  {reason}")
     if any(path in removal.paths or path.resolve() in removal.paths for path in configured):
         say("  config.toml opens it; `localspec setup` chooses other models")
-
-
-def _agrees(removals: Sequence[Removal]) -> bool:
-    what = removals[0].model.name if len(removals) == 1 else f"these {len(removals)} models"
-    return ask(f"Delete {safe_line(what)}? [y/N] ").strip().lower() in ("y", "yes")
 
 
 def _tell(removals: Sequence[Removal], *, as_json: bool) -> None:

@@ -6,7 +6,6 @@ import argparse
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from localspec.app import figures
 from localspec.app.options import grammar, pair_options, profiles_named, session_request
@@ -25,10 +24,8 @@ from localspec.cli.shared.console import (
     say,
 )
 from localspec.errors import UserError
+from localspec.inference.interface import OpenModels
 from localspec.types import Finished, GenerationEvent, Message
-
-if TYPE_CHECKING:
-    from localspec.inference.interface import OpenModels
 
 MOST_BYTES = 64 * 2**20  # of standard input: far more than any context holds
 _HOW = 'write `localspec run "question"`, or pipe a text into it'

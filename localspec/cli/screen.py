@@ -7,7 +7,6 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 from localspec.app import placing
@@ -23,20 +22,20 @@ from localspec.cli.shared.arguments import (
 )
 from localspec.errors import Cancelled, UserError
 from localspec.gguf import check_model_file
+from localspec.inference.interface import OpenModels
 from localspec.models.default_pair import default_pair
 from localspec.models.heads import head_for
 from localspec.models.verified import verify
 from localspec.storage import paths
 from localspec.storage.config import read_config
 from localspec.storage.profiles import Profiles, profiles
+from localspec.types import TaskType
 
 if TYPE_CHECKING:
     from localspec.app.screen import OnLog, ScreenRequest
     from localspec.app.tuning import Stop, TuneChoice
     from localspec.inference.attached import AttachedModels
-    from localspec.inference.interface import OpenModels
     from localspec.tuning.events import TuneEvent
-    from localspec.types import TaskType
 
 
 def parser() -> Parser:
@@ -77,7 +76,7 @@ def main(argv: Sequence[str], open_screen: Callable[[ScreenRequest], int]) -> in
         raise UserError(f"{'' if args.profile else 'config.toml: '}{error.message}", error.hint) from None
     from localspec.app.screen import ScreenRequest  # 0.2 s, which a mistake does without
 
-    models = served or _Models(args)
+    models = served or _Models(args, found)
     request = ScreenRequest(
         config,
         found,
@@ -88,8 +87,8 @@ def main(argv: Sequence[str], open_screen: Callable[[ScreenRequest], int]) -> in
         opens_default_pair=opens_default_pair,
         takes_others=served is None,
         open_models=models.open,
-        tune=partial(models.tune, found),
-        was_stopped=partial(models.was_stopped, found),
+        tune=models.tune,
+        was_stopped=models.was_stopped,
     )
     return open_screen(request)
 
@@ -97,9 +96,10 @@ def main(argv: Sequence[str], open_screen: Callable[[ScreenRequest], int]) -> in
 class _Models:
     """The models that were chosen on the screen; before that those that flags or config.toml name."""
 
-    def __init__(self, args: argparse.Namespace) -> None:
+    def __init__(self, args: argparse.Namespace, found: Profiles) -> None:
         args = argparse.Namespace(**vars(args) | {"check": verify})  # which draws nothing on the terminal
         self._usual = self._args = args
+        self._profiles = found
         self._known = KnownPair(args, via=None)
 
     def open(
@@ -130,19 +130,19 @@ class _Models:
         """Return what was tuned for a task with the models that are open."""
         return self._known.experience(task)
 
-    def tune(self, found: Profiles, choice: TuneChoice, stop: Stop, on_log: OnLog) -> Iterator[TuneEvent]:
+    def tune(self, choice: TuneChoice, stop: Stop, on_log: OnLog) -> Iterator[TuneEvent]:
         """Tune the models that are open."""
         from localspec.app.tuning import placed_pair, plan_of, profiles_of, run
 
         pair = placed_pair(self._args)
-        plan = plan_of(pair, profiles_of(found, choice.tasks), choice, settled(self._args))
+        plan = plan_of(pair, profiles_of(self._profiles, choice.tasks), choice, settled(self._args))
         yield from run(plan, pair, stop, on_log)
 
-    def was_stopped(self, found: Profiles) -> bool:
+    def was_stopped(self) -> bool:
         """Tell whether the last run on these models can go on; raises LocalSpecError."""
         from localspec.app.tuning import stopped_profiles
 
-        return bool(stopped_profiles(found, pair_options(self._args)))
+        return bool(stopped_profiles(self._profiles, pair_options(self._args)))
 
 
 class _Served:
@@ -175,7 +175,7 @@ class _Served:
         found = None if self._models is None else self._models.recall(task)
         return None if found is None else TunedChoice(found.settings, found.reason)
 
-    def tune(self, _found: Profiles, _choice: TuneChoice, _stop: Stop, _on_log: OnLog) -> Iterator[TuneEvent]:
+    def tune(self, _choice: TuneChoice, _stop: Stop, _on_log: OnLog) -> Iterator[TuneEvent]:
         """Refuse: the models are not here."""
         there = (
             "on the machine of the server"
@@ -184,6 +184,6 @@ class _Served:
         )
         raise UserError("these models are on another machine", f"tune them {there}")
 
-    def was_stopped(self, _found: Profiles) -> bool:
+    def was_stopped(self) -> bool:
         """Tell that no run can go on: the models are not here."""
         return False

@@ -18,7 +18,7 @@ from localspec.child_process import exit_words, start_python
 from localspec.cli.shared.arguments import Parser, device_names, verb_parser, whole
 from localspec.cli.shared.console import FAILURE, SUCCESS, leaving_in_order, say
 from localspec.errors import UserError
-from localspec.llama.rpc import PORT, Endpoint, peek
+from localspec.llama.rpc import PORT, Endpoint, lacking, peek
 
 if TYPE_CHECKING:
     from localspec.llama.backends import BackendDevice
@@ -96,8 +96,6 @@ def _chosen(names: tuple[str, ...] | None) -> list[BackendDevice]:
 
     found = look().found
     if "RPC" not in found.backends:
-        from localspec.llama.rpc import lacking
-
         raise lacking()
     here = {device.name: device for device in found.devices if device.backend != "RPC"}
     if names is None:

@@ -30,12 +30,12 @@ from localspec.cli.shared.console import (
     say,
 )
 from localspec.errors import UserError
+from localspec.inference.interface import OpenModels
 from localspec.storage.profiles import Speculation
 from localspec.types import EngineSettings
 
 if TYPE_CHECKING:
     from localspec.benchmark.exactness import Difference, DistributionResult, Effort, GreedyResult, Report
-    from localspec.inference.interface import OpenModels
     from localspec.inference.worker.client import Worker
 
 

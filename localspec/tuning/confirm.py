@@ -11,7 +11,7 @@ decoding, each interval is widened so that in at most one of twenty confirmation
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import exp, log
 from pathlib import Path
@@ -28,12 +28,12 @@ from localspec.benchmark.harness import (
 )
 from localspec.benchmark.statistics import Paces, rate, speedup
 from localspec.errors import EngineError, UserError
-from localspec.inference.interface import OpenModels
-from localspec.tuning.events import ConfirmedContender, Dropped
+from localspec.tuning.events import ConfirmedContender, Dropped, TaskResult
+from localspec.tuning.plan import ReopenedModels
 from localspec.tuning.run_folder import digest
 from localspec.tuning.space import LLAMA_CPP
 from localspec.tuning.study import Tried
-from localspec.types import EngineSettings, Interval, Mode, Request
+from localspec.types import EngineSettings, Interval, Mode, Request, TaskType
 
 NAMES = ("best", "second", "third")
 PLAIN = "plain"
@@ -72,6 +72,7 @@ class Terms:
     `key` says what they belong to: models, placement, task. The time is of the models' work.
     """
 
+    task: TaskType
     budget_s: float
     key: str = ""
     file: Path | None = None
@@ -89,18 +90,6 @@ class ConfirmProgress:
     leader: ConfirmedContender | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Confirmation:
-    """What to decode with, why, and what was measured; `drift` is plain decoding's speed at the end."""
-
-    settings: EngineSettings
-    reason: str
-    contenders: tuple[ConfirmedContender, ...]  # "plain" first
-    dropped: tuple[Dropped, ...] = ()
-    drift: float = 1.0
-    seconds: float = 0.0
-
-
 def entrants(candidates: Sequence[Tried], llama_cpp: float | None = None) -> tuple[Entrant, ...]:
     """Return who takes part: the best candidates, the first being the best, and llama.cpp's defaults.
 
@@ -113,46 +102,33 @@ def entrants(candidates: Sequence[Tried], llama_cpp: float | None = None) -> tup
 
 
 def confirm(
-    models: OpenModels,
-    requests: Sequence[Request],
-    contenders: Sequence[Entrant],
-    terms: Terms,
-    reopen: Callable[[], OpenModels] | None = None,
-) -> Iterator[ConfirmProgress | Confirmation]:
+    models: ReopenedModels, requests: Sequence[Request], contenders: Sequence[Entrant], terms: Terms
+) -> Iterator[ConfirmProgress | TaskResult]:
     """Time all contenders and plain decoding in turns; the last value is the outcome.
 
     A contender that raises `UserError` is dropped, and one that raises `EngineError` too, if models can be
-    opened again by `reopen`. Everything else ends the confirmation, which another call with the same
-    arguments takes up again after the last finished answer.
+    opened again. Everything else ends the confirmation, which another call with the same arguments takes up
+    again after the last finished answer.
     """
     if len(requests) < FEWEST_PROMPTS:
         raise UserError(
             f"{len(requests)} held-out prompts are too few to compare speeds",
             f"give {FEWEST_PROMPTS} or more",
         )
-    key = digest(terms.key, tuple(requests), tuple(contenders), length=32)
-    record = RunRecord(terms.file, key)
+    record = RunRecord(terms.file, digest(terms.key, tuple(requests), tuple(contenders), length=32))
     harness = Harness([Question("", request) for request in requests], record)
-    field = [Entrant(PLAIN, EngineSettings(mode="off")), *contenders]
-    course = _Course(harness, field, models, reopen)
+    course = _Course(harness, [Entrant(PLAIN, EngineSettings(mode="off")), *contenders], models)
     yield from course.laps(terms.budget_s)
-    yield course.outcome()
+    yield course.outcome(terms.task)
 
 
 class _Course:
     """Who still takes part, and what they did so far."""
 
-    def __init__(
-        self,
-        harness: Harness,
-        field: Sequence[Entrant],
-        models: OpenModels,
-        reopen: Callable[[], OpenModels] | None,
-    ) -> None:
-        self._harness, self._record = harness, harness.record
-        self._field = list(field)
+    def __init__(self, harness: Harness, field: list[Entrant], models: ReopenedModels) -> None:
+        self._harness, self._record, self._models = harness, harness.record, models
+        self._field = field
         self._dropped: list[Dropped] = []
-        self._models, self._reopen = models, reopen
 
     def laps(self, budget_s: float) -> Iterator[ConfirmProgress]:
         """Go round and round until the intervals are narrow or the time is over."""
@@ -176,7 +152,7 @@ class _Course:
             if self._spent_s >= budget_s or (number + 1 >= FEWEST_LAPS and self._is_clear(measured)):
                 return
 
-    def outcome(self) -> Confirmation:
+    def outcome(self, task: TaskType) -> TaskResult:
         """Judge what was measured."""
         runs, drift = self._record.runs.values(), self._drift
         contenders, short = compare(self._field, runs, drift)
@@ -192,7 +168,7 @@ class _Course:
         if abs(drift - 1.0) > DRIFT:
             change = f"{abs(1.0 - drift):.0%} {'slower' if drift < 1.0 else 'faster'}"
             reason += f"; plain decoding became {change} meanwhile, which widens the intervals"
-        return Confirmation(chosen.settings, reason, contenders, dropped, drift, self._spent_s)
+        return TaskResult(task, chosen.settings, reason, contenders, 0, self._spent_s, drift, dropped)
 
     @property
     def _spent_s(self) -> float:
@@ -211,7 +187,7 @@ class _Course:
         return calm and len(measured) == len(self._field) and _settled(measured)
 
     def _contenders(self) -> list[Contender]:
-        return [OwnContender(each.name, self._models, each.settings) for each in self._field]
+        return [OwnContender(each.name, self._models.now, each.settings) for each in self._field]
 
     def _measure_anchor(self, number: int) -> None:
         """Decode the first prompt plainly, always with the same seed."""
@@ -229,9 +205,7 @@ class _Course:
         except UserError as error:
             self._drop(name, error)
         except EngineError as error:
-            if self._reopen is None:
-                raise
-            self._models = self._reopen()  # which raises where somebody has closed them to stop
+            self._models.again()  # which raises where somebody has closed them to stop
             self._harness.cool()
             self._drop(name, error)
 

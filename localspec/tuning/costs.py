@@ -14,12 +14,13 @@ from math import log
 from statistics import fmean
 from typing import TypeVar
 
+from localspec.benchmark.harness import answered
 from localspec.decoding.measurements import CallCosts, CostRequest, Costs, Overhead
-from localspec.errors import Cancelled, EngineError
+from localspec.errors import EngineError
 from localspec.inference.interface import OpenModels, TunableModels, on_card
 from localspec.tuning.plan import ReopenedModels
 from localspec.tuning.simulator.call_times import Timing
-from localspec.types import DraftOrigin, EngineSettings, Finished, Mode, Request, RoundDone, RoundStats
+from localspec.types import DraftOrigin, EngineSettings, Mode, Request, RoundStats
 
 DEPTHS = (64, 1536)
 CALLS_S = 16.0
@@ -56,11 +57,11 @@ def costs_of(
     Modes that crash are left out.
     """
     calls, steps = list[CallCosts](), steps_of(models.now)
-    for each in measure(models.now, budget_s=CALLS_SHARE * budget_s, reopened=models):
+    for each in measure(models, budget_s=CALLS_SHARE * budget_s):
         calls.append(each)
         words = "both at work" if each.together else "one at a time"
         yield f"{words}, {each.depth} tokens in the cache", steps
-    rounds = real_rounds(models.now, requests, (1.0 - CALLS_SHARE) * budget_s, models)
+    rounds = real_rounds(models, requests, (1.0 - CALLS_SHARE) * budget_s)
     costs = Costs(tuple(calls), fit(calls, rounds), tuple(models.left_out.items()))
     missing = [f"{mode} left out: {reason}" for mode, reason in costs.left_out]
     yield "; ".join(missing) or "whole rounds in every mode", len(calls) + 1 + len(missing)
@@ -68,32 +69,28 @@ def costs_of(
 
 
 def measure(
-    models: TunableModels,
-    *,
-    depths: Sequence[int] = DEPTHS,
-    budget_s: float = CALLS_S,
-    reopened: ReopenedModels | None = None,
+    models: ReopenedModels, *, depths: Sequence[int] = DEPTHS, budget_s: float = CALLS_S
 ) -> Iterator[CallCosts]:
     """Yield the costs of calls, alone and with both models at work, with little and with much in the caches.
 
     Where the speed of the machine drifts, a measurement is repeated once, and the steadier one counts.
-    A slow model is spared the reading of long texts.
-    Models that can be `reopened` and crash while both are at work go on alone.
+    A slow model is spared the reading of long texts. Models that crash while both are at work go on alone.
     """
-    ways = (False,) if models.draft is None else (False, True)
+    ways = (False,) if models.now.draft is None else (False, True)
     share_s = budget_s / len(ways) / len(depths)
-    most, before = models.target.context * 3 // 4, 0
+    most, before = models.now.target.context * 3 // 4, 0
     for asked in depths:
         depth = min(asked, most)
         if depth < 2 * before:
             return
         for together in ways:
             try:
-                found = _steady(models, CostRequest(depth, together, budget_s=share_s))
+                found = _steady(models.now, CostRequest(depth, together, budget_s=share_s))
             except EngineError as error:
-                if reopened is None or not together:
+                if not together:
                     raise
-                models, ways = reopened.without("ssd", error), (False,)
+                models.leave_out("ssd", error)
+                ways = (False,)
                 break
             yield found
         before = depth
@@ -129,68 +126,53 @@ class RealRound:
 
 
 def real_rounds(
-    models: OpenModels,
-    requests: Sequence[Request],
-    budget_s: float = ROUNDS_S,
-    reopened: ReopenedModels | None = None,
+    models: ReopenedModels, requests: Sequence[Request], budget_s: float = ROUNDS_S
 ) -> tuple[RealRound, ...]:
     """Decode the beginnings of answers, in turn in every mode, and return the rounds after each's first.
 
     Every mode gets at least one answer. On a card another one makes programs before the clock runs, and so
-    does the first round of each kind, which is left out. Where models can be `reopened`, a mode that crashes
-    is left out, and so are those that did before. Raises `Cancelled` after `cancel`.
+    does the first round of each kind, which is left out. A mode that crashes is left out, and so are those
+    that did before. Raises `Cancelled` after `cancel`.
     """
-    modes: tuple[Mode, ...] = ("off", "ngram") if models.draft is None else ("off", "ngram", "sd", "ssd")
-    left_out = {} if reopened is None else reopened.left_out
+    modes: tuple[Mode, ...] = ("off", "ngram", *(() if models.now.draft is None else ("sd", "ssd")))
     rounds, known = list[RealRound](), set[tuple[object, ...]]()
-    warm_ups, began = int(on_card(models)), 0.0
+    warm_ups, began = int(on_card(models.now)), 0.0
     for number, request in enumerate((*requests[:warm_ups], *requests)):
         if number <= warm_ups:
             began = time.perf_counter()
         elif time.perf_counter() - began > budget_s:
             break
         for mode in modes:
-            if mode in left_out:
+            if mode in models.left_out:
                 continue
             settings = replace(_WAYS[number % len(_WAYS)], mode=mode)
             tokens = min(request.max_tokens or TOKENS, TOKENS)
             asked = replace(request, settings=settings, max_tokens=tokens, steps_down=False)
             try:
-                for each in _rounds_of(models, asked):
+                for each in _rounds_of(models.now, asked):
                     call = mode, each.stats.drafted, each.first_call
                     rounds += [each] if call in known or not warm_ups else []
                     known.add(call)
             except EngineError as error:
-                if reopened is None or mode == "off":
+                if mode == "off":
                     raise
-                models = reopened.without(mode, error)
+                models.leave_out(mode, error)
     return tuple(rounds)
 
 
 def _rounds_of(models: OpenModels, request: Request) -> Iterator[RealRound]:
     """Decode an answer; nothing comes of a mode that these models cannot work in."""
-    stats: list[tuple[int, RoundStats]] = []
-    emitted = 0
-    for event in models.generate(request):
-        match event:
-            case RoundDone(each, tokens):
-                stats.append((emitted, each))
-                emitted += tokens
-            case Finished(reason, summary):
-                if reason == "cancelled":
-                    raise Cancelled("measuring was stopped")
-                if request.settings.mode == "ssd" and not summary.hits + summary.misses:
-                    return
-                rounds = stats[1:]
-                text_s = summary.python_s - sum(each.python_s for _, each in rounds)
-                for (_, last), (before, each) in pairwise(stats):
-                    yield RealRound(
-                        request.settings,
-                        summary.prompt_tokens + before,
-                        each,
-                        each.python_s + max(text_s, 0.0) / len(rounds),
-                        first_call=1 + (last.accepted == last.drafted) if last.drafted else 0,
-                    )
+    summary, rounds = answered(models, request)
+    if request.settings.mode == "ssd" and not summary.hits + summary.misses:
+        return
+    text_s = max(0.0, summary.python_s - sum(each.stats.python_s for each in rounds[1:]))
+    depth = summary.prompt_tokens
+    for before, each in pairwise(rounds):
+        depth += before.tokens
+        last, stats = before.stats, each.stats
+        first_call = 1 + (last.accepted == last.drafted) if last.drafted else 0
+        python_s = stats.python_s + text_s / len(rounds[1:])
+        yield RealRound(request.settings, depth, stats, python_s, first_call)
 
 
 def fit(calls: Sequence[CallCosts], rounds: Iterable[RealRound]) -> tuple[Overhead, ...]:

@@ -84,19 +84,41 @@ def is_sensible(options: LoadOptions, limits: MachineLimits) -> bool:
     return wanted is None or 1 <= wanted < threads + (not limits.shares_cores)
 
 
-def course(
-    limits: MachineLimits, attempt: Callable[[LoadOptions], Attempt], is_late: Callable[[], bool]
-) -> Iterator[Attempt]:
-    """Make attempts one after another: each change on top of the best so far, the winner once more."""
-    usual, *changes = possible(limits)
+OpenWith = Callable[[LoadOptions], AbstractContextManager[OpenModels]]
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptPlan:
+    """What is run with all load options: every request in every mode, by the automatic rules."""
+
+    limits: MachineLimits
+    modes: tuple[Mode, ...]
+    requests: tuple[Request, ...]
+    budget_s: float
+
+
+def try_load_options(open_models: OpenWith, plan: AttemptPlan) -> Iterator[Attempt]:
+    """Yield attempts: each change on top of the best so far, then the winner once more.
+
+    The last part of the budget is kept for the winner. Passes on `Cancelled`.
+    """
+    began_s, made = time.perf_counter(), 0
+
+    def attempt(options: LoadOptions) -> Attempt:
+        nonlocal made
+        made += 1
+        return _attempt(open_models, options, plan)
+
+    usual, *changes = possible(plan.limits)
     anchor = attempt(usual)
     yield anchor
     best, gain, since = usual, 1.0, 0
     for change in changes:
-        candidate = _on_top(best, change)
-        if anchor.tokens_per_s is None or is_late():
+        candidate, spent_s = _on_top(best, change), time.perf_counter() - began_s
+        is_late = spent_s + 3 * spent_s / made > plan.budget_s  # the winner and the usual ones run again
+        if anchor.tokens_per_s is None or is_late:
             break
-        if not is_sensible(candidate, limits):
+        if not is_sensible(candidate, plan.limits):
             continue
         if since == ANCHOR_EVERY:
             again, since = attempt(usual), 0
@@ -153,36 +175,6 @@ def _gains(attempts: Sequence[Attempt]) -> dict[LoadOptions, list[float]]:
         elif anchor is not None:
             found.setdefault(each.workplace, []).append(each.tokens_per_s / anchor)
     return found
-
-
-OpenWith = Callable[[LoadOptions], AbstractContextManager[OpenModels]]
-
-
-@dataclass(frozen=True, slots=True)
-class AttemptPlan:
-    """What is run with all load options: every request in every mode, by the automatic rules."""
-
-    limits: MachineLimits
-    modes: tuple[Mode, ...]
-    requests: tuple[Request, ...]
-    budget_s: float
-
-
-def try_load_options(open_models: OpenWith, plan: AttemptPlan) -> Iterator[Attempt]:
-    """Yield the attempts; the budget's last part is kept for the winner. Passes on `Cancelled`."""
-    began_s, made = time.perf_counter(), 0
-
-    def attempt(options: LoadOptions) -> Attempt:
-        nonlocal made
-        made += 1
-        return _attempt(open_models, options, plan)
-
-    def is_late() -> bool:
-        """Tell whether the rest of the time is needed for the winner and the usual load options again."""
-        spent_s = time.perf_counter() - began_s
-        return spent_s + 3 * spent_s / max(1, made) > plan.budget_s
-
-    return course(plan.limits, attempt, is_late)
 
 
 def _attempt(open_models: OpenWith, options: LoadOptions, plan: AttemptPlan) -> Attempt:

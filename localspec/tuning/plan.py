@@ -132,13 +132,12 @@ class ReopenedModels:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def again(self) -> TunableModels:
+    def again(self) -> None:
         """Open the models anew; raises what opening raises."""
         self._stack.close()
         self.now = self._stack.enter_context(self._open())
-        return self.now
 
-    def without(self, mode: Mode, error: EngineError) -> TunableModels:
-        """Leave out a mode that made an error, and return models to go on with."""
+    def leave_out(self, mode: Mode, error: EngineError) -> None:
+        """Leave out a mode that made an error, and open models to go on with."""
         self.left_out[mode] = str(error)
-        return self.again()
+        self.again()

@@ -26,7 +26,7 @@ from localspec.tuning.plan import TunePlan
 from localspec.tuning.run_folder import RunState
 from localspec.tuning.simulator.simulator import Simulator
 from localspec.tuning.space import STOPS, Space, suggest
-from localspec.tuning.study import Search, Tried, search
+from localspec.tuning.study import Tried, search
 from localspec.tuning.traces import recorded
 from localspec.tuning.words import figure, settings_words
 from localspec.types import EngineSettings, Summary
@@ -132,7 +132,7 @@ def _simulated(simulator: Simulator, space: Space, result: TaskResult) -> Iterat
         yield "hit-rate", _hit_rates({budget: seen[chosen.draft_length, budget] for budget in BUDGETS})
         yield "landscape", _landscape({place: simulator.rate_of(each) for place, each in seen.items()})
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    study = _study(search(simulator.rate, Search(space, trials=result.trials)), space)
+    study = _study(search(simulator.rate, space, result.trials), space)
     yield "history", plot_optimization_history(study, target_name=_RATE)
     if result.trials >= FEWEST:
         with warnings.catch_warnings(action="ignore"):  # of values that few trials had

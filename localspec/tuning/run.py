@@ -21,7 +21,7 @@ from localspec.storage.pair_identity import Identity, MachineFacts, identify
 from localspec.storage.paths import PRIVATE_FILE, data_dir
 from localspec.storage.profiles import Profile
 from localspec.storage.tuned_settings import LoadOptions
-from localspec.tuning.confirm import Confirmation, Entrant, Terms, confirm, entrants
+from localspec.tuning.confirm import Entrant, Terms, confirm, entrants
 from localspec.tuning.costs import costs_of, steps_of
 from localspec.tuning.events import (
     Attempt,
@@ -51,7 +51,7 @@ from localspec.tuning.plan import (
 from localspec.tuning.run_folder import RunFolder, RunState, TaskState, digest
 from localspec.tuning.simulator.simulator import Simulator
 from localspec.tuning.space import LLAMA_CPP
-from localspec.tuning.study import Search, Tried, best, predicted, search
+from localspec.tuning.study import Tried, best, predicted, search
 from localspec.tuning.traces import record, with_tokens
 from localspec.types import Mode, ModelOptions, Request, TaskType
 
@@ -254,8 +254,8 @@ class _TaskRun:
     def _plain(self) -> Generator[TuneEvent, None, TaskResult]:
         """Time plain decoding shortly, where nothing else is possible."""
         reasons = dict.fromkeys(reason for _, reason in self._costs.left_out)
-        verdict = yield from self._confirm((), digest(self._costs, self._run.state.number), 0.0)
-        return replace(self._result(verdict, 0), reason="; ".join(reasons), dropped=())
+        result = yield from self._confirm((), digest(self._costs, self._run.state.number), 0.0)
+        return replace(result, reason="; ".join(reasons), dropped=())
 
     def _stages(self) -> Generator[TuneEvent, None, TaskResult]:
         segments = yield from self._trace()
@@ -263,21 +263,9 @@ class _TaskRun:
         tried = yield from self._search(simulator)
         field = entrants(best(tried), predicted(tried, LLAMA_CPP, self._space))
         key = digest(self._costs, self._run.state.number, len(segments))
-        verdict = yield from self._confirm(field, key, seconds_of("confirm", self._plan))
-        return self._result(verdict, len(tried))
-
-    def _result(self, verdict: Confirmation, trials: int) -> TaskResult:
+        result = yield from self._confirm(field, key, seconds_of("confirm", self._plan))
         left_out = (Dropped(mode, reason) for mode, reason in self._costs.left_out)
-        return TaskResult(
-            task=self._task,
-            settings=verdict.settings,
-            reason=verdict.reason,
-            contenders=verdict.contenders,
-            trials=trials,
-            seconds=0.0,
-            drift=verdict.drift,
-            dropped=(*left_out, *verdict.dropped),
-        )
+        return replace(result, trials=len(tried), dropped=(*left_out, *result.dropped))
 
     def _trace(self) -> Generator[TuneEvent, None, tuple[TraceSegment, ...]]:
         """Return the answers of a trace; those on disk are not decoded again."""
@@ -291,8 +279,8 @@ class _TaskRun:
             tokens += len(segment.tokens)
             done = min(tokens, TRACE_TOKENS)
             yield self._progress("traces", done, TRACE_TOKENS, f"{len(with_tokens(segments))} answers")
-            is_late = time.monotonic() > ends_s
-            if len(segments) == traced or (not traced and _is_enough(tokens, is_late)):
+            wanted_tokens = FEWEST_TRACE_TOKENS if time.monotonic() > ends_s else TRACE_TOKENS
+            if len(segments) == traced or (not traced and tokens >= wanted_tokens):
                 break
         if not tokens:
             raise nothing_fits(profile)
@@ -301,9 +289,8 @@ class _TaskRun:
 
     def _search(self, simulator: Simulator) -> Generator[TuneEvent, None, list[Tried]]:
         plan, tried = self._plan, list[Tried]()
-        request = Search(self._space, trials=plan.trials, budget_s=seconds_of("study", plan))
         yield StageBegan("study", self._task, plan.trials)
-        for each in search(simulator.rate, request):
+        for each in search(simulator.rate, self._space, plan.trials, seconds_of("study", plan)):
             tried.append(each)
             if each.is_best:
                 yield BestSoFar(self._task, each.settings, each.tokens_per_s)
@@ -312,26 +299,22 @@ class _TaskRun:
 
     def _confirm(
         self, field: tuple[Entrant, ...], key: str, budget_s: float
-    ) -> Generator[TuneEvent, None, Confirmation]:
-        models, prompts = self._models, self._profile.tuning_prompts().held_out
-        held_out = tuple(requests(models.now, self._profile, prompts, seed=ANSWER_TOKENS))
+    ) -> Generator[TuneEvent, None, TaskResult]:
+        task, prompts = self._task, self._profile.tuning_prompts().held_out
+        held_out = tuple(requests(self._models.now, self._profile, prompts, seed=ANSWER_TOKENS))
         field = tuple(each for each in field if each.settings.mode in self._space.modes)
-        yield StageBegan("confirm", self._task, 1)
-        terms = Terms(budget_s, key, self._run.folder.path / f"{self._task}.runs.json")
+        yield StageBegan("confirm", task, 1)
+        terms = Terms(task, budget_s, key, self._run.folder.path / f"{task}.runs.json")
         leader: ConfirmedContender | None = None
-        for each in confirm(models.now, held_out, field, terms, models.again):
-            if isinstance(each, Confirmation):
+        for each in confirm(self._models, held_out, field, terms):
+            if isinstance(each, TaskResult):
                 return each
             if each.leader is not None and each.leader != leader:
                 leader = each.leader
-                yield BestSoFar(self._task, leader.settings, leader.predicted, leader.rate)
+                yield BestSoFar(task, leader.settings, leader.predicted, leader.rate)
             yield self._progress("confirm", each.done, each.steps)
         raise AssertionError("a confirmation ends with a verdict")
 
     def _progress(self, stage: Stage, done: int, steps: int, note: str = "") -> StageProgress:
         progress = self._run.progress(stage, done, steps, note, self._task)
         return replace(progress, left_s=None) if self._only_plain else progress
-
-
-def _is_enough(tokens: int, is_late: bool) -> bool:
-    return tokens >= TRACE_TOKENS or (is_late and tokens >= FEWEST_TRACE_TOKENS)

@@ -14,13 +14,7 @@ from dataclasses import dataclass
 from random import Random
 
 from localspec.errors import Cancelled, LocalSpecError
-from localspec.tuning.space import (
-    Space,
-    canonical,
-    neighbours,
-    starting_points,
-    suggest,
-)
+from localspec.tuning.space import Space, canonical, neighbours, starting_points, suggest
 from localspec.types import EngineSettings, Mode
 
 NOTICEABLE = 1.001  # times the best: less is no reason to go on searching
@@ -46,16 +40,6 @@ class Tried:
     def estimate(self) -> float:
         """Return its tokens per second, 0 after a failure."""
         return self.tokens_per_s or 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Search:
-    """What to search, and when to stop."""
-
-    space: Space
-    trials: int = 150
-    budget_s: float = math.inf
-    seed: int = 0
 
 
 class _Choice:
@@ -91,15 +75,17 @@ class _Choice:
         return next((settings for settings in drawn if settings not in self._seen), None)
 
 
-def search(simulate: Simulate, request: Search) -> Iterator[Tried]:
+def search(
+    simulate: Simulate, space: Space, trials: int = 150, budget_s: float = math.inf, seed: int = 0
+) -> Iterator[Tried]:
     """Yield the trials of a study until a limit is reached or nothing improves.
 
     A simulation that raises is a failed trial; `Cancelled` is passed on.
     """
-    choice, ends_s = _Choice(request.space, request.seed), time.perf_counter() + request.budget_s
+    choice, ends_s = _Choice(space, seed), time.perf_counter() + budget_s
     best: Tried | None = None
     quiet_trials = 0  # since the last noticeable gain
-    for number in range(request.trials):
+    for number in range(trials):
         is_late = time.perf_counter() >= ends_s
         settings = None if is_late or quiet_trials >= PATIENCE else choice.next(best)
         if settings is None:

@@ -199,8 +199,8 @@ def llama_ratio(result: TaskResult) -> float | None:
 
 def _row(result: TaskResult) -> tuple[str, ...]:
     settings, winner = result.settings, result.winner
-    drafts, tempers = settings.mode != "off", _is_tempered(settings)
-    ssd = settings.mode == "ssd"
+    drafts, ssd = settings.mode != "off", settings.mode == "ssd"
+    tempers = settings.mode in ("sd", "ssd") and settings.acceptance == "rejection"
     ratio = llama_ratio(result)
     return (
         result.task,
@@ -214,10 +214,6 @@ def _row(result: TaskResult) -> tuple[str, ...]:
         _NO_VALUE if ratio is None else f"×{ratio:.2f}",
         _NO_VALUE if winner.predicted is None else _predicted(winner),
     )
-
-
-def _is_tempered(settings: EngineSettings) -> bool:
-    return settings.mode in ("sd", "ssd") and settings.acceptance == "rejection"
 
 
 def _predicted(winner: ConfirmedContender) -> str:

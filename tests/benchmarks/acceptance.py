@@ -11,10 +11,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from localspec.storage.profiles import profiles
-from localspec.tuning.confirm import Confirmation, Entrant, Terms, confirm
+from localspec.tuning.confirm import Entrant, Terms, confirm
+from localspec.tuning.events import TaskResult
 from localspec.tuning.plan import requests
 from localspec.types import EngineSettings
 from tests.benchmarks.simulation import opened, pair_parser
+from tests.tuning.fake_models import open_once
 
 
 def main() -> None:
@@ -32,8 +34,8 @@ def main() -> None:
     with opened(args) as runtime:
         asked = tuple(requests(runtime, profile, prompts.held_out, seed=1000))
         field = tuple(entrants(args.mode, args.draft_temp))
-        for each in confirm(runtime, asked, field, Terms(args.budget)):
-            if isinstance(each, Confirmation):
+        for each in confirm(open_once(runtime), asked, field, Terms(profile.task, args.budget)):
+            if isinstance(each, TaskResult):
                 report(each)
 
 
@@ -45,7 +47,7 @@ def entrants(mode: str, temperature: float) -> Iterator[Entrant]:
     yield Entrant("tempered", replace(usual, draft_temperature=temperature))
 
 
-def report(verdict: Confirmation) -> None:
+def report(verdict: TaskResult) -> None:
     """Print the speeds, against plain decoding and against matching."""
     print(f"drift {verdict.drift:.2f}")
     match = next(each for each in verdict.contenders if each.name == "match")

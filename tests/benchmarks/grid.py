@@ -22,9 +22,10 @@ from localspec.tuning.costs import fit, measure, real_rounds
 from localspec.tuning.plan import requests
 from localspec.tuning.simulator.simulator import Simulator
 from localspec.tuning.space import space_of
-from localspec.tuning.study import Search, best, search
+from localspec.tuning.study import best, search
 from localspec.types import EngineSettings, Finished, Request
 from tests.benchmarks.simulation import MAX_FAN_OUT, opened, pair_parser
+from tests.tuning.fake_models import open_once
 
 SHAPES = 3  # of a study's trace
 FINALISTS = 5  # of the grid, that run again beside the tuned settings: the best of many is partly luck
@@ -73,12 +74,13 @@ def tune(runtime: Runtime, profile: Profile, prompts: Sequence[str], trials: int
     """Measure, trace and search as `localspec tune` does."""
     began = time.perf_counter()
     asked = list(requests(runtime, profile, prompts))
-    calls = tuple(measure(runtime, budget_s=10))
-    costs = Costs(calls, fit(calls, real_rounds(runtime, asked[:6], 8)))
+    models = open_once(runtime)
+    calls = tuple(measure(models, budget_s=10))
+    costs = Costs(calls, fit(calls, real_rounds(models, asked[:6], 8)))
     segments = tuple(runtime.trace(TraceRequest(request)) for request in asked)
     simulator = Simulator(Trace(profile.sampling, segments), costs)
     space = space_of(profile.sampling, costs, has_draft=True, max_fan_out=MAX_FAN_OUT)
-    found = best(search(simulator.rate, Search(space, trials=trials)), 1)[0]
+    found = best(search(simulator.rate, space, trials), 1)[0]
     return Tuned(found.settings, found.estimate, time.perf_counter() - began)
 
 

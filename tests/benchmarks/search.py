@@ -31,7 +31,7 @@ from localspec.storage.profiles import profiles
 from localspec.tuning.plan import requests
 from localspec.tuning.simulator.simulator import Simulator
 from localspec.tuning.space import STOPS, Space, space_of, starting_points, suggest
-from localspec.tuning.study import Search, search
+from localspec.tuning.study import search
 from localspec.types import EngineSettings
 from tests.benchmarks.simulation import MAX_FAN_OUT, known, measured, opened, pair_parser
 
@@ -95,8 +95,7 @@ def main() -> None:
 
 def tuners(simulate: Simulate, space: Space, seed: int) -> list[float]:
     """Return the rates of the tuner's trials."""
-    request = Search(space, trials=TRIALS[-1], seed=seed)
-    return [each.tokens_per_s or 0.0 for each in search(simulate, request)]
+    return [each.tokens_per_s or 0.0 for each in search(simulate, space, TRIALS[-1], seed=seed)]
 
 
 def optunas(

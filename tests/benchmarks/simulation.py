@@ -35,6 +35,7 @@ from localspec.types import (
 from tests.benchmarks.simulation_report import Comparison, report
 from tests.fake_model import Pacing
 from tests.paced_pair import open_paced
+from tests.tuning.fake_models import open_once
 
 MAX_FAN_OUT = 24
 WARM_UPS = 3  # times that a simulated engine has given all answers before: the real one has given them often
@@ -122,8 +123,9 @@ def known(args: argparse.Namespace) -> Costs:
 def measured(runtime: Runtime, requests: Sequence[Request]) -> Costs:
     """Measure calls and overheads."""
     began = time.perf_counter()
-    calls = tuple(measure(runtime))
-    costs = Costs(calls, fit(calls, real_rounds(runtime, requests)))
+    models = open_once(runtime)
+    calls = tuple(measure(models))
+    costs = Costs(calls, fit(calls, real_rounds(models, requests)))
     for each in costs.calls:
         verify = "  ".join(f"{size}: {seconds * 1e3:.2f}" for size, seconds in each.verify[:9])
         step = "  ".join(f"{size}: {seconds * 1e3:.2f}" for size, seconds in each.step)

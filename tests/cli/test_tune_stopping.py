@@ -76,7 +76,7 @@ def test_what_was_closed_to_stop_is_not_opened_again_whatever_becomes_of_the_err
         with pytest.raises(EngineError) as ended:
             opened.now.measure_costs(CostRequest(0, together=False))
         with pytest.raises(Cancelled):
-            opened.without("ssd", ended.value)
+            opened.leave_out("ssd", ended.value)
     asker.join()
 
 

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Self, cast
 
 import numpy as np
 
 from localspec.decoding.measurements import CallCosts, CostRequest, TraceRequest, TraceSegment
+from localspec.errors import EngineDied
+from localspec.inference.interface import TunableModels
+from localspec.tuning.plan import ReopenedModels
 from localspec.types import (
     DeviceMemory,
     DraftOrigin,
@@ -34,6 +38,20 @@ PYTHON_S = 0.0001
 
 def info(name: str) -> ModelInfo:
     return ModelInfo(Path(f"{name}.gguf"), name, "llama", 1000, 2000, 2048, 2048, 64, ("the processor",))
+
+
+def open_once(models: object, error: Exception = EngineDied("gone")) -> ReopenedModels:  # noqa: B008 - raised
+    """Return models that are open; to open them again raises the error."""
+    left = [cast(TunableModels, models)]
+
+    def open_models() -> nullcontext[TunableModels]:
+        if not left:
+            raise error
+        return nullcontext(left.pop())
+
+    opened = ReopenedModels(open_models)
+    opened.again()
+    return opened
 
 
 @dataclass

@@ -18,6 +18,7 @@ from localspec.tuning.confirm import ConfirmProgress, Terms, confirm, entrants
 from localspec.tuning.events import Dropped
 from localspec.tuning.study import Tried
 from localspec.types import EngineSettings, Request
+from tests.tuning.fake_models import open_once
 from tests.tuning.timed import (
     DEFAULTS,
     PLAIN_S,
@@ -128,8 +129,9 @@ def test_plain_decoding_that_cannot_answer_ends_it() -> None:
         run(TimedModels(pace), SD)
     with pytest.raises(UserError, match="too short to be timed"):
         run(TimedModels(gains(sd=1.2), tokens=3), SD)
+    models = open_once(TimedModels(gains()))
     with pytest.raises(UserError, match="too few"):
-        list(confirm(TimedModels(gains()), REQUESTS[: FEWEST_PROMPTS - 1], [SD], Terms(9.0)))
+        list(confirm(models, REQUESTS[: FEWEST_PROMPTS - 1], [SD], Terms("coding", 9.0)))
 
 
 def dying(after: int, error: Exception) -> Pace:
@@ -142,13 +144,11 @@ def dying(after: int, error: Exception) -> Pace:
 
 
 def test_models_that_were_closed_to_stop_cost_no_contender_its_place(tmp_path: Path) -> None:
-    def stopped() -> TimedModels:
-        raise Cancelled("somebody stopped it")
-
     file = tmp_path / "runs.json"
-    models = TimedModels(dying(5, EngineDied("the models are closed")))
+    dies = TimedModels(dying(5, EngineDied("the models are closed")))
+    models = open_once(dies, Cancelled("somebody stopped it"))
     with pytest.raises(Cancelled):
-        list(confirm(models, REQUESTS, [SD, SSD], Terms(60.0, "key", file), stopped))
+        list(confirm(models, REQUESTS, [SD, SSD], Terms("coding", 60.0, "key", file)))
     found = run(TimedModels(gains(sd=1.3)), SD, SSD, file=file)
     assert not found.dropped
 
@@ -205,7 +205,8 @@ def test_what_was_kept_under_another_key_or_is_damaged_is_not_used(tmp_path: Pat
 
 
 def test_progress_counts_up_to_the_end_and_names_the_leader() -> None:
-    *progress, _ = confirm(TimedModels(gains(sd=1.3, ssd=1.5)), REQUESTS, [SD, SSD], Terms(60.0))
+    models = open_once(TimedModels(gains(sd=1.3, ssd=1.5)))
+    *progress, _ = confirm(models, REQUESTS, [SD, SSD], Terms("coding", 60.0))
     told = [each for each in progress if isinstance(each, ConfirmProgress)]
     assert [each.done for each in told] == sorted(each.done for each in told)
     assert told[-1].done == told[-1].steps

@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import cast
 
 import pytest
 
 from localspec.decoding.measurements import CallCosts, CostRequest
-from localspec.inference.interface import TunableModels
 from localspec.tuning.costs import measure
 from localspec.types import ModelInfo, ModelOptions
 from tests.fake_model import Pacing
 from tests.paced_pair import open_paced
+from tests.tuning.fake_models import open_once
 
 INFO = ModelInfo(Path("m.gguf"), "m", "llama", 1, 1, 4096, 4096, 16, ("CPU",))
 
@@ -48,7 +47,7 @@ class Measured:
 
 
 def measured(models: Measured, budget_s: float = 8.0) -> list[CallCosts]:
-    return list(measure(cast(TunableModels, models), depths=(64, 1500), budget_s=budget_s))
+    return list(measure(open_once(models), depths=(64, 1500), budget_s=budget_s))
 
 
 def test_calls_are_measured_alone_and_together_at_both_depths() -> None:
@@ -91,7 +90,7 @@ def test_a_real_pair_is_measured_on_pretended_cards(demo_target: Path, demo_draf
     verify, step = Pacing(0.02, 0.02), Pacing(0.005, 0.01)
     target = ModelOptions(demo_target, context=512)
     with open_paced(target, replace(target, path=demo_draft), verify, step, max_fan_out=4) as models:
-        found = list(measure(models, depths=(32, 100), budget_s=0.2))
+        found = list(measure(open_once(models), depths=(32, 100), budget_s=0.2))
         assert [(calls.depth, calls.together) for calls in found] == [(32, False), (32, True)]
         assert all(seconds >= verify(size) for calls in found for size, seconds in calls.verify)
         assert all(seconds >= step(width) for calls in found for width, seconds in calls.step)

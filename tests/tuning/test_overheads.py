@@ -6,13 +6,11 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import cast
 
 import pytest
 
 from localspec.decoding.measurements import CallCosts, Costs, Overhead
 from localspec.errors import Cancelled
-from localspec.inference.interface import OpenModels
 from localspec.tuning.costs import RealRound, fit, measure, real_rounds
 from localspec.tuning.simulator.call_times import Timing
 from localspec.types import (
@@ -34,6 +32,7 @@ from localspec.types import (
 from tests.fake_model import Pacing
 from tests.inference.runtimes import QUESTION
 from tests.paced_pair import open_paced
+from tests.tuning.fake_models import open_once
 
 INFO = ModelInfo(Path("m.gguf"), "m", "llama", 1, 1, 4096, 4096, 16, ("CPU",))
 REQUESTS = [Request(QUESTION, max_tokens=32, seed=seed) for seed in range(4)]
@@ -156,7 +155,7 @@ class Answering:
 
 
 def real(models: Answering, budget_s: float = 60.0) -> tuple[RealRound, ...]:
-    return real_rounds(cast(OpenModels, models), REQUESTS, budget_s)
+    return real_rounds(open_once(models), REQUESTS, budget_s)
 
 
 def test_every_possible_mode_answers_in_turn() -> None:
@@ -179,7 +178,7 @@ def test_without_time_every_mode_answers_once() -> None:
 
 
 def test_what_cannot_draft_ahead_has_no_such_overhead() -> None:
-    found = fit(CALLS, real_rounds(cast(OpenModels, Answering(prepares=False)), REQUESTS))
+    found = fit(CALLS, real_rounds(open_once(Answering(prepares=False)), REQUESTS))
     assert [overhead.mode for overhead in found] == ["off", "ngram", "sd"]
 
 
@@ -226,8 +225,8 @@ def test_real_answers_on_pretended_cards_are_explained(demo_target: Path, demo_d
     with open_paced(
         target, replace(target, path=demo_draft), Pacing(0.02, 0.02), Pacing(0.005, 0.01)
     ) as models:
-        calls = tuple(measure(models, depths=(32,), budget_s=0.2))
-        found = fit(calls, real_rounds(models, requests))
+        calls = tuple(measure(open_once(models), depths=(32,), budget_s=0.2))
+        found = fit(calls, real_rounds(open_once(models), requests))
     assert [overhead.mode for overhead in found] == ["off", "ngram", "sd", "ssd"]
     assert min(overhead.verify for overhead in found) > 0
     assert {overhead.step for overhead in found if overhead.mode != "sd"} == {1.0}

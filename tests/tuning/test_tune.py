@@ -33,7 +33,8 @@ from localspec.tuning.load_options import MachineLimits
 from localspec.tuning.plan import LONGEST_DRAFT, TunePlan
 from localspec.tuning.run import TuningRun
 from localspec.tuning.run_folder import RunFolder
-from localspec.tuning.study import Search, Simulate, Tried, search
+from localspec.tuning.space import Space
+from localspec.tuning.study import Simulate, Tried, search
 from localspec.types import ModelOptions
 from tests.tuning.fake_models import FakeModels
 
@@ -242,14 +243,14 @@ def test_a_kill_in_any_stage_changes_nothing_about_the_result(
 def test_no_draft_is_tried_that_a_running_state_cannot_take_back(
     made_hybrid: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    searched = list[Search]()
+    searched = list[Space]()
 
-    def searching(rate: Simulate, request: Search) -> Iterator[Tried]:
-        searched.append(request)
-        return search(rate, request)
+    def searching(rate: Simulate, space: Space, *limits: float) -> Iterator[Tried]:
+        searched.append(space)
+        return search(rate, space, int(limits[0]), limits[1])
 
     monkeypatch.setattr(tuning_run, "search", searching)
     plan = planned(tmp_path)
     for target in (plan.target, ModelOptions(made_hybrid)):
         list(run_of(replace(plan, target=target)).events())
-    assert [request.space.max_draft_length for request in searched] == [LONGEST_DRAFT, STATE_DRAFT]
+    assert [space.max_draft_length for space in searched] == [LONGEST_DRAFT, STATE_DRAFT]

@@ -6,10 +6,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from localspec.benchmark.harness import WARM_UP_TOKENS
-from localspec.tuning.confirm import Confirmation, ConfirmProgress, Entrant, Terms, confirm
+from localspec.tuning.confirm import ConfirmProgress, Entrant, Terms, confirm
+from localspec.tuning.events import TaskResult
 from localspec.tuning.space import LLAMA_CPP
 from localspec.types import EngineSettings, Finished, GenerationEvent, Request, Summary
 from tests.scripted import ScriptedModels
+from tests.tuning.fake_models import open_once
 
 REQUESTS = tuple(Request(f"prompt {number}", max_tokens=64) for number in range(8))
 SD = Entrant("best", EngineSettings(mode="sd", draft_length=4), 130.0)
@@ -58,8 +60,9 @@ def gains(unlike: float = 0.004, **by_mode: float) -> Pace:
 
 def run(
     models: TimedModels, *contenders: Entrant, budget_s: float = 60.0, file: Path | None = None
-) -> Confirmation:
-    *progress, verdict = confirm(models, REQUESTS, contenders, Terms(budget_s, "key", file))
-    assert isinstance(verdict, Confirmation)
+) -> TaskResult:
+    terms = Terms("coding", budget_s, "key", file)
+    *progress, verdict = confirm(open_once(models), REQUESTS, contenders, terms)
+    assert isinstance(verdict, TaskResult)
     assert all(isinstance(each, ConfirmProgress) for each in progress)
     return verdict

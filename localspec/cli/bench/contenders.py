@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast, get_args
 
+from localspec import demo
 from localspec.app import placing
 from localspec.app.options import PairOptions, sampled, speculation_given
 from localspec.app.tuned_pair import KnownPair
@@ -222,9 +223,7 @@ def prompts_of(args: argparse.Namespace) -> tuple[Prompt, ...]:
 def _prompts_named(name: str) -> Iterator[Prompt]:
     """Yield the prompts of a set or of a file; a set goes before a file of its name."""
     if name == DEMO:
-        from localspec.demo import prompts
-
-        yield from (Prompt(found.task, found.prompt) for found in prompts())
+        yield from (Prompt(found.task, found.prompt) for found in demo.prompts())
     elif name in (known := sorted({*shipped_files(), *files_in(config_dir() / "profiles")})):
         yield from profile_prompts([name])
     elif (path := expanded(name)).exists() or path.suffix or path.name != name:

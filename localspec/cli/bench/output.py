@@ -85,12 +85,12 @@ def _with_interval(found: Interval | None, say: Callable[[float], str]) -> str:
     return f"{say(found.value)} ({say(found.low)}-{say(found.high)})"
 
 
-def _milliseconds(seconds: float | None) -> str:
-    return UNKNOWN if seconds is None else f"{1000 * seconds:.{0 if seconds >= 0.1 else 2}f}"
+def _known(value: float | None, say: Callable[[float], str]) -> str:
+    return UNKNOWN if value is None else say(value)
 
 
-def _percent(share: float | None) -> str:
-    return UNKNOWN if share is None else f"{share:.0%}"
+def _milliseconds(seconds: float) -> str:
+    return f"{1000 * seconds:.{0 if seconds >= 0.1 else 2}f}"
 
 
 _COLUMNS: tuple[tuple[str, Callable[[Row], str]], ...] = (
@@ -99,17 +99,14 @@ _COLUMNS: tuple[tuple[str, Callable[[Row], str]], ...] = (
     ("x plain", lambda row: _with_interval(row.against, times)),
     ("x plain, whole", lambda row: _with_interval(row.whole_against, times)),
     ("TTFT ms", lambda row: _milliseconds(row.first_token_s)),
-    (
-        "prompt tok/s",
-        lambda row: UNKNOWN if row.prompt_tokens_per_s is None else figure(row.prompt_tokens_per_s),
-    ),
-    ("tokens/round", lambda row: UNKNOWN if row.tokens_per_round is None else f"{row.tokens_per_round:.2f}"),
-    ("accepted", lambda row: _percent(row.acceptance)),
-    ("hits", lambda row: _percent(row.hit_rate)),
-    ("wait ms", lambda row: _milliseconds(row.wait_s)),
-    ("Python ms", lambda row: _milliseconds(row.python_s)),
-    ("of bound", lambda row: _percent(row.of_bound)),
-    ("memory", lambda row: UNKNOWN if row.memory_peak is None else memory(row.memory_peak)),
+    ("prompt tok/s", lambda row: _known(row.prompt_tokens_per_s, figure)),
+    ("tokens/round", lambda row: _known(row.tokens_per_round, "{:.2f}".format)),
+    ("accepted", lambda row: _known(row.acceptance, "{:.0%}".format)),
+    ("hits", lambda row: _known(row.hit_rate, "{:.0%}".format)),
+    ("wait ms", lambda row: _known(row.wait_s, _milliseconds)),
+    ("Python ms", lambda row: _known(row.python_s, _milliseconds)),
+    ("of bound", lambda row: _known(row.of_bound, "{:.0%}".format)),
+    ("memory", lambda row: _known(row.memory_peak, memory)),
 )
 
 

@@ -103,6 +103,11 @@ def ask(question: str) -> str:
     return sys.stdin.readline()
 
 
+def agrees(question: str) -> bool:
+    """Ask for a yes, and tell whether it came."""
+    return ask(f"{question} [y/N] ").strip().lower() in ("y", "yes")
+
+
 def print_json(value: Mapping[str, object], *, escaped: bool = True) -> None:
     """Print one JSON object for programs, under the number of its schema; `escaped` if all in ASCII."""
     import json

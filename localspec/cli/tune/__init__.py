@@ -7,8 +7,9 @@ import shlex
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, get_args
+from typing import get_args
 
+from localspec.app.options import PairOptions
 from localspec.app.tuned_pair import settled
 from localspec.app.tuning import (
     USUAL_TASKS,
@@ -60,9 +61,6 @@ from localspec.tuning.words import (
 )
 from localspec.types import TaskType
 from localspec.units import duration
-
-if TYPE_CHECKING:
-    from localspec.app.options import PairOptions
 
 EXPORTS = ("llama-server", "preset.ini", "llama-swap", "toml")
 

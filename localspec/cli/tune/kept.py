@@ -17,7 +17,7 @@ from localspec.app.tuning import TuneChoice, identity_of, placed_pair, plan_of, 
 from localspec.cli.shared.console import (
     FAILURE,
     SUCCESS,
-    ask,
+    agrees,
     is_terminal,
     print_json,
     print_result,
@@ -26,14 +26,14 @@ from localspec.cli.shared.console import (
 )
 from localspec.errors import LocalSpecError, UserError
 from localspec.storage import paths
+from localspec.storage.pair_identity import Identity, ModelFacts, changes, fingerprint
 from localspec.storage.profiles import profiles
+from localspec.storage.tuned_settings import Kept, TunedTask, everything, forget, recall
 from localspec.tuning.words import figure, settings_words
 from localspec.types import TaskType
-from localspec.units import ago, columns
+from localspec.units import ago, columns, counted
 
 if TYPE_CHECKING:
-    from localspec.storage.pair_identity import Identity, ModelFacts
-    from localspec.storage.tuned_settings import Kept, TunedTask
     from localspec.tuning.export import ExportForm
 
 
@@ -43,8 +43,6 @@ _RIGHT = frozenset({3})
 
 def show(args: argparse.Namespace) -> int:
     """List what is kept, for all models."""
-    from localspec.storage.tuned_settings import everything
-
     kept, note = everything()
     if note:
         say(f"note: {note}")
@@ -103,8 +101,6 @@ def _narrow(_name: str, task: str, settings: str, rate: str, gain: str, when: st
 
 def _stale(kept: Identity, now: Identity | None) -> tuple[str, ...]:
     """Return what has changed: of the present pair also its placement, of others machine and files."""
-    from localspec.storage.pair_identity import changes
-
     if now is None:
         return ()
     if (kept.target.path, kept.draft and kept.draft.path) == (now.target.path, now.draft and now.draft.path):
@@ -117,8 +113,6 @@ def _stale(kept: Identity, now: Identity | None) -> tuple[str, ...]:
 
 
 def _as_it_is(model: ModelFacts) -> ModelFacts:
-    from localspec.storage.pair_identity import fingerprint
-
     with suppress(LocalSpecError):
         return replace(model, fingerprint=fingerprint(Path(model.path)))
     return model
@@ -135,13 +129,14 @@ def _present(args: argparse.Namespace) -> Identity | None:
 
 def reset(args: argparse.Namespace) -> int:
     """Forget the settings of the models that the arguments name; ask before."""
-    from localspec.storage.tuned_settings import forget
     from localspec.tuning.run_folder import RunFolder
 
     identity = identity_of(placed_pair(args))
     chosen = tasks_of(args)
     what = f"the settings of {pair_name(identity)}" + (f" for {', '.join(chosen)}" if chosen else "")
-    if not args.yes and not _agrees(f"Forget {what}?"):
+    if not args.yes and not is_terminal(sys.stdin):
+        raise UserError("--reset asks first, but nobody sits at the standard input", "--yes answers it")
+    if not args.yes and not agrees(f"Forget {what}?"):
         say("nothing was forgotten")
         return FAILURE
     count = sum(forget(identity, task) for task in chosen or (None,))
@@ -150,7 +145,7 @@ def reset(args: argparse.Namespace) -> int:
     if args.json:
         print_json({"forgotten": count})
     else:
-        say(f"forgot {count} task{'s' * (count != 1)}" if count else f"{what[4:]} were not kept anyway")
+        say(f"forgot {counted(count, 'task')}" if count else f"{what[4:]} were not kept anyway")
     return SUCCESS
 
 
@@ -189,15 +184,8 @@ def tasks_of(args: argparse.Namespace) -> tuple[TaskType, ...]:
     return tuple(profile.task for profile in found)
 
 
-def _agrees(question: str) -> bool:
-    if not is_terminal(sys.stdin):
-        raise UserError("--reset asks first, but nobody sits at the standard input", "--yes answers it")
-    return ask(f"{question} [y/N] ").strip().lower() in ("y", "yes")
-
-
 def export_settings(args: argparse.Namespace) -> int:
     """Print the settings of tasks, of all that are tuned without any; raises UserError without settings."""
-    from localspec.storage.tuned_settings import recall
     from localspec.tuning.export import Exported, export
 
     pair = placed_pair(args)
