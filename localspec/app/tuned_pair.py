@@ -16,13 +16,21 @@ from localspec.app import placing
 from localspec.app.options import MODES, PairOptions
 from localspec.chat.answer_settings import TunedChoice
 from localspec.errors import ModelFileError, UserError
+from localspec.storage.pair_identity import Identity, MachineFacts, changes, identify
+from localspec.storage.tuned_settings import (
+    Kept,
+    LoadOptions,
+    TunedTask,
+    everything,
+    recall,
+    recall_workplace,
+    same_pair,
+)
 from localspec.types import TaskType
 from localspec.units import ago
 
 if TYPE_CHECKING:
     from localspec.hardware.devices import Ask
-    from localspec.storage.pair_identity import Identity
-    from localspec.storage.tuned_settings import Kept, TunedTask
 
 _WITHOUT_DRAFT = ("off", "ngram")
 
@@ -49,8 +57,6 @@ class KnownPair:
         self._pair, self._identity, self._trouble = pair, None, ""
         if self._args.mode == "off":  # no settings would be looked up
             return self._placed(pair, self._args.mode, tell)
-        from localspec.storage.tuned_settings import everything
-
         kept, self._trouble = everything()
         if self._args.mode in _WITHOUT_DRAFT or not kept or not _is_tuned(pair, kept):
             return self._placed(pair, self._args.mode, tell)
@@ -74,8 +80,6 @@ class KnownPair:
             return TunedChoice(None, "", self._trouble)
         if self._identity is None:
             return None
-        from localspec.storage.tuned_settings import recall
-
         recalled = recall(self._identity, task)
         tuned, notice = recalled.tuned, ""
         if tuned is None:
@@ -89,9 +93,6 @@ class KnownPair:
 
 def _is_tuned(pair: PairOptions, kept: Sequence[Kept]) -> bool:
     """Tell whether there are settings for these models, wherever they may have sat."""
-    from localspec.storage.pair_identity import MachineFacts, identify
-    from localspec.storage.tuned_settings import same_pair
-
     try:
         now = identify(pair.target, pair.draft, None, MachineFacts("", 0))  # on whatever machine
     except ModelFileError:  # whoever opens it has more to say
@@ -102,7 +103,6 @@ def _is_tuned(pair: PairOptions, kept: Sequence[Kept]) -> bool:
 def as_tuned(pair: PairOptions, identity: Identity, args: argparse.Namespace) -> PairOptions:
     """Return a placed pair as it was found to be opened best, where flags say nothing else."""
     from localspec.app.tuning import loaded_with
-    from localspec.storage.tuned_settings import LoadOptions, recall_workplace
 
     usual = LoadOptions()
     found = recall_workplace(identity) or usual
@@ -125,9 +125,6 @@ def settled(args: argparse.Namespace) -> tuple[str, ...]:
 
 def _only_programs_changed(tuned: TunedTask, now: Identity) -> bool:
     """Tell whether a driver or llama.cpp is all that is new since the tuning."""
-    from localspec.storage.pair_identity import changes
-    from localspec.storage.tuned_settings import everything
-
     driver, version = now.machine.driver, now.machine.llama_cpp
     then = [kept.identity for kept in everything()[0] if kept.tuned == tuned]
     as_now = (replace(each, machine=replace(each.machine, driver=driver, llama_cpp=version)) for each in then)

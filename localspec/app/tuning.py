@@ -20,13 +20,13 @@ from localspec.storage.profiles import Profile, Profiles
 from localspec.storage.tuned_settings import LoadOptions
 from localspec.tuning.events import TuneEvent
 from localspec.tuning.plan import QUICK_TRIALS, TRIALS, Opener, TunePlan
+from localspec.tuning.run_folder import RunFolder, TaskState
 from localspec.types import ModelOptions, TaskType
 
 if TYPE_CHECKING:
     from localspec.hardware.devices import Ask
     from localspec.inference.worker.client import Worker
     from localspec.inference.worker.wire import LogLine
-    from localspec.tuning.run_folder import TaskState
 
 
 class Stop:
@@ -116,8 +116,6 @@ def profiles_of(found: Profiles, tasks: Sequence[TaskType], names: Sequence[str]
 
 def stopped_profiles(found: Profiles, pair: PairOptions) -> tuple[Profile, ...]:
     """Return what the last run of these models was to tune, nothing if it was not stopped."""
-    from localspec.tuning.run_folder import RunFolder
-
     last = RunFolder(identity_of(pair).pair).state.read()
     return () if last is None or last.complete else profiles_of_run(found, last.tasks)
 

@@ -23,7 +23,6 @@ import re
 import shutil
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -60,15 +59,12 @@ _PLAIN = re.compile(rb'"speculative":\s*false')  # what a slot says that does no
 _EVENT = b"data: "
 _LARGEST_SEED = 2**31 - 1  # the server reads seeds as signed numbers; a negative one would be drawn anew
 _ALONE = (
-    "--parallel 1 --fit off --swa-full --no-ui --offline --skip-chat-parsing "
+    f"--host {HOST} --parallel 1 --fit off --swa-full --no-ui --offline --skip-chat-parsing "
     "--no-cache-prompt --cache-ram 0 --ctx-checkpoints 0"
 ).split()
 """One conversation, in memory as ours is, with nothing kept between answers and nothing but text in them."""
 
-if sys.platform == "win32":
-    _FLAGS = subprocess.CREATE_NO_WINDOW
-else:
-    _FLAGS = 0
+_FLAGS = getattr(subprocess, "CREATE_NO_WINDOW", 0)  # that Windows alone has
 
 
 class LlamaServer:
@@ -97,15 +93,7 @@ class LlamaServer:
         self._port = free_port()
         self._most: int | None = None  # bytes in memory
         self._watcher: subprocess.Popen[bytes] | None = None
-        flags = [
-            "--host",
-            HOST,
-            "--port",
-            str(self._port),
-            *_words(target, draft, draft_length),
-            *_ALONE,
-            *more,
-        ]
+        flags = ["--port", str(self._port), *_words(target, draft, draft_length), *_ALONE, *more]
         self._output = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the process
         try:
             self._process = _start(program, flags, self._output)

@@ -5,14 +5,11 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING
 
 from localspec import units
 from localspec.cli.shared.arguments import Parser, verb_parser
 from localspec.cli.shared.console import SUCCESS, StatusLine, print_result, say
-
-if TYPE_CHECKING:
-    from localspec.hardware.device_info import DeviceInfo, DeviceUser, Machine, MemoryRate
+from localspec.hardware.device_info import DeviceInfo, DeviceUser, Machine, MemoryRate
 
 
 def parser() -> Parser:

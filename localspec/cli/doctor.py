@@ -15,21 +15,24 @@ from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from shutil import disk_usage, which
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
+
+import psutil
 
 from localspec import units
 from localspec.cli.shared.arguments import Parser, verb_parser
 from localspec.cli.shared.console import FAILURE, SUCCESS, Styled, colours_unwanted, is_terminal, print_result
 from localspec.errors import UserError
+from localspec.gguf import check_model_file
+from localspec.hardware import devices, machine
+from localspec.hardware.bandwidth import judge
+from localspec.hardware.device_info import Machine
+from localspec.hardware.devices import Sight
 from localspec.llama import rpc
 from localspec.llama.library import VERSION, added_backend
 from localspec.safe_text import safe_line
 from localspec.storage import paths
 from localspec.storage.config import check_models, read_config
-
-if TYPE_CHECKING:
-    from localspec.hardware.device_info import Machine
-    from localspec.hardware.devices import Sight
 
 Verdict = Literal["pass", "warn", "fail"]
 
@@ -91,8 +94,6 @@ def main(argv: Sequence[str]) -> int:
 
 def examine() -> Iterator[Check]:
     """Look at the machine, then at files."""
-    from localspec.hardware import devices, machine
-
     try:
         sight = devices.look()
     except UserError as error:
@@ -296,8 +297,6 @@ def _threads(environment: Mapping[str, str], cores: int) -> Check:
 
 def busy_cores() -> tuple[float, str]:
     """Return how many cores other programs take right now, and the name of the greediest."""
-    import psutil
-
     asked = ["pid", "name", "cpu_percent"]
     for _ in psutil.process_iter(asked):
         pass  # psutil counts from here
@@ -318,8 +317,6 @@ def _load(busy: float, greediest: str, cores: int) -> Check:
 
 
 def _rates(rated: Machine) -> Iterator[Check]:
-    from localspec.hardware.bandwidth import judge
-
     notes = judge(rated)
     for note in notes:
         yield Check("speed", "warn", note, "localspec devices --measure   # shows whether it got better")
@@ -403,8 +400,6 @@ def models() -> Iterator[Check]:
 
 
 def _model(name: str, path: Path) -> Check:
-    from localspec.gguf import check_model_file
-
     try:
         header = check_model_file(path)
     except UserError as error:

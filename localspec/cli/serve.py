@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from ipaddress import ip_address
 
+import psutil
+
 from localspec.app.options import pair_options, session_request
 from localspec.app.tuned_pair import KnownPair
 from localspec.chat.answer_settings import AUTO, with_auto
@@ -127,8 +129,6 @@ def _kept(mebibytes: int | None) -> int:
     """Return how many bytes of other conversations are kept."""
     if mebibytes is not None:
         return mebibytes * 2**20
-    import psutil
-
     return min(8 * 2**30, int(psutil.virtual_memory().available) // 4)
 
 
@@ -174,8 +174,6 @@ def _listening(host: str, port: int) -> socket.socket:
 
 def _holder(port: int) -> str:
     """Return who listens at a port of this machine, as far as one may know."""
-    import psutil
-
     with suppress(psutil.Error, OSError):
         for found in psutil.net_connections("tcp"):
             if found.status == psutil.CONN_LISTEN and found.laddr.port == port and found.pid:

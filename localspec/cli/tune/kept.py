@@ -29,6 +29,7 @@ from localspec.storage import paths
 from localspec.storage.pair_identity import Identity, ModelFacts, changes, fingerprint
 from localspec.storage.profiles import profiles
 from localspec.storage.tuned_settings import Kept, TunedTask, everything, forget, recall
+from localspec.tuning.run_folder import RunFolder, RunState
 from localspec.tuning.words import figure, settings_words
 from localspec.types import TaskType
 from localspec.units import ago, columns, counted
@@ -129,8 +130,6 @@ def _present(args: argparse.Namespace) -> Identity | None:
 
 def reset(args: argparse.Namespace) -> int:
     """Forget the settings of the models that the arguments name; ask before."""
-    from localspec.tuning.run_folder import RunFolder
-
     identity = identity_of(placed_pair(args))
     chosen = tasks_of(args)
     what = f"the settings of {pair_name(identity)}" + (f" for {', '.join(chosen)}" if chosen else "")
@@ -151,8 +150,6 @@ def reset(args: argparse.Namespace) -> int:
 
 def report(args: argparse.Namespace) -> int:
     """Write a page about the last run on these models, and print where it is; raises UserError."""
-    from localspec.tuning.run_folder import RunFolder, RunState
-
     try:
         from localspec.tuning.report import page
     except ModuleNotFoundError:
