@@ -253,9 +253,7 @@ class PairFetches:
         except Exception as error:  # noqa: BLE001 - there is nobody else to tell
             failed(str(error))
         else:
-            entries = zip(pair.pair.models, pair.files, strict=True)
-            files = tuple(path or got.get(model.key) for model, path in entries)
-            self._tell(attempt, replace(offer, pair=replace(pair, files=files), stage="here"))
+            self._tell(attempt, replace(offer, pair=pair.having(got), stage="here"))
 
 
 def _offer(pair: Ranked) -> Offer:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import log2
 from pathlib import Path
@@ -70,6 +70,11 @@ class Ranked:
         return tuple(
             model for model, path in used if path is None and (model is self.pair.target or self.opens_draft)
         )
+
+    def having(self, fetched: Mapping[str, Path]) -> Ranked:
+        """Return the pair with the files of models that were fetched, by their keys."""
+        entries = zip(self.pair.models, self.files, strict=True)
+        return replace(self, files=tuple(path or fetched.get(model.key) for model, path in entries))
 
     @property
     def download_bytes(self) -> int:
@@ -247,7 +252,8 @@ def partners(
     target: Target, machine: Machine, local: Sequence[LocalModel], known: Catalogue
 ) -> tuple[Partner, ...]:
     """Return every smaller model with its verdict: those that serve first, the fastest first."""
-    found = [*_from_disk(target, machine, local, known), *_from_catalogue(target, machine, local, known)]
+    candidates = (*_from_disk(target, local, known), *_from_catalogue(target, local, known))
+    found = (_partner(target, machine, *each) for each in candidates)
     return tuple(
         sorted(found, key=lambda partner: (not partner.verdict.fits, -partner.tokens_per_s, partner.name))
     )
@@ -363,13 +369,15 @@ def families(target: Target, local: Iterable[LocalModel], known: Catalogue) -> f
     )
 
 
-def _from_disk(
-    target: Target, machine: Machine, local: Sequence[LocalModel], known: Catalogue
-) -> Iterator[Partner]:
+Candidate = tuple[str, Path | None, PairingVerdict, ModelShape]
+"""A model that may serve a target: its name, its file, what was found of its vocabulary, and its shape."""
+
+
+def _from_disk(target: Target, local: Sequence[LocalModel], known: Catalogue) -> Iterator[Candidate]:
     if target.path is not None and kind_of_draft(target.path, None):
         head = read_draft_shape(target.path, target.path)
         verdict = PairingVerdict(True, _OWN, target.shape.parameters / max(1, head.parameters))
-        yield _partner("its own MTP head", target.path, verdict, target, head, machine)
+        yield "its own MTP head", target.path, verdict, head
     wanted = frozenset[str]() if target.path else families(target, local, known)
     for model in local:
         shape = model.shape
@@ -389,12 +397,10 @@ def _from_disk(
             verdict = PairingVerdict(True, _BY_CATALOGUE, ratio)
         else:
             continue  # without the target's file there is nothing to compare
-        yield _partner(model.name, model.path, verdict, target, shape, machine)
+        yield model.name, model.path, verdict, shape
 
 
-def _from_catalogue(
-    target: Target, machine: Machine, local: Sequence[LocalModel], known: Catalogue
-) -> Iterator[Partner]:
+def _from_catalogue(target: Target, local: Sequence[LocalModel], known: Catalogue) -> Iterator[Candidate]:
     wanted = families(target, local, known)
     drafts = {pair.draft.key: pair.draft for pair in known.pairs if pair.draft is not None}
     for entry in drafts.values():
@@ -404,11 +410,11 @@ def _from_catalogue(
             continue
         reason = _BY_CATALOGUE if len(wanted) == 1 else _BY_SIZE
         verdict = PairingVerdict(True, reason, target.shape.parameters / entry.parameters)
-        yield _partner(entry.reference, None, verdict, target, approximate_shape(entry), machine)
+        yield entry.reference, None, verdict, approximate_shape(entry)
 
 
 def _partner(
-    name: str, path: Path | None, verdict: PairingVerdict, target: Target, shape: ModelShape, machine: Machine
+    target: Target, machine: Machine, name: str, path: Path | None, verdict: PairingVerdict, shape: ModelShape
 ) -> Partner:
     if not verdict.fits:
         return Partner(name, path, verdict, None)

@@ -12,15 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from localspec.errors import Cancelled, EngineError
 from localspec.storage.json_file import JsonFile
-from localspec.types import (
-    EngineSettings,
-    Finished,
-    Message,
-    Request,
-    RoundDone,
-    Sampling,
-    Summary,
-)
+from localspec.types import EngineSettings, Finished, Message, Request, RoundDone, Sampling, Summary
 
 if TYPE_CHECKING:
     from localspec.inference.interface import OpenModels

@@ -15,13 +15,7 @@ from typing import TYPE_CHECKING
 from localspec import units
 from localspec.chat.messages import ChatInfo, SearchHit
 from localspec.cli.shared.arguments import Parser, verb_parser, whole, with_command
-from localspec.cli.shared.console import (
-    SUCCESS,
-    print_json,
-    print_result,
-    read_utf8,
-    say,
-)
+from localspec.cli.shared.console import SUCCESS, print_json, print_result, read_utf8, say
 from localspec.errors import UserError
 from localspec.storage import paths
 from localspec.storage.paths import expanded, make_private_folder, write_atomically

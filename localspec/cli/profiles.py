@@ -13,13 +13,7 @@ from localspec.cli.shared.arguments import Parser, add_json_flag, verb_parser, w
 from localspec.cli.shared.console import FAILURE, SUCCESS, print_json, print_result, say
 from localspec.models.default_pair import default_pair, suited
 from localspec.storage.paths import config_dir
-from localspec.storage.profiles import (
-    Profile,
-    copy_profile,
-    profile,
-    profiles,
-    shipped_files,
-)
+from localspec.storage.profiles import Profile, copy_profile, profile, profiles, shipped_files
 
 _HEADINGS = ("NAME", "TITLE", "TASK", "FROM", "DESCRIPTION")
 

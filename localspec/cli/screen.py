@@ -13,13 +13,7 @@ from localspec.app import placing
 from localspec.app.options import ModelChoice, chosen, pair_options, session_request
 from localspec.app.tuned_pair import KnownPair, settled
 from localspec.chat.answer_settings import TunedChoice, with_auto
-from localspec.cli.shared.arguments import (
-    KEY_VARIABLE,
-    SERVER_PORT,
-    Parser,
-    add_answer_flags,
-    verb_parser,
-)
+from localspec.cli.shared.arguments import KEY_VARIABLE, SERVER_PORT, Parser, add_answer_flags, verb_parser
 from localspec.errors import Cancelled, UserError
 from localspec.gguf import check_model_file
 from localspec.inference.interface import OpenModels

@@ -23,11 +23,10 @@ from plotly.offline import get_plotlyjs
 from localspec.decoding.measurements import Costs, Trace
 from localspec.tuning.events import TaskResult
 from localspec.tuning.plan import TunePlan
-from localspec.tuning.run_folder import RunState
+from localspec.tuning.run_folder import RunState, recorded
 from localspec.tuning.simulator.simulator import Simulator
 from localspec.tuning.space import STOPS, Space, suggest
 from localspec.tuning.study import Tried, search
-from localspec.tuning.traces import recorded
 from localspec.tuning.words import figure, settings_words
 from localspec.types import EngineSettings, Summary
 

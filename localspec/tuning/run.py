@@ -48,11 +48,10 @@ from localspec.tuning.plan import (
     requests,
     seconds_of,
 )
-from localspec.tuning.run_folder import RunFolder, RunState, TaskState, digest
+from localspec.tuning.run_folder import RunFolder, RunState, TaskState, digest, record, with_tokens
 from localspec.tuning.simulator.simulator import Simulator
 from localspec.tuning.space import LLAMA_CPP
 from localspec.tuning.study import Tried, best, predicted, search
-from localspec.tuning.traces import record, with_tokens
 from localspec.types import Mode, ModelOptions, Request, TaskType
 
 ATTEMPT_PROMPTS = 2  # of the first profile, for each way to open the models
@@ -194,15 +193,13 @@ def _begun(plan: TunePlan, last: RunState | None, place: str) -> RunState:
 
     What was done for another placement, or under another profile of a task, is done again.
     """
-    if last is None:
-        state = RunState(1, place=place, quick=plan.quick)
-    elif plan.resume and not last.complete:
+    if last is not None and plan.resume and not last.complete:
         state = replace(last, place=place, quick=plan.quick or last.quick)
         if last.place != place:
             tasks = tuple(replace(state, result=None, seconds=0.0) for state in last.tasks)
             state = replace(state, tasks=tasks, opened=None)
     else:
-        state = RunState(last.number + 1, place=place, quick=plan.quick)
+        state = RunState(last.number + 1 if last else 1, place=place, quick=plan.quick)
     for profile in plan.profiles:
         if state.of(profile.task).profile != profile.name:
             state = state.having(TaskState(profile.task, profile=profile.name))

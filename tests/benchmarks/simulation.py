@@ -20,8 +20,8 @@ from localspec.demo import bundled_pair, prompts
 from localspec.inference.runtime import Runtime
 from localspec.tuning.costs import fit, measure, real_rounds
 from localspec.tuning.plan import ReopenedModels
+from localspec.tuning.run_folder import record
 from localspec.tuning.simulator.simulator import Simulator
-from localspec.tuning.traces import record
 from localspec.types import (
     EngineSettings,
     Finished,

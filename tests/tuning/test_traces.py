@@ -13,7 +13,7 @@ import pytest
 from localspec.decoding.measurements import TraceRequest, TraceSegment
 from localspec.errors import ContextFullError, EngineDied
 from localspec.tuning.plan import ReopenedModels
-from localspec.tuning.traces import record, with_tokens
+from localspec.tuning.run_folder import record, with_tokens
 from localspec.types import Request
 from tests.tuning.fake_models import FakeModels
 

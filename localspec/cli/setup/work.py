@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 
 from localspec import units
@@ -141,9 +141,7 @@ class Work:
                 if self._unreached > 1 and not self._asks:  # nothing else will come from there
                     self._gone |= {known.key for known in shipped().models if not known.packages}
                 raise
-        entries = zip(self._option.pair.models, self._option.files, strict=True)
-        files = tuple(path or got.get(model.key) for model, path in entries)
-        self._models = files_of(replace(self._option, files=files), check, say)
+        self._models = files_of(self._option.having(got), check, say)
 
     def _named(self) -> Models:
         """Return the models that the configuration is to name."""
