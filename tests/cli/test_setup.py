@@ -10,7 +10,7 @@ import pytest
 
 from localspec.app.recommendation import Ranked
 from localspec.cli import recommend
-from localspec.cli.setup import work
+from localspec.cli import setup as verb
 from localspec.errors import UnavailableError, UnreachableError, UserError
 from localspec.hardware.device_info import Machine
 from localspec.models.catalogue import Catalogue, approximate_shape
@@ -72,8 +72,8 @@ class World:
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> World:
     made = World(tmp_path)
-    monkeypatch.setattr(work, "known_machine", made.machine)
-    monkeypatch.setattr(work, "fetch", made.fetch)
+    monkeypatch.setattr(verb, "known_machine", made.machine)
+    monkeypatch.setattr(verb, "fetch", made.fetch)
     monkeypatch.setattr(recommend, "ranking", made.ranking)
     return made
 
@@ -127,7 +127,7 @@ def test_where_nothing_can_be_reached_only_pairs_with_other_sources_are_tried(
 ) -> None:
     entries = [entry(f"m{number}", 4) for number in range(5)]
     world.pairs = [pair(each, SMALL, score=90 - number) for number, each in enumerate(entries)]
-    monkeypatch.setattr(work, "shipped", lambda: Catalogue("2026-01-01", (*entries, SMALL), ()))
+    monkeypatch.setattr(verb, "shipped", lambda: Catalogue("2026-01-01", (*entries, SMALL), ()))
     world.damaged = {each.reference for each in entries}
     outcome = invoke("setup", "--yes")
     assert outcome.code == 2
@@ -267,7 +267,7 @@ def test_ctrl_c_leaves_everything_as_it_was(
     def interrupted(_: Reference) -> Path:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(work, "fetch", interrupted)
+    monkeypatch.setattr(verb, "fetch", interrupted)
     assert invoke("setup", "--yes").code == 130
     assert not config_file().exists()
     assert world.fetched == []
