@@ -87,38 +87,32 @@ def is_sensible(options: LoadOptions, limits: MachineLimits) -> bool:
 OpenWith = Callable[[LoadOptions], AbstractContextManager[OpenModels]]
 
 
-@dataclass(frozen=True, slots=True)
-class AttemptPlan:
-    """What is run with all load options: every request in every mode, by the automatic rules."""
-
-    limits: MachineLimits
-    modes: tuple[Mode, ...]
-    requests: tuple[Request, ...]
-    budget_s: float
-
-
-def try_load_options(open_models: OpenWith, plan: AttemptPlan) -> Iterator[Attempt]:
+def try_load_options(
+    open_models: OpenWith, limits: MachineLimits, requests: Sequence[Request], budget_s: float
+) -> Iterator[Attempt]:
     """Yield attempts: each change on top of the best so far, then the winner once more.
 
-    The last part of the budget is kept for the winner. Passes on `Cancelled`.
+    Every request is answered in every mode, by the automatic rules. The last part of the budget is kept for
+    the winner. Passes on `Cancelled`.
     """
+    modes: tuple[Mode, ...] = ("off", "sd", "ssd") if limits.has_draft else ("off", "ngram")
     began_s, made = time.perf_counter(), 0
 
     def attempt(options: LoadOptions) -> Attempt:
         nonlocal made
         made += 1
-        return _attempt(open_models, options, plan)
+        return _attempt(open_models, options, modes, requests)
 
-    usual, *changes = possible(plan.limits)
+    usual, *changes = possible(limits)
     anchor = attempt(usual)
     yield anchor
     best, gain, since = usual, 1.0, 0
     for change in changes:
         candidate, spent_s = _on_top(best, change), time.perf_counter() - began_s
-        is_late = spent_s + 3 * spent_s / made > plan.budget_s  # the winner and the usual ones run again
+        is_late = spent_s + 3 * spent_s / made > budget_s  # the winner and the usual ones run again
         if anchor.tokens_per_s is None or is_late:
             break
-        if not is_sensible(candidate, plan.limits):
+        if not is_sensible(candidate, limits):
             continue
         if since == ANCHOR_EVERY:
             again, since = attempt(usual), 0
@@ -177,11 +171,13 @@ def _gains(attempts: Sequence[Attempt]) -> dict[LoadOptions, list[float]]:
     return found
 
 
-def _attempt(open_models: OpenWith, options: LoadOptions, plan: AttemptPlan) -> Attempt:
+def _attempt(
+    open_models: OpenWith, options: LoadOptions, modes: Sequence[Mode], requests: Sequence[Request]
+) -> Attempt:
     """Open the models so and let them answer; what they fail of is the attempt's failure."""
     try:
         with open_models(options) as models:
-            rates = _race(models, plan)
+            rates = _race(models, modes, requests)
         fastest = max(rates, key=lambda mode: rates[mode])
         return Attempt(options, rates[fastest], fastest)
     except Cancelled:
@@ -191,12 +187,12 @@ def _attempt(open_models: OpenWith, options: LoadOptions, plan: AttemptPlan) -> 
         return Attempt(options, None, failure=failure)
 
 
-def _race(models: OpenModels, plan: AttemptPlan) -> dict[Mode, float]:
+def _race(models: OpenModels, modes: Sequence[Mode], requests: Sequence[Request]) -> dict[Mode, float]:
     """Return the tokens per second of every mode."""
-    answers: dict[Mode, list[Summary]] = {mode: [] for mode in plan.modes}
-    for mode in plan.modes if on_card(models) else ():  # there the first answer makes programs
-        answered(models, replace(plan.requests[0], settings=EngineSettings(mode=mode)))
-    for request in plan.requests:
+    answers: dict[Mode, list[Summary]] = {mode: [] for mode in modes}
+    for mode in modes if on_card(models) else ():  # there the first answer makes programs
+        answered(models, replace(requests[0], settings=EngineSettings(mode=mode)))
+    for request in requests:
         for mode, summaries in answers.items():
             summary, _ = answered(models, replace(request, settings=EngineSettings(mode=mode)))
             summaries.append(summary)

@@ -35,7 +35,7 @@ from localspec.tuning.events import (
     TaskResult,
     TuneEvent,
 )
-from localspec.tuning.load_options import AttemptPlan, MachineLimits, choose, possible, try_load_options
+from localspec.tuning.load_options import MachineLimits, choose, possible, try_load_options
 from localspec.tuning.plan import (
     ANSWER_TOKENS,
     FEWEST_TRACE_TOKENS,
@@ -52,7 +52,7 @@ from localspec.tuning.run_folder import RunFolder, RunState, TaskState, digest, 
 from localspec.tuning.simulator.simulator import Simulator
 from localspec.tuning.space import LLAMA_CPP
 from localspec.tuning.study import Tried, best, predicted, search
-from localspec.types import Mode, ModelOptions, Request, TaskType
+from localspec.types import ModelOptions, Request, TaskType
 
 ATTEMPT_PROMPTS = 2  # of the first profile, for each way to open the models
 ATTEMPT_TOKENS = 64
@@ -147,9 +147,7 @@ class TuningRun:
             asked = self._prompts(models, ATTEMPT_PROMPTS, ATTEMPT_TOKENS)
         steps, attempts = len(possible(self._limits)) + 2, list[Attempt]()
         yield StageBegan("machine", None, steps)
-        modes: tuple[Mode, ...] = ("off", "sd", "ssd") if self._limits.has_draft else ("off", "ngram")
-        attempt_plan = AttemptPlan(self._limits, modes, asked, seconds_of("machine", plan))
-        for attempt in try_load_options(self._open, attempt_plan):
+        for attempt in try_load_options(self._open, self._limits, asked, seconds_of("machine", plan)):
             attempts.append(attempt)
             yield self.progress("machine", min(len(attempts), steps), steps, attempt.failure)
         chosen, reason = choose(attempts)

@@ -11,7 +11,6 @@ from localspec.inference.interface import OpenModels
 from localspec.storage.tuned_settings import LoadOptions
 from localspec.tuning.events import Attempt
 from localspec.tuning.load_options import (
-    AttemptPlan,
     MachineLimits,
     choose,
     is_sensible,
@@ -23,7 +22,6 @@ from tests.scripted import ScriptedModels
 
 ROOM = MachineLimits(cores=8)
 REQUESTS = (Request("one", seed=1), Request("two", seed=2), Request("three", seed=3))
-RUNS = AttemptPlan(ROOM, ("off", "sd", "ssd"), REQUESTS, budget_s=1e9)
 USUAL = LoadOptions()
 Speed = Callable[[LoadOptions, str], float]
 
@@ -83,8 +81,8 @@ class Bench:
             self.closed += 1
 
 
-def run(bench: Bench, runs: AttemptPlan = RUNS) -> tuple[Attempt, ...]:
-    return tuple(try_load_options(bench, runs))
+def run(bench: Bench, budget_s: float = 1e9) -> tuple[Attempt, ...]:
+    return tuple(try_load_options(bench, ROOM, REQUESTS, budget_s))
 
 
 @pytest.mark.parametrize(
@@ -134,7 +132,7 @@ def test_every_mode_answers_every_request_by_the_automatic_rules() -> None:
     bench = Bench()
     run(bench)
     asked = [(each.prompt, each.settings.mode) for each in bench.requests[0]]
-    assert asked == [(request.prompt, mode) for request in REQUESTS for mode in RUNS.modes]
+    assert asked == [(request.prompt, mode) for request in REQUESTS for mode in ("off", "sd", "ssd")]
     assert all(each.settings.min_confidence is None for each in bench.requests[0])
 
 
@@ -182,7 +180,7 @@ def test_models_that_do_not_open_at_all_end_it() -> None:
     def broken(_: LoadOptions) -> AbstractContextManager[OpenModels]:
         raise UserError("the file is gone")
 
-    attempts = tuple(try_load_options(broken, RUNS))
+    attempts = tuple(try_load_options(broken, ROOM, REQUESTS, 1e9))
     assert attempts == (Attempt(USUAL, None, failure="the file is gone"),)
     assert choose(attempts) == (USUAL, "nothing could be compared: the file is gone")
     assert choose(()) == (USUAL, "nothing was tried")
@@ -196,7 +194,7 @@ def test_stopping_in_the_middle_of_an_attempt_is_no_failure() -> None:
 
 
 def test_the_budget_leaves_time_to_measure_the_winner_again() -> None:
-    attempts = run(Bench(), replace(RUNS, budget_s=0.0))
+    attempts = run(Bench(), budget_s=0.0)
     assert attempts == (Attempt(USUAL, 100.0, "ssd"),)
 
 
