@@ -48,14 +48,10 @@ def parser() -> Parser:
     )
     add = result.add_argument
     add("--quick", action="store_true", help="half the answers, a third of the tokens")
-    add(
-        "--tokens", type=whole(50, 1_000_000), metavar="N",
-        help="tokens to sample for each variant (600); 4000 find smaller mistakes",
-    )  # fmt: skip
-    add(
-        "--near-tie", type=decimal(0, 10), metavar="X",
-        help="logits below which two tokens count as equally likely (0.05)",
-    )  # fmt: skip
+    about = "tokens to sample for each variant (600); 4000 find smaller mistakes"
+    add("--tokens", type=whole(50, 1_000_000), metavar="N", help=about)
+    about = "logits below which two tokens count as equally likely (0.05)"
+    add("--near-tie", type=decimal(0, 10), metavar="X", help=about)
     add_model_flags(result.with_output())
     add_speculation_flags(result)
     return result

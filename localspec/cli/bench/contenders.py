@@ -137,40 +137,27 @@ def parser() -> Parser:
         "if it did not, nothing is compared, and the exit code is 1.",
     )
     add = result.add_argument
-    add(
-        "--modes", type=read_modes, metavar="LIST",
-        help=f"modes to compare: {', '.join(MODES)}, {', '.join(COMBINED)} (with repetitions in the "
-        f"text), {TUNED} ({', '.join(MODES)}, as far as possible); off is "
-        "always among them",
-    )  # fmt: skip
-    add(
-        "--draft-length", dest="lengths", type=read_lengths, default=(), metavar="LIST",
-        help="also compare drafts of these fixed lengths, such as 2,4,8, in modes with a draft model",
-    )  # fmt: skip
-    add(
-        "--prompts", nargs="+", action="extend", default=[], metavar="FILE|SET",
-        help="JSON Lines with a prompt, question or turns in each, a profile's name, or demo "
-        f"({' '.join(USUAL_SETS)})",
-    )  # fmt: skip
+    about = (
+        f"modes to compare: {', '.join(MODES)}, {', '.join(COMBINED)} (with repetitions in the text), "
+        f"{TUNED} ({', '.join(MODES)}, as far as possible); off is always among them"
+    )
+    add("--modes", type=read_modes, metavar="LIST", help=about)
+    about = "also compare drafts of these fixed lengths, such as 2,4,8, in modes with a draft model"
+    add("--draft-length", dest="lengths", type=read_lengths, default=(), metavar="LIST", help=about)
+    sets = " ".join(USUAL_SETS)
+    about = f"JSON Lines with a prompt, question or turns in each, a profile's name, or demo ({sets})"
+    add("--prompts", nargs="+", action="extend", default=[], metavar="FILE|SET", help=about)
     add("--tasks", nargs="+", action="extend", default=[], metavar="TASK", help="only prompts of these")
-    add(
-        "--per-task", type=whole(1, 100_000), default=USUAL_PER_TASK, metavar="N",
-        help=f"most prompts of each task ({USUAL_PER_TASK})",
-    )  # fmt: skip
+    about = f"most prompts of each task ({USUAL_PER_TASK})"
+    add("--per-task", type=whole(1, 100_000), default=USUAL_PER_TASK, metavar="N", help=about)
     add("--runs", type=whole(1, 1000), default=1, metavar="N", help="ask everything so many times (1)")
-    add(
-        "-n", "--predict", "--n-predict", type=whole(2, 2**31 - 1), default=USUAL_TOKENS, metavar="N",
-        help=f"most tokens of an answer ({USUAL_TOKENS})",
-    )  # fmt: skip
-    add(
-        "-o", "--output", choices=OUTPUTS, default=OUTPUTS[0],
-        help="tables, figures, one object, or a line for each answer (md)",
-    )  # fmt: skip
+    most, about = whole(2, 2**31 - 1), f"most tokens of an answer ({USUAL_TOKENS})"
+    add("-n", "--predict", "--n-predict", type=most, default=USUAL_TOKENS, metavar="N", help=about)
+    about = "tables, figures, one object, or a line for each answer (md)"
+    add("-o", "--output", choices=OUTPUTS, default=OUTPUTS[0], help=about)
     add("--plot", type=read_plot, metavar="FILE.svg", help="draw the speeds")
-    add(
-        "--against", type=read_against, metavar=f"{SERVER}=PATH",
-        help="also run llama.cpp's own server, with and without its speculation, on the same models",
-    )  # fmt: skip
+    about = "also run llama.cpp's own server, with and without its speculation, on the same models"
+    add("--against", type=read_against, metavar=f"{SERVER}=PATH", help=about)
     add_verbose_flag(add)
     add_sampler_flags(result, USUAL_SAMPLING, "the same for all that is compared")
     add_drafting_flags(

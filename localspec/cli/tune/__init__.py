@@ -74,16 +74,13 @@ def parser() -> Parser:
         "found, and --resume goes on from there.",
     )
     add = result.add_argument
-    add(
-        "--task", nargs="+", action="extend", choices=get_args(TaskType), default=[], metavar="TASK",
-        help=f"which kinds of work: {', '.join(get_args(TaskType))} ({', '.join(USUAL_TASKS)})",
-    )  # fmt: skip
+    tasks = get_args(TaskType)
+    about = f"which kinds of work: {', '.join(tasks)} ({', '.join(USUAL_TASKS)})"
+    add("--task", nargs="+", action="extend", choices=tasks, default=[], metavar="TASK", help=about)
     add("--profile", action="append", default=[], metavar="NAME", help="a profile's kind of work; repeatable")
     add("--budget", type=budget, metavar="TIME", help="how long the whole may take: 90s, 3m, 1h")
-    add(
-        "--trials", type=whole(1, 1_000_000), metavar="N",
-        help=f"settings to simulate for each task ({TRIALS}; {QUICK_TRIALS} with --quick)",
-    )  # fmt: skip
+    about = f"settings to simulate for each task ({TRIALS}; {QUICK_TRIALS} with --quick)"
+    add("--trials", type=whole(1, 1_000_000), metavar="N", help=about)
     add("--quick", action="store_true", help="less of everything, and open the models as usual")
     add("--resume", action="store_true", help="go on with the last run where it was stopped")
     _add_kept_flags(result.with_output())
