@@ -208,9 +208,10 @@ def measure(models: OpenModels, on_progress: Callable[[float], object]) -> Gain:
         chosen = replace(chosen, mode="sd")
     ways = [OwnContender(each.mode, models, each) for each in (replace(chosen, mode="off"), chosen)]
     sampling = recommended_sampling(models.target.path, "dialogue") or Sampling()
+    bundled = prompts()  # of all tasks, of which some are taken, spread evenly
     questions = [
-        Question("dialogue", Request((Message("user", text),), sampling, chosen, max_tokens=TOKENS))
-        for text in _texts()
+        Question("dialogue", Request((Message("user", found.prompt),), sampling, chosen, max_tokens=TOKENS))
+        for found in bundled[:: max(1, len(bundled) // PROMPTS)][:PROMPTS]
     ]
     harness, pairs = Harness(questions), list[tuple[Run, Run]]()
     for way in ways:
@@ -225,13 +226,6 @@ def measure(models: OpenModels, on_progress: Callable[[float], object]) -> Gain:
     if len(pairs) < 2:
         raise EngineError("the answers were too short to measure anything")
     return _gain(chosen.mode, *zip(*pairs, strict=True))
-
-
-def _texts() -> Sequence[str]:
-    """Return prompts of all tasks, spread evenly."""
-    all_prompts = prompts()
-    step = max(1, len(all_prompts) // PROMPTS)
-    return [found.prompt for found in all_prompts[::step][:PROMPTS]]
 
 
 def _gain(mode: Mode, plain: Sequence[Run], together: Sequence[Run]) -> Gain:

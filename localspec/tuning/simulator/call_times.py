@@ -21,12 +21,8 @@ MIDDLE_HALF = 1.35  # width of a normal distribution's middle half in its deviat
 Points = tuple[tuple[int, float], ...]
 
 
-def _shuffled(values: list[float]) -> tuple[float, ...]:
-    Random(0).shuffle(values)
-    return tuple(values)
-
-
-_NORMAL = _shuffled([NormalDist().inv_cdf((place + 0.5) / 256) for place in range(256)])
+_NORMAL = [NormalDist().inv_cdf((place + 0.5) / 256) for place in range(256)]
+Random(0).shuffle(_NORMAL)
 
 
 class CallCurve:
