@@ -19,6 +19,7 @@ from localspec.inference.worker.wire import LogLine
 from localspec.models import caches
 from localspec.storage.config import read_config
 from localspec.storage.paths import config_dir
+from localspec.storage.profiles import Profiles
 from tests.hardware.machines import machine
 from tests.llama import tiny
 
@@ -55,7 +56,7 @@ def test_a_choice_goes_before_the_flags_that_name_models(other: Path) -> None:
 
 
 def test_a_choice_opens_and_the_usual_models_open_again() -> None:
-    models = screen._Models(screen.parser().parse_args([]))
+    models = screen._Models(screen.parser().parse_args([]), Profiles(()))
     log: list[LogLine] = []
     for choice, draft in ((ModelChoice(TARGET, None), None), (None, DRAFT)):
         with closing(models.open(choice, lambda _share: True, log.append)) as opened:
@@ -70,7 +71,7 @@ def test_checking_what_came_from_the_hub_can_be_stopped(other: Path) -> None:
     blob = other.with_name("blobs") / hashlib.sha256(data).hexdigest()
     blob.parent.mkdir()
     blob.write_bytes(data)
-    models = screen._Models(screen.parser().parse_args([]))
+    models = screen._Models(screen.parser().parse_args([]), Profiles(()))
     with pytest.raises(Cancelled):
         models.open(ModelChoice(blob, None), lambda _share: False, lambda _line: None)
     blob.write_bytes(data[:-1] + b"?")
@@ -114,7 +115,9 @@ def test_a_name_means_the_model_that_m_takes_with_the_draft_that_serves_it(other
 
 
 def test_names_open_where_the_screen_has_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    models = screen._Models(screen.parser().parse_args(["-m", "demo-target", "-md", "demo-draft"]))
+    models = screen._Models(
+        screen.parser().parse_args(["-m", "demo-target", "-md", "demo-draft"]), Profiles(())
+    )
     monkeypatch.setattr("sys.stderr", object())  # on which nothing can be drawn
     with closing(models.open(None, lambda _share: True, lambda _line: None)) as opened:
         assert (opened.target.path, opened.draft and opened.draft.path) == (TARGET, DRAFT)
