@@ -40,12 +40,14 @@ from tests.benchmarks.simulation import pair_parser, recorded
 
 PASS_S, LONGEST = 0.025, 33
 # A pass by its tokens, in passes of one, and draft steps in these: cards as `paced` has them; two cards as
-# llama.cpp's pull requests 5351, 17505 and 28285 tell of them (8B Q4_0, 4B); the real pair on two busy cores.
+# llama.cpp's pull requests 5351, 17505 and 28285 tell of them (8B Q4_0, 4B); the real pair on two busy cores,
+# and with a target in BF16 on two others.
 DEVICES: dict[str, tuple[dict[int, float], tuple[float, ...]]] = {
     "flat": ({1: 1.0, LONGEST: 1.64}, (0.1, 0.3)),
     "RTX 3090": ({1: 1.0, 2: 1.08, 4: 1.18, 8: 1.61, 16: 1.64, LONGEST: 2.4}, (0.1, 0.3)),
     "Jetson Orin": ({1: 1.0, 2: 1.31, 3: 1.37, 4: 1.7, 6: 2.0, 8: 2.68, LONGEST: 4.0}, (0.2,)),
     "two cores": ({1: 1.0, 2: 1.72, 3: 2.34, 5: 2.72, 6: 4.63, 8: 5.11, 16: 6.27, LONGEST: 12.0}, (0.4,)),
+    "two cores, BF16": ({1: 1.0, 3: 1.0, 4: 1.04, 6: 1.14, 8: 1.55, 12: 1.82, 16: 2.3, LONGEST: 4.5}, (0.2,)),
 }
 MODES: tuple[Mode, ...] = ("off", "ngram", "sd", "ssd")
 LIST_ITEM = re.compile(r"\s*([-*+]|\d+[.)])\s")
@@ -166,7 +168,7 @@ def main() -> None:
             for ratio in ratios:
                 known, draws = costs(points, ratio), 1 if sampling.is_greedy else 3
                 simulators = [Simulator(trace, known, seed) for seed in range(draws)]
-                for mode in MODES[2 : 3 if name == "two cores" else 4]:
+                for mode in MODES[2 : 3 if name.startswith("two cores") else 4]:
                     print(f"{name}, a draft step is {ratio:g} of a pass, {mode}: ", end="")
                     report(simulators, EngineSettings(mode=mode), trace)
 
